@@ -1,4 +1,4 @@
-"""Measure icechunkfs against what it competes with. `scripts/bench` calls this in its environment.
+"""Measure icechunkfs against its alternatives. `scripts/bench` calls this in its environment.
 
 Every comparison measures its sides in turn (A, B, A, B, ...), so that a slow minute of the machine hits both, and
 prints the medians. "Ratio" is always our speed as a part of the baseline's: 1.0 is as fast, below is slower.
@@ -70,7 +70,7 @@ def arguments() -> argparse.Namespace:
 
 
 def about(chosen: argparse.Namespace, space: Workspace) -> dict:
-    """What one has to know to compare these numbers with others."""
+    """Returns the facts that are needed to compare these numbers with others."""
     processors = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":", 1)[1].strip() for line in processors if line.startswith("model name")), "unknown")
     packages = ("icechunk", "zarr", "numpy", "tensorstore")
@@ -91,7 +91,7 @@ def about(chosen: argparse.Namespace, space: Workspace) -> dict:
 
 
 def warn_of_surroundings(space: Workspace) -> None:
-    """Says what would spoil the numbers."""
+    """Warns of conditions that make the numbers unreliable."""
     if os.getloadavg()[0] > LOAD_LIMIT:
         say(f"warning: the machine is busy (load {os.getloadavg()[0]:.1f})")
     available = next(int(line.split()[1]) * 1024 for line in Path("/proc/meminfo").read_text().splitlines()
@@ -139,7 +139,7 @@ def selected(chosen: argparse.Namespace) -> dict[str, Callable[[Bench], None]]:
 
 
 def end_politely(number: int, _frame: object) -> None:
-    """A signal becomes an exception, so that mounts and data go away."""
+    """A signal becomes an exception, so that mounts and data are removed."""
     raise SystemExit(128 + number)
 
 

@@ -1,4 +1,4 @@
-//! How long commits take. `cargo bench --bench commit [DIRECTORY]`: the directory says which disk.
+//! Measures commits. `cargo bench --bench commit [DIRECTORY]`: the directory selects the disk.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::fs::File;
@@ -67,7 +67,7 @@ impl Bench {
         start.elapsed()
     }
 
-    /// Files in scratch, as programs leave them: written, and not flushed.
+    /// Creates files in scratch, as programs leave them: written, and not flushed.
     fn files(&self, count: u32, size: usize) -> impl Iterator<Item = (Coords, ChunkChange)> {
         let place = self.directory.path().join("scratch");
         let directory = Arc::new(OwnedFd::from(File::open(&place).unwrap()));
@@ -145,7 +145,7 @@ async fn manifests(disk: &Path) {
 }
 
 async fn chunks(disk: &Path) {
-    // Removed at the end: ext4 looks long for inodes that were not freed within the last seconds.
+    // Removed at the end: ext4 searches long for inodes that were not freed within the last seconds.
     let mut used = Vec::new();
     for (count, size) in [(128, 4 << 20), (100_000, 4096), (100_000, 400)] {
         let mut times = Vec::new();

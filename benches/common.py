@@ -1,4 +1,4 @@
-"""What all comparisons share: the place, the sizes, the data as far as it has been made, and taking turns."""
+"""Shared by all comparisons: the place, the sizes, the data made so far, and alternating samples."""
 import functools
 import os
 import sys
@@ -23,7 +23,7 @@ NATIVE = "icechunk's own store"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much data there is."""
+    """Amounts of data."""
 
     small_chunks: int  # of SMALL_CHUNK, read by readers.c
     native_small_chunks: int  # of SMALL_CHUNK, read by zarr
@@ -48,7 +48,7 @@ QUICK = Sizes(512, 128, 16, ((100, 10, 1), (100, 10, 10), (100, 10, 20)), 1_000,
 
 @dataclass
 class Bench:
-    """The place, the sizes, and the data as far as it has been made."""
+    """The place, the sizes, and the data made so far."""
 
     space: Workspace
     sizes: Sizes
@@ -85,7 +85,7 @@ class Bench:
 
 
 def say(words: str) -> None:
-    """Progress, out of the way of the results."""
+    """Prints progress to standard error, apart from the results."""
     print(f"# {words}", file=sys.stderr, flush=True)
 
 
@@ -99,7 +99,7 @@ def in_turn(runs: int, sides: dict[str, Callable[[], float]]) -> dict[str, list[
 
 
 def seconds_of(action: Callable[[], object]) -> float:
-    """How long `action` takes, without what it takes to give its result's memory back."""
+    """Returns the duration of `action`, without the time to free its result."""
     begin = time.perf_counter()
     result = action()
     end = time.perf_counter()

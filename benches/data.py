@@ -16,7 +16,7 @@ SEED = 20
 REF_BATCH = 100_000  # virtual references that are given to icechunk at a time: bounds the memory of their objects
 
 
-# ---------------------------------------------------------------- arrays with chunks of their own
+# ---------------------------------------------------------------- arrays with native chunks
 
 @dataclass(frozen=True)
 class ChunkedArray:
@@ -36,7 +36,7 @@ class ChunkedArray:
         return [f"{tree}/{ARRAY}/c/{index}" for index in range(self.chunks)]
 
     def values(self) -> np.ndarray:
-        """What the array holds: noise, so that nothing on the way can make it smaller."""
+        """Returns the array's values: noise, so that no layer can compress it."""
         return np.frombuffer(np.random.default_rng(SEED).bytes(self.total_bytes), dtype="int8")
 
 
@@ -71,13 +71,13 @@ def create_repository(path: Path, split: bool = False) -> icechunk.Repository:
     if split:
         every = {icechunk.ManifestSplitCondition.AnyArray(): {icechunk.ManifestSplitDimCondition.Axis(0): 1}}
         config.manifest = icechunk.ManifestConfig(splitting=icechunk.ManifestSplittingConfig.from_dict(every))
-    # Version 1 of the format is what both releases can write, 1.x without being asked.
+    # Both releases can write version 1 of the format; it is the default of 1.x.
     version = {} if icechunk.__version__.startswith("1.") else {"spec_version": 1}
     return icechunk.Repository.create(icechunk.local_filesystem_storage(str(path)), config, **version)
 
 
 def open_path(tree: Path) -> zarr.Array:
-    """The array in a tree of files, as users of plain paths open it."""
+    """The array in a tree of files, as users of plain paths do."""
     return zarr.open_array(f"{tree}/{ARRAY}", mode="r")
 
 
@@ -133,7 +133,7 @@ def virtual_chunk(index: tuple[int, ...], grid: tuple[int, int, int]) -> icechun
 
 
 def make_plain_references(space: Workspace, array: ReferenceArray) -> Path:
-    """The files of the array on disk, as many names for a few empty files, to be walked only.
+    """Creates the files of the array on disk, as many names for a few empty files, to be walked only.
 
     A walk with find takes names and types from the folders and never looks at a file, so that these names cost it what
     names of a million separate files would. But those would take minutes to make on an ext4 where many files were removed

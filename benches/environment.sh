@@ -6,7 +6,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 environment=$root/target/bench-venv
 requirements=$root/benches/requirements.txt
 
-# The copy is written last, so that an installation that broke off is made anew.
+# The copy is written last, so that an interrupted installation is repeated.
 if ! cmp --silent "$requirements" "$environment/installed.txt"; then
     "${PYTHON:-python3}" -m venv --clear "$environment"
     "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$requirements"

@@ -1,4 +1,4 @@
-"""What is far away: a server of Amazon's protocol, a line to it, and what is in its bucket."""
+"""The remote side: a server of Amazon's protocol, a simulated network to it, and the content of its bucket."""
 import itertools
 import os
 import socket
@@ -83,7 +83,7 @@ def server() -> Iterator[Server]:
 
 @dataclass(frozen=True)
 class Request:
-    """What went over the line for one request, in microseconds of the line's clock and bytes."""
+    """The transfer of one request, in microseconds of the line's clock and bytes."""
 
     begin: int
     end: int
@@ -126,7 +126,7 @@ def line(to: Server, round_trip: float, gbit: float) -> Iterator[Line]:
 
 
 def depth(requests: list[Request]) -> int:
-    """How many requests waited for each other: the longest chain in which each began after the last one's answer."""
+    """Returns the length of the longest chain of requests in which each began after the last one's answer."""
     longest: list[tuple[int, int]] = []  # end and length of the longest chain that ends with each
     for request in sorted(requests, key=lambda request: request.begin):
         before = max((length for end, length in longest if end <= request.begin), default=0)
@@ -149,7 +149,7 @@ def objects(port: int, prefix: str) -> S3Store:
 
 
 def environment(port: int) -> dict[str, str]:
-    """What our programs find the server with."""
+    """Returns the environment by which our programs find the server."""
     return os.environ | KEYS | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true"}
 
 
@@ -169,7 +169,7 @@ def make_arrays(to: Server, grid: tuple[int, int]) -> None:
 
 
 def make_references(to: Server, prefix: str) -> None:
-    """A repository of a million references: the first is to a chunk of its own, all others lead nowhere.
+    """A repository of a million references: the first is to a separate chunk, all others are dangling.
 
     They are in one manifest, or with the prefix SPLIT in a hundred.
     """

@@ -1,4 +1,4 @@
-"""Where the benchmark works, how it mounts, and how it runs programs. What is mounted here is unmounted here."""
+"""The benchmark's place, mounts and programs. Everything mounted here is unmounted here."""
 import contextlib
 import os
 import pwd
@@ -20,7 +20,7 @@ NOT_A_DISK = {"tmpfs", "ramfs"}
 
 
 class BenchError(Exception):
-    """The benchmark cannot go on, or what it read was wrong."""
+    """The benchmark cannot continue, or read wrong values."""
 
 
 class Skipped(Exception):
@@ -31,7 +31,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class User:
-    """Somebody without privilege."""
+    """A user without privilege."""
 
     name: str
     uid: int
@@ -49,7 +49,7 @@ class User:
 
 
 def run(command: list, user: User | None = None, timeout: float = COMMAND_TIMEOUT) -> str:
-    """What `command` prints. `user` is who runs it if not this process's user: `setuid` drops every capability too."""
+    """Returns the output of `command`. `user` runs it if not this process's user: `setuid` drops every capability too."""
     who = {"user": user.uid, "group": user.gid, "extra_groups": []} if user else {}
     words = [str(part) for part in command]
     try:
@@ -117,7 +117,7 @@ def workspace(parent: Path | None, binary: Path) -> Iterator[Workspace]:
         root.chmod(0o755)  # the unprivileged user works here too
         tools = root / "bin"
         tools.mkdir()
-        # A copy: somebody may build while this runs, and the unprivileged user may not see the original.
+        # A copy: a build may run meanwhile, and the unprivileged user may not see the original.
         copied = Path(shutil.copy(binary, tools / "icechunkfs"))
         copied.chmod(0o755)
         yield Workspace(root, copied, compile_readers(tools))
@@ -146,7 +146,7 @@ def file_system(path: Path) -> str:
 
 
 def remove(*folders: Path) -> None:
-    """Not shutil: it takes minutes for a million files. And never into a mount that could not be taken away."""
+    """Not shutil: it takes minutes for a million files. And never into a mount that could not be removed."""
     subprocess.run(["rm", "-rf", "--one-file-system", "--", *map(str, folders)], check=False)
 
 
@@ -239,7 +239,7 @@ def runs(process: int) -> bool:
 
 
 def unmount_below(root: Path) -> None:
-    """Takes away every mount at or below `root`, whatever state it is in. A look at the mount itself might hang."""
+    """Removes every mount at or below `root`, whatever its state. Accessing the mount itself might hang."""
     command = ["umount", "--lazy"] if os.geteuid() == 0 else ["fusermount3", "-uz"]
     for mountpoint in reversed(mountpoints()):
         if mountpoint == root or root in mountpoint.parents:

@@ -28,18 +28,18 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes that a connection puts on the line in its turn: half a millisecond of a gigabit a second.
+/// Bytes that a connection sends in its turn: half a millisecond of a gigabit a second.
 const PART: usize = 64 << 10;
-/// Parts that a connection may have on their way: 16 MiB, what a long fast line wants as a window.
+/// Parts of a connection that may be in transit: 16 MiB, the window of a long fast connection.
 const WINDOW: usize = 256;
-/// How long before its turn a part may be handed over: more than a busy machine needs to wake a thread.
+/// Time by which a part may be handed over early: more than a busy machine needs to wake a thread.
 const EARLY: Duration = Duration::from_millis(2);
 
-/// What flows one way: parts leave in the order in which they came, not faster than the line, and arrive late.
+/// One direction: parts leave in the order in which they came, not faster than the bandwidth, and arrive late.
 struct Direction {
     delay: Duration,
     bytes_per_second: f64,
-    /// When the line has sent all that it was given.
+    /// Time at which everything so far has been sent.
     free: Mutex<Instant>,
 }
 
@@ -48,7 +48,7 @@ impl Direction {
         Direction { delay, bytes_per_second, free: Mutex::new(Instant::now()) }
     }
 
-    /// Waits for a turn; when `count` bytes arrive.
+    /// Waits for a turn; returns the time at which `count` bytes arrive.
     fn arrival(&self, count: usize) -> Instant {
         let now = Instant::now();
         if self.bytes_per_second == 0.0 {
@@ -66,7 +66,7 @@ impl Direction {
     }
 }
 
-/// What was asked, and how much went over the line for it.
+/// A request, and the bytes transferred for it.
 struct Request {
     begin: Instant,
     end: Instant,
@@ -77,7 +77,7 @@ struct Request {
 
 type Log = Mutex<Vec<Arc<Mutex<Request>>>>;
 
-/// Both ways, and what has been carried.
+/// Both directions, and the transferred requests.
 struct Line {
     up: Direction,
     down: Direction,
@@ -86,13 +86,13 @@ struct Line {
     log: Log,
 }
 
-/// No bytes are the end.
+/// An empty part is the end.
 struct Part {
     due: Instant,
     bytes: Vec<u8>,
 }
 
-/// Hands over each part when it is due.
+/// Hands over each part at its time.
 fn deliver(parts: Receiver<Part>, mut sink: TcpStream) {
     for part in parts {
         thread::sleep(part.due.saturating_duration_since(Instant::now()));
@@ -100,7 +100,7 @@ fn deliver(parts: Receiver<Part>, mut sink: TcpStream) {
             break;
         }
         if sink.write_all(&part.bytes).is_err() {
-            // Whoever still sends finds nobody to take it.
+            // A sender that continues finds no receiver.
             let _ = sink.shutdown(Shutdown::Both);
             return;
         }
@@ -108,8 +108,8 @@ fn deliver(parts: Receiver<Part>, mut sink: TcpStream) {
     let _ = sink.shutdown(Shutdown::Write);
 }
 
-/// The method and target of a request that begins here. A client's requests on one connection wait for each other, so
-/// that each begins a part.
+/// Returns the method and target of a request that begins here. Requests of a client on one connection wait for each
+/// other, so that each begins a part.
 fn request_line(bytes: &[u8]) -> Option<&str> {
     let first = bytes.get(..bytes.iter().take(8192).position(|&byte| byte == b'\r')?)?;
     std::str::from_utf8(first).ok()?.strip_suffix(" HTTP/1.1")
@@ -158,11 +158,11 @@ impl Line {
                 return;
             }
         }
-        // The other way can still send here, so that the end is no matter of who has gone.
+        // The other direction can still send here, so the end does not depend on which side has closed.
         let _ = to.send(Part { due: Instant::now() + self.down.delay, bytes: Vec::new() });
     }
 
-    /// Whether a HEAD would be of a folder.
+    /// Returns true if a HEAD would be of a folder.
     fn is_folder(&self, words: &str) -> bool {
         let (Some(folders), Some(target)) = (&self.folders, words.strip_prefix("HEAD /")) else { return false };
         let key = target.split('?').next().unwrap_or_default();
@@ -187,7 +187,7 @@ impl Line {
         Ok(())
     }
 
-    /// Answers each line of standard input with what was carried since the last.
+    /// Answers each line of standard input with the requests since the last.
     fn report(&self, start: Instant) -> std::io::Result<()> {
         for _ in std::io::stdin().lock().lines() {
             let mut out = std::io::stdout().lock();
@@ -211,13 +211,14 @@ impl Line {
 
 type Current = Arc<Mutex<Option<Arc<Mutex<Request>>>>>;
 
-/// How much was read; none at the end.
+/// Returns the number of bytes read; None at the end.
 fn next(from: &mut TcpStream, buffer: &mut [u8]) -> Option<usize> {
     loop {
         match from.read(buffer) {
             Ok(0) => return None,
             Ok(count) => {
-                // Or a server that sends head and body apart, and waits for a receipt between them, is 40 ms late.
+                // Without this, a server that sends head and body apart, and waits for an acknowledgement between them,
+                // is 40 ms late.
                 let _ = from.set_quickack(true);
                 return Some(count);
             }

@@ -1,4 +1,4 @@
-"""Ways to the same bytes: our mount, the mounts that people use instead, and zarr-python's stores."""
+"""Ways to the same bytes: our mount, alternative mounts, and zarr-python's stores."""
 import os
 import shutil
 import subprocess
@@ -33,7 +33,7 @@ def ours(binary: Path, port: int, *words: str, prefix: str = REPO) -> Iterator[P
 
 @contextmanager
 def foreign(port: int, command: list[str], variables: dict[str, str]) -> Iterator[Path]:
-    """Another's mount of the bucket: `command` stays in the foreground, with PLACE for the mountpoint."""
+    """Mounts the bucket with another program: `command` stays in the foreground, with PLACE for the mountpoint."""
     with tempfile.TemporaryDirectory(prefix="icechunkfs-bench-") as place:
         words = [place if word == "PLACE" else word for word in command]
         # rclone 1.60 does not start with this one; nothing here is encrypted anyway.
@@ -67,7 +67,7 @@ def rclone(port: int):
 
 def s3fs(port: int):
     options = f"url=http://127.0.0.1:{port},endpoint={KEYS['AWS_REGION']},use_path_request_style"
-    # Version 1.90 knows no other name of the credentials' variables.
+    # Version 1.90 supports no other names of the credentials' variables.
     keys = {"AWSACCESSKEYID": KEYS["AWS_ACCESS_KEY_ID"], "AWSSECRETACCESSKEY": KEYS["AWS_SECRET_ACCESS_KEY"]}
     return foreign(port, ["s3fs", BUCKET, "PLACE", "-f", "-o", options], keys)
 

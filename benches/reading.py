@@ -31,7 +31,7 @@ def open4k(bench: Bench) -> None:
     samples = small_files(bench, "read", modes)
     baseline = Baseline(PLAIN_WARM, samples.pop("plain"))
     for mode in modes:
-        # Only what users get without asking has a target.
+        # Only the default mode has a target.
         bench.report.add(f"open4k --io {mode}", US_PER_FILE, samples[mode], baseline,
                          at_least(0.75) if mode == "auto" else None)
     if "passthrough" not in modes:
@@ -117,7 +117,7 @@ def compare_with_native(bench: Bench, name: str, unit: Unit, array: ChunkedArray
                for side, taken in seconds.items()}
     baseline = Baseline(NATIVE, samples["native"])
     bench.report.add(name, unit, samples["ours"], baseline, at_least(target))
-    # What no mount can beat: where this is below the target, zarr-python is what is slow.
+    # The limit of any mount: where this is below the target, zarr-python is slow.
     bench.report.add(f"{name} (by plain tree)", unit, samples["plain"], baseline)
 
 
@@ -171,7 +171,7 @@ def first4m_pass(bench: Bench) -> None:
 
 
 def first4m_user(bench: Bench) -> None:
-    """First read of large chunks for somebody without privilege: every byte is copied through the daemon."""
+    """First read of large chunks for a user without privilege: every byte is copied through the daemon."""
     if bench.user:
         check_reachable(bench.space.root, bench.user)
     samples = first_reads(bench, "auto", bench.user)
@@ -237,7 +237,7 @@ def ready_times(bench: Bench, array: ReferenceArray) -> None:
 
 
 def lookups(bench: Bench, arrays: list[ReferenceArray]) -> None:
-    """stat of random files of a mount that nobody has looked at yet, with few and with many references."""
+    """stat of random files of a mount that was not accessed yet, with few and with many references."""
     whole: dict[int, list[float]] = {array.references: [] for array in arrays}
     rest: dict[int, list[float]] = {array.references: [] for array in arrays}
     first: list[float] = []
@@ -263,7 +263,7 @@ def lookups(bench: Bench, arrays: list[ReferenceArray]) -> None:
 
 
 def walks(bench: Bench, array: ReferenceArray, plain: Path) -> None:
-    """find over everything, right after the mount and again; then what the daemon needed for it."""
+    """find over everything, right after the mount and again; then the daemon's memory."""
     first, second, baseline = [], [], []
     memory: dict[str, list[float]] = {"VmHWM": [], "VmRSS": []}
     find(plain, array.files)

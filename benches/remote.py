@@ -1,4 +1,4 @@
-"""Measure icechunkfs over a network against what people use instead. `scripts/bench-remote` calls this in its environment.
+"""Measure icechunkfs over a network against its alternatives. `scripts/bench-remote` calls this in its environment.
 
 A server of Amazon's protocol is behind a line with a round trip and a bandwidth. One array of chunks of 1 MiB is in its bucket
 twice: in a repository, and as plain Zarr for those that know no other. One program opens one chunk after another, as legacy
@@ -125,7 +125,7 @@ class Bench:
 # ---------------------------------------------------------------- reading
 
 def the_line(bench: Bench) -> None:
-    """What parallel requests get over the line here: the most that there is."""
+    """Measures parallel requests over the line: the maximum rate."""
     store = far.objects(bench.line.port, far.PLAIN)
     paths = [f"{ARRAY}/c/{row}/{column}/0" for row, column in bench.orders()["rows"]]
 
@@ -145,7 +145,7 @@ def the_line(bench: Bench) -> None:
 
 
 def rows(bench: Bench) -> None:
-    """One chunk after another, in the order in which they lie."""
+    """One chunk after another, in stored order."""
     one_by_one(bench, "rows", "one after another", everybody=True)
 
 
@@ -189,7 +189,7 @@ def through(mount, port: int, order: Order) -> float:
 
 
 def no_order(bench: Bench) -> None:
-    """Chunks in no order: nothing can be foreseen, and trying must not cost much."""
+    """Chunks in random order: prefetch cannot predict them, and must not cost much."""
     order = bench.orders()["random"]
     moved: dict[str, list[float]] = {"ours": [], ALONE: []}
 
@@ -398,7 +398,7 @@ def arguments() -> argparse.Namespace:
 
 
 def about(chosen: argparse.Namespace) -> dict:
-    """What one has to know to compare these numbers with others."""
+    """Returns the facts that are needed to compare these numbers with others."""
     said = {name: run([name, "--version"]).splitlines()[0] for name in peers.MOUNTS if peers.installed(name)}
     return {
         "program": run([chosen.binary, "--version"]).strip(),
@@ -444,7 +444,7 @@ def measure(chosen: argparse.Namespace) -> int:
 
 
 def end_politely(number: int, _frame: object) -> None:
-    """A signal becomes an exception, so that mounts, server and line go away."""
+    """A signal becomes an exception, so that mounts, server and line are removed."""
     raise SystemExit(128 + number)
 
 

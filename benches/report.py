@@ -1,4 +1,4 @@
-"""What was measured, as lines for people and as JSON for programs."""
+"""Results, as readable lines and as JSON."""
 import json
 import statistics
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ OBJECTS = Unit("objects", 0)
 
 @dataclass(frozen=True)
 class Target:
-    """What has to be reached: by the ratio, or by our value itself."""
+    """The target: for the ratio, or for our value itself."""
 
     of: str  # "ratio" or "ours"
     bound: float
@@ -46,7 +46,7 @@ def at_least(ratio: float) -> Target:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What ours is compared with."""
+    """The baseline of the comparison."""
 
     name: str
     samples: list[float]

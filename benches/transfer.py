@@ -97,7 +97,7 @@ def report(bench: Bench, tree: Tree, name: str, sides: dict[str, Callable[[Path]
 
 
 def check(bench: Bench, tree: Tree, place: Path, name: str) -> None:
-    """What came out is what went in."""
+    """Checks that the result has the original files."""
     exported = place
     if (place / "repo").exists():
         exported = place.with_name(f"{place.name}-checked")

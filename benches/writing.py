@@ -86,7 +86,7 @@ def compare_writing(bench: Bench, name: str, chunks: int, chunk_bytes: int) -> d
 
     samples = in_turn(bench.runs, {"ours": ours, "native": native, "plain": plain})
     bench.report.add(name, S, samples["ours"], Baseline(NATIVE, samples["native"]), at_least(1.0))
-    # What no mount can beat: where this is below the target, zarr-python's way with files is what is slow.
+    # The limit of any mount: where this is below the target, zarr-python's file operations are slow.
     bench.report.add(f"{name} (by plain tree)", S, samples["plain"], Baseline(NATIVE, samples["native"]))
     for part in ("writing", "commit"):
         bench.report.add(f"{name} ({part})", S, parts["ours"][part], Baseline(NATIVE, parts["native"][part]))
@@ -173,7 +173,7 @@ def move(bench: Bench) -> None:
 
 
 def move_without_chunks(bench: Bench) -> None:
-    """A move of chunks with objects of their own, which are taken away meanwhile: nobody can have read one."""
+    """A move of chunks with objects of their own, which are removed meanwhile: no program can have read one."""
     array = bench.native_small
     with copied(bench, array, "move-blind") as repo:
         before = objects_of(repo, "chunks")

@@ -19,8 +19,8 @@ use std::sync::OnceLock;
 
 use counted::Counted;
 
-/// Bytes that a target may have allocated at a time. The first mutated repositories took 16 times as many. libFuzzer keeps the input
-/// that made it more.
+/// Bytes that a target may have allocated at a time. The first mutated repositories needed 16 times as many. libFuzzer
+/// keeps the input that exceeded it.
 const MOST_MEMORY: usize = 256 << 20;
 
 /// The bound that the program keeps by itself, as `--memory` sets it. Bytes.
@@ -44,7 +44,7 @@ unsafe extern "C" {
 extern "C" fn call(bytes: *const u8, length: usize) -> c_int {
     let bytes = match length {
         0 => &[][..],
-        // SAFETY: libFuzzer lends so many bytes for the time of the call.
+        // SAFETY: libFuzzer lends this many bytes for the time of the call.
         _ => unsafe { std::slice::from_raw_parts(bytes, length) },
     };
     if let Some(target) = TARGET.get() {
@@ -53,14 +53,14 @@ extern "C" fn call(bytes: *const u8, length: usize) -> c_int {
     0
 }
 
-/// The crate that brings libFuzzer refers to this function.
+/// The libFuzzer crate refers to this function.
 #[unsafe(no_mangle)]
 fn rust_fuzzer_test_input(bytes: &[u8]) -> i32 {
     call(bytes.as_ptr(), bytes.len())
 }
 
 fn main() -> ExitCode {
-    // Brings libFuzzer.
+    // Links libFuzzer.
     use libfuzzer_sys as _;
     let mut words = std::env::args();
     let (program, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -69,9 +69,9 @@ fn main() -> ExitCode {
         return if name.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(2) };
     };
     TARGET.get_or_init(|| *target);
-    // What a document claims is refused by the budget, below the bound of this process.
+    // The budget refuses excessive claims of a document, below the bound of this process.
     icechunkfs::memory::set_bound(MEMORY_BOUND);
-    // Before the stack is unwound: libFuzzer says where it was.
+    // Aborts before the stack is unwound: libFuzzer prints the place.
     let say = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         say(panic);
@@ -81,7 +81,8 @@ fn main() -> ExitCode {
     let mut pointers: Vec<*mut c_char> = words.iter().map(|word| word.as_ptr().cast_mut()).collect();
     pointers.push(std::ptr::null_mut());
     let (mut count, mut list) = (c_int::try_from(words.len()).unwrap(), pointers.as_mut_ptr());
-    // SAFETY: the list has so many words, ends with a null pointer and outlives the call, which changes nothing that they point to.
+    // SAFETY: the list has this many words, ends with a null pointer and outlives the call, which changes nothing that
+    // they point to.
     let status = unsafe { LLVMFuzzerRunDriver(&raw mut count, &raw mut list, call) };
     if status == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

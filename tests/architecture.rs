@@ -1,10 +1,11 @@
-//! The structure is what the documents say: floors that use only those below them, and functions where `docs/architecture.md` names them.
+//! Checks that the source matches its documents: floors use only those below them, and `docs/architecture.md` names
+//! existing functions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The row of each module in the table, counted from the top.
+/// Returns the row of each module in the table, counted from the top.
 fn floors(lib: &str) -> BTreeMap<String, usize> {
     let rows = lib.lines().filter_map(|line| line.strip_prefix("//! | [`")?.split(" |").next());
     let names = |row: &str| {
@@ -27,7 +28,7 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The modules that a line of code names after `crate::`, in braces or not.
+/// Returns the modules that a line of code names after `crate::`, in braces or not.
 fn used(line: &str) -> Vec<&str> {
     let end = |text: &str| text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
     let names = line.split("crate::").skip(1).flat_map(move |rest| match rest.strip_prefix('{') {
@@ -54,7 +55,7 @@ fn each_floor_uses_only_those_below_it() {
         let module = below.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs");
         let Some(own) = floors.get(module) else { continue };
         let text = std::fs::read_to_string(&path).unwrap();
-        // A test may build what it needs of any floor; what documentation names is for readers.
+        // Tests may use any floor, and names in documentation are for readers.
         let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
         for (number, line) in code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
             for name in used(line) {
@@ -73,17 +74,17 @@ fn each_floor_uses_only_those_below_it() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The words in backquotes of a document, each with what stands between it and the one before.
+/// Returns the words in backquotes of a document, each with the text between it and the one before.
 fn quoted(document: &str) -> Vec<(&str, &str)> {
     let parts: Vec<&str> = document.split('`').collect();
     parts.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()
 }
 
 #[test]
-fn every_function_of_the_architecture_is_where_it_is_said_to_be() {
+fn functions_named_in_architecture_md_exist_in_their_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let document = std::fs::read_to_string(root.join("docs/architecture.md")).unwrap();
-    // Drawings have no backquotes in them, but three before and after.
+    // Drawings have no backquotes in them, except three before and after.
     let document = document.replace("```", "");
     let words = quoted(&document);
     let is_file = |word: &str| word.starts_with("src/") && word.ends_with(".rs");
@@ -110,7 +111,7 @@ fn every_function_of_the_architecture_is_where_it_is_said_to_be() {
 }
 
 #[test]
-fn imports_are_seen() {
+fn every_form_of_import_is_recognized() {
     assert_eq!(used("use crate::error::{Error, Result};"), ["error"]);
     assert_eq!(used("use crate::{printable, shell::quoted};"), ["printable", "shell"]);
     assert_eq!(used("fn f(x: crate::tree::Tree) -> crate::repo::Repository"), ["tree", "repo"]);

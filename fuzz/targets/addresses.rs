@@ -1,10 +1,10 @@
-//! Names and URLs that somebody else wrote, made into the addresses that requests and credentials go to: of the provider, or refused.
+//! Untrusted names and URLs, made into the addresses that requests and credentials go to: of the provider, or refused.
 
 use icechunkfs::endpoint::Endpoint;
 use icechunkfs::storage::location::Location;
 use icechunkfs::store_names::{Account, Provider, Region};
 
-/// Where the providers' own stores are.
+/// Domains of the providers' own stores.
 const DOMAINS: [&str; 3] = [".amazonaws.com", ".blob.core.windows.net", ".storage.googleapis.com"];
 
 pub(crate) fn run(bytes: &[u8]) {
@@ -38,7 +38,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let _ = Location::parse(text);
 }
 
-/// As another reader of URLs sees it: nothing but the host, encrypted.
+/// Checks with another URL parser: nothing but the host, encrypted.
 fn expect_host(address: &str, host: &str) {
     let rest = address.strip_prefix("https://").expect("encrypted");
     assert_eq!(rest.trim_end_matches('/'), host);

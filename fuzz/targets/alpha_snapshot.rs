@@ -1,4 +1,4 @@
-//! Snapshots of releases before 0.2, in every wrapping: read and made one of today's.
+//! Snapshots of releases before 0.2, in every wrapping: read and converted.
 
 use super::file;
 use icechunkfs::format::alpha::attributes::AttributesFile;

@@ -1,4 +1,4 @@
-//! Files of version 2 with a compressed payload, whatever it expands to: refused before it is large.
+//! Files of version 2 with a compressed payload, of any expanded size: refused before it is large.
 
 use super::file;
 use icechunkfs::format::manifest::Manifest;

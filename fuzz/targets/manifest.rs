@@ -9,7 +9,7 @@ pub(crate) fn run(payload: &[u8]) {
     }
 }
 
-/// Looks at every reference, and for each of them.
+/// Reads every reference, and searches for each of them.
 pub(super) fn look_through(manifest: &Manifest) {
     for node in manifest.arrays().take(100).collect::<Vec<_>>() {
         let Ok(Some(refs)) = manifest.array(node) else { continue };

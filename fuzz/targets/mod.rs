@@ -1,4 +1,4 @@
-//! One function for each thing that is read and that somebody else wrote. A panic, or more memory than [`crate::MOST_MEMORY`], is a failure.
+//! One function for each kind of untrusted input. A panic, or more memory than [`crate::MOST_MEMORY`], is a failure.
 
 mod addresses;
 mod alpha_manifest;
@@ -20,7 +20,7 @@ mod transaction_log;
 mod virtual_location;
 mod zarr_json;
 
-/// A target: it looks at some bytes.
+/// A target: it processes some bytes.
 pub(crate) type Target = fn(&[u8]);
 
 /// All targets by their names.

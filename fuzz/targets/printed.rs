@@ -1,4 +1,4 @@
-//! Escaping of text that somebody else wrote: no terminal, log or shell acts on it, and nothing is lost.
+//! Escaping of untrusted text: no terminal, log or shell interprets it, and nothing is lost.
 
 use icechunkfs::{printable, shell};
 
@@ -29,7 +29,7 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-/// The standard's list, not the program's: what is unseen or moves what is seen.
+/// Checks by the Unicode standard's list, not the program's: characters that are invisible or move visible ones.
 fn expect_harmless(text: &str, but: &str) {
     let acts = |c: char| {
         let number = u32::from(c);
@@ -43,7 +43,7 @@ fn expect_harmless(text: &str, but: &str) {
     assert!(!text.chars().any(|c| acts(c) && !but.contains(c)), "{text:?}");
 }
 
-/// Reads one word of quoted parts as bash does. None if it is not one word.
+/// Reads one word of quoted parts as bash does. Returns None if it is not one word.
 fn read_word(word: &str) -> Option<Vec<u8>> {
     let (mut rest, mut read) = (word.as_bytes(), Vec::new());
     loop {
@@ -64,7 +64,7 @@ fn read_word(word: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Reads to the end of `$'...'`; returns what follows.
+/// Reads to the end of `$'...'`; returns the rest.
 fn read_escaped<'a>(mut rest: &'a [u8], read: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         rest = match rest {

@@ -1,4 +1,4 @@
-//! What an array's `zarr.json` says of shards, and an index behind it: a NUL byte is between the two.
+//! The shards of an array's `zarr.json`, and an index behind it: a NUL byte separates the two.
 
 use icechunkfs::zarr::shard::{Index, ShardLayout};
 

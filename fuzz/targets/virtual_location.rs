@@ -1,4 +1,4 @@
-//! Locations of virtual chunks, and prefixes: one spelling each, and no way round a permission.
+//! Locations of virtual chunks, and prefixes: one spelling each, and no way around a permission.
 
 use icechunkfs::format::config::RepoConfig;
 use icechunkfs::storage::settings::Settings;

@@ -1,11 +1,11 @@
-//! Does the same random operations in a plain directory and in a mount, and checks after a power cut what is left of them.
+//! Does the same random operations in a plain directory and in a mount, and checks both after a power cut.
 //!
-//!   workload run SEED PLAIN MOUNT            until the machine is switched off; tells each operation that was answered
+//!   workload run SEED PLAIN MOUNT            until the machine is switched off; prints each operation that was answered
 //!   workload check SEED PLAIN MOUNT LAST OLD after operation LAST was answered, and OLD was a few seconds before the cut
 //!
-//! The operations follow from the seed alone, so that the check knows them. The names that are left must be those after one of the
-//! operations, at or behind the last one that was made durable or is old. The bytes of a file must be those of one of its versions;
-//! or, behind the last version that the file system must keep in full, a mixture of versions.
+//! The operations follow from the seed alone, so that the check knows them. The remaining names must be those after one
+//! of the operations, at or behind the last one that was made durable or is old. The bytes of a file must be those of
+//! one of its versions; or, behind the last version that the file system must keep in full, a mixture of versions.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// More than any run gets to.
+/// More operations than any run reaches.
 const MOST: usize = 20_000;
 const ARRAY: &str = r#"{"zarr_format":3,"node_type":"array","shape":[64],"data_type":"uint8","chunk_grid":{"name":"regular","configuration":{"chunk_shape":[1]}},"chunk_key_encoding":{"name":"default","configuration":{"separator":"/"}},"fill_value":0,"codecs":[{"name":"bytes"}],"attributes":{}}"#;
 
@@ -70,14 +70,15 @@ enum Entry {
 struct Version {
     op: usize,
     bytes: Rc<Vec<u8>>,
-    /// Emptied and written anew: ext4 has all of it with its next commit.
+    /// True if the file was emptied and rewritten: ext4 has all of it with its next commit.
     rewritten: bool,
 }
 
 #[derive(Default)]
 struct Inode {
     versions: Vec<Version>,
-    /// Operations from which on the version of that moment is kept in full, and whether the operation must be answered for it.
+    /// Operations from which on the version of that moment is kept in full, and whether the operation must be answered
+    /// for it.
     kept: Vec<(usize, bool)>,
 }
 
@@ -126,7 +127,7 @@ impl World {
                     self.inode(path).kept.push((number, false));
                 }
                 if *sync {
-                    // What came before the temporary file was flushed.
+                    // Operations before the flush of the temporary file.
                     self.durable.push((number - 1, number));
                 }
             }
@@ -181,7 +182,7 @@ impl World {
         if found.is_empty() { None } else { Some(found[random.below(found.len())].clone()) }
     }
 
-    /// The next operation; none if what was thought of is not possible now.
+    /// Returns the next operation; None if the drawn one is not possible now.
     fn think(&mut self, random: &mut Random) -> Option<Op> {
         let is_file = |path: &str, entry: &Entry| matches!(entry, Entry::File(_)) && !path.ends_with(".json");
         let is_free = |path: &str| path.starts_with('u');
@@ -216,7 +217,7 @@ impl World {
             59..=61 => {
                 let path = self.pick(random, is_file)?;
                 let length = self.inode(&path).versions.last().unwrap().bytes.len();
-                // A chunk of no bytes would be refused by the commit.
+                // An empty chunk would be refused by the commit.
                 Op::Truncate { path, length: 1 + random.below(length + 1) as u64 }
             }
             62..=68 => Op::Unlink { path: self.pick(random, is_file)? },
@@ -254,12 +255,12 @@ fn is_key(path: &str) -> bool {
     path == "a/zarr.json" || path.strip_prefix("a/c/").is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// All operations, and what they make of the world.
+/// All operations, and the resulting state.
 struct Script {
     random: Random,
     world: World,
     number: usize,
-    /// Next to nothing is flushed by the program: what is kept, the mount and the file system keep by themselves.
+    /// True if the program flushes next to nothing: the mount and the file system decide what is kept.
     is_lazy: bool,
     queue: Vec<Op>,
 }
@@ -289,7 +290,7 @@ impl Script {
             if flushes && self.is_lazy && self.random.below(50) > 0 {
                 continue;
             }
-            // A commit needs something to commit.
+            // A commit needs changes.
             let tracked = matches!(&op, Op::Replace { path, sync: false, .. } if is_key(path));
             if tracked && self.random.below(if self.is_lazy { 50 } else { 4 }) == 0 {
                 self.queue.push(Op::Commit);
@@ -357,7 +358,7 @@ fn run(seed: u64, plain: &Path, mount: &Path) {
     }
 }
 
-/// What is found at a path: nothing stands for a directory.
+/// Content of a path; None for a directory.
 type Found = BTreeMap<String, Option<Result<Vec<u8>, String>>>;
 
 fn read(root: &Path) -> Found {
@@ -384,17 +385,17 @@ fn read(root: &Path) -> Found {
             }
         }
     }
-    // The mount's root has a group's document that the plain directory has not.
+    // The mount's root has a group's document that the plain directory lacks.
     found.remove("zarr.json");
     found
 }
 
-/// The names after operation `number`, without those of temporary files.
+/// Returns the names after operation `number`, without those of temporary files.
 fn names(world: &World) -> BTreeMap<String, Entry> {
     world.entries.clone()
 }
 
-/// The index of the oldest version that may be found, if the names are those after operation `now`.
+/// Returns the index of the oldest version that may be found, if the names are those after operation `now`.
 fn floor(inode: &Inode, now: usize, last: usize, old: usize) -> usize {
     let at = |op: usize| inode.versions.iter().rposition(|version| version.op <= op).unwrap_or(0);
     let kept = inode.kept.iter().filter(|(op, answered)| *op <= if *answered { last } else { now });
@@ -403,8 +404,8 @@ fn floor(inode: &Inode, now: usize, last: usize, old: usize) -> usize {
     kept.max(rewritten.unwrap_or(0))
 }
 
-/// Whether `bytes` are one of `versions`, or a mixture of them. The first version is kept in full if `is_kept`: zeros are found only
-/// behind its end, or where later versions cut the file off. Returns the operation of the version.
+/// Returns the version that `bytes` have, if they are one of `versions`, or a mixture of them. The first version is
+/// kept in full if `is_kept`: zeros are found only behind its end, or where later versions cut the file off.
 fn fits(versions: &[&Version], bytes: &[u8], is_kept: bool) -> Result<Option<usize>, String> {
     if let Some(version) = versions.iter().rev().find(|version| *version.bytes == bytes) {
         return Ok(Some(version.op));
@@ -416,7 +417,7 @@ fn fits(versions: &[&Version], bytes: &[u8], is_kept: bool) -> Result<Option<usi
     if versions.iter().all(|version| version.bytes.len() < bytes.len()) {
         return Err(format!("{} bytes, longer than its versions {lengths:?}", bytes.len()));
     }
-    // From here on there need be nothing.
+    // From here on the file may be missing.
     let end = |version: &&Version| if version.rewritten { 0 } else { version.bytes.len() };
     let solid = if is_kept {
         let first = versions.first().map_or(0, |version| version.bytes.len());
@@ -438,7 +439,8 @@ fn fits(versions: &[&Version], bytes: &[u8], is_kept: bool) -> Result<Option<usi
     }
 }
 
-/// What is wrong with `found` if the names are those after operation `now`; and the version of each file that is there in full.
+/// Returns the problems of `found` if the names are those after operation `now`; and the version of each file that is
+/// there in full.
 fn judge(
     entries: &BTreeMap<String, Entry>,
     world: &World,
@@ -497,7 +499,7 @@ fn check(seed: u64, plain: &Path, mount: &Path, last: usize, old: usize) -> bool
     let candidates = |found: &Found, from: usize| -> Vec<usize> {
         (from..=last + 1).rev().filter(|now| same(&past[*now], found)).collect()
     };
-    // The plain directory, to learn what it kept.
+    // The plain directory, to learn which operations it kept.
     let kept_by_plain = candidates(&left, 0).first().copied();
     let (mut at_least, mut torn) = (BTreeMap::new(), Vec::new());
     if let Some(now) = kept_by_plain {

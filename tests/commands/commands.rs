@@ -1,10 +1,10 @@
-//! `ls` and `cat`: a repository looked into without a mount.
+//! `ls` and `cat`: inspecting a repository without a mount.
 
 use crate::common::{FixtureSet, icechunkfs};
 use sha2::{Digest, Sha256};
 
 #[test]
-fn ls_counts_what_is_stored_and_cat_gives_its_bytes() {
+fn ls_counts_stored_chunks_and_cat_prints_their_bytes() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let id = fixture.expected["branches"]["main"].as_str().unwrap();
     let snapshot = &fixture.expected["snapshots"][id];

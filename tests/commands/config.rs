@@ -1,5 +1,5 @@
-//! The persisted configuration: what we set the reference reads, what it saves we show, and what it could not open is never
-//! written.
+//! The stored configuration: the reference reads our settings, we show its settings, and values that it could not open
+//! are never written.
 use std::path::Path;
 
 use crate::common::lab::{create, reopen};
@@ -26,16 +26,16 @@ fn config(place: &Path, words: &[&str]) -> Output {
     icechunkfs(before.into_iter().chain(words.iter().map(|word| word.as_ref())))
 }
 
-/// What the reference reads when it opens the repository anew.
-async fn theirs(place: &Path) -> Option<Value> {
+/// Returns the configuration as the reference reads it when it opens the repository again.
+async fn reference_config(place: &Path) -> Option<Value> {
     let storage = icechunk::new_local_filesystem_storage(place).await.unwrap();
     let found = Reference::fetch_config(storage).await.unwrap();
-    // It opens, too.
+    // The repository opens, too.
     reopen(place).await;
     found.map(|(config, _)| serde_json::to_value(config).unwrap())
 }
 
-/// All that is set in `ours` is so in `theirs`, which has nothing else but what means nothing.
+/// Checks that every setting of `ours` is in `theirs`, which has nothing else but defaults.
 fn same(ours: &Value, theirs: &Value, at: &str) {
     match (ours, theirs) {
         (Value::Object(ours), Value::Object(theirs)) => {
@@ -56,11 +56,11 @@ fn same(ours: &Value, theirs: &Value, at: &str) {
 
 async fn agree(place: &Path) -> Value {
     let ours = config(place, &["get", "--json"]).json();
-    same(&ours, &theirs(place).await.unwrap_or_else(|| json!({})), "");
+    same(&ours, &reference_config(place).await.unwrap_or_else(|| json!({})), "");
     ours
 }
 
-/// A value that a setting of `kind` may have.
+/// Returns a valid value for a setting of `kind`.
 fn sample(kind: &Kind) -> Value {
     match kind {
         Kind::Whole { most, .. } => json!(most),
@@ -75,7 +75,7 @@ fn sample(kind: &Kind) -> Value {
         }
         Kind::Map(_) => json!({}),
         Kind::List(below) => match below {
-            // Conditions may have conditions in them.
+            // Conditions may be nested.
             Kind::Choice(_) => json!([]),
             below => json!([sample(below)]),
         },
@@ -87,7 +87,7 @@ fn sample(kind: &Kind) -> Value {
     }
 }
 
-/// Every variant of every choice below `kind`, each in a value of `kind`.
+/// Returns every variant of every choice below `kind`, each in a value of `kind`.
 fn variants(kind: &Kind, deep: usize) -> Vec<Value> {
     if deep == 0 {
         return vec![sample(kind)];
@@ -123,12 +123,12 @@ fn variants(kind: &Kind, deep: usize) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn every_setting_is_read_by_the_reference_as_it_was_set() {
+async fn the_reference_reads_every_setting_as_it_was_set() {
     for version in BOTH {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
         create(place, version, RepositoryConfig::default()).await;
-        assert_eq!(theirs(place).await, None);
+        assert_eq!(reference_config(place).await, None);
         let ours = Repository::open(storage::open_directory(place).unwrap()).await.unwrap();
         let set = async |key: &str, value: &Value| {
             let text = value.to_string();
@@ -145,12 +145,12 @@ async fn every_setting_is_read_by_the_reference_as_it_was_set() {
         }
         agree(place).await;
         assert!(count > 50, "{count}");
-        // Each condition by itself, since only the last of each setting was left.
+        // Each condition is tested by itself, since only the last of each setting remained.
         for key in ["manifest.preload.preload_if", "manifest.splitting.split_sizes"] {
             let place = config_edit::key::SettingPath::find(&Map::new(), key).unwrap();
             for value in variants(place.kind.unwrap(), 6) {
                 set(key, &value).await;
-                let read = theirs(ours.storage().local_path().unwrap().as_path()).await.unwrap();
+                let read = reference_config(ours.storage().local_path().unwrap().as_path()).await.unwrap();
                 let parts: Vec<&str> = key.split('.').collect();
                 same(&value, &read[parts[0]][parts[1]][parts[2]], key);
             }
@@ -174,14 +174,14 @@ async fn every_setting_is_read_by_the_reference_as_it_was_set() {
         for (prefix, container) in containers {
             let theirs = config.get_virtual_chunk_container(prefix).unwrap();
             assert_eq!(theirs.name(), container["name"].as_str());
-            // It is one that the reference would have let anybody make.
+            // The reference would have accepted this value.
             VirtualChunkContainer::new(prefix.clone(), theirs.store.clone()).unwrap();
         }
     }
 }
 
 #[tokio::test]
-async fn what_the_reference_saves_is_shown_and_changed_in_place() {
+async fn settings_saved_by_the_reference_are_shown_and_changed_in_place() {
     for version in BOTH {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
@@ -220,11 +220,11 @@ async fn what_the_reference_saves_is_shown_and_changed_in_place() {
         assert!(unset.contains("is not set; the default is: 256"), "{unset}");
         assert_eq!(config(place, &["get", "max_concurrent_requests", "--json"]).json(), Value::Null);
 
-        // One thing is changed; the reference finds all others as it has saved them.
-        let mut expected = theirs(place).await.unwrap();
+        // One setting is changed; the reference finds all others unchanged.
+        let mut expected = reference_config(place).await.unwrap();
         assert_eq!(text(&["set", "compression.level", "4"]), "compression.level = 4; it was 7\n");
         expected["compression"]["level"] = json!(4);
-        assert_eq!(theirs(place).await.unwrap(), expected);
+        assert_eq!(reference_config(place).await.unwrap(), expected);
         let moved = config(place, &["set", "virtual_chunk_containers.ocean.url_prefix", "s3://sea/", "--json"]).json();
         assert_eq!(moved["key"], "virtual_chunk_containers.s3://sea/.url_prefix");
         assert_eq!(text(&["unset", "manifest.splitting"]).lines().count(), 1);
@@ -239,7 +239,7 @@ async fn what_the_reference_saves_is_shown_and_changed_in_place() {
 }
 
 #[tokio::test]
-async fn what_the_reference_could_not_open_is_refused() {
+async fn settings_that_the_reference_could_not_open_are_refused() {
     for version in BOTH {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
@@ -263,7 +263,7 @@ async fn what_the_reference_could_not_open_is_refused() {
         assert!(common::read_files(place) == before, "nothing was written");
         let risky = config(place, &["set", "storage.unsafe_use_conditional_update", "false"]);
         assert!(risky.stderr.contains("lose each other's commits"), "{}", risky.stderr);
-        // The value on standard input.
+        // The value is read from standard input.
         let mut command = std::process::Command::new(common::program());
         command.arg("config").arg(place).args(["set", "manifest.splitting", "-"]);
         let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
@@ -283,7 +283,7 @@ fn put_config(place: &Path, config: &Value) {
 }
 
 #[tokio::test]
-async fn what_newer_programs_store_is_kept() {
+async fn members_stored_by_newer_programs_are_kept() {
     let future =
         json!({"plan": {"kind": "gold", "steps": [1, {"a": null}, "x"]}, "size": 7.5, "compression": {"level": 3}});
     for version in BOTH {
@@ -315,7 +315,7 @@ async fn what_newer_programs_store_is_kept() {
 }
 
 #[tokio::test]
-async fn there_is_a_configuration_only_where_something_is_set() {
+async fn a_configuration_exists_only_once_something_is_set() {
     for version in BOTH {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
@@ -324,14 +324,14 @@ async fn there_is_a_configuration_only_where_something_is_set() {
         assert!(text(&["get"]).contains("nothing is set"));
         assert_eq!(config(place, &["get", "--json"]).json(), json!({}));
         text(&["unset", "compression.level"]);
-        assert_eq!(theirs(place).await, None);
+        assert_eq!(reference_config(place).await, None);
         text(&["set", "compression.level", "5"]);
-        assert_eq!(theirs(place).await.unwrap()["compression"]["level"], 5);
+        assert_eq!(reference_config(place).await.unwrap()["compression"]["level"], 5);
         text(&["unset", "compression.level"]);
         reopen(place).await;
         assert_eq!(config(place, &["get", "--json"]).json(), json!({}));
         if version == SpecVersionBin::V2 {
-            assert_eq!(theirs(place).await, None);
+            assert_eq!(reference_config(place).await, None);
             let info = RepoInfo::decode(&std::fs::read(place.join("repo")).unwrap()).unwrap();
             let updates = RepoState::from_info(&info).unwrap().updates;
             let changes = updates.iter().filter(|update| update.operation == Operation::ConfigChanged).count();
@@ -341,7 +341,7 @@ async fn there_is_a_configuration_only_where_something_is_set() {
 }
 
 #[test]
-fn changes_at_the_same_time_are_all_made() {
+fn concurrent_changes_of_the_configuration_are_all_kept() {
     let keys = [
         "inline_chunk_threshold_bytes",
         "max_concurrent_requests",

@@ -1,4 +1,4 @@
-//! Asking before something is destroyed, on a real terminal, and what a branch's mounts have to do with it.
+//! Questions before destructive commands, on a real terminal, and the mounts of a branch that they name.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use crate::common::writing;
 use crate::common::{self, icechunkfs, is_root, place};
 
-/// A terminal: the side that a person sits at, and the side that programs see.
+/// Opens a terminal: the user's side, and the side of programs.
 fn terminal() -> (File, OwnedFd) {
     let (mut person, mut programs) = (0, 0);
     use std::ptr::null_mut;
     // SAFETY: both descriptors are written by the call, and the other pointers may be null.
     let made = unsafe { libc::openpty(&mut person, &mut programs, null_mut(), null_mut(), null_mut()) };
     assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: the call has made both, and nobody else has them.
+    // SAFETY: the call has made both, and nothing else owns them.
     unsafe { (File::from_raw_fd(person), OwnedFd::from_raw_fd(programs)) }
 }
 
-/// Runs a command on a terminal on which `answer` is typed when it asks. Returns its exit status and what was to be seen.
+/// Runs a command on a terminal on which `answer` is typed when it asks. Returns its exit status and its output.
 fn on_terminal(words: &[&str], answer: &str) -> (Option<i32>, String) {
     common::watchdog();
     let (mut person, programs) = terminal();
@@ -29,7 +29,7 @@ fn on_terminal(words: &[&str], answer: &str) -> (Option<i32>, String) {
     let end = |end: &OwnedFd| Stdio::from(end.try_clone().unwrap());
     command.args(words).stdin(end(&programs)).stdout(end(&programs)).stderr(programs);
     let mut child = command.spawn().unwrap();
-    // The command has the only other end now: when it ends, reading does.
+    // The command has the only other end now: reading ends when the command ends.
     drop(command);
     let (mut seen, mut has_answered) = (Vec::new(), false);
     let mut buffer = [0; 4096];
@@ -42,14 +42,14 @@ fn on_terminal(words: &[&str], answer: &str) -> (Option<i32>, String) {
     }
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        assert!(start.elapsed() < Duration::from_secs(30), "it does not end");
+        assert!(start.elapsed() < Duration::from_secs(30), "the command does not end");
         std::thread::sleep(Duration::from_millis(5));
     }
     (child.wait().unwrap().code(), String::from_utf8(seen).unwrap())
 }
 
 #[test]
-fn on_a_terminal_it_asks() {
+fn destructive_commands_ask_on_a_terminal() {
     let directory = tempfile::tempdir().unwrap();
     let repo = directory.path().join("repo");
     let repo = repo.to_str().unwrap();
@@ -63,7 +63,7 @@ fn on_a_terminal_it_asks() {
     }
     let (status, seen) = on_terminal(&["branch", repo, "delete", "dev"], "y\n");
     assert_eq!((status, branches()), (Some(0), 1), "{seen}");
-    // What nothing depends on is not asked about.
+    // A deletion that affects no commit does not ask.
     icechunkfs(["branch", repo, "create", "dev"]).success();
     let (status, seen) = on_terminal(&["branch", repo, "reset", "dev", "--to", "main~"], "n\n");
     assert_eq!(status, Some(0), "{seen}");
@@ -71,12 +71,12 @@ fn on_a_terminal_it_asks() {
     let (status, seen) = on_terminal(&["branch", repo, "reset", "main", "--to", "main~"], "n\n");
     assert_eq!(status, Some(1), "{seen}");
     assert!(seen.contains("One commit is then on no branch or tag"), "{seen}");
-    // Colours are for who looks, unless he says otherwise.
+    // Colors are for terminals, unless the user sets them.
     let (_, seen) = on_terminal(&["log", repo, "--graph"], "");
     assert!(seen.contains("\u{1b}["), "{seen}");
 }
 
-/// The one place of a scratch directory that commands look at; it goes when this is dropped.
+/// The default place of a scratch directory; it is removed when this is dropped.
 struct Scratch(std::path::PathBuf);
 
 impl Drop for Scratch {
@@ -86,7 +86,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn a_mounted_branch_is_said_to_be() {
+fn destructive_commands_name_a_mount_of_the_branch() {
     if !is_root() || !place::is_local() {
         eprintln!("NOT RUN: where scratch directories of other users are is not known here");
         return;
@@ -112,7 +112,7 @@ fn a_mounted_branch_is_said_to_be() {
     mount.unmount();
     let said = delete(&[]).failure();
     assert!(said.contains("wait in") && !said.contains("in use"), "{said}");
-    // Who does it all the same is told.
+    // With confirmation the command reports the mount.
     let done = delete(&["--yes"]);
     assert!(done.stderr.contains("wait in"), "{}", done.stderr);
     done.success();

@@ -1,4 +1,5 @@
-//! What differs between two snapshots: against all keys of both, and against what the reference says of the logs between.
+//! Differences between two snapshots: compared with all keys of both, and with the reference's view of the logs
+//! between.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -31,7 +32,7 @@ struct Shown {
     chunks: BTreeMap<Vec<u32>, Vec<u8>>,
 }
 
-/// All of a snapshot, as the reference reads it.
+/// Returns all of a snapshot, as the reference reads it.
 async fn shown(repository: &icechunk::Repository, snapshot: &Snapshot) -> BTreeMap<String, Shown> {
     let id = SnapshotId::from(snapshot.id().0);
     let keys = keys_at(repository, &VersionInfo::SnapshotId(id)).await;
@@ -67,7 +68,7 @@ fn has(node: &Value, what: &str) -> bool {
     node["what"].as_array().unwrap().iter().any(|word| word == what)
 }
 
-/// What `diff` says, applied to `from`, must give `to`; and it must say nothing that is not so.
+/// Checks that the output of `diff`, applied to `from`, gives `to`, and that it contains no other change.
 fn check(what: &str, diff: &Value, from: &BTreeMap<String, Shown>, to: &BTreeMap<String, Shown>) {
     let mut after = from.clone();
     let nodes = diff["nodes"].as_array().unwrap();
@@ -134,7 +135,8 @@ fn diff(repo: &Path, words: &[&str]) -> Value {
     icechunkfs(["diff", repo].into_iter().chain(words.iter().copied()).chain(["--json"])).json()
 }
 
-/// Our words for the logs must be the reference's. Of two nodes with one path, the reference tells the chunks of only one.
+/// Checks that our output for the logs matches the reference's. Of two nodes with one path, the reference has the
+/// chunks of only one.
 fn check_logs(what: &str, ours: &Value, theirs: &Value) {
     let chunks = |value: &Value| -> BTreeMap<String, BTreeSet<Vec<u32>>> {
         serde_json::from_value(value["updated_chunks"].clone()).unwrap()
@@ -162,7 +164,7 @@ async fn snapshot(repository: &Repository, id: ObjectId) -> Snapshot {
     repository.snapshot(id, MAX_SNAPSHOT).await.unwrap()
 }
 
-/// A random history of two branches, and both comparisons between commits of it.
+/// Makes a random history of two branches, and both comparisons between its commits.
 async fn random_history(spec: SpecVersionBin, seed: u64) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let directory = tempfile::tempdir().unwrap();
@@ -208,7 +210,7 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
         let (from_word, to_word) = (from.to_string(), to.to_string());
         let found = diff(directory.path(), &[&from_word, &to_word, "--chunks", "--content"]);
         check(&what, &found, &from_keys, &to_keys);
-        // By place alone it says the same of nodes, and may say more of chunks.
+        // By place alone the output has the same nodes, and may have more chunks.
         let by_place = diff(directory.path(), &[&from_word, &to_word]);
         for name in ["added", "removed", "moved", "changed"] {
             assert_eq!(found["summary"][name], by_place["summary"][name], "{what}");
@@ -233,7 +235,7 @@ fn cases() -> u64 {
 }
 
 #[test]
-fn random_histories_differ_as_their_keys_do() {
+fn diff_of_random_histories_matches_their_keys() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for seed in 1..=cases() {
         for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -242,9 +244,10 @@ fn random_histories_differ_as_their_keys_do() {
     }
 }
 
-/// Repositories of all releases, expired ones too: every commit with the one before, and the first with the last.
+/// Compares every commit with the one before, and the first with the last, in repositories of all releases, expired
+/// ones too.
 #[tokio::test]
-async fn fixtures_differ_as_the_reference_says() {
+async fn diff_of_fixtures_matches_the_reference() {
     if !place::is_local() {
         return;
     }
@@ -264,7 +267,7 @@ async fn fixtures_differ_as_the_reference_says() {
                 if let Some(theirs) = reference_logs(&reference, from, to).await {
                     check_logs(&what, &diff(&fixture.repository, &[&from_word, &to_word, "--logs"]), &theirs);
                 }
-                // Chunks in other people's files are not read here, and of one order of nodes the reference finds some only.
+                // Virtual chunks are not read here, and for one order of nodes the reference finds only some.
                 if !["virtual", "test-repo", "order"].iter().any(|part| fixture.name.contains(part)) {
                     let (old, new) = (snapshot(&ours, from).await, snapshot(&ours, to).await);
                     let found = diff(&fixture.repository, &[&from_word, &to_word, "--chunks", "--content"]);
@@ -275,9 +278,9 @@ async fn fixtures_differ_as_the_reference_says() {
     }
 }
 
-/// What is gone with an expired commit is still in the logs that its successor keeps.
+/// Changes of an expired commit are still in the logs that its successor keeps.
 #[tokio::test]
-async fn pruned_logs_count() {
+async fn logs_of_expired_commits_are_included() {
     let directory = tempfile::tempdir().unwrap();
     create(directory.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
     let lab = Lab::open(directory.path());
@@ -304,17 +307,17 @@ async fn pruned_logs_count() {
     let theirs = reference_logs(&reference, first, ids[3]).await.unwrap();
     check_logs("expired", &diff(directory.path(), &words), &theirs);
     assert_eq!(theirs["new_arrays"], json!(["/a", "/b", "/c", "/d"]));
-    // A log that is gone is told, and the rest is shown.
+    // A missing log is reported, and the rest is shown.
     std::fs::remove_file(directory.path().join("transactions").join(ids[0].to_string())).unwrap();
-    let told = icechunkfs(["diff", directory.path().to_str().unwrap(), &first_word, "main", "--logs"]);
-    assert!(told.stderr.contains("has expired, is gone"), "{}", told.stderr);
-    let shown = String::from_utf8(told.success()).unwrap();
+    let message = icechunkfs(["diff", directory.path().to_str().unwrap(), &first_word, "main", "--logs"]);
+    assert!(message.stderr.contains("has expired, is gone"), "{}", message.stderr);
+    let shown = String::from_utf8(message.success()).unwrap();
     assert!(shown.contains("new array      /c") && !shown.contains("new array      /a"), "{shown}");
 }
 
-/// The words for people.
+/// Checks the text output.
 #[tokio::test]
-async fn people_read_it() {
+async fn text_output_describes_each_change() {
     let directory = tempfile::tempdir().unwrap();
     create(directory.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
     let lab = Lab::open(directory.path());
@@ -362,15 +365,15 @@ async fn people_read_it() {
     }
     let nothing = String::from_utf8(icechunkfs(["diff", repo, "main", "main"]).success()).unwrap();
     assert_eq!(nothing, "nothing differs\n");
-    // Half of the words is a mistake that says what is missing.
+    // One argument without the other is a usage error that names the missing one.
     assert!(icechunkfs(["diff", repo, "main"]).failure().contains("<TO>"));
     assert!(icechunkfs(["diff", repo, "--patch"]).failure().contains("<FROM>"));
     assert!(icechunkfs(["diff", repo, "mian", "main"]).failure().contains("did you mean `main`"));
 }
 
-/// A chunk that became one of the repository's own has the same bytes, for whoever may read the other.
+/// A chunk that became one of the repository's own has the same bytes, if the virtual one may be read.
 #[tokio::test]
-async fn bytes_elsewhere_are_read_where_that_is_allowed() {
+async fn virtual_chunks_are_compared_where_allowed() {
     let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = elsewhere.path().canonicalize().unwrap().join("data.bin");
     std::fs::write(&file, b"..same bytes..").unwrap();

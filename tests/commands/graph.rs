@@ -8,7 +8,7 @@ use crate::common::{self, FixtureSet, Output, icechunkfs, run};
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 
-/// Three commits on `main`, two more on `dev` from the first of them, and a tag.
+/// Creates three commits on `main`, two more on `dev` from the first of them, and a tag.
 async fn fork(place: &Path, version: SpecVersionBin) {
     const GROUP: &[u8] = lab::GROUP.as_bytes();
     create(place, version, RepositoryConfig::default()).await;
@@ -29,7 +29,7 @@ fn log(place: &Path, locale: &str, words: &[&str]) -> Output {
     run(Command::new(common::program()).arg("log").arg(place).args(words).env("LC_ALL", locale))
 }
 
-/// Each line with ids and times made short.
+/// Shortens ids and times in each line.
 fn short(output: Output) -> Vec<String> {
     let text = String::from_utf8(output.success()).unwrap();
     let id = regex::Regex::new("[0-9A-Z]{20} 20[0-9-]{8} [0-9:]{5}").unwrap();
@@ -37,7 +37,7 @@ fn short(output: Output) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_graph_shows_what_led_to_what() {
+async fn the_graph_connects_commits_to_their_parents() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
@@ -56,10 +56,10 @@ async fn the_graph_shows_what_led_to_what() {
         );
         let ascii = short(log(place, "C", &["--graph", "--branch", "dev", "-n", "2"]));
         assert_eq!(ascii, ["*  ID (dev) y & \"more\" <on> dev", "*  ID x & \"more\" <on> dev"]);
-        let coloured = log(place, "C", &["--graph", "--color", "always"]).success();
-        assert!(coloured.starts_with(b"\x1b[31m*\x1b[0m"));
+        let colored = log(place, "C", &["--graph", "--color", "always"]).success();
+        assert!(colored.starts_with(b"\x1b[31m*\x1b[0m"));
         let plain = log(place, "C", &["--graph"]).success();
-        assert!(!plain.contains(&0x1b), "no colours where nobody looks");
+        assert!(!plain.contains(&0x1b), "colors without a terminal");
 
         let all = icechunkfs(["log".as_ref(), place.as_os_str(), "--all".as_ref(), "--json".as_ref()]).json();
         let of = |message: &str| {
@@ -73,7 +73,7 @@ async fn the_graph_shows_what_led_to_what() {
     }
 }
 
-/// Reads a picture to its end, as XML; returns its text.
+/// Reads a whole picture as XML; returns its text.
 fn text_of(picture: &str) -> String {
     let mut reader = quick_xml::Reader::from_str(picture);
     reader.config_mut().check_end_names = true;
@@ -100,7 +100,7 @@ fn text_of(picture: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_picture_is_xml_with_all_that_there_is_to_see() {
+async fn the_svg_is_xml_with_every_ref_and_message() {
     let place = tempfile::tempdir().unwrap();
     fork(&place.path().join("repo"), SpecVersionBin::V2).await;
     let repo = place.path().join("repo");
@@ -110,7 +110,7 @@ async fn the_picture_is_xml_with_all_that_there_is_to_see() {
         assert!(text.contains(seen), "{seen}: {text}");
     }
     assert_eq!((picture.matches("<circle").count(), picture.matches("<path").count()), (6, 5));
-    // Into a file, which is replaced as a whole.
+    // Written to a file, the picture replaces it as a whole.
     let file = place.path().join("graph.svg");
     std::fs::write(&file, "old").unwrap();
     log(&repo, "C", &["--svg", "--all", "-o", file.to_str().unwrap()]).success();

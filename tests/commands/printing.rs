@@ -1,4 +1,4 @@
-//! What is printed: nothing that others wrote makes a terminal, a log or a shell do something.
+//! Printed text: no text of a repository makes a terminal, a log or a shell do something.
 
 mod advice;
 mod commands;
@@ -9,10 +9,10 @@ mod mounts;
 /// The line that hostile text tries to add.
 pub const FORGED: &str = "FORGED";
 
-/// Text that would do something to a terminal, or look like a line of its own.
+/// Text that would control a terminal, or look like a separate line.
 pub const HOSTILE: &str = "x\u{1b}[2J\u{7}\r\u{9b}31m\u{202e}\u{2066}\nFORGED y";
 
-/// Fails if a terminal would do something with `text`, or if a name has added a line to it.
+/// Fails if a terminal would interpret a part of `text`, or if a name has added a line to it.
 #[track_caller]
 pub fn assert_harmless(what: &str, text: &[u8]) {
     let text = std::str::from_utf8(text)
@@ -22,7 +22,7 @@ pub fn assert_harmless(what: &str, text: &[u8]) {
             || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
     };
     assert!(!text.chars().any(|c| obeyed(&c)), "{what}: {text:?}");
-    // The lines of a message stand indented in a log, as git has them.
+    // The lines of a message are indented in a log, as in git.
     let is_message = |line: &&str| line.starts_with("    FORGED y message");
     let forged: Vec<&str> =
         text.lines().filter(|line| line.trim_start().starts_with(FORGED) && !is_message(line)).collect();

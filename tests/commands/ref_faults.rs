@@ -1,4 +1,5 @@
-//! Branches, tags and settings, changed over a storage of which each operation fails in turn: what is told is what is done.
+//! Branches, tags and settings, changed over a storage of which each operation fails in turn: the reported outcome is
+//! the real one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use icechunkfs::repo::change_refs::RefKind::{Branch, Tag};
 use icechunkfs::storage;
 use icechunkfs::times::system_clock;
 
-/// What can be done.
+/// Changes to test.
 const ACTIONS: [&str; 6] =
     ["make a branch", "make a tag", "delete a branch", "delete a tag", "reset a branch", "set something"];
 
@@ -36,7 +37,7 @@ async fn act(action: &str, repository: &Repository, tip: ObjectId) -> Result<()>
     }
 }
 
-/// Everything that an action can change.
+/// Reads all state that an action can change.
 async fn state(place: &Path) -> String {
     let repository = Repository::open(storage::open_directory(place).unwrap()).await.unwrap();
     let (refs, config) = (repository.refs().await.unwrap(), repository.config().await.unwrap());
@@ -54,7 +55,7 @@ async fn prepare(place: &Path, version: SpecVersionBin) -> ObjectId {
 }
 
 #[tokio::test]
-async fn what_is_told_is_what_is_done() {
+async fn ref_commands_report_their_outcome_under_storage_faults() {
     let timeout = When::Before(ErrorKind::Timeout);
     let ways = [
         (When::Before(ErrorKind::PermissionDenied), false),
@@ -85,7 +86,7 @@ async fn what_is_told_is_what_is_done() {
                         Err(error) if error.to_string().contains("may be changed or not") => uncertain += 1,
                         Err(error) => assert!(!is_done, "{what}: {error}"),
                     }
-                    // It can be done again, and the reference opens what there is.
+                    // The action can be repeated, and the reference opens the result.
                     let fine = Repository::open(storage::open_directory(place.path()).unwrap()).await.unwrap();
                     let again = act(action, &fine, tip).await;
                     assert!(is_done || again.is_ok(), "{what}: {again:?}");
@@ -103,5 +104,5 @@ async fn what_is_told_is_what_is_done() {
             }
         }
     }
-    assert!(uncertain > 0, "nobody was left in doubt by a storage that is gone");
+    assert!(uncertain > 0, "no outcome was unknown after a storage failure");
 }

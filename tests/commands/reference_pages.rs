@@ -132,7 +132,7 @@ fn commands_page() -> String {
 }
 
 #[test]
-fn generated_pages_are_as_the_command_line_is_defined() {
+fn generated_pages_match_the_command_line() {
     for (name, page) in [("mount.md", mount_page()), ("commands.md", commands_page())] {
         let path = project().join("docs/reference").join(name);
         if std::env::var_os("ICECHUNKFS_WRITE_REFERENCE").is_some() {
@@ -169,7 +169,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_command_in_the_documents_is_one_that_the_program_takes() {
+fn every_command_in_the_documents_is_accepted() {
     let reference = std::fs::read_dir(project().join("docs/reference")).unwrap().map(|entry| entry.unwrap().path());
     let pages = [project().join("README.md")].into_iter().chain(reference);
     let mut taken = 0;

@@ -1,5 +1,5 @@
-//! Branches, tags and the operations log: what we make the reference sees, what it makes we see, and nothing is lost when
-//! many do so at a time.
+//! Branches, tags and the operations log: the reference sees our changes, we see its changes, and concurrent changes
+//! lose nothing.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -30,11 +30,11 @@ async fn open(place: &Path) -> Repository {
     Repository::open(storage::open_directory(place).unwrap()).await.unwrap()
 }
 
-fn theirs(id: ObjectId) -> SnapshotId {
+fn reference_id(id: ObjectId) -> SnapshotId {
     id.to_string().as_str().try_into().unwrap()
 }
 
-/// A repository of some commits, which are returned oldest first.
+/// Creates a repository of some commits, which are returned oldest first.
 async fn history(place: &Path, version: SpecVersionBin) -> Vec<ObjectId> {
     create(place, version, RepositoryConfig::default()).await;
     for n in 0..3 {
@@ -47,12 +47,12 @@ async fn history(place: &Path, version: SpecVersionBin) -> Vec<ObjectId> {
     commits.into_iter().rev().map(|commit| commit.id).collect()
 }
 
-/// All refs as the reference has them.
+/// Returns all refs as the reference has them.
 async fn their_refs(place: &Path) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
     let repository = reopen(place).await;
     let (mut branches, mut tags) = (BTreeMap::new(), BTreeMap::new());
     for name in repository.list_branches().await.unwrap() {
-        // The reference lists names as they are spelled in files, and finds them as they are.
+        // The reference lists names as they are encoded in files, and finds them by their decoded form.
         let spelled = percent_encoding::percent_decode_str(&name).decode_utf8().unwrap().into_owned();
         let found = match repository.lookup_branch(&name).await {
             Ok(id) => (name, id),
@@ -75,7 +75,7 @@ async fn our_refs(place: &Path) -> (BTreeMap<String, String>, BTreeMap<String, S
 }
 
 #[tokio::test]
-async fn the_reference_sees_what_we_do_and_we_what_it_does() {
+async fn ref_changes_are_visible_to_the_reference_and_to_us() {
     for version in BOTH {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
@@ -97,17 +97,17 @@ async fn the_reference_sees_what_we_do_and_we_what_it_does() {
         assert_eq!(tags.keys().collect::<Vec<_>>(), ["..", "v 2", "v1"]);
         assert_eq!(branches["dev"], commits[2].to_string());
 
-        // It goes on with them: a commit to our branch, a deletion, a reset, and no tag of a deleted name.
+        // The reference continues with them: a commit to our branch, a deletion, a reset, and no tag of a deleted name.
         let reference = reopen(place).await;
         let mut session = reference.writable_session("dev").await.unwrap();
         session.add_group("/theirs".try_into().unwrap(), bytes::Bytes::from_static(b"{}")).await.unwrap();
         let theirs_on_dev = session.commit("theirs").execute().await.unwrap();
         reference.delete_branch("a b").await.unwrap();
-        reference.reset_branch("..", &theirs(commits[1]), None).await.unwrap();
+        reference.reset_branch("..", &reference_id(commits[1]), None).await.unwrap();
         reference.delete_tag("v 2").await.unwrap();
-        reference.create_tag("theirs", &theirs(commits[0])).await.unwrap();
-        reference.create_branch("theirs", &theirs(commits[0])).await.unwrap();
-        assert!(reference.create_tag("gone", &theirs(commits[0])).await.is_err());
+        reference.create_tag("theirs", &reference_id(commits[0])).await.unwrap();
+        reference.create_branch("theirs", &reference_id(commits[0])).await.unwrap();
+        assert!(reference.create_tag("gone", &reference_id(commits[0])).await.is_err());
         let seen = our_refs(place).await;
         assert_eq!(seen, their_refs(place).await);
         assert_eq!((&seen.0["dev"], &seen.0[".."]), (&theirs_on_dev.to_string(), &commits[1].to_string()));
@@ -115,7 +115,7 @@ async fn the_reference_sees_what_we_do_and_we_what_it_does() {
         let mut deleted = ours.deleted_tags().await.unwrap();
         deleted.sort();
         assert_eq!(deleted, ["gone", "v 2"]);
-        // Who has seen the branch before does not take their commit away unknowingly.
+        // With an outdated view of the branch our command does not remove their commit.
         let stale = ours.reset_branch("dev", commits[0], commits[2], system_clock).await.unwrap_err();
         assert_eq!(stale.kind(), ErrorKind::Stale, "{stale}");
         let stale = ours.delete_ref(Branch, "dev", commits[2], system_clock).await.unwrap_err();
@@ -128,7 +128,7 @@ async fn the_reference_sees_what_we_do_and_we_what_it_does() {
 }
 
 #[tokio::test]
-async fn what_must_not_be_is_refused_and_changes_nothing() {
+async fn forbidden_ref_changes_are_refused_and_change_nothing() {
     for version in BOTH {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
@@ -174,7 +174,7 @@ async fn what_must_not_be_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn flags_and_status_of_the_repository_are_kept_to() {
+async fn feature_flags_and_repository_status_are_respected() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     let commits = history(place, SpecVersionBin::V2).await;
@@ -183,7 +183,7 @@ async fn flags_and_status_of_the_repository_are_kept_to() {
     let reference = reopen(place).await;
     reference.set_feature_flag("create_tag", Some(false)).await.unwrap();
     reference.set_feature_flag("delete_tag", Some(false)).await.unwrap();
-    // Also for who has opened the repository before.
+    // This also holds for a program that has opened the repository before.
     let made = stale_view.create_ref(Tag, "v2", commits[0], system_clock).await.unwrap_err();
     assert!(made.kind() == ErrorKind::NotPermitted && made.to_string().contains("create_tag"), "{made}");
     let deleted = stale_view.delete_ref(Tag, "v1", commits[0], system_clock).await.unwrap_err();
@@ -218,8 +218,8 @@ async fn operations(place: &Path) -> Vec<Entry> {
     entries
 }
 
-/// What the reference says that an operation is, in our words.
-fn in_our_words(update: UpdateType) -> Value {
+/// Returns an operation of the reference in the form of our output.
+fn in_our_format(update: UpdateType) -> Value {
     let id = |id: SnapshotId| id.to_string();
     match update {
         UpdateType::RepoInitializedUpdate => json!({"operation": "repo_initialized"}),
@@ -261,7 +261,7 @@ fn in_our_words(update: UpdateType) -> Value {
     }
 }
 
-/// The command and the reference tell the same of a repository. Returns how many operations.
+/// Checks that the command and the reference list the same operations of a repository. Returns their number.
 async fn same_operations(place: &Path) -> usize {
     let told = icechunkfs(["ops".as_ref(), place.as_os_str(), "--json".as_ref()]).json();
     let (log, ..) = reopen(place).await.ops_log().await.unwrap();
@@ -269,7 +269,7 @@ async fn same_operations(place: &Path) -> usize {
     let expected: Vec<Value> = log
         .into_iter()
         .map(|(at, update, file)| {
-            let mut out = in_our_words(update);
+            let mut out = in_our_format(update);
             let micros = u64::try_from(at.timestamp_micros()).unwrap();
             out["at"] = icechunkfs::times::format_time(micros).into();
             out["file"] = file.into();
@@ -287,7 +287,7 @@ async fn same_operations(place: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn the_operations_log_is_told_across_its_files() {
+async fn ops_reads_the_operations_log_across_its_files() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     let config = RepositoryConfig { num_updates_per_repo_info_file: Some(3), ..Default::default() };
@@ -295,7 +295,7 @@ async fn the_operations_log_is_told_across_its_files() {
     let initial = ObjectId::INITIAL;
     for n in 0..8 {
         open(place).await.create_ref(Branch, &format!("b{n}"), initial, system_clock).await.unwrap();
-        reopen(place).await.create_tag(&format!("t{n}"), &theirs(initial)).await.unwrap();
+        reopen(place).await.create_tag(&format!("t{n}"), &reference_id(initial)).await.unwrap();
     }
     assert!(same_operations(place).await >= 17);
     let all = operations(place).await;
@@ -304,7 +304,7 @@ async fn the_operations_log_is_told_across_its_files() {
     let newest = icechunkfs(["ops".as_ref(), place.as_os_str(), "-n".as_ref(), "2".as_ref(), "--json".as_ref()]).json();
     assert_eq!((newest.as_array().unwrap().len(), &newest[0]["tag"]), (2, &json!("t7")));
 
-    // Where a file is gone, the log ends there, and it is said.
+    // Where a file is missing, the log ends there with a message.
     let info = RepoInfo::decode(&std::fs::read(place.join("repo")).unwrap()).unwrap();
     let before = icechunkfs::format::operations_log::read(&info).before.unwrap();
     let file = place.join("overwritten").join(&before);
@@ -313,7 +313,7 @@ async fn the_operations_log_is_told_across_its_files() {
     let short = icechunkfs(["ops".as_ref(), place.as_os_str(), "--json".as_ref()]);
     assert!(short.stderr.contains(&before), "{}", short.stderr);
     assert!(short.json().as_array().unwrap().len() < all.len());
-    // Where it is damaged, what comes before is shown, and the command fails.
+    // Where it is damaged, the part before is shown, and the command fails.
     std::fs::write(&file, &content[..content.len() / 2]).unwrap();
     let damaged = icechunkfs(["ops".as_ref(), place.as_os_str()]);
     assert!(!damaged.stdout.is_empty() && damaged.failure().contains(&before));
@@ -341,8 +341,8 @@ async fn every_fixture_lists_its_refs_and_operations() {
                 let expected = fixture.expected[plural].as_object().unwrap();
                 let expected: BTreeMap<&str, &str> =
                     expected.iter().map(|(name, id)| (name.as_str(), id.as_str().unwrap())).collect();
-                // The reference lists some names of version 1 as they are spelled in files, or leaves them out, and finds
-                // none of them by what it lists.
+                // The reference lists some names of version 1 as they are encoded in files, or leaves them out, and
+                // finds none of them by the listed name.
                 let mut more = listed.keys().filter(|name| !expected.contains_key(*name));
                 assert!(more.all(|name| PathPart::from(*name).as_ref() != *name), "{} {kind}", fixture.name);
                 assert!(expected.iter().all(|(name, id)| listed.get(name) == Some(id)), "{} {kind}", fixture.name);
@@ -350,7 +350,7 @@ async fn every_fixture_lists_its_refs_and_operations() {
                 assert_eq!(String::from_utf8(long).unwrap().lines().count(), listed.len(), "{}", fixture.name);
             }
             if fixture.repository.join("repo").exists() {
-                // The reference as it is built here does not know every store that a configuration may name.
+                // The reference as it is built here does not support every store that a configuration may name.
                 if !fixture.name.contains("virtual") {
                     same_operations(&fixture.repository).await;
                 }
@@ -364,10 +364,10 @@ async fn every_fixture_lists_its_refs_and_operations() {
     }
 }
 
-/// What a thread did to a ref: from what to what.
+/// A change of a ref by a thread: from one state to another.
 type Transition = (RefKind, String, Option<ObjectId>, Option<ObjectId>);
 
-/// Six threads make, delete and reset refs of the same few names, two commit to `main`, which is reset too.
+/// Lets six threads make, delete and reset refs of the same few names, while two commit to `main`, which is reset too.
 fn race(place: &Path, commits: &[ObjectId], resets_main: bool) -> (Vec<Transition>, Vec<ObjectId>) {
     const ROUNDS: usize = 12;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -466,14 +466,14 @@ fn blocking<T>(work: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn races_lose_nothing_in_version_2() {
+fn concurrent_ref_changes_are_all_kept_in_version_2() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     let commits = blocking(history(place, SpecVersionBin::V2));
     let before = blocking(operations(place)).len();
     let (mut changed, published) = race(place, &commits, true);
     assert!(changed.len() > 15 && !published.is_empty(), "{} {}", changed.len(), published.len());
-    // Each entry of the log has the repository as it was then: from one to the next, just that was done.
+    // Each entry of the log has the repository of that time: from one to the next, exactly that operation was done.
     let entries = blocking(operations(place));
     let state = |entry: &Entry| {
         let file = entry.file.as_ref().map_or(place.join("repo"), |name| place.join("overwritten").join(name));
@@ -508,9 +508,9 @@ fn races_lose_nothing_in_version_2() {
         }
         if !matches!(what, Operation::NewCommit { .. }) {
             let at = changed.iter().position(|one| *one == transition);
-            changed.remove(at.unwrap_or_else(|| panic!("nobody did {transition:?}")));
+            changed.remove(at.unwrap_or_else(|| panic!("no thread did {transition:?}")));
         }
-        // Everything else stayed.
+        // All other settings stayed.
         match transition.2 {
             Some(id) => new_refs.insert(name, id),
             None => new_refs.remove(&name),
@@ -529,7 +529,7 @@ fn races_lose_nothing_in_version_2() {
 }
 
 #[test]
-fn races_lose_nothing_in_version_1() {
+fn concurrent_ref_changes_are_all_kept_in_version_1() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     let commits = blocking(history(place, SpecVersionBin::V1));
@@ -544,7 +544,7 @@ fn races_lose_nothing_in_version_1() {
         assert!(published.iter().all(|id| history.contains(id)), "a commit is lost");
         let refs = repository.refs().await.unwrap();
         for name in changed.iter().map(|(kind, name, ..)| (*kind, name)).collect::<BTreeSet<_>>() {
-            // Each change was made to what the one before had left: in and out of each target, as often.
+            // Each change was made to the result of the one before: each target was entered and left equally often.
             let mut balance: BTreeMap<Option<ObjectId>, i32> = BTreeMap::new();
             for (_, _, from, to) in changed.iter().filter(|(kind, other, ..)| (*kind, other) == name) {
                 *balance.entry(*from).or_default() -= 1;
@@ -560,7 +560,7 @@ fn races_lose_nothing_in_version_1() {
 }
 
 #[tokio::test]
-async fn commands_say_what_they_do() {
+async fn ref_commands_report_what_they_changed() {
     for version in BOTH {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
@@ -582,7 +582,7 @@ async fn commands_say_what_they_do() {
         let unknown = run(&["branch", "create", "x", "--at", "mian"]).failure();
         assert!(unknown.contains("did you mean `main`"), "{unknown}");
 
-        // What destroys asks; where nobody can be asked, it has to be told.
+        // Destructive commands ask; without a terminal they need `--yes`.
         let refused = run(&["branch", "reset", "dev", "--to", "old"]);
         if version == SpecVersionBin::V2 {
             // Nothing is lost, as `main` has the commits.

@@ -1,4 +1,4 @@
-//! `icechunkfs stats` against what the fixtures record, what the reference counts, and what is on the disk.
+//! `icechunkfs stats` against the fixtures' records, the reference's counts, and the files on the disk.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use icechunk::ops::stats::{ChunkStorageStats, repo_chunks_storage};
 use icechunkfs::stats::{self, Bounds, Counters};
 use serde_json::Value;
 
-/// What the reference counts.
+/// Returns the reference's counts.
 fn by_reference(repo: &Path) -> ChunkStorageStats {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -25,7 +25,7 @@ fn by_reference(repo: &Path) -> ChunkStorageStats {
     })
 }
 
-/// Bytes and number of the files below a folder.
+/// Returns bytes and number of the files below a folder.
 fn on_disk(repo: &Path, folder: &str) -> (u64, u64) {
     let Ok(entries) = fs::read_dir(repo.join(folder)) else { return (0, 0) };
     entries.map(|entry| entry.unwrap()).fold((0, 0), |sum, entry| {
@@ -45,7 +45,7 @@ fn plus(one: (u64, u64), other: (u64, u64)) -> (u64, u64) {
     (one.0 + other.0, one.1 + other.1)
 }
 
-/// What must be true of every repository.
+/// Checks rules that hold for every repository.
 fn check_sums(repo: &Path, stats: &Value) {
     for kind in ["chunks", "manifests", "snapshots", "transactions"] {
         let [stored, used, unused] = ["stored", "reachable", "unreachable"].map(|part| size(&stats[part][kind]));
@@ -75,7 +75,7 @@ fn check(fixture: &Fixture) {
     if let Some(counts) = snapshot["chunk_counts"].as_object() {
         for (path, count) in counts {
             let path = format!("/{}", path.trim_matches('/'));
-            // The reference counts what it lists twice, and chunks outside the grid.
+            // The reference counts duplicates twice, and chunks outside the grid.
             let listed_oddly = snapshot.get("keys_listed_twice").is_some() || name.contains("by-0.2.18");
             assert!(
                 listed_oddly || shown.get(path.as_str()) == count.as_u64().as_ref(),
@@ -101,7 +101,7 @@ fn check(fixture: &Fixture) {
 }
 
 #[test]
-fn what_is_counted_is_what_is_recorded_and_what_lies_there() {
+fn stats_match_the_manifests_and_the_stored_objects() {
     let mut sets = vec![FixtureSet::own()];
     sets.extend(FixtureSet::shared());
     for fixture in sets.iter().flat_map(FixtureSet::all) {
@@ -110,12 +110,12 @@ fn what_is_counted_is_what_is_recorded_and_what_lies_there() {
 }
 
 #[test]
-fn the_reference_counts_the_same() {
+fn stats_match_the_reference() {
     let mut sets = vec![FixtureSet::own()];
     sets.extend(FixtureSet::shared());
     let mut virtuals = 0;
     for fixture in sets.iter().flat_map(FixtureSet::all).filter(|fixture| !fixture.name.starts_with("ref-")) {
-        // It does not find the branches that it lists there.
+        // The reference does not find the branches that it lists there.
         if fixture.name.ends_with("v1-refnames") {
             continue;
         }
@@ -130,7 +130,7 @@ fn the_reference_counts_the_same() {
 }
 
 #[test]
-fn shared_and_lonely_and_dead_bytes_are_told_apart() {
+fn shared_exclusive_and_dead_bytes_are_distinguished() {
     let place = tempfile::tempdir().unwrap();
     let mut files: Files = [
         ("zarr.json".to_owned(), GROUP.into()),
@@ -150,7 +150,7 @@ fn shared_and_lonely_and_dead_bytes_are_told_apart() {
     assert_eq!(size(&first["reachable"]["chunks"]), (5, 4 * 301_000));
     assert_eq!((first["dead_bytes"].as_u64(), first["chunks"]["native"].as_u64()), (Some(0), Some(8)));
 
-    // A branch with a chunk of its own, and half of the pack replaced on it.
+    // A branch with its own chunk, and half of the pack replaced on it.
     Reference::open(&repo).create_branch("side");
     let more: Files = [
         ("zarr.json".to_owned(), GROUP.into()),
@@ -194,13 +194,13 @@ fn shared_and_lonely_and_dead_bytes_are_told_apart() {
     assert_eq!(size(&fourth["unreachable"]["chunks"]).0, 6);
     assert_eq!(fourth["reachable"]["chunks"]["objects"], 0);
 
-    // Words, for people: no bars where nobody looks.
+    // Text output has no progress bars without a terminal.
     let said = String::from_utf8(command(&[&"stats", &repo]).success()).unwrap();
     assert!(said.contains("no ref leads to") && said.contains("branch side") && !said.contains('█'), "{said}");
 }
 
 #[test]
-fn dead_bytes_of_packs_and_missing_objects_are_told() {
+fn dead_bytes_of_packs_and_missing_objects_are_reported() {
     let place = tempfile::tempdir().unwrap();
     let mut numbers = Random(9);
     let mut files: Files =
@@ -213,7 +213,7 @@ fn dead_bytes_of_packs_and_missing_objects_are_told() {
     files.insert("a/c/3".to_owned(), numbers.bytes(1000));
     write(&place.path().join("source"), &files);
     command(&[&"import", &place.path().join("source"), &repo]).success();
-    // The commit that had all four goes: one of them is in a pack that the other three keep.
+    // The commit that had all four is removed: one of them is in a pack that the other three keep.
     let pack = fs::read_dir(repo.join("chunks")).unwrap().count();
     assert_eq!(pack, 2);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -231,7 +231,7 @@ fn dead_bytes_of_packs_and_missing_objects_are_told() {
     let stats = json(&[&"stats", &repo]);
     check_sums(&repo, &stats);
     assert_eq!((stats["dead_bytes"].as_u64(), stats["dead_in"].as_u64()), (Some(1000), Some(1)), "{keep}: {stats}");
-    // What is gone is told, and the rest is counted.
+    // A missing object is reported, and the rest is counted.
     let chunk = fs::read_dir(repo.join("chunks")).unwrap().next().unwrap().unwrap().path();
     fs::remove_file(chunk).unwrap();
     let stats = json(&[&"stats", &repo]);
@@ -239,7 +239,7 @@ fn dead_bytes_of_packs_and_missing_objects_are_told() {
 }
 
 #[test]
-fn a_small_bound_costs_passes_and_not_the_truth() {
+fn a_small_memory_bound_costs_passes_but_not_accuracy() {
     let place = tempfile::tempdir().unwrap();
     let mut files = random(&mut Random(12));
     // More distinct chunks than the least list holds.
@@ -249,7 +249,7 @@ fn a_small_bound_costs_passes_and_not_the_truth() {
     }
     let repo = repository(place.path(), &files);
     let source = place.path().join("source");
-    // Each an object of its own.
+    // Each is a separate object.
     command(&[&"import", &source, &repo, &"-W", &"--pack-below", &"1", &"-m", &"again"]).success();
     let much = json(&[&"stats", &repo]);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -1,4 +1,4 @@
-//! Trees out of repositories and into them, without a mount: `icechunkfs export` and `import`.
+//! `icechunkfs export` and `import`: trees of files, without a mount.
 
 mod export;
 mod import;

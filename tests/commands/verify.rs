@@ -1,4 +1,4 @@
-//! What `icechunkfs verify` finds, and what it does not.
+//! Problems that `icechunkfs verify` reports.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ use icechunkfs::storage::{self, Condition, Storage, object::ObjectStorage};
 use icechunkfs::times::system_clock;
 use object_store::memory::InMemory;
 
-/// Rules that fixtures of old releases break; all others must be whole, notes aside.
+/// Rules that fixtures of old releases break; all others must be valid, except for notes.
 const KNOWN: &[(&str, &[&str])] = &[
     ("v1-order-by-0.2.18", &["nodes-sorted"]),
     ("v1-split", &["chunk-twice", "extents-overlap", "log-sorted"]),
@@ -28,7 +28,7 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("own-v1-split", &["chunk-twice", "extents-overlap", "log-sorted"]),
     ("own-v1-virtual", &["location"]),
     ("own-v2-virtual", &["location"]),
-    // Made to break rules that a mount has to cope with.
+    // This fixture breaks rules on purpose, as a mount has to cope with that.
     ("own-v2-implicit", &["below-array", "chunk-rank", "extents", "node-path"]),
     ("ref-test-repo-v1", &["location"]),
     ("ref-test-repo-v2-migrated", &["location"]),
@@ -40,7 +40,7 @@ async fn verify(storage: &Arc<dyn Storage>, chunks: bool) -> Report {
 }
 
 #[tokio::test]
-async fn fixtures_have_the_faults_that_are_known_and_no_others() {
+async fn fixtures_have_only_the_known_problems() {
     for set in [Some(FixtureSet::own()), FixtureSet::shared()].into_iter().flatten() {
         for fixture in set.all() {
             let storage = storage::open_directory(&fixture.repository).unwrap();
@@ -53,7 +53,7 @@ async fn fixtures_have_the_faults_that_are_known_and_no_others() {
             assert_eq!(rules, known, "{}: {:#?}", fixture.name, report.findings);
             assert_eq!(report.errors, 0, "{}", fixture.name);
             assert!(report.checked.snapshots > 0, "{}", fixture.name);
-            // One ref needs no more than all of them.
+            // One ref needs at most the objects of all.
             let tip = fixture.expected["branches"]["main"].as_str().unwrap().parse().unwrap();
             let wanted = VerifyOptions { snapshot: Some(tip), chunks: true, ..VerifyOptions::default() };
             let one = verify::verify(&storage, wanted, system_clock(), &Default::default()).await.unwrap();
@@ -74,14 +74,14 @@ async fn in_memory(files: &BTreeMap<String, Vec<u8>>) -> Arc<dyn Storage> {
 }
 
 #[tokio::test]
-async fn every_object_that_is_gone_or_cut_is_reported() {
+async fn every_missing_or_truncated_object_is_reported() {
     let set = FixtureSet::own();
     for name in set.all().into_iter().map(|fixture| fixture.name) {
         if KNOWN.iter().any(|(known, _)| *known == name) || set.get(&name).repository.read_dir().unwrap().count() == 0 {
             continue;
         }
         let files = read_files(&set.get(&name).repository);
-        // All of some, and a few of the others: most files of a kind are alike.
+        // All files of some kinds, and a few of the others: most files of a kind are alike.
         let step = if ["own-v1-basic", "own-v2-expired", "own-v1-migrated"].contains(&name.as_str()) { 1 } else { 7 };
         for (key, bytes) in files.iter().step_by(step) {
             let is_copy = key.starts_with("overwritten/");
@@ -105,20 +105,21 @@ async fn every_object_that_is_gone_or_cut_is_reported() {
     }
 }
 
-/// Whether a repository can do without an object: a tag's that was deleted, or one that nothing refers to.
+/// Returns true if a repository does not need an object: that of a deleted tag, or one that nothing refers to.
 fn is_idle(set: &FixtureSet, name: &str, key: &str) -> bool {
     let folder = set.get(name).repository;
     let refs = || walk(&folder.join("refs"));
     if key.starts_with("refs/") {
-        // Branches and tags of version 1 are what they are: one less is no fault. A migrated repository has no use for them.
+        // Branches and tags of version 1 are independent files: a missing one is no problem. A migrated repository does
+        // not use them.
         return !key.contains("branch.main/") || folder.join("repo").exists() || refs().len() > 1;
     }
     // A migrated one is of version 1 again without `repo`.
     if key == "config.yaml" || (key == "repo" && folder.join("refs").exists()) {
         return true;
     }
-    let said = common::icechunkfs([Path::new("verify"), &folder, Path::new("--chunks"), Path::new("--json")]);
-    let report: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let output = common::icechunkfs([Path::new("verify"), &folder, Path::new("--chunks"), Path::new("--json")]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let (kind, _) = key.split_once('/').unwrap_or((key, ""));
     let findings = report["findings"].as_array().unwrap();
     findings.iter().any(|f| f["rule"] == "orphan" && f["object"] == format!("{kind}/"))
@@ -129,9 +130,9 @@ fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
     std::fs::read_dir(folder).map_or(Vec::new(), |entries| entries.flatten().map(|entry| entry.path()).collect())
 }
 
-/// Damage of any kind never ends the check otherwise than with a report or an error, and that of a header is always found.
+/// Damage of any kind ends the check with a report or an error, and damage of a header is always found.
 #[tokio::test]
-async fn flipped_bits_are_found_or_do_no_harm() {
+async fn flipped_bits_are_reported_or_harmless() {
     let set = FixtureSet::own();
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = move |n: usize| {
@@ -150,7 +151,7 @@ async fn flipped_bits_are_found_or_do_no_harm() {
         for _ in 0..60 {
             let key = keys[random(keys.len())];
             let mut bytes = files[key].clone();
-            // In the payload, where zstd has no checksum, or in the header.
+            // The change is in the payload, where zstd has no checksum, or in the header.
             let in_header = random(4) == 0;
             let at = if in_header { [0, 5, 36, 37, 38][random(5)] } else { random(bytes.len()) };
             let inside = random(2) == 0 && !in_header;
@@ -171,7 +172,7 @@ async fn flipped_bits_are_found_or_do_no_harm() {
             let is_found = report.as_ref().map_or(true, |report| told(report) != told(&before));
             flipped += 1;
             found += usize::from(is_found);
-            // The letters behind the version are a name, and one of a version may be another valid one.
+            // The letters behind the version are a name, and a changed version may be another valid one.
             let is_needed = !before.findings.iter().any(|f| f.rule == "orphan");
             if in_header && at < 12 && is_needed {
                 assert!(is_found, "{name}: {key}: byte {at} of the header");
@@ -182,9 +183,9 @@ async fn flipped_bits_are_found_or_do_no_harm() {
     assert!(found * 10 > flipped * 6, "{found} of {flipped}");
 }
 
-/// A log that says what the format does not allow: a move onto what was deleted, and one below no group.
+/// A log with entries that the format does not allow: a move onto a deleted node, and one below no group.
 #[tokio::test]
-async fn moves_that_replace_nodes_or_lead_below_no_group_are_reported() {
+async fn logged_moves_onto_nodes_or_outside_groups_are_reported() {
     let place = tempfile::tempdir().unwrap();
     lab::create(place.path(), SpecVersionBin::V2, icechunk::RepositoryConfig::default()).await;
     let lab = lab::Lab::open(place.path());
@@ -201,7 +202,7 @@ async fn moves_that_replace_nodes_or_lead_below_no_group_are_reported() {
     model.rename("/c", "/none/c");
     let id = lab.commit_model(&before, &model).await;
     assert_eq!(verify(&lab.storage, false).await.warnings, 0);
-    // As if the nodes had kept their ids.
+    // The nodes seem to have kept their ids.
     let snapshot = lab.tip().await;
     let now = |path: &str| snapshot.nodes().find(|node| node.path == path).unwrap().id;
     let moved = |from: &str, to: &str| Move { from: from.into(), to: to.into(), node: now(to), is_array: true };
@@ -223,7 +224,7 @@ async fn moves_that_replace_nodes_or_lead_below_no_group_are_reported() {
 }
 
 #[test]
-fn the_command_tells_by_its_status() {
+fn the_exit_status_gives_the_severity() {
     let set = FixtureSet::own();
     let name = &set.all()[0].name;
     let place = tempfile::tempdir().unwrap();
@@ -232,16 +233,16 @@ fn the_command_tells_by_its_status() {
         let path = place.path().to_str().unwrap();
         icechunkfs(["verify", path].iter().chain(words))
     };
-    let said = run(&["--chunks"]);
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+    let output = run(&["--chunks"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert!(run(&["main", "--chunks"]).status.success());
     assert_eq!(run(&["no-such-ref"]).status.code(), Some(1));
     assert_eq!(icechunkfs(["verify", "/no/such/place"]).status.code(), Some(1));
     let victim = walk(&place.path().join("manifests")).remove(0);
     std::fs::remove_file(&victim).unwrap();
-    let said = run(&["--json"]);
-    assert_eq!(said.status.code(), Some(4));
-    let report: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let output = run(&["--json"]);
+    assert_eq!(output.status.code(), Some(4));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let key = format!("manifests/{}", victim.file_name().unwrap().to_str().unwrap());
     assert!(report["findings"].as_array().unwrap().iter().any(|f| f["object"] == key && f["severity"] == "error"));
     let text = String::from_utf8(run(&[]).stdout).unwrap();

@@ -1,4 +1,4 @@
-//! Clocks that are wrong: who may write, with which times, and what the reference makes of it.
+//! Wrong clocks: permission to write, the times of commits, and the reference's behavior.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn behind() -> u64 {
     system_clock() - 2 * HOUR
 }
 
-/// A repository with an array, and what is in it.
+/// Creates a repository with an array, and returns its content.
 async fn repository(version: SpecVersionBin) -> (tempfile::TempDir, Model) {
     let place = tempfile::tempdir().unwrap();
     create(place.path(), version, RepositoryConfig::default()).await;
@@ -44,7 +44,8 @@ async fn repository(version: SpecVersionBin) -> (tempfile::TempDir, Model) {
     (place, model)
 }
 
-/// Commits chunk `n` of the array, from a machine whose clock is `clock`, to a storage whose clock is `stored` if it tells.
+/// Commits chunk `n` of the array, from a machine whose clock is `clock`, to a storage whose clock is `stored` if it
+/// gives one.
 async fn commit(place: &Path, model: &mut Model, n: u32, clock: Clock, stored: Option<u64>) -> Result<ObjectId> {
     let storage = Faulty::new(open_directory(place).unwrap(), 0, When::After, false);
     storage.clock.store(stored.unwrap_or_default(), Ordering::Relaxed);
@@ -73,16 +74,16 @@ fn spec(version: SpecVersionBin) -> SpecVersion {
 }
 
 #[tokio::test]
-async fn a_machine_whose_clock_is_not_the_storage_s_writes_nothing() {
+async fn a_machine_with_a_wrong_clock_writes_nothing() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (place, mut model) = repository(version).await;
         let before = history(place.path()).await;
         for (clock, side) in [(ahead as Clock, "2 h ahead of"), (behind, "2 h behind")] {
-            // On a local disk, a file's time is what the storage's clock says.
+            // On a local disk, a file's time is the storage's clock.
             let local = commit_to(open_directory(place.path()).unwrap(), &mut model, 1, clock).await.unwrap_err();
             assert!(local.kind() == ErrorKind::Io && local.to_string().contains(side), "{local}");
-            let told = commit(place.path(), &mut model, 1, clock, Some(system_clock())).await.unwrap_err();
-            assert!(told.to_string().contains(side), "{told}");
+            let message = commit(place.path(), &mut model, 1, clock, Some(system_clock())).await.unwrap_err();
+            assert!(message.to_string().contains(side), "{message}");
             if version == SpecVersionBin::V2 {
                 let storage = open_directory(place.path()).unwrap();
                 let repository = Repository::open(storage).await.unwrap();
@@ -92,25 +93,25 @@ async fn a_machine_whose_clock_is_not_the_storage_s_writes_nothing() {
             }
         }
         assert_eq!(history(place.path()).await, before);
-        // Ten minutes are what the reference tolerates.
+        // The reference tolerates ten minutes.
         commit(place.path(), &mut model, 2, system_clock, Some(system_clock() + HOUR / 10)).await.unwrap();
         assert_eq!(reference_keys(place.path()).await, model.keys());
     }
 }
 
-/// A commit from the future: machines with a correct clock go on, right after it.
+/// After a commit from the future, machines with a correct clock continue, with times right after it.
 #[tokio::test]
-async fn a_commit_from_the_future_locks_nobody_out() {
+async fn a_commit_from_the_future_blocks_no_correct_clock() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (place, mut model) = repository(version).await;
-        // A store that does not tell the time lets it happen.
+        // A store that gives no time accepts it.
         commit(place.path(), &mut model, 0, ahead, None).await.unwrap();
         let future = Lab::open(place.path()).tip().await.flushed_at();
         assert!(future > system_clock() + HOUR);
-        // It does not say either who is wrong, and then nobody goes on.
+        // Such a store does not show which clock is wrong, so no machine continues.
         let unsure = commit(place.path(), &mut model, 1, system_clock, None).await.unwrap_err();
         assert!(unsure.to_string().contains("behind the last change"), "{unsure}");
-        // The storage's clock is that of the machine which is behind: the other one was right.
+        // The storage's clock is that of the slow machine: the other one was right.
         let wrong = commit(place.path(), &mut model, 1, system_clock, Some(ahead())).await.unwrap_err();
         assert!(wrong.to_string().contains("clock is 2 h behind the storage's"), "{wrong}");
         for n in 1..4 {
@@ -128,9 +129,9 @@ async fn a_commit_from_the_future_locks_nobody_out() {
     }
 }
 
-/// What the reference does in a repository whose newest commit is from the future: it reads, and writes nothing until then.
+/// In a repository whose newest commit is from the future the reference reads, and refuses to write until then.
 #[tokio::test]
-async fn the_reference_reads_commits_from_the_future_and_waits_to_write() {
+async fn the_reference_reads_commits_from_the_future_and_refuses_writes() {
     let (place, mut model) = repository(SpecVersionBin::V2).await;
     commit(place.path(), &mut model, 0, ahead, None).await.unwrap();
     commit(place.path(), &mut model, 1, system_clock, Some(system_clock())).await.unwrap();
@@ -148,7 +149,7 @@ async fn the_reference_reads_commits_from_the_future_and_waits_to_write() {
     let expired = expire(assets, now, ExpiredRefAction::Ignore, ExpiredRefAction::Ignore, None, 1000).await;
     let refused = expired.unwrap_err();
     assert!(refused.to_string().contains("timestamp"), "{refused}");
-    // It lists what was done all the same, and shows what is there.
+    // It still lists the operations, and shows the content.
     let (log, ..) = repository.ops_log().await.unwrap();
     let log: Vec<_> = log.try_collect().await.unwrap();
     let info = RepoInfo::decode(&std::fs::read(place.path().join("repo")).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Commits by the engine, without a mount, as the reference implementation sees them.
+//! Commits by the engine, without a mount, read by the reference implementation.
 
 use crate::common::fsck;
 use crate::common::lab::{
@@ -20,7 +20,7 @@ use icechunkfs::times::system_clock;
 use icechunkfs::zarr::Coords;
 
 #[tokio::test]
-async fn a_commit_is_what_the_reference_reads() {
+async fn the_reference_reads_back_a_commit() {
     let place = tempfile::tempdir().unwrap();
     create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
     let lab = Lab::open(place.path());
@@ -53,9 +53,9 @@ async fn a_commit_is_what_the_reference_reads() {
     assert_eq!(history(place.path()).await, ["a commit", "a commit", "Repository initialized"]);
 }
 
-/// A log may say that a node was moved only to a free place, or one that was left by a move, below a group.
+/// A log may record a node's move only to a free place, or to one that another move left, below a group.
 #[tokio::test]
-async fn moves_onto_deleted_nodes_are_deletions_and_new_nodes() {
+async fn moves_onto_deleted_nodes_are_stored_as_deletions_and_new_nodes() {
     type Edit = fn(&mut Model);
     let cases: [(&str, Edit, &[&str]); 6] = [
         (
@@ -90,7 +90,7 @@ async fn moves_onto_deleted_nodes_are_deletions_and_new_nodes() {
                 m.delete("/g");
                 m.rename("/h", "/g");
             },
-            // There was no such array in the deleted group.
+            // The deleted group had no such array.
             &["/g/y"],
         ),
         ("below a directory that is no group", |m| m.rename("/a", "/nothing/a"), &[]),
@@ -126,14 +126,14 @@ async fn moves_onto_deleted_nodes_are_deletions_and_new_nodes() {
         assert_eq!(to, moved, "{name}");
         let report = verify::verify(&lab.storage, Default::default(), system_clock(), &Default::default()).await;
         assert_eq!(report.unwrap().warnings, 0, "{name}");
-        // The reference goes on from there.
+        // The reference continues from there.
         set(place.path(), &[("c2/zarr.json", GROUP.as_bytes())], "on top").await;
     }
 }
 
 /// The log of an amended commit is relative to the parent of the one that it replaces.
 #[tokio::test]
-async fn an_amend_moves_nothing_onto_what_the_amended_commit_deleted() {
+async fn an_amend_stores_no_move_onto_a_node_that_the_amended_commit_deleted() {
     let place = tempfile::tempdir().unwrap();
     create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
     let lab = Lab::open(place.path());
@@ -157,7 +157,7 @@ async fn an_amend_moves_nothing_onto_what_the_amended_commit_deleted() {
     fsck::check(place.path(), V2);
 }
 
-/// One of the ways a repository comes to be, and which files we then write into it.
+/// A way to create a repository, and the files that are then written into it.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     V1,
@@ -185,7 +185,7 @@ async fn random_history(kind: Kind, seed: u64) {
         }
         let version = if matches!(kind, Kind::V2) || round >= 3 && matches!(kind, Kind::Migrated) { V2 } else { V1 };
         if round == 4 && version == V2 {
-            // Other rules from here on: manifests of the old ones are cut anew where they are touched.
+            // Other rules from here on: manifests of the old ones are split again where they are touched.
             let mut config = repository.config().clone();
             config.manifest = Some(ManifestConfig { splitting: splitting(&mut random), ..ManifestConfig::default() });
             reopen(place.path()).await.reopen(Some(config), None).await.unwrap().save_config().await.unwrap();
@@ -200,11 +200,11 @@ async fn random_history(kind: Kind, seed: u64) {
         match lab.commit(&base, &changes).await.unwrap() {
             CommitOutcome::Nothing => assert_eq!(model, before),
             CommitOutcome::Committed { .. } => ours += 1,
-            CommitOutcome::Conflicts(conflicts) => panic!("nobody else is here: {conflicts:?}"),
+            CommitOutcome::Conflicts(conflicts) => panic!("conflicts without another writer: {conflicts:?}"),
         }
         model.take_ids(&*lab.tip().await);
         assert_eq!(reference_keys(place.path()).await, model.keys(), "{kind:?}, seed {seed}, round {round}");
-        // The reference goes on from there.
+        // The reference continues from there.
         let arrays: Vec<Node> = model.nodes.values().filter(|n| n.grid.is_some()).cloned().collect();
         let full = |node: &Node| !node.grid.as_ref().unwrap().contains(&0);
         if let Some(array) = arrays.iter().find(|node| full(node)) {
@@ -223,7 +223,7 @@ async fn random_history(kind: Kind, seed: u64) {
     }
 }
 
-/// Cases per kind of repository; more in `scripts/soak`.
+/// Returns the number of cases per kind of repository; `scripts/soak` sets more.
 fn cases() -> u64 {
     std::env::var("ICECHUNKFS_COMMIT_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(20)
 }
@@ -266,7 +266,7 @@ async fn large_chunks_are_linked_and_small_ones_packed() {
 }
 
 #[tokio::test]
-async fn what_would_break_a_snapshot_is_refused() {
+async fn change_sets_that_would_break_a_snapshot_are_refused() {
     let place = tempfile::tempdir().unwrap();
     create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
     let lab = Lab::open(place.path());
@@ -304,7 +304,7 @@ async fn what_would_break_a_snapshot_is_refused() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
     assert_eq!(lab.tip().await.id(), base.id());
-    // A file that is not what it was said to be.
+    // A file that does not have the stated length.
     let mut changes = ChangeSet::default();
     let mut wrong = lab.scratch.file(b"four");
     wrong.length = 3;

@@ -1,4 +1,4 @@
-//! Commits that fail or are killed: nothing of them is seen, and the same changes can be committed again.
+//! Commits that fail or are killed: they have no visible effect, and the same changes can be committed again.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn start() -> Model {
     model
 }
 
-/// Something of everything: inline, packed and large chunks, nodes that come and go.
+/// Makes changes of every kind: inline, packed and large chunks, new and deleted nodes.
 fn change(model: &mut Model) {
     model.chunk("/a", &[0], "inline");
     model.chunk("/a", &[1], vec![1; 5000]);
@@ -42,9 +42,9 @@ async fn prepare(place: &Path, version: SpecVersionBin) -> Model {
     model
 }
 
-/// Every operation fails in turn, in each way.
+/// Every storage operation fails in turn, in each way.
 #[tokio::test]
-async fn any_operation_may_fail() {
+async fn a_commit_may_fail_at_any_storage_operation() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         for when in [When::Before(ErrorKind::Io), When::Before(ErrorKind::NoSpace), When::After] {
             for for_good in [false, true] {
@@ -86,7 +86,7 @@ async fn any_operation_may_fail() {
                         place.path(),
                         if version == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 },
                     );
-                    // The commit did not even come as far as the operation that was to fail.
+                    // The commit ended before the operation that was to fail.
                     if outcome.is_ok() && faulty.left.load(Ordering::Relaxed) > u64::from(for_good) {
                         break;
                     }
@@ -99,7 +99,7 @@ async fn any_operation_may_fail() {
 
 const REPOSITORY: &str = "ICECHUNKFS_TEST_REPOSITORY";
 
-/// Not a test by itself: what the next one runs in a process of its own.
+/// Not a test by itself: the next one runs it in a separate process.
 #[tokio::test]
 async fn child() {
     let Some(place) = std::env::var_os(REPOSITORY) else { return };
@@ -123,9 +123,9 @@ async fn child() {
     }
 }
 
-/// Killed, or failing, at every named point.
+/// Kills a commit, or makes it fail, at every fail point.
 #[tokio::test]
-async fn any_point_may_be_the_last() {
+async fn a_commit_killed_at_any_fail_point_is_complete_or_absent() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         for (point, action) in
             failpoints::COMMIT.iter().flat_map(|point| [(point, "abort"), (point, "eio"), (point, "enospc")])
@@ -149,7 +149,7 @@ async fn any_point_may_be_the_last() {
             match action {
                 _ if passed => assert!(said.contains("outcome: Committed"), "{fault}: {said}"),
                 "abort" => assert!(!run.status.success(), "{fault}: {said}"),
-                // Once it is published it is no failure any more.
+                // After publication an error is no failure any more.
                 _ if published => assert!(said.contains("outcome: Committed"), "{fault}: {said}"),
                 _ => assert!(said.contains("failed: ") && said.contains(point), "{fault}: {said}"),
             }
@@ -176,9 +176,10 @@ async fn any_point_may_be_the_last() {
     }
 }
 
-/// A failed commit may have linked a scratch file already. Trying again links it again; what is stored stays what it was.
+/// A failed commit may have linked a scratch file already. A repeated one links it again; stored objects stay
+/// unchanged.
 #[tokio::test]
-async fn objects_of_a_failed_commit_are_in_nobodys_way() {
+async fn objects_of_a_failed_commit_do_not_block_the_next() {
     let place = tempfile::tempdir().unwrap();
     let model = prepare(place.path(), SpecVersionBin::V2).await;
     let mut changed = model.clone();
@@ -197,9 +198,9 @@ async fn objects_of_a_failed_commit_are_in_nobodys_way() {
     assert_eq!(reference_keys(place.path()).await, changed.keys());
 }
 
-/// Whatever `repo` refers to has been flushed before `repo` is replaced, and nothing is stored after.
+/// Every object that `repo` refers to has been flushed before `repo` is replaced, and nothing is stored after.
 #[tokio::test]
-async fn all_is_durable_before_it_is_published() {
+async fn every_object_is_durable_before_publication() {
     let place = tempfile::tempdir().unwrap();
     let model = prepare(place.path(), SpecVersionBin::V2).await;
     let mut changed = model.clone();
@@ -222,9 +223,9 @@ async fn all_is_durable_before_it_is_published() {
     assert_eq!(kinds, expected);
 }
 
-/// A place that takes no writes: an error that says so, and later the same commit.
+/// A directory without write permission: an error that names the reason, and later the same commit.
 #[tokio::test]
-async fn a_repository_that_cannot_be_written() {
+async fn a_commit_to_an_unwritable_repository_fails_and_can_be_repeated() {
     use std::os::unix::fs::PermissionsExt;
     if rustix::process::geteuid().is_root() {
         eprintln!("NOT RUN as root: nothing is forbidden to root");

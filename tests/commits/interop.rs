@@ -1,4 +1,4 @@
-//! What the reference implementation makes of repositories in which we commit, and we of those in which others did.
+//! Repositories with commits of the reference implementation and of this program.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU16, NonZeroUsize};
@@ -31,9 +31,9 @@ use icechunkfs::zarr::Coords;
 use icechunkfs::zarr::array::ArrayMetadata;
 use tokio::sync::RwLock;
 
-/// What the reference can do with a repository in which we commit.
+/// Operations of the reference in a repository in which we commit.
 #[tokio::test]
-async fn the_reference_goes_on_with_our_commits() {
+async fn the_reference_commits_on_top_of_our_commits() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let place = tempfile::tempdir().unwrap();
         create(place.path(), spec, RepositoryConfig::default()).await;
@@ -44,7 +44,7 @@ async fn the_reference_goes_on_with_our_commits() {
         (0..4).for_each(|n| model.chunk("/x", &[n], vec![n as u8 + 1; 2000]));
         let first = lab.commit_model(&Model::default(), &model).await;
 
-        // It has a session open, we commit, and it rebases over ours.
+        // It has a session open, we commit, and it rebases over our commit.
         let session = Arc::new(RwLock::new(reopen(place.path()).await.writable_session("main").await.unwrap()));
         let store = Store::from_session(Arc::clone(&session)).await;
         store.set("y/c/1", Bytes::from_static(b"theirs")).await.unwrap();
@@ -56,7 +56,7 @@ async fn the_reference_goes_on_with_our_commits() {
         model.chunk("/y", &[1], "theirs");
         assert_eq!(reference_keys(place.path()).await, model.keys());
 
-        // It notices that both touched one chunk.
+        // It detects that both touched one chunk.
         let session = Arc::new(RwLock::new(reopen(place.path()).await.writable_session("main").await.unwrap()));
         let store = Store::from_session(Arc::clone(&session)).await;
         store.set("x/c/0", Bytes::from_static(b"theirs")).await.unwrap();
@@ -66,7 +66,7 @@ async fn the_reference_goes_on_with_our_commits() {
         let refused = session.write().await.commit("no").rebase(&ConflictDetector, 3).execute().await;
         assert!(refused.is_err());
 
-        // It tells what we changed.
+        // Its diff has our changes.
         let repository = reopen(place.path()).await;
         let id = |ours: ObjectId| VersionInfo::SnapshotId(ours.to_string().as_str().try_into().unwrap());
         let diff = repository.diff(&id(first), &id(second)).await.unwrap();
@@ -75,7 +75,7 @@ async fn the_reference_goes_on_with_our_commits() {
         let chunks: Vec<_> = diff.updated_chunks.iter().map(|(path, c)| (text(path), c.len())).collect();
         assert_eq!(chunks, [("/x".to_owned(), 1)]);
 
-        // It replaces our newest commit, and we its.
+        // It replaces our newest commit, and we replace its.
         if spec == SpecVersionBin::V2 {
             let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
             let store = Store::from_session(Arc::clone(&session)).await;
@@ -91,7 +91,7 @@ async fn the_reference_goes_on_with_our_commits() {
             assert_eq!(reference_keys(place.path()).await, model.keys());
             let messages = history(place.path()).await;
             assert_eq!(messages, ["amended by us", "rebased", "a commit", "a commit", "Repository initialized"]);
-            // Its log has the work of all three.
+            // Its log has the changes of all three.
             let repository = reopen(place.path()).await;
             let before_amends = repository.ancestry(&id(snapshot)).await.unwrap();
             let infos: Vec<_> = before_amends.try_collect().await.unwrap();
@@ -101,7 +101,7 @@ async fn the_reference_goes_on_with_our_commits() {
             assert_eq!(chunks, [("/x".to_owned(), 1), ("/y".to_owned(), 2)]);
         }
 
-        // It forgets old commits and removes what only they had; the rest is as it was, and we go on.
+        // It expires old commits and removes their objects; the rest is unchanged, and we continue.
         let repository = reopen(place.path()).await;
         let tip = repository.ancestry(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
         let newest = tip.try_collect::<Vec<_>>().await.unwrap()[0].flushed_at;
@@ -125,9 +125,9 @@ async fn the_reference_goes_on_with_our_commits() {
     }
 }
 
-/// Repositories of every release: each array is touched, and all that was there is still there.
+/// Repositories of every release: each array is touched, and all other content is still there.
 #[tokio::test]
-async fn what_older_releases_wrote_survives_our_commits() {
+async fn repositories_of_older_releases_survive_our_commits() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos");
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures");
     let all = [own, shared].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
@@ -142,7 +142,7 @@ async fn what_older_releases_wrote_survives_our_commits() {
         let lab = Lab::with(place.path(), EngineOptions { inline_threshold: Some(512), ..EngineOptions::default() });
         let repository = lab.repository().await;
         let base = lab.tip().await;
-        // Two ways to touch an array: a chunk (which writes its manifests anew) and attributes.
+        // Two ways to touch an array: a chunk (which rewrites its manifests) and attributes.
         let before = all_refs(&lab, &base).await;
         let mut changes = ChangeSet::default();
         let mut expected = before.clone();
@@ -172,7 +172,7 @@ async fn what_older_releases_wrote_survives_our_commits() {
         let wrong = found.iter().find(|(chunk, payload)| expected.get(chunk) != Some(payload));
         assert!(wrong.is_none() && found.len() == expected.len(), "{name}: {wrong:?}");
         fsck::check(place.path(), repository.version());
-        // The reference as it is built here does not know every store that a configuration may name.
+        // The reference as it is built here does not support every store that a configuration may name.
         let config = repository.config().await.unwrap();
         let unknown = ["azure", "gcs"].iter().any(|store| {
             config.members().get("virtual_chunk_containers").is_some_and(|c| c.to_string().contains(store))
@@ -185,7 +185,7 @@ async fn what_older_releases_wrote_survives_our_commits() {
     assert!(seen >= 13, "{seen} fixtures");
 }
 
-/// Every chunk that a reader finds, and where it is.
+/// Returns every chunk that a reader finds, and its location.
 async fn all_refs(lab: &Lab, snapshot: &Arc<Snapshot>) -> BTreeMap<(String, Vec<u32>), chunk_payload::ChunkPayload> {
     let mut found = BTreeMap::new();
     let infos: BTreeMap<ObjectId, _> = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
@@ -207,16 +207,16 @@ async fn all_refs(lab: &Lab, snapshot: &Arc<Snapshot>) -> BTreeMap<(String, Vec<
     found
 }
 
-/// The reference lists all keys without an error.
+/// Checks that the reference lists all keys without an error.
 async fn reference_names(place: &Path) -> Vec<String> {
     let session = reopen(place).await.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
     let store = Store::from_session(Arc::new(RwLock::new(session))).await;
     store.list().await.unwrap().try_collect().await.unwrap()
 }
 
-/// Virtual references keep their checksums, and their compression where there is any.
+/// Virtual references keep their checksums, and their compression if any.
 #[tokio::test]
-async fn virtual_references_stay_what_they_are() {
+async fn virtual_references_survive_commits_unchanged() {
     let place = tempfile::tempdir().unwrap();
     let repository = create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
     let mut session = repository.writable_session("main").await.unwrap();
@@ -266,9 +266,9 @@ async fn virtual_references_stay_what_they_are() {
     assert!(session.get_chunk_ref(&path, &ChunkIndices(vec![9])).await.unwrap().is_none());
 }
 
-/// The grid is cut exactly as the reference cuts it.
+/// The grid is split exactly as by the reference.
 #[tokio::test]
-async fn grids_are_cut_as_the_reference_cuts_them() {
+async fn manifests_are_split_as_by_the_reference() {
     let extents = async |place: &Path| {
         let tip = Lab::open(place).tip().await;
         let mut all = BTreeMap::new();
@@ -316,9 +316,9 @@ async fn grids_are_cut_as_the_reference_cuts_them() {
     }
 }
 
-/// What a commit says of itself is read by the reference, in both encodings.
+/// The reference reads the message and metadata of a commit, in both encodings.
 #[tokio::test]
-async fn metadata_of_commits_is_read() {
+async fn the_reference_reads_commit_metadata() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let place = tempfile::tempdir().unwrap();
         create(place.path(), spec, RepositoryConfig::default()).await;
@@ -326,18 +326,18 @@ async fn metadata_of_commits_is_read() {
         let mut model = Model::default();
         model.group("/");
         let changes = model.changes_since(&Model::default(), &lab.scratch);
-        let said = serde_json::json!({"who": {"b": [1, -2, 2.5, null, "x", true], "a": {}}, "n": [1, 2, 3], "": "é"});
-        let metadata = said.as_object().unwrap().clone();
+        let output = serde_json::json!({"who": {"b": [1, -2, 2.5, null, "x", true], "a": {}}, "n": [1, 2, 3], "": "é"});
+        let metadata = output.as_object().unwrap().clone();
         let request = Request { metadata, ..request("with métadata") };
         lab.commit_as(&lab.tip().await, &changes, request.clone()).await.unwrap();
         let repository = reopen(place.path()).await;
         let main = VersionInfo::BranchTipRef("main".into());
         let infos: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
         assert_eq!(infos[0].message, "with métadata");
-        let mut expected = said.clone();
+        let mut expected = output.clone();
         expected["__icechunk"] = serde_json::json!({"rebase_attempts": 0});
         assert_eq!(serde_json::to_value(&infos[0].metadata).unwrap(), expected, "{spec:?}");
-        // Its own notes are not for users.
+        // Its internal metadata is not for users.
         let mut reserved = request;
         reserved.metadata.insert("__icechunk".into(), serde_json::json!({}));
         let refused = lab.commit_as(&lab.tip().await, &changes, reserved).await.unwrap_err();
@@ -345,9 +345,9 @@ async fn metadata_of_commits_is_read() {
     }
 }
 
-/// What a snapshot says of arrays is what the reference says.
+/// Descriptions of arrays in a snapshot match the reference's.
 #[tokio::test]
-async fn arrays_are_described_as_the_reference_describes_them() {
+async fn snapshots_describe_arrays_as_the_reference_does() {
     let regular = |shape: &[u32], chunks: &[u32], names: serde_json::Value| {
         let mut document: serde_json::Value = serde_json::from_str(&array_json(shape, chunks, "")).unwrap();
         document["dimension_names"] = names;

@@ -1,7 +1,7 @@
-//! A store that carries out a publication after it has said that it will not: whatever was written, committed or killed meanwhile,
-//! the branch becomes what the mount shows, and others' work stays.
+//! A store that carries out a publication after it has refused it: whatever was written, committed or killed meanwhile,
+//! the branch becomes the mount's tree, and other writers' work stays.
 //!
-//! What must be there is said by a plain map of files beside the mount, which knows nothing of commits.
+//! The expected content is a plain map of files beside the mount, which knows nothing of commits.
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -15,15 +15,15 @@ type Files = BTreeMap<String, Vec<u8>>;
 
 /// Chunks of each array.
 const CHUNKS: usize = 6;
-/// Names that arrays are made under and moved to.
+/// Names of arrays, to create and to move to.
 const NAMES: [&str; 4] = ["x", "y", "z", "g/w"];
 
-/// What publishes a commit, in version 1 and 2.
+/// Returns true for the request that publishes a commit, in version 1 and 2.
 fn publishes(request: &str) -> bool {
     request.starts_with("PUT ") && (request.contains("/repo ") || request.contains("/ref.json "))
 }
 
-/// A mount over a line on which publications can be late, and somebody else's beside it.
+/// A mount over a proxy that can delay publications, and another writer's mount beside it.
 struct World {
     line: Line,
     repo: String,
@@ -31,14 +31,14 @@ struct World {
     others: Mount,
     port: u16,
     scratch: tempfile::TempDir,
-    /// What the mount must show below `ours`.
+    /// Expected files of the mount below `ours`.
     ours: Files,
-    /// What others have committed below `theirs`.
+    /// Files that the other writer has committed below `theirs`.
     theirs: Files,
     steps: Vec<String>,
 }
 
-/// An empty repository of a version in the bucket.
+/// Creates an empty repository of a version in the bucket.
 fn create(port: u16, version: u64, name: &str) -> String {
     let repo = repository(name);
     if version == 2 {
@@ -107,13 +107,13 @@ impl World {
         run(&mut command(self.line.port, &words))
     }
 
-    /// A commit whose publication the store refuses, or so it says.
+    /// Makes a commit whose publication the store seems to refuse.
     fn commit_late(&mut self) {
         self.line.decide(|_, request| if publishes(request) { Fault::Late } else { Fault::Pass });
         let before = self.line.late();
         let committed = self.commit(&[]);
         self.line.release();
-        let said = format!("{committed:?} after {}", self.said());
+        let said = format!("{committed:?} after {}", self.steps_so_far());
         assert_eq!(committed.status.success(), self.line.late() == before, "{said}");
     }
 
@@ -126,25 +126,25 @@ impl World {
         log[0]["id"].as_str().unwrap_or_else(|| panic!("{log}")).to_owned()
     }
 
-    /// A commit that must succeed, after which the branch has exactly what both sides have.
+    /// Makes a commit that must succeed, after which the branch has exactly the files of both sides.
     fn commit_and_check(&mut self) {
         self.commit(&[]).success();
         self.check();
         let fresh = moto::mount(self.port, &self.repo, &["-o", "ro"]);
         for (name, expected) in [("ours", &self.ours), ("theirs", &self.theirs)] {
             let there = read_files(&fresh.path().join(name));
-            assert_same(&there, expected, &format!("the branch's {name} after {}", self.said()));
+            assert_same(&there, expected, &format!("the branch's {name} after {}", self.steps_so_far()));
         }
         let status = self.status();
-        assert!(status["clean"] == true && status["landed"].is_null(), "{status} after {}", self.said());
+        assert!(status["clean"] == true && status["landed"].is_null(), "{status} after {}", self.steps_so_far());
     }
 
-    /// The mount shows its own work, whatever became of commits.
+    /// Checks that the mount shows its own files, whatever the outcome of commits.
     fn check(&self) {
-        assert_same(&read_files(&self.root()), &self.ours, &format!("the mount's after {}", self.said()));
+        assert_same(&read_files(&self.root()), &self.ours, &format!("the mount's after {}", self.steps_so_far()));
     }
 
-    fn said(&self) -> String {
+    fn steps_so_far(&self) -> String {
         self.steps.join("; ")
     }
 
@@ -189,9 +189,9 @@ fn writing_group() -> &'static str {
 fn assert_same(there: &Files, expected: &Files, what: &str) {
     let differing = there.keys().chain(expected.keys()).filter(|key| there.get(*key) != expected.get(*key));
     let text = |bytes: Option<&Vec<u8>>| bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-    let told: Vec<String> =
+    let differences: Vec<String> =
         differing.map(|key| format!("{key}: {:?}, not {:?}", text(there.get(key)), text(expected.get(key)))).collect();
-    assert!(told.is_empty(), "{what}: {told:#?}");
+    assert!(differences.is_empty(), "{what}: {differences:#?}");
 }
 
 /// splitmix64
@@ -207,7 +207,7 @@ impl Random {
     }
 }
 
-/// One change to the files of the mount.
+/// Makes one change to the files of the mount.
 fn change(world: &mut World, random: &mut Random, n: usize) {
     let name = NAMES[random.below(NAMES.len())];
     let chunk = format!("{name}/c/{}", random.below(CHUNKS));
@@ -286,7 +286,7 @@ fn step(world: &mut World, random: &mut Random, n: usize) {
             world.steps.push(format!("refresh: {}", refreshed.status.success()));
             if !refreshed.status.success() {
                 let said = refreshed.failure();
-                assert!(said.contains("Commit that first"), "{said} after {}", world.said());
+                assert!(said.contains("Commit that first"), "{said} after {}", world.steps_so_far());
             }
         }
         _ => change(world, random, n),
@@ -295,7 +295,7 @@ fn step(world: &mut World, random: &mut Random, n: usize) {
 }
 
 #[test]
-fn the_branch_becomes_what_the_mount_shows_whenever_publications_land() {
+fn the_branch_matches_the_mount_whenever_publications_land() {
     let Some(server) = s3() else { return };
     let steps = number("ICECHUNKFS_LATE_STEPS", 60);
     let first = number("ICECHUNKFS_SEED", 1) as u64;
@@ -311,9 +311,9 @@ fn the_branch_becomes_what_the_mount_shows_whenever_publications_land() {
     }
 }
 
-/// The sequence that loses work if the late commit is taken for somebody else's, or for all that is there.
+/// The sequence that loses work if the late commit is taken for another writer's, or for the present state.
 #[test]
-fn what_landed_late_is_gone_on_from() {
+fn the_next_commit_follows_one_that_landed_late() {
     let Some(server) = s3() else { return };
     for version in [1, 2] {
         for is_killed in [false, true] {
@@ -338,7 +338,7 @@ fn what_landed_late_is_gone_on_from() {
             assert!(said.contains(&landed) && said.contains("Commit that first"), "{said}");
             world.commit_and_check();
             let history = icechunkfs(world.port, &["log", &world.repo, "--json"]).json();
-            assert_eq!(history[1]["id"], landed.as_str(), "it follows the one that landed");
+            assert_eq!(history[1]["id"], landed.as_str(), "the commit must follow the one that landed");
             let then = moto::mount(world.port, &world.repo, &["-o", "ro", "--snapshot", &landed]);
             assert_eq!(read(&then.path().join("ours/x/c/1")), "first", "the late commit is as it was");
         }

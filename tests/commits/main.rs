@@ -1,4 +1,4 @@
-//! Commits: by the engine, concurrent, failing, late, and in turns with the reference.
+//! Commits: by the engine, concurrent, failing, late, and alternating with the reference.
 
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 

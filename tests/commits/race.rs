@@ -1,5 +1,5 @@
-//! Eight mounts commit to one branch of one local repository at a time: no commit and no chunk is lost, and who cannot be
-//! reconciled is told so.
+//! Eight mounts commit to one branch of one local repository at a time: no commit and no chunk is lost, and conflicts
+//! are reported.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Barrier;
 
@@ -7,14 +7,14 @@ use crate::common::place::place;
 use crate::common::writing::{self, GROUP, Reference, Writable, array, number, put};
 use crate::common::{self, read_files};
 
-/// Each has a daemon of its own: to the file system and to each other they are strangers.
+/// Each writer has a separate daemon; they share nothing but the repository.
 const WRITERS: usize = 8;
-/// Commits of each; `ICECHUNKFS_RACE_COMMITS` says otherwise, at most 31.
+/// Returns the number of commits of each writer; `ICECHUNKFS_RACE_COMMITS` sets it, at most 31.
 fn commits() -> usize {
     number("ICECHUNKFS_RACE_COMMITS", 25)
 }
 
-/// A repository with these arrays of 32 chunks, in one commit after the initial one.
+/// Creates a repository with these arrays of 32 chunks, in one commit after the initial one.
 fn repository(arrays: &[String]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let place = place(directory.path());
@@ -27,7 +27,7 @@ fn repository(arrays: &[String]) -> tempfile::TempDir {
     directory
 }
 
-/// Runs a writer on each of as many mounts; all begin together.
+/// Runs a writer on each of this many mounts; all begin together.
 fn on_all_mounts<T: Send>(place: &std::path::Path, work: impl Fn(usize, &Writable) -> T + Sync) -> Vec<T> {
     let mounts: Vec<Writable> = (0..WRITERS).map(|_| Writable::of(place, &[])).collect();
     let start = Barrier::new(WRITERS);
@@ -47,19 +47,20 @@ fn on_all_mounts<T: Send>(place: &std::path::Path, work: impl Fn(usize, &Writabl
     })
 }
 
-/// Bytes of which each writer and commit has its own; a few sizes, so that some are inline, some packed, some alone.
+/// Returns bytes that are unique for each writer and commit; a few sizes, so that some are inline, some packed, some
+/// separate objects.
 fn content(writer: usize, n: usize) -> Vec<u8> {
     let length = [40, 3000, 300_000][(writer + n) % 3];
     format!("writer {writer}, commit {n}. ").into_bytes().into_iter().cycle().take(length).collect()
 }
 
-/// Moves the mount to another snapshot while its work waits: a refresh, a mount anew, or one after a kill, or nothing. A refresh
-/// is refused where others have changed the same things.
+/// Moves the mount to another snapshot while it has uncommitted work: by a refresh, by mounting again, after a kill, or
+/// not at all. A refresh is refused where concurrent commits changed the same things.
 fn move_on(writer: usize, n: usize, mount: &Writable) {
     match (writer + n) % 6 {
         0 | 1 => match mount.touch("refresh") {
             Ok(()) => {}
-            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{}", mount.says("refresh")),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{}", mount.read_control("refresh")),
         },
         2 => {
             mount.unmount();
@@ -67,7 +68,7 @@ fn move_on(writer: usize, n: usize, mount: &Writable) {
         }
         3 => {
             mount.kill(mount.daemon());
-            mount.take_away();
+            mount.remove_dead_mount();
             mount.mount_again(None).success();
         }
         _ => {}
@@ -75,7 +76,7 @@ fn move_on(writer: usize, n: usize, mount: &Writable) {
 }
 
 #[test]
-fn disjoint_work_is_all_there() {
+fn disjoint_commits_of_eight_mounts_are_all_kept() {
     common::watchdog();
     let names: Vec<String> = (0..WRITERS).map(|writer| format!("w{writer}")).collect();
     let directory = repository(&names);
@@ -92,7 +93,7 @@ fn disjoint_work_is_all_there() {
                 assert!(shown == content(writer, own), "writer {writer} lost chunk {own} before commit {n}");
             }
             mount.commit(&format!("w{writer} {n}")).unwrap_or_else(|error| {
-                panic!("writer {writer}, commit {n}: {error}: {}", mount.says("commit"));
+                panic!("writer {writer}, commit {n}: {error}: {}", mount.read_control("commit"));
             });
         }
     });
@@ -101,7 +102,7 @@ fn disjoint_work_is_all_there() {
     let reference = Reference::open(&place);
     let history: Vec<String> = reference.history().into_iter().rev().map(|(_, message)| message).collect();
     assert_eq!(history.len(), 2 + WRITERS * commits(), "{history:?}");
-    // Each writer's commits are there in their order.
+    // Each writer's commits are in the history in their order.
     for writer in 0..WRITERS {
         let prefix = format!("w{writer} ");
         let own: Vec<&str> = history.iter().filter_map(|message| message.trim().strip_prefix(&prefix)).collect();
@@ -121,7 +122,7 @@ fn disjoint_work_is_all_there() {
     assert!(read_files(&fresh.path()) == keys);
 }
 
-/// What a writer got for a commit.
+/// Answer to a writer's commit.
 #[derive(Debug, PartialEq)]
 enum Answer {
     Done,
@@ -129,16 +130,16 @@ enum Answer {
 }
 
 #[test]
-fn overlapping_work_is_there_or_reported() {
+fn overlapping_commits_of_eight_mounts_are_kept_or_reported() {
     common::watchdog();
-    /// So few that most commits meet another.
+    /// So few that most commits have conflicts.
     const CHUNKS: usize = 12;
     let directory = repository(&["shared".to_owned()]);
     let place = place(directory.path());
     let answers = on_all_mounts(&place, |writer, mount| {
         let mut answers = Vec::new();
         for n in 0..commits() {
-            // Chosen without a pattern, and known from the numbers alone.
+            // The choice has no pattern, and follows from the numbers alone.
             let chunk = (writer * 7 + n * 5 + n * n) % CHUNKS;
             let file = mount.root().join(format!("shared/c/{chunk}"));
             put(&file, content(writer, n)).unwrap();
@@ -147,22 +148,22 @@ fn overlapping_work_is_there_or_reported() {
             match mount.commit(&format!("{writer} {n} {chunk}")) {
                 Ok(()) => answers.push(Answer::Done),
                 Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
-                    // The work is still there, and what is in its way is named.
+                    // The work is still there, and the conflicts are named.
                     assert!(std::fs::read(&file).unwrap() == content(writer, n));
-                    let conflicts = mount.says("conflicts");
+                    let conflicts = mount.read_control("conflicts");
                     assert!(conflicts.contains("shared") && conflicts.contains(&chunk.to_string()), "{conflicts}");
                     mount.touch("discard").unwrap();
                     mount.touch("refresh").unwrap();
                     answers.push(Answer::Conflict);
                 }
-                Err(error) => panic!("writer {writer}, commit {n}: {error}: {}", mount.says("commit")),
+                Err(error) => panic!("writer {writer}, commit {n}: {error}: {}", mount.read_control("commit")),
             }
         }
         answers
     });
     let conflicts = answers.iter().flatten().filter(|answer| **answer == Answer::Conflict).count();
     println!("{} commits, {conflicts} conflicts", WRITERS * commits() - conflicts);
-    assert!(conflicts > 0, "nobody met anybody: this tested nothing");
+    assert!(conflicts > 0, "no conflict occurred: the test had no effect");
 
     let reference = Reference::open(&place);
     let mut history = reference.history();
@@ -181,7 +182,7 @@ fn overlapping_work_is_there_or_reported() {
             assert_eq!(there.contains(&(writer, n)), *answer == Answer::Done, "writer {writer}, commit {n}");
         }
     }
-    // Each chunk is that of the last commit that wrote it: nobody was overwritten from behind.
+    // Each chunk is that of the last commit that wrote it: no commit was overwritten silently.
     let keys = reference.keys();
     for (chunk, bytes) in &last {
         assert!(keys[&format!("shared/c/{chunk}")] == *bytes, "chunk {chunk} is not that of the last commit");

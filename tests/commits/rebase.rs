@@ -1,5 +1,5 @@
-//! Commits onto a branch that has moved: what goes together is put together, what does not is told, and no race loses
-//! anybody's work.
+//! Commits onto a branch that has moved: disjoint changes are merged, conflicts are reported, and no race loses a
+//! commit.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ use icechunkfs::repo::update;
 use icechunkfs::times::system_clock;
 use tokio::sync::RwLock;
 
-/// A repository with a few nodes that two sides work on.
+/// A repository with a few nodes that two sides change.
 struct Table {
     place: tempfile::TempDir,
     base: Arc<Snapshot>,
@@ -52,13 +52,8 @@ async fn table(version: SpecVersionBin) -> Table {
 
 type Edit = fn(&mut Model);
 
-/// What two edits become: both commit from one base, theirs first.
-async fn both(
-    version: SpecVersionBin,
-    theirs: Edit,
-    ours: Edit,
-    on_conflict: OnConflict,
-) -> (Table, CommitOutcome, Model) {
+/// Returns the result of two edits: both sides commit from one base, `theirs` first.
+async fn both(version: SpecVersionBin, theirs: Edit, ours: Edit, on_conflict: OnConflict) -> (Table, CommitOutcome, Model) {
     after(version, &[theirs], ours, on_conflict).await
 }
 
@@ -118,7 +113,7 @@ async fn conflicts_in(version: SpecVersionBin, theirs: Edit, ours: Edit) -> Vec<
     }
 }
 
-/// Both edits must end up in one tree, which is what `theirs` and then `ours` make of the base.
+/// Checks that both edits are merged into the tree that `theirs` and then `ours` make of the base.
 async fn merges(theirs: Edit, ours: Edit) {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (table, outcome, mut expected) = both(version, theirs, ours, OnConflict::Fail).await;
@@ -129,7 +124,7 @@ async fn merges(theirs: Edit, ours: Edit) {
 }
 
 #[tokio::test]
-async fn disjoint_work_goes_together() {
+async fn disjoint_changes_are_merged() {
     merges(|m| m.chunk("/z", &[0], "theirs"), |m| m.chunk("/z", &[1], "ours")).await;
     merges(|m| m.chunk("/z", &[0], "theirs"), |m| m.chunk("/g/x", &[0], "ours")).await;
     merges(|m| m.group("/a").0.fill(0), |m| m.group("/b").0.fill(0)).await;
@@ -138,7 +133,7 @@ async fn disjoint_work_goes_together() {
     merges(|m| m.resize("/z", &[4]), |m| m.resize("/g/x", &[3])).await;
     // They wrote a chunk that stays, we changed the shape.
     merges(|m| m.chunk("/z", &[1], "theirs"), |m| m.resize("/z", &[4])).await;
-    // Both deleted the same: nothing is left to do, or less.
+    // Both deleted the same: nothing or less is left to commit.
     let delete_g = |m: &mut Model| m.delete("/g");
     let (_, outcome, _) = both(SpecVersionBin::V2, delete_g, delete_g, OnConflict::Fail).await;
     assert_eq!(outcome, CommitOutcome::Nothing);
@@ -150,12 +145,12 @@ async fn disjoint_work_goes_together() {
         },
     )
     .await;
-    // Array by array beside each other, and a new one in a group that they only wrote into.
+    // Different arrays, and a new one in a group that they only wrote into.
     merges(|m| m.chunk("/g/x", &[0], "theirs"), |m| m.array("/g/new", &[2]).0.fill(0)).await;
 }
 
 #[tokio::test]
-async fn moves_keep_what_others_wrote() {
+async fn moved_nodes_keep_concurrent_writes() {
     // We move, they write below: nodes keep their ids, so their chunks are found at the new place.
     merges(|m| m.chunk("/g/h/y", &[0], "theirs"), |m| m.rename("/g", "/moved")).await;
     merges(|m| m.resize("/g/x", &[4]), |m| m.rename("/g", "/moved")).await;
@@ -163,12 +158,12 @@ async fn moves_keep_what_others_wrote() {
     merges(|m| m.rename("/g", "/moved"), |m| m.chunk("/z", &[0], "ours")).await;
     merges(|m| m.rename("/g/h", "/h"), |m| m.array("/g/new", &[2]).0.fill(0)).await;
     merges(|m| m.rename("/g/h", "/h"), |m| m.rename("/z", "/other/z")).await;
-    // They make room, we move in.
+    // They move a node away, we move one into its place.
     merges(|m| m.rename("/z", "/a"), |m| m.rename("/other", "/b")).await;
 }
 
 #[tokio::test]
-async fn every_conflict_is_found() {
+async fn every_kind_of_conflict_is_detected() {
     use ConflictKind::*;
     let one = |kind, path: &str| vec![(kind, path.to_owned())];
     let z0 = |m: &mut Model| m.chunk("/z", &[0], "theirs");
@@ -198,7 +193,7 @@ async fn every_conflict_is_found() {
         conflicts(|m| m.array("/new", &[2]).0.fill(0), |m| m.group("/new/below").0.fill(0)).await,
         one(NewNodeInInvalidGroup, "/new/below")
     );
-    // What the reference does not see: work in a group that the other side removed.
+    // Conflicts that the reference does not detect: changes in a group that the other side removed.
     let new_in_g = |m: &mut Model| m.group("/g/h/new").0.fill(0);
     assert_eq!(conflicts(new_in_g, |m| m.delete("/g")).await, one(NewNodeInDeletedGroup, "/g/h/new"));
     assert_eq!(conflicts(|m| m.delete("/g"), new_in_g).await, one(NewNodeInDeletedGroup, "/g/h/new"));
@@ -224,7 +219,7 @@ async fn every_conflict_is_found() {
 }
 
 #[tokio::test]
-async fn moves_that_meet_are_conflicts() {
+async fn moves_that_collide_are_conflicts() {
     use ConflictKind::*;
     let one = |kind, path: &str| vec![(kind, path.to_owned())];
     let mv = |m: &mut Model| m.rename("/g/h", "/h");
@@ -283,7 +278,7 @@ async fn moves_conflict_with_deletions_and_moves_in_both_versions() {
 
 /// B1, B2 in two commits and A1, A2, A3.
 #[tokio::test]
-async fn theirs_settles_the_conflicts_with_every_newer_commit() {
+async fn theirs_resolves_conflicts_with_every_newer_commit() {
     let theirs: [Edit; 2] = [|m| m.chunk("/z", &[1], "B1"), |m| m.chunk("/z", &[2], "B2")];
     let ours: Edit = |m| (1..4).for_each(|n| m.chunk("/z", &[n], format!("A{n}")));
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -326,7 +321,7 @@ async fn theirs_keeps_chunks_deleted_that_several_commits_deleted() {
 }
 
 #[tokio::test]
-async fn a_chunk_that_both_deleted_is_no_conflict() {
+async fn a_chunk_deleted_on_both_sides_is_no_conflict() {
     let delete: Edit = |m| drop(m.get("/z").chunks.remove(&vec![0]));
     let write: Edit = |m| m.chunk("/z", &[0], "B0");
     let ours: Edit = |m| {
@@ -339,14 +334,14 @@ async fn a_chunk_that_both_deleted_is_no_conflict() {
             let CommitOutcome::Committed { snapshot, .. } = outcome else { panic!("{version:?}: {outcome:?}") };
             ours(&mut expected);
             assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
-            // What was gone already is no change of the new commit.
+            // A chunk that was already deleted is no change of the new commit.
             let log = rebase::read_log(&*table.lab.storage, snapshot).await.unwrap();
             let changed: Vec<Vec<u32>> = log.updated_chunks().flat_map(|(_, chunks)| chunks).collect();
             assert_eq!(changed, [[1], [7]]);
         }
         let (_, outcome, _) = both(version, delete, delete, OnConflict::Fail).await;
         assert_eq!(outcome, CommitOutcome::Nothing);
-        // Deleted and written anew is there.
+        // A chunk that was deleted and written again exists.
         let (_, outcome, _) = after(version, &[delete, write], ours, OnConflict::Fail).await;
         let CommitOutcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
         assert!(all.iter().all(|conflict| conflict.coords == [[0]]), "{all:?}");
@@ -354,7 +349,7 @@ async fn a_chunk_that_both_deleted_is_no_conflict() {
 }
 
 #[tokio::test]
-async fn chunk_conflicts_are_solved_as_asked() {
+async fn on_conflict_resolves_chunk_conflicts() {
     let theirs: Edit = |m| {
         m.chunk("/z", &[0], "theirs");
         m.chunk("/z", &[1], "theirs");
@@ -372,12 +367,12 @@ async fn chunk_conflicts_are_solved_as_asked() {
         assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
         expected.chunk("/z", &[2], "ours");
         assert_eq!(reference_keys(table.place.path()).await, expected.keys());
-        // All of ours gives way: nothing is left to commit.
+        // All of our changes yield: nothing is left to commit.
         let (table, outcome, expected) =
             both(version, theirs, |m| m.chunk("/z", &[1], "ours"), OnConflict::Theirs).await;
         assert_eq!(outcome, CommitOutcome::Nothing);
         assert_eq!(reference_keys(table.place.path()).await, expected.keys());
-        // Other conflicts are not solved.
+        // Other conflicts are not resolved.
         let (_, outcome, _) = both(version, theirs, |m| m.delete("/z"), OnConflict::Ours).await;
         let CommitOutcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
         assert!(matches!(all.as_slice(), [Conflict { coords, .. }] if *coords == [[0], [1]]), "{all:?}");
@@ -385,7 +380,7 @@ async fn chunk_conflicts_are_solved_as_asked() {
 }
 
 #[tokio::test]
-async fn the_reference_moves_the_branch_meanwhile() {
+async fn a_commit_rebases_over_commits_of_the_reference() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let table = table(version).await;
         let session = Arc::new(RwLock::new(reopen(table.place.path()).await.writable_session("main").await.unwrap()));
@@ -402,7 +397,7 @@ async fn the_reference_moves_the_branch_meanwhile() {
         expected.chunk("/z", &[0], "theirs");
         expected.group("/new");
         assert_eq!(reference_keys(table.place.path()).await, expected.keys());
-        // And a conflict with what it did.
+        // There is also a conflict with its changes.
         let outcome = table.lab.commit(&table.base, &changes).await.unwrap();
         let CommitOutcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
         assert_eq!((all[0].kind, all[0].coords.as_slice()), (ConflictKind::ChunkDoubleUpdate, [vec![1]].as_slice()));
@@ -410,7 +405,7 @@ async fn the_reference_moves_the_branch_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_branch_that_is_gone_or_reset_is_told() {
+async fn a_deleted_or_reset_branch_is_reported() {
     let table = table(SpecVersionBin::V2).await;
     let repository = reopen(table.place.path()).await;
     let mut ours = table.model.clone();
@@ -432,7 +427,7 @@ async fn a_branch_that_is_gone_or_reset_is_told() {
     assert_eq!(table.lab.engine.check(&table.base, "side", &changes).await.unwrap_err().kind(), ErrorKind::Stale);
     let reset = table.lab.commit_as(&table.base, &changes, amend).await.unwrap_err();
     assert_eq!(reset.kind(), ErrorKind::Stale);
-    // Amending anything but the newest commit, or the first.
+    // Amending anything but the newest commit, or the first, is refused.
     table.lab.commit(&table.base, &changes).await.unwrap();
     let amend = Request { amend: true, ..request("amend") };
     let moved = table.lab.commit_as(&table.base, &changes, amend.clone()).await.unwrap_err();
@@ -447,9 +442,9 @@ async fn a_branch_that_is_gone_or_reset_is_told() {
     assert!(refused.to_string().contains("first commit"), "{refused}");
 }
 
-/// Expiration has removed the base and all up to the tip: their logs tell what happened.
+/// Expiration has removed the base and all commits up to the tip: their logs still have the changes.
 #[tokio::test]
-async fn expired_commits_are_rebased_over_by_their_logs() {
+async fn a_commit_rebases_over_expired_commits_by_their_logs() {
     let table = table(SpecVersionBin::V2).await;
     let mut theirs = table.model.clone();
     for n in 0..3 {
@@ -481,9 +476,9 @@ async fn expired_commits_are_rebased_over_by_their_logs() {
     assert_eq!(reference_keys(table.place.path()).await, theirs.keys());
 }
 
-/// Somebody else is always faster.
+/// Another writer is always faster.
 #[tokio::test]
-async fn losing_every_race_is_not_an_existing_name() {
+async fn losing_every_race_is_contended_and_not_already_exists() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let table = table(version).await;
         let lab = Lab::with(table.place.path(), EngineOptions { max_rebases: 2, ..EngineOptions::default() });
@@ -517,7 +512,7 @@ fn commits_per_writer() -> u32 {
     std::env::var("ICECHUNKFS_RACE_COMMITS").ok().and_then(|n| n.parse().ok()).unwrap_or(25)
 }
 
-/// Each of `WRITERS` threads, strangers to each other, runs `work` with its number.
+/// Lets each of `WRITERS` threads, which share nothing, run `work` with its number.
 fn race<T: Send + 'static>(place: &Path, work: impl AsyncFn(u32, Lab) -> T + Clone + Send + 'static) -> Vec<T> {
     let threads: Vec<_> = (0..WRITERS)
         .map(|writer| {
@@ -547,7 +542,7 @@ async fn arena(version: SpecVersionBin) -> (tempfile::TempDir, Model) {
 
 /// Disjoint arrays, and disjoint chunks of one: all commits are in the history, and no chunk is lost.
 #[test]
-fn no_commit_is_lost_in_a_race() {
+fn no_disjoint_commit_is_lost_in_a_race() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (place, model) = runtime.block_on(arena(version));
@@ -556,10 +551,10 @@ fn no_commit_is_lost_in_a_race() {
         race(place.path(), async move |writer, lab: Lab| {
             let mut mine = start.clone();
             for n in 0..count {
-                // Each works on from its own last commit, which others have long passed.
+                // Each continues from its own last commit, which is long outdated.
                 let before = mine.clone();
                 mine.chunk(&format!("/a{writer}"), &[n], format!("{writer} {n}").repeat(200));
-                // An array of all, in which each has its own chunks: its one manifest is everybody's.
+                // One array of all, in which each has its own chunks: all share its one manifest.
                 mine.chunk("/common", &[n * WRITERS + writer], format!("{writer} {n}"));
                 let changes = mine.changes_since(&before, &lab.scratch);
                 let base = lab.tip().await;
@@ -581,10 +576,10 @@ fn no_commit_is_lost_in_a_race() {
     }
 }
 
-/// Overlapping chunks: each commit is in the history or was reported as a conflict, and the last one in the history that wrote
-/// a chunk is the one whose bytes are there.
+/// Overlapping chunks: each commit is in the history or was reported as a conflict, and each chunk has the bytes of the
+/// last commit in the history that wrote it.
 #[test]
-fn overlapping_commits_are_in_the_history_or_reported() {
+fn overlapping_commits_in_a_race_are_kept_or_reported() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (place, model) = runtime.block_on(arena(version));
@@ -624,9 +619,9 @@ fn overlapping_commits_are_in_the_history_or_reported() {
     }
 }
 
-/// The reference cannot be kept from overwriting `repo` on a local disk, but as long as it does not, both go on together.
+/// The reference cannot be kept from overwriting `repo` on a local disk, but without such a race, both can alternate.
 #[tokio::test]
-async fn taking_turns_with_the_reference() {
+async fn commits_alternate_with_the_reference() {
     let (place, mut model) = arena(SpecVersionBin::V2).await;
     let lab = Lab::open(place.path());
     let base = lab.tip().await;
@@ -636,7 +631,7 @@ async fn taking_turns_with_the_reference() {
         let store = Store::from_session(Arc::clone(&session)).await;
         let key = format!("a0/c/{n}");
         store.set(&key, Bytes::from(format!("theirs {n}"))).await.unwrap();
-        // Ours is always based on the very first commit.
+        // Our commit is always based on the very first commit.
         let mut ours = Model::default();
         ours.nodes.insert(model.at("/a1").unwrap(), model.get("/a1").clone());
         let before = ours.clone();
@@ -655,9 +650,9 @@ async fn taking_turns_with_the_reference() {
     assert_eq!(over.len(), 19);
 }
 
-/// A repository whose status is read-only takes no commit; one whose clock is ahead is told.
+/// A repository whose status is read-only takes no commit; one whose clock is ahead is reported.
 #[tokio::test]
-async fn status_and_clock_are_respected() {
+async fn repository_status_and_clock_are_respected() {
     let table = table(SpecVersionBin::V2).await;
     let mut ours = table.model.clone();
     ours.chunk("/z", &[1], "ours");

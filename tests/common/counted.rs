@@ -1,4 +1,4 @@
-//! An allocator that counts, and ends the process when too much is allocated.
+//! An allocator that counts, and aborts the process above a limit.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes that are allocated now.
 pub static NOW: AtomicUsize = AtomicUsize::new(0);
-/// The most that was allocated since this was last set. Bytes.
+/// Peak of allocated bytes since this was last set.
 pub static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts what is allocated; the process aborts when it is more than so many bytes.
+/// An allocator that counts; the process aborts above this many bytes.
 pub struct Counted(pub usize);
 
 // SAFETY: passes every call on to the system's allocator unchanged, and counts.
@@ -21,13 +21,13 @@ unsafe impl GlobalAlloc for Counted {
         if now > self.0 {
             std::process::abort();
         }
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's guarantee is passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's guarantee is passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

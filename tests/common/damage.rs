@@ -1,8 +1,8 @@
-//! Damage for files, by chance and by a seed.
+//! Random damage to files, from a seed.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-/// What is put into text.
+/// Strings that are inserted into text.
 const WORDS: [&str; 16] = [
     "-1",
     "0",
@@ -22,7 +22,7 @@ const WORDS: [&str; 16] = [
     "%",
 ];
 
-/// A small generator, so that a run can be repeated from its seed (xorshift64*).
+/// A small generator (xorshift64*), so that a run can be repeated from its seed.
 pub struct Random(pub u64);
 
 impl Random {
@@ -44,12 +44,12 @@ impl Random {
     }
 }
 
-/// Returns whether an object of a repository is a chunk: bytes to us, with nothing in them to get wrong.
+/// Returns true if an object of a repository is a chunk, which has no structure to damage.
 pub fn is_chunk(key: &str) -> bool {
     key.starts_with("chunks/") || key.starts_with("c/")
 }
 
-/// One change to a file: in the stored bytes, or, more to the point, in the payload that they compress.
+/// Makes one change to a file: in the stored bytes, or, more often, in the payload that they compress.
 pub fn mutate(file: &[u8], random: &mut Random) -> Vec<u8> {
     let inside = file.len() > 39 && file.starts_with(b"ICE") && random.below(4) != 0;
     if inside && let Ok(mut payload) = zstd::decode_all(&file[39..]) {
@@ -99,7 +99,7 @@ pub fn change(bytes: &mut Vec<u8>, random: &mut Random) {
             bytes.splice(at..at, extra);
         }
         7 => {
-            // Text that parsers and terminals take for more than text.
+            // Text that parsers and terminals interpret.
             let word = WORDS[random.below(WORDS.len())];
             let end = (at + random.below(1 + word.len())).min(bytes.len());
             bytes.splice(at..end, word.bytes());

@@ -1,4 +1,4 @@
-//! A small disk of its own, to be filled.
+//! A small disk that tests can fill.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,16 +8,16 @@ use std::process::Command;
 use crate::common::writing::needed;
 use crate::common::{is_root, run};
 
-/// What the file systems that are tested allocate at once. Bytes.
+/// Allocation unit of the tested file systems, in bytes.
 pub(crate) const PAGE: u64 = 4096;
 
-/// A mounted file system that goes when it is dropped. Whoever uses it must be declared after it.
+/// A mounted file system that is unmounted when it is dropped. Values that use it must be declared after it.
 pub(crate) struct Disk {
     directory: tempfile::TempDir,
 }
 
 impl Disk {
-    /// A disk in memory; none, which is said, for those who may not mount.
+    /// Returns a disk in memory; None, with a message, for users who may not mount.
     pub(crate) fn tmpfs(mib: u32) -> Option<Disk> {
         Disk::mounted(|place| {
             let size = format!("size={mib}m");
@@ -25,7 +25,7 @@ impl Disk {
         })
     }
 
-    /// A disk with a real file system, in a file. It has no space set aside for root.
+    /// Returns a disk with ext4, in a file. It has no space reserved for root.
     pub(crate) fn ext4(mib: u32) -> Option<Disk> {
         Disk::mounted(|place| {
             let image = place.with_file_name("image");
@@ -56,7 +56,7 @@ impl Disk {
         self.path().join("filler")
     }
 
-    /// Fills it, but for so many pages.
+    /// Fills the disk except for this many pages.
     pub(crate) fn fill(&self, but_for: u64) {
         self.empty();
         let mut file = File::create(self.filler()).unwrap();
@@ -74,10 +74,10 @@ impl Disk {
         file.sync_all().unwrap();
     }
 
-    /// There is space again.
+    /// Frees the space that `fill` took.
     pub(crate) fn empty(&self) {
         let _ = std::fs::remove_file(self.filler());
-        // A journalling file system gives blocks back with its next commit only.
+        // A journaling file system frees blocks only with its next commit.
         run(Command::new("sync").arg("-f").arg(self.path())).success();
     }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use icechunkfs::error::{Error, ErrorKind, Result};
 use icechunkfs::storage::{Condition, ObjectInfo, Storage, Version};
 
-/// When an operation fails: before it was done, or after, so that only its answer is lost.
+/// Time of a failure: before the operation was done, or after, so that only its answer is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     Before(ErrorKind),
@@ -23,16 +23,16 @@ pub struct Faulty {
     inner: Arc<dyn Storage>,
     pub left: AtomicU64,
     when: When,
-    /// Whether it keeps failing from then on.
+    /// True if all later operations fail, too.
     for_good: bool,
-    /// What was asked for, in order.
+    /// Operations, in order.
     pub log: Mutex<Vec<String>>,
-    /// What its clock says, in microseconds; 0 if it does not tell.
+    /// Time of its clock, in microseconds; 0 if it gives no time.
     pub clock: AtomicU64,
 }
 
 impl Faulty {
-    /// Fails at the `operation`th of its operations, counted from 1; 0 for never.
+    /// Creates a storage that fails at the `operation`th of its operations, counted from 1; 0 for never.
     pub fn new(inner: Arc<dyn Storage>, operation: u64, when: When, for_good: bool) -> Self {
         Faulty {
             inner,

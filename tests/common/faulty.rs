@@ -1,4 +1,4 @@
-//! A line to a server on which things go wrong, when and how the test says: counted, never by chance or by sleeping.
+//! A proxy to a server that injects faults as the test decides: counted, never by chance or by sleeping.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -7,14 +7,14 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// What happens to a request.
+/// Fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// The request passes.
     Pass,
-    /// The server says that it is overloaded; it never sees the request.
+    /// The server reports overload; it never sees the request.
     Overloaded,
-    /// The server says that something is wrong with it; it never sees the request.
+    /// The server reports an internal error; it never sees the request.
     Broken,
     /// The connection ends before an answer; the server never sees the request.
     Reset,
@@ -22,22 +22,22 @@ pub enum Fault {
     Lost,
     /// The answer ends in its middle.
     Half,
-    /// The answer has half the bytes, and says that these are all.
+    /// The answer has half the bytes, with a matching length.
     Short,
-    /// Some of the answer's bytes are others.
+    /// Some of the answer's bytes are changed.
     Garbled,
-    /// The server answers so instead: the status, and an error's code.
+    /// The server answers with this status and error code.
     Says(&'static str, &'static str),
     /// There is no answer until [`Line::release`].
     Silent,
-    /// The server refuses it, or so it says: it carries the request out when [`Line::deliver`] says so.
+    /// The server refuses the request, but carries it out when [`Line::deliver`] is called.
     Late,
 }
 
 /// Decides about a request by its number, from 0, and its first line.
 type Decide = Box<dyn Fn(usize, &str) -> Fault + Send>;
 
-/// The line.
+/// A proxy on a port of this machine.
 pub struct Line {
     pub port: u16,
     shared: Arc<Shared>,
@@ -56,12 +56,12 @@ struct Shared {
 }
 
 impl Line {
-    /// A line to the server at `port` of this machine, on which nothing goes wrong yet.
+    /// Starts a proxy to the server at `port` of this machine, without faults.
     pub fn to(port: u16) -> Line {
         Line::at("127.0.0.1", port)
     }
 
-    /// As [`Line::to`], for whoever reaches `address`.
+    /// Starts a proxy as [`Line::to`], for clients that reach `address`.
     pub fn at(address: &str, port: u16) -> Line {
         let listener = TcpListener::bind((address, 0)).unwrap();
         let shared = Arc::new(Shared {
@@ -82,14 +82,14 @@ impl Line {
                     break;
                 }
                 let shared = Arc::clone(&shared);
-                // What breaks here is what the test wants, or the end of a program.
+                // Errors here are the test's faults, or the end of a program.
                 std::thread::spawn(move || drop(connection.map(|connection| shared.carry(connection))));
             }
         });
         line
     }
 
-    /// From now on `decide` decides; requests are counted from 0 again.
+    /// Lets `decide` decide about requests, which are counted from 0 again.
     pub fn decide(&self, decide: impl Fn(usize, &str) -> Fault + Send + 'static) {
         let mut current = self.shared.decide.lock().unwrap();
         *current = Box::new(decide);
@@ -100,36 +100,37 @@ impl Line {
         *self.shared.gate.0.lock().unwrap() = false;
     }
 
-    /// Ends all silence, and nothing goes wrong any more.
+    /// Ends all silence; no more faults are injected.
     pub fn release(&self) {
         *self.shared.decide.lock().unwrap() = Box::new(|_, _| Fault::Pass);
         *self.shared.gate.0.lock().unwrap() = true;
         self.shared.gate.1.notify_all();
     }
 
-    /// How many requests are late.
+    /// Returns the number of late requests.
     pub fn late(&self) -> usize {
         self.shared.late.lock().unwrap().len()
     }
 
-    /// The server carries out the late request at position `at`, and nobody hears of it. Whether it was accepted.
+    /// Lets the server carry out the late request at position `at`; the client gets no answer. Returns true if it was
+    /// accepted.
     pub fn deliver(&self, at: usize) -> bool {
         let (head, body) = self.shared.late.lock().unwrap().remove(at);
         let answer = self.shared.pass(&head, &body).unwrap();
         answer.starts_with(b"HTTP/1.1 200") || answer.starts_with(b"HTTP/1.0 200")
     }
 
-    /// Requests, and how many of them met a fault, since the last [`Line::decide`].
+    /// Returns the number of requests, and of those with a fault, since the last [`Line::decide`].
     pub fn counts(&self) -> (usize, usize) {
         (self.shared.requests.load(Ordering::Relaxed), self.shared.faults.load(Ordering::Relaxed))
     }
 
-    /// Bytes of the server's answers, since the last [`Line::decide`].
+    /// Returns the bytes of the server's answers since the last [`Line::decide`].
     pub fn received(&self) -> u64 {
         self.shared.received.load(Ordering::Relaxed)
     }
 
-    /// First lines of the server's answers, since the last [`Line::decide`].
+    /// Returns the first lines of the server's answers since the last [`Line::decide`].
     pub fn answers(&self) -> Vec<String> {
         self.shared.answers.lock().unwrap().clone()
     }
@@ -145,7 +146,7 @@ impl Drop for Line {
 }
 
 impl Shared {
-    /// One request and its answer; the connection ends then.
+    /// Serves one request; the connection ends then.
     fn carry(&self, mut client: TcpStream) -> std::io::Result<()> {
         let Some((head, body)) = request(&mut client)? else { return Ok(()) };
         let first = head.lines().next().unwrap_or_default().to_owned();
@@ -183,8 +184,8 @@ impl Shared {
         }
         let answer = self.pass(&head, &body)?;
         self.received.fetch_add(answer.len() as u64, Ordering::Relaxed);
-        let said = answer.split(|&b| b == b'\r').next().unwrap_or_default();
-        self.answers.lock().unwrap().push(String::from_utf8_lossy(said).into_owned());
+        let first_line = answer.split(|&b| b == b'\r').next().unwrap_or_default();
+        self.answers.lock().unwrap().push(String::from_utf8_lossy(first_line).into_owned());
         match fault {
             Fault::Lost => {}
             Fault::Half => client.write_all(&answer[..answer.len() - answer.len().min(40) / 2])?,
@@ -195,10 +196,10 @@ impl Shared {
         client.shutdown(Shutdown::Both)
     }
 
-    /// The server's answer to a request.
+    /// Returns the server's answer to a request.
     fn pass(&self, head: &str, body: &[u8]) -> std::io::Result<Vec<u8>> {
         let mut server = TcpStream::connect(("127.0.0.1", self.server))?;
-        // One request a connection: the answer's end is the connection's.
+        // There is one request a connection, so the answer ends with the connection.
         let lines = head.lines().filter(|line| !line.to_ascii_lowercase().starts_with("connection:"));
         let mut head: String = lines.take_while(|line| !line.is_empty()).map(|line| format!("{line}\r\n")).collect();
         head += "Connection: close\r\n\r\n";
@@ -214,7 +215,7 @@ fn body_of(answer: &[u8]) -> usize {
     answer.windows(4).position(|part| part == b"\r\n\r\n").map_or(answer.len(), |at| at + 4)
 }
 
-/// `answer` with half its body, and a length that fits.
+/// Returns `answer` with half its body, and a matching length.
 fn halved(answer: &[u8]) -> Vec<u8> {
     let (head, body) = answer.split_at(body_of(answer));
     let body = &body[..body.len() / 2];
@@ -227,7 +228,7 @@ fn halved(answer: &[u8]) -> Vec<u8> {
     halved
 }
 
-/// `answer` with every hundredth byte of its body turned over.
+/// Returns `answer` with every hundredth byte of its body inverted.
 fn garbled(mut answer: Vec<u8>) -> Vec<u8> {
     let begin = body_of(&answer);
     for byte in answer[begin..].iter_mut().skip(50).step_by(100) {
@@ -236,7 +237,7 @@ fn garbled(mut answer: Vec<u8>) -> Vec<u8> {
     answer
 }
 
-/// The head of a request and its body; none if there is no more.
+/// Reads the head of a request and its body; None at the end.
 fn request(client: &mut TcpStream) -> std::io::Result<Option<(String, Vec<u8>)>> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 65536];
@@ -266,8 +267,8 @@ fn request(client: &mut TcpStream) -> std::io::Result<Option<(String, Vec<u8>)>>
     Ok(Some((head, body)))
 }
 
-/// Decides by chance, the same for the same seed: of a hundred requests some five fail, in one way or another, and of five the
-/// answer is lost.
+/// Returns a decision by chance, the same for the same seed: of a hundred requests some five fail in different ways,
+/// and of five the answer is lost.
 pub fn five_of_a_hundred(seed: u64) -> impl Fn(usize, &str) -> Fault + Send + 'static {
     move |n, _| {
         // splitmix64

@@ -1,5 +1,5 @@
-//! Looks at every file of a repository that our engine wrote, for the rules of the format and for some that are only ours:
-//! one array per manifest, tight and disjoint extents.
+//! Checks every file of a repository that our engine wrote, for the rules of the format and for some of our own: one
+//! array per manifest, tight and disjoint extents.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use icechunkfs::zarr::array::ArrayMetadata;
 
 const LIMIT: u64 = 1 << 31;
 
-/// Who wrote a file, by its header.
+/// Returns true if our engine wrote the file, by its header.
 fn is_ours(file: &[u8]) -> bool {
     Header::parse(file).unwrap().0.implementation.starts_with("icechunkfs-")
 }
@@ -27,7 +27,7 @@ fn read(repo: &Path, folder: &str, id: ObjectId) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Panics at the first rule that is broken. Returns how many snapshots of ours it has seen.
+/// Checks a repository; panics at the first broken rule. Returns the number of our snapshots.
 pub fn check(repo: &Path, version: SpecVersion) -> usize {
     let mut seen = 0;
     for entry in std::fs::read_dir(repo.join("snapshots")).unwrap() {
@@ -46,7 +46,7 @@ pub fn check(repo: &Path, version: SpecVersion) -> usize {
         let Ok(entries) = std::fs::read_dir(repo.join(folder)) else { continue };
         for entry in entries {
             let name = entry.unwrap().file_name().into_string().unwrap();
-            // The file that is locked lies among the objects.
+            // The lock file lies among the objects.
             assert!(name == "lock#0" || !name.contains('#'), "a staging file stayed: {folder}/{name}");
         }
     }
@@ -102,7 +102,7 @@ fn check_manifest(repo: &Path, node: NodeId, grid: &[u32], extents: &[(u32, u32)
     assert_eq!(manifest.id(), info.id);
     let refs = manifest.array(node).unwrap().unwrap();
     if !is_ours(&file) {
-        // Kept as it was, whatever it was.
+        // This manifest was kept unchanged.
         return;
     }
     assert_eq!(manifest.arrays().collect::<Vec<_>>(), [node], "{what}: one array");
@@ -162,7 +162,7 @@ fn check_log(repo: &Path, id: ObjectId, nodes: &BTreeSet<NodeId>, version: SpecV
     assert!(moves.is_empty() || version == SpecVersion::V2, "{what}: version 1 has no moves");
 }
 
-/// A move replaces nothing but what is moved away itself, and leads to a place below a group.
+/// Checks that a move replaces only a node that is moved away itself, and leads to a place below a group.
 fn check_moves(repo: &Path, id: ObjectId, snapshot: &Snapshot, parent: ObjectId) {
     let log = TransactionLog::decode(&read(repo, "transactions", id), LIMIT).unwrap();
     let moves = log.moves().unwrap();
@@ -202,7 +202,7 @@ fn check_repo(repo: &Path) {
     }
     for (id, record) in &state.snapshots {
         let file = read(repo, "snapshots", *id);
-        // What expiration has put in place of the parent is not what the log is relative to.
+        // Expiration replaced the parent; the log is relative to the old one.
         if let Some(parent) = record.parent.filter(|_| record.pruned_ancestor_tx_logs.is_empty() && is_ours(&file)) {
             check_moves(repo, *id, &Snapshot::decode(&file, LIMIT).unwrap(), parent);
         }

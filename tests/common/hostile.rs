@@ -1,4 +1,4 @@
-//! A store that keeps objects and, when the test says so, lies in every way that HTTP has: over the protocols of Amazon, Google and
+//! A store that keeps objects and can give every kind of wrong HTTP answer: over the protocols of Amazon, Google and
 //! Azure and as a plain web server, all below the path `/b`.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The bucket, container and folder of the web server.
+/// Name of the bucket, container and folder of the web server.
 pub const BUCKET: &str = "b";
-/// Between two bytes of a drip.
+/// Pause between two bytes of a drip.
 const DRIP: Duration = Duration::from_millis(500);
-/// Bytes that a flood sends at most, if nobody stops it.
+/// Limit for the bytes of a flood.
 const FLOOD: u64 = 4 << 30;
-/// When every object was stored, as listings have it.
+/// Modification time of every object, as listings have it.
 const STORED: &str = "Wed, 01 Jan 2025 00:00:00 GMT";
 
-/// A way to lie.
+/// A wrong answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     /// The connection stays open, and nothing comes.
@@ -28,21 +28,21 @@ pub enum Lie {
     HeadDrip,
     /// The body comes byte by byte.
     BodyDrip,
-    /// The body is said to have 1 GiB, and comes byte by byte.
+    /// The head announces 1 GiB, and the body comes byte by byte.
     HugeClaim,
-    /// The body is said to have 2^60 bytes, and they come.
+    /// The head announces 2^60 bytes, and they come.
     EndlessBody,
-    /// The body comes in chunks without end, whatever its length is said to be.
+    /// The body comes in chunks without end, whatever length the head announces.
     EndlessChunks,
     /// The body ends before its length.
     ShortBody,
-    /// The part of the object is another one than was asked for.
+    /// The answer has another part of the object than was requested.
     WrongRange,
-    /// The part of the object ends with the last number that there is.
+    /// The range of the answer ends with the largest number.
     OverflowingRange,
     /// Each answer leads to another URL of the server.
     Redirects,
-    /// The body is said to be compressed, and would be large.
+    /// The body is marked as compressed, and would expand to much.
     Gzip,
     /// One header without end.
     EndlessHeader,
@@ -50,17 +50,17 @@ pub enum Lie {
     EndlessHeaders,
     /// 1xx answers without end.
     Informational,
-    /// Lengths of chunks that are no numbers.
+    /// Lengths of chunks are no numbers.
     GarbledChunks,
     /// A refusal with a body without end.
     EndlessRefusal,
-    /// An overload with a body without end.
+    /// An overload error with a body without end.
     EndlessOverload,
-    /// What is sent is read byte by byte.
+    /// The server reads the request byte by byte.
     SlowReader,
     /// A listing without end, in order.
     EndlessListing,
-    /// A listing whose pages all begin anew.
+    /// Every page of the listing begins at the first name again.
     RepeatedPage,
     /// A listing that goes backwards.
     Backwards,
@@ -68,15 +68,15 @@ pub enum Lie {
     Outside,
     /// A listing of empty pages without end.
     EmptyPages,
-    /// A listing of one object a page, each of which takes a while.
+    /// A listing of one object a page, each of which takes some time.
     SlowPages,
     /// A page without end.
     EndlessPage,
-    /// No lie: a line of 1 Mbit/s.
+    /// Correct answers at 1 Mbit/s.
     SlowLine,
 }
 
-/// Which requests are lied to.
+/// The requests that get a wrong answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     Nobody,
@@ -113,7 +113,7 @@ struct Request {
 }
 
 impl Store {
-    /// A store of `objects` that does not lie yet.
+    /// Starts a store of `objects` that answers correctly.
     pub fn new(objects: Objects) -> Store {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let shared = Arc::new(Shared {
@@ -130,20 +130,20 @@ impl Store {
                     break;
                 }
                 let shared = Arc::clone(&shared);
-                // What breaks here is the end of a program, or what the test wants.
+                // Errors here are the end of a program, or the test's own.
                 std::thread::spawn(move || drop(connection.and_then(|connection| shared.serve(connection))));
             }
         });
         store
     }
 
-    /// From now on lies are told to those.
+    /// Gives `lie` to these requests from now on.
     pub fn lie(&self, to: To, lie: Lie) {
         *self.shared.lie.lock().unwrap() = (to, lie);
         self.shared.lies.store(0, Ordering::Relaxed);
     }
 
-    /// How many requests were lied to.
+    /// Returns the number of wrong answers.
     pub fn lies(&self) -> u64 {
         self.shared.lies.load(Ordering::Relaxed)
     }
@@ -162,7 +162,7 @@ impl Drop for Store {
 }
 
 impl Shared {
-    /// One request and its answer; the connection ends then.
+    /// Serves one request; the connection ends then.
     fn serve(&self, mut client: TcpStream) -> Result<()> {
         let (to, lie) = *self.lie.lock().unwrap();
         let Some((mut request, length)) = head(&mut client)? else { return Ok(()) };
@@ -184,7 +184,7 @@ impl Shared {
         if !is_lied_to {
             return client.write_all(&self.answer(&request).bytes());
         }
-        self.tell(client, &request, lie)
+        self.send_lie(client, &request, lie)
     }
 
     fn read_slowly(&self, mut client: TcpStream, length: usize) -> Result<()> {
@@ -195,7 +195,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits between two bytes; an error once the test is over.
+    /// Waits between two bytes; fails once the test has ended.
     fn pause(&self) -> Result<()> {
         std::thread::sleep(DRIP);
         if self.over.load(Ordering::Relaxed) { Err(std::io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
@@ -209,7 +209,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends `bytes` again and again, some 50 MB a second: more would measure how fast this machine is.
+    /// Sends `bytes` repeatedly, some 50 MB a second: more would measure the speed of this machine.
     fn flood(&self, client: &mut TcpStream, bytes: &[u8]) -> Result<()> {
         let block = bytes.repeat((64 << 10) / bytes.len() + 1);
         let mut sent = 0;
@@ -221,7 +221,7 @@ impl Shared {
         Ok(())
     }
 
-    fn tell(&self, mut client: TcpStream, request: &Request, lie: Lie) -> Result<()> {
+    fn send_lie(&self, mut client: TcpStream, request: &Request, lie: Lie) -> Result<()> {
         let honest = self.answer(request);
         let with = |name: &str, value: &str| honest.clone().with(name, value);
         match lie {
@@ -261,7 +261,7 @@ impl Shared {
                 let location = format!("http://127.0.0.1:{}{}?{n}", client.local_addr()?.port(), request.path);
                 client.write_all(&Answer::new("302 Found", Vec::new()).with("location", &location).bytes())
             }
-            // The beginning of a stream of gzip: whoever decoded it would find what never ends.
+            // The beginning of a gzip stream: decoding it would never end.
             Lie::Gzip => {
                 client.write_all(&with("content-encoding", "gzip").with("content-length", "1000000").head())?;
                 client.write_all(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3])?;
@@ -311,7 +311,7 @@ impl Shared {
         }
     }
 
-    /// A page of a listing that is none.
+    /// Writes a page of a wrong listing.
     fn page(&self, client: &mut TcpStream, request: &Request, lie: Lie) -> Result<()> {
         let prefix = request.query.get("prefix").cloned().unwrap_or_default();
         let page: u64 = request.token().map_or(0, |token| token.parse().unwrap());
@@ -334,7 +334,7 @@ impl Shared {
         client.write_all(&Answer::new("200 OK", kind.page("", &objects, Some(&next.to_string())).into_bytes()).bytes())
     }
 
-    /// What an honest store answers.
+    /// Returns the answer of a correct store.
     fn answer(&self, request: &Request) -> Answer {
         let mut objects = self.objects.lock().unwrap();
         let key = request.path.strip_prefix("/b/").unwrap_or_default().to_owned();
@@ -354,8 +354,8 @@ impl Shared {
                 let range = request.headers.get("range").or_else(|| request.headers.get("x-ms-range"));
                 let answer = match range.and_then(|range| part(range, bytes.len())) {
                     Some(range) => {
-                        let said = format!("bytes {}-{}/{}", range.start, range.end - 1, bytes.len());
-                        Answer::new("206 Partial Content", bytes[range].to_vec()).with("content-range", &said)
+                        let content_range = format!("bytes {}-{}/{}", range.start, range.end - 1, bytes.len());
+                        Answer::new("206 Partial Content", bytes[range].to_vec()).with("content-range", &content_range)
                     }
                     None => Answer::new("200 OK", bytes.clone()),
                 };
@@ -391,7 +391,7 @@ impl Shared {
     }
 }
 
-/// Whose protocol a request is of.
+/// Protocol of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Amazon,
@@ -504,12 +504,12 @@ impl Answer {
     }
 }
 
-/// The time, as HTTP has it.
+/// Returns the time, in the format of HTTP.
 fn now() -> String {
     jiff::Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
 
-/// The part of `length` bytes that `bytes=FIRST-LAST` is.
+/// Returns the part of `length` bytes that `bytes=FIRST-LAST` names.
 fn part(range: &str, length: usize) -> Option<std::ops::Range<usize>> {
     let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
     let first: usize = first.parse().ok()?;
@@ -517,7 +517,7 @@ fn part(range: &str, length: usize) -> Option<std::ops::Range<usize>> {
     (first < end).then_some(first..end)
 }
 
-/// A request without the rest of its body, and the body's length; none if there is no more.
+/// Reads a request without the rest of its body, and the body's length; None at the end.
 fn head(client: &mut TcpStream) -> Result<Option<(Request, usize)>> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 65536];

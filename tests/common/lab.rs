@@ -1,4 +1,4 @@
-//! A repository, the commit engine, and a model of what a working tree shows.
+//! A repository, the commit engine, and a model of a working tree.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -49,12 +49,12 @@ pub struct Node {
     pub id: NodeId,
     pub path: String,
     pub zarr_json: String,
-    /// Chunks per dimension; none for a group.
+    /// Chunks per dimension; None for a group.
     pub grid: Option<Vec<u32>>,
     pub chunks: BTreeMap<Vec<u32>, Vec<u8>>,
 }
 
-/// What a working tree shows, by the ids of nodes.
+/// The content of a working tree, by the ids of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
     pub nodes: BTreeMap<NodeId, Node>,
@@ -65,7 +65,7 @@ impl Model {
         self.add(path, GROUP.to_owned(), None)
     }
 
-    /// An array of chunks of one element.
+    /// Adds an array of chunks of one element.
     pub fn array(&mut self, path: &str, grid: &[u32]) -> NodeId {
         self.add(path, array_json(grid, &vec![1; grid.len()], ""), Some(grid.to_vec()))
     }
@@ -92,7 +92,7 @@ impl Model {
         node.chunks.insert(coords.to_vec(), bytes.into());
     }
 
-    /// Gives an array another shape; chunks outside are gone.
+    /// Gives an array another shape; chunks outside are removed.
     pub fn resize(&mut self, path: &str, grid: &[u32]) {
         let node = self.get(path);
         node.zarr_json = array_json(grid, &vec![1; grid.len()], "resized");
@@ -110,7 +110,7 @@ impl Model {
         }
     }
 
-    /// Zarr keys and bytes.
+    /// Returns Zarr keys and bytes.
     pub fn keys(&self) -> BTreeMap<String, Vec<u8>> {
         let mut keys = BTreeMap::new();
         for node in self.nodes.values() {
@@ -125,7 +125,7 @@ impl Model {
         keys
     }
 
-    /// What makes this model out of `base`, with new chunks as files in `scratch`.
+    /// Returns the change set from `base` to this model, with new chunks as files in `scratch`.
     pub fn changes_since(&self, base: &Model, scratch: &Scratch) -> ChangeSet {
         let mut out = ChangeSet::default();
         for node in base.nodes.values().filter(|node| !self.nodes.contains_key(&node.id)) {
@@ -169,7 +169,7 @@ impl Model {
         out
     }
 
-    /// As the nodes that a commit to version 1 moved have new ids: takes the ids from `snapshot`.
+    /// Takes the ids of `snapshot`: nodes that a commit to version 1 moved have new ids.
     pub fn take_ids(&mut self, snapshot: &Snapshot) {
         let ids: BTreeMap<String, NodeId> = snapshot.nodes().map(|node| (node.path.to_owned(), node.id)).collect();
         let nodes = std::mem::take(&mut self.nodes);
@@ -206,7 +206,7 @@ impl Scratch {
     }
 }
 
-/// The engine at work in a repository.
+/// The engine on a repository.
 pub struct Lab {
     pub storage: Arc<dyn Storage>,
     pub reader: Arc<Reader>,
@@ -253,7 +253,7 @@ impl Lab {
         self.engine.commit(base, changes, &request, &CommitProgress::default()).await
     }
 
-    /// Commits what leads from `before` to `after` and returns the new snapshot.
+    /// Commits the changes from `before` to `after` and returns the new snapshot.
     #[track_caller]
     pub fn commit_model<'a>(&'a self, before: &'a Model, after: &'a Model) -> impl Future<Output = ObjectId> + 'a {
         let caller = std::panic::Location::caller();
@@ -272,19 +272,19 @@ pub fn request(message: &str) -> Request {
     Request { branch: "main".into(), message: message.into(), ..Request::default() }
 }
 
-/// A repository that the reference creates.
+/// Creates a repository with the reference.
 pub async fn create(path: &Path, version: SpecVersionBin, config: RepositoryConfig) -> icechunk::Repository {
     let storage = icechunk::new_local_filesystem_storage(path).await.unwrap();
     icechunk::Repository::create(storage).config(config).spec_version(version).execute().await.unwrap()
 }
 
-/// The reference, without what it remembers.
+/// Opens the repository with the reference, without its caches.
 pub async fn reopen(path: &Path) -> icechunk::Repository {
     let storage = icechunk::new_local_filesystem_storage(path).await.unwrap();
     icechunk::Repository::open(storage).execute().await.unwrap()
 }
 
-/// All keys and bytes of branch `main`, as the reference has them.
+/// Returns all keys and bytes of branch `main`, read by the reference.
 pub async fn reference_keys(path: &Path) -> BTreeMap<String, Vec<u8>> {
     keys_at(&reopen(path).await, &VersionInfo::BranchTipRef("main".into())).await
 }
@@ -301,7 +301,7 @@ pub async fn keys_at(repository: &icechunk::Repository, version: &VersionInfo) -
     keys
 }
 
-/// The messages of `main`, newest first, as the reference has them.
+/// Returns the messages of `main`, newest first, read by the reference.
 pub async fn history(path: &Path) -> Vec<String> {
     let repository = reopen(path).await;
     let history = repository.ancestry(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
@@ -324,7 +324,7 @@ impl Random {
     }
 }
 
-/// A commit by the reference.
+/// Makes a commit with the reference.
 pub async fn set(place: &Path, pairs: &[(&str, &[u8])], message: &str) -> icechunk::format::SnapshotId {
     let session = Arc::new(RwLock::new(reopen(place).await.writable_session("main").await.unwrap()));
     let store = Store::from_session(Arc::clone(&session)).await;
@@ -334,7 +334,7 @@ pub async fn set(place: &Path, pairs: &[(&str, &[u8])], message: &str) -> icechu
     session.write().await.commit(message).execute().await.unwrap()
 }
 
-/// Rules for splitting manifests, or none.
+/// Returns rules for splitting manifests, or none.
 pub fn splitting(random: &mut Random) -> Option<ManifestSplittingConfig> {
     match random.below(3) {
         0 => None,

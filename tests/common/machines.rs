@@ -13,7 +13,7 @@ use crate::common::moto::{self, Server};
 use crate::common::writing::needed;
 use crate::common::{Mount, Output, is_root, run};
 
-/// The address of the machine with the store, and what the others' begin with.
+/// Address of the machine with the store; the addresses of the others begin with the same numbers.
 const STORE: &str = "10.77.0.1";
 const OTHERS: &str = "10.77.0.";
 
@@ -21,13 +21,13 @@ fn ip(words: &str) -> Output {
     run(Command::new("ip").args(words.split(' ')))
 }
 
-/// A machine as the network sees it; it goes when it is dropped.
+/// A machine on the network; it is removed when it is dropped.
 pub struct Machine {
     name: String,
 }
 
 impl Machine {
-    /// A name that no other machine has, also of tests that run at the same time.
+    /// Returns a name that no other machine has, also of tests that run at the same time.
     fn name() -> String {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         format!("icechunkfs-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
@@ -41,12 +41,12 @@ impl Machine {
         machine
     }
 
-    /// Does `work` on this machine. Threads and processes that it starts are there, too; files are those of all.
+    /// Does `work` on this machine, with the threads and processes that it starts; all machines share their files.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let place = File::open(Path::new("/run/netns").join(&self.name)).unwrap();
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
-                // SAFETY: a descriptor that is open; it concerns this thread only, which ends here.
+                // SAFETY: the descriptor is open; the call affects this thread only, which ends here.
                 assert_eq!(unsafe { libc::setns(place.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
                 work()
             });
@@ -61,17 +61,17 @@ impl Drop for Machine {
     }
 }
 
-/// Machines around one store. What they mount goes before them.
+/// Machines around one store. Their mounts have to be dropped before them.
 pub struct Network {
     machines: Vec<Machine>,
-    /// The line that they reach the store by.
+    /// The proxy through which they reach the store.
     line: Option<Line>,
     server: Option<Server>,
     store: Machine,
 }
 
 impl Network {
-    /// `count` machines. Where there can be none, nothing is skipped in silence.
+    /// Creates `count` machines. Where that is not possible, the test reports that it was skipped.
     pub fn of(count: usize) -> Option<Network> {
         let probe = Machine::name();
         let works = is_root() && Command::new("ip").args(["netns", "add", &probe]).status().is_ok_and(|s| s.success());
@@ -108,19 +108,19 @@ impl Network {
         self.machines[n].run(work)
     }
 
-    /// Does `work` where the store is; it gets the port at which nothing goes wrong.
+    /// Does `work` where the store is; `work` gets the port without faults.
     pub fn at_store<T: Send>(&self, work: impl FnOnce(u16) -> T + Send) -> T {
         let port = self.server.as_ref().unwrap().port;
         self.store.run(move || work(port))
     }
 
-    /// Plugs machine `n` in or out.
+    /// Connects or disconnects machine `n`.
     pub fn plug(&self, n: usize, is_in: bool) {
         let state = if is_in { "up" } else { "down" };
         ip(&format!("-n {} link set port{n} {state}", self.store.name)).success();
     }
 
-    /// `repo` mounted on machine `n`, which keeps its work in a directory of its own.
+    /// Mounts `repo` on machine `n`, with a scratch directory of its own.
     pub fn mount(&self, n: usize, repo: &str, words: &[&str]) -> Mount {
         let mount = Mount::prepare();
         let beside = |name: &str| mount.path().with_file_name(name).display().to_string();
@@ -135,14 +135,14 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // From within, since that is where it listens.
+        // The address is reached from within the machine, since the server listens there.
         let line = self.line.take();
         self.store.run(move || drop(line));
         drop(self.server.take());
     }
 }
 
-/// A file of a mount's control directory.
+/// Reads a file of a mount's control directory.
 pub fn control(mount: &Mount, name: &str) -> PathBuf {
     mount.path().join(".icechunk").join(name)
 }

@@ -1,4 +1,4 @@
-//! Repositories with virtual references, which the reference implementation writes.
+//! Repositories with virtual references, written by the reference implementation.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -42,13 +42,13 @@ fn wait<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-/// A repository at `place` with array `v`, whose chunks are `references` in their order.
+/// Creates a repository at `place` with array `v`, whose chunks are `references` in their order.
 pub fn repository(place: &Path, containers: Vec<VirtualChunkContainer>, references: &[Reference]) -> PathBuf {
     let count = references.len() as u32;
     with_document(place, containers, references, (u64::from(count), array_json(&[count], &[1], "")))
 }
 
-/// As [`repository`], with an array of this length and with this `zarr.json`.
+/// Creates a repository as [`repository`], with an array of this length and with this `zarr.json`.
 pub fn with_document(
     place: &Path,
     containers: Vec<VirtualChunkContainer>,
@@ -58,7 +58,7 @@ pub fn with_document(
     of_version(SpecVersionBin::V2, place, containers, references, document)
 }
 
-/// As [`with_document`], of another version.
+/// Creates a repository as [`with_document`], of another version.
 pub fn of_version(
     version: SpecVersionBin,
     place: &Path,
@@ -98,7 +98,7 @@ pub fn container(name: &str, url_prefix: &str, store: ObjectStoreConfig) -> Virt
     VirtualChunkContainer::new_named(name.to_owned(), url_prefix.to_owned(), store).unwrap()
 }
 
-/// Where the reference implementation finds chunk `n` of `array`: the location if it is virtual.
+/// Returns the location of chunk `n` of `array` by the reference implementation, if it is virtual.
 pub fn location_of(place: &Path, array: &str, n: u32) -> Option<String> {
     wait(async {
         let session = reopen(place).await.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();

@@ -1,4 +1,4 @@
-//! What the tests share: mounts that are always taken down, commands that always end, and the fixtures.
+//! Shared by all tests: mounts that are always unmounted, commands that always end, and the fixtures.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -31,20 +31,21 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How long any one command may take.
+/// Time limit of any one command.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(120);
-/// How long a whole test program may take: a mount that hangs must not hang CI. `scripts/soak` allows hours.
+/// Returns the time limit of a whole test program: a mount that hangs must not hang CI. `scripts/soak` allows hours.
 fn program_deadline() -> Duration {
     let minutes = std::env::var("ICECHUNKFS_TEST_MINUTES").map_or(15, |value| value.parse().expect("minutes"));
     Duration::from_secs(minutes * 60)
 }
 
-/// The program under test.
+/// Returns the program under test.
 pub fn program() -> &'static str {
     env!("CARGO_BIN_EXE_icechunkfs")
 }
 
-/// Ends this test program when it takes too long. A thread that hangs in a dead file system cannot be ended any other way.
+/// Ends this test program when it takes too long. A thread that hangs in a dead file system cannot be ended in another
+/// way.
 pub fn watchdog() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -52,7 +53,7 @@ pub fn watchdog() {
             let deadline = program_deadline();
             std::thread::sleep(deadline);
             eprintln!("the test program ran for {deadline:?}: ended");
-            // Its mounts hold others up; their daemons are its own.
+            // Its mounts block other processes; their daemons are its children.
             for mountpoint in own_mounts() {
                 let _ = Command::new("umount").arg("-l").arg(&mountpoint).status();
             }
@@ -67,7 +68,7 @@ fn own_mounts() -> Vec<String> {
     table.lines().filter_map(|line| line.split(' ').nth(1)).filter(|m| m.contains(&mine)).map(str::to_owned).collect()
 }
 
-/// What a command did.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Output {
     pub status: ExitStatus,
@@ -76,17 +77,17 @@ pub struct Output {
 }
 
 impl Output {
-    /// The standard output of a command that succeeded.
+    /// Returns the standard output of a command that succeeded.
     #[track_caller]
     pub fn success(self) -> Vec<u8> {
         assert!(self.status.success(), "{}: {}", self.status, self.stderr);
         self.stdout
     }
 
-    /// The standard error of a command that failed.
+    /// Returns the standard error of a command that failed.
     #[track_caller]
     pub fn failure(self) -> String {
-        assert!(!self.status.success(), "it succeeded: {}", String::from_utf8_lossy(&self.stdout));
+        assert!(!self.status.success(), "the command succeeded: {}", String::from_utf8_lossy(&self.stdout));
         self.stderr
     }
 
@@ -102,7 +103,7 @@ pub fn run(command: &mut Command) -> Output {
     ended.unwrap_or_else(|| panic!("{command:?} did not end within {COMMAND_DEADLINE:?}"))
 }
 
-/// Runs a command to its end. None, and the command is killed, if that does not come before `deadline`.
+/// Runs a command to its end. Returns None, and kills the command, if that does not come before `deadline`.
 pub fn run_within(command: &mut Command, deadline: Duration) -> Option<Output> {
     watchdog();
     let mut child =
@@ -123,7 +124,7 @@ pub fn run_within(command: &mut Command, deadline: Duration) -> Option<Output> {
             break status;
         }
         if start.elapsed() > deadline {
-            // Not waited for: it may hang in a dead file system.
+            // No wait here: the process may hang in a dead file system.
             let _ = child.kill();
             return None;
         }
@@ -138,13 +139,33 @@ pub fn icechunkfs<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Output
     run(Command::new(program()).args(words))
 }
 
-/// A mount that goes when it is dropped.
+/// Time limit of [`wait_until`], on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Waits until `condition` holds, and fails if that takes too long.
+#[track_caller]
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < SOON, "still waiting after {SOON:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until process `id` has ended.
+#[track_caller]
+pub fn wait_for_end(id: i32) {
+    let process = PathBuf::from(format!("/proc/{id}"));
+    wait_until(&format!("process {id} does not end"), || !process.exists());
+}
+
+/// A mount that is unmounted when it is dropped.
 pub struct Mount {
     directory: tempfile::TempDir,
 }
 
 impl Mount {
-    /// Mounts `repo` with more words for the command line.
+    /// Mounts `repo` with more arguments.
     #[track_caller]
     pub fn new(repo: &Path, words: &[&str]) -> Mount {
         let mount = Mount::prepare();
@@ -152,7 +173,7 @@ impl Mount {
         mount
     }
 
-    /// A mountpoint without a mount.
+    /// Creates a mountpoint without a mount.
     pub fn prepare() -> Mount {
         let prefix = format!("icechunkfs-test-{}-", std::process::id());
         let directory = tempfile::Builder::new().prefix(&prefix).tempdir().unwrap();
@@ -160,8 +181,8 @@ impl Mount {
         Mount { directory }
     }
 
-    /// Runs the mount command on this mountpoint. What a branch keeps goes into a scratch directory beside it, unless `words`
-    /// say otherwise.
+    /// Runs the mount command on this mountpoint. Uncommitted work goes into a scratch directory beside it, unless
+    /// `words` name another one.
     pub fn command(&self, repo: &Path, words: &[&str]) -> Output {
         let mut command = Command::new(program());
         command.arg("mount").arg(repo).arg(self.path()).arg("--log-file").arg(self.log_path());
@@ -179,19 +200,19 @@ impl Mount {
         self.directory.path().join("log")
     }
 
-    /// What the daemon logged so far.
+    /// Returns the daemon's log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    /// The line of `/proc/mounts`, if it is mounted.
+    /// Returns the line of `/proc/mounts`, if it is mounted.
     pub fn mounted_as(&self) -> Option<String> {
         let table = std::fs::read_to_string("/proc/mounts").unwrap();
         let place = self.path().display().to_string();
         table.lines().find(|line| line.split(' ').nth(1) == Some(&place)).map(str::to_owned)
     }
 
-    /// The process that serves it.
+    /// Returns the id of the daemon's process.
     pub fn daemon(&self) -> i32 {
         let place = self.path();
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -223,14 +244,14 @@ impl Drop for Mount {
     }
 }
 
-/// A set of repositories and what each must show.
+/// A set of repositories and their expected content.
 pub struct FixtureSet {
     pub name: &'static str,
     repositories: PathBuf,
     expected: PathBuf,
 }
 
-/// One repository and what it must show.
+/// One repository and its expected content.
 pub struct Fixture {
     pub name: String,
     pub repository: PathBuf,
@@ -238,14 +259,14 @@ pub struct Fixture {
 }
 
 impl FixtureSet {
-    /// The project's own fixtures.
+    /// Returns the project's own fixtures.
     pub fn own() -> FixtureSet {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
         FixtureSet { name: "own", repositories: root.join("repos"), expected: root.join("expected") }
     }
 
-    /// The fixtures beside the project, which every checkout and CI have. Without them nothing is skipped in silence: CI
-    /// fails, and elsewhere it is said.
+    /// Returns the fixtures beside the project, which every checkout and CI have. Without them CI fails, and elsewhere
+    /// a message says that the test was skipped.
     pub fn shared() -> Option<FixtureSet> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures");
         if !root.is_dir() {
@@ -257,17 +278,17 @@ impl FixtureSet {
         Some(FixtureSet { name: "shared", repositories: root.clone(), expected: root.join("expected") })
     }
 
-    /// All repositories of format versions 1 and 2.
+    /// Returns all repositories of format versions 1 and 2.
     pub fn all(&self) -> Vec<Fixture> {
-        self.those_that(|name| !name.starts_with("v0-") && place::takes(name))
+        self.matching(|name| !name.starts_with("v0-") && place::takes(name))
     }
 
-    /// All repositories of releases before 0.2.
+    /// Returns all repositories of releases before 0.2.
     pub fn alphas(&self) -> Vec<Fixture> {
-        self.those_that(|name| name.starts_with("v0-"))
+        self.matching(|name| name.starts_with("v0-"))
     }
 
-    fn those_that(&self, wanted: impl Fn(&str) -> bool) -> Vec<Fixture> {
+    fn matching(&self, wanted: impl Fn(&str) -> bool) -> Vec<Fixture> {
         let mut names: Vec<String> = std::fs::read_dir(&self.expected)
             .unwrap()
             .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
@@ -278,7 +299,7 @@ impl FixtureSet {
         names.into_iter().map(|name| self.get(&name)).collect()
     }
 
-    /// The file that says what a repository must show.
+    /// Returns the file with the expected content of a repository.
     pub fn expected_path(&self, name: &str) -> PathBuf {
         self.expected.join(format!("{name}.json"))
     }
@@ -293,7 +314,7 @@ impl FixtureSet {
     }
 }
 
-/// All files below a directory, by their paths relative to it.
+/// Reads all files below a directory, by their paths relative to it.
 pub fn read_files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     collect_files(directory, "", &mut files);
@@ -326,7 +347,7 @@ pub fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// Whether tests that need root run: they do in CI.
+/// Returns true if tests that need root run: they do in CI.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

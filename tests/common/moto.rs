@@ -1,4 +1,4 @@
-//! A server of Amazon's protocol for one test, and the program over it.
+//! A server of Amazon's protocol for one test, and the program connected to it.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -44,7 +44,7 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// moto with an empty bucket. Without it nothing is skipped in silence.
+/// Starts moto with an empty bucket. Without moto a message says that the test was skipped.
 pub fn s3() -> Option<Server> {
     let moto = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/moto_server");
     if !needed(moto.exists(), &format!("{}: scripts/setup --python makes it", moto.display())) {
@@ -58,7 +58,7 @@ pub fn s3() -> Option<Server> {
     Some(server)
 }
 
-/// A plain request, which the server must carry out. Returns the answer's body.
+/// Sends a plain request, which the server must carry out. Returns the answer's body.
 pub fn request(port: u16, method: &str, target: &str, body: &[u8]) -> String {
     let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let (length, target) = (body.len(), target.replace('%', "%25").replace(' ', "%20"));
@@ -74,7 +74,7 @@ pub fn request(port: u16, method: &str, target: &str, body: &[u8]) -> String {
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
-/// The program, with credentials and nothing else of the tester's own.
+/// Returns the program with credentials and an otherwise empty environment.
 pub fn command(port: u16, words: &[&str]) -> Command {
     let mut command = Command::new(program());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_") || name.starts_with("ICECHUNKFS_")) {
@@ -104,7 +104,7 @@ pub fn mount(port: u16, repo: &str, words: &[&str]) -> Mount {
     mount
 }
 
-/// A repository with an array of 40 chunks of different sizes.
+/// Creates a repository with an array of 40 chunks of different sizes.
 pub fn made(port: u16, name: &str) -> String {
     let repo = repository(name);
     icechunkfs(port, &["init", &repo, "--zarr-group"]).success();

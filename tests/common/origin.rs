@@ -1,4 +1,4 @@
-//! A web server that serves a directory, redirects some of its paths, and remembers what it was asked.
+//! A web server that serves a directory, redirects some of its paths, and records its requests.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -16,7 +16,7 @@ pub struct Seen {
     pub headers: String,
 }
 
-/// Where requests for paths that contain `part` are sent. `{rest}` stands for what follows `part`.
+/// A redirect for paths that contain `part`. `{rest}` stands for the text after `part`.
 #[derive(Clone)]
 pub struct Redirect {
     pub part: &'static str,
@@ -56,7 +56,7 @@ impl Origin {
         origin
     }
 
-    /// A server of nothing: it only remembers who asked.
+    /// Starts a server without files that only records requests.
     pub fn listener() -> Origin {
         Origin::of(Path::new("/nonexistent"))
     }
@@ -69,7 +69,7 @@ impl Origin {
         format!("http://127.0.0.1:{}/{path}", self.port)
     }
 
-    /// What it was asked since the last call. A connection that said nothing in HTTP counts too.
+    /// Returns the requests since the last call. A connection without HTTP counts too.
     pub fn take(&self) -> Vec<Seen> {
         std::mem::take(&mut self.seen.lock().unwrap())
     }
@@ -91,7 +91,7 @@ fn answer(mut connection: TcpStream, seen: &Mutex<Vec<Seen>>, redirects: &[Redir
             Ok(1) => head.push(byte[0]),
             _ => break,
         }
-        // A client that begins to encrypt: it will say nothing that can be read.
+        // A client that begins TLS sends nothing that can be read.
         if head.len() == 3 && head[0] == 0x16 {
             break;
         }

@@ -1,4 +1,4 @@
-//! Where the tests' repositories lie: in directories, or in the store that `scripts/with-server` has started and named in the
+//! Places of the tests' repositories: directories, or the store that `scripts/with-server` has started and named in the
 //! environment. The same suites run over both.
 
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use icechunk::storage::{new_azure_blob_storage, new_gcs_storage};
 use icechunk::{Repository, new_local_filesystem_storage, new_s3_object_store_storage};
 use object_store::{ObjectStore, ObjectStoreExt};
 
-/// The URL of the store, if this run is over one.
+/// Returns the URL of the store, if this run uses one.
 fn store() -> Option<String> {
     std::env::var("ICECHUNKFS_TEST_STORE").ok()
 }
 
-/// Whether repositories are directories of this machine: some things are only true of those.
+/// Returns true if repositories are directories of this machine: some properties only hold for those.
 pub fn is_local() -> bool {
     store().is_none()
 }
 
-/// Whether the store can hold a fixture. One server makes file names of keys, which are longer than file names may be.
+/// Returns true if the store can hold a fixture. One server makes file names of keys, which may be too long for that.
 pub fn takes(fixture: &str) -> bool {
     let too_long = fixture.ends_with("v1-refnames") && std::env::var_os("ICECHUNKFS_TEST_SHORT_KEYS").is_some();
     if too_long {
@@ -28,7 +28,7 @@ pub fn takes(fixture: &str) -> bool {
     !too_long
 }
 
-/// A place for the repository of the test whose temporary directory this is.
+/// Returns a place for the repository of the test with this temporary directory.
 pub fn place(directory: &Path) -> PathBuf {
     match store() {
         Some(store) => format!("{store}/{}", directory.file_name().unwrap().to_str().unwrap().replace('.', "")).into(),
@@ -36,14 +36,14 @@ pub fn place(directory: &Path) -> PathBuf {
     }
 }
 
-/// Credentials for Google's emulator, with which nobody is asked for a token.
+/// Credentials for Google's emulator, with which no token is requested.
 const NOBODY: &str = r#"{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}"#;
 
 fn owned((name, value): (&str, &str)) -> (String, String) {
     (name.to_owned(), value.to_owned())
 }
 
-/// `repository`, a directory, where this run has its repositories: itself, or a copy in the store.
+/// Returns `repository`, a directory, or a copy of it in the store of this run.
 pub fn stored(repository: &Path) -> PathBuf {
     let Some(store) = store() else { return repository.to_owned() };
     let name = format!("fixture-{}-{}", std::process::id(), repository.file_name().unwrap().to_str().unwrap());
@@ -68,7 +68,7 @@ pub fn stored(repository: &Path) -> PathBuf {
     place.into()
 }
 
-/// The repository at `place` as the reference implementation opens it.
+/// Opens the repository at `place` with the reference implementation.
 pub async fn reference(place: &Path) -> Repository {
     let variable = |name: &str| std::env::var(name).unwrap();
     let storage = match place.to_str().unwrap().split_once("://") {

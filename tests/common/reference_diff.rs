@@ -9,7 +9,7 @@ use icechunk::repository::VersionInfo;
 use icechunkfs::format::ids::ObjectId;
 use serde_json::{Value, json};
 
-/// What the logs between two snapshots say, in the reference's words.
+/// Returns the content of the logs between two snapshots, as the reference gives it.
 pub async fn reference_logs(repository: &icechunk::Repository, from: ObjectId, to: ObjectId) -> Option<Value> {
     let version = |id: ObjectId| VersionInfo::SnapshotId(SnapshotId::from(id.0));
     let diff = repository.diff(&version(from), &version(to)).await.ok()?;

@@ -4,7 +4,7 @@
 
 use crate::common::lab::{Model, Node, Random, is_at_or_below};
 
-/// What happens to a model at random.
+/// Makes a random change to a model.
 pub fn scramble(model: &mut Model, random: &mut Random, allow_moves: bool) {
     let names = ["a", "a b", "a-b", "a.b", "ab", "c", "0", "é", "B"];
     let path = |random: &mut Random| {

@@ -1,10 +1,10 @@
-//! Shards made by hand: what is in them, and the documents of arrays that have them.
+//! Shards made by hand, and the documents of their arrays.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use serde_json::{Value, json};
 
-/// Where an index is, and how it is encoded.
+/// Place and encoding of an index.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
     pub at_start: bool,
@@ -15,7 +15,7 @@ pub struct Form {
 pub const USUAL: Form = Form { at_start: false, big_endian: false, checksum: true };
 
 impl Form {
-    /// A codec with inner chunks of `inner` and `codecs` for them.
+    /// Returns a codec with inner chunks of `inner` and `codecs` for them.
     pub fn codec(self, inner: Value, codecs: Value) -> Value {
         let endian = if self.big_endian { "big" } else { "little" };
         let mut index = vec![json!({"name": "bytes", "configuration": {"endian": endian}})];
@@ -27,7 +27,7 @@ impl Form {
             {"chunk_shape": inner, "codecs": codecs, "index_codecs": index, "index_location": place}})
     }
 
-    /// A shard with these inner chunks, which lie in it in the order `order` of their numbers.
+    /// Returns a shard with these inner chunks, stored in the order `order` of their numbers.
     pub fn shard(self, chunks: &[Option<Vec<u8>>], order: impl IntoIterator<Item = usize>) -> Vec<u8> {
         let index_length = 16 * chunks.len() + if self.checksum { 4 } else { 0 };
         let begin = if self.at_start { index_length } else { 0 };
@@ -55,7 +55,7 @@ impl Form {
     }
 }
 
-/// The document of an array of bytes in chunks of `chunks` that `codecs` encode.
+/// Returns the document of an array of bytes in chunks of `chunks` that `codecs` encode.
 pub fn array(shape: Value, chunks: Value, codecs: Value) -> Value {
     json!({
         "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint8", "fill_value": 0, "attributes": {},
@@ -65,14 +65,14 @@ pub fn array(shape: Value, chunks: Value, codecs: Value) -> Value {
     })
 }
 
-/// `chunk` as the codecs `bytes` and `crc32c` encode it.
+/// Returns `chunk` as the codecs `bytes` and `crc32c` encode it.
 pub fn with_checksum(mut chunk: Vec<u8>) -> Vec<u8> {
     let sum = crc32c::crc32c(&chunk);
     chunk.extend(sum.to_le_bytes());
     chunk
 }
 
-/// Every number below `count` once, in no order.
+/// Returns every number below `count` once, in random order.
 pub fn shuffled(count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     let mut seed = 11_u64;

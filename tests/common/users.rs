@@ -12,7 +12,7 @@ use std::process::Command;
 /// A user without rights who exists everywhere, with a group of the same number.
 pub const NOBODY: u32 = 65534;
 
-/// A directory below `/tmp` that everybody may enter and only root may write to.
+/// A directory below `/tmp` that every user may enter and only root may write to.
 pub struct Commons {
     directory: tempfile::TempDir,
 }
@@ -31,20 +31,21 @@ impl Commons {
         self.directory.path().join(name)
     }
 
-    /// A new directory with `mode` that belongs to `owner`.
+    /// Creates a directory with `mode` that belongs to `owner`.
     pub fn directory(&self, name: &str, owner: u32, mode: u32) -> PathBuf {
         let path = self.path(name);
         std::fs::create_dir_all(&path).unwrap();
-        give(&path, owner);
+        set_owner(&path, owner);
         set_mode(&path, mode);
         path
     }
 
-    /// The program under test where `nobody` can run it.
+    /// Copies the program under test to where `nobody` can run it.
     pub fn program(&self) -> PathBuf {
         let path = self.path("icechunkfs");
         if !path.exists() {
-            // By another process: a copy that this one has open for writing while another thread forks cannot be run.
+            // Another process copies: a copy that this one has open for writing while another thread forks cannot be
+            // run.
             crate::common::run(Command::new("cp").arg(crate::common::program()).arg(&path)).success();
         }
         path
@@ -52,7 +53,7 @@ impl Commons {
 }
 
 /// Makes `path` belong to `owner` and the group of the same number.
-pub fn give(path: &Path, owner: u32) {
+pub fn set_owner(path: &Path, owner: u32) {
     std::os::unix::fs::lchown(path, Some(owner), Some(owner)).unwrap();
 }
 
@@ -64,14 +65,14 @@ pub fn mode(path: &Path) -> u32 {
     path.symlink_metadata().unwrap().permissions().mode() & 0o7777
 }
 
-/// A command that `nobody` runs.
+/// Returns a command that `nobody` runs.
 pub fn as_nobody(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.uid(NOBODY).gid(NOBODY).current_dir("/").env("HOME", "/nonexistent").env_remove("XDG_STATE_HOME");
     command
 }
 
-/// What `work` returns when `nobody` does it, on a thread of its own.
+/// Returns the result of `work`, done by `nobody` on a new thread.
 pub fn by_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {
@@ -94,7 +95,7 @@ fn become_nobody() {
     assert!(done, "{}", std::io::Error::last_os_error());
 }
 
-/// Makes a FIFO, of which whoever opens it carelessly waits for the other end.
+/// Makes a FIFO. A careless open of it waits for the other end.
 pub fn fifo(path: &Path) {
     let mode = rustix::fs::Mode::from_raw_mode(0o666);
     rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();

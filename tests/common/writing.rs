@@ -1,4 +1,4 @@
-//! A writable mount of a repository of its own, and what the reference implementation says of that repository.
+//! A writable mount of a new repository, and the reference implementation's view of that repository.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -15,12 +15,12 @@ use icechunk::repository::VersionInfo;
 use icechunk::{Repository, Store};
 use tokio::sync::RwLock;
 
-use crate::common::{Mount, Output, icechunkfs, place, program, read_files, run};
+use crate::common::{Mount, Output, icechunkfs, place, program, read_files, run, wait_for_end};
 
-/// How long something that happens at once may take on a busy machine.
+/// Time limit on a busy machine for events that come at once.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A repository, a scratch directory and a mount; all of it goes when it is dropped.
+/// A repository, a scratch directory and a mount; all of it is removed when it is dropped.
 pub struct Writable {
     mount: Mount,
     scratch: PathBuf,
@@ -39,13 +39,13 @@ impl Writable {
         Writable::with(directory, repository, words)
     }
 
-    /// One more mount of a repository that exists, with a scratch directory of its own.
+    /// Adds a mount of an existing repository, with a new scratch directory.
     #[track_caller]
     pub fn of(repository: &Path, words: &[&str]) -> Writable {
         Writable::with(tempfile::tempdir().unwrap(), repository.to_owned(), words)
     }
 
-    /// As [`Writable::of`], with the scratch directory at `scratch`.
+    /// Mounts as [`Writable::of`], with the scratch directory at `scratch`.
     #[track_caller]
     pub fn placed(repository: &Path, scratch: &Path, words: &[&str]) -> Writable {
         Writable::at(tempfile::tempdir().unwrap(), repository.to_owned(), scratch.to_owned(), words)
@@ -65,12 +65,12 @@ impl Writable {
         writable
     }
 
-    /// Mounts with the same scratch directory, with a fault if the daemon is to have one.
+    /// Mounts again with the same scratch directory, with a fault if one is given.
     pub fn mount_again(&self, fault: Option<&str>) -> Output {
         self.mount_with(fault, &[])
     }
 
-    /// As [`Writable::mount_again`], with more words.
+    /// Mounts as [`Writable::mount_again`], with more arguments.
     pub fn mount_with(&self, fault: Option<&str>, more: &[&str]) -> Output {
         let mut command = Command::new(program());
         command.arg("mount").arg(&self.repository).arg(self.root()).arg("--scratch").arg(&self.scratch);
@@ -105,59 +105,50 @@ impl Writable {
         self.root().join(".icechunk").join(name)
     }
 
-    /// What a file of the control directory says.
-    pub fn says(&self, name: &str) -> String {
+    /// Reads a file of the control directory.
+    pub fn read_control(&self, name: &str) -> String {
         std::fs::read_to_string(self.control(name)).unwrap()
     }
 
     /// Commits as `echo message > .icechunk/commit` does.
     pub fn commit(&self, message: &str) -> std::io::Result<()> {
-        tell(&self.control("commit"), message)
+        echo(&self.control("commit"), message)
     }
 
     pub fn touch(&self, name: &str) -> std::io::Result<()> {
         touch(&self.control(name))
     }
 
-    /// Unmounts; the kernel tells the daemon of the last close a moment after the program has heard of it.
+    /// Unmounts; the kernel notifies the daemon of the last close a moment after the program's `close` has returned.
     #[track_caller]
     pub fn unmount(&self) {
         let begin = Instant::now();
         loop {
-            let said = icechunkfs(["unmount".as_ref(), self.root().as_os_str()]);
-            if said.status.success() {
+            let output = icechunkfs(["unmount".as_ref(), self.root().as_os_str()]);
+            if output.status.success() {
                 return;
             }
-            assert!(begin.elapsed() < SOON && said.stderr.contains("in use"), "{}", said.stderr);
+            assert!(begin.elapsed() < SOON && output.stderr.contains("in use"), "{}", output.stderr);
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Ends the daemon as the kernel would when memory is short. The dead mount stays.
+    /// Kills the daemon as the kernel would when memory is short. The dead mount stays.
     #[track_caller]
     pub fn kill(&self, daemon: i32) {
         run(Command::new("kill").arg("-9").arg(daemon.to_string())).success();
-        self.wait_for_end(daemon);
+        wait_for_end(daemon);
     }
 
+    /// Removes a dead mount.
     #[track_caller]
-    pub fn wait_for_end(&self, daemon: i32) {
-        let begin = Instant::now();
-        while Path::new(&format!("/proc/{daemon}")).exists() {
-            assert!(begin.elapsed() < SOON, "the daemon {daemon} does not end");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// Takes a dead mount away.
-    #[track_caller]
-    pub fn take_away(&self) {
+    pub fn remove_dead_mount(&self) {
         if self.mount.mounted_as().is_some() {
             run(Command::new("umount").arg("-l").arg(self.root())).success();
         }
     }
 
-    /// What a mount that was made at this moment shows.
+    /// Returns the files of a new mount.
     #[track_caller]
     pub fn fresh(&self) -> BTreeMap<String, Vec<u8>> {
         read_files(&Mount::new(&self.repository, &["-o", "ro"]).path())
@@ -168,13 +159,13 @@ pub fn create(repository: &Path) {
     icechunkfs(["init".as_ref(), repository.as_os_str()]).success();
 }
 
-/// As `echo message > path`: the error of the write is what the program gets.
-pub fn tell(path: &Path, message: &str) -> std::io::Result<()> {
+/// Writes as `echo message > path`: the program gets the error of the write.
+pub fn echo(path: &Path, message: &str) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     file.write_all(format!("{message}\n").as_bytes())
 }
 
-/// As `touch path`.
+/// Sets times as `touch path`.
 pub fn touch(path: &Path) -> std::io::Result<()> {
     let file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
     let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
@@ -182,7 +173,7 @@ pub fn touch(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A repository as the reference implementation has it.
+/// A repository, opened with the reference implementation.
 pub struct Reference {
     runtime: tokio::runtime::Runtime,
     repository: Repository,
@@ -195,7 +186,7 @@ impl Reference {
         Reference { runtime, repository }
     }
 
-    /// Ids and messages of branch `main`, newest first.
+    /// Returns ids and messages of branch `main`, newest first.
     pub fn history(&self) -> Vec<(String, String)> {
         self.runtime.block_on(async {
             let history = self.repository.ancestry(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
@@ -203,7 +194,7 @@ impl Reference {
         })
     }
 
-    /// All keys and bytes of branch `main`.
+    /// Returns all keys and bytes of branch `main`.
     pub fn keys(&self) -> BTreeMap<String, Vec<u8>> {
         self.runtime.block_on(async {
             let main = VersionInfo::BranchTipRef("main".into());
@@ -219,7 +210,7 @@ impl Reference {
         })
     }
 
-    /// The ids of the nodes of branch `main`, by path; the root's is empty.
+    /// Returns the ids of the nodes of branch `main`, by path; the root's is empty.
     pub fn node_ids(&self) -> BTreeMap<String, String> {
         self.runtime.block_on(async {
             let session = self.repository.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
@@ -229,7 +220,7 @@ impl Reference {
         })
     }
 
-    /// The branch `name`, made at the newest commit of `main`.
+    /// Creates branch `name` at the newest commit of `main`.
     pub fn create_branch(&self, name: &str) {
         self.runtime.block_on(async {
             let tip = self.repository.lookup_branch("main").await.unwrap();
@@ -237,7 +228,7 @@ impl Reference {
         });
     }
 
-    /// The tag `name`, made at the newest commit of `main`.
+    /// Creates tag `name` at the newest commit of `main`.
     pub fn create_tag(&self, name: &str) {
         self.runtime.block_on(async {
             let tip = self.repository.lookup_branch("main").await.unwrap();
@@ -263,13 +254,13 @@ impl Reference {
         });
     }
 
-    /// A commit that makes `from`, which the branch has, `to`.
+    /// Makes a commit that turns `from`, the content of the branch, into `to`.
     pub fn change(&self, from: &BTreeMap<String, Vec<u8>>, to: &BTreeMap<String, Vec<u8>>) {
         self.runtime.block_on(async {
             let session = Arc::new(RwLock::new(self.repository.writable_session("main").await.unwrap()));
             let store = Store::from_session(Arc::clone(&session)).await;
             let is_document = |key: &String| key.ends_with("zarr.json");
-            // Chunks go before their array does, and come after it.
+            // Chunks are removed before their array, and added after it.
             for key in from.keys().filter(|key| !to.contains_key(*key) && !is_document(key)) {
                 store.delete(key).await.unwrap();
             }
@@ -286,7 +277,7 @@ impl Reference {
         });
     }
 
-    /// A commit that moves a node, which version 2 has.
+    /// Makes a commit that moves a node, which version 2 supports.
     pub fn rename(&self, from: &str, to: &str) {
         let path = |path: &str| icechunk::format::Path::try_from(format!("/{path}").as_str()).unwrap();
         self.runtime.block_on(async {
@@ -296,7 +287,7 @@ impl Reference {
         });
     }
 
-    /// A commit by somebody else.
+    /// Makes a commit with the reference.
     pub fn commit(&self, keys: &[(&str, &[u8])], message: &str) {
         self.runtime.block_on(async {
             let session = Arc::new(RwLock::new(self.repository.writable_session("main").await.unwrap()));
@@ -323,7 +314,8 @@ pub fn array(shape: &[u64], chunks: &[u64]) -> String {
     .to_string()
 }
 
-/// An array of which `c/0` is committed, and `c/1`, `c/2` and a file that no commit takes wait; sizes of the chunks.
+/// Makes an array whose `c/0` is committed, and whose `c/1`, `c/2` and an untracked file are uncommitted; `sizes` are
+/// those of the chunks.
 pub fn with_waiting_work(mount: &Writable, [committed, large, small]: [usize; 3]) {
     let root = mount.root();
     put(&root.join("zarr.json"), GROUP).unwrap();
@@ -341,13 +333,13 @@ pub fn put(path: &Path, content: impl AsRef<[u8]>) -> std::io::Result<()> {
     std::fs::write(path, content)
 }
 
-/// A program that `scripts/setup --posix` builds.
+/// Returns a program that `scripts/setup --posix` builds.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/bin").join(name);
     needed(path.exists(), &format!("{}: scripts/setup --posix makes it", path.display())).then_some(path)
 }
 
-/// Says what does not run; in CI nothing may be left out.
+/// Prints that a test does not run; in CI every test has to run.
 pub fn needed(there: bool, what: &str) -> bool {
     assert!(there || std::env::var_os("CI").is_none(), "CI must have {what}");
     if !there {
@@ -356,7 +348,7 @@ pub fn needed(there: bool, what: &str) -> bool {
     there
 }
 
-/// A number that the environment may set, as `scripts/soak` does.
+/// Returns a number that the environment may set, as `scripts/soak` does.
 pub fn number(variable: &str, otherwise: usize) -> usize {
     std::env::var(variable).map_or(otherwise, |value| value.parse().expect(variable))
 }

@@ -1,8 +1,9 @@
-//! Damaged repositories, on disk, through every command of the program: with 1 GiB of address space and ten seconds each, none panics,
-//! aborts or hangs.
+//! Damaged repositories, on disk, through every command of the program: with 1 GiB of address space and ten seconds
+//! each, none panics, aborts or hangs.
 //!
-//! `ICECHUNKFS_MUTANTS` says how many (default 40); `scripts/soak` asks for 20,000. `ICECHUNKFS_SEED` repeats a run, and with
-//! `ICECHUNKFS_MUTANT` just the one that a failure names. `ICECHUNKFS_PROGRAM` is another build of the program.
+//! `ICECHUNKFS_MUTANTS` sets their number (default 40); `scripts/soak` uses 20,000. `ICECHUNKFS_SEED` repeats a run,
+//! and with `ICECHUNKFS_MUTANT` only the one that a failure names. `ICECHUNKFS_PROGRAM` is another build of the
+//! program.
 use std::collections::BTreeMap;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -16,17 +17,17 @@ use crate::common::{self, Fixture, FixtureSet, Mount, Output, place, program, re
 
 /// Address space of each process, in bytes.
 const ADDRESS_SPACE: u64 = 1 << 30;
-/// How long each command may take.
+/// Time limit of each command.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// After so many failures there is no more to learn.
+/// After this many failures the test stops.
 const ENOUGH: usize = 20;
 /// Commands at a time.
 const AT_ONCE: usize = 2;
-/// What a program would do in a mount: look at 300 files, and read a little of each.
+/// Script for a mount: list 300 files, and read a little of each.
 const LOOK: &str = "cd \"$0\" && find . -type f 2>/dev/null | head -n 300 | tr '\\n' '\\0' | xargs -0 -r head -q -c 4096 >/dev/null 2>&1; \
                     cat .icechunk/status .icechunk/log .icechunk/info.json >/dev/null 2>&1; true";
 
-/// A sound repository, and what to ask it.
+/// An undamaged repository, and the arguments for its commands.
 struct Sound {
     name: String,
     files: BTreeMap<String, Vec<u8>>,
@@ -54,7 +55,7 @@ impl Sound {
         Sound { name: fixture.name.clone(), files: read_files(&place), place, branch, keys }
     }
 
-    /// A copy of it that shares the files' bytes.
+    /// Returns a copy of it that shares the files' bytes.
     fn linked(&self, to: &Path) {
         for key in self.files.keys() {
             let target = to.join(key);
@@ -64,7 +65,7 @@ impl Sound {
     }
 }
 
-/// Runs a command with bounded address space. Returns whether it succeeded, or in words that it fell over.
+/// Runs a command with bounded address space. Returns whether it succeeded, or a description of its crash.
 fn run(mut command: Command) -> Result<bool, String> {
     let limit = libc::rlimit { rlim_cur: ADDRESS_SPACE, rlim_max: ADDRESS_SPACE };
     // SAFETY: the closure makes one system call, on memory that it owns.
@@ -77,7 +78,7 @@ fn run(mut command: Command) -> Result<bool, String> {
     let Some(Output { status, stderr, .. }) = common::run_within(&mut command, DEADLINE) else {
         return Err(format!("{command:?}: not done after {DEADLINE:?}"));
     };
-    // The test itself asks wrongly.
+    // The test itself passes wrong arguments.
     assert!(!stderr.contains("Usage:"), "{command:?}: {stderr}");
     let is_known = status.code().is_some_and(|code| (0..10).contains(&code));
     if !is_known || stderr.contains("panicked") {
@@ -93,7 +94,7 @@ fn icechunkfs(words: &[&str]) -> Result<bool, String> {
     run(command)
 }
 
-/// Takes the repository with a number through all commands. Returns those that were refused.
+/// Takes the repository with a number through all commands. Returns the commands that were refused.
 fn through_everything(number: u64, sound: &Sound, repo: &Path, beside: &Path) -> Result<Vec<String>, String> {
     let repo = repo.to_str().unwrap();
     let beside = |name: &str| beside.join(name).display().to_string();
@@ -156,7 +157,7 @@ fn through_everything(number: u64, sound: &Sound, repo: &Path, beside: &Path) ->
     Ok(refused)
 }
 
-/// Runs a command, and notes it if it is refused.
+/// Runs a command, and records a refusal.
 fn run_noted(words: &[&str], refused: &mut Vec<String>) -> Result<bool, String> {
     let done = icechunkfs(words)?;
     if !done {
@@ -165,7 +166,7 @@ fn run_noted(words: &[&str], refused: &mut Vec<String>) -> Result<bool, String> 
     Ok(done)
 }
 
-/// Mounts it, if it can be mounted, and uses the mount as programs and people would.
+/// Mounts it, if it can be mounted, and uses the mount as programs and users would.
 fn mounted(repo: &str, words: &[&str], refused: &mut Vec<String>) -> Result<(), String> {
     let mount = Mount::prepare();
     let place = mount.path().display().to_string();
@@ -185,7 +186,7 @@ fn mounted(repo: &str, words: &[&str], refused: &mut Vec<String>) -> Result<(), 
     run(command).map_err(with_log)?;
     let file = |name: &str| mount.path().join(name);
     if is_writable {
-        // It may be refused, or hold a file of the repository where a directory should be: whatever comes of it.
+        // A repository may be refused, or have a file in the place of a directory: any result is accepted.
         let _ = std::fs::create_dir(file("made-here"));
         let _ = std::fs::write(file("made-here/zarr.json"), r#"{"zarr_format":3,"node_type":"group","attributes":{}}"#);
         let _ = std::fs::write(file("notes"), "mine");
@@ -222,13 +223,13 @@ fn no_command_panics_hangs_or_takes_all_memory() {
     let range = number("ICECHUNKFS_MUTANT").map_or(0..count, |n| n..n + 1);
     watchdog();
     println!("{count} damaged repositories, seed {seed}");
-    // Nothing here needs to outlive the machine.
+    // Nothing here needs to survive a power cut.
     let memory = Path::new("/dev/shm");
     let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let sets = [Some(FixtureSet::own()), FixtureSet::shared()];
     let fixtures = sets.iter().flatten().flat_map(|set| set.all().into_iter().chain(set.alphas()));
     let sound: Vec<Sound> = fixtures.map(|fixture| Sound::new(&fixture, directory.path())).collect();
-    // The test must not ask what is refused anyway.
+    // The test must not use arguments that are refused anyway.
     for sound in sound.iter().filter(|sound| sound.name == "own-v2-basic" || sound.name == "own-v1-basic") {
         let place = tempfile::tempdir_in(directory.path()).unwrap();
         let repo = place.path().join("repo");
@@ -243,7 +244,7 @@ fn no_command_panics_hangs_or_takes_all_memory() {
     for sound in &sound {
         targets.extend(sound.files.keys().filter(|key| !is_chunk(key)).map(|key| (sound, key)));
     }
-    // Every file has its turn before any has a second one.
+    // Every file is damaged once before any is damaged twice.
     let mut random = Random(seed | 1);
     random.shuffle(&mut targets);
     let failures = Mutex::new(Vec::new());
@@ -263,7 +264,7 @@ fn no_command_panics_hangs_or_takes_all_memory() {
                     let repo = place.path().join("repo");
                     sound.linked(&repo);
                     let mut damaged = vec![key];
-                    // Now and then several files go wrong together.
+                    // Sometimes several files are damaged together.
                     let others: Vec<&String> = sound.files.keys().filter(|key| !is_chunk(key)).collect();
                     damaged.extend((0..random.below(12).saturating_sub(9)).map(|_| others[random.below(others.len())]));
                     for key in &damaged {
@@ -286,7 +287,7 @@ fn no_command_panics_hangs_or_takes_all_memory() {
     });
     let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "{} of {} failed: {}", failures.len(), done.into_inner(), failures.join("\n"));
-    // What was to be damaged was a copy.
+    // The damaged file was a copy.
     for sound in &sound {
         assert!(read_files(&sound.place) == sound.files, "{} was written to", sound.name);
     }

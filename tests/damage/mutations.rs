@@ -1,6 +1,7 @@
-//! Damaged copies of every fixture file: whatever is in them, nothing panics, hangs or takes memory without bound.
+//! Damaged copies of every fixture file: whatever they contain, nothing panics, hangs or uses memory without bound.
 //!
-//! `ICECHUNKFS_MUTATIONS` says how many (default 500); `scripts/soak` asks for many more. `ICECHUNKFS_SEED` repeats a run.
+//! `ICECHUNKFS_MUTATIONS` sets their number (default 500); `scripts/soak` uses many more. `ICECHUNKFS_SEED` repeats a
+//! run.
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -34,15 +35,15 @@ use icechunkfs::zarr::shard::{Index, ShardLayout};
 
 /// Memory bound of each tree.
 const MEMORY: u64 = 64 << 20;
-/// What the whole walk over one mutant may allocate at once beyond that.
+/// Bytes beyond that which the whole walk over one mutant may allocate at once.
 const SLACK: usize = 64 << 20;
-/// How long one mutant may take.
+/// Time limit of one mutant.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 #[global_allocator]
 static ALLOCATOR: Counted = Counted(usize::MAX);
 
-/// The limits of every walk: the process may take [`MEMORY`].
+/// Runs a walk within its limits: the process may use [`MEMORY`].
 fn bounded() -> open::MemoryLimits {
     icechunkfs::memory::set_bound(MEMORY);
     open::MemoryLimits::default()
@@ -97,7 +98,7 @@ impl Storage for Files {
     }
 }
 
-/// Looks at a configuration, and changes it. What is written anew is what was to be written.
+/// Reads a configuration, and changes it. The rewritten one must have the intended content.
 fn change_config(config: &RepoConfig, yaml: Option<&[u8]>) {
     let members = config.members();
     let _ = (problems::of(members), config_edit::all(members));
@@ -114,8 +115,8 @@ fn change_config(config: &RepoConfig, yaml: Option<&[u8]>) {
     }
 }
 
-/// Uses a repository as a mount and the commands would, whatever comes of it.
-async fn use_it(files: &Files, refs: &[RefSpec]) {
+/// Uses a repository as a mount and the commands would; any result is accepted.
+async fn exercise(files: &Files, refs: &[RefSpec]) {
     let Ok(repository) = Repository::open(Arc::new(files.clone())).await else { return };
     let allowed = virtuals(&repository).await;
     let repository = repository.with_virtuals(allowed);
@@ -184,7 +185,7 @@ async fn virtuals(repository: &Repository) -> Arc<VirtualChunks> {
 
 async fn walk(tree: &Arc<Tree>) {
     let mut open = vec![ROOT];
-    // A hostile grid can have more entries than anybody would list.
+    // A hostile grid can have too many entries to list.
     let mut left = 5000;
     while let Some(inode) = open.pop() {
         let mut found = Vec::new();
@@ -214,7 +215,7 @@ async fn walk(tree: &Arc<Tree>) {
     }
 }
 
-/// Damaged documents and indexes of shards: what they say may be anything, and the bytes that are read are those that are there.
+/// Damaged documents and indexes of shards may contain anything; the bytes that are read are the stored ones.
 #[test]
 fn damaged_shards_do_no_harm() {
     const INNER: usize = 600;
@@ -239,7 +240,7 @@ fn damaged_shards_do_no_harm() {
     let chunks: Vec<Option<Vec<u8>>> = (0..COUNT).map(|n| Some(vec![n as u8; INNER])).collect();
     let bytes = form.shard(&chunks, shard::shuffled(COUNT));
 
-    // What is said of shards.
+    // Reports about shards.
     for n in 0..4 * count {
         let mut document = documents[n % 2].clone();
         change(&mut document, &mut random);
@@ -314,7 +315,7 @@ fn damaged_files_do_no_harm() {
     let number = |name: &str, default| std::env::var(name).ok().map_or(default, |text| text.parse().unwrap());
     let (count, seed) = (number("ICECHUNKFS_MUTATIONS", 500), number("ICECHUNKFS_SEED", 20_261_120));
     println!("{count} mutations, seed {seed}");
-    // A night's run has no end to watch for; each mutation has a deadline anyway.
+    // A night's run has no overall deadline; each mutation has one.
     if count <= 20_000 {
         common::watchdog();
     }
@@ -331,7 +332,7 @@ fn damaged_files_do_no_harm() {
         })
         .collect();
     let mut random = Random(seed | 1);
-    // Every file has its turn before any has a second one.
+    // Every file is damaged once before any is damaged twice.
     let mut targets: Vec<(usize, String)> = Vec::new();
     for (at, (_, files, _)) in fixtures.iter().enumerate() {
         targets.extend(files.0.keys().filter(|key| !is_chunk(key)).map(|key| (at, key.clone())));
@@ -349,9 +350,9 @@ fn damaged_files_do_no_harm() {
         let what = format!("mutation {n} of seed {seed}: {name}/{key}");
         let outcome = runtime.block_on(async {
             let refs = refs.clone();
-            // A thread of its own: a panic ends the task and not the test.
+            // A separate thread: a panic ends the task and not the test.
             let handle = tokio::runtime::Handle::current();
-            let task = tokio::task::spawn_blocking(move || handle.block_on(use_it(&mutant, &refs)));
+            let task = tokio::task::spawn_blocking(move || handle.block_on(exercise(&mutant, &refs)));
             tokio::time::timeout(DEADLINE, task).await
         });
         match outcome {

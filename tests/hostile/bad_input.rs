@@ -1,4 +1,4 @@
-//! Wrong words, wrong places and damaged repositories: each has its message or errno, and what is whole still works.
+//! Usage errors, wrong paths and damaged repositories: each has its message or errno, and undamaged parts still work.
 
 use std::path::{Path, PathBuf};
 
@@ -30,81 +30,81 @@ impl Copy {
 }
 
 #[track_caller]
-fn assert_says(message: &str, words: &[&str]) {
+fn assert_contains(message: &str, words: &[&str]) {
     for word in words {
         assert!(message.contains(word), "`{word}` is not in: {message}");
     }
     assert!(!message.contains("panicked"), "{message}");
 }
 
-/// What `refs` says of a place that is no repository.
+/// Returns the error of `refs` for a place that is no repository.
 fn refs_error(repo: &Path) -> String {
     icechunkfs(["refs".as_ref(), repo.as_os_str()]).failure()
 }
 
 #[test]
-fn places_that_are_no_repository() {
+fn a_path_without_a_repository_is_an_error() {
     let empty = tempfile::tempdir().unwrap();
-    assert_says(&refs_error(empty.path()), &["holds no Icechunk repository"]);
-    assert_says(&refs_error(&empty.path().join("missing")), &["missing", "no such directory"]);
+    assert_contains(&refs_error(empty.path()), &["holds no Icechunk repository"]);
+    assert_contains(&refs_error(&empty.path().join("missing")), &["missing", "no such directory"]);
     std::fs::write(empty.path().join("file"), "x").unwrap();
-    assert_says(&refs_error(&empty.path().join("file")), &["is not a directory"]);
-    assert_says(&icechunkfs(["refs", "ftp://host/x"]).failure(), &["ftp://host/x", "s3"]);
+    assert_contains(&refs_error(&empty.path().join("file")), &["is not a directory"]);
+    assert_contains(&icechunkfs(["refs", "ftp://host/x"]).failure(), &["ftp://host/x", "s3"]);
     std::fs::create_dir_all(empty.path().join("refs/branch.main")).unwrap();
     std::fs::write(empty.path().join("refs/branch.main/ZZZZZZZZ.json"), "{}").unwrap();
     let log = icechunkfs(["log".as_ref(), empty.path().as_os_str()]).failure();
-    assert_says(&log, &["refs/branch.main/ZZZZZZZZ.json", "before 0.2"]);
+    assert_contains(&log, &["refs/branch.main/ZZZZZZZZ.json", "before 0.2"]);
 }
 
 #[test]
-fn refs_that_do_not_exist() {
+fn an_unknown_ref_is_an_error_with_a_suggestion() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let log = |option: &str| icechunkfs(["log".as_ref(), fixture.repository.as_os_str(), option.as_ref()]).failure();
-    assert_says(&log("--branch=mian"), &["no branch `mian`", "did you mean `main`?"]);
-    assert_says(&log("--tag=main"), &["no tag `main`", "there is a branch of that name"]);
-    assert_says(&log("--branch=qqqqqqqq"), &["no branch `qqqqqqqq`", "there is `"]);
-    assert_says(&log("--snapshot=nonsense"), &["`nonsense` is not an id"]);
-    assert_says(&log("--snapshot=00000000000000000000"), &["no snapshot 00000000000000000000"]);
-    assert_says(&log("--as-of=1999-01-01"), &["no commit as old as 1999-01-01"]);
-    assert_says(&log("--as-of=soon"), &["`soon` is no time"]);
+    assert_contains(&log("--branch=mian"), &["no branch `mian`", "did you mean `main`?"]);
+    assert_contains(&log("--tag=main"), &["no tag `main`", "there is a branch of that name"]);
+    assert_contains(&log("--branch=qqqqqqqq"), &["no branch `qqqqqqqq`", "there is `"]);
+    assert_contains(&log("--snapshot=nonsense"), &["`nonsense` is not an id"]);
+    assert_contains(&log("--snapshot=00000000000000000000"), &["no snapshot 00000000000000000000"]);
+    assert_contains(&log("--as-of=1999-01-01"), &["no commit as old as 1999-01-01"]);
+    assert_contains(&log("--as-of=soon"), &["`soon` is no time"]);
     let old = FixtureSet::own().get("own-v1-basic");
     let log = |option: &str| icechunkfs(["log".as_ref(), old.repository.as_os_str(), option.as_ref()]).failure();
-    assert_says(&log("--branch=mian"), &["no branch `mian`", "did you mean `main`?"]);
-    assert_says(&log("--branch=a/b"), &["no branch `a/b`"]);
-    assert_says(&log("--snapshot=00000000000000000000"), &["snapshot 00000000000000000000 is missing"]);
+    assert_contains(&log("--branch=mian"), &["no branch `mian`", "did you mean `main`?"]);
+    assert_contains(&log("--branch=a/b"), &["no branch `a/b`"]);
+    assert_contains(&log("--snapshot=00000000000000000000"), &["snapshot 00000000000000000000 is missing"]);
 }
 
 #[test]
-fn a_damaged_ref_leaves_the_others() {
+fn a_damaged_ref_does_not_affect_other_refs() {
     let copy = Copy::of("own-v1-basic");
     std::fs::write(copy.path().join("refs/branch.dev/ref.json"), "{\"snapshot\": 7}").unwrap();
     let listed = icechunkfs(["refs".as_ref(), copy.path().as_os_str()]);
-    assert_says(&listed.stderr, &["refs/branch.dev/ref.json", "left out"]);
+    assert_contains(&listed.stderr, &["refs/branch.dev/ref.json", "left out"]);
     let listed = String::from_utf8(listed.success()).unwrap();
     assert!(listed.contains("main") && !listed.contains("dev"), "{listed}");
     let log = icechunkfs(["log".as_ref(), copy.path().as_os_str(), "--branch=dev".as_ref()]);
-    assert_says(&log.failure(), &["refs/branch.dev/ref.json"]);
+    assert_contains(&log.failure(), &["refs/branch.dev/ref.json"]);
 }
 
 #[test]
-fn mountpoints_that_cannot_be() {
+fn an_unusable_mountpoint_is_an_error() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::prepare();
     let at = |place: &Path, more: &[&str]| {
         let words = ["mount".as_ref(), fixture.repository.as_os_str(), place.as_os_str()];
         icechunkfs(words.into_iter().chain(more.iter().map(|word| word.as_ref())))
     };
-    assert_says(&at(&mount.path().join("missing"), &[]).failure(), &["does not exist", "mkdir"]);
+    assert_contains(&at(&mount.path().join("missing"), &[]).failure(), &["does not exist", "mkdir"]);
     std::fs::write(mount.path().join("file"), "x").unwrap();
-    assert_says(&at(&mount.path().join("file"), &[]).failure(), &["is not a directory"]);
-    assert_says(&at(&mount.path(), &[]).failure(), &["is not empty", "-o nonempty"]);
+    assert_contains(&at(&mount.path().join("file"), &[]).failure(), &["is not a directory"]);
+    assert_contains(&at(&mount.path(), &[]).failure(), &["is not empty", "-o nonempty"]);
     at(&mount.path(), &["-o", "nonempty,ro"]).success();
     assert!(mount.path().join("zarr.json").exists());
-    assert_says(&at(&mount.path(), &[]).failure(), &["is busy", "fuse.icechunkfs"]);
+    assert_contains(&at(&mount.path(), &[]).failure(), &["is busy", "fuse.icechunkfs"]);
     mount.unmount();
     assert!(mount.path().join("file").exists());
-    assert_says(&icechunkfs(["unmount".as_ref(), mount.path().as_os_str()]).failure(), &["nothing is mounted"]);
-    assert_says(&icechunkfs(["unmount", "/proc"]).failure(), &["of type proc", "use umount"]);
+    assert_contains(&icechunkfs(["unmount".as_ref(), mount.path().as_os_str()]).failure(), &["nothing is mounted"]);
+    assert_contains(&icechunkfs(["unmount", "/proc"]).failure(), &["of type proc", "use umount"]);
     std::fs::remove_file(mount.path().join("file")).unwrap();
     for (words, message) in [
         (vec!["-o", "frobnicate"], "unknown mount option `frobnicate`"),
@@ -114,13 +114,13 @@ fn mountpoints_that_cannot_be() {
         (vec!["-o", "tag=a,branch=b"], "one of a branch, a tag and a snapshot"),
         (vec!["--log-file", "/no/such/place/log"], "/no/such/place/log"),
     ] {
-        assert_says(&at(&mount.path(), &words).failure(), &[message]);
+        assert_contains(&at(&mount.path(), &words).failure(), &[message]);
         assert!(mount.mounted_as().is_none());
     }
 }
 
 #[test]
-fn damaged_entry_points_are_told_apart() {
+fn each_damage_of_the_repo_file_has_its_message() {
     let damage = |change: fn(&mut Vec<u8>)| {
         let copy = Copy::of("own-v2-basic");
         let repo = copy.path().join("repo");
@@ -129,15 +129,15 @@ fn damaged_entry_points_are_told_apart() {
         std::fs::write(&repo, bytes).unwrap();
         refs_error(copy.path())
     };
-    assert_says(&damage(|b| b.truncate(20)), &["repo: truncated"]);
-    assert_says(&damage(|b| b.truncate(200)), &["repo:", "damaged"]);
-    assert_says(&damage(|b| b.clear()), &["repo:", "too few"]);
-    assert_says(&damage(|b| b[0] = b'X'), &["repo:", "wrong magic"]);
-    assert_says(&damage(|b| b[36] = 3), &["version 3"]);
-    assert_says(&damage(|b| b[37] = 1), &["a snapshot file where a repo info"]);
-    assert_says(&damage(|b| b[37] = 77), &["unknown file type 77"]);
-    assert_says(&damage(|b| b[38] = 9), &["unknown compression algorithm 9"]);
-    assert_says(&damage(|b| b[60] ^= 0xff), &["repo:"]);
+    assert_contains(&damage(|b| b.truncate(20)), &["repo: truncated"]);
+    assert_contains(&damage(|b| b.truncate(200)), &["repo:", "damaged"]);
+    assert_contains(&damage(|b| b.clear()), &["repo:", "too few"]);
+    assert_contains(&damage(|b| b[0] = b'X'), &["repo:", "wrong magic"]);
+    assert_contains(&damage(|b| b[36] = 3), &["version 3"]);
+    assert_contains(&damage(|b| b[37] = 1), &["a snapshot file where a repo info"]);
+    assert_contains(&damage(|b| b[37] = 77), &["unknown file type 77"]);
+    assert_contains(&damage(|b| b[38] = 9), &["unknown compression algorithm 9"]);
+    assert_contains(&damage(|b| b[60] ^= 0xff), &["repo:"]);
 }
 
 #[test]
@@ -147,17 +147,17 @@ fn a_missing_or_damaged_snapshot_is_named() {
     let file = copy.path().join("snapshots").join(&id);
     let mount = Mount::prepare();
     std::fs::write(&file, b"short").unwrap();
-    assert_says(&mount.command(copy.path(), &[]).failure(), &[&id, "too few"]);
+    assert_contains(&mount.command(copy.path(), &[]).failure(), &[&id, "too few"]);
     std::fs::remove_file(&file).unwrap();
-    assert_says(&mount.command(copy.path(), &[]).failure(), &[&id, "is missing"]);
-    // Another snapshot under its name.
+    assert_contains(&mount.command(copy.path(), &[]).failure(), &[&id, "is missing"]);
+    // Another snapshot has its name.
     let other = copy.files("snapshots").into_iter().find(|other| *other != file).unwrap();
     std::fs::copy(&other, &file).unwrap();
-    assert_says(&mount.command(copy.path(), &[]).failure(), &[&id, "the file says that it is snapshot"]);
+    assert_contains(&mount.command(copy.path(), &[]).failure(), &[&id, "the file says that it is snapshot"]);
     assert!(mount.mounted_as().is_none());
 }
 
-/// Counts what can be read below a directory and what gives EIO; any other error fails.
+/// Counts the files below a directory that can be read and those that give EIO; any other error fails.
 fn read_all(directory: &Path) -> (usize, usize) {
     let Ok(entries) = std::fs::read_dir(directory) else { return (0, 1) };
     let (mut good, mut bad) = (0, 0);
@@ -211,13 +211,13 @@ fn missing_and_short_objects_are_errors_and_never_zeros() {
         let damaged = Mount::new(copy.path(), &["--io", io]);
         let (good, bad) = read_all(&damaged.path());
         assert!((1..=3).contains(&bad) && good + bad == all, "{io}: {good} of {all}, {bad} bad");
-        assert_says(&damaged.log(), &["chunks/"]);
+        assert_contains(&damaged.log(), &["chunks/"]);
         assert!(damaged.log().contains("too short") || damaged.log().contains("missing"), "{}", damaged.log());
     }
 }
 
 #[test]
-fn a_damaged_manifest_spoils_its_arrays_only() {
+fn a_damaged_manifest_affects_only_its_arrays() {
     let copy = Copy::of("own-v2-basic");
     let manifests = copy.files("manifests");
     for (n, file) in manifests.iter().enumerate() {
@@ -230,7 +230,7 @@ fn a_damaged_manifest_spoils_its_arrays_only() {
     let mount = Mount::new(copy.path(), &[]);
     let (good, bad) = read_all(&mount.path());
     assert!(good > 20 && bad > 0, "{good} good, {bad} bad");
-    assert_says(&mount.log(), &["manifests/"]);
+    assert_contains(&mount.log(), &["manifests/"]);
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn links_out_of_the_repository_are_refused() {
         let mount = Mount::new(copy.path(), &["--io", io]);
         let name = chunk.file_name().unwrap().to_str().unwrap();
         let _ = count_denied(&mount.path());
-        assert_says(&mount.log(), &[name, "a symbolic link leads out of the repository"]);
+        assert_contains(&mount.log(), &[name, "a symbolic link leads out of the repository"]);
     }
 }
 
@@ -268,7 +268,7 @@ fn count_denied(directory: &Path) -> usize {
 }
 
 #[test]
-fn unreadable_repositories_are_told() {
+fn an_unreadable_repository_is_reported() {
     if !common::is_root() {
         eprintln!("NOT RUN: needs root to make files that somebody may not read");
         assert!(std::env::var_os("CI").is_none());
@@ -286,14 +286,14 @@ fn unreadable_repositories_are_told() {
     };
     mode(copy.path(), 0o755);
     mode(&copy.path().join("repo"), 0o600);
-    assert_says(&as_nobody(), &["repo", "Permission denied"]);
+    assert_contains(&as_nobody(), &["repo", "Permission denied"]);
     mode(copy.path(), 0o700);
-    assert_says(&as_nobody(), &["Permission denied"]);
+    assert_contains(&as_nobody(), &["Permission denied"]);
 }
 
-/// A snapshot that expands to far more than it has: the bound holds before anything is made of it.
+/// A snapshot that expands to far more than its size: the bound holds before it is decoded.
 #[test]
-fn a_snapshot_that_explodes_is_stopped_by_the_memory_bound() {
+fn an_expanding_snapshot_is_stopped_by_the_memory_bound() {
     let copy = Copy::of("own-v2-basic");
     let id = FixtureSet::own().get("own-v2-basic").expected["branches"]["main"].as_str().unwrap().to_owned();
     let file = copy.path().join("snapshots").join(&id);
@@ -304,5 +304,5 @@ fn a_snapshot_that_explodes_is_stopped_by_the_memory_bound() {
     std::fs::write(&file, bytes).unwrap();
     let mount = Mount::prepare();
     let refused = mount.command(copy.path(), &["--memory", "32M"]).failure();
-    assert_says(&refused, &[&id, "the memory bound leaves", "raise --memory"]);
+    assert_contains(&refused, &[&id, "the memory bound leaves", "raise --memory"]);
 }

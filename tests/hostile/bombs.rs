@@ -1,4 +1,5 @@
-//! Repositories of some kilobytes that stand for gigabytes: no command takes more than the memory it may, or more than seconds.
+//! Repositories of some kilobytes that expand to gigabytes: no command exceeds its memory bound, or takes more than
+//! seconds.
 //!
 //! Memory is the kernel's own measure of the process, not the program's.
 use std::io::Read;
@@ -9,15 +10,15 @@ use std::time::{Duration, Instant};
 use crate::common::writing::{GROUP, Writable, array, put};
 use crate::common::{Mount, program};
 
-/// Bytes that each command may take.
+/// Memory bound of each command, in bytes.
 const MEMORY: u64 = 64 << 20;
-/// What the kernel counts besides: the program's own pages, which are many without optimisation, and the test's own, which a
-/// process has until it becomes the command.
+/// Memory that the kernel counts besides: the program's own pages, which are many without optimization, and the test's
+/// own, which a process has until it becomes the command.
 const PROGRAM: u64 = 120 << 20;
-/// How long a command may take.
+/// Time limit of a command.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The header of a file of version 2 and of type `kind`, compressed.
+/// Returns the header of a file of version 2 and of type `kind`, compressed.
 fn header(kind: u8) -> Vec<u8> {
     let mut file = b"ICE\xF0\x9F\xA7\x8ACHUNK".to_vec();
     file.extend(b"ic-2.3.0                ");
@@ -25,7 +26,7 @@ fn header(kind: u8) -> Vec<u8> {
     file
 }
 
-/// A file of type `kind` that expands to `bytes` bytes, whether it says so or not.
+/// Returns a file of type `kind` that expands to `bytes` bytes, whether it announces that or not.
 fn bomb(kind: u8, bytes: u64, says_so: bool) -> Vec<u8> {
     let mut file = header(kind);
     let mut encoder = zstd::stream::write::Encoder::new(&mut file, 3).unwrap();
@@ -37,10 +38,10 @@ fn bomb(kind: u8, bytes: u64, says_so: bool) -> Vec<u8> {
     file
 }
 
-/// What a command did, and the most memory it had.
+/// Result of a command, and its peak memory.
 struct Ran {
     status: i32,
-    said: String,
+    output: String,
     peak: u64,
 }
 
@@ -55,8 +56,8 @@ fn run(words: &[&str]) -> Ran {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let mut output = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut output).unwrap();
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
     // SAFETY: the child is ours and has not been waited for; both places are written by the call alone.
     let waited = unsafe { libc::wait4(i32::try_from(child.id()).unwrap(), &mut status, 0, usage.as_mut_ptr()) };
@@ -64,10 +65,10 @@ fn run(words: &[&str]) -> Ran {
     // SAFETY: zeroes are a value of it, and the call has succeeded.
     let peak = u64::try_from(unsafe { usage.assume_init() }.ru_maxrss).unwrap() * 1024;
     assert!(begin.elapsed() < DEADLINE, "{words:?} took {:?}", begin.elapsed());
-    Ran { status: libc::WEXITSTATUS(status), said, peak }
+    Ran { status: libc::WEXITSTATUS(status), output, peak }
 }
 
-/// Runs every command that reads a repository: each ends, with no more memory than it may have.
+/// Runs every command that reads a repository: each ends within its memory bound.
 fn all_are_bounded(repo: &Path, what: &str, must_fail: &[&str]) {
     let repo = repo.display().to_string();
     let place = Mount::prepare();
@@ -89,16 +90,16 @@ fn all_are_bounded(repo: &Path, what: &str, must_fail: &[&str]) {
     ];
     for words in commands {
         let ran = run(words);
-        let Ran { status, said, peak } = &ran;
-        assert!(*peak < MEMORY + PROGRAM, "{what}: {words:?} took {} MiB: {said}", peak >> 20);
-        assert!(!said.contains("panicked") && (0..10).contains(status), "{what}: {words:?}: {status}: {said}");
+        let Ran { status, output, peak } = &ran;
+        assert!(*peak < MEMORY + PROGRAM, "{what}: {words:?} took {} MiB: {output}", peak >> 20);
+        assert!(!output.contains("panicked") && (0..10).contains(status), "{what}: {words:?}: {status}: {output}");
         if must_fail.contains(&words[0]) {
-            assert!(*status != 0 && said.contains("--memory"), "{what}: {words:?} says nothing of memory: {said}");
+            assert!(*status != 0 && output.contains("--memory"), "{what}: {words:?} says nothing of memory: {output}");
         }
     }
 }
 
-/// A repository with eight arrays, each with chunks in a manifest of its own.
+/// Creates a repository with eight arrays, each with chunks in a manifest of its own.
 fn made() -> Writable {
     let mount = Writable::new(&[]);
     put(&mount.root().join("zarr.json"), GROUP).unwrap();
@@ -111,7 +112,7 @@ fn made() -> Writable {
     mount
 }
 
-/// The files below `folder` of a local repository, the newest first.
+/// Returns the files below `folder` of a local repository, the newest first.
 fn files(repo: &Path, folder: &str) -> Vec<std::path::PathBuf> {
     let mut files: Vec<_> = std::fs::read_dir(repo.join(folder)).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort_by_key(|path| std::cmp::Reverse(path.metadata().unwrap().modified().unwrap()));
@@ -142,7 +143,7 @@ fn a_snapshot_that_expands_is_refused() {
 #[test]
 fn manifests_and_logs_that_expand_share_one_bound() {
     let made = made();
-    // Two of them are more than there is.
+    // Two of them exceed the bound.
     let (manifest, log) = (bomb(2, 40 << 20, true), bomb(4, 600 << 20, false));
     for file in files(made.repository(), "manifests") {
         std::fs::write(file, &manifest).unwrap();
@@ -154,7 +155,7 @@ fn manifests_and_logs_that_expand_share_one_bound() {
 }
 
 #[test]
-fn files_that_are_large_as_they_are_are_not_read() {
+fn files_larger_than_the_budget_are_not_read() {
     let made = made();
     for folder in ["manifests", "snapshots", "transactions"] {
         for file in files(made.repository(), folder) {
@@ -165,7 +166,7 @@ fn files_that_are_large_as_they_are_are_not_read() {
 }
 
 #[test]
-fn a_configuration_that_stands_for_billions_of_values_is_refused() {
+fn a_configuration_that_expands_to_billions_of_values_is_refused() {
     let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for n in 1..9 {
         let refs = vec![format!("*a{}", n - 1); 10].join(", ");
@@ -182,7 +183,7 @@ fn a_configuration_that_stands_for_billions_of_values_is_refused() {
         });
         std::fs::write(directory.path().join("config.yaml"), text).unwrap();
         all_are_bounded(directory.path(), what, &[]);
-        let said = run(&["config", &directory.path().display().to_string(), "get"]).said;
-        assert!(said.contains("config.yaml") && said.contains("YAML"), "{said}");
+        let output = run(&["config", &directory.path().display().to_string(), "get"]).output;
+        assert!(output.contains("config.yaml") && output.contains("YAML"), "{output}");
     }
 }

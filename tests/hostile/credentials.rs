@@ -1,4 +1,4 @@
-//! Where credentials, headers and passwords go, and where nobody may see them.
+//! Destinations of credentials, headers and passwords, and places where they must not appear.
 
 mod hosts;
 mod redirects;
@@ -7,10 +7,10 @@ use std::process::Command;
 
 use crate::common::program;
 
-/// What nobody may see, and no server but the one that it is for.
+/// A secret that must appear nowhere, except at the server that it is for.
 const SECRET: &str = "nobody-may-see-this";
 
-/// The program, with nothing of the tester's own in its environment.
+/// Returns the program with an empty environment.
 fn plain(words: &[&str]) -> Command {
     let mut command = Command::new(program());
     let own = |name: &str| {

@@ -1,4 +1,4 @@
-//! Stores that lie: every command that talks to one ends in time and within its memory, whatever it answers.
+//! Hostile stores: every command that uses one ends in time and within its memory, whatever the store answers.
 
 mod commands;
 mod measure;

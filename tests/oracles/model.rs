@@ -1,12 +1,13 @@
-//! Random operations on a mount and on a plain directory: whatever programs see must be the same, and what is committed
-//! must be exactly what a plain directory would have at that moment.
+//! Random operations on a mount and on a plain directory: programs must see the same in both, and a commit must have
+//! exactly the content of the plain directory at that moment.
 //!
-//! A failure prints a listing of operations, as short as it could be made, and leaves it in `target/tmp`. To run it again:
+//! A failure prints a listing of operations, shortened as far as possible, and leaves it in `target/tmp`. To run it
+//! again:
 //!
 //!     ICECHUNKFS_MODEL_REPLAY=listing.txt cargo test --test oracles model::replay -- --nocapture
 //!
-//! Kept in `tests/oracles/model/regressions`, it is replayed by every run. `ICECHUNKFS_MODEL_OPERATIONS` asks for more operations
-//! than CI does, `ICECHUNKFS_SEED` for others.
+//! Kept in `tests/oracles/model/regressions`, it is replayed by every run. `ICECHUNKFS_MODEL_OPERATIONS` sets the
+//! number of operations, `ICECHUNKFS_SEED` the seed.
 
 pub mod apply;
 pub mod generate;
@@ -42,7 +43,7 @@ fn number(variable: &str, otherwise: usize) -> usize {
     std::env::var(variable).map_or(otherwise, |value| value.parse().expect(variable))
 }
 
-/// A panic is a failure like others: it has operations that lead to it.
+/// Turns a panic into a failure, with the operations that lead to it.
 fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -51,12 +52,13 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     })
 }
 
-/// Where a run's listing is written as it goes: it is there even when the kernel ends this program (SIGBUS of a mapping).
+/// Returns the path of a run's listing, which is written during the run: it is there even when the kernel ends this
+/// program (SIGBUS of a mapping).
 fn listing_path(seed: u64) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("model-{seed}.txt"))
 }
 
-/// One run of drawn operations. A failure comes with what led to it.
+/// Runs random operations. A failure comes with the operations that led to it.
 fn random_run<S: Subject>(seed: u64, count: usize, subject: S) -> Result<Statistics, (Vec<Op>, Failure)> {
     let mut generator = Generator::new(seed);
     let mut done: Vec<Op> = Vec::new();
@@ -71,7 +73,7 @@ fn random_run<S: Subject>(seed: u64, count: usize, subject: S) -> Result<Statist
             }
             let mut drawn = generator.draw(sight.as_ref().unwrap(), &world.open_slots());
             if matches!(drawn.last(), Some(Op::Commit { .. })) {
-                // Repairs want the tree as it is.
+                // Repairs need the present tree.
                 let (tree, view) = world.look();
                 drawn = generator.draw_commit(&Sight::new(&tree, &view));
             }
@@ -87,7 +89,7 @@ fn random_run<S: Subject>(seed: u64, count: usize, subject: S) -> Result<Statist
     outcome.map_err(|failure| (done, failure))
 }
 
-/// Replays a listing: where it failed, and how.
+/// Replays a listing; returns the place and kind of a failure.
 fn replay<S: Subject>(listing: &[Op], subject: S) -> Option<(usize, Failure)> {
     let mut at = 0;
     let outcome = guarded(|| {
@@ -102,7 +104,7 @@ fn replay<S: Subject>(listing: &[Op], subject: S) -> Option<(usize, Failure)> {
     outcome.err().map(|failure| (at, failure))
 }
 
-/// Shrinks a failure and tells it.
+/// Shrinks a failure and prints it.
 fn report<S: Subject>(seed: u64, found: (Vec<Op>, Failure), subject: impl Fn() -> S) -> (Vec<Op>, String) {
     let (done, failure) = found;
     eprintln!("seed {seed}: {} after {} operations:\n{}\nshrinking...", failure.kind, done.len(), failure.text);
@@ -119,7 +121,7 @@ fn report<S: Subject>(seed: u64, found: (Vec<Op>, Failure), subject: impl Fn() -
     (listing, text)
 }
 
-/// All operations, in runs, on as many threads as help.
+/// Runs all operations, in runs, on as many threads as help.
 fn many_runs<S: Subject>(first_seed: u64, count: usize, subject: impl Fn() -> S + Sync) {
     let begin = Instant::now();
     let next = std::sync::atomic::AtomicUsize::new(0);
@@ -151,22 +153,22 @@ fn many_runs<S: Subject>(first_seed: u64, count: usize, subject: impl Fn() -> S 
     }
     let totals = totals.into_inner().unwrap();
     println!("{totals:?} in {:?}", begin.elapsed());
-    // That the operations do find something to work on.
+    // The operations must have had targets.
     assert!(totals.succeeded * 2 > totals.operations && totals.commits * 250 > totals.operations, "{totals:?}");
     let idle: Vec<_> = totals.kinds.iter().filter(|(_, (_, done))| *done * 2000 < totals.operations).collect();
-    // Few operations may miss a rare kind by chance.
+    // A short run may miss a rare kind by chance.
     assert!(idle.is_empty() || count < IN_CI, "operations that hardly ever found something to do: {idle:?}");
 }
 
 #[test]
-fn a_mount_is_a_plain_directory_that_commits() {
+fn a_mount_behaves_like_a_plain_directory_with_commits() {
     common::watchdog();
     let seed = number("ICECHUNKFS_SEED", 1) as u64;
     many_runs(seed, number("ICECHUNKFS_MODEL_OPERATIONS", IN_CI), Mounted::new);
 }
 
 #[test]
-fn what_once_failed_stays_right() {
+fn kept_regressions_pass() {
     common::watchdog();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles/model/regressions");
     let mut names: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -180,9 +182,9 @@ fn what_once_failed_stays_right() {
     }
 }
 
-/// For people: see the top.
+/// Replays a listing by hand: see the top.
 #[test]
-fn replay_of_a_listing() {
+fn replay_one_listing() {
     let Some(path) = std::env::var_os("ICECHUNKFS_MODEL_REPLAY") else { return };
     common::watchdog();
     let listing = ops::parse(&std::fs::read_to_string(&path).unwrap());
@@ -192,15 +194,15 @@ fn replay_of_a_listing() {
     println!("{} operations, all right", listing.len());
 }
 
-/// The harness itself: two plain directories agree.
+/// Two plain directories agree.
 #[test]
-fn two_plain_directories_agree() {
+fn the_harness_accepts_two_plain_directories() {
     many_runs(900_001, number("ICECHUNKFS_MODEL_PLAIN_OPERATIONS", 6000), || Plain::new(Defect::None));
 }
 
-/// The harness itself: defects are found, and told in a few operations.
+/// The harness finds defects, and reports each in a few operations.
 #[test]
-fn defects_are_found_and_shrunk() {
+fn the_harness_finds_and_shrinks_defects() {
     for (defect, kind, most) in [(Defect::ShortWrite, "tree", 4), (Defect::CommitForgets, "keys", 4)] {
         let found =
             (0..20).find_map(|n| random_run(910_000 + n, RUN, Plain::new(defect)).err().map(|found| (n, found)));
@@ -211,7 +213,7 @@ fn defects_are_found_and_shrunk() {
         let (_, failure) = replay(&listing, Plain::new(defect)).expect("the listing fails again");
         assert!(failure.kind == kind || defect == Defect::ShortWrite, "{text}");
         assert!(replay(&listing, Plain::new(Defect::None)).is_none(), "without the defect it is right");
-        // As a file it is the same.
+        // A listing read from a file gives the same.
         assert_eq!(ops::parse(&ops::listing(&listing)), listing);
     }
 }

@@ -1,4 +1,4 @@
-"""What stands before a server of object storage: requests come here, and go on as each front says."""
+"""A proxy in front of an object storage server: each front decides how requests are forwarded."""
 import threading
 from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +17,7 @@ class Turns:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection. A front says in `reply` what is answered."""
+    """One connection. A front defines the answer in `reply`."""
 
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # the answer leaves in one piece
@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def log_message(self, *_: object) -> None:
-        """Only what goes wrong is said, by the server."""
+        """Only failures are printed, by the server."""
 
 
 class Front(ThreadingHTTPServer):

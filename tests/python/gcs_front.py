@@ -1,4 +1,4 @@
-"""Google's storage for the tests: the XML interface that the `object_store` crate speaks, before gcp-storage-emulator, which
+"""Google's storage for the tests: the XML interface that the `object_store` crate uses, in front of gcp-storage-emulator, which
 speaks JSON.
 
     python gcs_front.py PORT BUCKET
@@ -30,7 +30,7 @@ GENERATION_MATCH = "x-goog-if-generation-match"
 
 
 class Refused(Exception):
-    """An answer that is no success."""
+    """An unsuccessful answer."""
 
     def __init__(self, status: int, code: str):
         super().__init__(code)
@@ -45,10 +45,10 @@ class Emulator:
             listener.bind(("127.0.0.1", 0))
             self.port = listener.getsockname()[1]
         self.server = create_server("127.0.0.1", self.port, in_memory=True, default_bucket=bucket)
-        # It writes a list of all objects after each request, in memory too, where nobody will read it.
+        # It writes a list of all objects after each request, in memory too, where it is never read.
         self.server._storage._write_config_to_file = lambda: None
         self.server.start()
-        # Or it keeps what is deleted for a week.
+        # Otherwise it keeps deleted objects for a week.
         policy = json.dumps({"softDeletePolicy": {"retentionDurationSeconds": "0"}}).encode()
         self.ask("PATCH", f"/storage/v1/b/{bucket}", policy, {"Content-Type": "application/json"})
 

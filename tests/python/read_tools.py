@@ -118,7 +118,7 @@ def virtual_nodes(notes):
 # ---------------------------------------------------------------- comparing
 
 def differences(values, expected):
-    """What is different, in words; nothing when all is equal."""
+    """Describes the differences; empty if all is equal."""
     if list(values.shape) != expected["shape"]:
         return [f"shape {list(values.shape)} instead of {expected['shape']}"]
     if not same_dtype(values.dtype, expected["dtype"]):

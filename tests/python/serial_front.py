@@ -35,7 +35,7 @@ class Serial(Handler):
         return self.passed_on(body)
 
     def passed_on(self, body: bytes):
-        # Each client's connection has a thread here, and each thread a connection to the server.
+        # Each client's connection has a thread here, and each thread has a connection to the server.
         if getattr(self.own, "connection", None) is None:
             self.own.connection = http.client.HTTPConnection("127.0.0.1", self.server_port)
         connection = self.own.connection
@@ -47,7 +47,7 @@ class Serial(Handler):
                     connection.putheader(name, value)
             connection.putheader("Content-Length", str(len(body)))
             connection.endheaders(body)
-            # It sends head and body apart, and waits for a receipt between them: 40 ms, if the kernel is not asked to hurry.
+            # It sends head and body apart, and waits for an acknowledgement between them: 40 ms without TCP_QUICKACK.
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
             answer = connection.getresponse()
             content = answer.read()

@@ -1,4 +1,4 @@
-"""Stores of the zarr-vectors package: written, extended and looked at.
+"""Stores of the zarr-vectors package: written, extended and checked.
 
     vectors.py write FOLDER KIND..    new stores: points, polylines, mesh, graph
     vectors.py pyramid STORE          coarser levels for it

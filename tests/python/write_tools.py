@@ -1,4 +1,4 @@
-"""Write into a mount with the tools people use, stage by stage, and read each stage back from three places.
+"""Write into a mount with common tools, stage by stage, and read each stage back from three places.
 
     python write_tools.py SCENARIO DIRECTORY
 
@@ -206,7 +206,7 @@ def tensorstore(root):
     def overwrite():
         array = opened(root / "a")
         array[10:40, 10:40] = 1
-        # Read, change, write: the chunk's inode and time must tell that it is a new one.
+        # Read, change, write: the chunk's inode and time must show that it is a new one.
         for n in range(20):
             array[0, 0] = n
             array[0, 1] = array[0, 0].read().result() + 1

@@ -1,5 +1,5 @@
-//! Repositories of releases before 0.2: the real ones beside the project, the first layout by its specification, and mixtures of
-//! both that are made here. All of it through real mounts and the real command line.
+//! Repositories of releases before 0.2: the real ones beside the project, the first layout by its specification, and
+//! mixtures of both that are made here. All of it through real mounts and the real command line.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::common::{self, Fixture, FixtureSet, Mount, icechunkfs, place, run};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// Files of a mount: size and hash, which is none of those that give `EACCES`.
+/// Files of a mount: size and hash; the hash is absent for those that give `EACCES`.
 type Shown = BTreeMap<String, (u64, Option<String>)>;
 
 fn all() -> Vec<Fixture> {
@@ -18,7 +18,7 @@ fn all() -> Vec<Fixture> {
 }
 
 #[test]
-fn refs_and_histories_are_those_of_the_release() {
+fn refs_and_histories_match_the_release() {
     for fixture in all() {
         check_refs(&fixture);
     }
@@ -65,9 +65,9 @@ fn every_key_of_every_snapshot_is_shown() {
     assert!(keys > 30);
 }
 
-/// Only the first snapshot may lack its file: one that nothing names, or that has a parent, is missing.
+/// Only the first snapshot may lack its file: one that no other snapshot lists, or that has a parent, is missing.
 #[test]
-fn snapshots_whose_files_are_lost_are_not_empty() {
+fn a_snapshot_without_its_file_is_missing_and_not_empty() {
     let Some(set) = FixtureSet::shared() else { return };
     let fixture = set.get("v0-alpha-a");
     let lost = tempfile::tempdir().unwrap();
@@ -76,8 +76,8 @@ fn snapshots_whose_files_are_lost_are_not_empty() {
     let (id, _) = snapshots.iter().find(|(_, snapshot)| !snapshot["parent_id"].is_null()).unwrap();
     std::fs::remove_file(lost.path().join("snapshots").join(id)).unwrap();
     for id in [id.as_str(), "00000000000000000000"] {
-        let said = Mount::prepare().command(lost.path(), &["--snapshot", id]).failure();
-        assert!(said.contains("missing") || said.contains("no snapshot"), "{id}: {said}");
+        let output = Mount::prepare().command(lost.path(), &["--snapshot", id]).failure();
+        assert!(output.contains("missing") || output.contains("no snapshot"), "{id}: {output}");
     }
 }
 
@@ -115,7 +115,7 @@ fn check_snapshot(fixture: &Fixture, id: &str) -> usize {
     shown.len()
 }
 
-/// A document without the members that say nothing.
+/// Removes members with default values from a document.
 fn meaning(document: &Value) -> Value {
     let mut document = document.clone();
     let members = document.as_object_mut().unwrap();
@@ -181,9 +181,9 @@ fn zarr_reads_the_values_that_the_release_read() {
         let mount = Mount::new(&fixture.repository, &["--snapshot", main]);
         let mut command = Command::new(&python);
         command.arg(&script).arg(mount.path()).arg(set).arg(main).arg("--virtual-unreadable");
-        let said = run(&mut command);
-        let text = String::from_utf8_lossy(&said.stdout).into_owned();
-        assert!(said.status.success(), "{}: {text}{}", fixture.name, said.stderr);
+        let output = run(&mut command);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{}: {text}{}", fixture.name, output.stderr);
         println!("{}: {}", fixture.name, text.lines().last().unwrap());
         compared += text.lines().last().unwrap().split(' ').find_map(|word| word.parse::<usize>().ok()).unwrap();
     }
@@ -191,13 +191,13 @@ fn zarr_reads_the_values_that_the_release_read() {
 }
 
 #[test]
-fn virtual_chunks_are_read_where_that_is_allowed() {
+fn virtual_chunks_are_read_where_allowed() {
     let Some(shared) = FixtureSet::shared() else { return };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures/virtual-src").canonicalize().unwrap();
     let file = std::fs::read(folder.join("raw.bin")).unwrap();
     let map = format!("s3://icechunkfs-virtual/data/={}/", folder.display());
     let words = ["--read-only", "--allow-virtual", "s3://icechunkfs-virtual/data/", "--virtual-map", &map];
-    // Locations of each spelling, and what a migration makes of them.
+    // Locations of each spelling, and their form after a migration.
     let directory = tempfile::tempdir().unwrap();
     let migrated = place::place(directory.path());
     let old = shared.get("v0-alpha-a5");
@@ -215,13 +215,13 @@ fn virtual_chunks_are_read_where_that_is_allowed() {
 }
 
 #[test]
-fn such_a_repository_is_mounted_read_only_and_says_why() {
+fn an_alpha_repository_is_mounted_read_only_with_a_reason() {
     for fixture in all() {
         let mount = Mount::prepare();
         let path = mount.path();
-        let said = icechunkfs(["mount".as_ref(), fixture.repository.as_os_str(), path.as_os_str()]);
-        let said = format!("{}{}", String::from_utf8_lossy(&said.stdout), said.stderr);
-        assert!(said.contains("mounted read-only") && said.contains("icechunkfs migrate"), "{said}");
+        let output = icechunkfs(["mount".as_ref(), fixture.repository.as_os_str(), path.as_os_str()]);
+        let output = format!("{}{}", String::from_utf8_lossy(&output.stdout), output.stderr);
+        assert!(output.contains("mounted read-only") && output.contains("icechunkfs migrate"), "{output}");
         assert!(mount.mounted_as().unwrap().contains(" ro,"), "{:?}", mount.mounted_as());
         assert!(std::fs::write(mount.path().join("zarr.json"), "{}").is_err());
         mount.unmount();
@@ -233,7 +233,7 @@ fn such_a_repository_is_mounted_read_only_and_says_why() {
 }
 
 #[test]
-fn a_time_picks_a_commit_and_unknown_names_are_told() {
+fn as_of_selects_a_commit_and_unknown_names_are_errors() {
     for fixture in all() {
         let main = &fixture.expected["refs"]["branch/main"]["history"];
         let parent = main[1].as_str().unwrap();
@@ -248,7 +248,7 @@ fn a_time_picks_a_commit_and_unknown_names_are_told() {
     }
 }
 
-/// A copy of the shared fixture `name` in which `change` was done to every file, by its key.
+/// Returns a copy of the shared fixture `name` in which `change` was applied to every file, by its key.
 fn changed(name: &str, change: impl Fn(&str, Vec<u8>) -> (String, Vec<u8>)) -> Option<(tempfile::TempDir, Fixture)> {
     let mut fixture = FixtureSet::shared().filter(|_| place::is_local())?.get(name);
     let copy = tempfile::tempdir().unwrap();
@@ -263,7 +263,7 @@ fn changed(name: &str, change: impl Fn(&str, Vec<u8>) -> (String, Vec<u8>)) -> O
 }
 
 #[test]
-fn mixtures_of_releases_are_read() {
+fn repositories_of_mixed_releases_are_read() {
     // Alpha 1 had a colon in the names of folders.
     let colon = |key: &str, bytes| (key.replacen("branch.", "branch:", 1).replacen("tag.", "tag:", 1), bytes);
     // Alpha 9 compressed manifests and nothing else.
@@ -271,7 +271,7 @@ fn mixtures_of_releases_are_read() {
         let is_manifest = key.starts_with("manifests/");
         (key.to_owned(), if is_manifest { zstd::encode_all(bytes.as_slice(), 3).unwrap() } else { bytes })
     };
-    // Today's readers know a header without compression, though nobody writes one.
+    // Today's readers accept a header without compression, though no release writes one.
     let plain = |key: &str, bytes: Vec<u8>| match bytes.starts_with(b"ICE") {
         true => (key.to_owned(), [&bytes[..38], &[0], &zstd::decode_all(&bytes[39..]).unwrap()].concat()),
         false => (key.to_owned(), bytes),
@@ -285,7 +285,7 @@ fn mixtures_of_releases_are_read() {
 }
 
 #[test]
-fn deleted_tags_and_odd_names_are_known() {
+fn deleted_tags_and_unusual_ref_names_are_recognized() {
     let Some((copy, _)) = changed("v0-0.1.0", |key, bytes| (key.to_owned(), bytes)) else { return };
     let refs = copy.path().join("refs");
     std::fs::write(refs.join("tag.third/ref.json.deleted"), "{}").unwrap();
@@ -307,7 +307,7 @@ fn deleted_tags_and_odd_names_are_known() {
 }
 
 #[test]
-fn a_follower_sees_a_new_file_of_its_branch() {
+fn follow_sees_a_new_ref_file_of_its_branch() {
     let Some((copy, fixture)) = changed("v0-alpha-a10", |key, bytes| (key.to_owned(), bytes)) else { return };
     let branch = copy.path().join("refs/branch.main");
     let history = &fixture.expected["refs"]["branch/main"]["history"];
@@ -318,17 +318,13 @@ fn a_follower_sees_a_new_file_of_its_branch() {
     let mount = Mount::new(copy.path(), &["--follow", "0.2"]);
     assert!(mount.log().contains(&format!("is snapshot {parent}")), "{}", mount.log());
     std::fs::write(branch.join(&newest), kept).unwrap();
-    let start = Instant::now();
-    while !mount.log().contains(tip) {
-        assert!(start.elapsed() < Duration::from_secs(20), "{}", mount.log());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    common::wait_until("the mount does not follow", || mount.log().contains(tip));
     let keys = fixture.expected["snapshots"][tip]["keys"].as_object().unwrap();
     assert!(keys.keys().all(|key| mount.path().join(key).exists()));
 }
 
 #[test]
-fn what_is_missing_or_damaged_is_named() {
+fn missing_or_damaged_objects_are_named() {
     if !place::is_local() {
         return;
     }
@@ -345,7 +341,7 @@ fn what_is_missing_or_damaged_is_named() {
     std::fs::rename(copy.path().join("kept"), &attributes).unwrap();
     ls().success();
     for snapshot in std::fs::read_dir(repo.join("s")).unwrap() {
-        // What claims a billion values, and what nests without end.
+        // Claims of a billion values, and endless nesting.
         let path = snapshot.unwrap().path();
         std::fs::write(&path, [0xdd, 0x3b, 0x9a, 0xca, 0x00, 0x01]).unwrap();
     }

@@ -1,5 +1,5 @@
-//! The cache on a disk: what is in it is not fetched again, what is not is, and nothing that happens to it is seen by a program
-//! that reads. Over a real server.
+//! The cache on a disk: cached chunks are not fetched again, others are, and no failure of the cache affects readers.
+//! Over a real server.
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use crate::common::moto::{BUCKET, command, commit, free_port, icechunkfs, made, 
 use crate::common::writing;
 use crate::common::{self, FixtureSet, Mount, is_root, read_files, run};
 
-/// A cache of the test's own.
+/// A cache for one test.
 struct CacheDir {
     path: PathBuf,
     _parent: Option<tempfile::TempDir>,
@@ -60,14 +60,14 @@ impl CacheDir {
 }
 
 fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
-    // Entries come and go.
+    // Entries may appear and vanish meanwhile.
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
         if path.is_dir() { walk(&path, found) } else { found.push(path) }
     }
 }
 
-/// Nothing is read but what is in the page cache of no mount: each mount has its own.
+/// Reads a file. Each mount has its own page cache, so that nothing is cached there yet.
 fn read(mount: &Mount) -> BTreeMap<String, Vec<u8>> {
     read_files(&mount.path())
 }
@@ -76,11 +76,7 @@ fn read(mount: &Mount) -> BTreeMap<String, Vec<u8>> {
 fn end(mount: Mount) {
     let daemon = mount.daemon();
     mount.unmount();
-    let begin = std::time::Instant::now();
-    while Path::new(&format!("/proc/{daemon}")).exists() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "the daemon does not end");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    common::wait_for_end(daemon);
 }
 
 /// Puts the files below `directory` into the bucket, as repository `name`.
@@ -89,7 +85,8 @@ fn upload(port: u16, directory: &Path, name: &str) -> String {
     walk(directory, &mut files);
     for file in files {
         let key = file.strip_prefix(directory).unwrap().display().to_string();
-        // A repository's keys on a disk have what cannot be in a file's name escaped; a URL has all of it once more.
+        // A key on a disk is escaped where it has characters that a file name cannot have; a URL escapes all of it once
+        // more.
         let key = key.replace('%', "%25").replace(' ', "%20");
         let bytes = std::fs::read(&file).unwrap();
         let mut server = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -108,7 +105,7 @@ fn upload(port: u16, directory: &Path, name: &str) -> String {
 }
 
 #[test]
-fn a_second_mount_asks_one_question() {
+fn a_second_mount_makes_one_request() {
     let Some(server) = s3() else { return };
     let (line, repo, cache) = (Line::to(server.port), made(server.port, "warm"), CacheDir::new());
     let first = cache.mount(line.port, &repo, &[]);
@@ -120,11 +117,11 @@ fn a_second_mount_asks_one_question() {
     assert_eq!(line.counts().0, 1, "whether the repository has changed");
     assert!(read(&second) == expected);
     assert_eq!(line.counts().0, 1);
-    // Two at a time share it.
+    // Two mounts at a time share it.
     let third = cache.mount(line.port, &repo, &[]);
     assert!(read(&third) == expected);
     assert_eq!(line.counts().0, 2);
-    // What others commit is not missed, and only that is fetched.
+    // Concurrent commits are detected, and only their objects are fetched.
     let writer = mount(server.port, &repo, &["--ephemeral"]);
     writing::put(&writer.path().join("a/c/3"), "new").unwrap();
     commit(&writer).unwrap();
@@ -134,8 +131,8 @@ fn a_second_mount_asks_one_question() {
     assert!(seen.iter().all(|(name, bytes)| name == "a/c/3" || *bytes == expected[name]));
     // The repository, the snapshot, its manifest, the chunk.
     assert!(line.counts().0 <= 2 + 4, "{:?}", line.counts());
-    assert!(read(&second) == expected, "it stays where it was");
-    // What this machine commits it need not fetch, but for the chunk.
+    assert!(read(&second) == expected, "the second mount must stay on its snapshot");
+    // This machine's own commits need not be fetched, except for the chunk.
     let words = cache.words();
     let own = mount(line.port, &repo, &["--ephemeral", &words[0], &words[1]]);
     writing::put(&own.path().join("a/c/7"), vec![7; 600_000]).unwrap();
@@ -148,7 +145,7 @@ fn a_second_mount_asks_one_question() {
 }
 
 #[test]
-fn offline_there_is_what_was_seen() {
+fn offline_mounts_show_what_was_cached() {
     let Some(server) = s3() else { return };
     let (repo, cache) = (made(server.port, "offline"), CacheDir::new());
     let v1 = FixtureSet::own().get("own-v1-basic").name.clone();
@@ -161,14 +158,14 @@ fn offline_there_is_what_was_seen() {
         let words = [&["mount", repo, &path], words].concat();
         icechunkfs(nobody, &words).failure()
     };
-    let said = refused(&repo, &["--offline"]);
-    assert!(said.contains("--cache"), "{said}");
+    let output = refused(&repo, &["--offline"]);
+    assert!(output.contains("--cache"), "{output}");
     let words = cache.words();
-    let said = refused(&repo, &["--offline", &words[0], &words[1]]);
-    assert!(said.contains("not in the cache") && said.contains("repo"), "{said}");
+    let output = refused(&repo, &["--offline", &words[0], &words[1]]);
+    assert!(output.contains("not in the cache") && output.contains("repo"), "{output}");
 
     for repo in [&repo, &old] {
-        // The same address in both cases: it is part of where a repository is.
+        // The address is the same in both cases: it is part of the repository's identity.
         let online = cache.mount(server.port, repo, &[]);
         let expected = read(&online);
         end(online);
@@ -184,7 +181,7 @@ fn offline_there_is_what_was_seen() {
         };
         assert_eq!(shown(&[]), shown(&["--offline"]));
     }
-    // What is not there is an error that says so, and not an absence.
+    // A missing chunk is an error with a message, and not an absence.
     for entry in cache.entries(true) {
         std::fs::remove_file(entry).unwrap();
     }
@@ -194,13 +191,13 @@ fn offline_there_is_what_was_seen() {
     let missing = std::fs::read(&chunk).unwrap_err();
     assert_eq!(missing.raw_os_error(), Some(libc::ENETDOWN));
     assert!(offline.log().contains("not in the cache"), "{}", offline.log());
-    // And the server was never asked.
+    // The server got no request.
     drop(server);
     assert!(std::fs::read(offline.path().join("a/zarr.json")).is_ok());
 }
 
 #[test]
-fn what_is_prefetched_is_there() {
+fn prefetched_chunks_are_cached() {
     let Some(server) = s3() else { return };
     let (line, repo, cache) = (Line::to(server.port), made(server.port, "prefetch"), CacheDir::new());
     let first = cache.mount(line.port, &repo, &["--ahead", "0"]);
@@ -210,10 +207,10 @@ fn what_is_prefetched_is_there() {
         String::from_utf8(common::run(&mut command).success()).unwrap()
     };
     line.decide(|_, _| Fault::Pass);
-    let said = prefetch(&["a", "--slice", "3:12"]);
-    assert!(said.starts_with("9 files"), "{said}");
+    let output = prefetch(&["a", "--slice", "3:12"]);
+    assert!(output.starts_with("9 files"), "{output}");
     let wanted: u64 = (3..12).map(|n: usize| [100, 5_000, 300_000, 1_000_000][n % 4]).sum();
-    assert!(said.contains(&format!("{wanted} bytes")), "{said}");
+    assert!(output.contains(&format!("{wanted} bytes")), "{output}");
     let counted = line.counts().0;
     assert_eq!(counted, 8, "the manifest, which has two of the chunks in it, and the other seven");
     prefetch(&["a", "--slice", "3:12"]);
@@ -224,8 +221,8 @@ fn what_is_prefetched_is_there() {
     assert!(words("1,1").contains("2 slices for an array of 1 dimensions"));
     let group = common::run(&mut command(line.port, &["prefetch", &place, "--slice", "1"])).failure();
     assert!(group.contains("goes with an array"), "{group}");
-    let said = prefetch(&[]);
-    assert!(said.starts_with("42 files"), "{said}");
+    let output = prefetch(&[]);
+    assert!(output.starts_with("42 files"), "{output}");
     let expected = read(&first);
     end(first);
     let offline = cache.mount(line.port, &repo, &["--offline"]);
@@ -258,7 +255,7 @@ fn damaged_entries_are_fetched_again() {
     }
     let fetched = line.counts().0;
     assert!((10..=entries.len()).contains(&fetched), "{fetched} of {}", entries.len());
-    // While it is mounted, too: nothing is believed for having been right.
+    // Also while it is mounted: an entry is checked again after a change.
     let third = cache.mount(line.port, &repo, &[]);
     assert!(std::fs::read(third.path().join("a/c/3")).unwrap() == expected["a/c/3"]);
     for entry in cache.entries(true) {
@@ -267,9 +264,9 @@ fn damaged_entries_are_fetched_again() {
     assert!(read(&third) == expected);
 }
 
-/// A chunk that gets into the cache while it is open: the kernel wants all its opens to be of one kind.
+/// A chunk gets into the cache while it is open: the kernel requires that all its opens are of one kind.
 #[test]
-fn chunks_are_handed_to_the_kernel_from_the_cache() {
+fn cached_chunks_are_passed_through_to_the_kernel() {
     let Some(server) = s3() else { return };
     if !writing::needed(is_root(), "passthrough needs root") {
         return;
@@ -285,17 +282,13 @@ fn chunks_are_handed_to_the_kernel_from_the_cache() {
         assert!(std::fs::read(&path).unwrap() == bytes);
     }
     drop(before);
-    let begin = std::time::Instant::now();
-    while cache.entries(true).is_empty() {
-        assert!(begin.elapsed() < Duration::from_secs(10));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    common::wait_until("the cache is empty", || !cache.entries(true).is_empty());
     line.decide(|_, _| Fault::Reset);
     let handed = File::open(&path).unwrap();
     let entry = cache.entries(true).remove(0);
     let accessed = |path: &Path| std::fs::read(path).unwrap() == bytes;
     assert!(accessed(&entry) && accessed(&path));
-    // What is open stays open, whatever happens to the entry.
+    // An open file stays open, whatever happens to the entry.
     std::fs::remove_file(&entry).unwrap();
     let mut again = vec![0; 1_000_000];
     handed.read_exact_at(&mut again, 0).unwrap();
@@ -304,7 +297,7 @@ fn chunks_are_handed_to_the_kernel_from_the_cache() {
 }
 
 #[test]
-fn the_bound_is_kept() {
+fn the_cache_stays_within_its_size() {
     let Some(server) = s3() else { return };
     let (repo, cache) = (made(server.port, "bound"), CacheDir::new());
     let mounts: Vec<Mount> =
@@ -317,12 +310,12 @@ fn the_bound_is_kept() {
             assert!(bytes <= 6 << 20, "{bytes}");
         }
     });
-    assert!(cache.bytes() > 3 << 20, "it is used: {}", cache.bytes());
+    assert!(cache.bytes() > 3 << 20, "the cache must be used: {}", cache.bytes());
 }
 
-/// The disk is full, or nearly; the directory vanishes; another version has been there. Readers see nothing of it.
+/// The disk is full, or nearly; the directory vanishes; another version has written there. Readers are not affected.
 #[test]
-fn readers_see_nothing_of_its_troubles() {
+fn cache_failures_do_not_affect_readers() {
     let Some(server) = s3() else { return };
     let repo = made(server.port, "troubles");
     let plain = mount(server.port, &repo, &["-o", "ro"]);
@@ -331,7 +324,7 @@ fn readers_see_nothing_of_its_troubles() {
         let cache = CacheDir::on(&disk);
         let first = cache.mount(server.port, &repo, &[]);
         assert!(read(&first) == expected);
-        assert!(!cache.entries(true).is_empty(), "it is used as far as it goes");
+        assert!(!cache.entries(true).is_empty(), "the cache must be used while there is space");
         disk.fill(0);
         let full = cache.mount(server.port, &repo, &[]);
         assert!(read(&full) == expected);
@@ -347,7 +340,7 @@ fn readers_see_nothing_of_its_troubles() {
     let cache = CacheDir::new();
     let mount = cache.mount(server.port, &repo, &["--ahead", "0"]);
     assert!(std::fs::read(mount.path().join("a/c/3")).unwrap() == expected["a/c/3"]);
-    // An entry may be on its way there at this moment.
+    // An entry may be written there at this moment.
     let begin = std::time::Instant::now();
     while std::fs::remove_dir_all(cache.path()).is_err() {
         assert!(begin.elapsed() < Duration::from_secs(10));
@@ -362,9 +355,9 @@ fn readers_see_nothing_of_its_troubles() {
     assert!(read(&other) == expected && read(&before) == expected);
 }
 
-/// Whatever a daemon that dies leaves in the cache is right.
+/// Every entry that a killed daemon leaves in the cache is valid.
 #[test]
-fn a_daemon_that_dies_leaves_nothing_wrong() {
+fn a_killed_daemon_leaves_no_wrong_entry() {
     let Some(server) = s3() else { return };
     let (repo, cache) = (made(server.port, "killed"), CacheDir::new());
     let plain = mount(server.port, &repo, &["-o", "ro"]);
@@ -373,7 +366,7 @@ fn a_daemon_that_dies_leaves_nothing_wrong() {
         let line = Line::to(server.port);
         let mount = cache.mount(line.port, &repo, &[]);
         let daemon = mount.daemon();
-        // At a certain request, in the middle of the others.
+        // The kill comes at a certain request, in the middle of the others.
         line.decide(move |n, _| {
             if n == 4 + 7 * round {
                 run(std::process::Command::new("kill").args(["-9", &daemon.to_string()]));

@@ -1,5 +1,5 @@
-//! Every repository, every branch, tag and snapshot, as the reference implementation reads it: keys, sizes, bytes, refs,
-//! history. All of it through real mounts and the real command line.
+//! Every repository, every branch, tag and snapshot, as the reference implementation reads it: keys, sizes, bytes,
+//! refs, history. All of it through real mounts and the real command line.
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -72,7 +72,7 @@ fn check_refs(fixture: &Fixture) {
     }
 }
 
-/// Compares one snapshot's tree; returns how many keys it has and how many of them are virtual.
+/// Compares one snapshot's tree; returns the number of its keys and of the virtual ones.
 fn check_snapshot(fixture: &Fixture, id: &str, passthrough: bool) -> (usize, usize) {
     let snapshot = &fixture.expected["snapshots"][id];
     let io = if passthrough && common::is_root() && common::place::is_local() { "passthrough" } else { "cached" };
@@ -87,7 +87,7 @@ fn check_snapshot(fixture: &Fixture, id: &str, passthrough: bool) -> (usize, usi
     let mut unreadable = 0;
     for (key, (size, hash)) in &shown {
         let (expected_size, expected_hash) = &expected[key];
-        // Where the reference cannot say a size it has none in the file.
+        // Where the reference gives no size the file has none.
         if *expected_size != u64::MAX {
             assert_eq!(size, expected_size, "{what}: size of {key}");
         }
@@ -106,7 +106,7 @@ fn check_snapshot(fixture: &Fixture, id: &str, passthrough: bool) -> (usize, usi
     (shown.len(), unreadable)
 }
 
-/// Every ref by its name: mounts the same snapshot.
+/// Mounts every ref by its name: the snapshot must be the same.
 fn check_named_mounts(fixture: &Fixture) {
     for (name, expected) in fixture.expected["refs"].as_object().unwrap() {
         let (kind, name) = name.split_once('/').unwrap();
@@ -146,7 +146,7 @@ fn size_and_hash(value: &Value) -> (u64, Option<String>) {
     (value[0].as_u64().unwrap_or(u64::MAX), value[1].as_str().map(str::to_owned))
 }
 
-/// The path at which a key of the reference's (`a/c/0/1`) is found when the array's own key encoding is honoured.
+/// Returns the path of a key of the reference's (`a/c/0/1`) by the array's own key encoding.
 fn file_name_of(key: &str, documents: &serde_json::Map<String, Value>) -> String {
     if key == "zarr.json" || key.ends_with("/zarr.json") {
         return key.to_owned();

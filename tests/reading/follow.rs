@@ -1,5 +1,5 @@
-//! Mounts that follow their branch: what others commit shows as a whole, what is open stays as it was, and what did not change
-//! stays in the kernel's caches.
+//! Mounts that follow their branch: new commits show atomically, open files stay as they were, and unchanged files stay
+//! in the kernel's caches.
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -18,43 +18,31 @@ use crate::common::{self, Mount, icechunkfs, is_root, read_files};
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 
-/// How often the mounts look, in seconds.
+/// Polling interval of the mounts, in seconds.
 const EVERY: &str = "0.2";
-/// How long what others commit may take to show on a busy machine.
-const SOON: Duration = Duration::from_secs(30);
 
-/// A mount of branch `main` that follows it.
+/// Mounts branch `main`, following it.
 fn follow(repo: &Path, words: &[&str]) -> Mount {
     Mount::new(repo, &[&["--follow", EVERY], words].concat())
 }
 
-/// Waits until `it` is so.
-#[track_caller]
-fn until(what: &str, mut it: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !it() {
-        assert!(begin.elapsed() < SOON, "{what}: not within {SOON:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// Waits until `file` has `content` when it is opened.
 #[track_caller]
-fn shows(file: &Path, content: &[u8]) {
-    until(&file.display().to_string(), || std::fs::read(file).is_ok_and(|bytes| bytes == content));
+fn wait_for_content(file: &Path, content: &[u8]) {
+    common::wait_until(&file.display().to_string(), || std::fs::read(file).is_ok_and(|bytes| bytes == content));
 }
 
 fn bytes(length: usize, salt: u8) -> Vec<u8> {
     (0..length).map(|n| (n % 249) as u8 ^ salt).collect()
 }
 
-/// The ways to open files that this machine has.
+/// Returns the ways to open files on this machine.
 fn modes() -> Vec<&'static str> {
     if is_root() && common::place::is_local() { vec!["cached", "passthrough"] } else { vec!["cached"] }
 }
 
 #[test]
-fn what_others_commit_shows() {
+fn follow_shows_commits_of_others() {
     let writer = Writable::new(&[]);
     let root = writer.root();
     put(&root.join("zarr.json"), GROUP).unwrap();
@@ -68,7 +56,7 @@ fn what_others_commit_shows() {
     assert!(mount.mounted_as().unwrap().contains(" ro,"), "{:?}", mount.mounted_as());
     assert!(std::fs::write(seen.join("x"), "x").is_err());
     assert!(!seen.with_file_name("scratch").exists());
-    // The kernel knows all names, those that there are not, listings and sizes.
+    // The kernel has cached all names, negative entries, listings and sizes.
     let before = read_files(&seen);
     assert_eq!(before, read_files(&root));
     for missing in ["a/c/1", "new", "new/zarr.json", "deep/b/c/0", "deep/b/c/0/0", "c"] {
@@ -82,21 +70,21 @@ fn what_others_commit_shows() {
     put(&root.join("new/zarr.json"), array(&[2], &[1])).unwrap();
     put(&root.join("new/c/0"), "new").unwrap();
     writer.commit("second").unwrap();
-    shows(&seen.join("a/c/1"), b"one");
-    // From then on, everything: it moves as a whole.
+    wait_for_content(&seen.join("a/c/1"), b"one");
+    // From then on all of the new snapshot is visible: the move is atomic.
     assert_eq!(std::fs::metadata(seen.join("a/c/0")).unwrap().len(), 20);
     assert_eq!(std::fs::read(seen.join("new/c/0")).unwrap(), b"new");
     assert_eq!(std::fs::read(seen.join("deep/b/c/0/0")).unwrap(), b"nothing");
     assert!(std::fs::metadata(seen.join("deep/b/c/1")).is_err());
     assert_eq!(read_files(&seen), read_files(&root));
 
-    // Renamed, resized, with other names of chunks, and gone.
+    // Nodes are renamed, resized, given other chunk names, and deleted.
     std::fs::rename(root.join("deep"), root.join("high")).unwrap();
     std::fs::remove_dir_all(root.join("new")).unwrap();
     put(&root.join("a/zarr.json"), array(&[300], &[1])).unwrap();
     put(&root.join("a/c/299"), "last").unwrap();
     writer.commit("third").unwrap();
-    shows(&seen.join("a/c/299"), b"last");
+    wait_for_content(&seen.join("a/c/299"), b"last");
     assert_eq!(read_files(&seen), read_files(&root));
     assert!(std::fs::metadata(seen.join("new")).is_err() && std::fs::metadata(seen.join("deep")).is_err());
     let dots = array(&[300], &[1]).replace(r#""separator":"/""#, r#""separator":".""#);
@@ -108,7 +96,7 @@ fn what_others_commit_shows() {
         put(&root.join(format!("a/c.{name}")), content).unwrap();
     }
     writer.commit("fourth").unwrap();
-    shows(&seen.join("a/c.299"), b"last");
+    wait_for_content(&seen.join("a/c.299"), b"last");
     assert_eq!(read_files(&seen), read_files(&root));
 }
 
@@ -131,7 +119,7 @@ impl Map {
         unsafe { std::slice::from_raw_parts(self.0.cast(), self.1) }
     }
 
-    /// Pages that are in the kernel's cache.
+    /// Returns the number of pages in the kernel's cache.
     fn cached(&self) -> usize {
         let mut pages = vec![0_u8; self.1.div_ceil(4096)];
         // SAFETY: a vector with a byte for each page of the mapping.
@@ -142,13 +130,13 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: what was mapped, once.
+        // SAFETY: the mapping is ours, and is unmapped once.
         unsafe { libc::munmap(self.0, self.1) };
     }
 }
 
 #[test]
-fn open_files_are_read_to_their_end_as_they_were() {
+fn open_files_keep_their_bytes_until_closed() {
     const LENGTH: usize = 5 << 20;
     for mode in modes() {
         let writer = Writable::new(&[]);
@@ -162,7 +150,7 @@ fn open_files_are_read_to_their_end_as_they_were() {
         writer.commit("first").unwrap();
         let mount = follow(writer.repository(), &["--io", mode]);
         let chunk = mount.path().join("a/c/0");
-        // A little is read of each before, so that the rest has to be asked for after the move.
+        // A little of each is read before, so that the rest has to be requested after the move.
         let begin = |path: &Path| {
             let mut file = File::open(path).unwrap();
             let mut some = [0; 100];
@@ -181,13 +169,13 @@ fn open_files_are_read_to_their_end_as_they_were() {
             put(&root.join("a/zarr.json"), array(&[10 + n as u64], &[1])).unwrap();
             let _ = std::fs::remove_dir_all(root.join("gone"));
             writer.commit("next").unwrap();
-            shows(&chunk, &bytes(length, salt));
+            wait_for_content(&chunk, &bytes(length, salt));
             assert_eq!(
                 std::fs::read(mount.path().join("a/zarr.json")).unwrap(),
                 array(&[10 + n as u64], &[1]).as_bytes()
             );
             assert!(File::open(mount.path().join("gone/c/0")).is_err());
-            // In between it is open twice, as two.
+            // Meanwhile it is open twice, as two files.
             let mut part = [0; 50];
             open.read_exact_at(&mut part, 3 << 20).unwrap();
             assert!(bytes(LENGTH, 1)[3 << 20..].starts_with(&part), "{mode}");
@@ -205,14 +193,14 @@ fn open_files_are_read_to_their_end_as_they_were() {
         drop((open, gone, document, mapped));
         put(&root.join("a/c/0"), "short").unwrap();
         writer.commit("last").unwrap();
-        shows(&chunk, b"short");
+        wait_for_content(&chunk, b"short");
         assert_eq!(read_files(&mount.path()), read_files(&root));
     }
 }
 
-/// Of what is in the kernel's cache, only what changed goes.
+/// Only changed files are dropped from the kernel's cache.
 #[test]
-fn what_did_not_change_stays_cached() {
+fn unchanged_files_stay_cached() {
     const LENGTH: usize = 1 << 20;
     let writer = Writable::new(&[]);
     let root = writer.root();
@@ -238,18 +226,19 @@ fn what_did_not_change_stays_cached() {
     put(&root.join("a/zarr.json"), array(&[40], &[1])).unwrap();
     put(&root.join("a/c/39"), bytes(LENGTH, 78)).unwrap();
     writer.commit("second").unwrap();
-    until("the new chunk", || mount.path().join("a/c/39").exists());
+    common::wait_until("the new chunk", || mount.path().join("a/c/39").exists());
     for name in &chunks {
         let still = cached(name);
-        // The kernel may take a page for something else at any time.
+        // The kernel may drop a page at any time.
         assert!(if name == "a/c/1" { still == 0 } else { still > all / 10 * 9 }, "{name}: {still} of {all} pages");
     }
     assert_eq!(read_files(&mount.path()), read_files(&root));
 }
 
-/// Programs that open one file after the other, while commits change them all, never go back in time.
+/// Programs that open one file after the other, while commits change them all, never see an older snapshot after a
+/// newer one.
 #[test]
-fn it_moves_as_a_whole() {
+fn a_follow_is_atomic() {
     const FILES: usize = 12;
     const COMMITS: usize = 25;
     let writer = Writable::new(&[]);
@@ -258,7 +247,7 @@ fn it_moves_as_a_whole() {
     put(&root.join("a/zarr.json"), array(&[FILES as u64], &[1])).unwrap();
     let fill = |version: usize| {
         for n in 0..FILES {
-            // Also names come and go, and sizes differ.
+            // Names also appear and vanish, and sizes differ.
             let file = root.join(format!("a/c/{n}"));
             put(&file, format!("{version} ").repeat(1 + (version * 7 + n) % 900)).unwrap();
         }
@@ -286,7 +275,7 @@ fn it_moves_as_a_whole() {
                         let version = newest(&text);
                         assert!(version >= last, "file {at} is of commit {version}, after one of {last} was read");
                         last = version;
-                        // What is of this commit is there, unless it has moved on since.
+                        // The files of this commit are there, unless the mount has moved on since.
                         let group = seen.join(format!("g{version}"));
                         if !group.exists() {
                             let again = newest(&std::fs::read_to_string(seen.join("a/c/0")).unwrap());
@@ -302,7 +291,7 @@ fn it_moves_as_a_whole() {
             fill(version);
             // However fast commits are, the mount moves several times between the first and the last.
             if version % 5 == 0 {
-                until("a commit", || mount.path().join(format!("g{version}")).exists());
+                common::wait_until("a commit", || mount.path().join(format!("g{version}")).exists());
             }
         }
         over.store(true, Ordering::Relaxed);
@@ -315,7 +304,7 @@ fn it_moves_as_a_whole() {
 }
 
 #[test]
-fn both_versions_are_followed_wherever_the_branch_goes() {
+fn resets_and_expirations_are_followed_in_both_versions() {
     if !common::place::is_local() {
         return;
     }
@@ -330,30 +319,30 @@ fn both_versions_are_followed_wherever_the_branch_goes() {
         reference.create_branch("side");
         let (main, side) = (follow(&place, &[]), follow(&place, &["--branch", "side"]));
         reference.commit(&[("a/c/0", b"one"), ("a/c/1", b"old")], "second");
-        shows(&main.path().join("a/c/0"), b"one");
+        wait_for_content(&main.path().join("a/c/0"), b"one");
         let open = File::open(main.path().join("a/c/0")).unwrap();
         reference.commit(&[("a/c/0", b"two"), ("b/zarr.json", GROUP.as_bytes())], "third");
-        shows(&main.path().join("a/c/0"), b"two");
+        wait_for_content(&main.path().join("a/c/0"), b"two");
         assert!(!side.path().join("a/c").exists());
-        // Back, and on by another way.
+        // Reset, and continued with other commits.
         reference.reset_branch("main");
-        shows(&main.path().join("a/c/0"), b"one");
+        wait_for_content(&main.path().join("a/c/0"), b"one");
         assert!(!main.path().join("b").exists());
         let mut text = [0; 3];
         open.read_exact_at(&mut text, 0).unwrap();
         assert_eq!(&text, b"one");
         reference.commit(&[("a/c/1", b"new"), ("a/c/0", b"three")], "another third");
-        shows(&main.path().join("a/c/0"), b"three");
+        wait_for_content(&main.path().join("a/c/0"), b"three");
         assert_eq!(std::fs::read(main.path().join("a/c/1")).unwrap(), b"new");
-        // Gone, and back at another commit.
+        // Deleted, and created again at another commit.
         reference.delete_branch("side");
-        until("a word in the log", || side.log().contains("there is no such branch"));
+        common::wait_until("a word in the log", || side.log().contains("there is no such branch"));
         assert!(side.path().join("a/zarr.json").exists());
         let looked = Instant::now();
-        until("some looks", || looked.elapsed() > Duration::from_secs(1));
+        common::wait_until("some looks", || looked.elapsed() > Duration::from_secs(1));
         assert_eq!(side.log().matches("there is no such branch").count(), 1, "{}", side.log());
         reference.create_branch("side");
-        shows(&side.path().join("a/c/0"), b"three");
+        wait_for_content(&side.path().join("a/c/0"), b"three");
         assert!(side.log().contains("following branch side again"), "{}", side.log());
         assert_eq!(read_files(&main.path()), reference.keys());
     }
@@ -371,13 +360,13 @@ fn amended_commits_are_followed() {
     assert_eq!(std::fs::read(mount.path().join("a/c/0")).unwrap(), b"one");
     put(&root.join("a/c/0"), "amended").unwrap();
     icechunkfs(["commit".as_ref(), root.as_os_str(), "--amend".as_ref()]).success();
-    shows(&mount.path().join("a/c/0"), b"amended");
+    wait_for_content(&mount.path().join("a/c/0"), b"amended");
     assert_eq!(read_files(&mount.path()), read_files(&root));
 }
 
-/// Looking costs one request for the one object, and what did not change is not fetched again.
+/// A poll costs one request for the one object, and unchanged objects are not fetched again.
 #[test]
-fn looking_is_cheap_and_a_store_that_is_gone_is_waited_for() {
+fn a_poll_is_one_request_and_survives_an_unreachable_store() {
     let Some(server) = moto::s3() else { return };
     let line = Line::to(server.port);
     let repo = moto::made(server.port, "followed");
@@ -393,8 +382,8 @@ fn looking_is_cheap_and_a_store_that_is_gone_is_waited_for() {
     let mount = moto::mount(line.port, &repo, &["--follow", EVERY, "--ahead", "0", "--timeout", "3"]);
     let before = read_files(&mount.path());
     note(&line);
-    until("five looks", || asked.lock().unwrap().len() >= 5);
-    // The first look may be one without a condition.
+    common::wait_until("five looks", || asked.lock().unwrap().len() >= 5);
+    // The first poll may be one without a condition.
     let answers = line.answers();
     assert!(answers.iter().skip(1).all(|answer| answer.contains(" 304 ")) && answers.len() >= 4, "{answers:?}");
     let requests = asked.lock().unwrap().clone();
@@ -408,7 +397,7 @@ fn looking_is_cheap_and_a_store_that_is_gone_is_waited_for() {
     note(&line);
     std::fs::write(writer.path().join(chunk), bytes(400_000, 9)).unwrap();
     moto::commit(&writer).unwrap();
-    shows(&mount.path().join(chunk), &bytes(400_000, 9));
+    wait_for_content(&mount.path().join(chunk), &bytes(400_000, 9));
     let after = read_files(&mount.path());
     assert!(before.iter().all(|(name, content)| name == chunk || after[name] == *content));
     let requests = asked.lock().unwrap().clone();
@@ -416,22 +405,22 @@ fn looking_is_cheap_and_a_store_that_is_gone_is_waited_for() {
     assert_eq!(chunks.len(), 1, "{requests:?}");
 
     line.decide(|_, _| Fault::Reset);
-    until("a word in the log", || mount.log().contains("following branch main: "));
+    common::wait_until("a word in the log", || mount.log().contains("following branch main: "));
     assert_eq!(std::fs::read(mount.path().join(chunk)).unwrap(), bytes(400_000, 9));
     std::fs::write(writer.path().join(chunk), bytes(300_000, 5)).unwrap();
     moto::commit(&writer).unwrap();
     line.release();
-    shows(&mount.path().join(chunk), &bytes(300_000, 5));
+    wait_for_content(&mount.path().join(chunk), &bytes(300_000, 5));
     assert_eq!(mount.log().matches("following branch main: ").count(), 1, "{}", mount.log());
 }
 
 #[test]
-fn what_cannot_be_followed_is_refused() {
+fn follow_refuses_conflicting_options() {
     let directory = tempfile::tempdir().unwrap();
     let place = common::place::place(directory.path());
     writing::create(&place);
     let mount = Mount::prepare();
-    for (words, said) in [
+    for (words, output) in [
         (&["--follow", "--tag", "x"][..], "only a branch"),
         (&["--follow", "--as-of", "2026-01-01"], "only a branch"),
         (&["--follow", "3", "--ephemeral"], "read-only"),
@@ -441,13 +430,13 @@ fn what_cannot_be_followed_is_refused() {
         (&["-o", "follow=never", "--ephemeral"], "from 0.1 to 86400"),
     ] {
         let failure = mount.command(&place, words).failure();
-        assert!(failure.contains(said), "{words:?}: {failure}");
+        assert!(failure.contains(output), "{words:?}: {failure}");
     }
     let unknown = mount.command(&place, &["--follow", "--branch", "maim"]).failure();
     assert!(unknown.contains("did you mean `main`"), "{unknown}");
 }
 
-/// Random commits by a writable mount; after each, the followed one shows the same, and files that were open are as they were.
+/// Random commits by a writable mount; after each, the following mount shows the same, and open files are as they were.
 #[test]
 fn random_histories_are_followed() {
     let commits = writing::number("ICECHUNKFS_FOLLOW_COMMITS", 40);
@@ -464,10 +453,10 @@ fn random_histories_are_followed() {
             for _ in 0..=random.below(6) {
                 change(&root, &mut arrays, &mut random, n);
             }
-            writer.commit(&format!("commit {n}")).unwrap_or_else(|e| panic!("{e}: {}", writer.says("commit")));
+            writer.commit(&format!("commit {n}")).unwrap_or_else(|e| panic!("{e}: {}", writer.read_control("commit")));
             let expected = read_files(&root);
-            // Names that are not there, too, are asked for while it moves.
-            until(&format!("commit {n}, {mode}"), || {
+            // Names that do not exist are looked up, too, while it moves.
+            common::wait_until(&format!("commit {n}, {mode}"), || {
                 read_files_of(&mount.path()).is_some_and(|files| files == expected)
             });
             for (file, content) in &open {
@@ -488,7 +477,7 @@ fn random_histories_are_followed() {
     }
 }
 
-/// As [`read_files`]; none if something vanished meanwhile.
+/// Reads as [`read_files`]; None if something vanished meanwhile.
 fn read_files_of(root: &Path) -> Option<BTreeMap<String, Vec<u8>>> {
     std::panic::catch_unwind(|| read_files(root)).ok()
 }
@@ -519,7 +508,7 @@ fn change(root: &Path, arrays: &mut BTreeMap<String, [u32; 2]>, random: &mut Ran
             }
         }
         (3, _) => {
-            // Larger, now and then by far.
+            // Larger, sometimes much larger.
             let name = random.pick(&names);
             let grid = arrays.get_mut(name).unwrap();
             grid[random.below(2)] += [1, 1, 5, 100][random.below(4)];

@@ -1,4 +1,4 @@
-//! Mounts that are read: every fixture, every generation, every program.
+//! Read-only mounts: every fixture, every release, every program.
 
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 

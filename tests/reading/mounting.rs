@@ -1,27 +1,17 @@
-//! Mounts as users, administrators and accidents make and end them.
+//! Mounting and unmounting by users, administrators and failures.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use crate::common::{self, FixtureSet, Mount, copy_tree, icechunkfs, run};
+use crate::common::{self, FixtureSet, Mount, copy_tree, icechunkfs, run, wait_until};
 
 /// A user without rights who exists everywhere, with a group of the same number.
 const NOBODY: u32 = 65534;
-/// How long something that happens at once may take on a busy machine.
-const SOON: Duration = Duration::from_secs(20);
 
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < SOON, "still waiting after {SOON:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Tests that change who they are need root. CI has it.
+/// Returns true if the test cannot run: tests that change their user need root. CI has it.
 fn needs_root(what: &str) -> bool {
     if common::is_root() {
         return true;
@@ -31,7 +21,7 @@ fn needs_root(what: &str) -> bool {
     false
 }
 
-/// A place that another user can get at: the program, a repository and a mountpoint of their own.
+/// A place that another user can reach: the program, a repository and a mountpoint of their own.
 struct Home {
     directory: tempfile::TempDir,
 }
@@ -77,7 +67,7 @@ impl Drop for Home {
 #[test]
 fn the_mount_table_has_type_and_source() {
     let fixture = FixtureSet::own().get("own-v2-basic");
-    // A branch can be written to, unless that is not wanted; nothing else can.
+    // Only a branch is writable, unless that is disabled.
     for (words, access) in [(&[][..], "rw"), (&["-o", "ro"], "ro"), (&["--tag", "v1.0"], "ro")] {
         let mount = Mount::new(&fixture.repository, words);
         let line = mount.mounted_as().unwrap();
@@ -92,7 +82,7 @@ fn the_mount_table_has_type_and_source() {
 }
 
 #[test]
-fn attributes_are_the_commit_s() {
+fn attributes_come_from_the_commit() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::new(&fixture.repository, &["-o", "ro"]);
     let id = fixture.expected["branches"]["main"].as_str().unwrap();
@@ -116,7 +106,7 @@ fn attributes_are_the_commit_s() {
 }
 
 #[test]
-fn inode_numbers_stay_from_mount_to_mount() {
+fn inode_numbers_are_the_same_in_every_mount() {
     let fixture = FixtureSet::own().get("own-v2-deep");
     let numbers = || {
         let mount = Mount::new(&fixture.repository, &[]);
@@ -131,7 +121,7 @@ fn inode_numbers_stay_from_mount_to_mount() {
 }
 
 #[test]
-fn an_unprivileged_user_mounts_and_is_alone() {
+fn a_mount_of_an_unprivileged_user_is_private() {
     if !needs_root("mounting as somebody else") {
         return;
     }
@@ -151,7 +141,7 @@ fn an_unprivileged_user_mounts_and_is_alone() {
     let table = std::fs::read_to_string("/proc/mounts").unwrap();
     let line = table.lines().find(|line| line.contains(home.mountpoint().to_str().unwrap())).unwrap().to_owned();
     assert!(line.contains("fuse.icechunkfs") && line.contains(&format!("user_id={NOBODY}")), "{line}");
-    // Forcing what needs privilege says so.
+    // Forcing an option that needs privilege gives an error that says so.
     std::fs::create_dir(home.path("other")).unwrap();
     let refused = run(home.as_nobody(&program).args(["mount", "repo", "other", "--io", "passthrough"]));
     assert!(refused.failure().contains("needs root"));
@@ -160,7 +150,7 @@ fn an_unprivileged_user_mounts_and_is_alone() {
 }
 
 #[test]
-fn allow_other_lets_others_in_and_the_kernel_checks() {
+fn allow_other_admits_other_users_and_the_kernel_checks_modes() {
     if !needs_root("being two users") {
         return;
     }
@@ -176,7 +166,7 @@ fn allow_other_lets_others_in_and_the_kernel_checks() {
     let table = std::fs::read_to_string("/proc/mounts").unwrap();
     let line = table.lines().find(|line| line.contains(home.mountpoint().to_str().unwrap())).unwrap();
     assert!(line.contains("allow_other") && line.contains("default_permissions"), "{line}");
-    // Modes count: nobody may run a file without the x bit, and `access` knows it.
+    // Modes count: no user may run a file without the x bit, and `access` reports it.
     run(home.as_nobody("test").arg("-x").arg(&document)).failure();
     run(home.as_nobody("test").arg("-r").arg(&document)).success();
     icechunkfs(["unmount".as_ref(), home.mountpoint().as_os_str()]).success();
@@ -187,7 +177,7 @@ fn allow_other_lets_others_in_and_the_kernel_checks() {
 }
 
 #[test]
-fn a_killed_daemon_hangs_nobody_and_is_cleaned_up() {
+fn a_killed_daemon_blocks_nobody_and_its_mount_is_cleaned_up() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::new(&fixture.repository, &[]);
     let mut reader = Command::new("sh")
@@ -201,7 +191,7 @@ fn a_killed_daemon_hangs_nobody_and_is_cleaned_up() {
     wait_until("the reading program ends", || reader.try_wait().unwrap().is_some());
     let dead = std::fs::metadata(mount.path().join("never heard of")).unwrap_err();
     assert_eq!(dead.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()), "{dead}");
-    // A new mount over it takes the dead one away,
+    // A new mount over it removes the dead one,
     mount.command(&fixture.repository, &[]).success();
     assert!(mount.path().join("zarr.json").exists());
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
@@ -232,21 +222,22 @@ fn signals_unmount() {
         assert!(mount.mounted_as().is_none(), "{signal}");
         assert!(mount.log().contains("unmounted"), "{}", mount.log());
     }
-    // The end of the terminal that started it is no reason.
+    // Closing the terminal that started it does not end it.
     let mount = Mount::new(&fixture.repository, &[]);
     run(Command::new("kill").arg("-HUP").arg(mount.daemon().to_string())).success();
     assert!(mount.path().join("zarr.json").exists());
 }
 
 #[test]
-fn a_busy_mount_is_not_torn_away() {
+fn a_busy_mount_is_not_unmounted() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::new(&fixture.repository, &[]);
     let open = std::fs::File::open(mount.path().join("zarr.json")).unwrap();
     let refused = icechunkfs(["unmount".as_ref(), mount.path().as_os_str()]).failure();
     assert!(refused.contains("is in use"), "{refused}");
     assert!(mount.mounted_as().is_some());
-    // A signal detaches it: new programs do not get in, the open file goes on, and the daemon ends when it is closed.
+    // A signal detaches it: new programs have no access, the open file stays readable, and the daemon ends when it is
+    // closed.
     let daemon = mount.daemon();
     run(Command::new("kill").arg("-TERM").arg(daemon.to_string())).success();
     wait_until("it is detached", || mount.mounted_as().is_none());
@@ -257,7 +248,7 @@ fn a_busy_mount_is_not_torn_away() {
 }
 
 #[test]
-fn the_foreground_stays_there() {
+fn a_foreground_mount_does_not_detach() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::prepare();
     let mut child = Command::new(common::program())
@@ -272,9 +263,9 @@ fn the_foreground_stays_there() {
     assert!(child.try_wait().unwrap().is_none());
     mount.unmount();
     wait_until("the command ends", || child.try_wait().unwrap().is_some());
-    let mut said = String::new();
-    std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut said).unwrap();
-    assert!(child.wait().unwrap().success() && said.contains("is mounted at"), "{said}");
+    let mut output = String::new();
+    std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut output).unwrap();
+    assert!(child.wait().unwrap().success() && output.contains("is mounted at"), "{output}");
 }
 
 #[test]
@@ -289,7 +280,7 @@ fn as_of_mounts_the_past() {
     assert!(by_option.log().contains(&format!("is snapshot {old}")), "{}", by_option.log());
 }
 
-/// The link by which mount(8) finds us, for as long as a test needs it.
+/// The link by which mount(8) finds the program, for the time of a test.
 struct Helper {
     links: Vec<PathBuf>,
 }
@@ -342,7 +333,7 @@ fn mount_and_umount_and_fstab_work() {
     run(Command::new("mount").args(["-f", "-t", "icechunkfs", "-o", &scratch]).arg(&repo).arg(&place)).success();
     assert!(!mounted() && !home.path("scratch").exists());
 
-    // A line of fstab, for root and for the user whom it allows.
+    // A line of fstab, for root and for a user whom it admits.
     let line = format!(
         "{} {} icechunkfs noauto,user,tag=v1.0,log_file=/dev/null 0 0 # icechunkfs-test\n",
         repo.display(),
@@ -360,7 +351,7 @@ fn mount_and_umount_and_fstab_work() {
     drop(fstab);
 }
 
-/// `/etc/fstab` with one more line, for as long as a test needs it.
+/// `/etc/fstab` with one more line, for the time of a test.
 struct Fstab {
     before: Option<Vec<u8>>,
 }

@@ -1,4 +1,4 @@
-//! What the reference implementation (the `icechunk` crate) writes at this moment, read through mounts.
+//! Repositories that the reference implementation (the `icechunk` crate) writes during the test, read through mounts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn array_json(shape: &[u32], chunks: &[u32]) -> String {
     .to_string()
 }
 
-/// What happens to a repository between two commits.
+/// A change of a repository between two commits.
 #[derive(Clone, Debug)]
 enum Step {
     Group(String),
@@ -77,7 +77,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The key of the `n`th chunk of a grid, cyclically.
+/// Returns the key of the `n`th chunk of a grid, cyclically.
 fn chunk_key(path: &str, grid: &[u32], n: usize) -> String {
     let mut key = format!("{path}/c");
     let mut n = n;
@@ -88,7 +88,7 @@ fn chunk_key(path: &str, grid: &[u32], n: usize) -> String {
     key
 }
 
-/// Applies the steps; what the reference refuses (an array below an array's chunk, ...) does not happen.
+/// Applies the steps; steps that the reference refuses (an array below an array's chunk, ...) are skipped.
 async fn apply(repository: &Repository, steps: &[Step]) {
     let mut arrays: Vec<(String, Vec<u32>)> = Vec::new();
     let mut session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
@@ -135,7 +135,7 @@ async fn apply(repository: &Repository, steps: &[Step]) {
     }
 }
 
-/// All keys and bytes of branch `main`, as the reference has them.
+/// Returns all keys and bytes of branch `main`, read by the reference.
 async fn reference_keys(repository: &Repository) -> BTreeMap<String, Vec<u8>> {
     let session = repository.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
     let store = Store::from_session(Arc::new(RwLock::new(session))).await;
@@ -176,7 +176,7 @@ fn random_repositories_show_the_same_keys() {
 /// Edge length of the grid of the large array: a million chunks.
 const EDGE: u32 = 100;
 
-/// An array of a million chunks: every one is found, the daemon stays small.
+/// An array of a million chunks: every one is found, and the daemon's memory stays small.
 #[test]
 fn a_million_chunks_fit_into_little_memory() {
     common::watchdog();
@@ -213,7 +213,7 @@ fn a_million_chunks_fit_into_little_memory() {
     assert!(peak < 150 << 20, "{peak} bytes");
     drop(mount);
 
-    // A bound that the manifest does not fit into is kept, and told.
+    // A bound below the size of the manifest is kept, and reported.
     let small = Mount::new(directory.path(), &["--memory", "24M"]);
     let refused = std::fs::read_dir(small.path().join("a/c")).unwrap().next();
     assert!(refused.is_some_and(|entry| entry.is_err_and(|e| e.raw_os_error() == Some(12))), "ENOMEM");
@@ -221,7 +221,7 @@ fn a_million_chunks_fit_into_little_memory() {
     assert!(small.path().join("a/zarr.json").exists());
 }
 
-/// Many readers of large chunks that have to come from the disk: the bound is for everything.
+/// Many readers of large chunks that have to come from the disk: the bound is for all memory.
 #[test]
 fn the_memory_bound_holds_under_many_readers() {
     const CHUNKS: usize = 64;
@@ -239,7 +239,7 @@ fn the_memory_bound_holds_under_many_readers() {
         }
         session.write().await.commit("large chunks").execute().await.unwrap();
     });
-    // Out of the page cache, so that reads take the way that waits.
+    // The page cache is dropped, so that reads take the path that waits.
     for entry in std::fs::read_dir(directory.path().join("chunks")).unwrap() {
         let file = std::fs::File::open(entry.unwrap().path()).unwrap();
         file.sync_all().unwrap();
@@ -266,11 +266,11 @@ fn the_memory_bound_holds_under_many_readers() {
     assert!(peak < 16 << 20, "{peak} bytes");
 }
 
-/// The most memory that a mount's daemon ever had, in bytes, but for its code, which has twice the size that it is released with.
+/// Returns the peak memory of a mount's daemon, in bytes, without its code, which is twice as large as in a release.
 fn peak_memory(mount: &Mount) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", mount.daemon())).unwrap();
     let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     let bytes = |name: &str| line(name).trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
-    // Of its code the least is in memory at the beginning.
+    // At the beginning the least of its code is in memory.
     bytes("VmHWM:") - bytes("RssFile:")
 }

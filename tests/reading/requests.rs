@@ -1,4 +1,4 @@
-//! What a mount asks of storage: counted.
+//! Requests of a mount to storage, counted.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,8 @@ use icechunkfs::repo::Repository;
 use icechunkfs::repo::refs::RefSpec;
 use icechunkfs::storage::{self, Condition, ObjectInfo, Storage, Version};
 
-/// Passes requests on and remembers them. It gives no direct access to files, so that every byte is asked for.
+/// A storage that passes requests on and records them. It gives no direct access to files, so that every byte is
+/// requested.
 #[derive(Debug)]
 struct Counting {
     inner: Arc<dyn Storage>,
@@ -60,7 +61,7 @@ impl Storage for Counting {
     }
 }
 
-/// Objects with ids for names are told by their folder.
+/// Returns the folder of objects that have ids for names.
 fn folder(key: &str) -> &str {
     key.split_once('/').filter(|(folder, _)| *folder != "refs").map_or(key, |(folder, _)| folder)
 }
@@ -70,9 +71,9 @@ fn counting(fixture: &Fixture) -> Arc<Counting> {
     Arc::new(Counting { inner, requests: Mutex::default() })
 }
 
-/// From opening to the first byte of a chunk: only what lies on the way to it.
+/// From opening to the first byte of a chunk: only the necessary objects.
 #[tokio::test]
-async fn the_way_to_a_chunk_is_four_requests() {
+async fn the_first_byte_of_a_chunk_takes_four_requests() {
     for (name, begin) in
         [("own-v2-basic", vec!["get repo"]), ("own-v1-basic", vec!["get repo", "get refs/branch.main/ref.json"])]
     {
@@ -83,7 +84,7 @@ async fn the_way_to_a_chunk_is_four_requests() {
         expected.push("get snapshots");
         assert_eq!(storage.take(), expected, "{name}: mounting");
 
-        // Names, documents and their sizes are known by now.
+        // Names, documents and their sizes are cached by now.
         let document = tree.resolve("a/b/grid/zarr.json").await;
         let (path, _) = native_chunk(&tree).await;
         if let Ok(document) = document {
@@ -99,14 +100,14 @@ async fn the_way_to_a_chunk_is_four_requests() {
         expected.extend(["get manifests", "range of chunks"]);
         assert_eq!(storage.take(), expected, "{name}: to the first byte of {path}");
 
-        // A second look at the same place asks for nothing.
+        // A second lookup at the same place makes no request.
         tree.resolve(&path).await.unwrap();
         tree.read(chunk.inode, 1, 1).await.unwrap();
         assert_eq!(storage.take(), Vec::<String>::new(), "{name}: again");
     }
 }
 
-/// The path of some chunk that is an object of its own.
+/// Returns the path of some chunk that is a separate object.
 async fn native_chunk(tree: &icechunkfs::tree::Tree) -> (String, u64) {
     let table = tree.table();
     for node in 0..table.len() as u32 {
@@ -124,9 +125,9 @@ async fn native_chunk(tree: &icechunkfs::tree::Tree) -> (String, u64) {
     panic!("no native chunk in this fixture");
 }
 
-/// Many who want the same manifest at once wait for one request.
+/// Concurrent readers of the same manifest wait for one request.
 #[tokio::test]
-async fn a_manifest_is_asked_for_once() {
+async fn concurrent_readers_fetch_a_manifest_once() {
     let storage = counting(&FixtureSet::own().get("own-v2-basic"));
     let repository = Repository::open(Arc::clone(&storage) as Arc<dyn Storage>).await.unwrap();
     let tree = open::tree(&repository, &RefSpec::default(), open::MemoryLimits::default()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Shards: what reading parts of them asks of a store, and how they are shown.
+//! Shards: requests to a store for parts of them, and their listings.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,29 +13,29 @@ use crate::common::writing::{self, Reference, Writable, needed, put};
 use crate::common::{self, run};
 use serde_json::{Value, json};
 
-/// Inner chunks of the large shard, and bytes of each before its checksum: 64 MiB.
+/// Number of inner chunks of the large shard, and bytes of each before its checksum: 64 MiB.
 const COUNT: usize = 4096;
 const INNER: usize = 16 << 10;
 
-/// Inner chunk `number` of the large shard, without its checksum.
+/// Returns inner chunk `number` of the large shard, without its checksum.
 fn inner(number: usize) -> Vec<u8> {
     (0..INNER).map(|at| (at * 7 + number * 13 + number / 256) as u8).collect()
 }
 
-/// The large shard: its inner chunks lie in no order, and not at the beginnings of pages.
+/// Returns the large shard: its inner chunks are in random order, and not at the beginnings of pages.
 fn large() -> Vec<u8> {
     let chunks: Vec<Option<Vec<u8>>> = (0..COUNT).map(|number| Some(with_checksum(inner(number)))).collect();
     USUAL.shard(&chunks, shuffled(COUNT))
 }
 
-/// Where inner chunk `number` lies.
+/// Returns the offset of inner chunk `number`.
 fn place(shard: &[u8], number: usize) -> (u64, usize) {
     let index = shard.len() - 16 * COUNT - 4;
     let at = |at: usize| u64::from_le_bytes(shard[at..at + 8].try_into().unwrap());
     (at(index + 16 * number), at(index + 16 * number + 8) as usize)
 }
 
-/// A repository with files, in a store.
+/// Creates a repository with files, in a store.
 fn stored(port: u16, name: &str, files: &[(&str, Vec<u8>)]) -> String {
     let repo = repository(name);
     icechunkfs(port, &["init", &repo, "--zarr-group"]).success();
@@ -55,7 +55,7 @@ fn large_repository(port: u16, name: &str, shard: &[u8]) -> String {
     stored(port, name, &files)
 }
 
-/// A line that says what was asked of chunks.
+/// A proxy that counts requests for chunks.
 struct Counted {
     line: Line,
     asked: Arc<Mutex<usize>>,
@@ -75,9 +75,9 @@ impl Counted {
         });
     }
 
-    /// Requests for chunks, and bytes of all answers, since it began.
+    /// Returns requests for chunks, and bytes of all answers, since it began.
     fn end(&self) -> (usize, u64) {
-        // What nobody waits for may still be on its way.
+        // Prefetched bytes may still be in transit.
         std::thread::sleep(std::time::Duration::from_millis(100));
         (*self.asked.lock().unwrap(), self.line.received())
     }
@@ -94,15 +94,15 @@ fn read_at(file: &File, (offset, length): (u64, usize)) -> Vec<u8> {
     bytes
 }
 
-/// 64 MiB take a while to be stored: once for all that is read of them.
+/// 64 MiB take a while to be stored: one test does all reads of them.
 #[test]
 fn a_large_shard_is_read_in_parts_or_as_a_whole() {
     let Some(server) = s3() else { return };
     let shard = large();
     let repo = large_repository(server.port, "large", &shard);
     an_inner_chunk_costs_two_requests_and_each_further_one(server.port, &repo, &shard);
-    who_wants_all_of_a_shard_gets_it_in_few_requests(server.port, &repo, &shard);
-    what_a_cache_has_of_a_shard_is_there_offline(server.port, &repo, &shard);
+    reading_a_whole_shard_takes_few_requests(server.port, &repo, &shard);
+    a_cached_shard_is_available_offline(server.port, &repo, &shard);
 }
 
 fn an_inner_chunk_costs_two_requests_and_each_further_one(server: u16, repo: &str, shard: &[u8]) {
@@ -152,7 +152,7 @@ fn an_inner_chunk_costs_two_requests_and_each_further_one(server: u16, repo: &st
         let (asked, bytes) = counted.end();
         assert!(asked <= 2 && bytes < mebibyte, "{name}: {asked} requests, {bytes} bytes");
     }
-    // zarr-python, in a process for each chunk; and in a mount that can be written to.
+    // zarr-python, in a process for each chunk; and in a writable mount.
     let runs = [(["-o", "ro"].as_slice(), [(1234, 2), (4000, 1)].as_slice()), (&["--ephemeral"], &[(1234, 2)])];
     for (words, numbers) in runs {
         let mounted = mount(counted.line.port, repo, words);
@@ -172,7 +172,7 @@ fn an_inner_chunk_costs_two_requests_and_each_further_one(server: u16, repo: &st
     }
 }
 
-/// What a program of each kind runs to read inner chunk `n` of the array at `place`.
+/// Scripts to read inner chunk `n` of the array at `place`, for each kind of program.
 const PROGRAMS: [(&str, &str); 2] = [
     (
         "tensorstore",
@@ -188,12 +188,12 @@ const PROGRAMS: [(&str, &str); 2] = [
     ),
 ];
 
-/// The inner chunk that lies at the beginning.
+/// Returns the inner chunk at the beginning of the shard.
 fn place_first(shard: &[u8]) -> usize {
     (0..COUNT).find(|number| place(shard, *number).0 == 0).unwrap()
 }
 
-fn who_wants_all_of_a_shard_gets_it_in_few_requests(server: u16, repo: &str, shard: &[u8]) {
+fn reading_a_whole_shard_takes_few_requests(server: u16, repo: &str, shard: &[u8]) {
     let counted = Counted::to(server);
     let mounted = mount(counted.line.port, repo, &["-o", "ro"]);
     counted.begin();
@@ -202,7 +202,7 @@ fn who_wants_all_of_a_shard_gets_it_in_few_requests(server: u16, repo: &str, sha
     assert!(asked <= 60 && bytes < shard.len() as u64 + (8 << 20), "{asked} requests, {bytes} bytes");
     drop(mounted);
 
-    // With the index known, inner chunk by inner chunk as they lie there.
+    // With the index known, inner chunk by inner chunk in stored order.
     let mounted = mount(counted.line.port, repo, &["-o", "ro"]);
     let file = File::open(mounted.path().join("a/c/0")).unwrap();
     counted.begin();
@@ -221,12 +221,10 @@ fn who_wants_all_of_a_shard_gets_it_in_few_requests(server: u16, repo: &str, sha
 fn end(mount: common::Mount) {
     let daemon = mount.daemon();
     mount.unmount();
-    while Path::new(&format!("/proc/{daemon}")).exists() {
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
+    common::wait_for_end(daemon);
 }
 
-fn what_a_cache_has_of_a_shard_is_there_offline(server: u16, repo: &str, shard: &[u8]) {
+fn a_cached_shard_is_available_offline(server: u16, repo: &str, shard: &[u8]) {
     let directory = tempfile::tempdir().unwrap();
     let cache = directory.path().join("cache").display().to_string();
     let online = ["-o", "ro", "--cache", &cache];
@@ -245,7 +243,7 @@ fn what_a_cache_has_of_a_shard_is_there_offline(server: u16, repo: &str, shard: 
     assert_eq!(error.raw_os_error(), Some(libc::ENETDOWN));
     drop(mounted);
 
-    // What came as a whole is there in parts.
+    // Bytes fetched as a whole are available in parts.
     let mounted = mount(server, repo, &online);
     assert!(std::fs::read(mounted.path().join("a/c/0")).unwrap() == shard);
     end(mounted);
@@ -256,12 +254,12 @@ fn what_a_cache_has_of_a_shard_is_there_offline(server: u16, repo: &str, shard: 
     assert!(read_at(&file(&mounted), index) == shard[index.0 as usize..]);
 }
 
-/// An inner chunk that does not lie near inner chunk `number`.
+/// Returns an inner chunk that is not near inner chunk `number`.
 fn far_from(shard: &[u8], number: usize) -> usize {
     (0..COUNT).find(|other| place(shard, *other).0.abs_diff(place(shard, number).0) > 4 << 20).unwrap()
 }
 
-/// A repository on this machine with files in it that were committed.
+/// Creates a repository on this machine with committed files.
 fn with_files(files: &[(&str, Vec<u8>)]) -> Writable {
     let mount = Writable::new(&[]);
     for (path, bytes) in files {
@@ -276,7 +274,7 @@ fn listed(mount: &Writable, words: &[&str]) -> common::Output {
     common::icechunkfs([&["ls", repository, "--shards"], words].concat())
 }
 
-/// Checks that what is listed of a shard are the bytes of `chunks` in `file`.
+/// Checks that the listed inner chunks of a shard are the bytes of `chunks` in `file`.
 fn check(listed: &Value, file: &[u8], chunks: &[Option<Vec<u8>>]) {
     let found: Vec<&Value> = listed["inner_chunks"].as_array().unwrap().iter().collect();
     assert_eq!(found.len(), chunks.iter().flatten().count(), "{listed}");
@@ -306,7 +304,7 @@ fn shards_of_every_form_are_listed() {
         let form = Form { at_start, big_endian, checksum };
         let codec =
             form.codec(json!([4, 2]), json!([{"name": "bytes"}, {"name": "zstd", "configuration": {"level": 1}}]));
-        // The dimensions of the document are not in the order of the shard's: 2 by 3 inner chunks.
+        // The dimensions of the document have another order than the shard's: 2 by 3 inner chunks.
         let order = json!({"name": "transpose", "configuration": {"order": [1, 0]}});
         let document = array(json!([12, 16]), json!([6, 8]), json!([order, codec, {"name": "crc32c"}]));
         let shard = with_checksum(form.shard(&chunks, [3, 0, 5, 1, 2, 4]));
@@ -357,7 +355,7 @@ fn shards_in_shards_are_listed() {
 }
 
 #[test]
-fn what_is_wrong_with_a_shard_is_said_with_its_place() {
+fn shard_errors_name_the_shard_and_the_problem() {
     let codec = USUAL.codec(json!([1]), json!([{"name": "bytes"}]));
     let document = array(json!([9]), json!([3]), json!([codec])).to_string();
     let good = USUAL.shard(&[Some(vec![1; 10]), None, Some(vec![2; 20])], 0..3);
@@ -373,26 +371,28 @@ fn what_is_wrong_with_a_shard_is_said_with_its_place() {
         ("b/c/0", vec![7; 20]),
     ]);
     listed(&mount, &["a/c/0"]).success();
-    let said = listed(&mount, &["a/c/1"]);
-    assert!(said.stderr.contains("/a/c/1") && said.stderr.contains("index at offset 30") && !said.status.success());
-    let said = listed(&mount, &["a/c/2", "--json"]);
-    let text = &said.stderr;
+    let output = listed(&mount, &["a/c/1"]);
+    assert!(
+        output.stderr.contains("/a/c/1") && output.stderr.contains("index at offset 30") && !output.status.success()
+    );
+    let output = listed(&mount, &["a/c/2", "--json"]);
+    let text = &output.stderr;
     assert!(
         text.contains("/a/c/2: inner chunk [0], 20 bytes at offset 90") && text.contains("over the index"),
         "{text}"
     );
     assert!(text.contains("1 more"), "{text}");
-    assert_eq!(said.status.code(), Some(1));
-    let all: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(all[0]["faults"].as_array().unwrap().len(), 2);
     assert!(all[0]["faults"][1].as_str().unwrap().contains("inner chunk [1], 500 bytes at offset 95, is outside"));
-    let said = listed(&mount, &["b"]).failure();
-    assert!(said.contains("/b/c/0") && said.contains("no room for an index of 52 bytes"), "{said}");
+    let output = listed(&mount, &["b"]).failure();
+    assert!(output.contains("/b/c/0") && output.contains("no room for an index of 52 bytes"), "{output}");
     // The files are there all the same.
     assert_eq!(std::fs::read(mount.root().join("b/c/0")).unwrap(), vec![7; 20]);
 }
 
-/// ZEP 2's draft: the chunk grid is that of inner chunks, and what is stored are shards of them.
+/// ZEP 2's draft: the chunk grid is that of inner chunks, and the stored objects are shards of them.
 #[test]
 fn shards_of_a_storage_transformer_are_files() {
     let mount = Writable::new(&[]);
@@ -402,7 +402,7 @@ fn shards_of_a_storage_transformer_are_files() {
     let form = Form { checksum: false, ..USUAL };
     let chunks: Vec<Option<Vec<u8>>> = (0..6).map(|n| (n != 2).then(|| vec![n; 4])).collect();
     let shard = form.shard(&chunks, [5, 0, 1, 3, 2, 4]);
-    // The reference counts the chunks of the grid, and takes these keys for such.
+    // The reference counts the chunks of the grid, and accepts these keys.
     let reference = Reference::open(mount.repository());
     let text = document.to_string();
     let keys = [("a/zarr.json", text.as_bytes()), ("a/c/2/1", &shard), ("a/c/0/0", &shard), ("a/c/4/3", &shard)];
@@ -428,14 +428,14 @@ fn shards_of_a_storage_transformer_are_files() {
         assert_eq!(keys[key], shard, "{key}");
     }
     assert_eq!(keys["b/zarr.json"], text.as_bytes());
-    // Theirs on top of ours, and ours are what a fresh mount shows.
+    // Their commit is on top of ours, and a fresh mount shows our files.
     reference.commit(&[("b/c/2/0", &shard)], "theirs again");
     assert_eq!(mount.fresh()["b/c/2/0"], shard);
 }
 
-/// What zarr-python writes into a mount is what it says.
+/// Listed inner chunks have the values that zarr-python wrote into a mount.
 #[test]
-fn shards_that_a_program_wrote_are_listed() {
+fn shards_written_by_zarr_python_are_listed() {
     let Some(python) = python() else { return };
     let mount = Writable::new(&[]);
     let script = "import sys, zarr, numpy as np\n\
@@ -455,7 +455,7 @@ fn shards_that_a_program_wrote_are_listed() {
         let chunk = |n: usize| {
             let (top, left) = (4 * shard + n / 4 * 2, n % 4 * 4);
             let bytes: Vec<u8> = (0..8).map(|at| value(top + at / 4, left + at % 4)).collect();
-            // What is all fill is not there.
+            // Chunks that only have the fill value are not stored.
             bytes.iter().any(|byte| *byte != 255).then_some(bytes)
         };
         (0..8).map(chunk).collect()
@@ -489,7 +489,7 @@ fn open_to_write(mount: &common::Mount, path: &str) -> File {
     File::options().read(true).write(true).open(mount.path().join(path)).unwrap()
 }
 
-/// What is written to large chunks costs what is written, and a commit what was not.
+/// A write to a large chunk transfers nothing, and a commit fetches the unwritten ranges.
 #[test]
 fn a_write_into_a_large_chunk_fetches_nothing_before_the_commit() {
     let Some(server) = s3() else { return };
@@ -537,14 +537,14 @@ fn a_write_into_a_large_chunk_fetches_nothing_before_the_commit() {
     drop(file);
     let (asked, bytes) = counted.end();
     assert!(asked == 0 && bytes < 64 << 10, "{asked} requests, {bytes} bytes");
-    // The kernel reads whole pages, of which some bytes are still far away.
+    // The kernel reads whole pages, of which some bytes are only in the store.
     let file = File::open(mounted.path().join("a/c/0")).unwrap();
     assert!(read_at(&file, (3_000_001, 5000)) == [7; 5000] && read_at(&file, (end, 3000)) == [8; 3000]);
     let (asked, bytes) = counted.end();
     assert!(asked <= 3 && bytes < 512 << 10, "{asked} requests, {bytes} bytes");
     drop(file);
 
-    // What is read is put together, after a crash too.
+    // A read combines both, after a crash too.
     run(Command::new("kill").arg("-9").arg(mounted.daemon().to_string())).success();
     drop(mounted);
     let mounted = writer.mount();
@@ -587,7 +587,7 @@ fn a_write_into_a_large_chunk_fetches_nothing_before_the_commit() {
         }
     }
     drop(file);
-    // Nothing of what is written over is ever fetched.
+    // Overwritten bytes are never fetched.
     std::fs::write(mounted.path().join("b/c/1"), "all new").unwrap();
 
     counted.begin();
@@ -602,9 +602,10 @@ fn a_write_into_a_large_chunk_fetches_nothing_before_the_commit() {
     }
 }
 
-/// Who goes from shard to shard finds the next one's index there, or all of it if that is what he reads.
+/// For a program that reads shard after shard the next one's index is prefetched, or all of it if it reads whole
+/// shards.
 #[test]
-fn what_comes_next_of_shards_is_what_was_read_of_the_last_ones() {
+fn prefetch_of_shards_follows_the_access_pattern() {
     let Some(server) = s3() else { return };
     const SHARDS: usize = 12;
     let chunks: Vec<Option<Vec<u8>>> = (0..100).map(|number| Some(with_checksum(inner(number)))).collect();

@@ -1,11 +1,11 @@
-//! Programs that people use, at a mount's path: the shell's, zarr-python, xarray, tensorstore.
+//! Common programs at a mount's path: shell tools, zarr-python, xarray, tensorstore.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{self, Fixture, FixtureSet, Mount, run};
 
-/// The Python of `scripts/setup`, with the packages of `tests/python/requirements.txt`.
+/// Returns the Python of `scripts/setup`, with the packages of `tests/python/requirements.txt`.
 fn python() -> Option<PathBuf> {
     let python = std::env::var_os("ICECHUNKFS_PYTHON")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python"), PathBuf::from);
@@ -49,7 +49,7 @@ fn shell_tools_see_a_plain_directory() {
         let count = |script: &str| sh(script).trim().parse::<usize>().unwrap();
         assert_eq!(count("find \"$1\" -type f | wc -l"), count("find \"$2/cp\" -type f | wc -l"));
         assert_eq!(count("find \"$1\" -type d | wc -l"), count("find \"$2/cp\" -type d | wc -l"));
-        // Copies keep the commit's time when they are asked to.
+        // Copies keep the commit's time with the option for that.
         let times = sh("cp -a \"$1\" \"$2/a\" && stat -c %y \"$1/zarr.json\" \"$2/a/zarr.json\"");
         let times: Vec<&str> = times.lines().collect();
         assert_eq!(times[0], times[1]);
@@ -60,7 +60,7 @@ fn check_values(set: &FixtureSet, python: &Path) {
     let mut equal = [0; 3];
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/read_tools.py");
     for fixture in set.all() {
-        // What every ref shows; the other snapshots are compared byte for byte elsewhere.
+        // The snapshot of every ref; other snapshots are compared byte for byte elsewhere.
         let mut snapshots: Vec<&str> = tips(&fixture);
         snapshots.sort_unstable();
         snapshots.dedup();
@@ -69,10 +69,10 @@ fn check_values(set: &FixtureSet, python: &Path) {
             let expected = set.expected_path(&fixture.name);
             let mut command = Command::new(python);
             command.arg(&script).arg(mount.path()).arg(expected).arg(id).arg("--virtual-unreadable");
-            let said = run(&mut command);
-            let what = format!("{} {id}: {}{}", fixture.name, String::from_utf8_lossy(&said.stdout), said.stderr);
-            assert!(said.status.success(), "{what}");
-            let line = String::from_utf8_lossy(&said.stdout).lines().last().unwrap().to_owned();
+            let output = run(&mut command);
+            let what = format!("{} {id}: {}{}", fixture.name, String::from_utf8_lossy(&output.stdout), output.stderr);
+            assert!(output.status.success(), "{what}");
+            let line = String::from_utf8_lossy(&output.stdout).lines().last().unwrap().to_owned();
             let counts = line.split(' ').filter_map(|word| word.parse::<usize>().ok());
             std::iter::zip(&mut equal, counts).for_each(|(sum, count)| *sum += count);
         }

@@ -41,7 +41,7 @@ impl Package {
         run(&mut python).success();
     }
 
-    /// Checks that stores say what `expected` says.
+    /// Checks that stores have the values in `expected`.
     #[track_caller]
     fn check(&self, expected: &Value, stores: &[PathBuf]) {
         let words = std::iter::once(OsString::from(expected.to_string())).chain(stores.iter().map(OsString::from));
@@ -63,7 +63,7 @@ fn sh(script: &str, places: &[&Path]) {
     run(Command::new("bash").args(["-euo", "pipefail", "-c", script, "bash"]).args(places)).success();
 }
 
-/// The files of a directory, without what no commit takes.
+/// Returns the files of a directory, without untracked ones.
 fn tracked(mount: &Writable) -> BTreeMap<String, Vec<u8>> {
     let status = common::icechunkfs(["status".as_ref(), mount.root().as_os_str(), "--json".as_ref()]).json();
     let mut files = read_files(&mount.root());
@@ -73,8 +73,8 @@ fn tracked(mount: &Writable) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// Commits, and expects that somebody else and the reference see the same.
-fn commit_and_look(mount: &Writable, message: &str) -> BTreeMap<String, Vec<u8>> {
+/// Commits, and expects that another mount and the reference read the same.
+fn commit_and_compare(mount: &Writable, message: &str) -> BTreeMap<String, Vec<u8>> {
     let files = tracked(mount);
     mount.commit(message).unwrap();
     assert!(mount.fresh() == files, "{message}");
@@ -95,7 +95,7 @@ fn a_store_is_the_same_after_a_commit_and_can_be_extended() {
     let mount = Writable::new(&[]);
     // At the mount's root, which was empty, and in a group.
     sh("cp -r \"$1/.\" \"$2\" && cp -r \"$1\" \"$2/inner\"", &[&store, &mount.root()]);
-    commit_and_look(&mount, "a store");
+    commit_and_compare(&mount, "a store");
     Reference::open(mount.repository()).create_tag("copied");
 
     let tagged = Mount::new(mount.repository(), &["--tag", "copied"]);
@@ -106,7 +106,7 @@ fn a_store_is_the_same_after_a_commit_and_can_be_extended() {
     package.check(&expected, &places);
 
     package.run(Release::Current, "pyramid", [mount.root().join("inner")]);
-    let files = commit_and_look(&mount, "a pyramid");
+    let files = commit_and_compare(&mount, "a pyramid");
     assert!(files.keys().any(|name| name.starts_with("inner/2/vertices/c/")), "{:?}", files.keys());
     let after = Mount::new(mount.repository(), &["-o", "ro"]);
     let mut more = expected.clone();
@@ -126,8 +126,8 @@ fn stores_are_written_through_a_mount() {
     let words = std::iter::once(mount.root()).chain(kinds.map(PathBuf::from));
     package.run(Release::Current, "write", words);
     package.run(Release::Old, "old-write", [mount.root()]);
-    let files = commit_and_look(&mount, "stores");
-    // What looks like a chunk's key is an array here, and what looks like a number a group.
+    let files = commit_and_compare(&mount, "stores");
+    // A name like a chunk's key is an array here, and one like a number a group.
     for node in ["points/0", "graph/0/links/0/0.0.0", "old/0/vertices/0.0.0", "old graph/0/links/0/0.0.1"] {
         assert!(files.contains_key(&format!("{node}/zarr.json")), "{node}");
     }
@@ -137,25 +137,25 @@ fn stores_are_written_through_a_mount() {
     package.check_old(&["old", "old graph"].map(|name| fresh.path().join(name)));
 }
 
-/// A store of the older layout, copied.
+/// A store of the older layout, copied into a mount.
 #[test]
-fn the_older_layout_is_the_same_after_a_commit() {
+fn a_store_of_the_older_layout_is_the_same_after_a_commit() {
     let Some(package) = Package::find() else { return };
     let place = tempfile::tempdir().unwrap();
     let store = place.path().to_owned();
     package.run(Release::Old, "old-write", [&store]);
     let mount = Writable::new(&[]);
     sh("cp -r \"$1/.\" \"$2\"", &[&store, &mount.root()]);
-    assert!(commit_and_look(&mount, "a store") == read_files(&store));
+    assert!(commit_and_compare(&mount, "a store") == read_files(&store));
     Reference::open(mount.repository()).create_tag("copied");
     let tagged = Mount::new(mount.repository(), &["--tag", "copied"]);
     assert!(read_files(&tagged.path()) == read_files(&store));
     package.check_old(&["old", "old graph"].map(|name| tagged.path().join(name)));
 }
 
-/// A name is a node's because there is a node, and a chunk's because an array says so.
+/// A node makes its name a node's, and an array makes a name a chunk's.
 #[test]
-fn names_are_what_they_are_and_not_what_they_look_like() {
+fn names_are_classified_by_metadata_and_not_by_spelling() {
     let mount = Writable::new(&[]);
     let root = mount.root();
     let array = |separator: &str| {
@@ -182,7 +182,7 @@ fn names_are_what_they_are_and_not_what_they_look_like() {
         put(&root.join(name).join("zarr.json"), array("/")).unwrap();
         put(&root.join(name).join("c/1/0/1"), name).unwrap();
     }
-    // An array may call its chunks so.
+    // An array may name its chunks so.
     put(&root.join("dotted/zarr.json"), array(".")).unwrap();
     put(&root.join("dotted/1.0.1"), "a chunk").unwrap();
     // A literal reading of the format's document: bytes in a group.
@@ -191,8 +191,8 @@ fn names_are_what_they_are_and_not_what_they_look_like() {
         put(&root.join(name), name).unwrap();
     }
     let status = |mount: &Writable| {
-        let said = common::icechunkfs(["status".as_ref(), mount.root().as_os_str(), "--json".as_ref()]).json();
-        let mut names: Vec<String> = said["untracked"]
+        let output = common::icechunkfs(["status".as_ref(), mount.root().as_os_str(), "--json".as_ref()]).json();
+        let mut names: Vec<String> = output["untracked"]
             .as_array()
             .unwrap()
             .iter()
@@ -210,15 +210,15 @@ fn names_are_what_they_are_and_not_what_they_look_like() {
     assert!(mount.fresh() == files);
     assert_eq!(files["0/links/+1/+1.0.-1/c/1/0/1"], b"0/links/+1/+1.0.-1");
     assert_eq!(mount.fresh()["dotted/1.0.1"], b"a chunk");
-    // The reference has chunks by their coordinates, whatever they are called.
+    // The reference has chunks by their coordinates, whatever their names.
     let kept = Reference::open(mount.repository()).keys();
     assert_eq!(kept["dotted/c/1/0/1"], b"a chunk");
     assert_eq!(kept.len(), files.len());
-    // What is no part of the store is still there, and said.
+    // Files that are no part of the store are still there, and listed.
     assert_eq!(status(&mount), expected);
     for name in raw {
         assert_eq!(std::fs::read(root.join(name)).unwrap(), name.as_bytes());
     }
-    let said = common::icechunkfs(["status".as_ref(), root.as_os_str()]).success();
-    assert!(String::from_utf8(said).unwrap().contains("0/vertices/0.0.0"));
+    let output = common::icechunkfs(["status".as_ref(), root.as_os_str()]).success();
+    assert!(String::from_utf8(output).unwrap().contains("0/vertices/0.0.0"));
 }

@@ -13,7 +13,7 @@ use std::process::Command;
 
 use crate::common::{Output, program, run};
 
-/// The program, with nothing of the tester's own in its environment.
+/// Returns the program with an empty environment.
 fn plain(words: &[&str]) -> Command {
     let mut command = Command::new(program());
     let own = |name: &str| ["AWS_", "ICECHUNKFS_", "AZURE_", "GOOGLE_"].iter().any(|begin| name.starts_with(begin));
@@ -24,7 +24,7 @@ fn plain(words: &[&str]) -> Command {
     command
 }
 
-/// `icechunkfs cat` of chunk `n`.
+/// Runs `icechunkfs cat` of chunk `n`.
 fn cat(repository: &Path, n: usize, words: &[&str]) -> Output {
     let key = format!("v/c/{n}");
     run(&mut plain(&[&["cat", repository.to_str().unwrap(), &key], words].concat()))

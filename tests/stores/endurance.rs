@@ -1,5 +1,5 @@
-//! A busy while on a bad network, and then nothing is left over: no request under way, no memory held, no thread or descriptor more
-//! than there were. `ICECHUNKFS_ENDURANCE` has the seconds.
+//! After some time on a bad network, an idle mount holds nothing: no request in progress, no memory, and as many
+//! threads and descriptors as before. `ICECHUNKFS_ENDURANCE` sets the seconds.
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,12 +12,13 @@ use crate::common::lab::Random;
 use crate::common::moto::{commit, fill, made, mount, s3};
 use crate::common::{Mount, run};
 
-/// The bound for memory, in MiB, which is less than there is to read; and how much more a process may have: code, stacks, what the allocator keeps.
+/// The bound for memory, in MiB, which is less than there is to read; and the allowance for the process: code, stacks,
+/// the allocator's reserve.
 const MEMORY: u64 = 18;
-/// Descriptors and threads more than at the beginning: connections that are kept, threads that wait for work.
+/// Allowed additional descriptors and threads: idle connections, threads that wait for work.
 const FEW: usize = 40;
 
-/// What the daemon of `mount` says that it is doing: every number but the bytes in memory.
+/// Returns the activity that the daemon of `mount` logs: every number except the bytes in memory.
 fn busy(mount: &Mount, daemon: i32) -> Vec<(String, u64)> {
     let told = |log: &str| log.matches("gauges: ").count();
     let before = told(&mount.log());
@@ -32,7 +33,7 @@ fn busy(mount: &Mount, daemon: i32) -> Vec<(String, u64)> {
             let numbers = gauges.into_iter().filter(|(name, _)| name != "cached_bytes");
             return numbers.map(|(name, value)| (name, value.as_u64().unwrap())).collect();
         }
-        assert!(begin.elapsed() < Duration::from_secs(10), "the daemon says nothing: {log}");
+        assert!(begin.elapsed() < Duration::from_secs(10), "the daemon logs nothing: {log}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -41,7 +42,7 @@ fn count(daemon: i32, what: &str) -> usize {
     std::fs::read_dir(format!("/proc/{daemon}/{what}")).unwrap().count()
 }
 
-/// The most memory that the process ever had, in MiB, but for its code, which has twice the size that it is released with.
+/// Returns the peak memory of the process, in MiB, without its code, which is twice as large as in a release.
 fn most_memory(daemon: i32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{daemon}/status")).unwrap();
     let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -49,9 +50,9 @@ fn most_memory(daemon: i32) -> u64 {
     (kib("VmHWM:") - kib("RssFile:")) / 1024
 }
 
-/// Reads some of the 40 chunks of `moto::made` until it is `over`: in order, or here and there. What fails for longer than a mount's
-/// patience may fail; wrong bytes may not be, and a file that is not written here is of one commit. Each has bytes of one of `salts`; where
-/// there are none, somebody is writing.
+/// Reads some of the 40 chunks of `moto::made` until it is `over`: in order, or at random. A read may fail after the
+/// mount's timeout; its bytes must never be wrong, and a file that is not written here is of one commit. Each has bytes
+/// of one of `salts`; without salts, a program is writing.
 fn read(root: &Path, salts: Option<std::ops::RangeInclusive<u8>>, seed: u64, over: &AtomicBool, chunks: &AtomicU64) {
     let mut random = Random(seed);
     while !over.load(Ordering::Relaxed) {
@@ -60,7 +61,7 @@ fn read(root: &Path, salts: Option<std::ops::RangeInclusive<u8>>, seed: u64, ove
         for step in 0..10 {
             let n = if in_order { (first + step) % 40 } else { random.below(40) };
             let mut bytes = Vec::new();
-            // Past the page cache more often than not: the kernel would have it all, and the daemon nothing to do.
+            // Mostly past the page cache: otherwise the kernel would have it all, and the daemon nothing to do.
             let flags = if random.below(4) > 0 { libc::O_DIRECT } else { 0 };
             let opened = File::options().read(true).custom_flags(flags).open(root.join(format!("a/c/{n}")));
             let Ok(mut file) = opened else { continue };
@@ -76,7 +77,7 @@ fn read(root: &Path, salts: Option<std::ops::RangeInclusive<u8>>, seed: u64, ove
 }
 
 #[test]
-fn nothing_is_left_over() {
+fn an_idle_mount_has_no_requests_and_no_buffers() {
     let Some(server) = s3() else { return };
     let seconds = std::env::var("ICECHUNKFS_ENDURANCE").map_or(15, |text| text.parse().unwrap());
     let line = Line::to(server.port);
@@ -101,7 +102,7 @@ fn nothing_is_left_over() {
         for (n, mount) in mounts.iter().enumerate() {
             for reader in 0..2 {
                 let (root, seed, over, chunks) = (mount.path(), (n * 2 + reader) as u64, &over, &chunks);
-                // The first two stay where they are, the third follows, in the fourth there is one who writes.
+                // The first two stay on a snapshot, the third follows, in the fourth a program writes.
                 let salts = [Some(0..=0), Some(0..=0), Some(0..=u8::MAX), None][n].clone();
                 scope.spawn(move || read(&root, salts, seed, over, chunks));
             }
@@ -109,7 +110,7 @@ fn nothing_is_left_over() {
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_secs(seconds) {
             fill(&mounts[3].path(), commits as u8);
-            // What the network did to it, the next one mends.
+            // Failures of this commit are repaired by the next one.
             commits += u64::from(commit(&mounts[3]).is_ok());
         }
         over.store(true, Ordering::Relaxed);
@@ -122,7 +123,7 @@ fn nothing_is_left_over() {
     for (n, mount) in mounts.iter().enumerate() {
         let begin = Instant::now();
         while busy(mount, daemons[n]).iter().any(|(_, number)| *number > 0) {
-            // What follows a branch asks now and then.
+            // A following mount polls now and then.
             assert!(begin.elapsed() < Duration::from_secs(30), "mount {n}: {:?}", busy(mount, daemons[n]));
         }
         let (fds, tasks) = (count(daemons[n], "fd"), count(daemons[n], "task"));

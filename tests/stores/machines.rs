@@ -1,5 +1,5 @@
-//! Several machines mount one repository in a store that they reach over a network: disjoint work goes together, work on the
-//! same things is told of, and a machine that is cut off in the middle of a commit comes back to where it was.
+//! Several machines mount one repository in a store that they reach over a network: disjoint changes are merged,
+//! conflicts are reported, and a machine that is disconnected in the middle of a commit recovers.
 //!
 //! The machines are network namespaces. Of a hundred requests five fail, and of five the answer is lost.
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use crate::common::faulty::{Fault, five_of_a_hundred};
 use crate::common::machines::{Network, control};
 use crate::common::moto;
-use crate::common::writing::{GROUP, array, put, tell, touch};
+use crate::common::writing::{GROUP, array, echo, put, touch};
 use crate::common::{self, Mount, read_files};
 use serde_json::Value;
 
 const MACHINES: usize = 8;
 /// Commits of each.
 const COMMITS: usize = 8;
-/// Patience with the store, in seconds, of those that have to get through.
+/// Timeout for the store, in seconds, of mounts that have to succeed.
 const TIMEOUT: &str = "60";
 
 /// A repository with one array of `rows` times `columns` chunks.
@@ -44,7 +44,7 @@ fn history(network: &Network, repo: &str) -> Vec<(String, String)> {
     commits.split_off(2)
 }
 
-/// What a mount on another machine shows, over a line on which nothing goes wrong.
+/// Returns the files of a mount on another machine, over a proxy without faults.
 fn shown(network: &Network, repo: &str) -> BTreeMap<String, Vec<u8>> {
     network.at_store(|port| {
         let mount = moto::mount(port, repo, &["-o", "ro"]);
@@ -52,7 +52,7 @@ fn shown(network: &Network, repo: &str) -> BTreeMap<String, Vec<u8>> {
     })
 }
 
-/// Each machine does `work` with a mount of its own; all begin together.
+/// Lets each machine do `work` with its own mount; all begin together.
 fn on_all<T: Send>(network: &Network, repo: &str, work: impl Fn(usize, &Mount) -> T + Sync) -> Vec<T> {
     let mounts: Vec<Mount> = (0..MACHINES).map(|n| network.mount(n, repo, &["--timeout", TIMEOUT])).collect();
     let start = Barrier::new(MACHINES);
@@ -72,15 +72,15 @@ fn on_all<T: Send>(network: &Network, repo: &str, work: impl Fn(usize, &Mount) -
     })
 }
 
-/// Bytes of which each machine and commit has its own; some are inline, some packed, some alone.
+/// Returns bytes that are unique for each machine and commit; some are inline, some packed, some separate objects.
 fn content(machine: usize, n: usize) -> Vec<u8> {
     let length = [40, 3000, 300_000][(machine + n) % 3];
     format!("machine {machine}, commit {n}. ").into_bytes().into_iter().cycle().take(length).collect()
 }
 
-/// As a program that divides an array among machines does it: each has its rows.
+/// Each machine has its rows, as in a program that divides an array among machines.
 #[test]
-fn disjoint_work_of_many_machines_goes_together() {
+fn disjoint_commits_of_many_machines_are_merged() {
     common::watchdog();
     let Some(network) = Network::of(MACHINES) else { return };
     let repo = repository(&network, "disjoint", MACHINES, COMMITS + 1);
@@ -91,7 +91,7 @@ fn disjoint_work_of_many_machines_goes_together() {
             put(&mount.path().join(format!("a/c/{machine}/{n}")), content(machine, n)).unwrap();
             // One that each of its commits changes.
             put(&mount.path().join(format!("a/c/{machine}/{COMMITS}")), content(machine, n)).unwrap();
-            tell(&control(mount, "commit"), &format!("{machine} {n}"))
+            echo(&control(mount, "commit"), &format!("{machine} {n}"))
                 .unwrap_or_else(|error| panic!("machine {machine}, commit {n}: {error}: {}", mount.log()));
         }
     });
@@ -120,19 +120,19 @@ fn disjoint_work_of_many_machines_goes_together() {
     assert!(lost.is_empty() && shown.len() == expected.len(), "lost or changed: {lost:?}");
 }
 
-/// What a commit came to.
+/// Outcome of a commit.
 enum Answer {
     Done,
-    /// The commit it was based on, and for each commit in its way the chunks that it named.
+    /// The base of the commit, and for each conflicting commit the chunks that it named.
     Conflict(String, BTreeMap<String, BTreeSet<usize>>),
 }
 
-/// Chunks that a commit writes: chosen without a pattern, and known from the numbers alone.
+/// Returns the chunks that a commit writes: without a pattern, and from the numbers alone.
 fn chunks(machine: usize, n: usize) -> BTreeSet<usize> {
     (0..3).map(|k| (machine * 7 + n * 5 + n * n + k * (machine + 3)) % 24).collect()
 }
 
-/// What `.icechunk/conflicts` says, by the other commit.
+/// Returns the content of `.icechunk/conflicts`, by the other commit.
 fn named(conflicts: &str) -> BTreeMap<String, BTreeSet<usize>> {
     let of_line = |line: &str| {
         assert!(line.starts_with("/a: "), "{line}");
@@ -146,7 +146,7 @@ fn named(conflicts: &str) -> BTreeMap<String, BTreeSet<usize>> {
 }
 
 #[test]
-fn overlapping_work_of_many_machines_is_there_or_named() {
+fn overlapping_commits_of_many_machines_are_kept_or_reported() {
     common::watchdog();
     let Some(network) = Network::of(MACHINES) else { return };
     let repo = repository(&network, "overlapping", 1, 24);
@@ -159,15 +159,15 @@ fn overlapping_work_of_many_machines_is_there_or_named() {
                 put(&mount.path().join(format!("a/c/0/{chunk}")), content(machine, n)).unwrap();
             }
             let info: Value = serde_json::from_slice(&std::fs::read(control(mount, "info.json")).unwrap()).unwrap();
-            match tell(&control(mount, "commit"), &format!("{machine} {n}")) {
+            match echo(&control(mount, "commit"), &format!("{machine} {n}")) {
                 Ok(()) => answers.push(Answer::Done),
                 Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
                     for chunk in chunks(machine, n) {
                         let file = mount.path().join(format!("a/c/0/{chunk}"));
                         assert!(std::fs::read(file).unwrap() == content(machine, n), "the work is still there");
                     }
-                    let said = std::fs::read_to_string(control(mount, "conflicts")).unwrap();
-                    answers.push(Answer::Conflict(info["snapshot"].as_str().unwrap().to_owned(), named(&said)));
+                    let output = std::fs::read_to_string(control(mount, "conflicts")).unwrap();
+                    answers.push(Answer::Conflict(info["snapshot"].as_str().unwrap().to_owned(), named(&output)));
                     touch(&control(mount, "discard")).unwrap();
                     touch(&control(mount, "refresh")).unwrap();
                 }
@@ -186,7 +186,7 @@ fn overlapping_work_of_many_machines_is_there_or_named() {
     );
     assert!(conflicts > 5 && faults > 30, "{conflicts} conflicts, {faults} faults: this tested nothing");
 
-    // Who wrote what, in order.
+    // Writers of each chunk, in order.
     let history = history(&network, &repo);
     let commits: Vec<(String, usize, usize)> = history
         .iter()
@@ -206,7 +206,7 @@ fn overlapping_work_of_many_machines_is_there_or_named() {
         for (n, answer) in answers.iter().enumerate() {
             assert_eq!(there.contains(&(machine, n)), matches!(answer, Answer::Done), "machine {machine}, commit {n}");
             let Answer::Conflict(base, named) = answer else { continue };
-            // Of each commit that came between, exactly the chunks that both wrote are named.
+            // For each concurrent commit, exactly the chunks that both wrote are named.
             let after = commits.iter().position(|(id, ..)| id == base).map_or(0, |at| at + 1);
             let until = commits.iter().rposition(|(id, ..)| named.contains_key(id)).expect("they are in the history");
             let mut exact = BTreeMap::new();
@@ -226,10 +226,10 @@ fn overlapping_work_of_many_machines_is_there_or_named() {
     assert_eq!(shown.len(), 2 + last.len());
 }
 
-/// The cable is pulled at different moments of a commit: before its objects are there, before its branch is moved, and when it
-/// is moved and nobody has heard of it.
+/// The network is cut at different moments of a commit: before its objects are stored, before its branch is moved, and
+/// after that but before the answer arrives.
 #[test]
-fn a_machine_that_is_cut_off_comes_back() {
+fn a_disconnected_machine_recovers() {
     common::watchdog();
     let Some(network) = Network::of(2) else { return };
     let repo = repository(&network, "cut", 2, 9);
@@ -253,25 +253,25 @@ fn a_machine_that_is_cut_off_comes_back() {
             if is_lost { Fault::Lost } else { Fault::Silent }
         });
         let failed = std::thread::scope(|scope| {
-            let commit = scope.spawn(|| tell(&control(&far, "commit"), &format!("far {n}")));
+            let commit = scope.spawn(|| echo(&control(&far, "commit"), &format!("far {n}")));
             moments.recv_timeout(Duration::from_secs(60)).expect("the commit comes to its moment");
             network.plug(0, false);
             network.line().release();
-            // The others do not even notice.
+            // The other machines are not affected.
             put(&near.path().join(format!("a/c/1/{n}")), content(1, n)).unwrap();
-            tell(&control(&near, "commit"), &format!("near {n}")).unwrap();
+            echo(&control(&near, "commit"), &format!("near {n}")).unwrap();
             commit.join().unwrap()
         });
         let error = failed.expect_err("a machine without a network cannot commit");
         assert!(matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT)), "{moment}: {error}");
-        // What was written is still there, network or not.
+        // Written files are still there, with or without a network.
         assert!(std::fs::read(far.path().join(format!("a/c/0/{n}"))).unwrap() == content(0, 2));
         network.plug(0, true);
         let begin = Instant::now();
-        while let Err(error) = tell(&control(&far, "commit"), &format!("far {n}")) {
+        while let Err(error) = echo(&control(&far, "commit"), &format!("far {n}")) {
             assert!(begin.elapsed() < Duration::from_secs(60), "{moment}: {error}: {}", far.log());
         }
-        // What others did meanwhile shows, now or when asked for.
+        // Concurrent commits are visible, at once or after a refresh.
         touch(&control(&far, "refresh")).unwrap();
         assert!(std::fs::read(far.path().join(format!("a/c/1/{n}"))).unwrap() == content(1, n), "{moment}");
         let messages: Vec<String> = history(&network, &repo).into_iter().map(|(_, message)| message).collect();

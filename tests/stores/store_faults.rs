@@ -1,4 +1,4 @@
-//! What a store refuses, and what comes damaged: what a person is told, what a program gets, and that nothing of it stays.
+//! Refusals and damaged answers of a store: the message for users, the errno for programs, and no lasting effect.
 
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,9 @@ fn is_listing(request: &str) -> bool {
     request.contains("list-type=")
 }
 
-/// Each refusal is told in words that say what to do, at once: none of them is one that passes.
+/// Each refusal is reported with a remedy, at once: none of them is transient.
 #[test]
-fn refusals_are_told() {
+fn refusals_are_reported_at_once_with_advice() {
     let Some(server) = s3() else { return };
     let (line, repo) = (Line::to(server.port), made(server.port, "refused"));
     let refusals = [
@@ -35,18 +35,18 @@ fn refusals_are_told() {
     for (status, code, told) in refusals {
         line.decide(move |_, _| Fault::Says(status, code));
         let begin = Instant::now();
-        let said = icechunkfs(line.port, &["refs", &repo, "--timeout", "20"]).failure();
-        assert!(said.contains(told) && said.contains(&repo), "{code}: {said}");
+        let output = icechunkfs(line.port, &["refs", &repo, "--timeout", "20"]).failure();
+        assert!(output.contains(told) && output.contains(&repo), "{code}: {output}");
         assert!(begin.elapsed() < Duration::from_secs(10), "{code}: it was asked again and again");
         let place = Mount::prepare();
         let path = place.path().display().to_string();
-        let said = icechunkfs(line.port, &["mount", &repo, &path, "--timeout", "20"]).failure();
-        assert!(said.contains(told), "{code}: {said}");
+        let output = icechunkfs(line.port, &["mount", &repo, &path, "--timeout", "20"]).failure();
+        assert!(output.contains(told), "{code}: {output}");
     }
 }
 
 #[test]
-fn who_may_read_and_not_write_gets_a_mount_to_read() {
+fn read_permission_alone_gives_a_read_only_mount() {
     let Some(server) = s3() else { return };
     let (line, repo) = (Line::to(server.port), made(server.port, "read-only"));
     line.decide(|_, request| if is_put(request) { FORBIDDEN } else { Fault::Pass });
@@ -56,12 +56,12 @@ fn who_may_read_and_not_write_gets_a_mount_to_read() {
     assert_eq!(read_files(&read.path()).len(), 42);
     let place = Mount::prepare();
     let path = place.path().display().to_string();
-    let said = icechunkfs(line.port, &["mount", &repo, &path, "--ephemeral"]).failure();
-    assert!(said.contains("cannot be written to") && said.contains("do not allow it"), "{said}");
+    let output = icechunkfs(line.port, &["mount", &repo, &path, "--ephemeral"]).failure();
+    assert!(output.contains("cannot be written to") && output.contains("do not allow it"), "{output}");
 }
 
 #[test]
-fn who_may_not_list_reads_and_commits() {
+fn reading_and_committing_need_no_permission_to_list() {
     let Some(server) = s3() else { return };
     let (line, repo) = (Line::to(server.port), made(server.port, "unlisted"));
     line.decide(|_, request| if is_listing(request) { FORBIDDEN } else { Fault::Pass });
@@ -74,9 +74,10 @@ fn who_may_not_list_reads_and_commits() {
     assert!(none.contains("do not allow it"), "whether there is a repository is not known: {none}");
 }
 
-/// Permission that is taken away while work waits: the commit fails and says so, the work stays, and is committed when it is back.
+/// Write permission is removed while there is uncommitted work: the commit fails with a message, the work stays, and is
+/// committed when the permission is back.
 #[test]
-fn permission_that_is_lost_costs_no_work() {
+fn losing_write_permission_loses_no_work() {
     let Some(server) = s3() else { return };
     let (line, repo) = (Line::to(server.port), made(server.port, "lost"));
     let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "10"]);
@@ -96,10 +97,11 @@ fn permission_that_is_lost_costs_no_work() {
     }
 }
 
-/// Answers that are too short, though they do not say so, and answers with wrong bytes: at each request of a mount, a walk and a
-/// reader, once. Documents are fetched again; a chunk that is too short is an error and never a short file. And a cache keeps none of it.
+/// Answers that are too short without announcing it, and answers with wrong bytes, each once at each request of a
+/// mount, a walk and a reader. Documents are fetched again; a chunk that is too short is an error and never a short
+/// file. A cache keeps none of them.
 #[test]
-fn damaged_answers_do_not_stay() {
+fn damaged_answers_are_not_cached() {
     let Some(server) = s3() else { return };
     let (line, repo) = (Line::to(server.port), made(server.port, "garbled"));
     let expected = {
@@ -110,7 +112,7 @@ fn damaged_answers_do_not_stay() {
         for at in 0..6 {
             let directory = tempfile::tempdir().unwrap();
             let cache = directory.path().join("cache").display().to_string();
-            // Nothing can tell that a chunk's own bytes are others: only their number is known.
+            // Wrong bytes of a chunk cannot be detected: only their number is known.
             line.decide(move |n, request| match fault {
                 Fault::Garbled if request.contains("/chunks/") => Fault::Pass,
                 fault if n == at => fault,
@@ -138,9 +140,9 @@ fn damaged_answers_do_not_stay() {
     }
 }
 
-/// A machine that sleeps while requests are under way, for longer than they may take.
+/// A machine sleeps during requests, for longer than their deadline.
 #[test]
-fn a_machine_that_sleeps_wakes_up() {
+fn a_mount_recovers_after_the_machine_sleeps() {
     let Some(server) = s3() else { return };
     let (line, repo) = (Line::to(server.port), made(server.port, "asleep"));
     let expected = read_files(&mount(server.port, &repo, &["-o", "ro"]).path());
@@ -153,11 +155,11 @@ fn a_machine_that_sleeps_wakes_up() {
     let reader = std::thread::spawn(move || std::fs::read(path));
     let begin = Instant::now();
     while line.counts().0 == 0 {
-        assert!(begin.elapsed() < Duration::from_secs(10), "nobody reads");
+        assert!(begin.elapsed() < Duration::from_secs(10), "no request arrives");
         std::thread::sleep(Duration::from_millis(5));
     }
     signal("-STOP");
-    // Longer than the deadline: this is what sleeping is.
+    // Longer than the deadline: the sleep is the behavior under test.
     std::thread::sleep(Duration::from_secs(4));
     line.release();
     signal("-CONT");

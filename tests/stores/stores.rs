@@ -1,7 +1,7 @@
-//! Repositories in object stores: what is said when they cannot be reached, what nobody may see, and what a line on which
-//! things go wrong does to reading and committing. With a real server behind it.
+//! Repositories in object stores: messages for unreachable stores, secrets, and the effect of faults on reading and
+//! committing. With a real server behind the proxy.
 //!
-//! That everything else is as on a local disk, other suites show: `scripts/with-server` runs them over a store.
+//! Other suites show that everything else is as on a local disk: `scripts/with-server` runs them over a store.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,27 +14,27 @@ use crate::common::writing::{array, put};
 use crate::common::{self, FixtureSet, Mount, read_files, run};
 
 #[test]
-fn what_cannot_be_reached_is_said() {
+fn an_unreachable_store_is_reported() {
     let Some(server) = s3() else { return };
-    let said = |command: &mut Command| run(command).failure();
+    let failure_of = |command: &mut Command| run(command).failure();
     let refs =
         |words: &[&'static str]| -> Vec<&'static str> { [&["refs", "s3://icechunkfs-test/none"], words].concat() };
 
-    let none = said(&mut command(server.port, &refs(&[])));
+    let none = failure_of(&mut command(server.port, &refs(&[])));
     assert!(none.contains("s3://icechunkfs-test/none holds no Icechunk repository"), "{none}");
-    let bucket = said(&mut command(server.port, &["refs", "s3://no-such-bucket/x"]));
+    let bucket = failure_of(&mut command(server.port, &["refs", "s3://no-such-bucket/x"]));
     assert!(bucket.contains("there is no such bucket"), "{bucket}");
-    let nobody = said(&mut command(free_port(), &refs(&["--timeout", "2"])));
+    let nobody = failure_of(&mut command(free_port(), &refs(&["--timeout", "2"])));
     assert!(nobody.contains("cannot be reached"), "{nobody}");
-    let half = said(command(server.port, &refs(&[])).env_remove("AWS_SECRET_ACCESS_KEY"));
+    let half = failure_of(command(server.port, &refs(&[])).env_remove("AWS_SECRET_ACCESS_KEY"));
     assert!(half.contains("AWS_SECRET_ACCESS_KEY"), "{half}");
-    let half = said(&mut command(server.port, &refs(&["--access-key-id", "x"])));
+    let half = failure_of(&mut command(server.port, &refs(&["--access-key-id", "x"])));
     assert!(half.contains("ICECHUNKFS_SECRET_ACCESS_KEY"), "{half}");
-    let profile = said(&mut command(server.port, &refs(&["--profile", "nobody"])));
+    let profile = failure_of(&mut command(server.port, &refs(&["--profile", "nobody"])));
     assert!(profile.contains("profile `nobody`") && profile.contains("~/.aws"), "{profile}");
-    let account = said(&mut command(server.port, &["refs", "az://container/x"]));
+    let account = failure_of(&mut command(server.port, &["refs", "az://container/x"]));
     assert!(account.contains("--account") && account.contains("AZURE_STORAGE_ACCOUNT_NAME"), "{account}");
-    let header = said(command(server.port, &refs(&[])).env("ICECHUNKFS_HEADER", "no colon"));
+    let header = failure_of(command(server.port, &refs(&[])).env("ICECHUNKFS_HEADER", "no colon"));
     assert!(header.contains("NAME: VALUE"), "{header}");
     for text in [none, bucket, nobody, half, profile, header] {
         assert!(!text.contains(SECRET), "{text}");
@@ -42,7 +42,7 @@ fn what_cannot_be_reached_is_said() {
 }
 
 #[test]
-fn a_profile_has_keys_and_an_address() {
+fn a_profile_gives_keys_and_an_endpoint() {
     let Some(server) = s3() else { return };
     let repo = made(server.port, "profile");
     let home = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ fn a_profile_has_keys_and_an_address() {
         command.env_remove(name);
     }
     assert!(String::from_utf8(run(&mut command).success()).unwrap().contains("branch  main"));
-    // The usual one, by the environment.
+    // The default profile, set by the environment.
     command.env("AWS_PROFILE", "far");
     run(&mut command).success();
     std::fs::write(config.join("credentials"), "[far]\ncredential_process = echo no; exit 1\n").unwrap();
@@ -66,7 +66,7 @@ fn a_profile_has_keys_and_an_address() {
 }
 
 #[test]
-fn secrets_are_nowhere_to_be_seen() {
+fn secrets_are_never_shown() {
     let Some(server) = s3() else { return };
     let repo = made(server.port, "secrets");
     let mount = Mount::prepare();
@@ -81,7 +81,7 @@ fn secrets_are_nowhere_to_be_seen() {
     let words = String::from_utf8_lossy(&std::fs::read(format!("/proc/{daemon}/cmdline")).unwrap()).into_owned();
     assert!(words.contains(&repo), "{words}");
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
-    // Something fails, and is told of.
+    // A failure is reported.
     std::fs::write(mount.path().join("a/c/0"), "").unwrap();
     assert!(commit(&mount).is_err());
     let control = mount.path().join(".icechunk");
@@ -98,7 +98,7 @@ fn secrets_are_nowhere_to_be_seen() {
 }
 
 #[test]
-fn a_web_server_only_gives() {
+fn a_web_server_is_mounted_read_only() {
     common::watchdog();
     let fixture = FixtureSet::own().get("own-v2-basic");
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos");
@@ -142,7 +142,7 @@ fn keys_may_begin_with_a_slash() {
         let before = commits(server.port, &repo);
         let writer = mount(server.port, &repo, &["--ephemeral"]);
         put(&writer.path().join("added/zarr.json"), array(&[3], &[1])).unwrap();
-        // Inline, alone, and sent in parts.
+        // Inline, a separate object, and sent in parts.
         for (n, length) in [10, 300_000, 17 << 20].into_iter().enumerate() {
             put(&writer.path().join(format!("added/c/{n}")), vec![n as u8 + 1; length]).unwrap();
         }
@@ -156,7 +156,7 @@ fn keys_may_begin_with_a_slash() {
         let begin = format!("/{prefix}");
         assert!(keys.len() > 5 && keys.iter().all(|key| key.starts_with(&begin)), "{keys:?}");
     }
-    // Whoever has none of this pays nothing for it.
+    // Users without any of this pay nothing for it.
     let repo = made(server.port, "no-slash");
     let line = Line::to(server.port);
     line.decide(|_, _| Fault::Pass);
@@ -164,9 +164,9 @@ fn keys_may_begin_with_a_slash() {
     assert_eq!(line.counts().0, 1);
 }
 
-/// Each kind of fault at every third request, in reading and in committing.
+/// Each kind of fault hits every third request, in reading and in committing.
 #[test]
-fn what_fails_for_a_moment_is_done_again() {
+fn transient_failures_are_retried() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = made(line.port, "faults");
@@ -182,7 +182,7 @@ fn what_fails_for_a_moment_is_done_again() {
         assert!(faults > 10, "{fault:?}: {faults} faults in {requests} requests");
         line.release();
     }
-    // Answers that are lost matter where something is written: each commit is there, and once.
+    // Lost answers matter for writes: each commit is there, and once.
     for (n, fault) in [Fault::Overloaded, Fault::Reset, Fault::Lost].into_iter().enumerate() {
         let before = commits(server.port, &repo);
         line.decide(move |n, _| if n % 3 == 1 { fault } else { Fault::Pass });
@@ -200,9 +200,9 @@ fn what_fails_for_a_moment_is_done_again() {
     }
 }
 
-/// Four mounts commit at a time over a line on which one request in twenty is refused and one answer in twenty lost.
+/// Four mounts commit at a time over a proxy that refuses one request in twenty and loses one answer in twenty.
 #[test]
-fn racing_commits_survive_a_bad_line() {
+fn racing_commits_survive_an_unreliable_network() {
     const WRITERS: usize = 4;
     const COMMITS: usize = 6;
     let Some(server) = s3() else { return };
@@ -240,10 +240,10 @@ fn racing_commits_survive_a_bad_line() {
     }
 }
 
-/// A program that goes through an array from chunk to chunk is not made to wait for each; one without a pattern costs no more
-/// requests than chunks.
+/// A program that reads an array chunk by chunk does not wait for each; one without a pattern costs no more requests
+/// than chunks.
 #[test]
-fn what_comes_next_is_fetched_ahead() {
+fn sequential_readers_are_prefetched_for() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = made(server.port, "ahead");
@@ -256,7 +256,7 @@ fn what_comes_next_is_fetched_ahead() {
     for n in [2, 6, 10] {
         read(&steady, n);
     }
-    // What is fetched ahead is there when no more requests come; the server need not answer then.
+    // Prefetched chunks have arrived when no more requests come; the server need not answer then.
     let begin = Instant::now();
     let mut seen = usize::MAX;
     while line.counts().0 != seen {
@@ -280,7 +280,7 @@ fn what_comes_next_is_fetched_ahead() {
 }
 
 #[test]
-fn a_store_that_is_gone_gives_errors_and_one_that_is_back_bytes() {
+fn a_mount_recovers_when_its_store_returns() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = made(line.port, "gone");

@@ -1,4 +1,5 @@
-//! Expiration and collection, beside what the reference makes of the same repository, at every step, and beside uncommitted work.
+//! Expiration and collection, compared with the reference's result for the same repository at every step, and with
+//! uncommitted work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::FileTimes;
@@ -26,7 +27,7 @@ use icechunkfs::repo::verify;
 use icechunkfs::times::system_clock;
 use serde_json::Value;
 
-/// A repository with a past: made by both, and with a few branches and tags.
+/// Creates a repository with commits of both implementations, and with a few branches and tags.
 async fn with_a_past(seed: u64, version: SpecVersionBin) -> World {
     let mut world = World::new(seed, version).await;
     let log = Mutex::new(Vec::new());
@@ -38,7 +39,7 @@ async fn with_a_past(seed: u64, version: SpecVersionBin) -> World {
     world
 }
 
-/// Refs, histories and, in version 2, everything that `repo` says of commits.
+/// Describes refs, histories and, in version 2, the commits in `repo`.
 async fn described(place: &Path) -> (Value, BTreeMap<ObjectId, (Option<ObjectId>, Vec<ObjectId>)>) {
     let repository = Lab::open(place).repository().await;
     let refs = repository.refs().await.unwrap();
@@ -56,9 +57,9 @@ async fn described(place: &Path) -> (Value, BTreeMap<ObjectId, (Option<ObjectId>
     (serde_json::json!([histories, deleted]), commits)
 }
 
-/// The same repository, expired by the reference and by us, is the same repository.
+/// The same repository, expired by the reference and by us, has the same result.
 #[tokio::test]
-async fn expiration_does_what_the_reference_does() {
+async fn expiration_matches_the_reference() {
     for seed in 0..24 {
         let version = if seed % 3 == 2 { SpecVersionBin::V1 } else { SpecVersionBin::V2 };
         let world = with_a_past(1000 + seed, version).await;
@@ -92,7 +93,7 @@ async fn expiration_does_what_the_reference_does() {
 
 /// The same repository, collected by the reference and by us, has the same objects.
 #[tokio::test]
-async fn collection_removes_what_the_reference_removes() {
+async fn collection_matches_the_reference() {
     for seed in 0..16 {
         let version = if seed % 3 == 2 { SpecVersionBin::V1 } else { SpecVersionBin::V2 };
         let world = with_a_past(2000 + seed, version).await;
@@ -130,11 +131,11 @@ async fn collection_removes_what_the_reference_removes() {
     }
 }
 
-/// Killed anywhere, a collection leaves a repository in which nothing is wrong, and a repetition finishes it.
+/// Killed at any point, a collection leaves a valid repository, and a repetition finishes it.
 #[tokio::test]
-async fn what_is_interrupted_is_finished_by_the_next() {
+async fn an_interrupted_collection_is_finished_by_the_next() {
     let world = with_a_past(3003, SpecVersionBin::V2).await;
-    // Something for each step: commits that nothing leads to any more.
+    // Something for each step: commits that no ref leads to any more.
     let lab = Lab::open(world.place());
     let repository = lab.repository().await;
     let tip = repository.branch_tip("main").await.unwrap().unwrap();
@@ -164,8 +165,8 @@ async fn what_is_interrupted_is_finished_by_the_next() {
         for how in ["abort", "eio"] {
             let place = tempfile::tempdir().unwrap();
             copy_tree(world.place(), place.path());
-            let said = gc(place.path(), Some(&format!("{point}={how}")));
-            assert!(!said.status.success(), "{point}");
+            let output = gc(place.path(), Some(&format!("{point}={how}")));
+            assert!(!output.status.success(), "{point}");
             check(&Lab::open(place.path())).await;
             reopen(place.path()).await.list_branches().await.unwrap();
             gc(place.path(), None).success();
@@ -179,7 +180,7 @@ async fn repository_tip(place: &Path) -> ObjectId {
     Lab::open(place).repository().await.branch_tip("main").await.unwrap().unwrap()
 }
 
-/// Objects that hold several chunks stay while one of them is needed, and what is dead in them is told.
+/// Objects that hold several chunks stay while one of them is needed, and their dead bytes are reported.
 #[tokio::test]
 async fn packs_stay_while_one_chunk_is_needed() {
     let place = tempfile::tempdir().unwrap();
@@ -212,9 +213,9 @@ async fn packs_stay_while_one_chunk_is_needed() {
     assert_eq!(lab::reference_keys(place.path()).await, second.keys());
 }
 
-/// What a mount has not committed keeps what it is based on, although no branch leads to that any more.
+/// Uncommitted work of a mount keeps its base, although no branch leads to that any more.
 #[test]
-fn uncommitted_work_keeps_what_it_needs() {
+fn uncommitted_work_protects_its_base() {
     let mount = Writable::new(&[]);
     if !common::place::is_local() {
         return;
@@ -227,18 +228,22 @@ fn uncommitted_work_keeps_what_it_needs() {
     }
     mount.commit("base").unwrap();
     put(&root.join("a/c/0"), vec![99; 3000]).unwrap();
-    // Somebody takes the branch back to before, and nothing leads to the base.
+    // Another writer resets the branch, and nothing leads to the base.
     let place = mount.repository().to_owned();
     writing::Reference::open(&place).reset_branch("main");
     let gc = |words: &[&str]| {
         let mut command = Command::new(program());
         run(command.arg("gc").arg(&place).args(["--older-than", "0s", "--json"]).args(words)).json()
     };
-    let told = gc(&["--yes"]);
-    assert_eq!((&told["total"]["objects"], told["uncommitted"].as_array().unwrap().len()), (&0.into(), 1), "{told:#}");
-    assert_eq!(told["uncommitted"][0]["scratch"], mount.scratch().canonicalize().unwrap().to_str().unwrap());
+    let report = gc(&["--yes"]);
+    assert_eq!(
+        (&report["total"]["objects"], report["uncommitted"].as_array().unwrap().len()),
+        (&0.into(), 1),
+        "{report:#}"
+    );
+    assert_eq!(report["uncommitted"][0]["scratch"], mount.scratch().canonicalize().unwrap().to_str().unwrap());
     assert_eq!(std::fs::read(root.join("a/c/7")).unwrap(), vec![8; 3000]);
-    // Unmounted, it is known to whoever names it.
+    // Unmounted, it has to be named.
     mount.unmount();
     let kept = gc(&["--yes", "--keep-scratch", mount.scratch().to_str().unwrap()]);
     assert_eq!(kept["total"]["objects"], 0, "{kept:#}");
@@ -250,7 +255,7 @@ fn uncommitted_work_keeps_what_it_needs() {
         would["total"]["objects"].as_u64().unwrap() > 2 && would["commits"].as_array().unwrap().len() == 1,
         "{would:#}"
     );
-    // Without a terminal, what destroys needs a word.
+    // Without a terminal, destructive commands need `--yes`.
     let refused = run(Command::new(program()).arg("gc").arg(&place).args(["--older-than", "0s"]));
     assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("would remove") && refused.stderr.contains("--yes"), "{}", refused.stderr);
@@ -260,10 +265,10 @@ fn uncommitted_work_keeps_what_it_needs() {
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
 }
 
-/// A chunk file is as old as whoever made it says. The object that it becomes is new all the same, so that a collection beside
-/// the commit leaves it alone, and the file keeps its times if the commit fails.
+/// A chunk file can have any time. The object that it becomes is new all the same, so that a collection beside the
+/// commit leaves it alone, and the file keeps its times if the commit fails.
 #[tokio::test]
-async fn chunks_that_are_linked_are_new_objects_whatever_times_their_files_have() {
+async fn linked_chunks_are_new_objects_whatever_their_file_times() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let place = tempfile::tempdir().unwrap();
         lab::create(place.path(), version, icechunk::RepositoryConfig::default()).await;
@@ -300,7 +305,7 @@ async fn chunks_that_are_linked_are_new_objects_whatever_times_their_files_have(
     }
 }
 
-/// The operations as the reference lists them, newest first.
+/// Returns the operations as the reference lists them, newest first.
 async fn operations(place: &Path) -> Vec<String> {
     let (log, ..) = reopen(place).await.ops_log().await.unwrap();
     log.map_ok(|(time, operation, _)| format!("{time} {operation:?}")).try_collect().await.unwrap()
@@ -316,9 +321,9 @@ async fn collect_before(place: &Path, older_than: u64, dry_run: bool) -> collect
     collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &Default::default()).await.unwrap()
 }
 
-/// However many updates there were, a collection leaves the few copies in which the log goes on, and the log whole.
+/// However many updates there were, a collection leaves the few copies in which the log continues, and the whole log.
 #[tokio::test]
-async fn old_copies_of_repo_go_and_the_log_of_operations_stays() {
+async fn old_copies_of_repo_are_removed_and_the_operations_log_stays() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     let per_file = 5;
@@ -352,7 +357,8 @@ async fn old_copies_of_repo_go_and_the_log_of_operations_stays() {
         let done = collect_before(place, now, false).await;
         assert_eq!(would, done);
         assert!(done.copies.objects > 10 && done.copies.objects == done.total().objects, "{done:?}");
-        // One file of the log for each time that `repo` was full, those that were written anew, and the copy of the collection.
+        // One file of the log for each time that `repo` was full, those that were rewritten, and the copy of the
+        // collection.
         let left = copies_of_repo(place);
         assert!(left <= u64::from(next) / u64::from(per_file) + 2, "round {round}: {left} of {copies}");
         let after = operations(place).await;
@@ -360,21 +366,21 @@ async fn old_copies_of_repo_go_and_the_log_of_operations_stays() {
         let info = RepoInfo::decode(&std::fs::read(place.join("repo")).unwrap()).unwrap();
         let entries = RepoState::from_info(&info).unwrap().updates.len();
         assert!(entries <= 2 * usize::from(per_file) + 1, "round {round}: {entries}");
-        // Nothing is left for another, which would only leave a copy itself.
+        // Nothing is left for another collection, which would only leave a copy itself.
         assert_eq!(collect_before(place, system_clock(), false).await, collect::Collected::default());
         let report =
             verify::verify(&lab.storage, Default::default(), system_clock(), &Default::default()).await.unwrap();
         assert_eq!((report.errors, report.warnings), (0, 0), "{report:#?}");
         assert_eq!(lab::reference_keys(place).await, model.keys());
     }
-    let said = run(Command::new(program()).arg("stats").arg(place).arg("--json")).json();
-    let stored = &said["stored"];
+    let output = run(Command::new(program()).arg("stats").arg(place).arg("--json")).json();
+    let stored = &output["stored"];
     assert_eq!(stored["backups"]["objects"], copies_of_repo(place));
     assert!(stored["removable_backups"]["objects"].as_u64().unwrap() >= 1, "{stored}");
     assert!(stored["removable_backups"]["objects"].as_u64() < stored["backups"]["objects"].as_u64(), "{stored}");
 }
 
-/// A collection that updates others overtake leaves no name without its copy.
+/// A collection with concurrent updates leaves no name without its copy.
 #[tokio::test]
 async fn copies_of_repo_that_the_log_names_stay_beside_commits() {
     let place = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! A repository's whole life, by two implementations in turns: commits, branches, tags, resets, amendments, moves, expiration,
-//! collection. After each step both see the same, and nothing is wrong with any file.
+//! A repository's whole life, with two implementations alternating: commits, branches, tags, resets, amendments, moves,
+//! expiration, collection. After each step both see the same, and every file is valid.
 //!
-//! `ICECHUNKFS_LIFE_SEED` repeats a sequence, `ICECHUNKFS_LIFE_STEPS` says how many steps there are all told (default 2,400).
+//! `ICECHUNKFS_LIFE_SEED` repeats a sequence, `ICECHUNKFS_LIFE_STEPS` sets the total number of steps (default 2,400).
 
 pub mod world;
 use std::sync::Mutex;
@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use icechunk::format::format_constants::SpecVersionBin;
-use world::{Actor, Told, World};
+use world::{Actor, FailureReport, World};
 
 /// Steps of one repository's life.
 const LIFE: usize = 40;
-/// Of so many lives, one is that of a repository of version 1.
+/// One in this many lives is that of a repository of version 1.
 const OLD: u64 = 4;
 
 #[test]
-fn both_always_see_the_same() {
+fn the_reference_and_we_always_see_the_same() {
     let steps: usize = std::env::var("ICECHUNKFS_LIFE_STEPS").map_or(2400, |value| value.parse().unwrap());
     if let Ok(seed) = std::env::var("ICECHUNKFS_LIFE_SEED") {
         return live(seed.parse().unwrap());
@@ -43,7 +43,7 @@ fn both_always_see_the_same() {
 fn live(seed: u64) {
     let version = if seed % OLD == OLD - 1 { SpecVersionBin::V1 } else { SpecVersionBin::V2 };
     let log = Mutex::new(Vec::new());
-    let _told = Told(seed, &log);
+    let _told = FailureReport(seed, &log);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut world = World::new(seed, version).await;

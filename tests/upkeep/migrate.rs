@@ -1,5 +1,5 @@
-//! Version 1 becomes version 2: what the reference makes of it, every fixture, deaths at every step, and commits of old programs
-//! meanwhile.
+//! Version 1 becomes version 2: the reference's view of the result, every fixture, kills at every step, and concurrent
+//! commits of old programs.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,13 +40,13 @@ fn all_of_version_1() -> Vec<Fixture> {
         .collect()
 }
 
-/// Names as the reference lists them are not what they are there (fixtures' README): those it is not asked about.
+/// Returns true if the reference lists the name as it is (fixtures' README); it is not asked about others.
 fn is_plain(name: &str) -> bool {
     name.chars().all(|c| c.is_ascii_alphanumeric() || " -_.!".contains(c))
 }
 
 #[tokio::test]
-async fn the_reference_sees_what_it_saw_before() {
+async fn the_reference_sees_the_same_after_a_migration() {
     let fixtures = all_of_version_1();
     assert!(fixtures.len() > 5);
     for fixture in fixtures {
@@ -54,11 +54,11 @@ async fn the_reference_sees_what_it_saw_before() {
         let place = directory.path();
         copy(&fixture.repository, place);
         let before = read_files(place);
-        let said = migrate(place, &["--dry-run", "--json"]).json();
+        let output = migrate(place, &["--dry-run", "--json"]).json();
         assert_eq!(read_files(place), before, "{}: a dry run writes nothing", fixture.name);
         let done = migrate(place, &["--json", "--yes"]).json();
         for member in ["branches", "tags", "deleted_tags", "commits", "config", "removed"] {
-            assert_eq!(said[member], done[member], "{}: {member}", fixture.name);
+            assert_eq!(output[member], done[member], "{}: {member}", fixture.name);
         }
         let after = read_files(place);
         let is_old = |key: &str| key.starts_with("refs/") || key == "config.yaml";
@@ -91,7 +91,7 @@ async fn the_reference_sees_what_it_saw_before() {
                 assert_eq!(serde_json::to_value(&info.metadata).unwrap(), expected["metadata"], "{}", fixture.name);
             }
         }
-        // It can go on with it.
+        // It can continue with the repository.
         let plain = ["v1-basic", "v1-split"].contains(&fixture.name.as_str());
         if plain {
             let main = VersionInfo::BranchTipRef("main".into());
@@ -108,7 +108,7 @@ async fn the_reference_sees_what_it_saw_before() {
 }
 
 #[test]
-fn repo_says_what_the_reference_would_have_written() {
+fn the_migrated_repo_file_matches_the_reference() {
     let mut compared = 0;
     for set in [Some(FixtureSet::own()), FixtureSet::shared()].into_iter().flatten() {
         for (old, migrated) in [
@@ -128,7 +128,7 @@ fn repo_says_what_the_reference_would_have_written() {
                 continue;
             }
             compared += 1;
-            // When it was done is the only thing that differs; and old releases made up no log.
+            // Only the time of the migration differs; and old releases invented no log.
             assert!(matches!(theirs.updates[0].operation, Operation::RepoMigrated { .. }));
             theirs.updates[0].updated_at = ours.updates[0].updated_at;
             if theirs.updates.len() > 2 {
@@ -146,7 +146,7 @@ fn repo_says_what_the_reference_would_have_written() {
     assert!(compared >= 1);
 }
 
-/// A repository of version 1 with two branches, a tag, a deleted tag and a configuration.
+/// Creates a repository of version 1 with two branches, a tag, a deleted tag and a configuration.
 async fn old_repository(place: &Path) {
     let config = RepositoryConfig { inline_chunk_threshold_bytes: Some(77), ..RepositoryConfig::default() };
     let repository = create(place, SpecVersionBin::V1, config).await;
@@ -161,7 +161,7 @@ async fn old_repository(place: &Path) {
 }
 
 #[tokio::test]
-async fn a_migration_that_was_killed_is_finished_by_the_next() {
+async fn a_killed_migration_is_finished_by_the_next() {
     for step in failpoints::MIGRATION {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
@@ -170,7 +170,7 @@ async fn a_migration_that_was_killed_is_finished_by_the_next() {
             .args(["migrate".as_ref(), place.as_os_str(), "--yes".as_ref()])
             .env("ICECHUNKFS_FAULT", format!("{step}=abort")));
         assert!(!killed.status.success(), "{step}");
-        // Readable all the time, by everybody.
+        // It can be read at all times, by every program.
         let repository = reopen(place).await;
         assert_eq!(repository.list_branches().await.unwrap(), BTreeSet::from(["dev".to_owned(), "main".to_owned()]));
         let is_done = !place.join("config.yaml").exists();
@@ -190,7 +190,7 @@ fn has_refs(place: &Path) -> bool {
     place.join("refs").is_dir() && read_files(&place.join("refs")).keys().any(|key| key.contains("ref.json"))
 }
 
-/// A repository whose migration was ended as soon as it was of version 2, and what it was before.
+/// Returns a repository whose migration was ended as soon as it was of version 2, and its state before.
 async fn interrupted() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let (place, elsewhere) = (directory.path().join("repo"), directory.path().join("old"));
@@ -205,9 +205,9 @@ async fn interrupted() -> (tempfile::TempDir, PathBuf, PathBuf) {
 }
 
 #[tokio::test]
-async fn what_old_programs_commit_meanwhile_is_not_lost() {
+async fn commits_of_old_programs_during_a_migration_are_kept() {
     let (_directory, place, elsewhere) = interrupted().await;
-    // A program that had the repository open as version 1 goes on as if nothing had happened.
+    // A program that had the repository open as version 1 continues as before.
     let group: &[u8] = br#"{"zarr_format":3,"node_type":"group"}"#;
     set(&elsewhere, &[("b/zarr.json", group)], "three").await;
     set(&elsewhere, &[("c/zarr.json", group)], "four").await;
@@ -218,18 +218,18 @@ async fn what_old_programs_commit_meanwhile_is_not_lost() {
 }
 
 #[tokio::test]
-async fn commits_that_follow_nothing_are_named_and_stay() {
+async fn commits_that_do_not_follow_the_branch_are_named_and_stay() {
     let (_directory, place, elsewhere) = interrupted().await;
     let group: &[u8] = br#"{"zarr_format":3,"node_type":"group"}"#;
     set(&elsewhere, &[("b/zarr.json", group)], "by an old program").await;
-    // And one of the newer ones commits to the same branch.
+    // And a newer program commits to the same branch.
     set(&place, &[("c/zarr.json", group)], "by a new one").await;
     let lost: BTreeMap<String, Vec<u8>> = read_files(&elsewhere);
     for (key, bytes) in lost.iter().filter(|(key, _)| !place.join(key).exists() || key.ends_with("main/ref.json")) {
         std::fs::write(place.join(key), bytes).unwrap();
     }
-    let said = migrate(&place, &["--yes"]).failure();
-    assert!(said.contains("refs/branch.main/ref.json") && said.contains("--snapshot"), "{said}");
+    let output = migrate(&place, &["--yes"]).failure();
+    assert!(output.contains("refs/branch.main/ref.json") && output.contains("--snapshot"), "{output}");
     assert!(place.join("refs/branch.main/ref.json").exists());
     assert!(!place.join("refs/branch.dev/ref.json").exists());
     assert_eq!(lab::history(&place).await[0], "by a new one");

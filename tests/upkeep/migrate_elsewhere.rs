@@ -1,5 +1,5 @@
-//! Old repositories become new ones elsewhere: what the reference implementation and this program read from them, what is in
-//! their logs, deaths at every step, and places where they must not go.
+//! Migration of old repositories to another place: the view of the reference implementation and of this program, the
+//! logs, kills at every step, and destinations that are refused.
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -29,7 +29,8 @@ fn alphas() -> Vec<Fixture> {
     sets.iter().flatten().flat_map(FixtureSet::alphas).collect()
 }
 
-/// One of version 1, with several manifests for an array, and one whose history is not the oldest.
+/// Returns fixtures of version 1: with several manifests for an array, and with a history that does not begin with the
+/// oldest commit.
 fn of_version_1() -> Vec<Fixture> {
     let names = ["own-v1-basic", "own-v1-split", "own-v1-virtual", "own-v1-empty-chunk"];
     names.into_iter().map(|name| FixtureSet::own().get(name)).collect()
@@ -62,10 +63,10 @@ async fn the_reference_sees_the_same_history_and_keys() {
         check_keys(&fixture, &new).await;
         check_logs(&new);
         let words = ["verify".as_ref(), new.as_os_str(), "--chunks".as_ref(), "--json".as_ref()];
-        // Containers of virtual chunks are the user's to set: their absence is a warning.
+        // Containers of virtual chunks have to be set by the user: their absence is a warning.
         let verified: Value = serde_json::from_slice(&icechunkfs(words).stdout).unwrap();
         assert_eq!(verified["errors"], 0, "{}: {verified}", fixture.name);
-        // It goes on from there.
+        // The reference continues from there.
         let group: &[u8] = br#"{"zarr_format":3,"node_type":"group"}"#;
         set(&new, &[("quite/new/zarr.json", group)], "goes on").await;
         assert_eq!(history(&new).await[0], "goes on");
@@ -102,7 +103,7 @@ async fn check_history(fixture: &Fixture, new: &Path) {
     }
 }
 
-/// With six digits for microseconds, which the expectations leave out where there are none.
+/// Formats a time with six digits for microseconds, which the expectations leave out where they are zero.
 fn written_at(expected: &Value) -> String {
     let text = expected["written_at"].as_str().unwrap();
     if text.contains('.') { text.to_owned() } else { text.replace("+00:00", ".000000+00:00") }
@@ -112,7 +113,7 @@ async fn check_keys(fixture: &Fixture, new: &Path) {
     let repository = reopen(new).await;
     for (id, expected) in fixture.expected["snapshots"].as_object().unwrap() {
         let version = VersionInfo::SnapshotId(id.as_str().try_into().unwrap());
-        // Of some snapshots it is only known that they were, such as of a deleted branch.
+        // Some snapshots are only known to have existed, such as those of a deleted branch.
         let Ok(session) = repository.readonly_session(&version).await else {
             assert!(!is_reachable(fixture, id), "{} {id}", fixture.name);
             continue;
@@ -144,7 +145,7 @@ fn is_reachable(fixture: &Fixture, id: &str) -> bool {
     refs.values().any(|found| found["history"].as_array().unwrap().iter().any(|ancestor| ancestor == id))
 }
 
-/// Every key, and its bytes where they can be read.
+/// Returns every key, and its bytes where they can be read.
 async fn keys_with_bytes(session: Session) -> BTreeMap<String, Option<Vec<u8>>> {
     let store = icechunk::Store::from_session(std::sync::Arc::new(tokio::sync::RwLock::new(session))).await;
     let keys: Vec<String> = store.list().await.unwrap().try_collect().await.unwrap();
@@ -156,7 +157,7 @@ async fn keys_with_bytes(session: Session) -> BTreeMap<String, Option<Vec<u8>>> 
     found
 }
 
-/// Each snapshot's log says how it differs from its parent.
+/// Checks that each snapshot's log has its difference from its parent.
 fn check_logs(new: &Path) {
     let log = icechunkfs(["log".as_ref(), new.as_os_str(), "--json".as_ref()]).json();
     let mut before: Option<Snapshot> = None;
@@ -183,7 +184,7 @@ fn check_logs(new: &Path) {
 }
 
 #[tokio::test]
-async fn what_changed_is_what_the_commits_say() {
+async fn migrated_logs_name_the_changes_of_each_commit() {
     let Some(shared) = FixtureSet::shared().filter(|_| place::is_local()) else { return };
     let directory = tempfile::tempdir().unwrap();
     for name in ["v0-0.1.0", "v0-alpha-a10"] {
@@ -205,7 +206,7 @@ async fn what_changed_is_what_the_commits_say() {
         let third = changed(&commits[1]);
         assert_eq!(third.get("/virtual"), Some(&3), "{name}: {third:?}");
         assert_eq!(third.get("/données/gzip"), None, "{name}: {third:?}");
-        // Arrays that a commit did not touch keep their manifest, although each commit of alpha 10 wrote all anew.
+        // Arrays that a commit did not touch keep their manifest, although each commit of alpha 10 rewrote all.
         let session = |id: &Value| VersionInfo::SnapshotId(id.as_str().unwrap().try_into().unwrap());
         let repository = reopen(&new).await;
         let mut manifests = Vec::new();
@@ -220,7 +221,7 @@ async fn what_changed_is_what_the_commits_say() {
 }
 
 #[test]
-fn on_one_file_system_chunks_take_no_room_again() {
+fn chunks_are_linked_on_one_file_system() {
     let Some(fixture) = FixtureSet::shared().filter(|_| place::is_local()).map(|set| set.get("v0-alpha-a")) else {
         return;
     };
@@ -235,13 +236,13 @@ fn on_one_file_system_chunks_take_no_room_again() {
         let inode = |path: &Path| std::fs::metadata(path).unwrap().ino();
         assert_eq!(inode(&entry.path()), inode(&old.join("chunks").join(entry.file_name())));
     }
-    // Where that cannot be, they are copied.
+    // Where linking is impossible, they are copied.
     let Ok(far) = tempfile::tempdir_in("/dev/shm") else { return };
     let done = migrate(&old, far.path(), &["--json"]).json();
     assert_eq!(done["linked"], 0);
     let chunks = |place: &Path| read_files(&place.join("chunks"));
     assert!(chunks(far.path()) == chunks(&new));
-    // Byte for byte the same, but for the times in `repo`.
+    // Byte for byte the same, except for the times in `repo`.
     let (mut one, mut other) = (read_files(&new), read_files(far.path()));
     one.remove("repo");
     other.remove("repo");
@@ -249,7 +250,7 @@ fn on_one_file_system_chunks_take_no_room_again() {
 }
 
 #[test]
-fn a_store_copies_by_itself_and_everywhere_is_somewhere() {
+fn chunks_are_copied_by_the_store_and_between_any_two_places() {
     let Some(shared) = FixtureSet::shared().filter(|_| place::is_local()) else { return };
     let Some(server) = moto::s3() else { return };
     for fixture in [FixtureSet::own().get("v0-first-json"), shared.get("v0-alpha-a10")] {
@@ -264,7 +265,7 @@ fn a_store_copies_by_itself_and_everywhere_is_somewhere() {
         let done = migrate(&old, &new);
         assert!(done["chunks"].as_u64() > Some(1));
         assert_eq!((&done["copied_by_store"], &done["linked"]), (&done["chunks"], &json!(0)), "{}", fixture.name);
-        // To a directory and from one, all bytes pass through.
+        // To and from a directory, all bytes pass through this program.
         let down = directory.path().join("down");
         assert_eq!(migrate(&old, down.to_str().unwrap())["copied_by_store"], 0);
         let up = moto::repository(&format!("{}-up", fixture.name));
@@ -278,7 +279,7 @@ fn a_store_copies_by_itself_and_everywhere_is_somewhere() {
             assert_eq!(log(repo), log(&old), "{repo}");
             assert_eq!(verify(repo), 0, "{repo}");
         }
-        // With the bytes that they had.
+        // They have their old bytes.
         let tip = fixture.expected["branches"]["main"].as_str().unwrap();
         let keys = fixture.expected["snapshots"][tip]["keys"].as_object().unwrap();
         let native =
@@ -293,7 +294,7 @@ fn a_store_copies_by_itself_and_everywhere_is_somewhere() {
 }
 
 #[test]
-fn a_migration_that_was_killed_goes_on() {
+fn a_killed_migration_resumes() {
     if !place::is_local() {
         return;
     }
@@ -315,7 +316,7 @@ fn a_migration_that_was_killed_goes_on() {
             assert_eq!(new.join("repo").exists(), is_there, "{step}: `repo` is the last");
             let refs = icechunkfs(["refs".as_ref(), new.as_os_str()]);
             assert_eq!(refs.status.success(), is_there, "{step}");
-            // A chunk that was cut off in the middle of being copied.
+            // A chunk whose copy was interrupted.
             let copied = std::fs::read_dir(new.join("chunks")).ok().and_then(|mut entries| entries.next());
             if let (Some(entry), false) = (copied, is_there) {
                 let path = entry.unwrap().path();
@@ -329,7 +330,7 @@ fn a_migration_that_was_killed_goes_on() {
             } else {
                 let next = next.json();
                 assert_eq!(next["finished"], is_there, "{step}");
-                // All but the torn one.
+                // All except the torn one.
                 if step == "migrate.to.repo" {
                     assert_eq!(next["found_chunks"].as_u64(), next["chunks"].as_u64().map(|n| n - 1), "{step}");
                 }
@@ -344,7 +345,7 @@ fn a_migration_that_was_killed_goes_on() {
 }
 
 #[test]
-fn a_migration_that_fails_says_so_and_goes_on_later() {
+fn a_failed_migration_reports_it_and_resumes() {
     if !place::is_local() {
         return;
     }
@@ -366,7 +367,7 @@ fn a_migration_that_fails_says_so_and_goes_on_later() {
 }
 
 #[test]
-fn places_that_are_not_empty_are_left_alone() {
+fn a_nonempty_destination_is_refused_and_unchanged() {
     if !place::is_local() {
         return;
     }
@@ -381,7 +382,7 @@ fn places_that_are_not_empty_are_left_alone() {
     assert_eq!(read_files(&occupied).len(), 1);
     let said = migrate(&one.repository, &one.repository, &[]).failure();
     assert!(said.contains("is not empty"), "{said}");
-    // What another migration has begun is not mixed with this one.
+    // Objects of another migration are not mixed with this one's.
     let begun = directory.path().join("begun");
     let killed = run(Command::new(program())
         .args(["migrate".as_ref(), one.repository.as_os_str(), "--to".as_ref(), begun.as_os_str()])
@@ -399,7 +400,7 @@ fn places_that_are_not_empty_are_left_alone() {
 }
 
 #[test]
-fn what_the_old_repository_lacks_is_told() {
+fn missing_objects_of_the_old_repository_are_reported() {
     if !place::is_local() {
         return;
     }
@@ -412,7 +413,7 @@ fn what_the_old_repository_lacks_is_told() {
     let done = migrate(&old, &new, &["--json"]).json();
     assert_eq!((&done["missing_chunks"], &done["chunks"]), (&json!(1), &json!(1)));
     icechunkfs(["ls".as_ref(), new.as_os_str()]).success();
-    // Without a manifest nobody knows what there is.
+    // Without a manifest the chunks are unknown.
     for entry in std::fs::read_dir(old.join("m")).unwrap() {
         std::fs::remove_file(entry.unwrap().path()).unwrap();
     }

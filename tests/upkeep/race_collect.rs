@@ -1,5 +1,5 @@
-//! Collecting garbage with a cut-off of now, while others commit, copy chunks by reference, make branches and expire: nothing that
-//! anybody can get to is ever removed.
+//! Garbage collection with a cut-off of now, while others commit, copy chunks by reference, make branches and expire:
+//! no reachable object is ever removed.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ const COMMITTERS: usize = 3;
 const COMMITS: u32 = 25;
 
 #[test]
-fn nothing_that_is_needed_is_collected() {
+fn nothing_needed_is_collected_beside_writers() {
     let place = tempfile::Builder::new().prefix("race").tempdir_in(fast_place()).unwrap();
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (ended, collections) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -42,7 +42,7 @@ fn nothing_that_is_needed_is_collected() {
         let committers: Vec<_> = (0..COMMITTERS)
             .map(|n| {
                 let path = place.path();
-                scope.spawn(move || runtime().block_on(commit_on_and_on(path, n)))
+                scope.spawn(move || runtime().block_on(commit_repeatedly(path, n)))
             })
             .collect();
         let collector = scope.spawn(|| {
@@ -85,15 +85,14 @@ fn nothing_that_is_needed_is_collected() {
     assert!(collections.load(Ordering::Relaxed) > 2);
 }
 
-/// Commits chunks, and copies of chunks that were committed before, and returns what its array shows.
-async fn commit_on_and_on(place: &std::path::Path, n: usize) -> BTreeMap<u32, Vec<u8>> {
-    let options =
-        EngineOptions { pack_below: 600, pack_size: 900, inline_threshold: Some(50), ..EngineOptions::default() };
+/// Commits chunks, and copies of committed chunks, and returns the content of its array.
+async fn commit_repeatedly(place: &std::path::Path, n: usize) -> BTreeMap<u32, Vec<u8>> {
+    let options = EngineOptions { pack_below: 600, pack_size: 900, inline_threshold: Some(50), ..EngineOptions::default() };
     let lab = Lab::with(place, options);
     let mut shown: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
     let mut base = lab.tip().await;
     for number in 0..COMMITS {
-        // Now and then it stays with an old base, which may expire meanwhile.
+        // Sometimes it stays on an old base, which may expire meanwhile.
         if number % 3 == 0 {
             base = lab.tip().await;
         }
@@ -109,7 +108,7 @@ async fn commit_on_and_on(place: &std::path::Path, n: usize) -> BTreeMap<u32, Ve
             chunks.insert(Coords::from_slice(&[at]), ChunkChange::File(lab.scratch.file(&bytes)));
             now.insert(at, bytes);
         }
-        // What the base has at some place, at another one as well.
+        // A chunk of the base is copied to another place.
         if let NodeData::Array(array) = node.data {
             let infos: BTreeMap<_, _> = base.manifests().into_iter().map(|info| (info.id, info)).collect();
             for reference in array.manifests() {
@@ -135,7 +134,7 @@ async fn commit_on_and_on(place: &std::path::Path, n: usize) -> BTreeMap<u32, Ve
         match lab.commit_as(&base, &changes, request).await {
             Ok(CommitOutcome::Committed { .. }) => shown = now,
             Ok(other) => panic!("{other:?}"),
-            // Its base is forgotten, or a chunk that it copied is gone with it. It begins anew.
+            // Its base has expired, or a chunk that it copied was removed with it. It begins again.
             Err(error) if matches!(error.kind(), ErrorKind::Stale) => base = lab.tip().await,
             // The base itself was collected before it was read to its end.
             Err(error) if error.kind() == ErrorKind::Corrupt && error.to_string().contains("missing") => {
@@ -148,7 +147,7 @@ async fn commit_on_and_on(place: &std::path::Path, n: usize) -> BTreeMap<u32, Ve
     shown
 }
 
-/// The bytes of a chunk, if they are there still.
+/// Returns the bytes of a chunk, if they are still there.
 async fn shown_at(lab: &Lab, payload: &ChunkPayload) -> Option<Vec<u8>> {
     let ChunkPayload::Native { chunk, offset, length } = payload else { return None };
     lab.storage.get_range(&format!("chunks/{chunk}"), *offset, *length).await.ok().map(|bytes| bytes.to_vec())
@@ -162,13 +161,13 @@ async fn collect_all(place: &std::path::Path) {
     let wanted = GcOptions { older_than: system_clock(), dry_run: false };
     let progress = icechunkfs::repo::progress::Progress::default();
     match collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &progress).await {
-        // All its tries were lost to others.
+        // All its attempts lost the race.
         Err(error) if error.kind() == ErrorKind::Contended => {}
         other => drop(other.unwrap()),
     }
 }
 
-/// Makes a branch at some commit, which may just be going, and deletes it a moment later.
+/// Makes a branch at some commit, which may be about to expire, and deletes it a moment later.
 async fn branch_and_delete(place: &std::path::Path, n: u32) {
     let lab = Lab::open(place);
     let repository = lab.repository().await;
@@ -184,7 +183,7 @@ async fn branch_and_delete(place: &std::path::Path, n: u32) {
         Err(error) => panic!("{error}"),
     }
     tokio::time::sleep(Duration::from_millis(4)).await;
-    // A ref leads to something, whatever is collected.
+    // A ref never dangles, whatever is collected.
     let repository = Lab::open(place).repository().await;
     let snapshot = repository.snapshot(target, icechunkfs::repo::MAX_SNAPSHOT).await.unwrap();
     let reader = Arc::clone(&lab.reader);

@@ -1,4 +1,4 @@
-//! History and manifests written anew: nothing that anybody reads changes, and no race, fault or refusal loses anything.
+//! Rewritten history and manifests: no readable content changes, and no race, fault or refusal loses anything.
 
 mod manifests;
 mod mounts;
@@ -50,20 +50,20 @@ async fn ids(lab: &Lab) -> Vec<ObjectId> {
     repository.history(tip, usize::MAX).await.unwrap().into_iter().map(|commit| commit.id).collect()
 }
 
-/// What the reference says of the logs, but for moves: those of several commits become one.
+/// Returns the reference's view of the logs, without moves: those of several commits become one.
 async fn touched(place: &Path, from: ObjectId, to: ObjectId) -> Value {
-    let mut said = reference_logs(&reopen(place).await, from, to).await.unwrap();
-    said.as_object_mut().unwrap().remove("moved_nodes");
-    said
+    let mut output = reference_logs(&reopen(place).await, from, to).await.unwrap();
+    output.as_object_mut().unwrap().remove("moved_nodes");
+    output
 }
 
-/// Whether a path stands for two nodes in these logs: the reference then tells one of them, by chance.
-fn is_ambiguous(said: &Value) -> bool {
-    let deleted: BTreeSet<String> = said["deleted_arrays"].as_array().unwrap().iter().map(Value::to_string).collect();
-    said["new_arrays"].as_array().unwrap().iter().any(|path| deleted.contains(&path.to_string()))
+/// Returns true if a path stands for two nodes in these logs: the reference then has one of them, by chance.
+fn is_ambiguous(output: &Value) -> bool {
+    let deleted: BTreeSet<String> = output["deleted_arrays"].as_array().unwrap().iter().map(Value::to_string).collect();
+    output["new_arrays"].as_array().unwrap().iter().any(|path| deleted.contains(&path.to_string()))
 }
 
-/// Commits by both sides, and history and manifests rewritten by both, in any order.
+/// Makes commits by both sides, and lets both rewrite history and manifests, in any order.
 async fn random_history(spec: SpecVersionBin, seed: u64) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let directory = tempfile::tempdir().unwrap();
@@ -76,7 +76,7 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
     create(place, spec, config).await;
     let lab = Lab::open(place);
     let mut model = Model::default();
-    // Oldest first, the initial commit left out.
+    // Oldest first, without the initial commit.
     let mut messages: Vec<String> = Vec::new();
     let mut tags: BTreeMap<String, Model> = BTreeMap::new();
     for round in 0..14 {
@@ -119,17 +119,17 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
                     tags.insert(name, model.clone());
                     assert_eq!(keys_at(&reopen(place).await, &version).await, keys);
                 }
-                let said = command("squash", place, ["--last", &last.to_string(), "--yes", "--json"]).json();
+                let output = command("squash", place, ["--last", &last.to_string(), "--yes", "--json"]).json();
                 let replaced: Vec<String> = all[..last].iter().map(ObjectId::to_string).collect();
-                assert_eq!(said["replaced"], json!(replaced), "{what}");
-                assert_eq!(said["parent"], json!(base.to_string()), "{what}");
+                assert_eq!(output["replaced"], json!(replaced), "{what}");
+                assert_eq!(output["parent"], json!(base.to_string()), "{what}");
                 let tip = ids(&lab).await[0];
-                assert_eq!(said["snapshot"], json!(tip.to_string()), "{what}");
+                assert_eq!(output["snapshot"], json!(tip.to_string()), "{what}");
                 let joined = messages.split_off(messages.len() - last).join("\n\n");
                 messages.push(joined);
                 let after = touched(place, base, tip).await;
                 assert!(before == after || is_ambiguous(&before), "{what}: {before:#} {after:#}");
-                // One commit less or more does not matter to whoever compares across it.
+                // A difference across it does not depend on the number of commits.
                 let origin = *all.last().unwrap();
                 if origin != base {
                     let (before, after) = (touched(place, origin, all[0]).await, touched(place, origin, tip).await);
@@ -160,8 +160,8 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
                 ];
                 let rules: &[&str] = random.pick::<&[&str]>(&all);
                 let words = ["--message", "rewritten", "--json"].into_iter().chain(rules.iter().copied());
-                let said = command("rewrite-manifests", place, words).json();
-                assert_eq!(said["snapshot"], json!(ids(&lab).await[0].to_string()), "{what}");
+                let output = command("rewrite-manifests", place, words).json();
+                assert_eq!(output["snapshot"], json!(ids(&lab).await[0].to_string()), "{what}");
                 messages.push("rewritten".to_owned());
             }
             7 => {
@@ -199,15 +199,15 @@ async fn commits_that_replace_a_node_by_a_move_are_not_squashed() {
         edit(&mut model);
         lab.commit_model(&before, &model).await;
     }
-    let said = command("squash", place.path(), ["--last", "3", "--yes"]).failure();
-    assert!(said.contains("squash the commits before and after"), "{said}");
+    let output = command("squash", place.path(), ["--last", "3", "--yes"]).failure();
+    assert!(output.contains("squash the commits before and after"), "{output}");
     command("squash", place.path(), ["--last", "2", "--yes"]).success();
     fsck::check(place.path(), SpecVersion::V2);
     assert_eq!(reference_keys(place.path()).await, model.keys());
 }
 
 #[test]
-fn random_histories_stay_what_they_show() {
+fn squash_and_amend_keep_the_trees_of_random_histories() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for seed in 1..=cases() {
         for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -238,7 +238,7 @@ async fn three(place: &Path, spec: SpecVersionBin) -> Model {
 }
 
 #[tokio::test]
-async fn a_range_is_named_in_three_ways() {
+async fn a_squash_range_is_given_by_last_from_or_since() {
     for (words, expected) in [
         (["--last", "2"], &["commit 1\n\ncommit 2", "commit 0"][..]),
         (["--from", "main~1"], &["commit 1\n\ncommit 2", "commit 0"]),
@@ -258,15 +258,15 @@ async fn a_range_is_named_in_three_ways() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_and_changes_nothing() {
+async fn invalid_rewrites_are_refused_and_change_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     three(place, SpecVersionBin::V2).await;
     let lab = Lab::open(place);
     let before = std::fs::read(place.join("repo")).unwrap();
     let refused = |name: &str, words: &[&str], why: &str| {
-        let said = command(name, place, words).failure();
-        assert!(said.contains(why), "{name} {words:?}: {said}");
+        let output = command(name, place, words).failure();
+        assert!(output.contains(why), "{name} {words:?}: {output}");
         assert_eq!(std::fs::read(place.join("repo")).unwrap(), before, "{name} {words:?}");
     };
     refused("squash", &["--last", "2"], "say --yes");
@@ -286,28 +286,28 @@ async fn what_cannot_be_is_refused_and_changes_nothing() {
     let other = lab.repository().await.history(ids(&lab).await[0], 9).await.unwrap();
     let initial = SnapshotId::from(other.last().unwrap().id.0);
     reopen(place).await.create_branch("empty", &initial).await.unwrap();
-    let said = command("amend", place, ["--branch", "empty", "-m", "x", "--yes"]).failure();
-    assert!(said.contains("first commit"), "{said}");
+    let output = command("amend", place, ["--branch", "empty", "-m", "x", "--yes"]).failure();
+    assert!(output.contains("first commit"), "{output}");
     // Version 1 has the parent in files that expiration rewrites.
     let old = tempfile::tempdir().unwrap();
     three(old.path(), SpecVersionBin::V1).await;
     for words in [&["squash", "--last", "2"][..], &["amend", "-m", "x"], &["rewrite-manifests", "--amend"]] {
-        let said = command(words[0], old.path(), words[1..].iter().chain(&["--yes"])).failure();
-        assert!(said.contains("version 1") && said.contains("migrate"), "{said}");
+        let output = command(words[0], old.path(), words[1..].iter().chain(&["--yes"])).failure();
+        assert!(output.contains("version 1") && output.contains("migrate"), "{output}");
     }
     assert_eq!(history(old.path()).await.len(), 4);
 }
 
 #[tokio::test]
-async fn an_amend_keeps_what_it_is_not_told_to_change() {
+async fn an_amend_keeps_everything_not_specified() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let model = three(place, SpecVersionBin::V2).await;
     let tip = ids(&Lab::open(place)).await[0];
     reopen(place).await.create_tag("v1", &SnapshotId::from(tip.0)).await.unwrap();
     command("amend", place, ["--metadata", "a={\"b\": [1, 2.5]}", "--metadata", "c=text", "--yes"]).success();
-    let said = command("amend", place, ["-m", "new words", "--unset", "c", "--yes", "--json"]).json();
-    assert_eq!(said["kept"], json!([]));
+    let output = command("amend", place, ["-m", "new words", "--unset", "c", "--yes", "--json"]).json();
+    assert_eq!(output["kept"], json!([]));
     let log = command("log", place, ["--json"]).json();
     assert_eq!(log[0]["message"], "new words");
     assert_eq!(log[0]["metadata"]["a"], json!({"b": [1, 2.5]}));
@@ -317,16 +317,16 @@ async fn an_amend_keeps_what_it_is_not_told_to_change() {
     let tagged = command("log", place, ["--tag", "v1", "--json"]).json();
     assert_eq!(tagged[0]["message"], "commit 2", "a tag stays where it was");
     assert_eq!(reference_keys(place).await, model.keys());
-    // Said twice it is done once.
+    // A repeated argument counts once.
     let again = command("amend", place, ["-m", "new words", "--yes", "--json"]).json();
     assert_eq!(again["snapshot"], Value::Null);
-    assert_eq!(command("log", place, ["--json"]).json()[0]["id"], said["snapshot"]);
+    assert_eq!(command("log", place, ["--json"]).json()[0]["id"], output["snapshot"]);
     fsck::check(place, SpecVersion::V2);
 }
 
-/// Logs of expired commits are kept by whatever takes a commit's place.
+/// A commit that replaces others keeps the logs of expired commits.
 #[tokio::test]
-async fn expired_history_stays_told() {
+async fn logs_of_expired_commits_survive_a_rewrite() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     create(place, SpecVersionBin::V2, RepositoryConfig::default()).await;
@@ -359,9 +359,9 @@ async fn expired_history_stays_told() {
     fsck::check(place, SpecVersion::V2);
 }
 
-/// A commit that somebody makes between the look and the deed is never taken away.
+/// A commit made between the check and the rewrite is never removed.
 #[tokio::test]
-async fn a_race_is_told_and_loses_nothing() {
+async fn a_lost_race_is_reported_and_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let mut model = three(place, SpecVersionBin::V2).await;
@@ -376,7 +376,7 @@ async fn a_race_is_told_and_loses_nothing() {
     let refused = squash(&repository, system_clock, &wanted).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Stale, "{refused}");
     assert_eq!(reference_keys(place).await, model.keys());
-    // The tip is the same, and what was before it has expired meanwhile.
+    // The tip is the same, and the commits before it have expired meanwhile.
     let repository = lab.repository().await;
     let commits = repository.history(ids(&lab).await[0], 3).await.unwrap();
     let theirs = reopen(place).await;
@@ -391,9 +391,10 @@ async fn a_race_is_told_and_loses_nothing() {
     fsck::check(place, SpecVersion::V2);
 }
 
-/// Several commit while one rewrites manifests and one makes few commits of many: all chunks are there at the end.
+/// Several mounts commit while one program rewrites manifests and one squashes commits: all chunks are there at the
+/// end.
 #[test]
-fn writers_go_on_meanwhile() {
+fn writers_continue_during_a_rewrite() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().to_owned();
@@ -414,7 +415,7 @@ fn writers_go_on_meanwhile() {
                     for n in 0..20 {
                         let before = model.clone();
                         model.chunk(&format!("/a{number}"), &[n], format!("{number} {n}"));
-                        // A base that was squashed away is no base any more: begin with the newest.
+                        // A base that was squashed is no base any more: begin with the newest.
                         loop {
                             let changes = model.changes_since(&before, &lab.scratch);
                             match lab.commit(&lab.tip().await, &changes).await {
@@ -432,11 +433,15 @@ fn writers_go_on_meanwhile() {
         while writers.iter().any(|writer| !writer.is_finished()) {
             command("rewrite-manifests", &place, ["--split", "*=7", "--repack"]).success();
             if spec == SpecVersionBin::V2 {
-                let said = command("squash", &place, ["--last", "3", "--yes"]);
-                match said.status.success() {
+                let output = command("squash", &place, ["--last", "3", "--yes"]);
+                match output.status.success() {
                     true => squashed += 1,
                     false => {
-                        assert!(said.stderr.contains("do it again") || said.stderr.contains("only"), "{}", said.stderr)
+                        assert!(
+                            output.stderr.contains("do it again") || output.stderr.contains("only"),
+                            "{}",
+                            output.stderr
+                        )
                     }
                 }
             }
@@ -448,9 +453,9 @@ fn writers_go_on_meanwhile() {
     }
 }
 
-/// Killed, or failing, at every named point: it was done or it was not, and it can be done again.
+/// Killed, or failing, at every fail point: the rewrite is complete or absent, and can be repeated.
 #[tokio::test]
-async fn any_point_may_be_the_last() {
+async fn a_rewrite_killed_at_any_fail_point_is_complete_or_absent() {
     let rewriting = ["commit.chunks", "commit.chunks.done", "commit.manifests", "commit.manifests.done"];
     for (name, words) in [
         ("squash", &["--last", "2", "--yes", "-m", "one"][..]),
@@ -465,10 +470,10 @@ async fn any_point_may_be_the_last() {
             let model = three(place, SpecVersionBin::V2).await;
             let mut faulty = Command::new(program());
             faulty.arg(name).arg(place).args(words).env("ICECHUNKFS_FAULT", format!("{point}={action}"));
-            let said = run(&mut faulty);
+            let output = run(&mut faulty);
             let done = point == "commit.publish.done";
-            let what = format!("{name}, {point}={action}: {}", said.stderr);
-            assert_eq!(said.status.success(), done && action == "eio", "{what}");
+            let what = format!("{name}, {point}={action}: {}", output.stderr);
+            assert_eq!(output.status.success(), done && action == "eio", "{what}");
             assert_eq!(history(place).await[0] == "one", done, "{what}");
             assert_eq!(reference_keys(place).await, model.keys(), "{what}");
             if !done {

@@ -1,6 +1,7 @@
-//! The daemon dies at any moment: what was closed is there afterwards, and a commit is there completely or not at all.
+//! The daemon is killed at any moment: closed files are there afterwards, and a commit is there completely or not at
+//! all.
 //!
-//! `ICECHUNKFS_KILLS` asks for more deaths than CI has, `ICECHUNKFS_SEED` for others.
+//! `ICECHUNKFS_KILLS` sets the number of kills, `ICECHUNKFS_SEED` the seed.
 
 pub(crate) mod worker;
 use std::collections::BTreeMap;
@@ -15,9 +16,9 @@ use worker::{Random, Worker, is_key};
 
 /// Deaths in CI, of both kinds together.
 const IN_CI: usize = 200;
-/// After so many deaths a repository has become large enough, and a new one begins.
+/// After this many kills a repository has become large enough, and a new one begins.
 const LIFE: usize = 40;
-/// Fewer deaths than this may happen to meet no commit.
+/// Fewer kills than this may happen to meet no commit.
 const FEW: usize = 10;
 
 type Files = BTreeMap<String, Vec<u8>>;
@@ -26,7 +27,7 @@ fn keys_of(files: &Files) -> Files {
     files.iter().filter(|(name, _)| is_key(name)).map(|(name, bytes)| (name.clone(), bytes.clone())).collect()
 }
 
-/// Compares, and tells names instead of megabytes.
+/// Compares, and prints names instead of megabytes.
 #[track_caller]
 fn assert_same(what: &str, found: &Files, expected: &Files) {
     let differs: Vec<String> = expected
@@ -39,11 +40,11 @@ fn assert_same(what: &str, found: &Files, expected: &Files) {
 }
 
 #[test]
-fn nothing_closed_is_lost_when_the_daemon_dies_at_random() {
+fn no_closed_file_is_lost_when_the_daemon_is_killed_at_random() {
     common::watchdog();
     let kills = number("ICECHUNKFS_KILLS", IN_CI).saturating_sub(3 * 2 * (failpoints::COMMIT.len() + 1)).max(1);
     let seed = number("ICECHUNKFS_SEED", 1) as u64;
-    let mut told = Vec::new();
+    let mut panics = Vec::new();
     let counts = Mutex::new([0; 3]);
     let (lives, next) = (kills.div_ceil(LIFE), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -65,11 +66,11 @@ fn nothing_closed_is_lost_when_the_daemon_dies_at_random() {
         // The panic of a thread is this test's.
         threads.into_iter().for_each(|thread| {
             if let Err(panic) = thread.join() {
-                told.push(panic);
+                panics.push(panic);
             }
         });
     });
-    if let Some(panic) = told.pop() {
+    if let Some(panic) = panics.pop() {
         std::panic::resume_unwind(panic);
     }
     let [operations, commits, in_flight] = counts.into_inner().unwrap();
@@ -81,7 +82,7 @@ fn nothing_closed_is_lost_when_the_daemon_dies_at_random() {
     assert!(operations > 3 * kills && enough, "the workload did not run: {operations}, {commits}");
 }
 
-/// A repository and its mount through many deaths; operations, commits, and commits that a death interrupted.
+/// Runs a repository and its mount through many kills; returns operations, commits, and interrupted commits.
 fn one_life(seed: u64, deaths: usize) -> [usize; 3] {
     let mut random = Random::new(seed);
     let mount = Writable::new(&[]);
@@ -96,8 +97,8 @@ fn one_life(seed: u64, deaths: usize) -> [usize; 3] {
             mount.kill(daemon);
             running.join().unwrap();
         });
-        // Not before the worker has stopped: it would go on below the mountpoint.
-        mount.take_away();
+        // The mount is removed only after the worker has stopped: it would continue below the mountpoint.
+        mount.remove_dead_mount();
         mount.mount_again(None).success();
         let what = format!("seed {seed}, death {death} after {length:?}");
         let found = read_files(&mount.root());
@@ -127,9 +128,9 @@ fn one_life(seed: u64, deaths: usize) -> [usize; 3] {
     totals
 }
 
-/// The harness itself, on a plain directory: what the worker notes is what is there, and a loss is noticed.
+/// On a plain directory: the worker's record matches the files, and a loss is noticed.
 #[test]
-fn the_worker_knows_what_it_closed() {
+fn the_harness_notices_a_lost_file() {
     for seed in 0..4 {
         let directory = tempfile::tempdir().unwrap();
         let mut worker = Worker::new(directory.path().to_owned(), seed);
@@ -144,19 +145,19 @@ fn the_worker_knows_what_it_closed() {
         let mut lossy = files.clone();
         let name = lossy.keys().find(|name| name.contains("/c/")).unwrap().clone();
         lossy.get_mut(&name).unwrap().pop();
-        let told = worker.recovered(&lossy).unwrap_err();
-        assert!(told.contains(&name), "{told}");
+        let message = worker.recovered(&lossy).unwrap_err();
+        assert!(message.contains(&name), "{message}");
     }
 }
 
-/// What is waiting to be committed when a commit meets its fault.
+/// Uncommitted work when a commit meets its fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Work {
     /// Everything is new: chunks in the manifest, packed, and objects of their own.
     First,
     /// Changes, deletions and moves of what is committed.
     Changes,
-    /// The same, and somebody else has committed meanwhile.
+    /// The same, with a concurrent commit.
     Rebase,
 }
 
@@ -185,7 +186,7 @@ fn more_work(mount: &Writable) {
     put(&root.join("new/zarr.json"), GROUP).unwrap();
 }
 
-/// A commit with a fault: whether the step was passed at all.
+/// Commits with a fault; returns true if the step was reached.
 fn commit_with_fault(step: &str, action: &str, work: Work) -> bool {
     let what = format!("{step}={action}, {work:?}");
     let mount = Writable::new(&[]);
@@ -213,7 +214,7 @@ fn commit_with_fault(step: &str, action: &str, work: Work) -> bool {
         1 => assert_same(&format!("{what}: all must be visible"), &after, &wanted),
         _ => panic!("{what}: {grown} commits"),
     }
-    // Once it is visible, a mount may stand on it, with what the others did.
+    // Once it is visible, a mount may be based on it, with the concurrent changes.
     let mut with_theirs = wanted.clone();
     with_theirs.extend(working.iter().map(|(name, bytes)| (name.clone(), bytes.clone())));
     if outcome.is_ok() {
@@ -224,13 +225,13 @@ fn commit_with_fault(step: &str, action: &str, work: Work) -> bool {
         return false;
     }
     if action == "abort" {
-        mount.wait_for_end(daemon);
-        mount.take_away();
+        crate::common::wait_for_end(daemon);
+        mount.remove_dead_mount();
         mount.mount_again(None).success();
     } else {
-        // Whoever is told of a failure has everything as it was.
+        // A reported failure leaves everything unchanged.
         assert_same(&format!("{what}: the working tree after a failure"), &read_files(&mount.root()), &working);
-        // As long as the mount cannot show what is committed, nothing is mixed with it.
+        // As long as the mount cannot show the committed state, no change is mixed with it.
         let more = std::fs::write(mount.root().join("more"), "");
         assert!(more.is_ok() == (grown == 0), "{what}: {more:?}");
         let _ = std::fs::remove_file(mount.root().join("more"));
@@ -249,7 +250,7 @@ fn commit_with_fault(step: &str, action: &str, work: Work) -> bool {
 }
 
 #[test]
-fn every_step_of_a_commit_may_fail_or_be_the_last() {
+fn a_commit_may_fail_or_be_killed_at_any_fail_point() {
     common::watchdog();
     let works = [Work::First, Work::Changes, Work::Rebase];
     let mut never = Vec::new();
@@ -261,7 +262,7 @@ fn every_step_of_a_commit_may_fail_or_be_the_last() {
             }
         }
     }
-    // What is visible has succeeded, whatever the last request said.
+    // A visible commit has succeeded, whatever the last request returned.
     never.retain(|fault| fault != "commit.publish.done=eio");
     assert!(never.is_empty(), "no commit came to {never:?}");
 }

@@ -36,7 +36,7 @@ fn init(place: &Path, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn the_reference_works_in_what_we_create() {
+async fn the_reference_works_in_a_created_repository() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("new/repo");
     init(&place, &[]);
@@ -44,7 +44,7 @@ async fn the_reference_works_in_what_we_create() {
     assert_eq!(messages(&repository).await, ["Repository initialized"]);
     assert!(keys(&repository).await.is_empty());
 
-    // It commits on top, tags, branches, and its own records go on after ours.
+    // It commits on top, tags, branches, and its entries in the operations log follow ours.
     let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
     let store = Store::from_session(Arc::clone(&session)).await;
     let document = Bytes::from_static(br#"{"zarr_format":3,"node_type":"group"}"#);
@@ -60,7 +60,7 @@ async fn the_reference_works_in_what_we_create() {
 }
 
 #[tokio::test]
-async fn a_root_group_is_a_commit_of_its_own() {
+async fn the_root_group_is_a_separate_commit() {
     let directory = tempfile::tempdir().unwrap();
     init(directory.path(), &["--zarr-group"]);
     let repository = open(directory.path()).await;
@@ -74,15 +74,15 @@ async fn a_root_group_is_a_commit_of_its_own() {
     store.set("b/zarr.json", Bytes::from_static(br#"{"zarr_format":3,"node_type":"group"}"#)).await.unwrap();
     session.write().await.commit("theirs").execute().await.unwrap();
     let log = icechunkfs(["log".as_ref(), directory.path().as_os_str(), "--json".as_ref()]).json();
-    let said: Vec<&str> = log.as_array().unwrap().iter().map(|commit| commit["message"].as_str().unwrap()).collect();
-    assert_eq!(said, ["theirs", "Create the root group", "Repository initialized"]);
+    let output: Vec<&str> = log.as_array().unwrap().iter().map(|commit| commit["message"].as_str().unwrap()).collect();
+    assert_eq!(output, ["theirs", "Create the root group", "Repository initialized"]);
     let mount = Mount::new(directory.path(), &[]);
     let found = run(Command::new("find").arg(mount.path()).args(["-name", "zarr.json", "-printf", "%P\n"])).success();
     assert_eq!(String::from_utf8(found).unwrap().lines().count(), 2);
 }
 
 #[test]
-fn an_occupied_place_is_refused_and_left_as_it_is() {
+fn a_nonempty_place_is_refused_and_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let attempt = || icechunkfs(["init".as_ref(), directory.path().as_os_str()]);
     std::fs::create_dir(directory.path().join("x")).unwrap();
@@ -96,9 +96,9 @@ fn an_occupied_place_is_refused_and_left_as_it_is() {
     assert_eq!(std::fs::read(directory.path().join("repo")).unwrap(), before);
 }
 
-/// Changes by many at once: none is lost, and each has its copy and its entry in the log.
+/// Concurrent changes: none is lost, and each has its copy and its entry in the log.
 #[test]
-fn no_change_is_lost_in_a_race() {
+fn no_concurrent_change_of_repo_is_lost() {
     const WRITERS: usize = 8;
     const CHANGES: usize = 10;
     let directory = tempfile::tempdir().unwrap();
@@ -106,7 +106,8 @@ fn no_change_is_lost_in_a_race() {
     let writers: Vec<_> = (0..WRITERS)
         .map(|writer| {
             let place = directory.path().to_str().unwrap().to_owned();
-            // Threads with runtimes, descriptors and locks of their own: to the file system they are strangers.
+            // Threads with their own runtimes, descriptors and locks: for the file system they are independent
+            // programs.
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
@@ -135,7 +136,7 @@ fn no_change_is_lost_in_a_race() {
     let staging = std::fs::read_dir(directory.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        // The file that is locked lies among the objects.
+        // The lock file lies among the objects.
         .filter(|name| name.contains('#') && name != "lock#0");
     assert_eq!(staging.count(), 0, "staging files are gone");
 }

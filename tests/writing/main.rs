@@ -1,4 +1,4 @@
-//! Writable mounts: programs that write, POSIX, full and broken disks, deaths.
+//! Writable mounts: programs that write, POSIX, full and broken disks, kills.
 
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 

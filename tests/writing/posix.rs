@@ -1,7 +1,8 @@
-//! Other people's judges of file systems: `pjdfstest` and `fsx`, both on a writable mount.
+//! Independent test suites of file systems: `pjdfstest` and `fsx`, both on a writable mount.
 //!
-//! `scripts/setup --posix` builds them and makes the users that they need. `ICECHUNKFS_POSIX_AT=/some/place` judges that
-//! place instead of a mount: what fails there too is not our fault. `ICECHUNKFS_FSX_OPERATIONS` asks for more than CI does.
+//! `scripts/setup --posix` builds them and makes the users that they need. `ICECHUNKFS_POSIX_AT=/some/place` tests that
+//! place instead of a mount: a test that fails there too is not our failure. `ICECHUNKFS_FSX_OPERATIONS` sets the
+//! number of operations.
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,16 +13,16 @@ use crate::common::writing::{self, Writable, array, needed, number, put, tool};
 
 /// All tests of pjdfstest 0.2.2. On a local disk 385 pass with every feature that Linux has.
 const TESTS: usize = 398;
-/// They remount what they judge as read-only, which no FUSE mount without a device can do for them.
+/// They remount the tested file system as read-only, which no FUSE mount without a device can do for them.
 const REMOUNTING: usize = 13;
 
-/// On a FUSE mount the C library knows no limit of links, so that this one has nothing to compare with.
+/// On a FUSE mount the C library knows no limit of links, so that this test has nothing to compare with.
 const WITHOUT_LIMIT: &str = "link::link_count_max";
 
 /// fsx operations in CI: as many as fit into a minute. The soak has a million.
 const IN_CI: usize = 60_000;
 
-/// What is judged: a mount, or a place that the environment names.
+/// The tested place: a mount, or one that the environment names.
 enum Place {
     Mount(Box<Writable>),
     Elsewhere(tempfile::TempDir),
@@ -43,7 +44,7 @@ impl Place {
     }
 }
 
-/// The names of the table. Each group of names stands below its reason.
+/// Returns the names of the table. The reason of each group of names is above it.
 fn exclusions() -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/writing/posix/exclusions.txt");
     let text = std::fs::read_to_string(path).unwrap();
@@ -74,7 +75,7 @@ fn group_of(user: &str) -> String {
     String::from_utf8(id).unwrap().trim().to_owned()
 }
 
-/// Without the colours.
+/// Removes colors.
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text.chars();
@@ -89,7 +90,7 @@ fn plain(text: &str) -> String {
 }
 
 #[test]
-fn pjdfstest_passes_but_for_the_table() {
+fn pjdfstest_passes_except_for_the_exclusions() {
     let Some(program) = tool("pjdfstest") else { return };
     let users = ["nobody", "tests", "pjdfstest"];
     let there = common::is_root() && users.iter().all(|user| user_exists(user));
@@ -102,7 +103,7 @@ fn pjdfstest_passes_but_for_the_table() {
     let excluded = exclusions();
     let entries: Vec<[String; 2]> = users.iter().map(|user| [(*user).to_owned(), group_of(user)]).collect();
     let configuration = outside.path().join("pjdfstest.toml");
-    // Every feature that Linux has is on; the others are FreeBSD's.
+    // Every feature that Linux has is enabled; the others are FreeBSD's.
     let text = format!(
         "[features]\nposix_fallocate = {{}}\nrename_ctime = {{}}\nutime_now = {{}}\nutimensat = {{}}\n\
          stat_st_birthtime = {{}}\n[settings]\nnaptime = 0.01\nexpected_failures = {excluded:?}\n\
@@ -143,7 +144,7 @@ fn pjdfstest_passes_but_for_the_table() {
 /// Operations of one fsx: it keeps every mapping that it has read through, and the kernel allows a process 65,530 of them.
 const OF_ONE_FSX: usize = 100_000;
 
-/// fsx on a file in the mount, as often as it takes, each time with another seed.
+/// Runs fsx on a file in the mount, as often as needed, each time with another seed.
 fn fsx_again(program: &Path, file: &Path, artifacts: &Path, (count, seed): (usize, u64), sizes: (u32, u32, bool)) {
     for (n, begun) in (0..count).step_by(OF_ONE_FSX).enumerate() {
         let folder = artifacts.join(n.to_string());
@@ -151,7 +152,7 @@ fn fsx_again(program: &Path, file: &Path, artifacts: &Path, (count, seed): (usiz
     }
 }
 
-/// fsx on a file in the mount, for as long as it needs.
+/// Runs fsx on a file in the mount, for as long as it needs.
 fn fsx(
     program: &Path,
     file: &Path,
@@ -168,7 +169,7 @@ fn fsx(
     command.arg("-N").arg(count.to_string()).arg("-S").arg(seed.to_string());
     command.arg("-f").arg(configuration).arg("-P").arg(artifacts).arg(file);
     let begin = Instant::now();
-    // A hundred times what a quiet machine needs.
+    // A hundred times the time on a quiet machine.
     let most = Duration::from_secs(120) + Duration::from_millis(20) * u32::try_from(count).unwrap();
     let log = std::fs::File::create(artifacts.join("said")).unwrap();
     let mut child =
@@ -189,9 +190,9 @@ fn fsx(
     println!("fsx: {count} operations of up to {size} bytes, seed {seed}, in {:?}", begin.elapsed());
 }
 
-/// On a chunk: small operations, and large ones with mappings flushed; both at a time, next to each other.
+/// fsx runs on a chunk: small operations, and large ones with mappings flushed; both at a time, next to each other.
 #[test]
-fn fsx_finds_nothing() {
+fn fsx_finds_no_difference() {
     common::watchdog();
     let Some(program) = tool("fsx") else { return };
     let count = number("ICECHUNKFS_FSX_OPERATIONS", IN_CI);
@@ -212,7 +213,7 @@ fn fsx_finds_nothing() {
             thread.join().unwrap();
         }
     });
-    // What it left behind is a chunk like others.
+    // The resulting file is an ordinary chunk.
     if let Place::Mount(mount) = &place {
         for name in ["a/c/0", "a/c/1"] {
             let mut bytes = std::fs::read(mount.root().join(name)).unwrap();

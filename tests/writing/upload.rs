@@ -1,4 +1,4 @@
-//! Chunks that are uploaded before the commit that refers to them, over a line on which things go wrong as each test says.
+//! Chunks that are uploaded before the commit that refers to them, over a proxy with the faults of each test.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -11,14 +11,12 @@ use std::time::{Duration, Instant};
 use crate::common::faulty::{Fault, Line};
 use crate::common::moto::{self, commit, icechunkfs, mount, repository, s3};
 use crate::common::writing::{array, put};
-use crate::common::{Mount, read_files, run};
+use crate::common::{Mount, read_files, run, wait_until};
 
-/// Bytes of a chunk that is an object of its own.
+/// Bytes of a chunk that is a separate object.
 const LARGE: usize = 300_000;
-/// How long what happens by itself may take on a busy machine.
-const SOON: Duration = Duration::from_secs(60);
 
-/// A repository with an empty array of 40 chunks.
+/// Creates a repository with an empty array of 40 chunks.
 fn empty(port: u16, name: &str) -> String {
     let repo = repository(name);
     icechunkfs(port, &["init", &repo, "--zarr-group"]).success();
@@ -37,8 +35,8 @@ fn chunk(mount: &Mount, n: usize) -> PathBuf {
     mount.path().join(format!("a/c/{n}"))
 }
 
-/// From now on counts requests that store chunks, and lets `fault` decide about each by its number.
-fn puts(line: &Line, fault: impl Fn(usize) -> Fault + Send + 'static) -> Arc<AtomicUsize> {
+/// Counts requests that store chunks from now on, and lets `fault` decide about each by its number.
+fn count_uploads(line: &Line, fault: impl Fn(usize) -> Fault + Send + 'static) -> Arc<AtomicUsize> {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     line.decide(move |_, first| match first.starts_with("PUT ") && first.contains("/chunks/") {
@@ -49,7 +47,7 @@ fn puts(line: &Line, fault: impl Fn(usize) -> Fault + Send + 'static) -> Arc<Ato
 }
 
 fn pass(line: &Line) -> Arc<AtomicUsize> {
-    puts(line, |_| Fault::Pass)
+    count_uploads(line, |_| Fault::Pass)
 }
 
 fn number(count: &AtomicUsize) -> usize {
@@ -65,20 +63,11 @@ fn uploaded(mount: &Mount) -> u64 {
 }
 
 #[track_caller]
-fn wait_until(what: &str, holds: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < SOON, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-#[track_caller]
 fn wait_for_uploads(mount: &Mount, count: u64) {
     wait_until("chunks are not uploaded", || uploaded(mount) == count);
 }
 
-/// Commits, and looks whether a fresh mount shows what this one does.
+/// Commits, and checks that a fresh mount shows the same as this one.
 #[track_caller]
 fn commit_and_compare(mount: &Mount, port: u16, repo: &str) {
     commit(mount).unwrap_or_else(|e| panic!("{e}: {}", mount.log()));
@@ -86,9 +75,9 @@ fn commit_and_compare(mount: &Mount, port: u16, repo: &str) {
     assert!(read_files(&fresh.path()) == read_files(&mount.path()));
 }
 
-/// What was uploaded before a commit looks like garbage. When it is collected as such, the commit uploads it again.
+/// Chunks uploaded before a commit look like garbage. When they are collected, the commit uploads them again.
 #[test]
-fn what_was_collected_as_garbage_is_uploaded_again() {
+fn collected_uploads_are_uploaded_again() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "collected");
@@ -97,21 +86,21 @@ fn what_was_collected_as_garbage_is_uploaded_again() {
         put(&chunk(&mount, n), bytes(LARGE, n)).unwrap();
     }
     wait_for_uploads(&mount, 3);
-    // Some stores tell the time by the second.
+    // Some stores have times in whole seconds.
     std::thread::sleep(Duration::from_millis(2100));
-    let said = icechunkfs(server.port, &["gc", &repo, "--older-than", "0s", "--yes", "--json"]).json();
-    assert_eq!(said["chunks"]["objects"], 3, "{said:#}");
+    let output = icechunkfs(server.port, &["gc", &repo, "--older-than", "0s", "--yes", "--json"]).json();
+    assert_eq!(output["chunks"]["objects"], 3, "{output:#}");
     let count = pass(&line);
     put(&chunk(&mount, 3), bytes(LARGE, 3)).unwrap();
     wait_for_uploads(&mount, 4);
     commit_and_compare(&mount, server.port, &repo);
-    // Clocks may differ, so that the one that came after the collection is not believed either.
+    // Clocks may differ, so that an upload shortly after the collection is not trusted either.
     assert_eq!(number(&count), 1 + 4);
     icechunkfs(server.port, &["verify", &repo, "--chunks"]).success();
 }
 
 #[test]
-fn a_commit_only_names_what_was_uploaded() {
+fn a_commit_references_finished_uploads() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "names");
@@ -123,28 +112,28 @@ fn a_commit_only_names_what_was_uploaded() {
         put(&partial, bytes(LARGE, n)).unwrap();
         std::fs::rename(&partial, chunk(&mount, n)).unwrap();
     }
-    // In parts, and too small for an object of its own.
+    // In parts, and too small for a separate object.
     put(&chunk(&mount, 6), bytes(17 << 20, 6)).unwrap();
     put(&chunk(&mount, 7), bytes(1000, 7)).unwrap();
     // No chunk by its name.
     put(&mount.path().join("a/notes"), bytes(LARGE, 8)).unwrap();
     wait_for_uploads(&mount, 7);
     assert_eq!(number(&count), 9, "6 objects and one in 3 parts");
-    let said = status(&mount);
-    assert_eq!(said["uploaded_bytes"], 6 * LARGE + (17 << 20));
-    assert_eq!(said["chunks_written"], 8);
+    let output = status(&mount);
+    assert_eq!(output["uploaded_bytes"], 6 * LARGE + (17 << 20));
+    assert_eq!(output["chunks_written"], 8);
     let count = pass(&line);
     commit(&mount).unwrap();
     assert_eq!(number(&count), 1, "the small one");
     std::fs::remove_file(mount.path().join("a/notes")).unwrap();
     commit_and_compare(&mount, server.port, &repo);
-    // What was uploaded belongs to that commit: the next one goes by what is written then.
+    // The uploads belong to that commit: the next one uses the bytes that are written then.
     put(&chunk(&mount, 0), bytes(LARGE, 99)).unwrap();
     commit_and_compare(&mount, server.port, &repo);
 }
 
 #[test]
-fn what_changes_after_its_upload_is_uploaded_again() {
+fn a_chunk_changed_after_its_upload_is_uploaded_again() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "changes");
@@ -158,7 +147,7 @@ fn what_changes_after_its_upload_is_uploaded_again() {
     let middle = std::fs::OpenOptions::new().write(true).open(chunk(&mount, 1)).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&middle, b"changed", 1000).unwrap();
     drop(middle);
-    // By its path: there is no handle.
+    // By its path, without a handle.
     let path = std::ffi::CString::new(chunk(&mount, 2).as_os_str().as_bytes()).unwrap();
     // SAFETY: the path ends with a NUL byte and lives on.
     assert_eq!(unsafe { libc::truncate(path.as_ptr(), LARGE as i64 - 1) }, 0);
@@ -167,7 +156,7 @@ fn what_changes_after_its_upload_is_uploaded_again() {
     std::fs::rename(chunk(&mount, 5), chunk(&mount, 6)).unwrap();
     put(&chunk(&mount, 7), bytes(2 * LARGE, 107)).unwrap();
     commit_and_compare(&mount, server.port, &repo);
-    // Those whose bytes are others, and perhaps again what the commit found on its way.
+    // Chunks with other bytes, and perhaps again those that the commit found in transit.
     assert_eq!(number(&count), 4);
     assert!(!chunk(&mount, 3).exists() && !chunk(&mount, 5).exists());
     assert!(std::fs::read(chunk(&mount, 20)).unwrap() == bytes(LARGE, 4));
@@ -191,7 +180,7 @@ fn a_file_is_not_uploaded_while_it_is_written_or_mapped() {
         unsafe { libc::mmap(std::ptr::null_mut(), LARGE, protection, libc::MAP_SHARED, mapped.as_raw_fd(), 0) };
     assert_ne!(mapping, libc::MAP_FAILED);
     drop(mapped);
-    // A third one goes by.
+    // A third interval passes.
     put(&chunk(&mount, 2), bytes(LARGE, 2)).unwrap();
     wait_for_uploads(&mount, 1);
     std::os::unix::fs::FileExt::write_all_at(&written, b"written", 7).unwrap();
@@ -208,7 +197,7 @@ fn a_file_is_not_uploaded_while_it_is_written_or_mapped() {
 }
 
 #[test]
-fn chunks_are_known_when_their_array_is() {
+fn chunks_are_uploaded_once_their_array_is_known() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "later");
@@ -218,7 +207,7 @@ fn chunks_are_known_when_their_array_is() {
     put(&root.join("b.tmp/c/0"), bytes(LARGE, 1)).unwrap();
     put(&root.join("d/c/0"), bytes(LARGE, 2)).unwrap();
     put(&root.join("d/c/1"), bytes(LARGE, 3)).unwrap();
-    // Whoever waits for this one has waited for those before it.
+    // An operation that waits for this one has waited for those before it.
     put(&chunk(&mount, 0), bytes(LARGE, 0)).unwrap();
     wait_for_uploads(&mount, 1);
     assert_eq!(number(&count), 1, "something was uploaded that is no chunk yet");
@@ -233,7 +222,7 @@ fn chunks_are_known_when_their_array_is() {
 }
 
 #[test]
-fn with_upload_commit_nothing_is_stored_before() {
+fn upload_commit_stores_nothing_before_the_commit() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "waits");
@@ -245,7 +234,7 @@ fn with_upload_commit_nothing_is_stored_before() {
     for n in 0..3 {
         put(&chunk(&mount, n), bytes(1 << 20, n)).unwrap();
     }
-    // Longer than anything is left alone.
+    // Longer than the delay of any upload.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(number(&count), 0);
     let begin = Instant::now();
@@ -255,7 +244,7 @@ fn with_upload_commit_nothing_is_stored_before() {
 }
 
 #[test]
-fn a_commit_does_not_need_uploads_that_fail() {
+fn a_commit_stores_chunks_whose_upload_failed() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "fails");
@@ -263,7 +252,7 @@ fn a_commit_does_not_need_uploads_that_fail() {
         [Fault::Broken, Fault::Overloaded, Fault::Reset, Fault::Lost, Fault::Half].into_iter().enumerate()
     {
         let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "3"]);
-        let count = puts(&line, move |_| fault);
+        let count = count_uploads(&line, move |_| fault);
         for n in 0..4 {
             put(&chunk(&mount, n), bytes(LARGE, 10 * salt + n)).unwrap();
         }
@@ -274,7 +263,7 @@ fn a_commit_does_not_need_uploads_that_fail() {
     }
     // The commit meets uploads that hang.
     let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "3"]);
-    let count = puts(&line, |n| if n < 2 { Fault::Silent } else { Fault::Pass });
+    let count = count_uploads(&line, |n| if n < 2 { Fault::Silent } else { Fault::Pass });
     for n in 0..4 {
         put(&chunk(&mount, n), bytes(LARGE, 90 + n)).unwrap();
     }
@@ -284,14 +273,14 @@ fn a_commit_does_not_need_uploads_that_fail() {
     mount.unmount();
 }
 
-/// A store that takes nothing is asked now and then, and everything is uploaded when it takes it again.
+/// A store that fails is tried now and then, and everything is uploaded when it works again.
 #[test]
-fn a_store_that_is_gone_is_not_pestered() {
+fn failed_uploads_are_retried_with_backoff() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "gone");
     let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "1"]);
-    let count = puts(&line, |_| Fault::Reset);
+    let count = count_uploads(&line, |_| Fault::Reset);
     for n in 0..30 {
         put(&chunk(&mount, n), bytes(LARGE, n)).unwrap();
     }
@@ -308,14 +297,14 @@ fn a_store_that_is_gone_is_not_pestered() {
 }
 
 #[test]
-fn a_daemon_that_dies_while_it_uploads_loses_nothing() {
+fn a_daemon_killed_during_an_upload_loses_nothing() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "dies");
     let scratch = tempfile::tempdir().unwrap();
     let words = ["--scratch", scratch.path().to_str().unwrap()];
     let first = mount(line.port, &repo, &words);
-    let count = puts(&line, |n| if n < 2 { Fault::Pass } else { Fault::Silent });
+    let count = count_uploads(&line, |n| if n < 2 { Fault::Pass } else { Fault::Silent });
     for n in 0..6 {
         put(&chunk(&first, n), bytes(LARGE, n)).unwrap();
     }
@@ -330,13 +319,13 @@ fn a_daemon_that_dies_while_it_uploads_loses_nothing() {
         assert!(std::fs::read(chunk(&second, n)).unwrap() == bytes(LARGE, n), "chunk {n}");
     }
     commit_and_compare(&second, server.port, &repo);
-    // An unmount does not wait for what is on its way.
-    puts(&line, |_| Fault::Silent);
+    // An unmount does not wait for uploads in progress.
+    count_uploads(&line, |_| Fault::Silent);
     put(&chunk(&second, 9), bytes(LARGE, 9)).unwrap();
     wait_until("nothing is on its way", || line.counts().1 > 0);
     let (begin, daemon) = (Instant::now(), second.daemon());
     second.unmount();
     wait_until("the daemon does not end", || !Path::new(&format!("/proc/{daemon}")).exists());
-    assert!(begin.elapsed() < Duration::from_secs(10), "it took {:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(10), "the unmount took {:?}", begin.elapsed());
     line.release();
 }

@@ -1,7 +1,7 @@
-//! Disks that are full or read-only, scratch directories that somebody has damaged, repositories that others change
-//! meanwhile: an error that says what to do, nothing lost, nothing half-visible, and it goes on afterwards.
+//! Full or read-only disks, damaged scratch directories, repositories that other programs change meanwhile: an error
+//! with a remedy, nothing lost, nothing half-visible, and the mount continues afterwards.
 //!
-//! What a commit does when one of its steps fails or is its last is in `crash.rs`.
+//! Commits that fail or are killed at one of their steps are in `crash.rs`.
 
 mod branch;
 mod damaged;

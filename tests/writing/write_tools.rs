@@ -1,4 +1,4 @@
-//! The programs that people use write into a mount, are committed, and are read back from what the reference stored.
+//! Common programs write into a mount; the result is committed, and read back with the reference.
 
 mod control;
 mod copying;
@@ -28,6 +28,6 @@ fn zarrs_writes_in_place() {
 }
 
 #[test]
-fn python_s_own_files_work() {
+fn python_file_objects_work() {
     run_scenario("plain_python", 2);
 }

@@ -1,4 +1,4 @@
-//! Advice that is meant to be pasted into a shell does there what it says, and nothing else.
+//! Advice for a shell: pasted, it runs the intended command, and nothing else.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use icechunk::config::{ObjectStoreConfig, S3Options};
 use crate::common::made::{container, reference, repository};
 use crate::common::{icechunkfs, program, run};
 
-/// A command that leaves a mark, and its folder for `PATH`.
+/// Returns a command that leaves a mark, and its folder for `PATH`.
 fn marking_command(home: &Path) -> String {
     let programs = home.join("programs");
     std::fs::create_dir(&programs).unwrap();
@@ -19,12 +19,13 @@ fn marking_command(home: &Path) -> String {
     format!("{}:/usr/bin:/bin", programs.display())
 }
 
-/// Gives what `said` advises to a shell, from each option on and as far as a person might take it. True if a command ran.
-fn runs_a_command(said: &str, home: &Path, path: &str) -> bool {
-    let begins: Vec<usize> = said.match_indices("--").map(|(at, _)| at).collect();
-    assert!(!begins.is_empty(), "{said}");
+/// Runs the advice in `said` in a shell, from each option on and as far as a user might copy it. Returns true if a
+/// command ran.
+fn runs_a_command(output: &str, home: &Path, path: &str) -> bool {
+    let begins: Vec<usize> = output.match_indices("--").map(|(at, _)| at).collect();
+    assert!(!begins.is_empty(), "{output}");
     for begin in begins {
-        let advice = &said[begin..];
+        let advice = &output[begin..];
         for (end, _) in advice.match_indices([' ', ',', ':', '\n']).chain([(advice.trim_end().len(), "")]) {
             let mut shell = Command::new("bash");
             shell.args(["-c", &format!("true {}", &advice[..end])]).current_dir(home).env("PATH", path);
@@ -35,7 +36,7 @@ fn runs_a_command(said: &str, home: &Path, path: &str) -> bool {
 }
 
 #[test]
-fn advice_runs_no_command_of_the_repository() {
+fn pasted_advice_runs_no_command_from_the_repository() {
     let home = tempfile::tempdir().unwrap();
     let path = marking_command(home.path());
     let hostile = "'$(made)'`made`;made;\"$(made)";
@@ -52,14 +53,14 @@ fn advice_runs_no_command_of_the_repository() {
     .enumerate()
     {
         let repository = repository(&home.path().join(n.to_string()), containers, &[reference(&location, 0, 1)]);
-        let said = run(Command::new(program()).args(["cat", repository.to_str().unwrap(), "v/c/0"])).failure();
-        assert!(!runs_a_command(&said, home.path(), &path), "{location}: {said}");
+        let output = run(Command::new(program()).args(["cat", repository.to_str().unwrap(), "v/c/0"])).failure();
+        assert!(!runs_a_command(&output, home.path(), &path), "{location}: {output}");
     }
 }
 
-/// A file that a link leads out to is advised as a prefix, and a ref of another kind as an option.
+/// A link that leads out is advised as a prefix, and a ref of another kind as an option.
 #[test]
-fn advice_runs_no_command_in_a_path_or_a_ref() {
+fn pasted_advice_runs_no_command_from_a_path_or_a_ref() {
     let home = tempfile::tempdir().unwrap();
     let path = marking_command(home.path());
     let (data, outside) = (home.path().join("data"), home.path().join("out'$(made)'side"));
@@ -70,10 +71,10 @@ fn advice_runs_no_command_in_a_path_or_a_ref() {
     let location = format!("file://{}/x", data.display());
     let repository = repository(&home.path().join("repo"), vec![], &[reference(&location, 0, 1)]);
     let repo = repository.to_str().unwrap();
-    let said = icechunkfs(["cat", repo, "v/c/0", "--allow-virtual", data.to_str().unwrap()]).failure();
-    assert!(said.contains("--allow-virtual") && !runs_a_command(&said, home.path(), &path), "{said}");
+    let output = icechunkfs(["cat", repo, "v/c/0", "--allow-virtual", data.to_str().unwrap()]).failure();
+    assert!(output.contains("--allow-virtual") && !runs_a_command(&output, home.path(), &path), "{output}");
     let name = "'$(made)'";
     icechunkfs(["tag", repo, "create", name]).success();
-    let said = icechunkfs(["ls", repo, "--branch", name]).failure();
-    assert!(said.contains("--tag") && !runs_a_command(&said, home.path(), &path), "{said}");
+    let output = icechunkfs(["ls", repo, "--branch", name]).failure();
+    assert!(output.contains("--tag") && !runs_a_command(&output, home.path(), &path), "{output}");
 }

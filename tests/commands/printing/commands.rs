@@ -10,7 +10,7 @@ use super::hostile::{array_path, objects, repository};
 use super::{FORGED, HOSTILE, assert_harmless};
 use crate::common::{Output, copy_tree, program, run};
 
-/// Runs a command with a home of its own.
+/// Runs a command with a separate home directory.
 fn command(home: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(program());
     command.env("HOME", home).env("XDG_STATE_HOME", home).env("TERM", "xterm").env("LC_ALL", "C.UTF-8");
@@ -23,7 +23,7 @@ fn command(home: &Path, words: &[&str]) -> Output {
     output
 }
 
-/// Runs it, and looks at all that it printed.
+/// Runs it, and checks all of its output.
 fn harmless(home: &Path, words: &[&str]) -> Output {
     let output = command(home, words);
     let what = format!("{words:?}");
@@ -98,13 +98,13 @@ fn look_at_everything(home: &Path, repo: &str) {
     for words in words {
         harmless(home, words);
     }
-    // What a picture has is marked: a line of a message is one of its text.
+    // A picture has marked text: a line of a message is one of its text elements.
     let picture = command(home, &["log", repo, "--svg", "--all"]).stdout;
     assert_harmless("picture", String::from_utf8(picture).unwrap().replace(FORGED, "").as_bytes());
 }
 
 #[test]
-fn no_command_prints_what_others_wrote_as_it_is() {
+fn every_command_escapes_text_of_the_repository() {
     let home = tempfile::tempdir().unwrap();
     for (name, version) in [("v1", SpecVersionBin::V1), ("v2", SpecVersionBin::V2)] {
         let repository = repository(&home.path().join(name), version);
@@ -113,16 +113,16 @@ fn no_command_prints_what_others_wrote_as_it_is() {
     }
 }
 
-/// Errors name what is damaged.
+/// Errors name the damaged object.
 #[test]
-fn no_error_of_a_damaged_repository_prints_what_others_wrote() {
+fn errors_of_a_damaged_repository_escape_its_text() {
     let home = tempfile::tempdir().unwrap();
     let whole = repository(&home.path().join("whole"), SpecVersionBin::V2);
     for folder in ["chunks", "manifests", "snapshots", "transactions"] {
         let damaged = home.path().join(folder);
         copy_tree(&whole, &damaged);
         for (n, path) in objects(&damaged, folder).into_iter().enumerate() {
-            // Some are gone, of others the end is: what is in front still names things.
+            // Some objects are removed, others truncated: the beginning still has names.
             let bytes = std::fs::read(&path).unwrap();
             if n % 2 == 0 {
                 std::fs::remove_file(path).unwrap();
@@ -135,9 +135,9 @@ fn no_error_of_a_damaged_repository_prints_what_others_wrote() {
     }
 }
 
-/// What programs read is what is stored.
+/// JSON output has the stored values.
 #[test]
-fn json_has_the_real_values() {
+fn json_output_has_the_stored_values() {
     let home = tempfile::tempdir().unwrap();
     let repository = repository(&home.path().join("repo"), SpecVersionBin::V2);
     let repo = repository.to_str().unwrap();
@@ -149,14 +149,14 @@ fn json_has_the_real_values() {
     let log = json(&["log", repo, "--json"]);
     assert_eq!(log[0]["message"], format!("{HOSTILE} message 1"));
     assert_eq!(log[0]["metadata"][format!("{HOSTILE} key")], format!("{HOSTILE} value"));
-    // And what people read still names things.
+    // The text output still has readable names.
     let text = String::from_utf8(harmless(home.path(), &["log", repo]).success()).unwrap();
     assert!(text.contains("\\u{202e}") && text.contains(&format!("\\n{FORGED}")), "{text}");
 }
 
-/// The bytes of a key are what they are.
+/// `cat` prints the bytes of a key unchanged.
 #[test]
-fn cat_gives_bytes_as_they_are() {
+fn cat_prints_bytes_unescaped() {
     let home = tempfile::tempdir().unwrap();
     let repository = repository(&home.path().join("repo"), SpecVersionBin::V2);
     let key = format!("{}/zarr.json", array_path().trim_start_matches('/'));

@@ -15,7 +15,7 @@ use super::HOSTILE;
 use crate::common::lab::{GROUP, array_json, create};
 use crate::common::made::container;
 
-/// The path of its hostile array.
+/// Returns the path of its hostile array.
 pub fn array_path() -> String {
     format!("/{HOSTILE} group/{HOSTILE} array")
 }
@@ -41,7 +41,7 @@ async fn fill(repository: &Repository, branch: &str, array: &str, n: u8) {
     session.commit(format!("{HOSTILE} message {n}")).properties(metadata).execute().await.unwrap();
 }
 
-/// Makes it at `place`.
+/// Creates it at `place`.
 pub fn repository(place: &Path, version: SpecVersionBin) -> PathBuf {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
         let mut config = RepositoryConfig::default();
@@ -65,7 +65,7 @@ pub fn repository(place: &Path, version: SpecVersionBin) -> PathBuf {
     place.to_owned()
 }
 
-/// The files of a repository below `folder`.
+/// Returns the files of a repository below `folder`.
 pub fn objects(repository: &Path, folder: &str) -> Vec<PathBuf> {
     std::fs::read_dir(repository.join(folder)).unwrap().map(|entry| entry.unwrap().path()).collect()
 }

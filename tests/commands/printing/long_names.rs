@@ -1,4 +1,4 @@
-//! An array whose chunks have names that no file can have, beside arrays that are as usual.
+//! An array whose chunks have names that no file can have, beside ordinary arrays.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::common::lab::{GROUP, array_json, create};
 use crate::common::writing::Writable;
 use crate::common::{icechunkfs, read_files};
 
-/// So many coordinates of four digits, joined by dots, have more than 255 characters.
+/// This many coordinates of four digits, joined by dots, have more than 255 characters.
 const DIMENSIONS: usize = 60;
 
 fn repository(place: &Path) -> PathBuf {
@@ -40,7 +40,7 @@ fn repository(place: &Path) -> PathBuf {
 }
 
 #[test]
-fn an_export_leaves_such_an_array_out_and_writes_the_rest() {
+fn export_skips_an_array_with_too_long_chunk_names() {
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"));
     let (repo, dest) = (repository.to_str().unwrap(), directory.path().join("out"));
@@ -58,7 +58,7 @@ fn an_export_leaves_such_an_array_out_and_writes_the_rest() {
 }
 
 #[test]
-fn a_mount_shows_the_rest_and_names_the_array_once() {
+fn a_mount_hides_too_long_chunk_names_and_logs_the_array_once() {
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"));
     for words in [&["-o", "ro"][..], &[]] {
@@ -87,7 +87,7 @@ fn a_mount_shows_the_rest_and_names_the_array_once() {
 }
 
 #[test]
-fn commands_go_on_beside_it() {
+fn other_commands_work_despite_too_long_chunk_names() {
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"));
     let repo = repository.to_str().unwrap();

@@ -15,7 +15,7 @@ fn hostile_name(end: &str) -> String {
     format!("{HOSTILE} {end}").replace('/', "")
 }
 
-/// Makes something of every kind that a status tells of.
+/// Makes a change of every kind that a status lists.
 fn change(root: &Path) {
     let group = root.join(hostile_name("added group"));
     std::fs::create_dir(&group).unwrap();
@@ -24,7 +24,7 @@ fn change(root: &Path) {
     std::fs::create_dir_all(array.join("c")).unwrap();
     std::fs::write(array.join("zarr.json"), array_json(&[4], &[1], HOSTILE)).unwrap();
     std::fs::write(array.join("c/1"), "12").unwrap();
-    // Untracked, not even text, and something that no commit takes.
+    // An untracked name that is not even text, and a violation.
     std::fs::write(root.join(hostile_name("notes.txt")), "x").unwrap();
     std::fs::write(root.join(std::ffi::OsStr::from_bytes(b"\xff\x1b\nFORGED")), "x").unwrap();
     let bad = root.join(hostile_name("bad"));
@@ -36,7 +36,7 @@ fn change(root: &Path) {
 }
 
 #[test]
-fn control_files_and_commands_are_harmless() {
+fn control_files_and_mount_commands_escape_text_of_the_repository() {
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"), SpecVersionBin::V2);
     let mount = Writable::of(&repository, &["-v"]);
@@ -70,14 +70,14 @@ fn control_files_and_commands_are_harmless() {
         assert_harmless(&format!("{words:?}"), output.stderr.as_bytes());
         look(words[0]);
     }
-    assert!(mount.says("status").contains("\\xff\\u{1b}\\n"), "{}", mount.says("status"));
-    let status: serde_json::Value = serde_json::from_str(&mount.says("status.json")).unwrap();
+    assert!(mount.read_control("status").contains("\\xff\\u{1b}\\n"), "{}", mount.read_control("status"));
+    let status: serde_json::Value = serde_json::from_str(&mount.read_control("status.json")).unwrap();
     assert!(status["untracked"].is_array(), "{status}");
 }
 
-/// A name in a failure adds no line to the log and to the list of failures.
+/// A name in a failure adds no line to the log or to the list of failures.
 #[test]
-fn a_name_forges_no_line_of_the_log() {
+fn a_name_adds_no_line_to_the_log() {
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"), SpecVersionBin::V2);
     for folder in ["manifests", "chunks"] {
@@ -90,8 +90,8 @@ fn a_name_forges_no_line_of_the_log() {
             || std::fs::read(array.join("c/0")).is_err()
     );
     assert!(std::fs::write(array.join("c/0/x"), "x").is_err());
-    let (log, errors) = (mount.log(), mount.says("errors"));
-    assert!(log.contains(FORGED) && errors.contains(FORGED), "nothing was told: {log} {errors}");
+    let (log, errors) = (mount.log(), mount.read_control("errors"));
+    assert!(log.contains(FORGED) && errors.contains(FORGED), "nothing was reported: {log} {errors}");
     assert_harmless("log", log.as_bytes());
     assert_harmless("errors", errors.as_bytes());
     // Every line begins with a time.
@@ -101,7 +101,7 @@ fn a_name_forges_no_line_of_the_log() {
 }
 
 #[test]
-fn what_an_unmount_says_is_harmless() {
+fn unmount_escapes_text_of_the_repository() {
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"), SpecVersionBin::V2);
     let mount = Writable::of(&repository, &["--branch", &format!("{HOSTILE} branch")]);

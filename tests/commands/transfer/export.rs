@@ -1,4 +1,4 @@
-//! Exports: what is in them, what happens to what is there, and what happens when one is ended.
+//! Exports: their content, existing files, and interruptions.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -12,7 +12,7 @@ use crate::common::{FixtureSet, Mount, is_root, program, read_files, run};
 
 const MARKER: &str = ".icechunkfs-export";
 
-/// What a mount shows, but what it cannot read.
+/// Returns the files of a mount, except unreadable ones.
 fn mounted(repo: &Path, id: &str, words: &[&str]) -> Files {
     let mount = Mount::new(repo, &[&["--snapshot", id], words].concat());
     let mut files = Files::new();
@@ -30,7 +30,7 @@ fn mounted(repo: &Path, id: &str, words: &[&str]) -> Files {
     files
 }
 
-/// The first branch and the first tag of each repository, or only one of them.
+/// Checks the first branch and the first tag of each repository, or only one of them.
 fn check(set: &FixtureSet, refs_of_each: usize) {
     for fixture in set.all() {
         let branches = fixture.expected["branches"].as_object().unwrap();
@@ -39,19 +39,19 @@ fn check(set: &FixtureSet, refs_of_each: usize) {
         for id in refs.take(refs_of_each).map(|id| id.as_str().unwrap()) {
             let place = tempfile::tempdir().unwrap();
             let dest = place.path().join("new/tree");
-            let said = json(&[&"export", &fixture.repository, &dest, &id, &"--skip-unreadable"]);
+            let output = json(&[&"export", &fixture.repository, &dest, &id, &"--skip-unreadable"]);
             let (shown, exported) = (mounted(&fixture.repository, id, &[]), read_files(&dest));
             let what = format!("{} {id}", fixture.name);
             assert!(shown.keys().eq(exported.keys()), "{what}: {:?}\n{:?}", shown.keys(), exported.keys());
             assert!(shown == exported, "{what}");
-            assert_eq!(said["files"].as_u64().unwrap() as usize, exported.len(), "{what}");
-            assert_eq!(said["bytes"].as_u64().unwrap() as usize, exported.values().map(Vec::len).sum::<usize>());
+            assert_eq!(output["files"].as_u64().unwrap() as usize, exported.len(), "{what}");
+            assert_eq!(output["bytes"].as_u64().unwrap() as usize, exported.values().map(Vec::len).sum::<usize>());
         }
     }
 }
 
 #[test]
-fn an_export_has_what_a_mount_shows() {
+fn an_export_has_the_files_of_a_mount() {
     check(&FixtureSet::own(), 2);
     if let Some(set) = FixtureSet::shared() {
         check(&set, 1);
@@ -59,7 +59,7 @@ fn an_export_has_what_a_mount_shows() {
 }
 
 #[test]
-fn virtual_chunks_are_exported_where_they_may_be_read() {
+fn virtual_chunks_are_exported_where_allowed() {
     let Some(set) = FixtureSet::shared() else { return };
     for name in ["v1-virtual", "v2-virtual"] {
         let fixture = set.get(name);
@@ -69,10 +69,10 @@ fn virtual_chunks_are_exported_where_they_may_be_read() {
         let files = fixture.repository.parent().unwrap().join("virtual-src");
         let map = format!("file:///icechunkfs-virtual/={}", files.display());
         let words = ["--virtual-map", &map];
-        let said = json(&[&"export", &fixture.repository, &dest, &"--skip-unreadable", &words[0], &words[1]]);
+        let output = json(&[&"export", &fixture.repository, &dest, &"--skip-unreadable", &words[0], &words[1]]);
         let less = json(&[&"export", &fixture.repository, &without, &"--skip-unreadable"]);
-        let left_out = |said: &serde_json::Value| said["left_out_count"].as_u64().unwrap();
-        assert!(left_out(&said) < left_out(&less), "{name}: {} {}", left_out(&said), left_out(&less));
+        let left_out = |output: &serde_json::Value| output["left_out_count"].as_u64().unwrap();
+        assert!(left_out(&output) < left_out(&less), "{name}: {} {}", left_out(&output), left_out(&less));
         let shown = mounted(&fixture.repository, id, &words);
         assert!(shown == read_files(&dest), "{name}: {} files", shown.len());
     }
@@ -95,13 +95,13 @@ fn zarr_python_reads_an_export() {
         command(&[&"export", &fixture.repository, &dest]).success();
         let mut read = Command::new(&python);
         read.arg(&script).arg(&dest).arg(set.expected_path(name)).arg(id);
-        let said = run(&mut read);
-        assert!(said.status.success(), "{name}: {}{}", String::from_utf8_lossy(&said.stdout), said.stderr);
+        let output = run(&mut read);
+        assert!(output.status.success(), "{name}: {}{}", String::from_utf8_lossy(&output.stdout), output.stderr);
     }
 }
 
 #[test]
-fn what_is_there_is_kept_replaced_or_removed_as_asked() {
+fn existing_files_are_kept_replaced_or_removed_as_requested() {
     let place = tempfile::tempdir().unwrap();
     let files = random(&mut Random(7));
     let repo = repository(place.path(), &files);
@@ -109,9 +109,9 @@ fn what_is_there_is_kept_replaced_or_removed_as_asked() {
     fs::create_dir(&dest).unwrap();
     fs::write(dest.join("mine"), "x").unwrap();
 
-    // Other things are in the way of a beginner's mistake.
-    let said = command(&[&"export", &repo, &dest]).failure();
-    assert!(said.contains("is not empty") && said.contains("--force"), "{said}");
+    // A nonempty directory protects from a wrong DEST.
+    let output = command(&[&"export", &repo, &dest]).failure();
+    assert!(output.contains("is not empty") && output.contains("--force"), "{output}");
     let before = read_files(&dest);
     let planned = json(&[&"export", &repo, &dest, &"--delete", &"-n"]);
     assert_eq!((planned["written"].as_u64(), planned["removed"][0].as_str()), (Some(files.len() as u64), Some("mine")));
@@ -130,7 +130,7 @@ fn what_is_there_is_kept_replaced_or_removed_as_asked() {
             .all(|key| { fs::metadata(dest.join(key)).unwrap().mtime() == time })
     );
 
-    // Again: what is there is left alone, and what somebody changed is not.
+    // Repeated: existing files are kept, and a file that a user changed is not.
     let (edited, longer) = (files.keys().nth(1).unwrap(), files.keys().nth(2).unwrap());
     let mut wrong = files[edited].clone();
     wrong[0] ^= 1;
@@ -142,7 +142,7 @@ fn what_is_there_is_kept_replaced_or_removed_as_asked() {
     assert_eq!((again["written"].as_u64(), again["unchanged"].as_u64()), (Some(2), Some(files.len() as u64 - 2)));
     assert_eq!((read_files(&dest), inode("zarr.json")), (expected.clone(), kept));
 
-    // By bytes: what only has another time is kept, what has the same size and time and other bytes is not.
+    // By bytes: a file with only another time is kept, one with the same size and time and other bytes is not.
     let touch = |key: &str, time: std::time::SystemTime| {
         fs::File::options().write(true).open(dest.join(key)).unwrap().set_modified(time).unwrap();
     };
@@ -155,11 +155,11 @@ fn what_is_there_is_kept_replaced_or_removed_as_asked() {
     assert_eq!(read_files(&dest), expected);
     assert_eq!(fs::metadata(dest.join(longer)).unwrap().modified().unwrap(), committed);
 
-    // A mirror: not without being asked.
+    // A mirror needs `--delete`.
     fs::create_dir_all(dest.join("g/deep/er")).unwrap();
     fs::write(dest.join("g/deep/er/x"), "x").unwrap();
-    let said = command(&[&"export", &repo, &dest, &"--delete"]).failure();
-    assert!(said.contains("mine") && said.contains("g/deep") && said.contains("--yes"), "{said}");
+    let output = command(&[&"export", &repo, &dest, &"--delete"]).failure();
+    assert!(output.contains("mine") && output.contains("g/deep") && output.contains("--yes"), "{output}");
     assert!(dest.join("mine").exists() && dest.join(MARKER).exists());
     let mirrored = json(&[&"export", &repo, &dest, &"--delete", &"--yes"]);
     assert_eq!(mirrored["removed_count"].as_u64(), Some(2), "{mirrored}");
@@ -168,7 +168,7 @@ fn what_is_there_is_kept_replaced_or_removed_as_asked() {
 }
 
 #[test]
-fn a_part_is_exported_by_its_path() {
+fn a_subtree_is_exported_by_its_path() {
     let place = tempfile::tempdir().unwrap();
     let mut files = random(&mut Random(11));
     files.insert("x/zarr.json".into(), GROUP.into());
@@ -185,16 +185,16 @@ fn a_part_is_exported_by_its_path() {
         assert_eq!(found[key], b"one");
     }
     let missing = place.path().join("missing");
-    let said = command(&[&"export", &repo, &missing, &"--path", &"nothing"]).failure();
-    assert!(said.contains("nothing") && !missing.exists(), "{said}");
+    let output = command(&[&"export", &repo, &missing, &"--path", &"nothing"]).failure();
+    assert!(output.contains("nothing") && !missing.exists(), "{output}");
     assert!(command(&[&"export", &repo, &missing, &"--path", &"x/zarr.json"]).failure().contains("one file"));
     assert!(command(&[&"export", &repo, &"s3://somewhere/x"]).failure().contains("directory of this machine"));
     assert!(command(&[&"export", &repo, &repo.join("x")]).failure().contains("the repository is there"));
 }
 
-/// Every file that has its name is complete, whenever the export was ended; and the next one goes on.
+/// Every file that has its name is complete, whenever the export was ended; and the next one resumes.
 #[test]
-fn an_export_that_is_killed_goes_on() {
+fn a_killed_export_resumes() {
     let place = tempfile::tempdir().unwrap();
     let mut files = Files::new();
     let mut numbers = Random(3);
@@ -234,7 +234,7 @@ fn an_export_that_is_killed_goes_on() {
     }
     assert!(interrupted > 1, "{interrupted}");
 
-    // The machine was started anew meanwhile: names alone are not believed.
+    // The machine was restarted meanwhile: names alone are not trusted.
     let dest = place.path().join("booted");
     command(&[&"export", &repo, &dest]).success();
     let (victim, committed) = (dest.join("small/c/17"), fs::metadata(dest.join("zarr.json")).unwrap());
@@ -247,22 +247,22 @@ fn an_export_that_is_killed_goes_on() {
     };
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     fs::write(dest.join(MARKER), note(&id, boot.trim())).unwrap();
-    let said = json(&[&"export", &repo, &dest]);
-    assert_eq!((said["written"].as_u64(), fs::read(&victim).unwrap()[0]), (Some(0), 0), "{said}");
+    let output = json(&[&"export", &repo, &dest]);
+    assert_eq!((output["written"].as_u64(), fs::read(&victim).unwrap()[0]), (Some(0), 0), "{output}");
     fs::write(dest.join(MARKER), note(&id, "another")).unwrap();
-    let said = json(&[&"export", &repo, &dest]);
-    assert_eq!((said["written"].as_u64(), read_files(&dest) == files), (Some(1), true), "{said}");
+    let output = json(&[&"export", &repo, &dest]);
+    assert_eq!((output["written"].as_u64(), read_files(&dest) == files), (Some(1), true), "{output}");
 
     // Another export was begun there.
     fs::write(dest.join(MARKER), note("1CECHNKREP0F1RSTCMT0", boot.trim())).unwrap();
-    let said = command(&[&"export", &repo, &dest]).failure();
-    assert!(said.contains("1CECHNKREP0F1RSTCMT0") && said.contains("--force"), "{said}");
+    let output = command(&[&"export", &repo, &dest]).failure();
+    assert!(output.contains("1CECHNKREP0F1RSTCMT0") && output.contains("--force"), "{output}");
     fs::write(dest.join(MARKER), "nonsense").unwrap();
     assert!(command(&[&"export", &repo, &dest]).failure().contains("no note of an export"));
 }
 
 #[test]
-fn an_export_follows_no_link_and_stays_below() {
+fn an_export_follows_no_link_out_of_its_destination() {
     let place = tempfile::tempdir().unwrap();
     let mut files = Files::new();
     files.insert("zarr.json".into(), GROUP.into());
@@ -276,8 +276,8 @@ fn an_export_follows_no_link_and_stays_below() {
     fs::create_dir(&dest).unwrap();
     // A directory that is a link, and a file that is one.
     symlink(&outside, dest.join("a")).unwrap();
-    let said = command(&[&"export", &repo, &dest, &"--force"]).failure();
-    assert!(said.contains("a symbolic link is in the way"), "{said}");
+    let output = command(&[&"export", &repo, &dest, &"--force"]).failure();
+    assert!(output.contains("a symbolic link is in the way"), "{output}");
     fs::remove_file(dest.join("a")).unwrap();
     fs::remove_file(dest.join("zarr.json")).ok();
     symlink(outside.join("file"), dest.join("zarr.json")).unwrap();
@@ -286,19 +286,19 @@ fn an_export_follows_no_link_and_stays_below() {
     assert!(!fs::symlink_metadata(dest.join("zarr.json")).unwrap().is_symlink());
     assert_eq!(read_files(&outside).len(), 1);
     assert_eq!(fs::read(outside.join("file")).unwrap(), b"untouched");
-    // Files where directories belong, and the other way round.
+    // Files in the place of directories, and the other way round.
     let dest = place.path().join("clash");
     fs::create_dir_all(dest.join("zarr.json/x")).unwrap();
     fs::write(dest.join("a"), "").unwrap();
-    let said = command(&[&"export", &repo, &dest, &"--force"]).failure();
-    assert!(said.contains("--delete"), "{said}");
+    let output = command(&[&"export", &repo, &dest, &"--force"]).failure();
+    assert!(output.contains("--delete"), "{output}");
     command(&[&"export", &repo, &dest, &"--delete", &"--yes"]).success();
     assert_eq!(read_files(&dest), files);
 }
 
-/// Names that no file can have are in the snapshot of somebody hostile.
+/// A hostile snapshot has names that no file can have.
 #[test]
-fn hostile_names_are_told_and_lead_nowhere() {
+fn hostile_names_are_reported_and_write_nothing_outside() {
     use icechunkfs::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
     use icechunkfs::format::envelope::SpecVersion;
     use icechunkfs::format::ids::{NodeId, ObjectId};
@@ -349,28 +349,28 @@ fn hostile_names_are_told_and_lead_nowhere() {
         update(&*storage, system_clock, insert).await.unwrap();
     });
     let dest = place.path().join("below/tree");
-    let said = command(&[&"export", &repo, &dest]).failure();
-    assert!(said.contains("no file can have that name") && said.contains("--skip-unreadable"), "{said}");
-    let said = json(&[&"export", &repo, &dest, &"--skip-unreadable"]);
-    assert_eq!(said["left_out_count"].as_u64(), Some(5), "{said}");
+    let output = command(&[&"export", &repo, &dest]).failure();
+    assert!(output.contains("no file can have that name") && output.contains("--skip-unreadable"), "{output}");
+    let output = json(&[&"export", &repo, &dest, &"--skip-unreadable"]);
+    assert_eq!(output["left_out_count"].as_u64(), Some(5), "{output}");
     let found: Vec<String> = read_files(place.path().join("below").as_path()).into_keys().collect();
     assert_eq!(found, ["tree/g/.icechunkfs-zarr.json~/zarr.json", "tree/good/zarr.json", "tree/zarr.json"]);
 }
 
 #[test]
-fn what_cannot_be_read_fails_or_is_listed() {
+fn unreadable_chunks_fail_the_export_or_are_listed() {
     let place = tempfile::tempdir().unwrap();
     let fixture = FixtureSet::own().get("own-v2-virtual");
     let dest = place.path().join("virtual");
-    let said = command(&[&"export", &fixture.repository, &dest]).failure();
-    assert!(said.contains("://") && said.contains("--skip-unreadable"), "{said}");
-    let said = json(&[&"export", &fixture.repository, &dest, &"--skip-unreadable"]);
-    let left_out = said["left_out"].as_array().unwrap();
-    let count = said["left_out_count"].as_u64().unwrap() as usize;
+    let output = command(&[&"export", &fixture.repository, &dest]).failure();
+    assert!(output.contains("://") && output.contains("--skip-unreadable"), "{output}");
+    let output = json(&[&"export", &fixture.repository, &dest, &"--skip-unreadable"]);
+    let left_out = output["left_out"].as_array().unwrap();
+    let count = output["left_out_count"].as_u64().unwrap() as usize;
     assert!(count > 1000 && left_out.len() == 1000, "{count} {}", left_out.len());
     assert!(left_out.iter().all(|one| !dest.join(one["path"].as_str().unwrap()).exists()));
 
-    // A pack that ends early: what is before its end is there, what is not is told.
+    // A pack that ends early: chunks before its end are there, others are reported.
     let mut files = Files::new();
     files.insert("zarr.json".into(), GROUP.into());
     files.insert("a/zarr.json".into(), array(&[9], &[1]).into());
@@ -381,17 +381,17 @@ fn what_cannot_be_read_fails_or_is_listed() {
     let pack = fs::read_dir(repo.join("chunks")).unwrap().next().unwrap().unwrap().path();
     fs::File::options().write(true).open(&pack).unwrap().set_len(4500).unwrap();
     let dest = place.path().join("torn");
-    let said = command(&[&"export", &repo, &dest]).failure();
-    assert!(said.contains("too short"), "{said}");
-    let said = json(&[&"export", &repo, &dest, &"--skip-unreadable"]);
-    assert_eq!((said["left_out_count"].as_u64(), said["files"].as_u64()), (Some(5), Some(6)), "{said}");
+    let output = command(&[&"export", &repo, &dest]).failure();
+    assert!(output.contains("too short"), "{output}");
+    let output = json(&[&"export", &repo, &dest, &"--skip-unreadable"]);
+    assert_eq!((output["left_out_count"].as_u64(), output["files"].as_u64()), (Some(5), Some(6)), "{output}");
     files.retain(|path, _| !("a/c/4".."a/c/9").contains(&path.as_str()));
     assert_eq!(read_files(&dest), files);
 }
 
-/// Chunks that are not to be in memory at once, as files of their own and within packs.
+/// Chunks that exceed the memory, as separate files and within packs.
 #[test]
-fn large_chunks_are_copied_in_steps() {
+fn large_chunks_are_copied_in_pieces() {
     let place = tempfile::tempdir().unwrap();
     let mut files = Files::new();
     let mut numbers = Random(5);
@@ -411,19 +411,19 @@ fn large_chunks_are_copied_in_steps() {
             fs::read_dir(repo.join("chunks")).unwrap().map(|e| e.unwrap().metadata().unwrap().nlink()).collect();
         assert!(objects.iter().all(|links| *links == 1), "a copy shares no inode");
         assert_eq!(objects.len(), if pack_below == "256K" { 3 } else { 2 });
-        // Compared in steps, too.
+        // They are compared in pieces, too.
         let edited = dest.join("a/c/1");
         let mut bytes = files["a/c/1"].clone();
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&edited, bytes).unwrap();
-        let said = json(&[&"export", &repo, &dest, &"--force", &"--checksum"]);
-        assert_eq!(said["written"].as_u64(), Some(1), "{said}");
+        let output = json(&[&"export", &repo, &dest, &"--force", &"--checksum"]);
+        assert_eq!(output["written"].as_u64(), Some(1), "{output}");
         assert!(read_files(&dest) == files);
     }
 }
 
 #[test]
-fn a_full_disk_is_told_and_the_export_goes_on_when_there_is_room() {
+fn a_full_disk_fails_the_export_until_there_is_room() {
     if !crate::common::writing::needed(is_root(), "root, to mount a small file system") {
         return;
     }
@@ -443,14 +443,14 @@ fn a_full_disk_is_told_and_the_export_goes_on_when_there_is_room() {
     mount("size=1M");
     let full = std::panic::catch_unwind(|| {
         let dest = disk.join("tree");
-        let said = command(&[&"export", &repo, &dest]).failure();
-        assert!(said.contains("No space left"), "{said}");
+        let output = command(&[&"export", &repo, &dest]).failure();
+        assert!(output.contains("No space left"), "{output}");
         let mut there = read_files(&dest);
         there.remove(MARKER);
         assert!(there.iter().all(|(path, bytes)| files[path] == *bytes), "{:?}", there.keys());
         mount("remount,size=8M");
-        let said = json(&[&"export", &repo, &dest]);
-        assert!(said["unchanged"].as_u64().unwrap() > 0, "{said}");
+        let output = json(&[&"export", &repo, &dest]);
+        assert!(output["unchanged"].as_u64().unwrap() > 0, "{output}");
         assert_eq!(read_files(&dest), files);
     });
     run(Command::new("umount").arg(&disk)).success();
@@ -458,7 +458,7 @@ fn a_full_disk_is_told_and_the_export_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn one_export_at_a_time_goes_to_a_directory() {
+fn a_second_export_to_a_directory_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let repo = repository(place.path(), &random(&mut Random(2)));
     let dest = place.path().join("tree");

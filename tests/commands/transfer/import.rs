@@ -1,4 +1,4 @@
-//! Imports: what becomes of files, what does not, and what the reference makes of it.
+//! Imports: files that are taken, files that are not, and the result as the reference reads it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -10,9 +10,9 @@ use super::trees::{Files, Random, command, json, random, repository, write};
 use crate::common::writing::{GROUP, Reference, array};
 use crate::common::{FixtureSet, program, read_files};
 
-/// Random trees, one over the other, as the reference reads what comes of it.
+/// Imports random trees, one over the other, and reads them with the reference.
 #[test]
-fn trees_come_out_as_they_went_in() {
+fn imported_trees_read_back_the_same() {
     for seed in [1, 2, 3, 4, 5] {
         let place = tempfile::tempdir().unwrap();
         let mut numbers = Random(seed * 77);
@@ -21,23 +21,23 @@ fn trees_come_out_as_they_went_in() {
         write(&source, &files);
         let planned = json(&[&"import", &source, &repo, &"-n"]);
         assert!(!repo.exists() && planned["snapshot"].is_null());
-        let said = json(&[&"import", &source, &repo]);
-        assert_eq!(said["created_repository"], true);
+        let output = json(&[&"import", &source, &repo]);
+        assert_eq!(output["created_repository"], true);
         for member in ["nodes_created", "chunks_written", "bytes_written"] {
-            assert_eq!(said[member], planned[member], "{member}");
+            assert_eq!(output[member], planned[member], "{member}");
         }
         assert_eq!(Reference::open(&repo).keys(), files, "seed {seed}");
         assert_eq!(read_files(&source), files, "the files stay");
         assert!(read_files(&source).keys().all(|key| fs::metadata(source.join(key)).unwrap().nlink() == 1));
 
-        // The same again is no commit, and stores nothing.
+        // Repeated, the import makes no commit, and stores nothing.
         let objects = || fs::read_dir(repo.join("chunks")).map(Iterator::count).unwrap_or(0);
         let before = objects();
         let again = json(&[&"import", &source, &repo]);
-        assert!(again["snapshot"].is_null() && again["chunks_unchanged"] == said["chunks_written"], "{again}");
+        assert!(again["snapshot"].is_null() && again["chunks_unchanged"] == output["chunks_written"], "{again}");
         assert_eq!(objects(), before);
 
-        // Some are gone, some have other bytes, some are new.
+        // Some are removed, some have other bytes, some are new.
         let mut after = files.clone();
         let keys: Vec<String> = files.keys().filter(|key| !key.ends_with("zarr.json")).cloned().collect();
         for key in &keys {
@@ -54,14 +54,14 @@ fn trees_come_out_as_they_went_in() {
         after.insert("g/new/c/0".into(), b"new".to_vec());
         fs::remove_dir_all(&source).unwrap();
         write(&source, &after);
-        // Over what is there: nothing goes.
+        // Over existing nodes: nothing is removed.
         json(&[&"import", &source, &repo, &"-m", &"over", &"--metadata", &"by=me"]);
         files.extend(after.clone());
         assert_eq!(Reference::open(&repo).keys(), files, "seed {seed}");
         // As a mirror.
         let gone = files.len() - after.len();
-        let said = json(&[&"import", &source, &repo, &"--delete", &"-m", &"mirror"]);
-        assert_eq!(said["chunks_deleted"].as_u64().unwrap() as usize, gone, "{said}");
+        let output = json(&[&"import", &source, &repo, &"--delete", &"-m", &"mirror"]);
+        assert_eq!(output["chunks_deleted"].as_u64().unwrap() as usize, gone, "{output}");
         assert_eq!(Reference::open(&repo).keys(), after, "seed {seed}");
         let history: Vec<String> = Reference::open(&repo).history().into_iter().map(|(_, message)| message).collect();
         let expected: &[&str] = if gone > 0 { &["mirror", "over"] } else { &["over"] };
@@ -74,7 +74,7 @@ fn trees_come_out_as_they_went_in() {
 }
 
 #[test]
-fn fixtures_go_round() {
+fn exported_fixtures_import_the_same() {
     let mut sets = vec![FixtureSet::own()];
     sets.extend(FixtureSet::shared());
     let mut count = 0;
@@ -89,10 +89,10 @@ fn fixtures_go_round() {
         if files.is_empty() {
             continue;
         }
-        let said = command(&[&"import", &dest, &repo]);
-        // Old releases took what no release takes any more.
-        if !said.status.success() {
-            assert!(said.stderr.contains("nothing was imported"), "{}: {}", fixture.name, said.stderr);
+        let output = command(&[&"import", &dest, &repo]);
+        // Old releases accepted documents that no release accepts any more.
+        if !output.status.success() {
+            assert!(output.stderr.contains("nothing was imported"), "{}: {}", fixture.name, output.stderr);
             continue;
         }
         let again = place.path().join("again");
@@ -104,7 +104,7 @@ fn fixtures_go_round() {
 }
 
 #[test]
-fn what_zarr_has_no_place_for_is_listed_and_what_is_wrong_refuses_all() {
+fn untracked_files_are_listed_and_violations_refuse_the_import() {
     let place = tempfile::tempdir().unwrap();
     let source = place.path().join("source");
     let repo = place.path().join("repo");
@@ -125,11 +125,11 @@ fn what_zarr_has_no_place_for_is_listed_and_what_is_wrong_refuses_all() {
         0,
     )
     .unwrap();
-    let said = json(&[&"import", &source, &repo]);
-    assert_eq!(said["untracked"], serde_json::json!(["README", "a/c/0/0", "a/c/0/1.partial", "fifo", "loop"]));
+    let output = json(&[&"import", &source, &repo]);
+    assert_eq!(output["untracked"], serde_json::json!(["README", "a/c/0/0", "a/c/0/1.partial", "fifo", "loop"]));
     assert_eq!(Reference::open(&repo).keys(), files);
 
-    // What is wrong, and all of it at once.
+    // Violations are listed all at once.
     for (name, bytes, why) in [
         ("a/c/2/0", &b"x"[..], "outside"),
         ("a/c/0", b"x", "looks like one"),
@@ -147,8 +147,8 @@ fn what_zarr_has_no_place_for_is_listed_and_what_is_wrong_refuses_all() {
         }
         write(&wrong, &[(name.to_owned(), bytes.to_vec())].into());
         let new = place.path().join("refused");
-        let said = command(&[&"import", &wrong, &new]).failure();
-        assert!(said.contains(why) && said.contains(name.rsplit_once('/').unwrap().0), "{name}: {said}");
+        let output = command(&[&"import", &wrong, &new]).failure();
+        assert!(output.contains(why) && output.contains(name.rsplit_once('/').unwrap().0), "{name}: {output}");
         assert!(command(&[&"log", &new]).status.code() != Some(0), "nothing was made");
         let _ = fs::remove_dir_all(&new);
     }
@@ -159,15 +159,15 @@ fn what_zarr_has_no_place_for_is_listed_and_what_is_wrong_refuses_all() {
     assert!(command(&[&"import", &place.path(), &repo]).failure().contains("the repository is there"));
     fs::write(source.join(".icechunkfs-export"), "{}").unwrap();
     assert!(command(&[&"import", &source, &repo]).failure().contains("was not finished"));
-    let said = command(&[&"import", &old, &place.path().join("r"), &"--branch", &"dev"]).failure();
-    assert!(said.contains("dev"), "{said}");
+    let output = command(&[&"import", &old, &place.path().join("r"), &"--branch", &"dev"]).failure();
+    assert!(output.contains("dev"), "{output}");
     let occupied = place.path().join("occupied");
     write(&occupied, &[("x".to_owned(), vec![1])].into());
     assert!(command(&[&"import", &source, &occupied]).failure().contains("holds no Icechunk repository"));
 }
 
 #[test]
-fn a_group_is_filled_and_nothing_else_is_touched() {
+fn an_import_into_a_group_changes_nothing_else() {
     let place = tempfile::tempdir().unwrap();
     let mut all = random(&mut Random(9));
     let repo = repository(place.path(), &all);
@@ -190,9 +190,9 @@ fn a_group_is_filled_and_nothing_else_is_touched() {
     assert_eq!(Reference::open(&repo).keys(), all);
 }
 
-/// What replaces something of another kind needs the word for it.
+/// A replacement by another kind of node needs `--delete`.
 #[test]
-fn kinds_change_only_in_mirrors() {
+fn nodes_change_their_kind_only_with_delete() {
     let before: Files = [
         ("zarr.json", GROUP.to_owned()),
         ("a/zarr.json", array(&[2], &[1])),
@@ -219,8 +219,8 @@ fn kinds_change_only_in_mirrors() {
         let files: Files = changed.iter().map(|(key, text)| ((*key).to_owned(), text.clone().into_bytes())).collect();
         write(&source, &files);
         write(&source, &[("zarr.json".to_owned(), GROUP.into())].into());
-        let said = command(&[&"import", &source, &repo]).failure();
-        assert!(said.contains("nothing was imported") && said.contains(top), "{changed:?}: {said}");
+        let output = command(&[&"import", &source, &repo]).failure();
+        assert!(output.contains("nothing was imported") && output.contains(top), "{changed:?}: {output}");
         assert_eq!(Reference::open(&repo).keys(), before);
         command(&[&"import", &source, &repo, &"--delete"]).success();
         let mut expected: Files = files.into_iter().filter(|(key, _)| key != "b").collect();
@@ -230,7 +230,7 @@ fn kinds_change_only_in_mirrors() {
 }
 
 #[test]
-fn imports_side_by_side_are_all_there() {
+fn concurrent_imports_are_all_committed() {
     let place = tempfile::tempdir().unwrap();
     let repo = repository(place.path(), &[("zarr.json".to_owned(), GROUP.into())].into());
     let mut expected: Files = [("zarr.json".to_owned(), GROUP.into())].into();
@@ -249,7 +249,7 @@ fn imports_side_by_side_are_all_there() {
 }
 
 #[test]
-fn version_1_and_other_branches_take_imports_too() {
+fn imports_work_in_version_1_and_on_other_branches() {
     let fixture = FixtureSet::own().get("own-v1-basic");
     let place = tempfile::tempdir().unwrap();
     let repo = place.path().join("repo");
@@ -267,9 +267,9 @@ fn version_1_and_other_branches_take_imports_too() {
     assert_eq!(Reference::open(&repo).keys(), expected);
 }
 
-/// Ended at any moment, an import is all there or not at all.
+/// Ended at any moment, an import is complete or has changed nothing.
 #[test]
-fn an_import_that_is_killed_has_done_all_or_nothing() {
+fn a_killed_import_has_committed_all_or_nothing() {
     let place = tempfile::tempdir().unwrap();
     let mut numbers = Random(31);
     let mut files: Files =
@@ -286,7 +286,7 @@ fn an_import_that_is_killed_has_done_all_or_nothing() {
         let mut child = Command::new(program());
         child.arg("import").arg(&source).arg(&repo).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = child.spawn().unwrap();
-        // So short at first that no machine is done by then, and longer every time.
+        // The time is so short at first that no machine is done by then, and longer every time.
         std::thread::sleep(Duration::from_millis(2 + numbers.below(4) + 3 * killed));
         let _ = child.kill();
         child.wait().unwrap();
@@ -296,8 +296,8 @@ fn an_import_that_is_killed_has_done_all_or_nothing() {
         killed += u64::from(!done);
     }
     assert!(killed > 2, "{killed}");
-    let said = json(&[&"import", &source, &repo]);
-    assert!(said["snapshot"].is_null(), "{said}");
+    let output = json(&[&"import", &source, &repo]);
+    assert!(output["snapshot"].is_null(), "{output}");
     files.retain(|path, _| !path.starts_with("a/c/") || path.len() < "a/c/00".len());
     fs::remove_dir_all(&source).unwrap();
     write(&source, &files);
@@ -306,8 +306,8 @@ fn an_import_that_is_killed_has_done_all_or_nothing() {
         let repo = place.path().join("step");
         let mut import = Command::new(program());
         import.arg("import").arg(&source).arg(&repo).env("ICECHUNKFS_FAULT", format!("{step}=eio"));
-        let said = crate::common::run(&mut import).failure();
-        assert!(said.contains(step), "{step}: {said}");
+        let output = crate::common::run(&mut import).failure();
+        assert!(output.contains(step), "{step}: {output}");
         command(&[&"import", &source, &repo]).success();
         assert_eq!(tree_of(&repo), files, "{step}");
         fs::remove_dir_all(&repo).unwrap();

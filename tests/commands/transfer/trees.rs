@@ -1,4 +1,4 @@
-//! Trees of Zarr files, made at random, and what is expected of them.
+//! Random trees of Zarr files, and their expected content.
 #![allow(unreachable_pub)]
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ impl Random {
     }
 }
 
-/// Groups and arrays at random, with chunks of all kinds of sizes.
+/// Returns random groups and arrays, with chunks of all kinds of sizes.
 pub fn random(random: &mut Random) -> Files {
     let names = ["a", "a b", "a-b", "c", "0", "ä", "zarr"];
     let mut files = Files::new();
@@ -86,7 +86,7 @@ pub fn json(words: &[&dyn AsRef<OsStr>]) -> Value {
     command(&all).json()
 }
 
-/// A repository of `files`.
+/// Creates a repository of `files`.
 #[track_caller]
 pub fn repository(place: &Path, files: &Files) -> std::path::PathBuf {
     let (source, repo) = (place.join("source"), place.join("repo"));

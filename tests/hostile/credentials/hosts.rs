@@ -13,8 +13,8 @@ use crate::common::made::{container, of_version, reference, repository};
 use crate::common::origin::{Origin, Seen};
 use crate::common::{icechunkfs, run};
 
-/// `icechunkfs cat` of the first chunk, with all the credentials that an environment can have. Every request that leaves this
-/// machine shows at `proxy` by its host.
+/// Runs `icechunkfs cat` of the first chunk, with all the credentials that an environment can have. `proxy` records
+/// every request to another machine by its host.
 fn cat(repository: &Path, proxy: &Origin, words: &[&str]) -> Command {
     let mut command = plain(&[&["cat", repository.to_str().unwrap(), "v/c/0"], words].concat());
     command.env("HTTPS_PROXY", proxy.url("")).env("HTTP_PROXY", proxy.url("")).env("ICECHUNKFS_TIMEOUT", "1");
@@ -32,8 +32,8 @@ fn with_web_identity(mut command: Command, token: &Path) -> Command {
     command
 }
 
-/// Requests beyond the hosts of the provider.
-fn strangers(asked: &[Seen], domain: &str) -> Vec<Seen> {
+/// Returns requests to hosts that are not the provider's.
+fn other_hosts(asked: &[Seen], domain: &str) -> Vec<Seen> {
     let is_known = |seen: &Seen| seen.first.starts_with("CONNECT ") && seen.first.contains(&format!("{domain}:443 "));
     asked.iter().filter(|seen| !is_known(seen)).cloned().collect()
 }
@@ -63,7 +63,7 @@ fn hostile_words(port: u16) -> Vec<String> {
 }
 
 #[test]
-fn a_region_of_the_configuration_is_no_host() {
+fn a_region_of_the_configuration_chooses_no_host() {
     let (listener, proxy) = (Origin::listener(), Origin::listener());
     let directory = tempfile::tempdir().unwrap();
     for (n, region) in hostile_words(listener.port).iter().enumerate().filter(|(_, region)| !region.is_empty()) {
@@ -79,20 +79,20 @@ fn a_region_of_the_configuration_is_no_host() {
             for mut command in
                 [cat(&repository, &proxy, &words), with_web_identity(cat(&repository, &proxy, &words), &token)]
             {
-                let said = run(&mut command).failure();
+                let output = run(&mut command).failure();
                 assert!(listener.take().is_empty(), "{region:?} was asked");
                 let asked = proxy.take();
-                assert!(strangers(&asked, ".amazonaws.com").is_empty(), "{region:?}: {asked:?}");
-                assert!(said.contains("region") && said.contains("--virtual-option"), "{region:?}: {said}");
-                assert!(!said.contains('@') || !said.contains(SECRET), "{said}");
+                assert!(other_hosts(&asked, ".amazonaws.com").is_empty(), "{region:?}: {asked:?}");
+                assert!(output.contains("region") && output.contains("--virtual-option"), "{region:?}: {output}");
+                assert!(!output.contains('@') || !output.contains(SECRET), "{output}");
             }
         }
     }
 }
 
-/// The user's own word wins over what the configuration has, and Amazon is asked.
+/// The user's region overrides the configuration, and Amazon gets the request.
 #[test]
-fn a_region_that_the_user_names_is_used_instead() {
+fn a_region_of_the_user_overrides_the_configuration() {
     let proxy = Origin::listener();
     let directory = tempfile::tempdir().unwrap();
     let store = ObjectStoreConfig::S3(S3Options::default().with_region("x@evil.example/".to_owned()));
@@ -107,7 +107,7 @@ fn a_region_that_the_user_names_is_used_instead() {
 
 /// Version 1 stores its configuration in `config.yaml`.
 #[test]
-fn a_region_of_version_1_is_no_host_either() {
+fn a_region_of_a_version_1_configuration_chooses_no_host() {
     let (listener, proxy) = (Origin::listener(), Origin::listener());
     let directory = tempfile::tempdir().unwrap();
     let good = ObjectStoreConfig::S3(S3Options::default().with_region("THE-REGION".to_owned()));
@@ -124,15 +124,15 @@ fn a_region_of_version_1_is_no_host_either() {
         // JSON is YAML.
         let changed = stored.replace("THE-REGION", &serde_json::to_string(region).unwrap());
         std::fs::write(repository.join("config.yaml"), changed).unwrap();
-        let said = run(&mut cat(&repository, &proxy, &["--allow-virtual", "s3://bucket"])).failure();
-        assert!(said.contains("region"), "{region:?}: {said}");
+        let output = run(&mut cat(&repository, &proxy, &["--allow-virtual", "s3://bucket"])).failure();
+        assert!(output.contains("region"), "{region:?}: {output}");
         assert!(listener.take().is_empty(), "{region:?} was asked");
-        assert!(strangers(&proxy.take(), ".amazonaws.com").is_empty(), "{region:?}");
+        assert!(other_hosts(&proxy.take(), ".amazonaws.com").is_empty(), "{region:?}");
     }
 }
 
 #[test]
-fn an_account_of_the_configuration_is_no_host() {
+fn an_account_of_the_configuration_chooses_no_host() {
     let (listener, proxy) = (Origin::listener(), Origin::listener());
     let directory = tempfile::tempdir().unwrap();
     let mut words = hostile_words(listener.port);
@@ -143,15 +143,15 @@ fn an_account_of_the_configuration_is_no_host() {
             let place = directory.path().join(format!("{key}{n}"));
             let repository =
                 repository(&place, vec![container("c", "az://bucket/", store)], &[reference("az://bucket/x", 0, 1)]);
-            let said = run(&mut cat(&repository, &proxy, &["--allow-virtual", "az://bucket"])).failure();
+            let output = run(&mut cat(&repository, &proxy, &["--allow-virtual", "az://bucket"])).failure();
             assert!(listener.take().is_empty(), "{account:?} was asked");
-            assert!(strangers(&proxy.take(), ".blob.core.windows.net").is_empty(), "{account:?}");
-            assert!(said.contains("account"), "{account:?}: {said}");
+            assert!(other_hosts(&proxy.take(), ".blob.core.windows.net").is_empty(), "{account:?}");
+            assert!(output.contains("account"), "{account:?}: {output}");
         }
     }
 }
 
-/// The account is one that could be, but nobody except the repository says that it is the user's.
+/// The account is valid, but only the repository names it.
 #[test]
 fn an_account_that_only_the_repository_names_gets_no_credentials() {
     let (store, proxy) = (Origin::listener(), Origin::listener());
@@ -159,7 +159,7 @@ fn an_account_that_only_the_repository_names_gets_no_credentials() {
     let config = HashMap::from([("account".to_owned(), "stranger".to_owned())]);
     let containers = vec![container("c", "az://bucket/", ObjectStoreConfig::Azure(config))];
     let repository = repository(&directory.path().join("repo"), containers, &[reference("az://bucket/x", 0, 1)]);
-    // The user's own store is where the variable says: a request of another account shows there too.
+    // The user's own store is at the variable's address: a request of another account shows there too.
     let cat = |words: &[&str], account: Option<&str>| {
         let mut command = cat(&repository, &proxy, &[&["--allow-virtual", "az://bucket"], words].concat());
         command
@@ -178,7 +178,7 @@ fn an_account_that_only_the_repository_names_gets_no_credentials() {
             "{asked:?}"
         );
     }
-    // It is the user's: he says so, or the environment does.
+    // It is the user's account: a flag or the environment names it.
     for (words, account) in [(&["--virtual-option", "az://bucket,account=stranger"][..], None), (&[], Some("stranger"))]
     {
         cat(words, account);
@@ -191,7 +191,7 @@ fn an_account_that_only_the_repository_names_gets_no_credentials() {
 }
 
 #[test]
-fn config_set_refuses_what_is_no_region_and_no_account() {
+fn config_set_refuses_invalid_regions_and_accounts() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("repo");
     let repo = place.to_str().unwrap();
@@ -202,10 +202,10 @@ fn config_set_refuses_what_is_no_region_and_no_account() {
     for word in hostile_words(1).iter().filter(|word| !word.is_empty()) {
         let escaped = serde_json::to_string(word).unwrap();
         let escaped = escaped.trim_matches('"');
-        let said = set("virtual_chunk_containers.c", &s3.replace("REGION", escaped)).failure();
-        assert!(said.contains("region"), "{word:?}: {said}");
-        let said = set("virtual_chunk_containers.c", &azure.replace("ACCOUNT", escaped)).failure();
-        assert!(said.contains("account"), "{word:?}: {said}");
+        let output = set("virtual_chunk_containers.c", &s3.replace("REGION", escaped)).failure();
+        assert!(output.contains("region"), "{word:?}: {output}");
+        let output = set("virtual_chunk_containers.c", &azure.replace("ACCOUNT", escaped)).failure();
+        assert!(output.contains("account"), "{word:?}: {output}");
     }
     set("virtual_chunk_containers.c", &s3.replace("REGION", "eu-west-1")).success();
     assert!(set("virtual_chunk_containers.c.store.s3.region", "evil.example/").failure().contains("region"));
@@ -216,8 +216,8 @@ fn config_set_refuses_what_is_no_region_and_no_account() {
         "https://store.example/?x",
         "https://store.example#",
     ] {
-        let said = set("virtual_chunk_containers.c.store.s3.endpoint_url", endpoint).failure();
-        assert!(said.contains("endpoint_url") && !said.contains("u:p"), "{endpoint}: {said}");
+        let output = set("virtual_chunk_containers.c.store.s3.endpoint_url", endpoint).failure();
+        assert!(output.contains("endpoint_url") && !output.contains("u:p"), "{endpoint}: {output}");
     }
     for bucket in ["s3://buc%2Fket/", "s3://a@b/", "s3://b:80/", "az://UP%2F/"] {
         let kind = if bucket.starts_with("s3") { r#"{"s3": {}}"# } else { r#"{"azure": {}}"# };
@@ -225,9 +225,9 @@ fn config_set_refuses_what_is_no_region_and_no_account() {
     }
 }
 
-/// The words of the command line go through the same rule.
+/// Arguments of the command line are checked by the same rule.
 #[test]
-fn regions_accounts_and_buckets_of_the_user_are_checked_too() {
+fn regions_accounts_and_buckets_of_the_user_are_validated() {
     let proxy = Origin::listener();
     let run = |words: &[&str]| {
         let mut command = plain(words);
@@ -262,7 +262,7 @@ fn regions_accounts_and_buckets_of_the_user_are_checked_too() {
     assert!(proxy.take().is_empty());
     run(&["refs", "s3://bucket/x", "--region", "eu-west-1"]);
     run(&["refs", "abfs://c@acc.dfs.core.windows.net/x"]);
-    // Nobody says the region: Amazon is asked for it.
+    // No region is given: Amazon is asked for it.
     run(&["refs", "s3://bucket/x"]);
     let asked = proxy.take();
     assert!(asked.iter().any(|seen| seen.first.contains("s3.eu-west-1.amazonaws.com:443")), "{asked:?}");

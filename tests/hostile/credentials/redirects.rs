@@ -56,9 +56,9 @@ fn a_redirect_to_another_origin_is_refused() {
             server.redirect(part, to.clone());
             let place = directory.path().join("out");
             let _ = std::fs::remove_dir_all(&place);
-            let said = refused(&server, &place, &to);
+            let output = refused(&server, &place, &to);
             assert!(other.take().is_empty(), "{to} was asked");
-            assert!(said.to_lowercase().contains("redirect"), "{to}: {said}");
+            assert!(output.to_lowercase().contains("redirect"), "{to}: {output}");
         }
     }
 }
@@ -72,7 +72,7 @@ fn refused(server: &Origin, place: &Path, to: &str) -> String {
 
 /// Another spelling of the same origin is the same origin.
 #[test]
-fn spellings_of_the_origin_are_the_origin() {
+fn a_redirect_to_another_spelling_of_the_origin_is_followed() {
     let server = Origin::of(&repositories());
     let directory = tempfile::tempdir().unwrap();
     let port = server.port;
@@ -83,7 +83,7 @@ fn spellings_of_the_origin_are_the_origin() {
 }
 
 #[test]
-fn a_redirect_that_leads_round_ends() {
+fn a_redirect_loop_ends() {
     let server = Origin::of(&repositories());
     let directory = tempfile::tempdir().unwrap();
     server.redirect("/own-v2-basic/", "/own-v2-basic/{rest}");
@@ -91,9 +91,9 @@ fn a_redirect_that_leads_round_ends() {
     assert!(server.take().len() < 200);
 }
 
-/// A bucket's address too: what a store of anybody's says is not followed.
+/// A redirect of a bucket's address is not followed either.
 #[test]
-fn stores_do_not_send_requests_elsewhere() {
+fn a_redirect_of_a_store_to_another_host_is_refused() {
     let other = Origin::of(&repositories());
     for (place, variable) in [
         ("s3://bucket/x", "AWS_ENDPOINT_URL"),
@@ -116,9 +116,9 @@ fn stores_do_not_send_requests_elsewhere() {
     }
 }
 
-/// What is asked for credentials is another origin.
+/// The server that gives credentials is another origin.
 #[test]
-fn headers_do_not_go_to_those_who_give_credentials() {
+fn headers_are_not_sent_to_credential_servers() {
     let (store, metadata) = (Origin::listener(), Origin::listener());
     let mut command = plain(&["refs", "s3://bucket/x"]);
     command.env("AWS_ENDPOINT_URL", store.url("").trim_end_matches('/')).env("ICECHUNKFS_TIMEOUT", "2");

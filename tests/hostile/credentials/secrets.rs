@@ -1,4 +1,5 @@
-//! Secrets are words of the environment, of files and of profiles: never of a command line, which every user of the machine reads.
+//! Secrets come from the environment, files and profiles: never from a command line, which every user of the machine
+//! can read.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -12,7 +13,7 @@ fn repositories() -> std::path::PathBuf {
 }
 
 #[test]
-fn secret_words_are_refused_and_not_repeated() {
+fn secrets_on_the_command_line_are_refused_and_not_repeated() {
     let mount = Mount::prepare();
     let place = mount.path().display().to_string();
     let variables = [
@@ -43,13 +44,13 @@ fn secret_words_are_refused_and_not_repeated() {
         ];
         for words in words {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let said = run(&mut plain(&[&["mount", "/nonexistent", &place], &words[..]].concat())).failure();
-            assert!(said.contains("secret") && said.contains("--secrets"), "{words:?}: {said}");
-            assert!(said.contains(variable) || said.contains("ICECHUNKFS_VIRTUAL_OPTION"), "{words:?}: {said}");
-            assert!(!said.contains(SECRET), "{said}");
+            let output = run(&mut plain(&[&["mount", "/nonexistent", &place], &words[..]].concat())).failure();
+            assert!(output.contains("secret") && output.contains("--secrets"), "{words:?}: {output}");
+            assert!(output.contains(variable) || output.contains("ICECHUNKFS_VIRTUAL_OPTION"), "{words:?}: {output}");
+            assert!(!output.contains(SECRET), "{output}");
         }
-        let said = run(&mut plain(&["refs", "/nonexistent", &flag, SECRET])).failure();
-        assert!(said.contains(variable) && !said.contains(SECRET), "{said}");
+        let output = run(&mut plain(&["refs", "/nonexistent", &flag, SECRET])).failure();
+        assert!(output.contains(variable) && !output.contains(SECRET), "{output}");
     }
 }
 
@@ -68,9 +69,9 @@ fn passwords_in_urls_are_refused_and_not_repeated() {
         &["mount", "s3://b/x", "/nonexistent", "-o", &format!("endpoint_url={url}")],
     ];
     for words in words {
-        let said = run(&mut plain(words)).failure();
-        assert!(!said.contains(SECRET), "{words:?}: {said}");
-        assert!(said.contains("password"), "{words:?}: {said}");
+        let output = run(&mut plain(words)).failure();
+        assert!(!output.contains(SECRET), "{words:?}: {output}");
+        assert!(output.contains("password"), "{words:?}: {output}");
     }
     let variables = [
         ("s3://bucket/x", "ICECHUNKFS_ENDPOINT_URL"),
@@ -87,22 +88,22 @@ fn passwords_in_urls_are_refused_and_not_repeated() {
             .env("AWS_SECRET_ACCESS_KEY", "y")
             .env("AZURE_STORAGE_ACCOUNT_NAME", "abc")
             .env("AWS_REGION", "us-east-1");
-        let said = run(&mut command).failure();
-        assert!(!said.contains(SECRET) && !said.contains("someone"), "{variable}: {said}");
+        let output = run(&mut command).failure();
+        assert!(!output.contains(SECRET) && !output.contains("someone"), "{variable}: {output}");
     }
     for wrong in [
         format!("http://someone:{SECRET}@"),
         format!("someone:{SECRET}@host"),
         format!("http:/someone:{SECRET}@host/x y"),
     ] {
-        let said = run(&mut plain(&["refs", "s3://b/x", "--endpoint-url", &wrong])).failure();
-        assert!(!said.contains(SECRET), "{said}");
+        let output = run(&mut plain(&["refs", "s3://b/x", "--endpoint-url", &wrong])).failure();
+        assert!(!output.contains(SECRET), "{output}");
     }
 }
 
-/// What a daemon is started with is what everybody sees: nothing in it was ever secret.
+/// The daemon's command line and environment are visible to every user: they never contained a secret.
 #[test]
-fn secrets_of_the_environment_and_of_files_are_nowhere_to_be_seen() {
+fn secrets_of_the_environment_and_of_files_are_never_shown() {
     let server = Origin::of(&repositories());
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("secrets");
@@ -141,23 +142,23 @@ fn secrets_of_the_environment_and_of_files_are_nowhere_to_be_seen() {
 }
 
 #[test]
-fn a_file_of_secrets_is_its_owners_alone() {
+fn a_secrets_file_that_others_may_read_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("secrets");
     let refs = |text: &str, mode: u32| {
         std::fs::write(&file, text).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
-        let said =
+        let output =
             run(&mut plain(&["refs", "http://127.0.0.1:1/x", "--timeout", "1", "--secrets", file.to_str().unwrap()]))
                 .failure();
-        assert!(!said.contains(SECRET), "{said}");
-        said
+        assert!(!output.contains(SECRET), "{output}");
+        output
     };
     let good = format!("session-token = {SECRET}\nheader=a: {SECRET}\nheader=b: {SECRET}\n");
     assert!(refs(&good, 0o600).contains("cannot be reached"));
     for mode in [0o644, 0o640, 0o604, 0o620, 0o666] {
-        let said = refs(&good, mode);
-        assert!(said.contains("chmod 600"), "{said}");
+        let output = refs(&good, mode);
+        assert!(output.contains("chmod 600"), "{output}");
     }
     for wrong in [
         format!("{SECRET}\n"),
@@ -165,14 +166,14 @@ fn a_file_of_secrets_is_its_owners_alone() {
         format!("unknown={SECRET}\n"),
         format!("header={SECRET}\n"),
     ] {
-        let said = refs(&wrong, 0o600);
-        assert!(said.contains("line 1") || said.contains("NAME: VALUE"), "{said}");
+        let output = refs(&wrong, 0o600);
+        assert!(output.contains("line 1") || output.contains("NAME: VALUE"), "{output}");
     }
-    let said = run(&mut plain(&["refs", "http://127.0.0.1:1/x", "--secrets", "/nonexistent/file"])).failure();
-    assert!(said.contains("/nonexistent/file"), "{said}");
+    let output = run(&mut plain(&["refs", "http://127.0.0.1:1/x", "--secrets", "/nonexistent/file"])).failure();
+    assert!(output.contains("/nonexistent/file"), "{output}");
 }
 
-/// A store of virtual chunks has secrets of its own: in the environment, or in a file that an option names.
+/// A store of virtual chunks has its own secrets: in the environment, or in a file that an option names.
 #[test]
 fn virtual_options_take_secrets_from_the_environment_and_from_files() {
     let server = Origin::of(&repositories());
@@ -193,7 +194,7 @@ fn virtual_options_take_secrets_from_the_environment_and_from_files() {
     let mut commands = [cat(), cat(), cat()];
     commands[0].args(["--virtual-option", &by_file]);
     commands[1].env("ICECHUNKFS_VIRTUAL_OPTION", format!("{prefix},header=x-token: {SECRET}"));
-    // An option on the command line does not take away what the environment says of another setting.
+    // An option on the command line keeps other settings of the environment.
     commands[2].env("ICECHUNKFS_VIRTUAL_OPTION", format!("{prefix},header=x-token: {SECRET}"));
     commands[2].args(["--virtual-option", &format!("{prefix},timeout=5")]);
     for command in &mut commands {

@@ -1,4 +1,4 @@
-//! Commands without a mount, against every lie that may meet them.
+//! Commands without a mount, against every kind of wrong answer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::measure::{Client, command, complaint, measure, seed, side_by_side};
 use crate::common::hostile::{Lie, Store, To};
 
-/// Lies that any answer may be.
+/// Wrong answers that can be given to any request.
 const ANY: [Lie; 18] = [
     Lie::Silent,
     Lie::HeadDrip,
@@ -27,9 +27,9 @@ const ANY: [Lie; 18] = [
     Lie::EndlessOverload,
     Lie::SlowReader,
 ];
-/// Those that can be told with a moment's notice, for commands that others stand for.
+/// Wrong answers that take effect at once, for commands that are similar to others.
 const FEW: [Lie; 4] = [Lie::Silent, Lie::BodyDrip, Lie::EndlessChunks, Lie::EndlessRefusal];
-/// Those of listings.
+/// Wrong answers to listings.
 const LISTINGS: [Lie; 7] = [
     Lie::EndlessListing,
     Lie::RepeatedPage,
@@ -61,7 +61,7 @@ const WRITE: [&[&str]; 5] = [
     &["init", "REPO", "--zarr-group"],
 ];
 
-/// A command, and what it meets.
+/// A command, and the wrong answer that it gets.
 #[derive(Clone, Debug)]
 struct Case {
     client: Client,
@@ -74,7 +74,7 @@ fn cases(client: Client, words: &[&'static str], to: To, lies: &[Lie]) -> Vec<Ca
     lies.iter().map(|&lie| Case { client, words: words.to_vec(), to, lie }).collect()
 }
 
-/// Runs `words` over a store that lies to some, or to nobody.
+/// Runs `words` over a store that gives wrong answers to some requests, or to none.
 fn run(client: Client, words: &[&str], to: To, lie: Lie) -> super::measure::Outcome {
     let objects = if words[0] == "init" { BTreeMap::new() } else { seed() };
     let store = Store::new(objects);
@@ -85,10 +85,10 @@ fn run(client: Client, words: &[&str], to: To, lie: Lie) -> super::measure::Outc
     measure(&mut command(client, &store, &words))
 }
 
-/// Runs `cases`, each of which must end in time and within its memory; those of lies that can be seen must fail.
+/// Runs `cases`, each of which must end in time and within its memory; those with detectable wrong answers must fail.
 fn check(cases: Vec<Case>) {
     seed();
-    // How long each command takes by itself.
+    // The time of each command by itself.
     let mut alone: BTreeMap<(Client, Vec<&str>), Duration> = BTreeMap::new();
     for case in &cases {
         alone.entry((case.client, case.words.clone())).or_insert_with(|| {
@@ -101,16 +101,17 @@ fn check(cases: Vec<Case>) {
     let complaints = side_by_side(cases, |case| {
         let outcome = run(case.client, &case.words, case.to, case.lie);
         let alone = alone[&(case.client, case.words.clone())];
-        complaint(&outcome, alone).or_else(|| (outcome.success && is_seen(case)).then(|| "it succeeded".to_owned()))
+        complaint(&outcome, alone)
+            .or_else(|| (outcome.success && is_detectable(case)).then(|| "it succeeded".to_owned()))
     });
     assert!(complaints.is_empty(), "{} of {count}:\n{}", complaints.len(), complaints.join("\n"));
 }
 
-/// Whether the command cannot do its work under the lie. Others it may do: a store answers as it likes to what it has stored, and who
-/// asked for all of an object does not look at ranges.
-fn is_seen(case: &Case) -> bool {
+/// Returns true if the command cannot succeed under the lie. Others may succeed: a store answers as it likes to writes,
+/// and a read of a whole object does not use ranges.
+fn is_detectable(case: &Case) -> bool {
     match (case.to, case.lie) {
-        // There is nothing to expire.
+        // There is no commit to expire.
         (To::Writes, _) if case.words[0] == "expire" => false,
         (
             To::Writes,
@@ -123,7 +124,7 @@ fn is_seen(case: &Case) -> bool {
 }
 
 #[test]
-fn whatever_answers_say_a_command_ends() {
+fn every_command_ends_whatever_the_server_answers() {
     let mut all = cases(Client::Amazon, READ[0], To::All, &ANY);
     for words in &READ[1..] {
         all.extend(cases(Client::Amazon, words, To::All, &FEW));
@@ -139,7 +140,7 @@ fn whatever_answers_say_a_command_ends() {
 }
 
 #[test]
-fn whatever_is_listed_a_command_ends() {
+fn every_command_ends_whatever_the_server_lists() {
     let mut all = Vec::new();
     for words in [VERIFY, GC, &["stats", "REPO"]] {
         all.extend(cases(Client::Amazon, words, To::Listings, &LISTINGS));
@@ -154,7 +155,7 @@ fn whatever_is_listed_a_command_ends() {
 }
 
 #[test]
-fn whatever_writes_meet_a_command_ends() {
+fn every_command_ends_however_writes_are_answered() {
     let mut all = Vec::new();
     for words in WRITE {
         all.extend(cases(Client::Amazon, words, To::Writes, &FEW));

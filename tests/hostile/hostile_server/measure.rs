@@ -1,4 +1,4 @@
-//! A command, how long it takes, and how much memory.
+//! Time and memory of a command.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use crate::common::hostile::{BUCKET, Objects, Store};
 use crate::common::watchdog;
 
-/// What `--timeout` says in all cases.
+/// Value of `--timeout` in all cases.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 /// Cases that run at a time: each waits most of its time.
 pub(crate) const AT_ONCE: usize = 8;
-/// Memory that a command may take in all, in bytes. An unoptimized program of the tests takes 40 to 60 MB for itself.
+/// Memory bound of a command in all, in bytes. An unoptimized program of the tests takes 40 to 60 MB for itself.
 const MEMORY: u64 = 160 << 20;
-/// What has not ended by then is killed.
+/// A command that has not ended by then is killed.
 const HARD: Duration = Duration::from_secs(40);
 
-/// Through which client the store is reached.
+/// The client through which the store is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Client {
     Amazon,
@@ -27,17 +27,17 @@ pub(crate) enum Client {
     Web,
 }
 
-/// What a command did.
+/// Result of a command.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub success: bool,
     pub elapsed: Duration,
-    /// Bytes of memory at most.
+    /// Peak memory in bytes.
     pub memory: u64,
     pub stderr: String,
 }
 
-/// The repository, as the client names it.
+/// Returns the repository's URL for the client.
 pub(crate) fn repository(client: Client, store: &Store) -> String {
     match client {
         Client::Amazon => format!("s3://{BUCKET}/repo"),
@@ -47,9 +47,9 @@ pub(crate) fn repository(client: Client, store: &Store) -> String {
     }
 }
 
-/// The program with `words`, in which `REPO` is the repository in `store`.
+/// Returns the program with `words`, in which `REPO` is the repository in `store`.
 pub(crate) fn command(client: Client, store: &Store, words: &[&str]) -> Command {
-    // Another build can be named, to see what it did.
+    // Another build can be named, to compare its behavior.
     let program = std::env::var_os("ICECHUNKFS_HOSTILE_PROGRAM").unwrap_or_else(|| crate::common::program().into());
     let mut command = Command::new(program);
     let own = |name: &str| ["AWS_", "ICECHUNKFS_", "AZURE_", "GOOGLE_"].iter().any(|begin| name.starts_with(begin));
@@ -71,7 +71,7 @@ pub(crate) fn command(client: Client, store: &Store, words: &[&str]) -> Command 
         }
         Client::Web => {}
     }
-    // What an endless listing that is honest otherwise ends at.
+    // The limit that ends an endless listing that is otherwise correct.
     command.env("ICECHUNKFS_MAX_LISTED", "20000");
     command.env("HOME", "/nonexistent").env("ICECHUNKFS_TIMEOUT", TIMEOUT.as_secs_f32().to_string());
     let repo = repository(client, store);
@@ -92,9 +92,9 @@ pub(crate) fn measure(command: &mut Command) -> Outcome {
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let (mut status, mut memory) = (0, 0);
     loop {
-        // Not the kernel's own sum, which begins with what the test had when it made the process.
+        // Not the kernel's own sum, which includes the memory of the test at the time of the fork.
         memory = memory.max(peak(pid));
-        // SAFETY: both are ours, and the process is a child that nobody else waits for.
+        // SAFETY: both are ours, and the process is a child that nothing else waits for.
         match unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) } {
             0 if begin.elapsed() < HARD => std::thread::sleep(Duration::from_millis(5)),
             0 => {
@@ -119,15 +119,15 @@ pub(crate) fn measure(command: &mut Command) -> Outcome {
     }
 }
 
-/// The most memory that a process has had so far, in bytes; 0 if it has ended.
+/// Returns the peak memory of a process so far, in bytes; 0 if it has ended.
 fn peak(pid: libc::pid_t) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.map_or(0, |line| line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10)
 }
 
-/// What is wrong with an outcome, if something is. A command has its deadline, a second, and its own work, which `alone` says and which is
-/// slower beside that of others.
+/// Returns the problem with an outcome, if any. A command has its deadline, a second, and its own work, which takes
+/// `alone` and is slower beside that of others.
 pub(crate) fn complaint(outcome: &Outcome, alone: Duration) -> Option<String> {
     let allowed = TIMEOUT + Duration::from_secs(1) + alone * u32::try_from(AT_ONCE).unwrap();
     if outcome.elapsed > allowed {
@@ -139,8 +139,8 @@ pub(crate) fn complaint(outcome: &Outcome, alone: Duration) -> Option<String> {
     outcome.stderr.contains("panicked").then(|| outcome.stderr.clone())
 }
 
-/// Runs `cases` side by side; returns the complaints. What took too long beside others is run again, alone: the machine may have other
-/// work, and what does not end does not end then either.
+/// Runs `cases` side by side; returns the complaints. A case that took too long is run again, alone: the machine may
+/// have been busy, and a hang shows then either.
 pub(crate) fn side_by_side<C: Send + std::fmt::Debug>(
     cases: Vec<C>,
     run: impl Fn(&C) -> Option<String> + Sync,
@@ -162,7 +162,7 @@ pub(crate) fn side_by_side<C: Send + std::fmt::Debug>(
     doubtful.iter().filter_map(|case| Some(format!("{case:?}: {}", run(case)?))).collect()
 }
 
-/// A repository with an array of four chunks, as a store has it.
+/// Creates a repository with an array of four chunks, as objects of a store.
 pub(crate) fn seed() -> Objects {
     static SEED: OnceLock<Objects> = OnceLock::new();
     SEED.get_or_init(|| {

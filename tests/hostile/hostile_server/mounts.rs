@@ -1,4 +1,5 @@
-//! Mounts over stores that begin to lie: programs get errors in time, commits too, and the daemon stays small.
+//! Mounts over stores that become hostile: programs get errors in time, commits too, and the daemon's memory stays
+//! bounded.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -23,19 +24,19 @@ fn mounted(words: &[&str]) -> Mounted {
 }
 
 impl Mounted {
-    /// The most memory that the daemon has taken, in bytes.
+    /// Returns the peak memory of the daemon, in bytes.
     fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.mount.daemon())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
-    /// Does `work` below the mount; what is wrong with it, if something is.
+    /// Does `work` below the mount; returns the problem, if any.
     fn complaint(&self, work: impl FnOnce(PathBuf) -> std::io::Result<()>) -> Option<String> {
         let begin = Instant::now();
         let done = work(self.mount.path());
         let elapsed = begin.elapsed();
-        // The work itself takes a moment; beside others, several.
+        // The work itself takes a moment; in parallel with others, several seconds.
         let allowed = TIMEOUT + Duration::from_secs(1) + Duration::from_millis(200) * u32::try_from(AT_ONCE).unwrap();
         if elapsed > allowed {
             return Some(format!("took {elapsed:?}, {allowed:?} are allowed: {done:?}"));
@@ -51,7 +52,7 @@ impl Mounted {
 }
 
 #[test]
-fn a_read_ends_and_the_daemon_stays_small() {
+fn reads_from_a_hostile_server_end_within_bounded_memory() {
     let lies = [Lie::Silent, Lie::BodyDrip, Lie::EndlessChunks, Lie::ShortBody, Lie::WrongRange, Lie::EndlessRefusal];
     let complaints = side_by_side(lies.to_vec(), |&lie| {
         let mounted = mounted(&["-o", "ro"]);
@@ -67,7 +68,7 @@ fn a_read_ends_and_the_daemon_stays_small() {
 }
 
 #[test]
-fn a_commit_ends_and_loses_nothing() {
+fn commits_to_a_hostile_server_end_and_lose_nothing() {
     let lies = [Lie::Silent, Lie::SlowReader, Lie::HeadDrip, Lie::EndlessHeaders, Lie::EndlessRefusal, Lie::Redirects];
     let complaints = side_by_side(lies.to_vec(), |&lie| {
         let mounted = mounted(&["--ephemeral", "--upload", "commit"]);
@@ -83,7 +84,7 @@ fn a_commit_ends_and_loses_nothing() {
 }
 
 #[test]
-fn no_mount_waits_for_a_store_that_lies() {
+fn mounting_from_a_hostile_server_ends() {
     let lies = [Lie::Silent, Lie::HeadDrip, Lie::BodyDrip, Lie::EndlessChunks, Lie::EndlessHeaders, Lie::Redirects];
     let complaints = side_by_side(lies.to_vec(), |&lie| {
         let (mount, store) = (Mount::prepare(), Store::new(seed()));

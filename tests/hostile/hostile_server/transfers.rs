@@ -1,4 +1,4 @@
-//! Transfers that do not move: large uploads that nobody reads, and credentials that never come.
+//! Stalled transfers: large uploads that the server does not read, and credentials that never come.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::common::hostile::{Lie, Store, To};
 
 /// Chunks of 24 MiB are sent in parts, of 12 MiB at once.
 #[test]
-fn an_upload_that_nobody_reads_ends() {
+fn an_upload_that_the_server_does_not_read_ends() {
     for size in [24 << 20, 12 << 20] {
         let directory = tempfile::tempdir().unwrap();
         tree(directory.path(), size);
@@ -18,13 +18,13 @@ fn an_upload_that_nobody_reads_ends() {
         let outcome = measure(&mut command(Client::Amazon, &store, &["import", source, "REPO"]));
         assert!(!outcome.success && store.lies() > 0, "{outcome:?}");
         // Some megabytes fit into the buffers of sockets, and count as sent.
-        let uploads = complaint(&outcome, Duration::from_millis(500)).filter(|said| !said.contains("MiB:"));
+        let uploads = complaint(&outcome, Duration::from_millis(500)).filter(|output| !output.contains("MiB:"));
         assert_eq!(uploads, None);
     }
 }
 
 #[test]
-fn credentials_that_do_not_come_are_not_waited_for() {
+fn waiting_for_credentials_ends() {
     let lies = [Lie::Silent, Lie::HeadDrip, Lie::HugeClaim, Lie::EndlessChunks, Lie::EndlessRefusal];
     for lie in lies {
         let (store, metadata) = (Store::new(seed()), Store::new(BTreeMap::new()));
@@ -40,7 +40,7 @@ fn credentials_that_do_not_come_are_not_waited_for() {
 
 /// 600 kB take twice the timeout.
 #[test]
-fn a_slow_line_is_waited_for() {
+fn a_transfer_at_the_minimum_rate_completes() {
     let directory = tempfile::tempdir().unwrap();
     tree(directory.path(), 600_000);
     let store = Store::new(BTreeMap::new());

@@ -1,4 +1,4 @@
-//! Virtual chunks of web servers that lie.
+//! Virtual chunks of hostile web servers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::common::hostile::{BUCKET, Lie, Store, To};
 use crate::common::made::{reference, repository};
 
 #[test]
-fn a_virtual_chunk_is_not_waited_for() {
+fn reading_a_virtual_chunk_from_a_hostile_server_ends() {
     let lies = [
         Lie::Silent,
         Lie::HeadDrip,
@@ -37,7 +37,7 @@ fn a_virtual_chunk_is_not_waited_for() {
         store.lie(To::All, lie);
         let outcome = measure(&mut command(Client::Web, &store, &words));
         assert!(store.lies() > 0);
-        // A body that goes on behind what was asked for is left where it is.
+        // The rest of a body beyond the requested range is not read.
         let may_succeed = matches!(lie, Lie::EndlessBody | Lie::EndlessChunks | Lie::Informational);
         complaint(&outcome, Duration::from_millis(300))
             .or_else(|| (outcome.success && !may_succeed).then(|| "it succeeded".to_owned()))

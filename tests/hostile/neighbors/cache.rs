@@ -1,4 +1,4 @@
-//! A cache on a disk that others can get at.
+//! A cache on a disk to which other users have access.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use icechunkfs::disk_cache::{DiskCache, Name};
 use icechunkfs::error::{ErrorKind, Result};
 
-use crate::common::users::{Commons, NOBODY, by_nobody, fifo, give, mode, set_mode};
+use crate::common::users::{Commons, NOBODY, by_nobody, fifo, mode, set_mode, set_owner};
 
 const SIZE: u64 = 100 * 4096;
 
@@ -25,7 +25,7 @@ fn get(cache: &DiskCache, n: u64) -> Option<Vec<u8>> {
     cache.get(&name(n), u64::MAX).map(|bytes| bytes.to_vec())
 }
 
-/// A cache of root's with one entry in it.
+/// Creates a cache of root's with one entry in it.
 fn filled(commons: &Commons, bits: u32) -> PathBuf {
     let directory = commons.directory("cache", 0, bits);
     open(&directory).unwrap().put(&name(1), b"right");
@@ -33,7 +33,7 @@ fn filled(commons: &Commons, bits: u32) -> PathBuf {
     directory
 }
 
-/// The files in the folders of a cache's entries.
+/// Returns the files in the folders of a cache's entries.
 fn entries(directory: &Path) -> Vec<PathBuf> {
     let inner = |path: &Path| std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
     inner(&directory.join("v1/repository")).iter().flat_map(|folder| inner(folder)).collect()
@@ -69,9 +69,9 @@ fn a_cache_that_others_may_write_to_is_refused() {
         set_mode(&part, 0o777);
         refused(&directory, "may write");
         set_mode(&part, before);
-        give(&part, NOBODY);
+        set_owner(&part, NOBODY);
         refused(&directory, "nobody");
-        give(&part, 0);
+        set_owner(&part, 0);
     }
     assert_eq!(get(&open(&directory).unwrap(), 1).unwrap(), b"right");
 }
@@ -107,7 +107,7 @@ fn links_in_a_cache_are_not_followed() {
         }
         symlink(victim.join(target), &part).unwrap();
         if let Ok(cache) = open(&directory) {
-            // Until room is needed.
+            // Until space is needed.
             for n in 0..300 {
                 cache.put(&name(n), &[1; 4096]);
             }
@@ -125,7 +125,7 @@ fn links_in_a_cache_are_not_followed() {
 }
 
 #[test]
-fn fifos_in_a_cache_hold_up_nobody() {
+fn fifos_in_a_cache_block_no_reader() {
     let commons = Commons::new();
     for part in ["v1/used", "v1/lock", "CACHEDIR.TAG", "entry"] {
         let directory = filled(&commons, 0o700);
@@ -143,14 +143,14 @@ fn fifos_in_a_cache_hold_up_nobody() {
     }
 }
 
-/// Whoever may read a lock file may lock it.
+/// A user who may read a lock file may lock it.
 #[test]
-fn locks_of_others_hold_up_nobody() {
+fn locks_of_other_users_block_no_reader() {
     let commons = Commons::new();
     let directory = filled(&commons, 0o755);
     for part in ["used", "lock"] {
         assert_eq!(mode(&directory.join("v1").join(part)), 0o600);
-        // As earlier releases made them.
+        // Earlier releases made them so.
         set_mode(&directory.join("v1").join(part), 0o644);
         let held = File::open(directory.join("v1").join(part)).unwrap();
         rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -175,26 +175,26 @@ fn a_cache_of_root_is_read_by_others_and_written_by_root_alone() {
         assert!(get(&cache, 2).is_none());
     });
     assert_eq!(entries(&directory), before);
-    // One that is for root alone.
+    // A cache for root alone.
     set_mode(&directory, 0o700);
     by_nobody(|| refused(&directory, "ermission"));
-    // Root does not believe what a user has filled.
-    give(&directory, NOBODY);
+    // Root does not trust a cache that a user has filled.
+    set_owner(&directory, NOBODY);
     refused(&directory, "nobody");
 }
 
 #[test]
-fn entries_of_another_owner_are_not_believed() {
+fn cache_entries_of_another_owner_are_ignored() {
     let commons = Commons::new();
     let directory = filled(&commons, 0o700);
     let entry = entries(&directory).remove(0);
     let cache = open(&directory).unwrap();
-    give(&entry, NOBODY);
+    set_owner(&entry, NOBODY);
     assert!(get(&cache, 1).is_none() && cache.file(&name(1), 5).is_none() && cache.file_now(&name(1), 5).is_none());
     cache.put(&name(1), b"right");
     set_mode(&entry, 0o666);
     assert!(get(&cache, 1).is_none(), "others may write to it");
-    // The bytes of one entry under the name of another.
+    // The bytes of one entry are under the name of another.
     cache.put(&name(3), b"three");
     let other = entries(&directory).into_iter().find(|path| *path != entry).unwrap();
     std::fs::remove_file(&entry).ok();
@@ -205,7 +205,7 @@ fn entries_of_another_owner_are_not_believed() {
     assert!(get(&cache, 1).is_none());
 }
 
-/// Ends other threads with this one, however it ends.
+/// Ends other threads when this one ends, in whatever way.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -216,7 +216,7 @@ impl Drop for End<'_> {
 
 /// Directories become links and directories again while a cache is used.
 #[test]
-fn a_directory_that_is_swapped_for_a_link_leads_nowhere() {
+fn a_cache_directory_exchanged_for_a_link_is_not_followed() {
     let commons = Commons::new();
     let directory = filled(&commons, 0o700);
     let victim = commons.directory("victim", 0, 0o700);

@@ -1,11 +1,11 @@
-//! Journals and mounts of other users beside a collection of garbage.
+//! Journals and mounts of other users during a garbage collection.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, give};
+use crate::common::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, set_owner};
 use crate::common::writing::{self, Writable, put};
 use crate::common::{Output, program, run};
 
@@ -32,13 +32,13 @@ impl Machine {
         self.commons.path("repo")
     }
 
-    /// Where the user's scratch directories for the repository are.
+    /// Returns the user's scratch directories for the repository.
     fn scratch(&self) -> PathBuf {
         let location = self.repository().display().to_string().replace('/', "%2F");
         self.commons.path("home/.local/state/icechunkfs").join(location)
     }
 
-    /// Collects as root, who sees the user in `/etc/passwd`.
+    /// Collects as root, who finds the user in `/etc/passwd`.
     fn gc(&self, words: &[&str]) -> Output {
         let mut command = Command::new("unshare");
         command
@@ -52,12 +52,12 @@ impl Machine {
     fn collects(&self, scratch: &Path) {
         let output = self.gc(&["--dry-run", "--json"]);
         let said = output.stderr.clone();
-        let told: Value = output.json();
-        assert_eq!(told["chunks"]["objects"], 1, "{told:#}");
-        let skipped = told["not_counted"].as_array().unwrap();
+        let report: Value = output.json();
+        assert_eq!(report["chunks"]["objects"], 1, "{report:#}");
+        let skipped = report["not_counted"].as_array().unwrap();
         let names = |entry: &Value| entry["path"].as_str().is_some_and(|path| scratch.starts_with(path));
-        assert!(skipped.iter().any(names), "{told:#} {said}");
-        assert_eq!(told["uncommitted"].as_array().unwrap().len(), 0);
+        assert!(skipped.iter().any(names), "{report:#} {said}");
+        assert_eq!(report["uncommitted"].as_array().unwrap().len(), 0);
         let words = String::from_utf8(self.gc(&["--dry-run"]).success()).unwrap();
         assert!(words.contains("not counted") && words.contains("--keep-scratch"), "{words}");
     }
@@ -87,19 +87,19 @@ fn a_journal_of_another_user_stops_no_collection() {
         std::fs::remove_dir_all(&place).unwrap();
         std::os::unix::fs::symlink("/proc/self/fd", &place).unwrap();
     });
-    let told = machine.gc(&["--dry-run", "--json"]).json();
-    assert_eq!(told["chunks"]["objects"], 1, "{told:#}");
+    let report = machine.gc(&["--dry-run", "--json"]).json();
+    assert_eq!(report["chunks"]["objects"], 1, "{report:#}");
     by_nobody(|| {
         std::fs::remove_file(&place).unwrap();
         std::fs::create_dir(&place).unwrap();
         std::os::unix::fs::symlink("/proc/1/root", place.join("main")).unwrap();
     });
-    let told = machine.gc(&["--dry-run", "--json"]).json();
-    assert_eq!(told["chunks"]["objects"], 1, "{told:#}");
+    let report = machine.gc(&["--dry-run", "--json"]).json();
+    assert_eq!(report["chunks"]["objects"], 1, "{report:#}");
 }
 
 #[test]
-fn work_of_another_user_counts_when_it_is_named() {
+fn work_of_another_user_counts_with_keep_scratch() {
     let machine = Machine::new();
     let base = Writable::of(&machine.repository(), &[]);
     put(&base.root().join("zarr.json"), writing::GROUP).unwrap();
@@ -107,7 +107,7 @@ fn work_of_another_user_counts_when_it_is_named() {
     base.commit("base").unwrap();
     put(&base.root().join("a/c/0"), "hers").unwrap();
     base.unmount();
-    // As if the user had done it.
+    // The owner is set as if the user had done it.
     let branch = machine.scratch().join("main");
     by_nobody(|| std::fs::create_dir_all(machine.scratch()).unwrap());
     run(Command::new("cp").arg("-a").arg(base.scratch()).arg(&branch)).success();
@@ -119,17 +119,17 @@ fn work_of_another_user_counts_when_it_is_named() {
     assert_eq!(kept["commits"].as_array().unwrap().len(), 0, "{kept:#}");
     let lost = machine.gc(&["--dry-run", "--json"]).json();
     assert_eq!(lost["commits"].as_array().unwrap().len(), 1, "{lost:#}");
-    // Whoever calls with sudo is the one whose work it is.
+    // The caller of sudo is the one whose work counts.
     let mut sudo = Command::new("unshare");
     sudo.args(["-m", "sh", "-c", "mount --bind \"$0\" /etc/passwd && exec \"$@\""]).arg(machine.commons.path("passwd"));
     sudo.arg(program()).arg("gc").arg(machine.repository()).args(["--older-than", "0s", "--dry-run", "--json"]);
     let kept = run(sudo.env("SUDO_UID", "65534")).json();
     assert_eq!(kept["commits"].as_array().unwrap().len(), 0, "{kept:#}");
-    // The same in the hands of root counts without a word.
+    // The same directory, owned by root, counts without an option.
     run(Command::new("chown").args(["-R", "0:0"]).arg(&branch)).success();
-    give(&machine.scratch(), 0);
-    let told = machine.gc(&["--dry-run", "--json"]).json();
-    assert_eq!(told["uncommitted"].as_array().unwrap().len(), 1, "{told:#}");
+    set_owner(&machine.scratch(), 0);
+    let report = machine.gc(&["--dry-run", "--json"]).json();
+    assert_eq!(report["uncommitted"].as_array().unwrap().len(), 1, "{report:#}");
 }
 
 #[test]
@@ -140,10 +140,10 @@ fn a_mount_of_another_user_stops_no_collection() {
     let mut mount = as_nobody(machine.commons.program());
     mount.arg("mount").arg(machine.repository()).arg(&place).arg("--log-file").arg(machine.commons.path("home/log"));
     run(mount.arg("--scratch").arg(machine.commons.path("home/scratch"))).success();
-    let told = machine.gc(&["--dry-run", "--json"]);
+    let report = machine.gc(&["--dry-run", "--json"]);
     run(as_nobody(machine.commons.program()).arg("unmount").arg(&place)).success();
-    let told = told.json();
-    assert_eq!(told["chunks"]["objects"], 1, "{told:#}");
-    let skipped = told["not_counted"].as_array().unwrap();
-    assert!(skipped.iter().any(|entry| entry["path"] == place.to_str().unwrap()), "{told:#}");
+    let report = report.json();
+    assert_eq!(report["chunks"]["objects"], 1, "{report:#}");
+    let skipped = report["not_counted"].as_array().unwrap();
+    assert!(skipped.iter().any(|entry| entry["path"] == place.to_str().unwrap()), "{report:#}");
 }

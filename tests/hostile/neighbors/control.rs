@@ -1,4 +1,4 @@
-//! `.icechunk` tells of all files of a mount, whatever their modes: it is for the mount's owner.
+//! `.icechunk` names all files of a mount, whatever their modes: it is for the mount's owner.
 
 use std::path::Path;
 
@@ -27,8 +27,8 @@ fn control_files_are_for_the_owner_of_the_mount() {
     for entry in std::fs::read_dir(&control).unwrap() {
         let path = entry.unwrap().path();
         assert_eq!(mode(&path), 0o600, "{}", path.display());
-        let said = cat(&path).failure();
-        assert!(said.contains("Permission denied"), "{}: {said}", path.display());
+        let output = cat(&path).failure();
+        assert!(output.contains("Permission denied"), "{}: {output}", path.display());
     }
     for name in ["request", "commit", "discard", "refresh"] {
         run(as_nobody("touch").arg(control.join(name))).failure();

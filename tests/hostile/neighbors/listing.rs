@@ -1,4 +1,4 @@
-//! Listings of a local repository stay within it, whatever links somebody put there.
+//! Listings of a local repository stay within it, whatever links another user put there.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::common::{FixtureSet, Output, copy_tree, icechunkfs, program, run};
 
-/// A copy of a fixture, and a directory outside that links lead to.
+/// A copy of a fixture, and a directory outside that links point to.
 struct Linked {
     place: tempfile::TempDir,
 }
@@ -34,7 +34,7 @@ impl Linked {
         self.place.path().join("repo")
     }
 
-    /// Runs a command and returns what it did, and the system calls that touched what is outside.
+    /// Runs a command and returns its result, and the system calls that touched the outside.
     fn traced(&self, words: &[&str]) -> (Output, Vec<String>) {
         let trace = self.place.path().join("trace");
         let mut command = Command::new("strace");
@@ -44,7 +44,7 @@ impl Linked {
         let trace = std::fs::read_to_string(&trace).expect("strace works here: it is needed for this test");
         assert!(trace.lines().count() > 100, "nothing was traced");
         let outside = self.place.path().join("outside").display().to_string();
-        // What a link leads to may be read; nothing there may be opened, listed or looked at.
+        // The target of a link may be read with readlink; nothing there may be opened, listed or inspected.
         let touches = |line: &&str| line.contains(&outside) && !line.contains("readlink");
         let touched = trace.lines().filter(touches).map(str::to_owned).collect();
         (output, touched)
@@ -65,7 +65,7 @@ fn listings_do_not_follow_links_out_of_a_repository() {
 }
 
 #[test]
-fn links_are_counted_neither_as_objects_nor_removed() {
+fn links_are_neither_counted_as_objects_nor_removed() {
     let linked = Linked::new("own-v2-basic");
     let plain = FixtureSet::own().get("own-v2-basic").repository;
     let gc = |repository: &Path, words: &[&str]| {

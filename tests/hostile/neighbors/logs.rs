@@ -1,9 +1,9 @@
-//! Log files that somebody else has put in place.
+//! Log files that another user has put in place.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::common::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, give, set_mode};
+use crate::common::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, set_mode, set_owner};
 use crate::common::{FixtureSet, Mount, Output, run};
 
 fn mount(commons: &Commons, log: &Path) -> (Mount, Output) {
@@ -40,7 +40,7 @@ fn a_log_file_of_another_owner_is_refused() {
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "of root");
     assert!(!commons.path("new").exists() && !commons.path("log").exists());
     assert_eq!(std::fs::read_to_string(shared.join("hers")).unwrap(), "");
-    // One of root's own there is as good as elsewhere, and so are links that root made.
+    // A file of root's is accepted there as elsewhere, and so are links that root made.
     let log = shared.join("roots");
     symlink(&log, shared.join("alias")).unwrap();
     for name in ["roots", "alias"] {
@@ -48,7 +48,7 @@ fn a_log_file_of_another_owner_is_refused() {
     }
     assert!(std::fs::read_to_string(&log).unwrap().contains("is mounted at"));
     mount(&commons, Path::new("/dev/null")).1.success();
-    // As `/var/log` of some systems.
+    // The directory is as `/var/log` of some systems.
     let of_a_group = commons.directory("group", 0, 0o775);
     std::os::unix::fs::chown(&of_a_group, None, Some(NOBODY)).unwrap();
     mount(&commons, &of_a_group.join("log")).1.success();
@@ -58,7 +58,7 @@ fn a_log_file_of_another_owner_is_refused() {
 }
 
 #[test]
-fn users_log_to_files_of_their_own() {
+fn users_log_to_their_own_files() {
     let commons = Commons::new();
     let home = commons.directory("home", NOBODY, 0o755);
     let place = commons.directory("home/mnt", NOBODY, 0o755);
@@ -72,6 +72,6 @@ fn users_log_to_files_of_their_own() {
     // The same file is refused to root, and one of root's to the user.
     let (_mount, output) = mount(&commons, &log);
     assert!(output.failure().contains("the log file"));
-    give(&log, 0);
+    set_owner(&log, 0);
     run(&mut command).failure();
 }

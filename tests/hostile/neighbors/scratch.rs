@@ -1,10 +1,10 @@
-//! Scratch directories that somebody else has put in place, or may write to.
+//! Scratch directories that another user has put in place, or may write to.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, give, mode, set_mode};
+use crate::common::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, mode, set_mode, set_owner};
 use crate::common::writing::{self, put};
 use crate::common::{Mount, Output, program, run};
 
@@ -13,7 +13,7 @@ fn mount(commons: &Commons, scratch: &Path) -> (Mount, Output) {
     mount_with(commons, scratch, None)
 }
 
-/// As [`mount`], with a directory that is declared safe.
+/// Mounts as [`mount`], with a directory that is declared safe.
 fn mount_with(commons: &Commons, scratch: &Path, safe: Option<&Path>) -> (Mount, Output) {
     let repository = commons.path("repo");
     if !repository.exists() {
@@ -30,7 +30,7 @@ fn mount_with(commons: &Commons, scratch: &Path, safe: Option<&Path>) -> (Mount,
 #[test]
 fn a_directory_that_is_declared_safe_is_used() {
     let commons = Commons::new();
-    // As a container has its volumes.
+    // Containers have such volumes.
     let volume = commons.directory("volume", 0, 0o777);
     let scratch = volume.join("scratch");
     let said = mount(&commons, &scratch).1.failure();
@@ -38,12 +38,12 @@ fn a_directory_that_is_declared_safe_is_used() {
     mount_with(&commons, &scratch, Some(&commons.path("other"))).1.failure();
     mount_with(&commons, &scratch, Some(&volume)).1.success();
     assert_eq!(mode(&scratch), 0o700);
-    // What is in it is checked as elsewhere.
-    give(&scratch, NOBODY);
+    // The content of the directory is checked as elsewhere.
+    set_owner(&scratch, NOBODY);
     mount_with(&commons, &scratch, Some(&volume)).1.failure();
 }
 
-/// Names and modes of everything below `directory`.
+/// Returns names and modes of everything below `directory`.
 fn state(directory: &Path) -> Vec<(PathBuf, u32)> {
     let mut found = vec![(directory.to_owned(), mode(directory))];
     if directory.symlink_metadata().unwrap().is_dir() {
@@ -62,7 +62,7 @@ fn refused(commons: &Commons, scratch: &Path, why: &str) {
     let said = output.failure();
     assert!(said.contains("the scratch directory") && said.contains(why), "{said}");
     assert!(mount.mounted_as().is_none());
-    assert_eq!(state(scratch), before, "it is left as it is");
+    assert_eq!(state(scratch), before, "a refused directory must stay unchanged");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_scratch_directory_of_another_owner_is_refused() {
     });
     refused(&commons, &shared.join("hers"), "nobody");
     refused(&commons, &shared.join("open"), "nobody");
-    // What root made below a directory of hers she can swap.
+    // A directory that root made below a user's directory can be swapped by that user.
     std::fs::create_dir(shared.join("parent/scratch")).unwrap();
     set_mode(&shared.join("parent/scratch"), 0o700);
     refused(&commons, &shared.join("parent/scratch"), "nobody");
@@ -106,13 +106,13 @@ fn a_scratch_directory_that_others_may_write_to_is_refused() {
     refused(&commons, &inner, "may write");
     set_mode(&parent, 0o1777);
     mount(&commons, &inner).1.success();
-    // A group that nobody else is in is as good as none.
+    // A group without other members is accepted.
     let private = commons.directory("private", 0, 0o770);
     mount(&commons, &private).1.success();
     assert_eq!(mode(&private), 0o700);
 }
 
-/// The permissions of the group are those of everybody whom the list names.
+/// The permissions of the group are those of every user whom the list names.
 #[test]
 fn a_scratch_directory_with_an_access_control_list_is_refused() {
     let commons = Commons::new();
@@ -146,9 +146,9 @@ fn files_that_others_left_in_a_scratch_directory_are_refused() {
     put(&first.path().join("a/c/1"), vec![7; 9000]).unwrap();
     first.unmount();
     for path in ["journal", "data", "lock"].map(|name| scratch.join(name)) {
-        give(&path, NOBODY);
+        set_owner(&path, NOBODY);
         refused(&commons, &scratch, "nobody");
-        give(&path, 0);
+        set_owner(&path, 0);
     }
     set_mode(&scratch.join("data"), 0o777);
     refused(&commons, &scratch, "may write");

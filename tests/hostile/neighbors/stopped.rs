@@ -1,4 +1,4 @@
-//! Commands beside a mount whose daemon stands still.
+//! Commands beside a mount whose daemon is stopped.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,10 +8,10 @@ use crate::common::users::{Commons, NOBODY, as_nobody};
 use crate::common::writing;
 use crate::common::{Mount, icechunkfs, run};
 
-/// How long a command may wait for a daemon, with room for a busy machine.
+/// Time limit for a command that waits for a daemon, with room for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(25);
 
-/// A process that stands still until this is dropped.
+/// A process that is stopped until this is dropped.
 struct Stopped(i32);
 
 impl Stopped {
@@ -27,17 +27,17 @@ impl Drop for Stopped {
     }
 }
 
-/// What a command says that must fail before the deadline.
+/// Returns the message of a command that must fail before the deadline.
 #[track_caller]
 fn fails_in_time(words: &[&str]) -> String {
     let begin = Instant::now();
-    let said = icechunkfs(words).failure();
-    assert!(begin.elapsed() < DEADLINE, "{words:?} took {:?}: {said}", begin.elapsed());
-    said
+    let output = icechunkfs(words).failure();
+    assert!(begin.elapsed() < DEADLINE, "{words:?} took {:?}: {output}", begin.elapsed());
+    output
 }
 
 #[test]
-fn a_daemon_that_stands_still_is_named_and_its_mount_can_be_detached() {
+fn a_stopped_daemon_is_named_and_its_mount_can_be_detached() {
     let commons = Commons::new();
     let repository = commons.path("repo");
     writing::create(&repository);
@@ -52,9 +52,9 @@ fn a_daemon_that_stands_still_is_named_and_its_mount_can_be_detached() {
         &["status", &place],
         &["refresh", &place],
     ] {
-        let said = fails_in_time(words);
-        assert!(said.contains(&place) && said.contains(&format!("process {daemon}")), "{words:?}: {said}");
-        assert!(said.contains("unmount --force"), "{words:?}: {said}");
+        let output = fails_in_time(words);
+        assert!(output.contains(&place) && output.contains(&format!("process {daemon}")), "{words:?}: {output}");
+        assert!(output.contains("unmount --force"), "{words:?}: {output}");
     }
     assert!(mount.mounted_as().is_some());
     let begin = Instant::now();
@@ -62,17 +62,13 @@ fn a_daemon_that_stands_still_is_named_and_its_mount_can_be_detached() {
     assert!(begin.elapsed() < DEADLINE && mount.mounted_as().is_none());
     icechunkfs(["gc", repository, "--older-than", "0s", "--dry-run"]).success();
     drop(stopped);
-    let begin = Instant::now();
-    while Path::new(&format!("/proc/{daemon}")).exists() {
-        assert!(begin.elapsed() < DEADLINE, "the daemon of a detached mount does not end");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    // Whoever wants to know what is uncommitted cannot detach without asking.
+    crate::common::wait_for_end(daemon);
+    // A check for uncommitted work cannot be combined with a forced unmount.
     assert_eq!(icechunkfs(["unmount", "--force", "--require-clean", &place]).status.code(), Some(2));
 }
 
 #[test]
-fn a_user_detaches_a_mount_of_her_own() {
+fn a_user_detaches_their_own_mount() {
     let commons = Commons::new();
     let place = commons.directory("mnt", NOBODY, 0o755);
     let home = commons.directory("home", NOBODY, 0o755);
@@ -87,14 +83,14 @@ fn a_user_detaches_a_mount_of_her_own() {
     let daemon: i32 = String::from_utf8(listed.success()).unwrap().trim().parse().unwrap();
     let _stopped = Stopped::new(daemon);
     let begin = Instant::now();
-    let said = run(as_nobody(commons.program()).arg("unmount").arg(&place)).failure();
-    assert!(said.contains(&format!("process {daemon}")), "{said}");
+    let output = run(as_nobody(commons.program()).arg("unmount").arg(&place)).failure();
+    assert!(output.contains(&format!("process {daemon}")), "{output}");
     run(as_nobody(commons.program()).args(["unmount", "--force"]).arg(&place)).success();
     assert!(begin.elapsed() < DEADLINE);
     assert!(!std::fs::read_to_string("/proc/mounts").unwrap().contains(place.to_str().unwrap()));
 }
 
-/// Takes a mount away if it is still there.
+/// Detaches a mount if it is still there.
 struct Detach<'a>(&'a Path);
 
 impl Drop for Detach<'_> {
@@ -103,7 +99,8 @@ impl Drop for Detach<'_> {
     }
 }
 
-/// A file system that takes every request and answers none but the first: whoever waits for it cannot even be killed.
+/// A file system that takes every request and answers none but the first: a process that waits for it cannot even be
+/// killed.
 struct Silent {
     place: std::path::PathBuf,
 }
@@ -138,14 +135,14 @@ impl Silent {
 
 impl Drop for Silent {
     fn drop(&mut self) {
-        // Lets go of everybody who waits.
+        // This releases every process that waits.
         let flags = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
         let _ = rustix::mount::unmount(&self.place, flags);
     }
 }
 
 #[test]
-fn a_mount_that_takes_requests_and_never_answers_holds_up_nobody() {
+fn a_mount_that_never_answers_blocks_no_command() {
     let commons = Commons::new();
     let repository = commons.path("repo");
     writing::create(&repository);
@@ -154,7 +151,7 @@ fn a_mount_that_takes_requests_and_never_answers_holds_up_nobody() {
     let _silent = Silent::new(repository, &place);
     let name = place.to_str().unwrap();
     for words in [&["unmount", name][..], &["gc", repository, "--older-than", "0s", "--dry-run"]] {
-        let said = fails_in_time(words);
-        assert!(said.contains(name) && said.contains("does not answer"), "{words:?}: {said}");
+        let output = fails_in_time(words);
+        assert!(output.contains(name) && output.contains("does not answer"), "{words:?}: {output}");
     }
 }

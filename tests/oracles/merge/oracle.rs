@@ -1,12 +1,12 @@
-//! What must come of two sides' work: a three-way merge over plain maps of keys. It knows what a move is, and nothing else of the
-//! mount: no inodes, no whiteouts, no snapshots.
+//! The expected result of two sides' work: a three-way merge over plain maps of keys. It knows moves, and nothing else
+//! of the mount: no inodes, no whiteouts, no snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Zarr keys and their bytes.
 pub type Keys = BTreeMap<String, Vec<u8>>;
 
-/// Which node has a path. A node that is moved keeps its number; one that is made anew in its place has another.
+/// Node of each path. A moved node keeps its number; a recreated one in its place has another.
 pub type Numbers = BTreeMap<String, u64>;
 
 /// The numbers of the nodes of the three sides.
@@ -17,20 +17,20 @@ pub struct Sides<'a> {
 }
 
 impl Sides<'_> {
-    /// Where a node of the base, or of theirs, is on our side.
+    /// Returns the path on our side of a node of the base, or of theirs.
     fn now(&self, numbers: &Numbers, node: &str) -> Option<&String> {
         let number = numbers.get(node)?;
         let is_base = self.base.values().any(|other| other == number);
         self.ours.iter().find(|(_, other)| is_base && *other == number).map(|(path, _)| path)
     }
 
-    /// Whether a node of the base is gone on both sides.
+    /// Returns true if a node of the base is deleted on both sides.
     fn is_gone(&self, node: &str) -> bool {
         let has = |side: &Numbers, number| side.values().any(|other| other == number);
         self.base.get(node).is_some_and(|number| !has(self.ours, number) && !has(self.theirs, number))
     }
 
-    /// The numbers of a merge that has `keys`.
+    /// Returns the numbers of a merge that has `keys`.
     pub fn merged(&self, keys: &Keys) -> Numbers {
         let number = |path: String| {
             let (ours, theirs) = (self.ours.get(&path), self.theirs.get(&path));
@@ -51,24 +51,24 @@ impl Sides<'_> {
     }
 }
 
-/// What a merge comes to.
+/// Result of a merge.
 #[derive(Debug, Default)]
 pub struct Merge {
     /// All keys, with ours where both sides changed something.
     pub ours_win: Keys,
     /// All keys, with theirs.
     pub theirs_win: Keys,
-    /// Keys that both sides changed, and not to the same.
+    /// Keys that both sides changed in different ways.
     pub conflicts: BTreeSet<String>,
 }
 
-/// The nodes that `keys` has, by path; the root is the empty one.
+/// Returns the nodes of `keys`, by path; the root is the empty one.
 pub fn nodes(keys: &Keys) -> BTreeSet<String> {
     let documents = keys.keys().filter_map(|key| key.strip_suffix("zarr.json"));
     documents.map(|path| path.trim_end_matches('/').to_owned()).collect()
 }
 
-/// The node that `key` belongs to.
+/// Returns the node that `key` belongs to.
 pub fn node_of<'a>(nodes: &BTreeSet<String>, key: &'a str) -> Option<&'a str> {
     let mut at = key;
     loop {
@@ -90,13 +90,13 @@ pub fn join(path: &str, rest: &str) -> String {
     if path.is_empty() { rest.to_owned() } else { format!("{path}/{rest}") }
 }
 
-/// `keys`, whose nodes have `numbers`, as if what we moved had been where it is now.
+/// Returns `keys`, whose nodes have `numbers`, with the nodes that we moved at their new paths.
 fn moved(keys: &Keys, numbers: &Numbers, sides: &Sides<'_>) -> Keys {
     let nodes = nodes(keys);
     let name = |key: &String| {
         let node = node_of(&nodes, key)?;
         let (now, other) = (sides.now(numbers, node)?, sides.base.iter().find(|(_, n)| Some(*n) == numbers.get(node))?);
-        // What they moved is where they have it, unless we moved it too, which is a conflict.
+        // A node that they moved stays at their path, unless we moved it too, which is a conflict.
         (now != other.0).then(|| join(now, key[node.len()..].trim_start_matches('/')))
     };
     keys.iter().map(|(key, bytes)| (name(key).unwrap_or_else(|| key.clone()), bytes.clone())).collect()
@@ -106,7 +106,7 @@ fn moved(keys: &Keys, numbers: &Numbers, sides: &Sides<'_>) -> Keys {
 pub fn merge(base: &Keys, ours: &Keys, theirs: &Keys, sides: &Sides<'_>) -> Merge {
     let base_nodes = nodes(base);
     let mut base = base.clone();
-    // What both deleted is nothing that one of them changed, whatever has its name now.
+    // A deletion on both sides is no change of one of them, whatever has its name now.
     base.retain(|key, _| node_of(&base_nodes, key).is_none_or(|node| !sides.is_gone(node)));
     let (base, theirs) = (moved(&base, sides.base, sides), moved(theirs, sides.theirs, sides));
     let mut merge = Merge::default();
@@ -128,7 +128,7 @@ pub fn merge(base: &Keys, ours: &Keys, theirs: &Keys, sides: &Sides<'_>) -> Merg
     merge
 }
 
-/// The nodes of which `from` and `to` do not have the same keys.
+/// Returns the nodes of which `from` and `to` have different keys.
 pub fn touched(from: &Keys, to: &Keys) -> BTreeSet<String> {
     let (old, new) = (nodes(from), nodes(to));
     let mut touched = BTreeSet::new();
@@ -142,7 +142,7 @@ pub fn touched(from: &Keys, to: &Keys) -> BTreeSet<String> {
     touched
 }
 
-/// Whether two sets of nodes have nothing to do with each other: none is at or below one of the other set.
+/// Returns true if two sets of nodes are independent: none is at or below one of the other set.
 pub fn are_apart(one: &BTreeSet<String>, other: &BTreeSet<String>) -> bool {
     one.iter()
         .all(|a| other.iter().all(|b| !(a.is_empty() || b.is_empty() || is_at_or_below(a, b) || is_at_or_below(b, a))))
@@ -170,7 +170,7 @@ fn the_oracle_merges_by_key() {
     assert_eq!(merged.conflicts, BTreeSet::from(["a/zarr.json".to_owned()]));
     assert!(!merged.ours_win.contains_key("a/c/1") && merged.theirs_win["a/zarr.json"] == b"y");
     assert_eq!(touched(&base, &both), BTreeSet::from(["a".to_owned()]));
-    // Both deleted it, and they made it anew: that is theirs alone.
+    // Both deleted it, and they recreated it: that is theirs alone.
     let (without, anew) = (keys(&[("b/zarr.json", "b")]), keys(&[("a/zarr.json", "new"), ("b/zarr.json", "b")]));
     let (gone, new) = (numbers(&[("b", 2)]), numbers(&[("a", 9), ("b", 2)]));
     let merged = merge(&base, &without, &anew, &Sides { base: &was, ours: &gone, theirs: &new });

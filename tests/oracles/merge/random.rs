@@ -1,5 +1,5 @@
-//! Random runs. `ICECHUNKFS_MERGE_STEPS` asks for more steps than CI does, `ICECHUNKFS_SEED` for others. A failure is made as
-//! short as it can be and printed as a listing of steps.
+//! Random runs. `ICECHUNKFS_MERGE_STEPS` sets the number of steps, `ICECHUNKFS_SEED` the seed. A failure is shortened
+//! as far as possible and printed as a listing of steps.
 
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,11 +16,11 @@ use crate::common::writing::number;
 const RUN: usize = 250;
 /// Steps in CI, all runs together: eighty seeds.
 const IN_CI: usize = 20_000;
-/// Every so many steps all views are compared, besides those after each move.
+/// All views are compared after this many steps, and after each move.
 const LOOK_EVERY: usize = 50;
 const SHRINK_FOR: Duration = Duration::from_secs(120);
 
-/// Who does a step: a mount, or the reference behind the last of them.
+/// Steps with their actor: a mount, or the reference behind the last of them.
 type Listing = Vec<(usize, Step)>;
 
 struct Random(u64);
@@ -65,7 +65,8 @@ fn draw(random: &mut Random, world: &World) -> (usize, Step) {
     };
     let (array, grid) = random.of(&known).cloned().unwrap_or_else(|| (random.path(), vec![4]));
     let how = [Writing::Over, Writing::Rename, Writing::Anew][random.below(3)];
-    // So many that no two writes have the same bytes by chance: writing those again is a change to the mount and none to the oracle.
+    // So large that no two writes have the same bytes by chance: writing the same bytes is a change to the mount and
+    // none to the oracle.
     let seed = random.next() % 1_000_000_000;
     let coords = random.coords(&grid);
     let step = match random.below(100) {
@@ -140,7 +141,7 @@ fn replay(seed: u64, listing: &[(usize, Step)]) -> Result<(), String> {
     })
 }
 
-/// Leaves out what a failure does not need.
+/// Leaves out steps that a failure does not need.
 fn shrink(seed: u64, mut listing: Listing, mut why: String) -> (Listing, String) {
     let begin = Instant::now();
     let mut size = listing.len().div_ceil(2);
@@ -196,7 +197,7 @@ fn mounts_and_the_reference_merge_as_the_oracle_does() {
     }
     let totals = totals.into_inner().unwrap();
     println!("{totals:?} in {:?}", begin.elapsed());
-    // That the steps do find something to do, and do meet each other.
+    // The steps must have effects, and must conflict with each other.
     let enough = |found: usize, one_in: usize| found * one_in >= totals.steps;
     assert!(enough(totals.done, 2) && enough(totals.commits, 25), "{totals:?}");
     assert!(enough(totals.merged, 200) && enough(totals.refused, 200) && enough(totals.refreshes, 50), "{totals:?}");

@@ -1,5 +1,5 @@
-//! One test for each way in which a move to another snapshot once lost work. `a` and `b` are mounts of one branch, each with
-//! a scratch directory of its own.
+//! One test for each way in which a move to another snapshot once lost work. `a` and `b` are mounts of one branch, each
+//! with its own scratch directory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +30,7 @@ impl Pair {
         Pair { a, b }
     }
 
-    /// What the repository has, as the reference and a fresh mount read it.
+    /// Returns the content of the repository, as the reference and a fresh mount read it.
     #[track_caller]
     fn committed(&self) -> BTreeMap<String, String> {
         let keys = Reference::open(self.a.repository()).keys();
@@ -39,9 +39,9 @@ impl Pair {
     }
 }
 
-/// What `status.json` says of changes: every list that names one, by its name; nothing if there is none.
+/// Returns the changes in `status.json`: every nonempty list, by its name.
 fn changes(mount: &Writable) -> BTreeMap<String, Value> {
-    let status: Value = serde_json::from_str(&mount.says("status.json")).unwrap();
+    let status: Value = serde_json::from_str(&mount.read_control("status.json")).unwrap();
     let lists = ["added", "changed", "deleted", "moved", "arrays", "faults"];
     let found = lists.into_iter().map(|name| (name.to_owned(), status[name].clone()));
     found.filter(|(_, list)| list.as_array().is_some_and(|list| !list.is_empty())).collect()
@@ -62,9 +62,9 @@ fn assert_absent(mount: &Writable, path: &str) {
     assert!(found.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound), "{path}: {found:?}");
 }
 
-/// Walks all of a mount: each name that is listed can be looked up and read, so that no entry is without bytes.
+/// Walks a whole mount: each listed name can be looked up and read, so that no entry is without bytes.
 #[track_caller]
-fn assert_no_ghosts(mount: &Writable) {
+fn assert_names_have_files(mount: &Writable) {
     let mut pending = vec![mount.root()];
     while let Some(directory) = pending.pop() {
         for entry in std::fs::read_dir(&directory).unwrap() {
@@ -95,20 +95,22 @@ fn square() -> String {
 
 #[track_caller]
 fn refresh(mount: &Writable) {
-    mount.touch("refresh").unwrap_or_else(|e| panic!("{e}: {}", mount.says("commit")));
-    assert_no_ghosts(mount);
+    mount.touch("refresh").unwrap_or_else(|e| panic!("{e}: {}", mount.read_control("commit")));
+    assert_names_have_files(mount);
 }
 
 #[track_caller]
 fn commit(mount: &Writable, message: &str) {
-    mount.commit(message).unwrap_or_else(|e| panic!("{message}: {e}: {}\n{}", mount.says("commit"), mount.log()));
-    assert_no_ghosts(mount);
+    mount
+        .commit(message)
+        .unwrap_or_else(|e| panic!("{message}: {e}: {}\n{}", mount.read_control("commit"), mount.log()));
+    assert_names_have_files(mount);
 }
 
 fn remount(mount: &Writable) {
     mount.unmount();
     mount.mount_again(None).success();
-    assert_no_ghosts(mount);
+    assert_names_have_files(mount);
 }
 
 fn remove(mount: &Writable, path: &str) {
@@ -206,7 +208,7 @@ fn commit_over_others_commits_keeps_what_they_put_into_directories_made_here() {
 }
 
 #[test]
-fn a_node_that_both_deleted_and_others_made_anew_stays() {
+fn a_node_deleted_on_both_sides_and_recreated_by_others_stays() {
     for remounts in [false, true] {
         for refreshes_between in [false, true] {
             let pair = Pair::with(&[("y/zarr.json", line()), ("y/c/1", "old".into()), ("z/zarr.json", line())]);
@@ -234,7 +236,7 @@ fn a_node_that_both_deleted_and_others_made_anew_stays() {
 }
 
 #[test]
-fn a_chunk_that_both_deleted_and_others_made_anew_stays() {
+fn a_chunk_deleted_on_both_sides_and_recreated_by_others_stays() {
     for remounts in [false, true] {
         let pair = Pair::with(&[
             ("y/zarr.json", line()),
@@ -245,7 +247,7 @@ fn a_chunk_that_both_deleted_and_others_made_anew_stays() {
         remove(&pair.a, "y/c/1");
         remove(&pair.b, "y/c/1");
         commit(&pair.b, "deleted");
-        // Both did the same: nothing is in the way, and nothing is left to commit.
+        // Both did the same: nothing conflicts, and nothing is left to commit.
         refresh(&pair.a);
         assert_clean(&pair.a);
         if remounts {
@@ -263,7 +265,7 @@ fn a_chunk_that_both_deleted_and_others_made_anew_stays() {
 }
 
 #[test]
-fn an_array_made_here_and_made_anew_by_others_is_theirs() {
+fn refresh_shows_the_array_that_others_recreated() {
     for remounts in [false, true] {
         let pair = Pair::with(&[]);
         write(&pair.a, "n/zarr.json", line());
@@ -290,7 +292,7 @@ fn an_array_made_here_and_made_anew_by_others_is_theirs() {
 }
 
 #[test]
-fn an_array_made_here_and_moved_by_others_is_in_nobodys_way() {
+fn an_array_made_here_and_moved_by_others_blocks_nothing() {
     for remounts in [false, true] {
         let pair = Pair::with(&[]);
         write(&pair.a, "n/zarr.json", line());
@@ -327,12 +329,12 @@ fn an_untracked_name_that_others_committed_is_a_conflict_and_hides_nothing() {
         write(&pair.b, "latest/x/zarr.json", line());
         commit(&pair.b, "theirs");
         assert_eq!(errno(pair.a.touch("refresh")), Some(libc::ESTALE));
-        let said = pair.a.says("conflicts");
-        assert!(said.contains("/latest") && said.contains("untracked"), "{said}");
+        let output = pair.a.read_control("conflicts");
+        assert!(output.contains("/latest") && output.contains("untracked"), "{output}");
         assert_eq!(errno(pair.a.commit("ours")), Some(libc::ESTALE));
-        assert!(pair.a.says("conflicts").contains("/latest"));
+        assert!(pair.a.read_control("conflicts").contains("/latest"));
         assert!(pair.a.root().join("latest").symlink_metadata().is_ok(), "nothing was lost here");
-        // Out of the way, everything goes on.
+        // With the file moved away, the refresh succeeds.
         std::fs::rename(pair.a.root().join("latest"), pair.a.root().join("note")).unwrap();
         refresh(&pair.a);
         commit(&pair.a, "ours");
@@ -345,7 +347,7 @@ fn an_untracked_name_that_others_committed_is_a_conflict_and_hides_nothing() {
 }
 
 #[test]
-fn a_hard_link_keeps_its_own_meaning_when_the_other_name_changes() {
+fn a_hard_link_keeps_its_bytes_when_others_change_the_chunk() {
     let pair = Pair::with(&[("x/zarr.json", line()), ("x/c/0", "old".into())]);
     std::fs::hard_link(pair.a.root().join("x/c/0"), pair.a.root().join("x/backup")).unwrap();
     write(&pair.b, "x/c/0", "new");
@@ -382,7 +384,7 @@ fn a_tree_of_hard_links_keeps_the_old_bytes() {
 }
 
 #[test]
-fn arrays_made_here_and_deleted_by_others_leave_no_ghosts() {
+fn arrays_made_here_and_deleted_by_others_leave_no_entries() {
     let pair = Pair::with(&[]);
     for key in ["s/zarr.json", "t/zarr.json"] {
         write(&pair.a, key, line());
@@ -409,7 +411,7 @@ fn arrays_made_here_and_deleted_by_others_leave_no_ghosts() {
 }
 
 #[test]
-fn a_node_name_with_a_replacement_character_is_a_name_like_any_other() {
+fn a_node_name_with_a_replacement_character_is_an_ordinary_name() {
     let name = "n\u{fffd}m";
     let pair = Pair::with(&[]);
     let reference = Reference::open(pair.a.repository());
@@ -428,7 +430,7 @@ fn a_node_name_with_a_replacement_character_is_a_name_like_any_other() {
     assert_clean(&pair.a);
     let keys = pair.committed();
     assert_eq!((keys[&chunk].as_str(), keys[&format!("{name}/c/1")].as_str()), ("theirs", "ours"));
-    // A name that is not UTF-8 looks alike where it is printed, and is another one.
+    // A name that is not UTF-8 prints like this one, and is another one.
     let bad = pair.a.root().join(std::ffi::OsStr::from_bytes(b"bad\xff"));
     std::fs::create_dir(&bad).unwrap();
     std::fs::write(bad.join("zarr.json"), GROUP).unwrap();
@@ -477,18 +479,18 @@ fn discard_keeps_a_symbolic_link_with_the_name_of_a_chunk() {
     std::os::unix::fs::symlink("elsewhere", pair.a.root().join("x/c/3")).unwrap();
     write(&pair.a, "x/c/4", "ours");
     touch(&pair.a.control("discard")).unwrap();
-    assert_no_ghosts(&pair.a);
+    assert_names_have_files(&pair.a);
     assert_eq!(std::fs::read_link(pair.a.root().join("x/c/3")).unwrap(), Path::new("elsewhere"));
     assert_absent(&pair.a, "x/c/4");
 }
 
 #[test]
-fn a_mount_follows_a_killed_one_at_the_same_place_at_once() {
+fn a_mount_replaces_a_killed_one_at_the_same_mountpoint() {
     let pair = Pair::with(&[]);
     for n in 0..10 {
         write(&pair.a, "n/zarr.json", format!("{}{}", GROUP, " ".repeat(n)));
         let daemon = pair.a.daemon();
-        // As a person types it: nobody waits for the daemon's end, nor takes the dead mount away.
+        // As a user types it: without waiting for the daemon's end, and without removing the dead mount.
         common::run(std::process::Command::new("kill").arg("-9").arg(daemon.to_string())).success();
         pair.a.mount_again(None).success();
         assert_eq!(read(&pair.a, "n/zarr.json").unwrap().len(), GROUP.len() + n);
@@ -496,7 +498,7 @@ fn a_mount_follows_a_killed_one_at_the_same_place_at_once() {
 }
 
 #[test]
-fn what_is_written_after_a_commit_that_lands_late_is_kept() {
+fn writes_after_a_commit_that_lands_late_are_kept() {
     // Version 1 has one small file for a branch: written here, it is as if the store had carried the request out late.
     for changes_go_on in [false, true] {
         common::watchdog();
@@ -525,7 +527,7 @@ fn what_is_written_after_a_commit_that_lands_late_is_kept() {
         let reference = place.join("refs/branch.main/ref.json");
         std::fs::write(&reference, format!(r#"{{"snapshot":"{snapshot}"}}"#)).unwrap();
         mount.kill(mount.daemon());
-        mount.take_away();
+        mount.remove_dead_mount();
         mount.mount_again(None).success();
         assert_eq!(read(&mount, "y/c/0").unwrap(), "before");
         if changes_go_on {
@@ -544,7 +546,7 @@ fn what_is_written_after_a_commit_that_lands_late_is_kept() {
 }
 
 #[test]
-fn a_moved_array_shows_what_others_wrote_to_it() {
+fn a_moved_array_shows_concurrent_writes() {
     for is_read in [false, true] {
         let pair = Pair::with(&[]);
         write(&pair.a, "g/a/zarr.json", line());
@@ -556,7 +558,7 @@ fn a_moved_array_shows_what_others_wrote_to_it() {
         refresh(&pair.b);
         std::fs::rename(pair.a.root().join("h/x"), pair.a.root().join("h/y")).unwrap();
         if is_read {
-            assert_no_ghosts(&pair.a);
+            assert_names_have_files(&pair.a);
         }
         write(&pair.b, "h/x/c/0", "other");
         commit(&pair.b, "others");
@@ -567,21 +569,21 @@ fn a_moved_array_shows_what_others_wrote_to_it() {
 }
 
 #[test]
-fn changes_that_give_way_leave_what_others_wrote() {
+fn on_conflict_theirs_keeps_the_chunks_of_the_other_commit() {
     let pair = Pair::with(&[("y/zarr.json", line()), ("y/c/0", "first".to_owned()), ("y/c/1", "first".to_owned())]);
     assert_eq!(read(&pair.a, "y/c/0").unwrap(), "first");
     write(&pair.b, "y/c/0", "other");
     write(&pair.b, "y/c/1", "other");
     commit(&pair.b, "both");
     write(&pair.a, "y/c/1", "ours");
-    let said = common::icechunkfs(["commit".as_ref(), pair.a.root().as_os_str(), "--on-conflict=theirs".as_ref()]);
-    said.success();
+    let output = common::icechunkfs(["commit".as_ref(), pair.a.root().as_os_str(), "--on-conflict=theirs".as_ref()]);
+    output.success();
     assert_eq!((read(&pair.a, "y/c/0").unwrap(), read(&pair.a, "y/c/1").unwrap()), ("other".into(), "other".into()));
     assert_clean(&pair.a);
 }
 
 #[test]
-fn a_refresh_keeps_a_copy_that_has_an_untracked_name_too() {
+fn refresh_keeps_hard_links_with_an_untracked_name() {
     let pair = Pair::with(&[("x/zarr.json", line()), ("x/c/1", "first".to_owned())]);
     for name in ["y/zarr.json", "y/c/1", "y/backup"] {
         let (from, to) = (name.replace("y/", "x/").replace("backup", "c/1"), pair.a.root().join(name));
@@ -600,7 +602,7 @@ fn a_refresh_keeps_a_copy_that_has_an_untracked_name_too() {
 }
 
 #[test]
-fn what_others_wrote_and_removed_again_is_no_conflict() {
+fn a_chunk_that_others_wrote_and_removed_again_is_no_conflict() {
     let pair = Pair::with(&[("y/zarr.json", line()), ("y/c/1", "first".to_owned())]);
     write(&pair.a, "y/c/0", "ours");
     write(&pair.b, "y/c/0", "other");

@@ -1,4 +1,4 @@
-//! Mounts and the reference on one branch, with what each of them must show.
+//! Mounts and the reference on one branch, with the expected state of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,8 +13,8 @@ use super::oracle::{self, Keys, Numbers, Sides, is_at_or_below, join, node_of, n
 use crate::common::writing::{GROUP, Reference, Writable};
 use crate::common::{self, icechunkfs, run};
 
-/// One step of a run. Steps name what they work on, so that a listing means the same with some of its steps left out: what finds
-/// nothing to do does nothing.
+/// One step of a run. Steps name their targets, so that a listing keeps its meaning without some of its steps: a step
+/// without a target does nothing.
 #[derive(Clone, Debug)]
 pub enum Step {
     Group { path: String },
@@ -46,7 +46,7 @@ pub enum Writing {
     Anew,
 }
 
-/// What a name of a view has.
+/// Kind of a name of a view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leaf {
     File(Vec<u8>),
@@ -55,15 +55,15 @@ pub enum Leaf {
 
 pub type View = BTreeMap<String, Leaf>;
 
-/// A mount, and what the model says of it.
+/// A mount, and its model.
 pub struct Side {
     mount: Writable,
-    /// What it is based on.
+    /// Content of its base.
     base: Keys,
     base_numbers: Numbers,
-    /// How many commits there were when it moved there.
+    /// Number of commits when it moved there.
     base_at: usize,
-    /// What it shows.
+    /// Its visible files.
     view: View,
     numbers: Numbers,
     /// Files that may have other names.
@@ -74,12 +74,12 @@ pub struct World {
     pub sides: Vec<Side>,
     reference: Reference,
     pub is_v1: bool,
-    /// What the branch has.
+    /// Content of the branch.
     pub tip: Keys,
     tip_numbers: Numbers,
-    /// The nodes that each commit touched, whatever became of them later.
+    /// The nodes that each commit touched, whatever happened to them later.
     touched: Vec<BTreeSet<String>>,
-    /// Numbers that were given to the repository's node ids.
+    /// Numbers of the repository's node ids.
     known: BTreeMap<String, u64>,
     commits: usize,
     pub statistics: Statistics,
@@ -114,7 +114,7 @@ pub fn document(grid: &[u64], seed: u64) -> String {
     document.to_string()
 }
 
-/// The grid that an array's document has; none if it is a group's.
+/// Returns the grid in an array's document; None for a group's.
 pub fn grid_of(document: &[u8]) -> Option<Vec<u64>> {
     let document: Value = serde_json::from_slice(document).ok()?;
     let shape = document["shape"].as_array()?;
@@ -134,7 +134,7 @@ fn bytes(seed: u64) -> Vec<u8> {
     format!("content {seed}. ").into_bytes().into_iter().cycle().take(length as usize).collect()
 }
 
-/// Whether a name is one that Zarr has a place for. Steps make no others that look so.
+/// Returns true if Zarr has a place for the name. Steps make no other names of that form.
 fn is_key(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     let digits = parts.iter().rev().take_while(|part| part.bytes().all(|b| b.is_ascii_digit())).count();
@@ -154,7 +154,8 @@ fn untracked_of(view: &View) -> View {
     view.iter().filter(|(path, leaf)| !is_key(path, leaf)).map(|(path, leaf)| (path.clone(), leaf.clone())).collect()
 }
 
-/// Everything that a directory shows but `.icechunk`. A name that is listed and cannot be looked up or read is an error.
+/// Returns everything that a directory shows except `.icechunk`. A name that is listed and cannot be looked up or read
+/// is an error.
 pub fn scan(root: &Path) -> Result<View, String> {
     let mut view = View::new();
     let mut pending = vec![root.to_owned()];
@@ -180,7 +181,7 @@ pub fn scan(root: &Path) -> Result<View, String> {
     Ok(view)
 }
 
-/// The first names that two maps do not agree on.
+/// Returns the first names on which two maps differ.
 fn difference<V: PartialEq>(found: &BTreeMap<String, V>, expected: &BTreeMap<String, V>) -> Option<String> {
     let all: BTreeSet<&String> = found.keys().chain(expected.keys()).collect();
     let told = |name: &&String| match (found.get(*name), expected.get(*name)) {
@@ -224,7 +225,7 @@ impl World {
         }
     }
 
-    /// One step by mount `who`, or by the reference if there is no such mount. An error is a defect.
+    /// Does one step by mount `who`, or by the reference if there is no such mount. An error is a defect.
     pub fn step(&mut self, who: usize, step: &Step) -> Result<(), String> {
         self.statistics.steps += 1;
         let done = match self.sides.get_mut(who) {
@@ -241,7 +242,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything is as it must be.
+    /// Checks all mounts against the model.
     pub fn check(&self) -> Result<(), String> {
         for (who, side) in self.sides.iter().enumerate() {
             side.check().map_err(|e| format!("mount {who}: {e}"))?;
@@ -272,8 +273,8 @@ impl World {
         let mut words =
             vec!["commit".to_owned(), side.mount.root().display().to_string(), "-m".into(), "by a mount".into()];
         words.extend(on_conflict.map(|how| format!("--on-conflict={how}")));
-        let said = icechunkfs(&words);
-        if said.status.success() {
+        let output = icechunkfs(&words);
+        if output.status.success() {
             let expected = match on_conflict {
                 Some("theirs") => merged.theirs_win,
                 Some(_) => merged.ours_win,
@@ -284,7 +285,7 @@ impl World {
             if !merged.conflicts.iter().all(is_chunk) {
                 return Err(format!("mount {who} settled {:?}", merged.conflicts));
             }
-            let has_committed = !String::from_utf8_lossy(&said.stdout).contains("nothing to commit");
+            let has_committed = !String::from_utf8_lossy(&output.stdout).contains("nothing to commit");
             let has_work = !side.has_nothing_new();
             self.statistics.merged += usize::from(side.base != self.tip && has_work);
             if !has_committed && expected != self.tip && !has_work {
@@ -292,7 +293,8 @@ impl World {
             }
             // Without changes a commit does not move the mount.
             if has_work || has_committed {
-                // Which node is which is the repository's affair: version 1 has no moves, and neither have some of version 2.
+                // The repository decides the identity of nodes: version 1 has no moves, and neither have some commits
+                // of version 2.
                 let numbers = numbers_of(&self.reference, &mut self.known);
                 side.rebased(&expected, &numbers);
                 self.touched.push(touched((&self.tip, &self.tip_numbers), (&expected, &numbers)));
@@ -306,24 +308,24 @@ impl World {
             self.sides[who].check_diff().map_err(|e| format!("mount {who} after its commit: {e}"))?;
             return Ok(true);
         }
-        self.refused(who, &said.stderr, &merged, on_conflict)?;
+        self.refused(who, &output.stderr, &merged, on_conflict)?;
         Ok(false)
     }
 
-    /// A refusal changes nothing, and has a reason.
+    /// Checks that a refusal changes nothing, and has a reason.
     fn refused(
         &mut self,
         who: usize,
-        said: &str,
+        output: &str,
         merged: &oracle::Merge,
         on_conflict: Option<&'static str>,
     ) -> Result<(), String> {
         self.statistics.refused += 1;
         self.check_history()?;
         let side = &self.sides[who];
-        side.check().map_err(|e| format!("mount {who} after a refusal ({said}): {e}"))?;
-        if said.contains("cannot be moved without changing") || said.contains("nothing here removed it") {
-            return Err(format!("mount {who}: {said}"));
+        side.check().map_err(|e| format!("mount {who} after a refusal ({output}): {e}"))?;
+        if output.contains("cannot be moved without changing") || output.contains("nothing here removed it") {
+            return Err(format!("mount {who}: {output}"));
         }
         let ours = keys_of(&side.view);
         let theirs = self.touched.iter().skip(side.base_at).flatten().cloned().collect();
@@ -333,7 +335,7 @@ impl World {
         let is_taken =
             new.clone().any(|key| untracked.keys().any(|path| is_at_or_below(key, path) || is_at_or_below(path, key)));
         if merged.conflicts.is_empty() && is_apart && !is_taken && on_conflict.is_none() {
-            return Err(format!("mount {who} was refused without a reason: {said}"));
+            return Err(format!("mount {who} was refused without a reason: {output}"));
         }
         Ok(())
     }
@@ -357,8 +359,8 @@ impl World {
                 Ok(true)
             }
             Err(_) => {
-                let said = side.mount.says("commit");
-                self.refused(who, &said, &merged, None)?;
+                let output = side.mount.read_control("commit");
+                self.refused(who, &output, &merged, None)?;
                 Ok(false)
             }
         }
@@ -367,19 +369,19 @@ impl World {
     fn discard(&mut self, who: usize) -> Result<bool, String> {
         let side = &mut self.sides[who];
         if side.mount.touch("discard").is_err() {
-            let said = side.mount.says("commit");
+            let output = side.mount.read_control("commit");
             // Untracked files may have no directory any more.
-            return if said.contains("move those away") { Ok(false) } else { Err(format!("discard: {said}")) };
+            return if output.contains("move those away") { Ok(false) } else { Err(format!("discard: {output}")) };
         }
         let found = scan(&side.mount.root())?;
         let keys = keys_of(&found);
         if let Some(what) = difference(&keys, &side.base) {
             return Err(format!("mount {who} after a discard: {what}"));
         }
-        // Untracked files go back with directories that were moved; each is still somewhere, or gave way to a key.
+        // Untracked files go back with directories that were moved; each is still somewhere, or was replaced by a key.
         let (before, after) = (untracked_of(&side.view), untracked_of(&found));
         for (path, leaf) in &before {
-            // The place where its directory goes back to may have something of the base under its name.
+            // The old place of its directory may have an entry of the base under its name.
             let name = path.rsplit('/').next();
             let gave_way = side.base.keys().any(|key| key.split('/').any(|part| Some(part) == name));
             if !after.values().any(|other| other == leaf) && !gave_way {
@@ -399,9 +401,9 @@ impl World {
         } else {
             side.mount.unmount();
         }
-        let said = side.mount.mount_again(None);
-        if !said.status.success() {
-            return Err(format!("mount {who} does not come up again: {}", said.stderr));
+        let output = side.mount.mount_again(None);
+        if !output.status.success() {
+            return Err(format!("mount {who} does not come up again: {}", output.stderr));
         }
         let status = side.status();
         let has_moved = status["branch_moved"] == false && side.base != self.tip;
@@ -418,7 +420,7 @@ impl World {
         Ok(true)
     }
 
-    /// The reference commits one change.
+    /// Commits one change with the reference.
     fn by_reference(&mut self, step: &Step) -> Result<bool, String> {
         let view = self.tip.iter().map(|(k, v)| (k.clone(), Leaf::File(v.clone()))).collect();
         let mut side = Model { view };
@@ -426,7 +428,7 @@ impl World {
             return Ok(false);
         }
         let keys = keys_of(&side.view);
-        // What was written was there already: the reference makes no commit of that.
+        // The written bytes were there already: the reference makes no commit of that.
         if keys == self.tip {
             return Ok(false);
         }
@@ -446,13 +448,13 @@ impl World {
     }
 }
 
-/// Whether the node that a step moves comes into a group that has a document, which the reference wants.
+/// Returns true if the node that a step moves gets into a group with a document, which the reference requires.
 fn has_parent_of(step: &Step, keys: &Keys) -> bool {
     let Step::Rename { to, .. } = step else { return false };
     to.rsplit_once('/').is_none_or(|(above, _)| keys.contains_key(&join(above, "zarr.json")))
 }
 
-/// The nodes that are not the same in two states. One made anew is another one, though its document may be the same.
+/// Returns the nodes that differ in two states. A recreated one is another one, though its document may be the same.
 fn touched((from, old): (&Keys, &Numbers), (to, new): (&Keys, &Numbers)) -> BTreeSet<String> {
     let mut touched = oracle::touched(from, to);
     touched.extend(new.iter().filter(|(path, number)| old.get(*path) != Some(*number)).map(|(path, _)| path.clone()));
@@ -460,19 +462,19 @@ fn touched((from, old): (&Keys, &Numbers), (to, new): (&Keys, &Numbers)) -> BTre
     touched
 }
 
-/// The nodes of the branch by the numbers of their ids.
+/// Returns the nodes of the branch by the numbers of their ids.
 fn numbers_of(reference: &Reference, known: &mut BTreeMap<String, u64>) -> Numbers {
     let ids = reference.node_ids().into_iter();
     ids.map(|(path, id)| (path, *known.entry(id).or_insert_with(fresh))).collect()
 }
 
-/// A number that no node has.
+/// Returns an unused number.
 fn fresh() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// `numbers`, with the nodes at and below each `from` at `to`.
+/// Returns `numbers`, with the nodes at and below each `from` at `to`.
 fn renamed(numbers: &Numbers, pairs: &[(&str, &str)]) -> Numbers {
     let to = |path: &String| {
         let pair = pairs.iter().find(|(from, _)| is_at_or_below(path, from));
@@ -548,10 +550,10 @@ impl Side {
     }
 
     fn status(&self) -> Value {
-        serde_json::from_str(&self.mount.says("status.json")).unwrap()
+        serde_json::from_str(&self.mount.read_control("status.json")).unwrap()
     }
 
-    /// The mount is on another base, over which it shows `keys`.
+    /// Puts the mount on another base, over which it shows `keys`.
     fn rebased(&mut self, keys: &Keys, numbers: &Numbers) {
         let untracked = untracked_of(&self.view);
         self.base = keys.clone();
@@ -567,8 +569,8 @@ impl Side {
         }
     }
 
-    /// Whatever the diff says was added, deleted or moved was so by this mount. The same bytes written again are a change all the
-    /// same: of what it says was written only that it is there.
+    /// Checks that this mount made every addition, deletion and move of the diff. Writing the same bytes is a change
+    /// all the same: of a written chunk only its existence is checked.
     fn check_diff(&self) -> Result<(), String> {
         let diff: Value = icechunkfs(["diff".as_ref(), self.mount.root().as_os_str(), "--json".as_ref()]).json();
         let (view, numbers) = (keys_of(&self.view), &self.numbers);
@@ -605,7 +607,7 @@ impl Side {
         Ok(())
     }
 
-    /// Whether it shows what its base has, node by node.
+    /// Returns true if it shows its base, node by node.
     fn has_nothing_new(&self) -> bool {
         keys_of(&self.view) == self.base && self.numbers == self.base_numbers
     }
@@ -626,7 +628,7 @@ impl Side {
         matches!(self.view.get(&join(path, "zarr.json")), Some(Leaf::File(document)) if grid_of(document).is_some())
     }
 
-    /// Whether `path` may hold nodes: no array is above it.
+    /// Returns true if `path` may hold nodes: no array is above it.
     fn may_hold(&self, path: &str) -> bool {
         let above = |path: &str| path.rsplit_once('/').map_or(String::new(), |(above, _)| above.to_owned());
         let mut at = above(path);
@@ -677,7 +679,7 @@ impl Side {
         Ok(())
     }
 
-    /// An operation of programs. False if there is nothing to do.
+    /// Does an operation of programs. Returns false if it has no target.
     fn operate(&mut self, step: &Step) -> io::Result<bool> {
         match step {
             Step::Group { path } | Step::Array { path, .. } => {
@@ -694,7 +696,7 @@ impl Side {
                     return Ok(false);
                 }
                 let content = match step {
-                    // No two arrays are the same, so that the oracle knows which is where.
+                    // No two arrays are the same, so that the oracle can identify them.
                     Step::Array { grid, .. } => document(grid, fresh()),
                     _ => GROUP.to_owned(),
                 };
@@ -730,7 +732,7 @@ impl Side {
                     return Ok(false);
                 }
                 std::fs::create_dir_all(self.at(&new).parent().unwrap())?;
-                // Two names of one file: nothing happens.
+                // Two names of one file: a rename does nothing.
                 if self.linked.contains(&old) && self.linked.contains(&new) {
                     return Ok(false);
                 }
@@ -870,11 +872,11 @@ impl Side {
     }
 }
 
-/// The nodes of a view, by path, and the grid of those that are arrays.
+/// Returns the nodes of a view, by path, and the grid of those that are arrays.
 pub fn arrays(view: &View) -> Vec<(String, Vec<u64>)> {
     let keys = keys_of(view);
     let all = nodes(&keys);
     let grid = |path: &String| Some((path.clone(), grid_of(&keys[&join(path, "zarr.json")])?));
-    // An array below an array is nobody's.
+    // An array below an array is ignored.
     all.iter().filter(|path| node_of(&all, path).is_none_or(|above| above != path.as_str())).filter_map(grid).collect()
 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::ops::{MARKED, Op, Style, bytes};
 
-/// What an operation showed.
+/// Visible result of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
     Nothing,
@@ -19,7 +19,7 @@ pub enum Seen {
     Bytes(Vec<u8>),
 }
 
-/// What it showed, or its errno.
+/// The visible result, or the errno.
 pub type Outcome = Result<Seen, i32>;
 
 pub const SLOTS: usize = 6;
@@ -52,7 +52,7 @@ impl Side {
         if path.is_empty() { self.root.clone() } else { self.root.join(path.trim_start_matches('/')) }
     }
 
-    /// Operations on the mount as a whole are not for here.
+    /// Operations on the mount as a whole are done elsewhere.
     pub fn apply(&mut self, op: &Op) -> Outcome {
         self.run(op).map_err(|error| errno(&error))
     }
@@ -86,7 +86,7 @@ impl Side {
         let has = |letter| how.contains(letter);
         let mut options = OpenOptions::new();
         options.read(has('r')).write(has('w')).append(has('a')).mode(0o644);
-        // By hand: `std` refuses some combinations that programs use, such as O_CREAT for reading.
+        // Implemented here: `std` refuses some combinations that programs use, such as O_CREAT for reading.
         let mut flags = 0;
         for (letter, flag) in [('c', libc::O_CREAT), ('x', libc::O_CREAT | libc::O_EXCL), ('t', libc::O_TRUNC)] {
             flags |= if has(letter) { flag } else { 0 };
@@ -201,7 +201,7 @@ impl Side {
     }
 }
 
-/// What `stat` must show alike: not the size of directories, which each file system has its own.
+/// Returns the attributes that must be equal: not the size of directories, which each file system defines.
 pub fn describe(metadata: &std::fs::Metadata) -> String {
     if metadata.is_dir() {
         return format!("directory {:o}", metadata.mode() & 0o7777);
@@ -282,7 +282,7 @@ fn on_handle(file: &mut File, op: &Op) -> io::Result<Seen> {
     Ok(Seen::Nothing)
 }
 
-/// Where holes are is the file system's own business; that they are zeros and end with the file is not.
+/// The file system decides where holes are; they must be zeros and end with the file.
 fn holes(file: &mut File) -> io::Result<Seen> {
     let mut content = Vec::new();
     let mut reader = file.try_clone()?;
@@ -323,7 +323,7 @@ struct Map {
 }
 
 impl Map {
-    /// None for an empty file, which cannot be mapped.
+    /// Returns None for an empty file, which cannot be mapped.
     fn new(file: &File, size: usize, writable: bool) -> io::Result<Option<Map>> {
         if size == 0 {
             return Ok(None);
@@ -337,7 +337,8 @@ impl Map {
 
     fn write(&self, at: usize, content: &[u8]) {
         assert!(at + content.len() <= self.size);
-        // SAFETY: within the mapping, by the line above; the file was that long when it was mapped, and nobody else has it.
+        // SAFETY: within the mapping, by the line above; the file was that long when it was mapped, and nothing else
+        // uses it.
         unsafe { std::ptr::copy_nonoverlapping(content.as_ptr(), self.start.cast::<u8>().add(at), content.len()) };
     }
 

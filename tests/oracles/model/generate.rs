@@ -1,4 +1,4 @@
-//! Draws the next operations, looking at the model so that most of them find something to work on.
+//! Draws the next operations, by the model's state, so that most of them have a target.
 
 use super::apply::SLOTS;
 use super::ops::{MARKED_SPAN, Op, Random, Style};
@@ -6,7 +6,7 @@ use super::subject::OTHERS;
 use super::tree::{Content, Tree};
 use super::zarr::{Array, BELOW_BAD, Encoding, View, array_document, group_document};
 
-/// Beyond this many names the generator takes away more than it adds.
+/// Beyond this many names the generator removes more than it adds.
 const ENOUGH: usize = 160;
 const NODES: [&str; 8] = ["a", "b", "c", "0", "x y", "é", "+1", "n1"];
 const NOTES: [&str; 6] = ["notes.txt", ".zarr.json.swp", "4913", "zarr.json~", "lock.__lock", "sedAbC123"];
@@ -19,7 +19,7 @@ const BAD: [&str; 6] = [
     "not json",
 ];
 
-/// What is there, as the generator needs it.
+/// State of the tree, as the generator needs it.
 pub struct Sight {
     files: Vec<String>,
     directories: Vec<String>,
@@ -78,7 +78,7 @@ impl Generator {
         self.tag
     }
 
-    /// The next operation. `open` are the slots that hold a file.
+    /// Draws the next operation. `open` are the slots that hold a file.
     pub fn draw(&mut self, sight: &Sight, open: &[usize]) -> Vec<Op> {
         if sight.files.len() + sight.directories.len() > ENOUGH && self.random.chance(15) {
             let path = self.directory(sight);
@@ -103,7 +103,7 @@ impl Generator {
         }
     }
 
-    /// A commit, with what makes it possible in most cases.
+    /// Draws a commit, with repairs that make it possible in most cases.
     pub fn draw_commit(&mut self, sight: &Sight) -> Vec<Op> {
         let mut ops = Vec::new();
         if self.random.chance(85) {
@@ -148,7 +148,7 @@ impl Generator {
         let (style, parents, note) = (self.style(), self.random.chance(90), self.tag());
         let existing = self.random.pick(&sight.arrays).cloned();
         if let (true, Some((path, array))) = (self.random.chance(40), existing) {
-            // A new shape of an array that is there; now and then everything about it is new.
+            // An existing array gets a new shape; sometimes everything about it is new.
             let anew = self.random.chance(4);
             let encoding = if anew { Encoding::ALL[self.random.below(4)] } else { array.encoding };
             let rank = if anew { self.random.below(4) } else { array.grid.len() };
@@ -182,7 +182,7 @@ impl Generator {
         Op::Document { path, text, style, parents }
     }
 
-    /// A chunk's name, now and then one that is not right.
+    /// Draws a chunk's name, sometimes a wrong one.
     fn chunk_name(&mut self, sight: &Sight) -> Option<String> {
         let (path, array) = self.random.pick(&sight.arrays)?.clone();
         let mut coordinates: Vec<u64> =
@@ -203,7 +203,7 @@ impl Generator {
         Op::WriteFile { path, len, seed: self.tag(), style: self.style(), parents: self.random.chance(97) }
     }
 
-    /// A file that exists, or may.
+    /// Draws a file that exists, or may exist.
     fn file(&mut self, sight: &Sight) -> String {
         match self.random.below(10) {
             0..6 => self.random.pick(&sight.files).cloned().unwrap_or_else(|| "a/none".into()),
@@ -236,7 +236,7 @@ impl Generator {
     fn open(&mut self, sight: &Sight) -> Op {
         let how = ["r", "rw", "rw", "rw", "rwc", "rwc", "rwc", "rwct", "rac", "wcx", "w"][self.random.below(11)];
         let path = self.file(sight);
-        // Random bytes in a document are a fault and nothing else: documents are opened for reading mostly.
+        // Random bytes in a document are only a violation: documents are opened for reading mostly.
         let how = if path.ends_with("zarr.json") && self.random.chance(95) { "r" } else { how };
         Op::Open { slot: self.random.below(SLOTS), path, how: how.into() }
     }
@@ -323,7 +323,7 @@ impl Generator {
 
     fn rename(&mut self, sight: &Sight) -> Op {
         let flag = ["replace", "replace", "replace", "noreplace", "exchange"][self.random.below(5)].to_owned();
-        // Nodes as a whole, chunk to chunk, and anything to anywhere.
+        // Whole nodes, chunk to chunk, and anything to anywhere.
         let (from, to) = match self.random.below(10) {
             0..4 => (self.directory(sight), self.node(sight)),
             4..7 => (self.file(sight), self.file_or_chunk(sight)),

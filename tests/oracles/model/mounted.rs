@@ -1,4 +1,4 @@
-//! The real thing: a writable mount of a local repository, with the reference implementation as the judge.
+//! A writable mount of a local repository under test, with the reference implementation as the oracle.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -20,7 +20,7 @@ use super::subject::{Committed, Subject, of_others};
 use super::zarr::Keys;
 use crate::common::{Mount, icechunkfs, place, read_files, run};
 
-/// After this long without an answer the daemon is ended, so that the operation fails instead of waiting for ever.
+/// After this long without an answer the daemon is killed, so that the operation fails instead of hanging.
 const HANGS: Duration = Duration::from_secs(45);
 
 pub struct Mounted {
@@ -59,7 +59,7 @@ impl Mounted {
         static MOUNTS: AtomicU64 = AtomicU64::new(0);
         let scratch = self.directory.path().join("scratch");
         let mut words = vec!["--scratch", scratch.to_str().unwrap()];
-        // Over a store, every second mount uploads what it can before the commit.
+        // Over a store, every second mount uploads chunks before the commit.
         if !place::is_local() && MOUNTS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
             words.extend(["--pack-below", "1"]);
         }
@@ -77,7 +77,7 @@ impl Mounted {
     }
 }
 
-/// Ends a daemon that does not answer any more.
+/// Kills a daemon that does not answer any more.
 fn watch(pulse: &Pulse) {
     while !pulse.over.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(200));
@@ -97,7 +97,7 @@ impl Drop for Mounted {
     }
 }
 
-/// As `touch` does it: the first error counts.
+/// Sets times as `touch` does: the first error counts.
 pub fn touch(path: &std::path::Path) -> std::io::Result<()> {
     let file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o644).open(path)?;
     rustix::fs::futimens(
@@ -110,7 +110,7 @@ pub fn touch(path: &std::path::Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// As `echo text > path` does it.
+/// Writes as `echo text > path` does.
 pub fn echo(path: &std::path::Path, text: &str) -> std::io::Result<()> {
     std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(path)?.write_all(text.as_bytes())
 }
@@ -129,20 +129,20 @@ impl Subject for Mounted {
             "touch" => number(touch(&self.control("commit"))),
             "echo" => number(echo(&self.control("commit"), "a message of the model\n")),
             _ => {
-                let said = icechunkfs([
+                let output = icechunkfs([
                     "commit".as_ref(),
                     self.mount.path().as_os_str(),
                     "-m".as_ref(),
                     "by command".as_ref(),
                     "--json".as_ref(),
                 ]);
-                if said.status.success() {
-                    let outcome: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+                if output.status.success() {
+                    let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
                     assert!(outcome.get("snapshot").is_some(), "{outcome}");
                     return Ok(());
                 }
-                // The command has no errno; its words must tell the same.
-                Err(if said.stderr.contains("open for writing") { libc::EBUSY } else { libc::EINVAL })
+                // The command has no errno; its message must identify the same error.
+                Err(if output.stderr.contains("open for writing") { libc::EBUSY } else { libc::EINVAL })
             }
         }
     }
@@ -165,13 +165,13 @@ impl Subject for Mounted {
 
     fn remount(&mut self) {
         self.pulse.daemon.store(0, Ordering::Relaxed);
-        // The kernel tells the daemon of the last close a moment after the program has heard of it.
+        // The kernel notifies the daemon of the last close a moment after `close` has returned.
         for attempt in 0.. {
-            let said = icechunkfs(["unmount".as_ref(), self.mount.path().as_os_str()]);
-            if said.status.success() {
+            let output = icechunkfs(["unmount".as_ref(), self.mount.path().as_os_str()]);
+            if output.status.success() {
                 break;
             }
-            assert!(attempt < 50 && said.stderr.contains("in use"), "{}", said.stderr);
+            assert!(attempt < 50 && output.stderr.contains("in use"), "{}", output.stderr);
             std::thread::sleep(Duration::from_millis(20));
         }
         self.mount_again();

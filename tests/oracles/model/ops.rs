@@ -1,10 +1,10 @@
-//! The operations. A listing has one a line, as JSON, so that a failure can be replayed and kept.
+//! Operations. A listing has one a line, as JSON, so that a failure can be replayed and kept.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How a whole file is written.
+/// Way to write a whole file.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Style {
@@ -16,8 +16,8 @@ pub enum Style {
     Link,
 }
 
-/// One operation. Paths are relative to the root. What a slot holds is decided at run time: an operation on an empty slot
-/// does nothing, so that a listing stays meaningful when operations are taken out of it.
+/// One operation. Paths are relative to the root. The file in a slot is decided at run time: an operation on an empty
+/// slot does nothing, so that a listing stays meaningful without some of its operations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Op {
@@ -73,7 +73,7 @@ pub enum Op {
     MapRead {
         slot: usize,
     },
-    /// Walks holes and data; whatever is called a hole must read as zeros.
+    /// Walks holes and data; a reported hole must read as zeros.
     Holes {
         slot: usize,
     },
@@ -171,9 +171,9 @@ pub enum Op {
     Refresh,
     /// Unmount, and mount with the same scratch directory.
     Remount,
-    /// The daemon is killed, and mounted again with the same scratch directory.
+    /// Kills the daemon, and mounts again with the same scratch directory.
     Kill,
-    /// Somebody else commits, on nodes of their own.
+    /// Commits by another writer, on separate nodes.
     Others {
         seed: u64,
     },
@@ -181,14 +181,14 @@ pub enum Op {
     Check,
 }
 
-/// The second at which the times that operations set begin (2001-09-09). No other file is that old, so a file of the model
-/// with such a time has not been changed since.
+/// First second of the times that operations set (2001-09-09). No other file is that old, so a file of the model with
+/// such a time has not been changed since.
 pub const MARKED: i64 = 1_000_000_000;
-/// How many seconds they span.
+/// Number of seconds that they span.
 pub const MARKED_SPAN: u32 = 1 << 24;
 
 impl Op {
-    /// What statistics count it as.
+    /// Returns the kind for statistics.
     pub fn kind(&self) -> &str {
         match self {
             Op::Rename { flag, .. } => flag,
@@ -232,7 +232,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// A listing out of its text. Lines that begin with `#` are remarks.
+/// Parses a listing. Lines that begin with `#` are comments.
 pub fn parse(text: &str) -> Vec<Op> {
     let lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
     lines.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
@@ -242,13 +242,13 @@ pub fn listing(ops: &[Op]) -> String {
     ops.iter().map(|op| format!("{op}\n")).collect()
 }
 
-/// Bytes without zeros in them, so that a hole is told from data.
+/// Returns bytes without zeros in them, so that a hole differs from data.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     (0..len).map(|_| (random.next() >> 33) as u8 | 1).collect()
 }
 
-/// SplitMix64: what is drawn depends on the seed alone, on every machine and in every version.
+/// SplitMix64: the numbers depend on the seed alone, on every machine and in every version.
 #[derive(Clone)]
 pub struct Random(u64);
 
@@ -265,7 +265,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`, which is not 0.
+    /// Returns a number below `limit`, which is not 0.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }

@@ -1,11 +1,11 @@
-//! From a failure to a listing as short as possible: delta debugging by replaying from an empty state.
+//! Shrinks a failure to a listing as short as possible: delta debugging by replaying from an empty state.
 
 use std::time::{Duration, Instant};
 
 use super::ops::Op;
 use super::world::Failure;
 
-/// Takes out ever smaller pieces as long as the same kind of failure remains, for so long at most.
+/// Takes out ever smaller pieces as long as the same kind of failure remains, within a time limit.
 pub fn shrink(
     mut ops: Vec<Op>,
     mut failure: Failure,
@@ -25,7 +25,7 @@ pub fn shrink(
             let attempt: Vec<Op> = ops[..at].iter().chain(&ops[end..]).cloned().collect();
             match replay(&attempt) {
                 Some((step, found)) if found.kind == failure.kind => {
-                    // What came after the failure has no part in it.
+                    // Operations after the failure do not contribute to it.
                     ops = attempt[..(step + 1).min(attempt.len())].to_vec();
                     failure = found;
                     removed = true;

@@ -1,4 +1,4 @@
-//! What is under test: a mount, or for the harness's own sake a plain directory that plays one.
+//! The subject under test: a mount, or, to test the harness, a plain directory in its place.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,16 @@ use super::ops::{Op, Random, bytes};
 use super::tree;
 use super::zarr::{self, Encoding, Key, Keys, array_document, group_document};
 
-/// Nodes of others are below this name, which no operation of ours touches.
+/// Nodes of the other writer are below this name, which no operation of ours touches.
 pub const OTHERS: &str = "others";
 
 pub trait Subject {
-    /// Where programs work.
+    /// Returns the root for programs.
     fn root(&self) -> PathBuf;
-    /// Commits; an errno when it is refused. `open`: files are open for writing, for a subject that cannot know.
+    /// Commits; returns an errno when it is refused. `open`: files are open for writing, for a subject that cannot
+    /// know.
     fn commit(&mut self, how: &str, open: bool) -> Result<(), i32>;
-    /// What the subject says about a commit that it refused.
+    /// Returns the subject's reason for refusing a commit.
     fn reason(&self) -> String {
         String::new()
     }
@@ -24,13 +25,13 @@ pub trait Subject {
     fn refresh(&mut self) -> Result<(), i32>;
     fn remount(&mut self);
     fn kill(&mut self);
-    /// A commit by somebody else; what it set.
+    /// Commits by another writer; returns the keys that it set.
     fn others(&mut self, seed: u64) -> Keys;
-    /// The branch's newest commit, from outside: how a fresh mount shows it, how the reference does, and its length.
+    /// Returns the branch's newest commit, as a fresh mount and the reference show it, and the length of the history.
     fn committed(&self) -> Committed;
-    /// Called before an operation that a defective mount may never answer.
+    /// Reports life before an operation that a defective mount may never answer.
     fn alive(&self) {}
-    /// For an operation about to be applied to the subject alone: none of ours.
+    /// Applies a defect to an operation for the subject alone: none by default.
     fn spoil(&self, op: &Op) -> Option<Op> {
         Some(op.clone())
     }
@@ -44,7 +45,7 @@ pub struct Committed {
     pub commits: usize,
 }
 
-/// What others commit: a group, an array, chunks; small and large.
+/// Returns the content of the other writer's commits: a group, an array, chunks; small and large.
 pub fn of_others(seed: u64) -> Keys {
     let mut random = Random::new(seed ^ 0x6f74_6865_7273);
     let mut keys = Keys::new();
@@ -65,7 +66,7 @@ pub fn write_keys(root: &Path, keys: &Keys) {
     for (name, key) in keys {
         let path = root.join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        // A new inode each: a link to the old one is another file's.
+        // A new inode each: a link to the old one would belong to another file.
         let _ = std::fs::remove_file(&path);
         std::fs::File::create(&path).unwrap().write_all(&key.bytes).unwrap();
     }
@@ -81,7 +82,7 @@ pub enum Defect {
     CommitForgets,
 }
 
-/// A plain directory that plays a mount.
+/// A plain directory in the place of a mount.
 pub struct Plain {
     directory: tempfile::TempDir,
     base: Keys,
@@ -124,7 +125,7 @@ impl Subject for Plain {
         if keys == self.base {
             return Ok(());
         }
-        // Files that a commit took are no longer linked with anything.
+        // Committed files are no longer linked with anything.
         write_keys(&self.root(), &keys);
         for (name, key) in &self.tip {
             if name.starts_with(OTHERS) {
@@ -199,7 +200,7 @@ fn clone((name, key): (&String, &Key)) -> (String, Key) {
     (name.clone(), key.clone())
 }
 
-/// Takes away what stands where a key must come back.
+/// Removes entries in the place where a key must come back.
 fn make_way(root: &Path, name: &str) {
     let path = root.join(name);
     for above in path.ancestors().skip(1).take_while(|above| *above != root) {
@@ -214,7 +215,7 @@ fn make_way(root: &Path, name: &str) {
     }
 }
 
-/// Whether something else stands where a key must come back.
+/// Returns true if another entry is in the place where a key must come back.
 fn blocked(root: &Path, name: &str) -> bool {
     let path = root.join(name);
     path.symlink_metadata().is_ok_and(|found| !found.is_file())

@@ -1,4 +1,4 @@
-//! A whole directory tree, and how two differ.
+//! A whole directory tree, and the differences between two.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt;
@@ -70,7 +70,7 @@ fn below(directory: &Path, prefix: &str, tree: &mut Tree) -> Result<(), String> 
     Ok(())
 }
 
-/// Where the mount differs from the model, in lines for people.
+/// Returns differences between the mount and the model, in readable lines.
 pub fn differences(mount: &Tree, model: &Tree) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, ours) in mount {
@@ -108,12 +108,12 @@ fn compare(name: &str, ours: &Entry, theirs: &Entry, lines: &mut Vec<String>) {
     }
 }
 
-/// Whether the model's time is one that `utimens` set and nothing changed since.
+/// Returns true if `utimens` set the model's time and nothing changed since.
 fn is_marked(entry: &Entry) -> bool {
     !matches!(entry.content, Content::Link(_)) && (MARKED..MARKED + i64::from(MARKED_SPAN)).contains(&entry.modified.0)
 }
 
-/// Names that share an inode do so on both sides, and no others do.
+/// Checks that names share an inode on one side only if they do so on the other.
 fn same_inodes(mount: &Tree, model: &Tree, lines: &mut Vec<String>) {
     let mut ours: HashMap<u64, u64> = HashMap::new();
     let mut theirs: HashMap<u64, u64> = HashMap::new();

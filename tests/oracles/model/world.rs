@@ -1,4 +1,4 @@
-//! The subject and the model side by side: each operation on both, and what must be the same afterwards.
+//! The subject and the model side by side: each operation on both, and the comparison afterwards.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,7 +10,7 @@ use super::subject::{OTHERS, Subject, write_keys};
 use super::tree::{self, Content, Tree};
 use super::zarr::{self, Keys, View};
 
-/// What went wrong. `kind` says which comparison it was, so that shrinking stays with it.
+/// A failure. `kind` identifies the comparison, so that shrinking stays with it.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub kind: &'static str,
@@ -27,12 +27,12 @@ pub struct World<S: Subject> {
     pub subject: S,
     ours: Side,
     model: Side,
-    /// The working tree's own base: what a discard goes back to.
+    /// The working tree's base: the state after a discard.
     base: Keys,
-    /// What others committed and the working tree does not show yet.
+    /// Commits of the other writer that the working tree does not show yet.
     pending: Keys,
     commits: usize,
-    /// Whether anything was renamed since nothing differed.
+    /// True if anything was renamed since the last commit or discard.
     moved: bool,
     pub statistics: Statistics,
     _directory: tempfile::TempDir,
@@ -45,7 +45,7 @@ pub struct Statistics {
     pub commits: usize,
     pub refused: usize,
     pub keys_compared: usize,
-    /// Of each kind of operation, how many there were and how many found something to do.
+    /// For each kind of operation, their number and the number of those that had a target.
     pub kinds: BTreeMap<String, (usize, usize)>,
 }
 
@@ -86,7 +86,7 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// The model's tree and what of it is Zarr, for the generator.
+    /// Returns the model's tree and its Zarr view, for the generator.
     pub fn look(&self) -> (Tree, View) {
         let tree = tree::scan(&self.model.root).unwrap();
         let view = zarr::view(&tree, &self.base);
@@ -143,7 +143,10 @@ impl<S: Subject> World<S> {
         if class(&shown) == class(&expected) {
             return Ok(());
         }
-        fail("result", format!("{op}\n  the mount: {}\n  the model: {}", told(&shown), told(&expected)))
+        fail(
+            "result",
+            format!("{op}\n  the mount: {}\n  the model: {}", describe_outcome(&shown), describe_outcome(&expected)),
+        )
     }
 
     fn close_all(&mut self) {
@@ -151,7 +154,7 @@ impl<S: Subject> World<S> {
         self.model.close_all();
     }
 
-    /// The whole tree.
+    /// Compares the whole tree.
     fn check(&mut self) -> Checked {
         let ours = tree::scan(&self.ours.root).or_else(|text| fail("tree", text))?;
         let model = tree::scan(&self.model.root).unwrap();
@@ -159,7 +162,7 @@ impl<S: Subject> World<S> {
         if lines.is_empty() { Ok(()) } else { fail("tree", lines.join("\n")) }
     }
 
-    /// Inodes of the model that a handle may write to.
+    /// Returns inodes of the model that a handle may write to.
     fn written(&self) -> BTreeSet<u64> {
         let open = self.model.slots.iter().flatten().filter(|handle| handle.writes);
         open.map(|handle| handle.file.metadata().unwrap().ino()).collect()
@@ -175,7 +178,7 @@ impl<S: Subject> World<S> {
         match outcome {
             Err(libc::EBUSY) if busy_other => return self.refused(),
             Err(libc::EINVAL) if !view.faults.is_empty() || !view.unclear.is_empty() => return self.refused(),
-            Err(libc::ESTALE) if self.took_the_root_away() => return self.refused(),
+            Err(libc::ESTALE) if self.removed_root_group() => return self.refused(),
             Err(errno) => {
                 let reason = self.subject.reason();
                 return fail(
@@ -202,7 +205,7 @@ impl<S: Subject> World<S> {
         } else {
             self.adopt_pending_if_shown();
         }
-        // Handles that only read go on, here and there.
+        // Handles that only read stay open, here and there.
         self.close_all();
         let mut expected = view.keys.clone();
         expected
@@ -246,7 +249,7 @@ impl<S: Subject> World<S> {
         Ok(())
     }
 
-    /// What a commit does to files besides storing them: links among keys and time stamps end, the mode is the mount's.
+    /// Applies the effects of a commit on files: links among keys and time stamps end, the mode is the mount's.
     fn settle(&mut self, view: &View, keep_links: bool) -> Checked {
         let ours = tree::scan(&self.ours.root).or_else(|text| fail("tree", text))?;
         for (name, entry) in tree::scan(&self.model.root).unwrap() {
@@ -287,7 +290,8 @@ impl<S: Subject> World<S> {
         self.base.extend(keys);
     }
 
-    /// Where the contract leaves open whether the mount moves on to the newest commit, it does so for all of it or nothing.
+    /// Where the contract does not define whether the mount moves to the newest commit, it must do so for all of it or
+    /// nothing.
     fn adopt_pending_if_shown(&mut self) {
         let shown = self
             .pending
@@ -307,7 +311,7 @@ impl<S: Subject> World<S> {
         };
         if let Err(errno) = done {
             let Some(path) = path else { return fail("discard", format!("refused with {}", name_of(errno))) };
-            // What stands in the way of old files, above the path, is not told away by discarding below it.
+            // Entries above the path that are in the way of old files are not removed by discarding below it.
             return if self.base.keys().any(|name| name.starts_with(path)) || self.never_was(path) {
                 self.check()
             } else {
@@ -317,24 +321,26 @@ impl<S: Subject> World<S> {
         self.adopt_pending_if_shown();
         let mine = |name: &str| path.is_none_or(|path| name == path || name.starts_with(&format!("{path}/")));
         let shown = tree::scan(&self.ours.root).or_else(|text| fail("tree", text))?;
-        // Below: exactly the last commit's keys. Besides them only what is no key and was there before.
+        // Below: exactly the last commit's keys, and untracked files that were there before.
         for (name, entry) in shown.iter().filter(|(name, _)| mine(name)) {
             match (&entry.content, self.base.get(name)) {
                 (Content::File(bytes), Some(key)) if *bytes == key.bytes => {}
                 (_, Some(_)) => return fail("discard", format!("{name} is not as committed")),
                 (Content::Directory, None) => {}
                 (_, None) if before.contains_key(name) && !view.keys.contains_key(name) => {}
-                // It went back with the directory that it was in.
+                // It went back with its directory.
                 (content, None)
-                    if before.iter().any(|(other, entry)| went_along(other, name) && entry.content == *content) => {}
+                    if before
+                        .iter()
+                        .any(|(other, entry)| may_have_moved_along(other, name) && entry.content == *content) => {}
                 (_, None) => return fail("discard", format!("{name} is still there")),
             }
         }
         if let Some(name) = self.base.keys().find(|name| mine(name) && !shown.contains_key(*name)) {
             return fail("discard", format!("{name} did not come back"));
         }
-        // The model becomes what was just found right; the rest of the tree must be as it was, unless something was moved:
-        // that goes back to where it was, from and to places that are not below the path.
+        // The model takes over the state that was just checked; the rest of the tree must be as before, except that
+        // moved entries return to their old places, from and to places that are not below the path.
         let redone = |name: &str| mine(name) || self.moved;
         for name in before.keys().rev().filter(|name| redone(name)) {
             let place = self.model.root.join(name);
@@ -365,7 +371,7 @@ impl<S: Subject> World<S> {
 
     fn copy_modes(&self, shown: &Tree, mine: impl Fn(&str) -> bool) {
         for (name, entry) in shown {
-            // A directory that came back because of a file below it has no mode that anybody gave it.
+            // A directory that came back because of a file below it has a default mode.
             let touched = mine(name) || matches!(entry.content, Content::Directory);
             if touched && !matches!(entry.content, Content::Link(_)) {
                 let mode = self.ours.root.join(name).symlink_metadata().unwrap().mode() & 0o7777;
@@ -381,32 +387,33 @@ impl<S: Subject> World<S> {
                 self.adopt_pending();
                 self.check()
             }
-            Err(libc::ESTALE) if self.took_the_root_away() || self.has_faults() => self.refused(),
+            Err(libc::ESTALE) if self.removed_root_group() || self.has_violations() => self.refused(),
             Err(errno) => fail("refresh", format!("refused with {}: {}", name_of(errno), self.subject.reason())),
         }
     }
 
-    /// Something here can't be committed: what it would be on another base is not certain.
-    fn has_faults(&self) -> bool {
+    /// Returns true if something cannot be committed: its state on another base is not defined.
+    fn has_violations(&self) -> bool {
         let (_, view) = self.look();
         (!view.faults.is_empty() || !view.unclear.is_empty()) && self.subject.reason().contains("settle what cannot")
     }
 
-    /// Others made nodes in the root group, which is gone or no group here: that is a conflict.
-    fn took_the_root_away(&self) -> bool {
+    /// Returns true if the other writer made nodes in the root group, which is deleted or no group here: that is a
+    /// conflict.
+    fn removed_root_group(&self) -> bool {
         let ours = std::fs::read(self.model.root.join("zarr.json")).ok();
         let base = self.base.get("zarr.json").map(|key| &key.bytes);
         !self.pending.is_empty() && base.is_some() && base != ours.as_ref()
     }
 
-    /// The end of a run: everything closed and compared once more.
+    /// Ends a run: everything is closed and compared once more.
     pub fn finish(&mut self) -> Checked {
         self.close_all();
         self.check()
     }
 }
 
-/// Errors that mean the same to a program.
+/// Groups errors that mean the same to a program.
 fn class(outcome: &Outcome) -> Outcome {
     match outcome {
         Err(libc::ENOTEMPTY) => Err(libc::EEXIST),
@@ -418,7 +425,7 @@ fn name_of(errno: i32) -> String {
     std::io::Error::from_raw_os_error(errno).to_string()
 }
 
-fn told(outcome: &Outcome) -> String {
+fn describe_outcome(outcome: &Outcome) -> String {
     match outcome {
         Err(errno) => name_of(*errno),
         Ok(Seen::Bytes(bytes)) => format!("{} bytes, {:?}...", bytes.len(), &bytes[..bytes.len().min(16)]),
@@ -426,7 +433,7 @@ fn told(outcome: &Outcome) -> String {
     }
 }
 
-/// Whether a file could have come from `other` to `name` with a directory that was moved.
-fn went_along(other: &str, name: &str) -> bool {
+/// Returns true if a file could have come from `other` to `name` with a directory that was moved.
+fn may_have_moved_along(other: &str, name: &str) -> bool {
     other.rsplit('/').next() == name.rsplit('/').next()
 }

@@ -1,4 +1,4 @@
-//! What of a plain directory tree is Zarr: the rules of the product, written a second time and from scratch.
+//! The Zarr view of a plain directory tree: the rules of the product, implemented a second time and independently.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::tree::{Content, Tree};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
-    /// The name by which the reference lists it: whatever an array's encoding, `c/0/1`.
+    /// The name by which the reference lists it: `c/0/1`, whatever the array's encoding.
     pub canonical: String,
     pub bytes: Vec<u8>,
 }
@@ -22,7 +22,7 @@ pub struct Array {
     pub encoding: Encoding,
 }
 
-/// What stands before the coordinates, and between them.
+/// Prefix of the coordinates, and their separator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Encoding {
     DefaultSlash,
@@ -48,7 +48,7 @@ impl Encoding {
         Encoding::ALL.into_iter().find(|encoding| encoding.json() == *value)
     }
 
-    /// The name of a chunk below its array.
+    /// Returns the name of a chunk below its array.
     pub fn name(self, coordinates: &[u64]) -> String {
         let join = |separator: &str| coordinates.iter().map(u64::to_string).collect::<Vec<_>>().join(separator);
         match self {
@@ -63,7 +63,7 @@ impl Encoding {
     }
 }
 
-/// Why a chunk cannot be judged; with the document it will be put right.
+/// Reason for which a chunk cannot be judged; it is corrected with the document.
 pub const BELOW_BAD: &str = "below a document that is none";
 
 #[derive(Default)]
@@ -72,7 +72,7 @@ pub struct View {
     pub arrays: BTreeMap<String, Array>,
     /// For these a commit is refused.
     pub faults: BTreeMap<String, &'static str>,
-    /// Names on which the contract is silent: a commit may refuse or ignore them, but never store them.
+    /// Names that the contract does not define: a commit may refuse or ignore them, but never store them.
     pub unclear: BTreeMap<String, &'static str>,
 }
 
@@ -80,7 +80,7 @@ enum Document {
     Group,
     Array(Array),
     Bad,
-    /// Stored as it is; how its chunks are called is beyond this model.
+    /// Stored as it is; the names of its chunks are outside this model.
     Strange,
 }
 
@@ -120,7 +120,7 @@ fn read(document: &[u8]) -> Document {
     }
 }
 
-/// A path below an array as what it is for the array.
+/// Kind of a path below an array.
 enum Name {
     Chunk(Vec<u64>),
     Fault(&'static str),
@@ -151,7 +151,7 @@ fn name_in(array: &Array, rest: &str) -> Name {
         Encoding::V2Dot => (rest.split('.').collect(), true),
     };
     if !prefixed || !parts.iter().all(|part| is_number(part)) {
-        // What another encoding would take for a chunk.
+        // A chunk's name in another encoding.
         let other = rest.strip_prefix("c/").or_else(|| rest.strip_prefix("c.")).unwrap_or(rest);
         if other.split(['/', '.']).all(is_number) || rest == "c" {
             return Name::Unclear("a chunk's name in another encoding");
@@ -179,10 +179,10 @@ fn name_in(array: &Array, rest: &str) -> Name {
     Name::Chunk(coordinates)
 }
 
-/// The rules applied to a tree. `before` are the keys of the last commit.
+/// Applies the rules to a tree. `before` are the keys of the last commit.
 pub fn view(tree: &Tree, before: &Keys) -> View {
     let mut view = View::default();
-    // A tree is sorted, but what belongs to whom is decided by the documents, so they come first.
+    // A tree is sorted by name, but the documents decide the kinds, so they come first.
     let mut strange = Vec::new();
     let mut bad = Vec::new();
     for (name, entry) in tree {
@@ -254,7 +254,7 @@ pub fn view(tree: &Tree, before: &Keys) -> View {
     view
 }
 
-/// A chunk's name where no array is.
+/// Returns true for a chunk's name where no array is.
 fn outside_arrays(name: &str, before: &Keys, view: &mut View) {
     let orphan = before.get(name).is_some_and(|key| {
         let array = ancestors(&key.canonical).find(|path| before.contains_key(&join(path, "zarr.json")));
@@ -280,12 +280,12 @@ fn join(node: &str, name: &str) -> String {
     if node.is_empty() { name.to_owned() } else { format!("{node}/{name}") }
 }
 
-/// The node whose `zarr.json` this is.
+/// Returns the node of this `zarr.json`.
 fn node_of(name: &str) -> Option<&str> {
     if name == "zarr.json" { Some("") } else { name.strip_suffix("/zarr.json") }
 }
 
-/// The directories above a name, from the nearest to the root.
+/// Returns the directories above a name, from the nearest to the root.
 fn ancestors(name: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(name), |path| match path.rsplit_once('/') {
         Some((parent, _)) => Some(parent),

@@ -1,4 +1,4 @@
-//! Buckets: what the configuration says of a store, and whose credentials go where.
+//! Buckets: the configuration of a store, and the destinations of credentials.
 
 use icechunk::config::{ObjectStoreConfig, S3Options};
 
@@ -17,7 +17,7 @@ fn options(endpoint: Option<&str>, allow_http: bool) -> S3Options {
     options
 }
 
-/// A server of any protocol sees what it is asked. Its bytes are those of every object.
+/// A server of any protocol records its requests. Every object has the same bytes.
 #[test]
 fn credentials_go_to_no_server_that_only_the_repository_names() {
     let web = Web::new("http://169.254.169.254/latest");
@@ -37,9 +37,9 @@ fn credentials_go_to_no_server_that_only_the_repository_names() {
             .env("AWS_SECRET_ACCESS_KEY", SECRET)
             .env("AWS_SESSION_TOKEN", "hidden"))
     };
-    let said = cat(0, &[]).failure();
-    assert!(said.contains("--allow-virtual 's3://bucket/'") && said.contains(&endpoint), "{said}");
-    assert!(web.take().is_empty(), "it was asked without leave");
+    let output = cat(0, &[]).failure();
+    assert!(output.contains("--allow-virtual 's3://bucket/'") && output.contains(&endpoint), "{output}");
+    assert!(web.take().is_empty(), "the server got a request without permission");
     let allowed = ["--allow-virtual", "s3://bucket"];
     assert_eq!(cat(0, &allowed).success(), content(3, 30));
     let asked = web.take();
@@ -54,13 +54,13 @@ fn credentials_go_to_no_server_that_only_the_repository_names() {
     assert_eq!(run(&mut command).success(), content(3, 30));
     let signed = web.take();
     assert!(signed[0].headers.contains("credential=k/") && !signed[0].headers.contains("hidden"), "{signed:?}");
-    // A store that sends us on is not followed.
-    let said = cat(1, &[&allowed[..], &["--timeout", "2"]].concat()).failure();
-    assert!(said.contains("s3://bucket/sent-away"), "{said}");
+    // A redirect of a store is not followed.
+    let output = cat(1, &[&allowed[..], &["--timeout", "2"]].concat()).failure();
+    assert!(output.contains("s3://bucket/sent-away"), "{output}");
     assert!(web.take().iter().all(|request| request.target == "/bucket/sent-away"));
 }
 
-/// Every kind of bucket there is, at an address that the user says.
+/// Every kind of bucket, at an address of the user.
 #[test]
 fn all_kinds_of_buckets_are_read() {
     let web = Web::new("");
@@ -82,10 +82,10 @@ fn all_kinds_of_buckets_are_read() {
             ["cat", repository.to_str().unwrap(), &key, "--allow-virtual", prefix].into_iter().chain(options).collect();
         assert_eq!(run(&mut plain(&words)).success(), content(11, 40), "{prefix}");
         let asked = web.take();
-        // Google's client spells more letters with their codes.
+        // Google's client percent-encodes more letters.
         let target = asked[0].target.replace("%2F", "/").replace("%2E", ".");
         assert!(asked.len() == 1 && target.starts_with("/bucket/a%20b/x.nc"), "{prefix}: {asked:?}");
-        // The words may be in the environment too, one a line.
+        // The options may be in the environment too, one a line.
         let mut command = plain(&words[..3]);
         command.env("ICECHUNKFS_ALLOW_VIRTUAL", format!("/nowhere\n{prefix}"));
         let options: Vec<&str> = words[5..].iter().copied().filter(|word| *word != "--virtual-option").collect();
@@ -96,7 +96,7 @@ fn all_kinds_of_buckets_are_read() {
 }
 
 #[test]
-fn a_store_that_must_be_encrypted_is_not_asked_otherwise() {
+fn an_unencrypted_endpoint_is_refused_unless_allowed() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
     let endpoint = format!("http://127.0.0.1:{}", web.port);
@@ -104,13 +104,13 @@ fn a_store_that_must_be_encrypted_is_not_asked_otherwise() {
     let containers = vec![container("c", "s3://bucket/", store)];
     let repository = repository(&directory.path().join("repo"), containers, &[reference("s3://bucket/x", 0, 5)]);
     let words = ["cat", repository.to_str().unwrap(), "v/c/0", "--allow-virtual", "s3://bucket"];
-    let said = run(&mut plain(&words)).failure();
-    assert!(said.contains("unencrypted") && web.take().is_empty(), "{said}");
+    let output = run(&mut plain(&words)).failure();
+    assert!(output.contains("unencrypted") && web.take().is_empty(), "{output}");
 }
 
-/// Over a real server: states are told apart by what it says, and what is wrong is told.
+/// Over a real server: its answers identify the state of an object, and a mismatch is reported.
 #[test]
-fn objects_that_are_not_what_they_were_give_no_bytes() {
+fn changed_objects_are_errors() {
     let Some(server) = s3() else { return };
     let bytes = content(0, 10_000);
     request(server.port, "PUT", &format!("/{BUCKET}/data/x"), &bytes);
@@ -151,7 +151,7 @@ fn objects_that_are_not_what_they_were_give_no_bytes() {
     for n in [0, 1] {
         assert_eq!(cat(n).success(), bytes[100..150], "{n}");
     }
-    for (n, told) in [
+    for (n, message) in [
         (2, "has changed"),
         (3, "has changed"),
         (4, "is gone"),
@@ -160,7 +160,7 @@ fn objects_that_are_not_what_they_were_give_no_bytes() {
         (7, "no such location is allowed"),
         (8, "no such bucket"),
     ] {
-        let said = cat(n).failure();
-        assert!(said.contains(told), "{n}: {said}");
+        let output = cat(n).failure();
+        assert!(output.contains(message), "{n}: {output}");
     }
 }

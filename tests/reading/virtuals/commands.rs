@@ -1,4 +1,4 @@
-//! Commands that look into virtual chunks without a mount.
+//! Commands that read virtual chunks without a mount.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,10 @@ use super::web::{INNER, TAG, Web, content};
 use crate::common::made::{reference, repository};
 use crate::common::{Output, run};
 
-/// `verify --chunks` looks for objects with virtual chunks where it may, once for each, and says what is wrong with which.
+/// `verify --chunks` checks objects with virtual chunks where it may, once for each, and names the problem and the
+/// object.
 #[test]
-fn objects_are_verified_as_far_as_they_may_be_read() {
+fn verify_checks_virtual_objects_where_allowed() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
     let references = [
@@ -38,7 +39,7 @@ fn objects_are_verified_as_far_as_they_may_be_read() {
         rules.values_mut().for_each(|chunks| chunks.sort_unstable());
         rules
     };
-    // Nobody is asked who may not be.
+    // A server without permission gets no request.
     assert!(rules(&verify(&["--chunks"])).is_empty() && rules(&verify(&["--allow-virtual", &web.url("")])).is_empty());
     assert!(web.take().is_empty());
     let found = verify(&["--chunks", "--allow-virtual", &web.url("")]);
@@ -51,7 +52,7 @@ fn objects_are_verified_as_far_as_they_may_be_read() {
     assert_eq!(found.status.code(), Some(4));
 }
 
-/// An export reads what it may, neighbours together.
+/// An export reads allowed virtual chunks, neighbors together.
 #[test]
 fn an_export_has_the_bytes_of_virtual_chunks() {
     let web = Web::new("");
@@ -74,7 +75,7 @@ fn an_export_has_the_bytes_of_virtual_chunks() {
         assert_eq!(std::fs::read(with.join(format!("v/c/{n}"))).unwrap(), content(n * 1000, 1000), "{n}");
     }
     let requests = web.take().len();
-    assert!(requests <= 8, "{requests} requests for 200 neighbours");
+    assert!(requests <= 8, "{requests} requests for 200 neighbors");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The commands of the reference page on virtual chunks, as they stand there.
+//! The commands of the reference page on virtual chunks, run as written there.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ fn commands() -> Vec<String> {
 }
 
 #[test]
-fn the_commands_of_the_reference_page_do_what_they_say() {
+fn the_commands_of_the_reference_page_work() {
     let directory = tempfile::tempdir().unwrap();
     let netcdf = directory.path().join("data/netcdf");
     std::fs::create_dir_all(&netcdf).unwrap();

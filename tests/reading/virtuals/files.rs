@@ -1,4 +1,4 @@
-//! `file://`: directories, links, mounts, and files that are not what they were.
+//! `file://`: directories, links, mounts, and changed files.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ fn read(repository: &Path, n: usize, words: &[String]) -> Result<String, String>
 }
 
 #[test]
-fn links_and_mounts_lead_only_where_it_is_allowed() {
+fn links_and_mounts_are_followed_only_to_allowed_directories() {
     let place = Place::new();
     symlink("inner/x", place.path("data/within")).unwrap();
     symlink("../other/x", place.path("data/out")).unwrap();
@@ -77,10 +77,10 @@ fn links_and_mounts_lead_only_where_it_is_allowed() {
     assert_eq!(shown(5, &["database/x"]), "23456789 in ", "one file");
 }
 
-/// Paths are relative to where the command is given, also for the daemon, which goes elsewhere. A link does not lead into what is
-/// only mapped to.
+/// Paths are relative to the working directory of the command, also for the daemon, which changes its own. A link does
+/// not lead into a directory that is only the target of a map.
 #[test]
-fn relative_paths_and_maps_mean_what_they_say() {
+fn relative_paths_and_maps_are_resolved_where_the_command_runs() {
     let place = Place::new();
     symlink("../other/x", place.path("data/out")).unwrap();
     let references = [
@@ -112,7 +112,7 @@ fn relative_paths_and_maps_mean_what_they_say() {
 }
 
 #[test]
-fn a_file_that_is_not_what_it_was_gives_no_bytes() {
+fn a_changed_file_is_an_error() {
     let place = Place::new();
     let modified = SystemTime::now() - Duration::from_secs(1000);
     std::fs::File::options().write(true).open(place.path("data/x")).unwrap().set_modified(modified).unwrap();
@@ -139,10 +139,11 @@ fn a_file_that_is_not_what_it_was_gives_no_bytes() {
     for n in [0, 1, 2] {
         assert_eq!(read(&repository, n, &words).as_deref(), Ok("0123456789"), "{n}");
     }
-    for (n, told) in [(3, "has changed"), (4, "has changed"), (5, "is gone"), (6, "too short"), (7, "no regular file")]
+    for (n, message) in
+        [(3, "has changed"), (4, "has changed"), (5, "is gone"), (6, "too short"), (7, "no regular file")]
     {
         let said = read(&repository, n, &words).unwrap_err();
-        assert!(said.contains(told), "{n}: {said}");
+        assert!(said.contains(message), "{n}: {said}");
     }
     let unchecked =
         [words.clone(), vec!["--virtual-option".into(), format!("{},unchecked", place.url("data"))]].concat();

@@ -1,4 +1,4 @@
-//! The repositories of both versions that have all kinds of references, as the reference implementation reads them.
+//! The repositories of both versions that have all kinds of references, compared with the reference implementation.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn sources() -> Option<(FixtureSet, PathBuf)> {
     Some((set, sources))
 }
 
-/// The files in a bucket, below `data/`.
+/// Returns the files in a bucket, below `data/`.
 fn served(server: &Server, sources: &Path) {
     moto::request(server.port, "PUT", "/icechunkfs-virtual", b"");
     for (key, bytes) in read_files(sources) {
@@ -29,7 +29,7 @@ fn served(server: &Server, sources: &Path) {
     }
 }
 
-/// Every key of every snapshot: its bytes, or the error that fits. Returns how many keys and errors there were.
+/// Checks every key of every snapshot: its bytes, or the right error. Returns the number of keys and errors.
 fn check(fixture: &Fixture, mount: impl Fn(&str) -> Mount) -> (usize, usize) {
     let (mut keys, mut failures) = (0, 0);
     for (id, snapshot) in fixture.expected["snapshots"].as_object().unwrap() {
@@ -44,7 +44,7 @@ fn check(fixture: &Fixture, mount: impl Fn(&str) -> Mount) -> (usize, usize) {
             if errors.contains_key(key) {
                 failures += 1;
                 let errno = found.expect_err(&what).raw_os_error();
-                // Not allowed, or not what it was.
+                // Not allowed, or changed.
                 let expected = if key.starts_with("other/unknown/") { libc::EACCES } else { libc::EIO };
                 assert_eq!(errno, Some(expected), "{what}");
                 continue;
@@ -63,7 +63,7 @@ fn check(fixture: &Fixture, mount: impl Fn(&str) -> Mount) -> (usize, usize) {
 }
 
 #[test]
-fn all_is_read_that_the_reference_reads() {
+fn every_virtual_chunk_that_the_reference_reads_is_read() {
     let Some((set, sources)) = sources() else { return };
     for name in ["v2-virtual", "v1-virtual"] {
         let fixture = set.get(name);
@@ -77,7 +77,7 @@ fn all_is_read_that_the_reference_reads() {
 
 /// The same from a bucket, with the options in mount(8)'s form.
 #[test]
-fn buckets_are_read_too() {
+fn virtual_chunks_in_buckets_are_read() {
     let (Some((set, sources)), Some(server)) = (sources(), moto::s3()) else { return };
     served(&server, &sources);
     for name in ["v2-virtual", "v1-virtual"] {
@@ -93,9 +93,9 @@ fn buckets_are_read_too() {
     }
 }
 
-/// Nothing is read that nobody allowed, and the message says what would allow it.
+/// Nothing is read without permission, and the message names the option.
 #[test]
-fn nothing_is_read_without_leave() {
+fn virtual_chunks_without_permission_are_refused() {
     let Some((set, sources)) = sources() else { return };
     for name in ["v2-virtual", "v1-virtual"] {
         let fixture = set.get(name);
@@ -109,7 +109,7 @@ fn nothing_is_read_without_leave() {
         let mount = Mount::new(&fixture.repository, &["--read-only"]);
         let mut denied = BTreeMap::new();
         for key in keys {
-            // Looking at it asks nobody.
+            // Listings make no request.
             assert!(mount.path().join(key).metadata().is_ok(), "{key}");
             if let Err(error) = std::fs::read(mount.path().join(key)) {
                 assert_eq!(error.raw_os_error(), Some(libc::EACCES), "{key}");
@@ -120,14 +120,14 @@ fn nothing_is_read_without_leave() {
             denied["many"] == 2000 && denied["raw"] == 6 && denied["s3"] == 4 && denied["other"] == 6,
             "{denied:?}"
         );
-        let said = run(&mut plain(&["cat", repository, "raw/c/1"])).failure();
-        let option = said.split("--allow-virtual '").nth(1).unwrap().split('\'').next().unwrap();
-        assert_eq!(option, FILES, "{said}");
-        let map = said.split("--virtual-map '").nth(1).unwrap().split("=PLACE").next().unwrap();
+        let output = run(&mut plain(&["cat", repository, "raw/c/1"])).failure();
+        let option = output.split("--allow-virtual '").nth(1).unwrap().split('\'').next().unwrap();
+        assert_eq!(option, FILES, "{output}");
+        let map = output.split("--virtual-map '").nth(1).unwrap().split("=PLACE").next().unwrap();
         let map = format!("{map}={}", sources.display());
         let bytes = run(&mut plain(&["cat", repository, "raw/c/1", "--virtual-map", &map])).success();
         assert_eq!(bytes, std::fs::read(sources.join("raw.bin")).unwrap()[1032..2056]);
-        // A neighbour's name is another place.
+        // A name with the same beginning is another place.
         for wrong in [
             "file:///icechunkfs-virtua",
             "file:///icechunkfs-virtual2",

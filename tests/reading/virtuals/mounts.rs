@@ -1,10 +1,9 @@
-//! Mounts that show virtual chunks: what is asked of servers, what is kept, and what a commit makes of it.
+//! Mounts with virtual chunks: requests to servers, caching, and commits.
 #![allow(unreachable_pub)]
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::json;
 
@@ -13,18 +12,18 @@ use crate::common::made::{Reference, location_of, reference, repository, with_do
 use crate::common::moto::{self, BUCKET};
 use crate::common::shard::{USUAL, array};
 use crate::common::writing::{Reference as Oracle, touch};
-use crate::common::{Mount, read_files, run};
+use crate::common::{Mount, read_files, run, wait_until};
 
-/// `count` neighbours of `length` bytes in one object.
-fn neighbours(web: &Web, path: &str, count: u64, length: u64) -> Vec<Reference> {
+/// Returns `count` references to adjacent ranges of `length` bytes in one object.
+fn neighbors(web: &Web, path: &str, count: u64, length: u64) -> Vec<Reference> {
     (0..count).map(|n| reference(web.url(path), n * length, length)).collect()
 }
 
 #[test]
-fn neighbours_are_fetched_together_and_names_fetch_nothing() {
+fn neighbors_are_fetched_together_and_listings_fetch_nothing() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
-    let repository = repository(&directory.path().join("repo"), Vec::new(), &neighbours(&web, "well", 256, 4096));
+    let repository = repository(&directory.path().join("repo"), Vec::new(), &neighbors(&web, "well", 256, 4096));
     let mount = Mount::new(&repository, &["--read-only", "--allow-virtual", &web.url("")]);
     let listed = std::fs::read_dir(mount.path().join("v/c")).unwrap();
     let sizes: u64 = listed.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
@@ -35,8 +34,8 @@ fn neighbours_are_fetched_together_and_names_fetch_nothing() {
         assert_eq!(std::fs::read(mount.path().join(format!("v/c/{n}"))).unwrap(), content(n * 4096, 4096), "{n}");
     }
     let requests = web.take().len();
-    assert!(requests < 48, "{requests} requests for 256 neighbours");
-    // Once more comes from memory.
+    assert!(requests < 48, "{requests} requests for 256 neighbors");
+    // A second read comes from memory.
     for n in [0, 100, 255] {
         let file = std::fs::File::open(mount.path().join(format!("v/c/{n}"))).unwrap();
         let mut part = [0; 10];
@@ -46,7 +45,7 @@ fn neighbours_are_fetched_together_and_names_fetch_nothing() {
     assert_eq!(web.take().len(), 0);
 }
 
-/// A repository whose array is one virtual shard.
+/// Creates a repository whose array is one virtual shard.
 pub fn with_shard(web: &Web, place: &Path) -> PathBuf {
     let (count, length) = INNER;
     let all = count * length;
@@ -56,7 +55,7 @@ pub fn with_shard(web: &Web, place: &Path) -> PathBuf {
     with_document(place, Vec::new(), &references, (all as u64, document))
 }
 
-/// Zarr stores that are referred to have shards: of those what is wanted is fetched.
+/// A virtual shard is read in parts by its index.
 #[test]
 fn a_virtual_shard_is_read_by_its_index() {
     let web = Web::new("");
@@ -83,7 +82,7 @@ fn a_virtual_shard_is_read_by_its_index() {
 }
 
 #[test]
-fn a_refusal_is_told_in_the_mount() {
+fn a_refused_virtual_chunk_is_reported_in_the_mount() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
     let references = [reference(web.url("data/x"), 0, 10), reference(web.url("less"), 0, 10)];
@@ -95,12 +94,12 @@ fn a_refusal_is_told_in_the_mount() {
     let option = format!("--allow-virtual '{}'", web.url("data/"));
     assert!(errors.contains(&option) && errors.contains("v/c/0") && errors.contains("too short"), "{errors}");
     let info = std::fs::read_to_string(mount.path().join(".icechunk/info.json")).unwrap();
-    assert!(info.contains(&web.url("less")), "what is allowed is among the options: {info}");
+    assert!(info.contains(&web.url("less")), "the options must list the allowed prefix: {info}");
 }
 
-/// References outlive copies, moves and commits; bytes that are written are the repository's own.
+/// References survive copies, moves and commits; written bytes are the repository's own.
 #[test]
-fn references_stay_references_until_they_are_written_to() {
+fn virtual_references_are_kept_until_they_are_written_to() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
     let references = [
@@ -118,7 +117,7 @@ fn references_stay_references_until_they_are_written_to() {
     let file = std::fs::File::options().write(true).open(at("v/c/2")).unwrap();
     file.write_all_at(b"written", 100).unwrap();
     drop(file);
-    assert_eq!(web.take().len(), 1, "what is written to is brought here");
+    assert_eq!(web.take().len(), 1, "a partial write must read the rest once");
     touch(&at(".icechunk/commit")).unwrap();
     let mut changed = content(6000, 3000);
     changed[100..107].copy_from_slice(b"written");
@@ -137,22 +136,18 @@ fn references_stay_references_until_they_are_written_to() {
 }
 
 #[test]
-fn a_followed_branch_shows_them_too() {
+fn a_followed_branch_shows_virtual_chunks() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
-    let repository = repository(&directory.path().join("repo"), Vec::new(), &neighbours(&web, "well", 3, 100));
+    let repository = repository(&directory.path().join("repo"), Vec::new(), &neighbors(&web, "well", 3, 100));
     let mount = Mount::new(&repository, &["--follow", "0.1", "--allow-virtual", &web.url("")]);
     assert_eq!(std::fs::read(mount.path().join("v/c/0")).unwrap(), content(0, 100));
     Oracle::open(&repository).commit(&[("v/c/1", b"native")], "one more");
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    while std::fs::read(mount.path().join("v/c/1")).unwrap() != b"native" {
-        assert!(std::time::Instant::now() < deadline, "it does not follow");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the mount does not follow", || std::fs::read(mount.path().join("v/c/1")).unwrap() == b"native");
     assert_eq!(std::fs::read(mount.path().join("v/c/2")).unwrap(), content(200, 100));
 }
 
-/// A copy of local repository `from` as `name` in the server's bucket.
+/// Copies local repository `from` as `name` into the server's bucket.
 fn uploaded(port: u16, from: &Path, name: &str) -> String {
     for (key, bytes) in read_files(from) {
         moto::request(port, "PUT", &format!("/{BUCKET}/{name}/{key}"), &bytes);
@@ -160,9 +155,9 @@ fn uploaded(port: u16, from: &Path, name: &str) -> String {
     moto::repository(name)
 }
 
-/// What a checksum tells apart is kept on a disk, and nothing else.
+/// Only chunks whose reference has a checksum are cached on the disk.
 #[test]
-fn what_is_known_to_be_right_is_kept() {
+fn only_chunks_with_a_checksum_are_cached_on_disk() {
     let Some(server) = moto::s3() else { return };
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
@@ -191,8 +186,8 @@ fn what_is_known_to_be_right_is_kept() {
     assert_eq!(read(&offline, 2).unwrap(), content(0, 9 << 10));
     assert_eq!(read(&offline, 1).unwrap_err().raw_os_error(), Some(libc::ENETDOWN));
     offline.unmount();
-    assert!(web.take().is_empty(), "somebody was asked");
-    // What is in a cache is no leave to read it.
+    assert!(web.take().is_empty(), "a server got a request");
+    // A cached chunk still needs permission.
     let denied = moto::mount(server.port, &repo, &words[..4]);
     assert_eq!(read(&denied, 0).unwrap_err().raw_os_error(), Some(libc::EACCES));
 }

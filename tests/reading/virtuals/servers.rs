@@ -1,4 +1,4 @@
-//! Web servers, and what they do.
+//! Web servers and their answers.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -22,7 +22,7 @@ fn made(references: &[Reference]) -> Place {
 }
 
 #[test]
-fn ranges_come_from_servers_that_know_them_and_from_those_that_do_not() {
+fn ranges_are_read_from_servers_with_and_without_range_support() {
     let web = Web::new("");
     let place = made(&[
         reference(web.url("well"), 1000, 5000),
@@ -48,7 +48,7 @@ fn ranges_come_from_servers_that_know_them_and_from_those_that_do_not() {
 }
 
 #[test]
-fn wrong_answers_give_no_bytes() {
+fn wrong_answers_are_errors() {
     let web = Web::new("");
     let cases = [
         ("less", "too short"),
@@ -79,10 +79,10 @@ fn wrong_answers_give_no_bytes() {
     let allowed = ["--allow-virtual", &web.url(""), "--timeout", "2"];
     let more =
         ["has changed", "has changed", "unchecked", "unchecked", "too short", "too short", "too short", "too short"];
-    for (n, told) in cases.iter().map(|(_, told)| *told).chain(more).enumerate() {
+    for (n, message) in cases.iter().map(|(_, message)| *message).chain(more).enumerate() {
         let begin = Instant::now();
-        let said = cat(&place.repository, n, &allowed).failure();
-        assert!(said.contains(told), "{n}: {said}");
+        let output = cat(&place.repository, n, &allowed).failure();
+        assert!(output.contains(message), "{n}: {output}");
         assert!(begin.elapsed() < Duration::from_secs(8), "{n}: it took {:?}", begin.elapsed());
     }
     let unchecked = format!("{},unchecked", web.url(""));
@@ -90,15 +90,15 @@ fn wrong_answers_give_no_bytes() {
         let words = [&allowed[..], &["--virtual-option", &unchecked]].concat();
         assert_eq!(cat(&place.repository, n, &words).success(), content(0, 10));
     }
-    // A server that is not there.
+    // A server that does not exist.
     let gone = made(&[reference(format!("http://127.0.0.1:{}/x", free_port()), 0, 1)]);
-    let said = cat(&gone.repository, 0, &["--allow-virtual", "http://127.0.0.1", "--timeout", "1"]).failure();
-    assert!(said.contains("no such location is allowed"), "the port is part of it: {said}");
+    let output = cat(&gone.repository, 0, &["--allow-virtual", "http://127.0.0.1", "--timeout", "1"]).failure();
+    assert!(output.contains("no such location is allowed"), "the port is part of it: {output}");
 }
 
-/// A server can send us on, but not out of what is allowed.
+/// A redirect is followed only to an allowed prefix.
 #[test]
-fn redirects_stay_within_what_is_allowed() {
+fn redirects_are_followed_only_to_allowed_prefixes() {
     let secret = Web::new("");
     let web = Web::new(&secret.url("data/secret"));
     let paths = ["data/sent-on", "sent-up", "sent-away", "sent-to-a-file", "sent-on"];
@@ -107,24 +107,24 @@ fn redirects_stay_within_what_is_allowed() {
         let words: Vec<&str> = allowed.iter().flat_map(|prefix| ["--allow-virtual", prefix]).collect();
         cat(&place.repository, n, &words)
     };
-    // The path decides about the answer; below `data` nothing is special.
+    // The path decides about the answer; below `data` answers are correct.
     assert_eq!(read(0, &[web.url("data")]).success(), content(7, 11));
     web.take();
     assert_eq!(read(4, &[web.url("")]).success(), content(7, 11));
     assert_eq!(web.take().last().unwrap().target, "/data/well?signed=yes");
     assert_eq!(read(4, &[web.url("sent-on"), web.url("data")]).success(), content(7, 11));
-    for (n, told) in [(1, "secret/"), (2, "data/"), (3, "sends us on"), (4, "data/")] {
+    for (n, message) in [(1, "secret/"), (2, "data/"), (3, "sends us on"), (4, "data/")] {
         let only = web.url(paths[n]);
-        let said = read(n, &[only]).failure();
-        assert!(said.contains("sends us on") && said.contains(told), "{n}: {said}");
+        let output = read(n, &[only]).failure();
+        assert!(output.contains("sends us on") && output.contains(message), "{n}: {output}");
     }
-    assert!(secret.take().is_empty(), "it was asked");
+    assert!(secret.take().is_empty(), "the server got a request");
     assert_eq!(read(2, &[web.url(""), secret.url("data")]).success(), content(7, 11));
     assert_eq!(secret.take().len(), 1);
 }
 
 #[test]
-fn headers_go_where_they_are_said_to() {
+fn headers_are_sent_only_below_their_prefix() {
     let other = Web::new("");
     let web = Web::new(&other.url("x"));
     let place = made(&[reference(web.url("forbidden"), 0, 10), reference(web.url("sent-away"), 0, 10)]);
@@ -137,16 +137,16 @@ fn headers_go_where_they_are_said_to() {
     }
     assert!(web.take().iter().all(|request| request.headers.contains("let-me-in")));
     assert!(other.take().iter().all(|request| !request.headers.contains("let-me-in")));
-    // What the repository's own store wants to hear is nobody else's business.
+    // Headers of the repository's own store go to no other server.
     let mut own = plain(&["cat", repository, "v/c/0", "--allow-virtual", &prefix]);
     own.env("ICECHUNKFS_HEADER", "Authorization: Bearer let-me-in");
     assert!(run(&mut own).failure().contains("--virtual-option"));
     assert!(web.take().iter().all(|request| !request.headers.contains("let-me-in")));
 }
 
-/// A server of Python's, which knows no ranges.
+/// Python's server has no range support.
 #[test]
-fn pythons_own_server_is_read() {
+fn the_http_server_of_python_is_read() {
     struct Ended(Child);
     impl Drop for Ended {
         fn drop(&mut self) {
@@ -175,16 +175,16 @@ fn pythons_own_server_is_read() {
         reference(format!("{url}/sub%20dir/x"), 50_000, 700).not_after(now + 10),
         reference(format!("{url}/sub%20dir/x"), 50_000, 700).not_after(now - 10_000),
         reference(format!("{url}/nothing"), 0, 1),
-        // It sends on those who ask for a directory without a slash.
+        // It redirects requests for a directory without a slash.
         reference(format!("{url}/sub%20dir"), 0, 1),
     ]);
     let read = |n| cat(&place.repository, n, &["--allow-virtual", &url]);
     assert_eq!(read(0).success(), content(50_000, 700));
-    for (n, told) in [(1, "has changed"), (2, "is gone"), (3, "sends us on")] {
-        let said = read(n).failure();
-        assert!(said.contains(told), "{n}: {said}");
+    for (n, message) in [(1, "has changed"), (2, "is gone"), (3, "sends us on")] {
+        let output = read(n).failure();
+        assert!(output.contains(message), "{n}: {output}");
     }
-    // What one server has, another place has too.
+    // An object of one server is at another place, too.
     let map = format!("{url}={}", directory.path().display());
     let words = ["cat", place.repository.to_str().unwrap(), "v/c/0", "--virtual-map", &map];
     assert_eq!(run(&mut super::plain(&words)).success(), content(50_000, 700));

@@ -1,4 +1,4 @@
-//! A web server that answers as a path says: well, badly, or not at all.
+//! A web server whose answers depend on the path: right, wrong, or none.
 #![allow(unreachable_pub)]
 
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use crate::common::shard::{USUAL, shuffled};
 /// Bytes of every object.
 pub const SIZE: u64 = 1 << 20;
 pub const TAG: &str = "\"one\"";
-/// When every object was changed last: 2024-07-13 15:09:59 UTC.
+/// Modification time of every object: 2024-07-13 15:09:59 UTC.
 pub const MODIFIED: &str = "Sat, 13 Jul 2024 15:09:59 GMT";
 pub const MODIFIED_SECONDS: u32 = 1_720_883_399;
 
@@ -28,7 +28,7 @@ pub fn inner(number: usize) -> Vec<u8> {
     (0..INNER.1).map(|at| (at * 7 + number * 13) as u8).collect()
 }
 
-/// What is at `/shard`: 4 MiB in inner chunks that lie in no order.
+/// Returns the object at `/shard`: 4 MiB in inner chunks in random order.
 pub fn shard() -> &'static [u8] {
     static SHARD: OnceLock<Vec<u8>> = OnceLock::new();
     SHARD.get_or_init(|| {
@@ -51,7 +51,7 @@ pub struct Web {
 }
 
 impl Web {
-    /// A server which sends those on to `elsewhere` who ask for `/sent-away`.
+    /// Starts a server which redirects `/sent-away` to `elsewhere`.
     pub fn new(elsewhere: &str) -> Web {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -74,7 +74,7 @@ impl Web {
         format!("http://127.0.0.1:{}/{path}", self.port)
     }
 
-    /// What was asked since the last call.
+    /// Returns the requests since the last call.
     pub fn take(&self) -> Vec<Request> {
         std::mem::take(&mut self.requests.lock().unwrap())
     }

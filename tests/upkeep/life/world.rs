@@ -1,4 +1,4 @@
-//! One repository in which two implementations do things in turns, and what both must see after each of them.
+//! One repository in which two implementations alternate, and the state that both must see after each step.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ use icechunkfs::zarr::Coords;
 
 use crate::common::lab::{Lab, Model, Random, create, keys_at, reopen};
 
-/// Whose turn it is.
+/// The implementation whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
     Ours,
@@ -40,21 +40,21 @@ pub struct World {
     pub lab: Lab,
     pub random: Random,
     is_v2: bool,
-    /// What each commit shows that somebody can still get to.
+    /// The content of each commit that is still reachable.
     models: BTreeMap<ObjectId, Model>,
-    /// When each was made.
+    /// Time of each commit.
     times: BTreeMap<ObjectId, u64>,
     /// Names of tags, deleted ones too: they cannot be used again.
     tags: usize,
     branches: usize,
-    /// What was done, to be printed when it ends badly.
+    /// Steps so far, to be printed after a failure.
     pub log: Vec<String>,
 }
 
-/// Prints what led to a failure.
-pub struct Told<'a>(pub u64, pub &'a std::sync::Mutex<Vec<String>>);
+/// Prints the steps that led to a failure.
+pub struct FailureReport<'a>(pub u64, pub &'a std::sync::Mutex<Vec<String>>);
 
-impl Drop for Told<'_> {
+impl Drop for FailureReport<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = self.1.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -63,7 +63,7 @@ impl Drop for Told<'_> {
     }
 }
 
-fn theirs(id: ObjectId) -> SnapshotId {
+fn reference_id(id: ObjectId) -> SnapshotId {
     id.to_string().as_str().try_into().unwrap()
 }
 
@@ -75,7 +75,7 @@ fn time(micros: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_micros(micros)
 }
 
-/// Nothing is uncommitted.
+/// Returns that nothing is uncommitted.
 pub fn nothing_uncommitted() -> UncommittedFinder {
     Arc::new(|| Box::pin(async { Ok(Uncommitted::default()) }))
 }
@@ -101,7 +101,7 @@ impl World {
         };
         let tip = world.lab.tip().await;
         world.remember(&tip, Model::default());
-        // The reference moves nothing where there is no group.
+        // The reference moves nothing into a place without a group.
         let mut first = Model::default();
         first.group("/");
         first.group("/g");
@@ -115,7 +115,7 @@ impl World {
         self.place.path()
     }
 
-    /// When commits were made, oldest first.
+    /// Returns the times of commits, oldest first.
     pub fn times(&self) -> Vec<u64> {
         self.times.values().copied().collect::<BTreeSet<_>>().into_iter().collect()
     }
@@ -139,7 +139,7 @@ impl World {
         (*self.random.pick(&names)).clone()
     }
 
-    /// Does one thing. Returns false if nothing came of it.
+    /// Does one step. Returns false if it had no effect.
     pub async fn step(&mut self, actor: Actor, log: &std::sync::Mutex<Vec<String>>) -> bool {
         let refs = self.repository().await.refs().await.unwrap();
         let say = |what: String| log.lock().unwrap().push(format!("{actor:?}: {what}"));
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// A commit, or the replacement of the newest one, on some branch.
+    /// Makes a commit, or replaces the newest one, on some branch.
     async fn commit(&mut self, actor: Actor, refs: &Refs, amend: bool, say: impl Fn(String)) -> bool {
         let branch = self.any_branch(refs);
         let tip = refs.branches[&branch];
@@ -198,7 +198,7 @@ impl World {
                 }
                 1 | 2 => {
                     let path = *self.random.pick(&paths);
-                    // The reference cannot make an array anew, of other rank, in the commit that deletes it.
+                    // The reference cannot create an array of another rank in the commit that deletes it.
                     if model.at(path).is_none() && before.at(path).is_none() {
                         let grid: Vec<u32> = (0..=self.random.below(2)).map(|_| 4).collect();
                         model.array(path, &grid);
@@ -218,7 +218,7 @@ impl World {
                     let rank = model.get(&path).grid.as_ref().unwrap().len();
                     for _ in 0..=self.random.below(3) {
                         let coords: Vec<u32> = (0..rank).map(|_| self.random.below(4) as u32).collect();
-                        // Inline, packed, and alone.
+                        // Inline, packed, and separate objects.
                         let length = *self.random.pick(&[20, 300, 700, 1200]);
                         let bytes: Vec<u8> = (0..length).map(|_| self.random.below(256) as u8).collect();
                         what.push(format!("{path} {coords:?} ({length})"));
@@ -251,7 +251,7 @@ impl World {
         }
     }
 
-    /// One chunk of some array becomes what another one is: a reference to the same object.
+    /// Makes one chunk of some array a reference to the object of another.
     async fn copy_by_reference(
         &mut self,
         base: &Arc<Snapshot>,
@@ -293,7 +293,7 @@ impl World {
         let store = icechunk::Store::from_session(Arc::clone(&session)).await;
         let (old, new) = (before.keys(), after.keys());
         let gone: Vec<&String> = old.keys().filter(|key| !new.contains_key(*key)).collect();
-        // Documents first: with a node its chunks go, and without one nothing can be set.
+        // Documents first: deleting a node deletes its chunks, and without a node nothing can be set.
         for is_document in [true, false] {
             for key in gone.iter().filter(|key| key.ends_with("zarr.json") == is_document) {
                 store.delete(key).await.unwrap();
@@ -332,16 +332,16 @@ impl World {
                 self.repository().await.create_ref(kind, &name, target, system_clock).await.unwrap();
             }
             (Actor::Reference, RefKind::Branch) => {
-                reopen(self.place.path()).await.create_branch(&name, &theirs(target)).await.unwrap();
+                reopen(self.place.path()).await.create_branch(&name, &reference_id(target)).await.unwrap();
             }
             (Actor::Reference, RefKind::Tag) => {
-                reopen(self.place.path()).await.create_tag(&name, &theirs(target)).await.unwrap();
+                reopen(self.place.path()).await.create_tag(&name, &reference_id(target)).await.unwrap();
             }
         }
         true
     }
 
-    /// Commits in the histories of refs; in version 2 now and then others too, which are only listed.
+    /// Returns commits in the histories of refs; in version 2 sometimes others too, which are only listed.
     async fn reachable(&mut self, refs: &Refs) -> Vec<ObjectId> {
         let repository = self.repository().await;
         let mut all = BTreeSet::new();
@@ -388,13 +388,13 @@ impl World {
         match actor {
             Actor::Ours => self.repository().await.reset_branch(&branch, to, from, system_clock).await.unwrap(),
             Actor::Reference => {
-                reopen(self.place.path()).await.reset_branch(&branch, &theirs(to), None).await.unwrap();
+                reopen(self.place.path()).await.reset_branch(&branch, &reference_id(to), None).await.unwrap();
             }
         }
         true
     }
 
-    /// Moves an array, which the reference does in sessions of their own.
+    /// Moves an array, which the reference does in separate sessions.
     async fn rename(&mut self, actor: Actor, refs: &Refs, say: impl Fn(String)) -> bool {
         let branch = self.any_branch(refs);
         let tip = refs.branches[&branch];
@@ -460,7 +460,7 @@ impl World {
         true
     }
 
-    /// The configuration is written into the repository.
+    /// Writes the configuration into the repository.
     async fn configure(&mut self, actor: Actor, say: impl Fn(String)) -> bool {
         let threshold = self.random.below(200) as u16;
         say(format!("configure: inline up to {threshold}"));
@@ -478,7 +478,7 @@ impl World {
         true
     }
 
-    /// Both see the same refs and histories, and some or all refs show what was committed.
+    /// Checks that both see the same refs and histories, and that some or all refs show their committed content.
     pub async fn compare(&mut self, thoroughly: bool) {
         let (repository, reference) = (self.repository().await, reopen(self.place.path()).await);
         let refs = repository.refs().await.unwrap();
@@ -504,7 +504,7 @@ impl World {
         }
     }
 
-    /// What we read at a snapshot.
+    /// Returns our keys at a snapshot.
     async fn keys(&self, id: ObjectId) -> BTreeMap<String, Vec<u8>> {
         let snapshot = self.snapshot(id).await;
         let infos: BTreeMap<ObjectId, _> = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
@@ -539,7 +539,7 @@ impl World {
     }
 }
 
-/// Nothing is wrong with a repository.
+/// Checks a repository with `verify`.
 pub async fn check(lab: &Lab) {
     let wanted = VerifyOptions { chunks: true, ..VerifyOptions::default() };
     let report = verify::verify(&lab.storage, wanted, system_clock(), &Default::default()).await.unwrap();
@@ -565,7 +565,7 @@ pub async fn collect_by_reference(place: &std::path::Path, older_than: u64) {
     garbage_collect(Arc::clone(repository.asset_manager()), &config, None, 1000).await.unwrap();
 }
 
-/// A place in memory, where there is one.
+/// Returns a place in memory, where there is one.
 pub fn fast_place() -> std::path::PathBuf {
     let memory = std::path::PathBuf::from("/dev/shm");
     let can_write = rustix::fs::access(&memory, rustix::fs::Access::WRITE_OK).is_ok();

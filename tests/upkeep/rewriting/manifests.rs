@@ -1,4 +1,4 @@
-//! Manifests written anew: cut as the reference cuts them, and with nothing else changed.
+//! Rewritten manifests: split as by the reference, and with no other change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU16, NonZeroUsize};
@@ -27,9 +27,9 @@ use crate::common::lab::{Lab, Model, Random, create, history, reference_keys, re
 use crate::common::reference_diff::reference_logs;
 use crate::common::scramble::scramble;
 
-/// Grids are cut as the reference cuts them, and the commit says by which rules, as the reference's does.
+/// Grids are split as by the reference, and the commit names the rules, as the reference's does.
 #[tokio::test]
-async fn manifests_are_rewritten_as_the_reference_does() {
+async fn manifests_are_rewritten_as_by_the_reference() {
     let extents = async |place: &Path| {
         let tip = Lab::open(place).tip().await;
         let mut all = BTreeMap::new();
@@ -60,7 +60,7 @@ async fn manifests_are_rewritten_as_the_reference_does() {
                 repository.save_config().await.unwrap();
                 repositories.push(repository);
             }
-            let said = command("rewrite-manifests", places[0].path(), ["--json"]).json();
+            let output = command("rewrite-manifests", places[0].path(), ["--json"]).json();
             let theirs = &repositories[1];
             rewrite_manifests(theirs, "main", "theirs", None, None, CommitMethod::NewCommit).await.unwrap();
             let (ours, theirs) = (places[0].path(), places[1].path());
@@ -69,15 +69,15 @@ async fn manifests_are_rewritten_as_the_reference_does() {
             let metadata = |place: &Path| command("log", place, ["--json"]).json()[0]["metadata"].clone();
             assert_eq!(metadata(ours), metadata(theirs), "seed {seed}");
             let manifests: usize = extents(ours).await.values().map(BTreeSet::len).sum();
-            assert_eq!(said["manifests"]["after"], json!(manifests));
+            assert_eq!(output["manifests"]["after"], json!(manifests));
             fsck::check(ours, version(spec));
         }
     }
 }
 
-/// New rules are for this once, and may be for some arrays only.
+/// New rules apply to this rewrite only, and may be for some arrays only.
 #[tokio::test]
-async fn rules_are_given_for_once() {
+async fn split_rules_apply_to_one_rewrite() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let model = three(place, SpecVersionBin::V2).await;
@@ -96,7 +96,7 @@ async fn rules_are_given_for_once() {
     assert_eq!(history(place).await.iter().filter(|message| *message == "Manifests rewritten").count(), 4);
     assert_eq!(reference_keys(place).await, model.keys());
     fsck::check(place, SpecVersion::V2);
-    // More parts than anybody has memory for.
+    // More parts than fit into memory.
     let before = model.clone();
     let mut model = model;
     model.array("/vast", &[1 << 30, 1 << 30]);
@@ -111,9 +111,10 @@ fn objects(place: &Path) -> usize {
     std::fs::read_dir(place.join("chunks")).unwrap().count()
 }
 
-/// Chunks that have an object each, or little of one, become few objects with the same bytes; and nothing is done twice.
+/// Chunks that have an object each, or little of one, become few objects with the same bytes; a repetition does
+/// nothing.
 #[tokio::test]
-async fn small_chunks_are_put_together() {
+async fn repack_combines_small_chunks() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
@@ -128,7 +129,7 @@ async fn small_chunks_are_put_together() {
         model.chunk("/small", &[5, 5], "inline");
         single.commit_model(&Model::default(), &model).await;
         assert_eq!(objects(place), 99 + 3);
-        // What is packed well stays, what four fifths of were written again does not.
+        // Well packed chunks stay, a pack of which four fifths were rewritten does not.
         let packing = Lab::open(place);
         for part in [0..100, 0..0] {
             let before = model.clone();
@@ -139,11 +140,11 @@ async fn small_chunks_are_put_together() {
             packing.commit_model(&before, &model).await;
         }
         let before = packing.tip().await.id();
-        let said = command("rewrite-manifests", place, ["--repack", "--json"]).json();
+        let output = command("rewrite-manifests", place, ["--repack", "--json"]).json();
         let expected = json!({
             "chunks": 99 + 20, "bytes": 99 * 3000 + 20 * 30_000, "objects": {"before": 99 + 1, "after": 2}, "complete": true
         });
-        assert_eq!(said["repacked"], expected, "{spec:?}");
+        assert_eq!(output["repacked"], expected, "{spec:?}");
         assert_eq!(reference_keys(place).await, model.keys());
         let logged = reference_logs(&reopen(place).await, before, packing.tip().await.id()).await.unwrap();
         assert_eq!(logged["updated_chunks"], json!({}), "the bytes are the same");
@@ -151,7 +152,7 @@ async fn small_chunks_are_put_together() {
         assert_eq!(again["repacked"]["chunks"], 0, "{again}");
         fsck::check(place, version(spec));
         command("verify", place, ["--chunks"]).success();
-        // What nothing needs any more goes, and all is there still.
+        // Unneeded objects are removed, and all chunks are still there.
         let repository = reopen(place).await;
         let main = VersionInfo::BranchTipRef("main".into());
         let infos: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
@@ -167,9 +168,9 @@ async fn small_chunks_are_put_together() {
     }
 }
 
-/// What others do to chunks while they are put together stays as they did it.
+/// Concurrent changes of chunks that are being repacked stay.
 #[tokio::test]
-async fn what_others_write_meanwhile_stays() {
+async fn repack_keeps_concurrent_writes() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
@@ -205,9 +206,9 @@ async fn what_others_write_meanwhile_stays() {
     }
 }
 
-/// Bytes that cannot be read are not lost by putting them together.
+/// Unreadable bytes are not lost by repacking.
 #[tokio::test]
-async fn a_missing_object_refuses_it() {
+async fn repack_refuses_a_missing_object() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     create(place, SpecVersionBin::V2, RepositoryConfig::default()).await;
@@ -218,7 +219,7 @@ async fn a_missing_object_refuses_it() {
     lab.commit_model(&Model::default(), &model).await;
     let one = std::fs::read_dir(place.join("chunks")).unwrap().next().unwrap().unwrap().path();
     std::fs::remove_file(&one).unwrap();
-    let said = command("rewrite-manifests", place, ["--repack"]).failure();
-    assert!(said.contains("/a: chunk [") && said.contains("missing"), "{said}");
+    let output = command("rewrite-manifests", place, ["--repack"]).failure();
+    assert!(output.contains("/a: chunk [") && output.contains("missing"), "{output}");
     assert_eq!(history(place).await.len(), 2);
 }

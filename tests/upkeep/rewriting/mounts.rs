@@ -1,4 +1,4 @@
-//! Mounts whose branch's history is not what it was.
+//! Mounts whose branch's history was rewritten or expired.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,32 +28,32 @@ fn others_commit_and_expire(runtime: &tokio::runtime::Runtime, place: &Path, fir
     assert_eq!(Reference::open(place).history().len(), 2);
 }
 
-/// The commit that a mount is based on has expired, and so have those after it but the newest, which has their logs.
+/// The base of a mount has expired, and so have all later commits except the newest, which has their logs.
 #[test]
-fn work_goes_on_over_history_that_expired() {
+fn uncommitted_work_continues_over_expired_history() {
     let mount = Writable::new(&[]);
     let (root, place) = (mount.root(), mount.repository().to_owned());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     put(&root.join("x/zarr.json"), array(&[40], &[1])).unwrap();
     put(&root.join("x/c/0"), b"o").unwrap();
     icechunkfs(["commit".as_ref(), root.as_os_str()]).success();
-    // Beside what others wrote.
+    // Beside the concurrent writes.
     put(&root.join("x/c/20"), b"a").unwrap();
     others_commit_and_expire(&runtime, &place, 1);
     icechunkfs(["commit".as_ref(), root.as_os_str()]).success();
     let keys = Reference::open(&place).keys();
     assert_eq!((keys["x/c/0"].as_slice(), keys["x/c/2"].as_slice()), (b"o".as_slice(), b"theirs".as_slice()));
     assert_eq!(keys["x/c/20"], b"a");
-    // On what only a log tells that has been pruned.
+    // The conflict is found by the log of a pruned commit.
     put(&root.join("x/c/5"), b"b").unwrap();
     others_commit_and_expire(&runtime, &place, 4);
     let refused = icechunkfs(["commit".as_ref(), root.as_os_str()]).failure();
     assert!(refused.contains("/x"), "{refused}");
-    assert!(mount.says("conflicts").contains("[5]"), "{}", mount.says("conflicts"));
+    assert!(mount.read_control("conflicts").contains("[5]"), "{}", mount.read_control("conflicts"));
     assert_eq!(Reference::open(&place).keys()["x/c/5"], b"theirs");
     icechunkfs(["commit".as_ref(), root.as_os_str(), "--on-conflict".as_ref(), "ours".as_ref()]).success();
     assert_eq!(Reference::open(&place).keys()["x/c/5"], b"b");
-    // Without the log it is not known what was changed: then nothing is.
+    // Without the log the changes are unknown: then nothing is committed.
     put(&root.join("x/c/30"), b"c").unwrap();
     others_commit_and_expire(&runtime, &place, 10);
     let lab = Lab::open(&place);
@@ -70,9 +70,9 @@ fn work_goes_on_over_history_that_expired() {
     assert_eq!(std::fs::read(root.join("x/c/30")).unwrap(), b"c", "the work is kept");
 }
 
-/// Whoever replaces the commit that a mount is based on hears of it, and so does the mount.
+/// The command that replaces the base of a mount reports it, and so does the mount.
 #[test]
-fn a_mount_on_a_replaced_commit_is_told_of() {
+fn replacing_the_base_of_a_mount_is_reported() {
     let mount = Writable::new(&[]);
     let (root, place) = (mount.root(), mount.repository());
     put(&root.join("x/zarr.json"), array(&[4], &[1])).unwrap();
@@ -82,7 +82,7 @@ fn a_mount_on_a_replaced_commit_is_told_of() {
     let refused = icechunkfs(["commit".as_ref(), root.as_os_str()]).failure();
     assert!(refused.contains("reset or amended"), "{refused}");
     assert_eq!(std::fs::read(root.join("x/c/0")).unwrap(), b"o", "the work is kept");
-    // The operations tell what was replaced. Back there, it goes on.
+    // The operations name the replaced commit. Reset to it, the mount continues.
     let previous = command("ops", place, ["--json"]).json()[0]["previous"].as_str().unwrap().to_owned();
     command("branch", place, ["reset", "main", "--to", &previous, "--yes"]).success();
     icechunkfs(["commit".as_ref(), root.as_os_str()]).success();

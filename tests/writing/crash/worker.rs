@@ -1,4 +1,4 @@
-//! A program that works until its file system goes away, and knows what it had closed by then.
+//! A program that works until its file system fails, and records the files that it had closed by then.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -12,7 +12,7 @@ type Files = BTreeMap<String, Vec<u8>>;
 /// The arrays, and the length of each one's grid.
 const ARRAYS: [(&str, u64); 3] = [("a", 12), ("g/b", 12), ("g/h/d", 6)];
 
-/// Whether a name of this workload is a Zarr key.
+/// Returns true if a name of this workload is a Zarr key.
 pub(crate) fn is_key(name: &str) -> bool {
     let last = name.rsplit('/').next().unwrap_or(name);
     last == "zarr.json" || (name.contains("/c/") && last.bytes().all(|byte| byte.is_ascii_digit()))
@@ -38,23 +38,24 @@ impl Random {
     }
 }
 
-/// What was going on when it failed: after it the files are as before, or as `after`, or in between where `between` says so.
+/// The operation in progress at the failure: after it the files are as before, or as `after`, or in between where
+/// `between` names a file.
 struct InFlight {
     after: Files,
-    /// A file written under its own name, which may have any content as long as nobody closed it.
+    /// A file written under its own name, which may have any content until it is closed.
     between: Option<String>,
 }
 
 pub(crate) struct Worker {
     root: PathBuf,
     random: Random,
-    /// Outside the mount: what was closed, and nothing that was not.
+    /// Outside the mount: closed files only.
     files: Files,
     in_flight: Option<InFlight>,
     /// The keys of the last commit that succeeded.
     pub(crate) committed: Files,
     pub(crate) commits: usize,
-    /// What a commit that was not answered would have committed.
+    /// The content of a commit that was not answered.
     pub(crate) committing: Option<Files>,
     pub(crate) operations: usize,
 }
@@ -83,14 +84,14 @@ impl Worker {
         self.files.insert(name.to_owned(), text.into_bytes());
     }
 
-    /// Works until an error says that the file system is gone.
+    /// Works until an error shows that the file system has failed.
     pub(crate) fn run_until_it_fails(&mut self, commit: impl Fn() -> io::Result<()>) {
         loop {
             let done = if self.random.below(25) == 0 { self.commit(&commit) } else { self.operation() };
             match done {
                 Ok(()) => self.operations += 1,
                 Err(error) if is_death(&error) => return,
-                // A write that was on its way into the page cache.
+                // The write was in progress in the page cache.
                 Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_dead() => return,
                 Err(error) => {
                     let told = std::fs::read_to_string(self.root.join(".icechunk/errors")).unwrap_or_default();
@@ -100,12 +101,12 @@ impl Worker {
         }
     }
 
-    /// Whether the daemon has died.
+    /// Returns true if the daemon has died.
     fn is_dead(&self) -> bool {
         std::fs::metadata(self.root.join("a name that nobody has heard of")).is_err_and(|error| is_death(&error))
     }
 
-    /// What was about to change, for a message.
+    /// Describes the operation in progress, for a message.
     fn doing(&self) -> String {
         let Some(flight) = &self.in_flight else { return "committing".to_owned() };
         let names = flight.after.keys().chain(self.files.keys());
@@ -140,7 +141,7 @@ impl Worker {
         (0..length).map(|n| first.wrapping_add(n as u8)).collect()
     }
 
-    /// Notes what is about to happen, does it, notes that it is done.
+    /// Records an operation, does it, and records its end.
     fn step(
         &mut self,
         between: Option<String>,
@@ -240,10 +241,10 @@ impl Worker {
         )
     }
 
-    /// Attributes change, as a rename over the document.
+    /// Changes attributes, by a rename over the document.
     fn document_again(&mut self) -> io::Result<()> {
         let (array_name, length) = ARRAYS[self.random.below(ARRAYS.len() as u64) as usize];
-        // Never the same twice: what equals the last commit would be no change.
+        // Never the same twice: a document equal to the last commit's would be no change.
         let note = format!("\"attributes\":{{\"n\":{}}}", self.operations);
         let text = array(&[length], &[1]).replace("\"attributes\":{}", &note);
         assert!(text.contains(&note));
@@ -269,7 +270,7 @@ impl Worker {
         )
     }
 
-    /// Compares what the next mount shows with what was closed, and goes on from there.
+    /// Compares the next mount with the closed files, and continues from there.
     pub(crate) fn recovered(&mut self, found: &Files) -> Result<(), String> {
         let (after, between) = match self.in_flight.take() {
             Some(flight) => (flight.after, flight.between),
@@ -292,7 +293,7 @@ impl Worker {
             return Err(format!("lost or changed: {lost:?}, too many: {more:?}, in flight: {between:?}"));
         }
         self.files = found.clone();
-        // An empty chunk is no chunk: the writer that was interrupted would write it again. Notes may become chunks later.
+        // An empty chunk is no chunk: the interrupted writer would write it again. Notes may become chunks later.
         for name in found.iter().filter(|(_, bytes)| bytes.is_empty()).map(|(name, _)| name) {
             std::fs::remove_file(self.root.join(name)).map_err(|error| format!("{name}: {error}"))?;
             self.files.remove(name);
@@ -301,10 +302,10 @@ impl Worker {
     }
 }
 
-/// A close that hears of errors.
+/// Closes a file and returns the error.
 fn close(file: File) -> io::Result<()> {
     let file = std::mem::ManuallyDrop::new(file);
-    // SAFETY: the descriptor is this file's, and nobody closes it a second time.
+    // SAFETY: the descriptor is this file's, and it is closed only here.
     let closed = unsafe { libc::close(std::os::fd::AsRawFd::as_raw_fd(&*file)) };
     if closed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -313,7 +314,8 @@ fn make_parent(root: &std::path::Path, name: &str) -> io::Result<()> {
     std::fs::create_dir_all(root.join(name).parent().unwrap())
 }
 
-/// What programs get from a mount whose daemon has died: aborted if it had been asked already, not connected otherwise.
+/// Returns true for errors of a mount whose daemon has died: aborted if the request was in progress, not connected
+/// otherwise.
 fn is_death(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }

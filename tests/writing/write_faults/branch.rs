@@ -1,9 +1,9 @@
-//! Others change the repository between what is done here; the branch is deleted, or reset.
+//! Concurrent changes of the repository; deletion and reset of the branch.
 
 use crate::common::writing::{GROUP, Reference, Writable, array, create, put};
 use crate::common::{read_files, watchdog};
 
-/// A repository with arrays `a` and `b` on `main` and on `dev`, which has one commit more.
+/// Creates a repository with arrays `a` and `b` on `main` and on `dev`, which has one commit more.
 fn repository() -> (tempfile::TempDir, std::path::PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("repo");
@@ -26,7 +26,7 @@ fn errno(result: std::io::Result<()>) -> i32 {
 }
 
 #[test]
-fn others_commit_between_any_two_steps() {
+fn commits_of_others_between_any_two_steps_are_merged() {
     watchdog();
     let (_directory, place) = repository();
     let mount = Writable::of(&place, &[]);
@@ -37,7 +37,7 @@ fn others_commit_between_any_two_steps() {
     };
     let root = mount.root();
     let mut ours = Vec::new();
-    // Where in a round of write, look, refresh, commit, look somebody comes in between.
+    // The place in a round of write, look, refresh, commit, look at which the concurrent commit comes.
     for n in 0..6_usize {
         let before = reference.history().len();
         let between = |at: usize| {
@@ -50,7 +50,7 @@ fn others_commit_between_any_two_steps() {
         put(&root.join(&name), format!("ours {n}")).unwrap();
         ours.push((name, format!("ours {n}")));
         between(1);
-        assert_eq!(mount.says("status").contains("moved on"), n < 2, "{n}: {}", mount.says("status"));
+        assert_eq!(mount.read_control("status").contains("moved on"), n < 2, "{n}: {}", mount.read_control("status"));
         between(2);
         mount.touch("refresh").unwrap();
         between(3);
@@ -64,11 +64,11 @@ fn others_commit_between_any_two_steps() {
     let keys = reference.keys();
     assert!(ours.iter().all(|(name, text)| keys[name] == text.as_bytes()));
     assert!(read_files(&root) == keys);
-    assert!(mount.says("status").contains("nothing to commit"));
+    assert!(mount.read_control("status").contains("nothing to commit"));
 }
 
 #[test]
-fn others_change_the_same_chunk() {
+fn a_chunk_that_others_changed_too_is_a_conflict() {
     watchdog();
     let (_directory, place) = repository();
     let mount = Writable::of(&place, &[]);
@@ -79,11 +79,11 @@ fn others_change_the_same_chunk() {
     let (shown, keys) = (read_files(&mount.root()), reference.keys());
     for way in ["commit", "refresh"] {
         assert_eq!(errno(mount.touch(way)), libc::ESTALE, "{way}");
-        assert!(mount.says("conflicts").contains("/b"), "{}", mount.says("conflicts"));
+        assert!(mount.read_control("conflicts").contains("/b"), "{}", mount.read_control("conflicts"));
         assert!(read_files(&mount.root()) == shown && reference.keys() == keys, "{way}");
     }
-    // Giving way in that chunk alone is enough.
-    crate::common::writing::tell(&mount.control("discard"), "b/c/0").unwrap();
+    // Discarding that chunk alone is enough.
+    crate::common::writing::echo(&mount.control("discard"), "b/c/0").unwrap();
     mount.touch("commit").unwrap();
     let keys = reference.keys();
     assert!(keys["b/c/0"] == b"theirs" && keys["a/c/0"] == b"ours too");
@@ -100,36 +100,41 @@ fn on_dev(place: &std::path::Path) -> Writable {
     mount
 }
 
-/// Commit and refresh are refused in these words, and nothing is lost; nor by the next mount, which says `next`.
+/// Checks that commit and refresh are refused with this message, and nothing is lost; nor by the next mount, which
+/// prints `next`.
 #[track_caller]
-fn stale(mount: &Writable, words: &str, next: &str) {
+fn assert_stale(mount: &Writable, words: &str, next: &str) {
     let shown = read_files(&mount.root());
     for (round, way) in ["commit", "refresh", "commit", "refresh"].into_iter().enumerate() {
         assert_eq!(errno(mount.touch(way)), libc::ESTALE, "{way}");
-        assert!(mount.says("commit").contains(words), "{way}: {}", mount.says("commit"));
-        assert!(mount.says("errors").contains(words), "{way}: {}", mount.says("errors"));
-        assert!(mount.says("status").contains("1 chunks written, 1 deleted"), "{}", mount.says("status"));
+        assert!(mount.read_control("commit").contains(words), "{way}: {}", mount.read_control("commit"));
+        assert!(mount.read_control("errors").contains(words), "{way}: {}", mount.read_control("errors"));
+        assert!(
+            mount.read_control("status").contains("1 chunks written, 1 deleted"),
+            "{}",
+            mount.read_control("status")
+        );
         assert!(read_files(&mount.root()) == shown, "{way}");
         if round == 1 {
             mount.unmount();
-            let said = mount.mount_again(None);
-            let told = format!("{}{}", String::from_utf8_lossy(&said.stdout), said.stderr);
-            assert!(said.status.success() && told.contains(next), "`{next}` is not in: {told}");
+            let output = mount.mount_again(None);
+            let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), output.stderr);
+            assert!(output.status.success() && told.contains(next), "`{next}` is not in: {told}");
             assert!(read_files(&mount.root()) == shown);
         }
     }
 }
 
 #[test]
-fn the_branch_is_deleted() {
+fn a_deleted_branch_refuses_commits_and_keeps_the_work() {
     watchdog();
     let (_directory, place) = repository();
     let mount = on_dev(&place);
     let reference = Reference::open(&place);
     reference.delete_branch("dev");
-    stale(&mount, "branch `dev` has been deleted", "branch is gone");
-    // Made again elsewhere, it is another branch; where the changes are based, it is as it was.
-    let base = mount.says("info.json");
+    assert_stale(&mount, "branch `dev` has been deleted", "branch is gone");
+    // Created again elsewhere, it is another branch; at the base of the changes, it is as before.
+    let base = mount.read_control("info.json");
     let base: serde_json::Value = serde_json::from_str(&base).unwrap();
     reference.create_branch_at("dev", base["snapshot"].as_str().unwrap());
     mount.commit("the branch is back").unwrap();
@@ -139,13 +144,13 @@ fn the_branch_is_deleted() {
 }
 
 #[test]
-fn the_branch_is_reset() {
+fn a_reset_branch_refuses_commits_and_keeps_the_work() {
     watchdog();
     let (_directory, place) = repository();
     let mount = on_dev(&place);
     Reference::open(&place).reset_branch("dev");
-    stale(&mount, "branch `dev` has been reset", "the branch was reset");
-    // Giving everything up leads to where the branch is now.
+    assert_stale(&mount, "branch `dev` has been reset", "the branch was reset");
+    // Discarding everything leads to the branch's present commit.
     let shown = read_files(&mount.root());
     mount.touch("discard").unwrap();
     assert_eq!(shown["a/c/0"], std::fs::read(mount.root().join("a/c/0")).unwrap(), "its base is still what it was");

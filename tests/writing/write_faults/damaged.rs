@@ -1,19 +1,19 @@
-//! Somebody has been in the scratch directory.
+//! A scratch directory with missing or changed files.
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use crate::common::writing::{Reference, Writable, array, put, tell, with_waiting_work};
+use crate::common::writing::{Reference, Writable, array, echo, put, with_waiting_work};
 use crate::common::{read_files, watchdog};
 
-/// A mount with an array of which `c/0` is committed, and `c/1`, `c/2` and `notes` wait.
+/// Mounts an array whose `c/0` is committed, and whose `c/1`, `c/2` and `notes` are uncommitted.
 fn mount(words: &[&str]) -> Writable {
     let mount = Writable::new(words);
     with_waiting_work(&mount, [1000, 300_000, 1000]);
     mount
 }
 
-/// The data file with these bytes.
+/// Returns the data file with these bytes.
 fn data_file(mount: &Writable, bytes: &[u8]) -> PathBuf {
     let files = std::fs::read_dir(mount.scratch().join("data")).unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<PathBuf> = files.filter(|path| std::fs::read(path).unwrap() == bytes).collect();
@@ -21,7 +21,7 @@ fn data_file(mount: &Writable, bytes: &[u8]) -> PathBuf {
     found.remove(0)
 }
 
-/// Makes `a/c/1` well again, and tells what is there then.
+/// Repairs `a/c/1`, and returns its content afterwards.
 type Heal<'a> = &'a dyn Fn(&Writable) -> Option<Vec<u8>>;
 
 fn errno(result: std::io::Result<()>) -> i32 {
@@ -29,13 +29,13 @@ fn errno(result: std::io::Result<()>) -> i32 {
 }
 
 #[test]
-fn a_data_file_is_gone() {
+fn a_missing_data_file_is_an_error_until_discarded_or_rewritten() {
     watchdog();
     let io = if crate::common::is_root() { vec!["cached", "passthrough"] } else { vec!["cached"] };
-    // Ways to be well again, and what is there then.
+    // Ways to repair it, and its content afterwards.
     let heal: [(&str, Heal); 6] = [
         ("discard", &|mount| {
-            tell(&mount.control("discard"), "a/c/1").unwrap();
+            echo(&mount.control("discard"), "a/c/1").unwrap();
             None
         }),
         ("discard all", &|mount| {
@@ -67,7 +67,7 @@ fn a_data_file_is_gone() {
         let live = n % 2 == 0;
         if live {
             std::fs::remove_file(data_file(&mount, &[2; 300_000])).unwrap();
-            // What the kernel has cached it may show; it lets go of it with the mount.
+            // The kernel may show cached bytes; it drops them with the mount.
             std::fs::write("/proc/sys/vm/drop_caches", "1").unwrap_or_default();
         } else {
             mount.unmount();
@@ -75,7 +75,7 @@ fn a_data_file_is_gone() {
             mount.mount_again(None).success();
             // The others are as they were.
             assert_eq!(errno(std::fs::read(root.join("a/c/1")).map(drop)), libc::EIO, "{way}");
-            let errors = mount.says("errors");
+            let errors = mount.read_control("errors");
             assert!(errors.contains("/a/c/1") && errors.contains("discard the path"), "{way}: {errors}");
             assert_eq!(
                 errno(
@@ -92,8 +92,12 @@ fn a_data_file_is_gone() {
         let history = Reference::open(mount.repository()).history();
         let refused = mount.commit("refused");
         assert_eq!(errno(refused), libc::EINVAL, "{way}");
-        assert!(mount.says("commit").contains("/a/c/1: its bytes were removed"), "{way}: {}", mount.says("commit"));
-        assert!(mount.says("status").contains("a/c/1"), "{}", mount.says("status"));
+        assert!(
+            mount.read_control("commit").contains("/a/c/1: its bytes were removed"),
+            "{way}: {}",
+            mount.read_control("commit")
+        );
+        assert!(mount.read_control("status").contains("a/c/1"), "{}", mount.read_control("status"));
         assert_eq!(Reference::open(mount.repository()).history(), history);
         let healed = heal(&mount);
         assert_eq!(std::fs::read(root.join("a/c/1")).ok(), healed, "{way}");
@@ -107,7 +111,7 @@ fn a_data_file_is_gone() {
 }
 
 #[test]
-fn a_document_or_an_untracked_file_is_gone() {
+fn a_missing_document_or_untracked_file_is_an_error() {
     watchdog();
     let mount = mount(&[]);
     let root = mount.root();
@@ -120,10 +124,14 @@ fn a_document_or_an_untracked_file_is_gone() {
     assert_eq!(errno(std::fs::read(root.join("a/zarr.json")).map(drop)), libc::EIO);
     assert_eq!(errno(std::fs::read(root.join("notes")).map(drop)), libc::EIO);
     assert_eq!(errno(mount.commit("refused")), libc::EINVAL);
-    assert!(mount.says("commit").contains("/a/zarr.json: its bytes were removed"), "{}", mount.says("commit"));
-    tell(&mount.control("discard"), "a/zarr.json").unwrap();
+    assert!(
+        mount.read_control("commit").contains("/a/zarr.json: its bytes were removed"),
+        "{}",
+        mount.read_control("commit")
+    );
+    echo(&mount.control("discard"), "a/zarr.json").unwrap();
     assert_eq!(std::fs::read(root.join("a/zarr.json")).unwrap(), array(&[8], &[1]).as_bytes());
-    // What no commit takes keeps nobody from committing.
+    // A missing untracked file refuses no commit.
     mount.commit("healed").unwrap();
     assert_eq!(mount.fresh()["a/c/1"], vec![2; 300_000]);
     std::fs::remove_file(root.join("notes")).unwrap();
@@ -131,14 +139,14 @@ fn a_document_or_an_untracked_file_is_gone() {
 }
 
 #[test]
-fn the_last_line_of_the_journal_is_torn() {
+fn a_torn_last_line_of_the_journal_is_cut_off() {
     watchdog();
     let mount = mount(&[]);
     let root = mount.root();
     let before = read_files(&root);
     std::fs::create_dir(root.join("late")).unwrap();
     mount.kill(mount.daemon());
-    mount.take_away();
+    mount.remove_dead_mount();
     let journal = mount.scratch().join("journal");
     let length = std::fs::metadata(&journal).unwrap().len();
     std::fs::OpenOptions::new().write(true).open(&journal).unwrap().set_len(length - 3).unwrap();
@@ -147,14 +155,14 @@ fn the_last_line_of_the_journal_is_torn() {
     assert!(mount.log().contains("torn"), "{}", mount.log());
     std::fs::create_dir(root.join("late")).unwrap();
     mount.kill(mount.daemon());
-    mount.take_away();
+    mount.remove_dead_mount();
     mount.mount_again(None).success();
     assert!(root.join("late").is_dir() && read_files(&root) == before);
     mount.commit("all").unwrap();
 }
 
 #[test]
-fn the_journal_is_damaged() {
+fn a_damaged_journal_refuses_the_mount() {
     watchdog();
     let mount = mount(&[]);
     mount.unmount();
@@ -169,18 +177,18 @@ fn the_journal_is_damaged() {
     let empty = Vec::new();
     for damaged in [in_the_middle, without_a_line, [no_journal.clone(), whole.clone()].concat()] {
         std::fs::write(&journal, &damaged).unwrap();
-        let said = mount.mount_again(None).failure();
-        assert!(said.contains("--discard") && said.contains(mount.scratch().to_str().unwrap()), "{said}");
-        // Nothing is guessed, and nothing thrown away.
+        let output = mount.mount_again(None).failure();
+        assert!(output.contains("--discard") && output.contains(mount.scratch().to_str().unwrap()), "{output}");
+        // Nothing is guessed, and nothing is dropped.
         assert!(std::fs::read(&journal).unwrap() == damaged);
     }
     let bytes = std::fs::read_dir(mount.scratch().join("data")).unwrap().count();
     assert_eq!(bytes, 3);
-    // A file without a whole line says nothing about the changes either, but where they are.
+    // A file without a whole line states nothing about the changes either, except their place.
     for damaged in [no_journal, empty] {
         std::fs::write(&journal, &damaged).unwrap();
-        let said = mount.mount_again(None).failure();
-        assert!(said.contains("--discard"), "{said}");
+        let output = mount.mount_again(None).failure();
+        assert!(output.contains("--discard"), "{output}");
     }
     assert_eq!(std::fs::read_dir(mount.scratch().join("data")).unwrap().count(), 3);
 

@@ -1,4 +1,4 @@
-//! The scratch disk is full, or takes no journal.
+//! The scratch disk is full, or the journal cannot be rewritten.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,7 +15,8 @@ fn errno(result: std::io::Result<()>) -> i32 {
     result.unwrap_err().raw_os_error().unwrap()
 }
 
-/// A repository with an array `a` of 64 chunks of which `c/0` to `c/7` exist, elsewhere than the scratch directory.
+/// Creates a repository with an array `a` of 64 chunks of which `c/0` to `c/7` exist, on another disk than the scratch
+/// directory.
 fn repository() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("repo");
@@ -38,7 +39,7 @@ fn until_refused(root: &Path) -> i32 {
     panic!("the disk never gets full");
 }
 
-/// All keys of `files`, without the names that only filled the disk.
+/// Returns all keys of `files`, without the names that only filled the disk.
 fn keys(files: &Files) -> Files {
     files.iter().filter(|(name, _)| !name.starts_with("filling")).map(|(n, b)| (n.clone(), b.clone())).collect()
 }
@@ -47,14 +48,14 @@ fn disks() -> Vec<Disk> {
     [Disk::tmpfs(4), Disk::ext4(8)].into_iter().flatten().collect()
 }
 
-/// A mount whose scratch disk is full to the last byte, with uncommitted changes; and what it shows.
+/// Returns a mount whose scratch disk is full to the last byte, with uncommitted changes; and its files.
 fn full(disk: &Disk, repository: &Path) -> (Writable, Files) {
     let mount = Writable::placed(repository, &disk.path().join("scratch"), &[]);
     let root = mount.root();
     put(&root.join("a/c/10"), vec![10; 200_000]).unwrap();
     put(&root.join("a/c/1"), vec![11; 100_000]).unwrap();
     std::fs::remove_file(root.join("a/c/2")).unwrap();
-    // More than the whole disk: whatever was kept of it is no torn chunk, for the program knows.
+    // More than the whole disk: a partial file is no torn chunk, since the program got the error.
     assert_eq!(errno(std::fs::write(root.join("a/c/11"), vec![1; 16 << 20])), libc::ENOSPC);
     std::fs::remove_file(root.join("a/c/11")).unwrap();
     disk.fill(0);
@@ -65,7 +66,7 @@ fn full(disk: &Disk, repository: &Path) -> (Writable, Files) {
 }
 
 #[test]
-fn the_writer_hears_of_it_and_nothing_is_torn() {
+fn a_full_scratch_disk_is_enospc_and_tears_nothing() {
     watchdog();
     for disk in disks() {
         let repository = repository();
@@ -84,8 +85,8 @@ fn the_writer_hears_of_it_and_nothing_is_torn() {
         let after = read_files(&root);
         let same = |name: &&String| after.get(*name).is_some_and(|bytes| bytes.starts_with(&before[*name]));
         assert_eq!(before.keys().filter(|name| !same(name)).count(), 0);
-        assert!(mount.says("errors").contains("a/c/5"), "{}", mount.says("errors"));
-        // Again and again: what failed leaves nothing on the disk.
+        assert!(mount.read_control("errors").contains("a/c/5"), "{}", mount.read_control("errors"));
+        // Repeated: a failed write leaves nothing on the disk.
         let data = || std::fs::read_dir(mount.scratch().join("data")).unwrap().count();
         let files = data();
         for _ in 0..5 {
@@ -104,7 +105,7 @@ fn the_writer_hears_of_it_and_nothing_is_torn() {
 }
 
 #[test]
-fn the_next_mount_shows_what_there_was() {
+fn the_mount_after_a_full_disk_shows_the_same_tree() {
     watchdog();
     for disk in disks() {
         let repository = repository();
@@ -112,26 +113,26 @@ fn the_next_mount_shows_what_there_was() {
         for killed in [false, true] {
             if killed {
                 mount.kill(mount.daemon());
-                mount.take_away();
+                mount.remove_dead_mount();
             } else {
                 mount.unmount();
             }
             mount.mount_again(None).success();
             assert!(read_files(&mount.root()) == shown, "killed: {killed}");
         }
-        // Room is kept for what gives space back.
+        // Space is reserved for operations that free space.
         std::fs::remove_file(mount.root().join("a/c/10")).unwrap();
         let mut left = shown;
         left.remove("a/c/10");
         mount.kill(mount.daemon());
-        mount.take_away();
+        mount.remove_dead_mount();
         mount.mount_again(None).success();
         assert!(read_files(&mount.root()) == left);
     }
 }
 
 #[test]
-fn a_full_disk_is_emptied_by_a_commit_or_a_discard() {
+fn commit_and_discard_free_a_full_disk() {
     watchdog();
     for (disk, way) in disks().into_iter().chain(disks()).zip(["commit", "commit", "discard", "discard"]) {
         let repository = repository();
@@ -141,10 +142,10 @@ fn a_full_disk_is_emptied_by_a_commit_or_a_discard() {
         let wanted = if way == "commit" { keys(&shown) } else { committed };
         assert!(keys(&read_files(&mount.root())) == wanted, "{way}");
         assert!(mount.fresh() == wanted, "{way}");
-        // The space that was taken by what is given up is there for more.
+        // The space of discarded changes can be used again.
         put(&mount.root().join("a/c/20"), vec![20; 100_000]).unwrap();
         mount.kill(mount.daemon());
-        mount.take_away();
+        mount.remove_dead_mount();
         mount.mount_again(None).success();
         let mut wanted = wanted;
         wanted.insert("a/c/20".to_owned(), vec![20; 100_000]);
@@ -154,7 +155,7 @@ fn a_full_disk_is_emptied_by_a_commit_or_a_discard() {
     }
 }
 
-/// In the way of a journal that is to be written anew; it is a directory, so that root cannot write it either.
+/// A directory in the place of a journal that is to be rewritten; root cannot overwrite it either.
 struct InTheWay(std::path::PathBuf);
 
 impl InTheWay {
@@ -164,13 +165,13 @@ impl InTheWay {
         InTheWay(place)
     }
 
-    fn away(self) {
+    fn remove(self) {
         std::fs::remove_dir(self.0).unwrap();
     }
 }
 
 #[test]
-fn after_a_commit_the_journal_cannot_be_written_anew() {
+fn a_journal_that_cannot_be_rewritten_after_a_commit_loses_nothing() {
     watchdog();
     for killed in [false, true] {
         let repository = repository();
@@ -181,27 +182,27 @@ fn after_a_commit_the_journal_cannot_be_written_anew() {
         put(&root.join("notes"), "mine").unwrap();
         let shown = read_files(&root);
         let in_the_way = InTheWay::of(&mount);
-        // It is committed all the same.
+        // The commit succeeds nevertheless.
         mount.commit("a commit").unwrap();
         let mut keys = shown.clone();
         keys.remove("notes");
         assert!(Reference::open(mount.repository()).keys() == keys);
         assert!(read_files(&root) == shown);
-        // What could not be kept is refused.
+        // Changes that could not be recorded are refused.
         assert!(std::fs::write(root.join("a/c/11"), "x").is_err());
         assert!(std::fs::remove_file(root.join("a/c/1")).is_err());
         assert!(read_files(&root) == shown);
         let mut shown = shown;
         if !killed {
-            in_the_way.away();
+            in_the_way.remove();
             put(&root.join("a/c/11"), "more").unwrap();
             shown.insert("a/c/11".to_owned(), b"more".to_vec());
             mount.kill(mount.daemon());
         } else {
             mount.kill(mount.daemon());
-            in_the_way.away();
+            in_the_way.remove();
         }
-        mount.take_away();
+        mount.remove_dead_mount();
         mount.mount_again(None).success();
         assert!(read_files(&root) == shown, "killed: {killed}");
         mount.commit("the rest").unwrap();
@@ -212,7 +213,7 @@ fn after_a_commit_the_journal_cannot_be_written_anew() {
 }
 
 #[test]
-fn after_a_discard_or_refresh_the_journal_cannot_be_written_anew() {
+fn a_journal_that_cannot_be_rewritten_after_a_discard_or_refresh_loses_nothing() {
     watchdog();
     for way in ["discard", "refresh"] {
         let repository = repository();
@@ -223,16 +224,17 @@ fn after_a_discard_or_refresh_the_journal_cannot_be_written_anew() {
         Reference::open(mount.repository()).commit(&[theirs], "theirs");
         let before = read_files(&root);
         let in_the_way = InTheWay::of(&mount);
-        // It fails, and nothing is another: not what is shown, not what waits, not what the next mount finds.
-        let status = mount.says("status");
+        // It fails, and nothing changes: neither the visible files, nor the uncommitted work, nor that of the next
+        // mount.
+        let status = mount.read_control("status");
         let done = mount.touch(way);
         assert!(done.is_err(), "{way}");
-        let told = read_files(&root);
-        assert!(told == before && mount.says("status") == status, "{way}");
+        let files = read_files(&root);
+        assert!(files == before && mount.read_control("status") == status, "{way}");
         std::fs::write(root.join("a/c/10"), vec![10; 300_000]).unwrap();
         mount.kill(mount.daemon());
-        mount.take_away();
-        in_the_way.away();
+        mount.remove_dead_mount();
+        in_the_way.remove();
         mount.mount_again(None).success();
         let after = read_files(&root);
         assert!(after == before, "{way}: {done:?}");

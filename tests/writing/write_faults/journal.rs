@@ -1,27 +1,18 @@
-//! How long the journal gets, and what of it a power cut may take away.
+//! Length of the journal, and its parts that a power cut may remove.
 
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use crate::common::disk::Disk;
 use crate::common::writing::{Writable, put};
-use crate::common::{read_files, watchdog};
+use crate::common::{read_files, wait_until, watchdog};
 
-/// Longer than this a journal of a small state does not stay. Bytes.
+/// Length limit of the journal of a small state, in bytes.
 const SHORT: u64 = 1 << 20;
 
 fn length(mount: &Writable) -> u64 {
     std::fs::metadata(mount.scratch().join("journal")).unwrap().len()
-}
-
-fn until(what: &str, done: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !done() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 fn replace(root: &Path, n: u32) {
@@ -44,7 +35,7 @@ fn a_journal_is_compacted_while_the_mount_runs() {
         longest = longest.max(length(&mount));
     }
     assert!(longest > SHORT, "{longest} bytes: the test compacts nothing");
-    until("the journal stays long", || length(&mount) <= SHORT);
+    wait_until("the journal stays long", || length(&mount) <= SHORT);
     // Only its handle knows the file, and the journal does not.
     deleted.set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
     deleted.set_len(10).unwrap();
@@ -53,10 +44,10 @@ fn a_journal_is_compacted_while_the_mount_runs() {
     assert_eq!(shown["file"], 8000_u32.to_le_bytes());
     mount.kill(mount.daemon());
     drop(deleted);
-    mount.take_away();
+    mount.remove_dead_mount();
     mount.mount_again(None).success();
     assert!(read_files(&root) == shown);
-    until("replaced files stay", || std::fs::read_dir(mount.scratch().join("data")).unwrap().count() == 2);
+    wait_until("replaced files stay", || std::fs::read_dir(mount.scratch().join("data")).unwrap().count() == 2);
 }
 
 #[test]
@@ -65,7 +56,7 @@ fn a_long_journal_is_compacted_by_the_next_mount() {
     let mount = Writable::new(&[]);
     put(&mount.root().join("file"), "mine").unwrap();
     mount.unmount();
-    // As an older release has left it: the same change over and over.
+    // An older release has left it so: the same change many times.
     let path = mount.scratch().join("journal");
     let journal = std::fs::read_to_string(&path).unwrap();
     let times = journal.lines().find(|line| line.contains("\"create\"")).unwrap();
@@ -83,7 +74,7 @@ fn a_long_journal_is_compacted_by_the_next_mount() {
 }
 
 #[test]
-fn a_full_disk_lets_removals_through_however_long_the_journal_is() {
+fn removals_succeed_on_a_full_disk_however_long_the_journal_is() {
     watchdog();
     for (disk, way) in [Disk::tmpfs(24), Disk::ext4(32)].into_iter().flatten().zip(["remove", "discard"]) {
         let repository = tempfile::tempdir().unwrap();
@@ -92,13 +83,13 @@ fn a_full_disk_lets_removals_through_however_long_the_journal_is() {
         let mount = Writable::placed(&place, &disk.path().join("scratch"), &[]);
         let root = mount.root();
         std::fs::create_dir(root.join("directory")).unwrap();
-        // A state of some MiB, all of which a discard of one path writes anew.
+        // A state of some MiB, all of which a discard of one path rewrites.
         for n in 0..4000 {
             let name = format!("directory/{n}-{}", "x".repeat(150));
             std::os::unix::fs::symlink("nowhere", root.join(name)).unwrap();
         }
         put(&root.join("large"), vec![1; 1 << 20]).unwrap();
-        until("no room is kept", || {
+        wait_until("no room is kept", || {
             std::fs::metadata(mount.scratch().join("spare")).is_ok_and(|spare| spare.len() >= length(&mount))
         });
         disk.fill(0);
@@ -117,13 +108,13 @@ fn a_full_disk_lets_removals_through_however_long_the_journal_is() {
             mount.touch("discard").unwrap();
             std::fs::remove_file(root.join("large")).unwrap();
         }
-        // What was removed has given its room back by now.
+        // Removed files have freed their space by now.
         put(&root.join("new"), vec![2; 1 << 19]).unwrap();
     }
 }
 
 #[test]
-fn a_disk_that_the_journal_has_filled_lets_everything_be_removed() {
+fn everything_can_be_removed_when_the_journal_has_filled_the_disk() {
     watchdog();
     for disk in [Disk::tmpfs(6), Disk::ext4(16)].into_iter().flatten() {
         let repository = tempfile::tempdir().unwrap();
@@ -142,7 +133,7 @@ fn a_disk_that_the_journal_has_filled_lets_everything_be_removed() {
 }
 
 #[test]
-fn what_a_power_cut_left_without_a_name_is_kept() {
+fn bytes_without_a_name_after_a_power_cut_are_kept() {
     watchdog();
     let mount = Writable::new(&[]);
     let root = mount.root();
@@ -150,7 +141,7 @@ fn what_a_power_cut_left_without_a_name_is_kept() {
     put(&root.join("replaced"), "old").unwrap();
     let shown = read_files(&root);
     mount.unmount();
-    // The machine was another one, so to say; two lines were lost in the middle of writing, a third is on the disk.
+    // Another boot id simulates a power cut; two lines were lost in the middle of writing, a third is on the disk.
     let scratch = mount.scratch();
     let note = std::fs::read_to_string(scratch.join("boot")).unwrap();
     let other = note.replace(note.split(' ').next().unwrap(), "00000000-0000-0000-0000-000000000000");
@@ -160,10 +151,10 @@ fn what_a_power_cut_left_without_a_name_is_kept() {
     journal.write_all_at(b"\0\0\0\0\0\0\0\n12345678 {\"op\":\"none\"}\n", whole).unwrap();
     std::fs::write(scratch.join("data/900"), "new").unwrap();
     std::fs::write(scratch.join("data/901"), "").unwrap();
-    let told = mount.mount_again(None);
-    let said = told.stderr.clone() + &mount.log();
-    told.success();
-    assert!(said.contains("the bytes of 1 files") && said.contains("lost+found"), "{said}");
+    let message = mount.mount_again(None);
+    let output = message.stderr.clone() + &mount.log();
+    message.success();
+    assert!(output.contains("the bytes of 1 files") && output.contains("lost+found"), "{output}");
     assert!(read_files(&root) == shown);
     assert_eq!(std::fs::read(scratch.join("lost+found/900")).unwrap(), b"new");
     assert!(std::fs::read(scratch.join("lost+found/journal")).unwrap().ends_with(b"none\"}\n"));
@@ -171,7 +162,7 @@ fn what_a_power_cut_left_without_a_name_is_kept() {
     mount.unmount();
     mount.mount_again(None).success();
     assert!(read_files(&root) == shown);
-    // Damage of what was on the disk is no power cut.
+    // Damage of bytes that were on the disk is no power cut.
     mount.unmount();
     std::fs::OpenOptions::new().write(true).open(scratch.join("journal")).unwrap().write_all_at(b"x", 20).unwrap();
     let note = std::fs::read_to_string(scratch.join("boot")).unwrap();

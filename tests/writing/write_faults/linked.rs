@@ -1,5 +1,5 @@
-//! A commit links scratch files into the repository. If it fails then, they are still what programs write to: nothing may
-//! change in an object all the same.
+//! A commit links scratch files into the repository. If it then fails, programs still write to them: the objects must
+//! not change.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -51,7 +51,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Chunks whose files a failed commit has linked into the repository, and a mount that goes on.
+/// Creates chunks whose files a failed commit has linked into the repository, and a mount that continues.
 fn after_a_failed_commit(io: &str) -> Writable {
     let mount = Writable::new(&["--io", io]);
     let root = mount.root();
@@ -115,7 +115,7 @@ fn writing_after_a_failed_commit_changes_no_object() {
         std::os::unix::fs::chown(chunk(7), None, None).unwrap();
         run(std::process::Command::new("truncate").args(["-s", "100"]).arg(chunk(8))).success();
         wanted[8].truncate(100);
-        // Whoever comes later sees what was written, and so does whoever was there.
+        // New and old readers see the written bytes.
         for (n, reader) in readers.iter().enumerate() {
             assert!(std::fs::read(chunk(n as u8)).unwrap() == wanted[n], "{io}: chunk {n}");
             let mut bytes = vec![0; SIZE + 10];
@@ -124,20 +124,20 @@ fn writing_after_a_failed_commit_changes_no_object() {
         }
         assert!(hashes(mount.repository()) == objects, "{io}: an object was changed");
 
-        // A mapping that is kept is a file open for writing.
+        // A remaining mapping counts as a file open for writing.
         let refused = mount.commit("mapped").unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "{io}: {refused}");
-        assert!(mount.says("commit").contains("a/c/5"), "{io}: {}", mount.says("commit"));
+        assert!(mount.read_control("commit").contains("a/c/5"), "{io}: {}", mount.read_control("commit"));
         mapping.fill(0x56);
         wanted[5].fill(0x56);
         drop(mapping);
         mount.commit("again").unwrap();
         let keys = Reference::open(mount.repository()).keys();
         assert!((0..usize::from(CHUNKS)).all(|n| keys[&format!("a/c/{n}")] == wanted[n]), "{io}");
-        // Objects of the failed commit may be there, and are what they were.
+        // Objects of the failed commit may be there, and are unchanged.
         let now = hashes(mount.repository());
         assert!(objects.iter().all(|(name, hash)| now.get(name) == Some(hash)), "{io}: an object was changed");
-        // Nor may what comes after the commit that succeeded change anything.
+        // Writes after the successful commit must not change any object either.
         let objects = hashes(mount.repository());
         for n in 0..CHUNKS {
             let file = open(n);
@@ -150,7 +150,7 @@ fn writing_after_a_failed_commit_changes_no_object() {
 }
 
 #[test]
-fn a_reader_that_stays_open_keeps_its_file_out_of_the_repository() {
+fn a_file_with_an_open_reader_is_copied_and_not_linked() {
     watchdog();
     for io in modes() {
         let mount = Writable::new(&["--io", io]);
@@ -176,7 +176,7 @@ fn a_reader_that_stays_open_keeps_its_file_out_of_the_repository() {
 }
 
 #[test]
-fn a_reader_stays_open_over_a_discard_and_a_refresh() {
+fn an_open_reader_survives_a_discard_and_a_refresh() {
     watchdog();
     for (io, way) in modes().into_iter().flat_map(|io| [(io, "discard"), (io, "refresh")]) {
         let mount = Writable::new(&["--io", io]);
@@ -206,7 +206,7 @@ fn a_reader_stays_open_over_a_discard_and_a_refresh() {
 }
 
 #[test]
-fn a_reader_stays_open_over_a_commit_and_what_others_did() {
+fn an_open_reader_survives_a_commit_over_commits_of_others() {
     watchdog();
     for io in modes() {
         let mount = Writable::new(&["--io", io]);
@@ -215,7 +215,7 @@ fn a_reader_stays_open_over_a_commit_and_what_others_did() {
         put(&chunk, vec![1; SIZE]).unwrap();
         let reader = File::open(&chunk).unwrap();
         mount.commit("first").unwrap();
-        // Others change the chunk that a program here still has open with its own bytes.
+        // A concurrent commit changes the chunk that a program here still has open with its own bytes.
         let theirs = vec![3; SIZE];
         Reference::open(mount.repository()).commit(&[("a/c/0", &theirs)], "theirs");
         mount.touch("refresh").unwrap();
@@ -226,7 +226,7 @@ fn a_reader_stays_open_over_a_commit_and_what_others_did() {
             "{io}: wrong bytes, or no words"
         );
         drop(reader);
-        // The kernel tells of a close a moment later.
+        // The kernel reports a close a moment later.
         let begin = std::time::Instant::now();
         while std::fs::read(&chunk).is_err() {
             assert!(begin.elapsed() < std::time::Duration::from_secs(10), "{io}");

@@ -31,22 +31,22 @@ fn with_work(place: &Path) -> Writable {
     mount
 }
 
-/// A commit is refused with `errno` and some of `words`; nothing of it is visible, and nothing is lost.
+/// Checks that a commit is refused with `errno` and some of `words`; nothing of it is visible, and nothing is lost.
 #[track_caller]
 fn refused(mount: &Writable, errno: i32, words: &[&str]) {
     let (shown, committed) = (read_files(&mount.root()), mount.fresh());
     let error = mount.commit("refused").unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(errno), "{error}: {}", mount.says("commit"));
-    let said = mount.says("commit");
+    assert_eq!(error.raw_os_error(), Some(errno), "{error}: {}", mount.read_control("commit"));
+    let output = mount.read_control("commit");
     for word in words {
-        assert!(said.contains(word), "`{word}` is not in: {said}");
+        assert!(output.contains(word), "`{word}` is not in: {output}");
     }
     assert!(read_files(&mount.root()) == shown, "the working tree has changed");
     assert!(mount.fresh() == committed, "something is visible");
     assert!(Reference::open(mount.repository()).keys() == committed, "the reference sees something");
 }
 
-/// What is there can be committed, once.
+/// Checks that the changes can be committed, once.
 #[track_caller]
 fn commits(mount: &Writable) {
     let mut wanted = read_files(&mount.root());
@@ -61,7 +61,7 @@ fn commits(mount: &Writable) {
 }
 
 #[test]
-fn the_repositorys_disk_is_full() {
+fn a_full_repository_disk_refuses_commits_and_keeps_the_work() {
     watchdog();
     let Some(disk) = Disk::tmpfs(8) else { return };
     let mount = with_work(&disk.path().join("repo"));
@@ -71,7 +71,7 @@ fn the_repositorys_disk_is_full() {
     refused(&mount, libc::ENOSPC, &["chunks/", "No space left"]);
     disk.fill(20);
     refused(&mount, libc::ENOSPC, &["chunks/"]);
-    // What was begun in vain is not left on a disk that is full already.
+    // Incomplete objects are not left on a disk that is full already.
     assert!(objects() <= stored + 1, "{} objects more", objects() - stored);
     disk.empty();
     commits(&mount);
@@ -98,7 +98,7 @@ fn the_repositorys_disk_is_full() {
 }
 
 #[test]
-fn the_repositorys_disk_is_read_only() {
+fn a_read_only_repository_disk_refuses_commits_and_keeps_the_work() {
     watchdog();
     let place = tempfile::tempdir().unwrap();
     let disk = is_root().then(|| Disk::tmpfs(16).unwrap());
@@ -106,7 +106,7 @@ fn the_repositorys_disk_is_read_only() {
     let mount = with_work(&repository);
     let access = |writable: bool| match &disk {
         Some(disk) => disk.remount(if writable { "rw" } else { "ro" }),
-        // Nothing is forbidden to root, and only root may mount.
+        // Root is refused nothing, and only root may mount.
         None => {
             let mode = std::fs::Permissions::from_mode(if writable { 0o755 } else { 0o555 });
             for folder in ["chunks", "snapshots", "."] {
@@ -121,7 +121,7 @@ fn the_repositorys_disk_is_read_only() {
     commits(&mount);
 }
 
-/// Changes `repo` as nobody should, below everything.
+/// Changes `repo` directly, past all checks.
 fn edit(place: &Path, change: impl FnOnce(&mut RepoState)) {
     let file = place.join("repo");
     let info = RepoInfo::decode(&std::fs::read(&file).unwrap()).unwrap();
@@ -136,29 +136,29 @@ fn set_availability(place: &Path, availability: u8) {
 }
 
 #[test]
-fn the_repository_is_set_read_only() {
+fn a_repository_set_read_only_refuses_commits_and_keeps_the_work() {
     watchdog();
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("repo");
     let mount = with_work(&place);
     set_availability(&place, 1);
     refused(&mount, libc::EROFS, &["read-only", "moving house"]);
-    // One can go on writing, and unmount.
+    // Writing and unmounting still work.
     put(&mount.root().join("a/c/4"), vec![4; 100]).unwrap();
     let shown = read_files(&mount.root());
     mount.unmount();
 
-    // Changes that are there must not be hidden behind a read-only mount.
+    // Existing changes must not be hidden behind a read-only mount.
     let told = mount.mount_again(None).failure();
     assert!(told.contains("read-only") && told.contains("moving house"), "{told}");
-    // Without any, it is mounted for reading, and says so.
+    // Without any, it is mounted read-only, with a message.
     let reading = Mount::prepare();
     let state = tempfile::tempdir().unwrap();
     let mut command = Command::new(program());
     command.arg("mount").arg(&place).arg(reading.path()).env("XDG_STATE_HOME", state.path());
-    let said = run(&mut command);
-    let told = format!("{}{}", String::from_utf8_lossy(&said.stdout), said.stderr);
-    assert!(said.status.success() && told.contains("read-only") && told.contains("moving house"), "{told}");
+    let output = run(&mut command);
+    let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), output.stderr);
+    assert!(output.status.success() && told.contains("read-only") && told.contains("moving house"), "{told}");
     let write = std::fs::write(reading.path().join("x"), "").unwrap_err();
     assert_eq!(write.raw_os_error(), Some(libc::EROFS));
     drop(reading);
@@ -170,7 +170,7 @@ fn the_repository_is_set_read_only() {
 }
 
 #[test]
-fn the_last_change_of_the_repository_is_in_the_future() {
+fn a_commit_follows_a_repository_change_from_the_future() {
     watchdog();
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("repo");
@@ -180,21 +180,21 @@ fn the_last_change_of_the_repository_is_in_the_future() {
         state.updates[0].updated_at += HOUR;
         future = state.updates[0].updated_at;
     });
-    // This machine's clock is that of the disk: the other one was wrong, and its time is followed as closely as can be.
+    // This machine's clock is that of the disk: the other one was wrong, and the new time is right after its time.
     commits(&mount);
     edit(&place, |state| assert_eq!(state.updates[0].updated_at, future + 1));
 }
 
 #[test]
-fn the_last_commit_is_in_the_future() {
+fn a_commit_follows_a_commit_from_the_future() {
     watchdog();
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("repo");
     let mount = with_work(&place);
-    // Somebody whose clock is an hour ahead.
+    // A machine whose clock is an hour ahead.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        // A storage that tells no time cannot contradict.
+        // A storage without times cannot detect it.
         let local = icechunkfs::storage::open_directory(&place).unwrap();
         let storage: Arc<dyn Storage> = Arc::new(Faulty::new(local, 0, When::After, false));
         let reader = Arc::new(Reader::new(Arc::clone(&storage), Budget::new(64 << 20, 0).unwrap()));
@@ -213,7 +213,7 @@ fn the_last_commit_is_in_the_future() {
         engine.commit(&base, &changes, &request, &CommitProgress::default()).await.unwrap();
     });
     let shown = read_files(&mount.root());
-    // It can be read, moved on to, mounted again, and committed onto.
+    // It can be read, refreshed to, mounted again, and committed onto.
     mount.touch("refresh").unwrap();
     assert!(mount.root().join("theirs/zarr.json").exists());
     mount.unmount();

@@ -1,24 +1,24 @@
-//! Scratch directories that are somebody else's, or where none may be.
+//! Scratch directories of another repository, or in forbidden places.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::writing::{GROUP, Reference, Writable, create, put, tell};
+use crate::common::writing::{GROUP, Reference, Writable, create, echo, put};
 use crate::common::{Mount, copy_tree, icechunkfs, program, read_files, run, watchdog};
 
 #[track_caller]
 fn refused(mount: &Mount, repository: &Path, scratch: &Path, more: &[&str], words: &[&str]) {
     let mut all = vec!["--scratch", scratch.to_str().unwrap()];
     all.extend(more);
-    let said = mount.command(repository, &all).failure();
+    let output = mount.command(repository, &all).failure();
     for word in words {
-        assert!(said.contains(word), "`{word}` is not in: {said}");
+        assert!(output.contains(word), "`{word}` is not in: {output}");
     }
     assert!(mount.mounted_as().is_none());
 }
 
 #[test]
-fn a_scratch_directory_of_another_repository_or_branch() {
+fn a_scratch_directory_of_another_repository_or_branch_is_refused() {
     watchdog();
     let first = Writable::new(&[]);
     put(&first.root().join("zarr.json"), GROUP).unwrap();
@@ -33,7 +33,7 @@ fn a_scratch_directory_of_another_repository_or_branch() {
     refused(&mount, &other, first.scratch(), &[], &["branch main of", named, "--scratch", "--discard"]);
     let more = ["--branch", "dev"];
     refused(&mount, first.repository(), first.scratch(), &more, &["branch main", "branch dev", "--scratch"]);
-    // A repository that was made anew in the same place does not have the snapshot.
+    // A repository that was created again in the same place does not have the snapshot.
     let moved = first.repository().with_file_name("moved");
     std::fs::rename(first.repository(), &moved).unwrap();
     create(first.repository());
@@ -41,7 +41,7 @@ fn a_scratch_directory_of_another_repository_or_branch() {
     drop(mount);
     first.mount_again(None);
     std::fs::remove_dir_all(first.repository()).unwrap_or_default();
-    first.take_away();
+    first.remove_dead_mount();
     std::fs::rename(&moved, first.repository()).unwrap();
     first.mount_again(None).success();
     assert!(read_files(&first.root()) == shown);
@@ -49,9 +49,9 @@ fn a_scratch_directory_of_another_repository_or_branch() {
     first.commit("the changes").unwrap();
 }
 
-/// A repository is known again by its first snapshot, wherever it lies and however it is named.
+/// A repository is recognized by its first snapshot, wherever it lies and by whatever path it is named.
 #[test]
-fn a_repository_that_was_moved_or_linked_to_resumes_its_work() {
+fn a_moved_or_linked_repository_resumes_its_work() {
     watchdog();
     let first = Writable::new(&[]);
     put(&first.root().join("zarr.json"), GROUP).unwrap();
@@ -63,17 +63,21 @@ fn a_repository_that_was_moved_or_linked_to_resumes_its_work() {
     let link = first.repository().with_file_name("link");
     std::os::unix::fs::symlink(first.repository(), &link).unwrap();
     let mount = Mount::prepare();
-    let said = mount.command(&link, &scratch);
-    assert!(said.stderr.contains("resuming") && !said.stderr.contains("the repository was at"), "{}", said.stderr);
+    let output = mount.command(&link, &scratch);
+    assert!(
+        output.stderr.contains("resuming") && !output.stderr.contains("the repository was at"),
+        "{}",
+        output.stderr
+    );
     assert!(read_files(&mount.path()) == shown);
     drop(mount);
     let moved = first.repository().with_file_name("moved");
     std::fs::rename(first.repository(), &moved).unwrap();
     let mount = Mount::prepare();
-    let said = mount.command(&moved, &scratch);
+    let output = mount.command(&moved, &scratch);
     let was = first.repository().to_str().unwrap();
     for words in ["resuming", "the repository was at", was, moved.to_str().unwrap()] {
-        assert!(said.stderr.contains(words), "`{words}` is not in: {}", said.stderr);
+        assert!(output.stderr.contains(words), "`{words}` is not in: {}", output.stderr);
     }
     assert!(read_files(&mount.path()) == shown);
     drop(mount);
@@ -82,10 +86,10 @@ fn a_repository_that_was_moved_or_linked_to_resumes_its_work() {
     let mount = Mount::prepare();
     refused(&mount, first.repository(), first.scratch(), &[], &["there is another one now", "--discard"]);
     drop(mount);
-    // History that is forgotten does not make it another one.
+    // Expired history does not make it another one.
     let mount = Mount::prepare();
     mount.command(&moved, &scratch).success();
-    tell(&mount.path().join(".icechunk/commit"), "more").unwrap();
+    echo(&mount.path().join(".icechunk/commit"), "more").unwrap();
     put(&mount.path().join("b/zarr.json"), GROUP).unwrap();
     let shown = read_files(&mount.path());
     drop(mount);
@@ -97,9 +101,9 @@ fn a_repository_that_was_moved_or_linked_to_resumes_its_work() {
     assert!(read_files(&mount.path()) == shown);
 }
 
-/// The scratch directory that nobody names is found by what the repository is, too; that of a copy stays its own.
+/// The default scratch directory is found by the repository's identity, too; that of a copy stays its own.
 #[test]
-fn a_repository_that_was_moved_brings_the_work_that_waits_by_default() {
+fn a_moved_repository_keeps_its_default_scratch_directory() {
     watchdog();
     let made = Writable::new(&[]);
     put(&made.root().join("zarr.json"), GROUP).unwrap();
@@ -108,11 +112,11 @@ fn a_repository_that_was_moved_brings_the_work_that_waits_by_default() {
     let mut defaults = Defaults::default();
     let mut mounted = |repository: &Path| {
         let mount = Mount::prepare();
-        let said = run(Command::new(program()).arg("mount").arg(repository).arg(mount.path()));
+        let output = run(Command::new(program()).arg("mount").arg(repository).arg(mount.path()));
         let status = std::fs::read(mount.path().join(".icechunk/status.json")).unwrap();
         let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
         defaults.0.push(Path::new(status["scratch"].as_str().unwrap()).parent().unwrap().to_owned());
-        (mount, said.stderr)
+        (mount, output.stderr)
     };
     let (mount, _) = mounted(made.repository());
     put(&mount.path().join("a/zarr.json"), GROUP).unwrap();
@@ -120,20 +124,20 @@ fn a_repository_that_was_moved_brings_the_work_that_waits_by_default() {
     drop(mount);
     let copy = made.repository().with_file_name("copy");
     copy_tree(made.repository(), &copy);
-    let (mount, said) = mounted(&copy);
-    assert!(!said.contains("resuming") && !mount.path().join("a").exists(), "{said}");
+    let (mount, output) = mounted(&copy);
+    assert!(!output.contains("resuming") && !mount.path().join("a").exists(), "{output}");
     drop(mount);
     let moved = made.repository().with_file_name("moved");
     std::fs::rename(made.repository(), &moved).unwrap();
-    let (mount, said) = mounted(&moved);
+    let (mount, output) = mounted(&moved);
     for words in ["goes on in", "resuming", "the repository was at"] {
-        assert!(said.contains(words), "`{words}` is not in: {said}");
+        assert!(output.contains(words), "`{words}` is not in: {output}");
     }
     assert!(read_files(&mount.path()) == shown);
-    tell(&mount.path().join(".icechunk/commit"), "moved").unwrap();
+    echo(&mount.path().join(".icechunk/commit"), "moved").unwrap();
 }
 
-/// Directories in the place of root's scratch directories, which go with the test.
+/// Directories in the place of root's scratch directories, which are removed with the test.
 #[derive(Default)]
 struct Defaults(Vec<PathBuf>);
 
@@ -145,9 +149,9 @@ impl Drop for Defaults {
     }
 }
 
-/// A journal of a release that did not write what identifies the repository.
+/// A journal of a release that did not record the repository's identity.
 #[test]
-fn a_journal_that_identifies_no_repository_goes_by_its_place() {
+fn a_journal_without_a_repository_identity_is_matched_by_path() {
     watchdog();
     let first = Writable::new(&[]);
     put(&first.root().join("zarr.json"), GROUP).unwrap();
@@ -165,7 +169,7 @@ fn a_journal_that_identifies_no_repository_goes_by_its_place() {
 }
 
 #[test]
-fn a_scratch_directory_where_none_may_be() {
+fn a_scratch_directory_in_a_forbidden_place_is_refused() {
     watchdog();
     let elsewhere = tempfile::tempdir().unwrap();
     let repository = elsewhere.path().join("repo");
@@ -177,7 +181,7 @@ fn a_scratch_directory_where_none_may_be() {
     std::os::unix::fs::symlink(&repository, elsewhere.path().join("link")).unwrap();
     refused(&mount, &repository, &elsewhere.path().join("link/scratch"), &[], &["inside the repository"]);
     refused(&mount, &repository, &mount.path().join("scratch"), &[], &["inside the mountpoint"]);
-    // A directory that has other things in it was named by mistake.
+    // A directory with other files in it was named by mistake.
     let photos = elsewhere.path().join("photos");
     put(&photos.join("holiday.jpg"), "snow").unwrap();
     for more in [&[][..], &["--discard"]] {
@@ -191,7 +195,7 @@ fn a_scratch_directory_where_none_may_be() {
 }
 
 #[test]
-fn two_mounts_of_one_branch_with_one_scratch_directory() {
+fn a_scratch_directory_in_use_is_refused() {
     watchdog();
     let first = Writable::new(&[]);
     put(&first.root().join("zarr.json"), GROUP).unwrap();
@@ -203,7 +207,7 @@ fn two_mounts_of_one_branch_with_one_scratch_directory() {
     }
     assert_eq!(std::fs::read(place.join("zarr.json")).unwrap(), GROUP.as_bytes());
     first.commit("the first one's").unwrap();
-    // With one of its own the second is as good.
+    // With its own scratch directory the second mount works.
     second.command(first.repository(), &[]).success();
     assert!(read_files(&second.path()) == read_files(&place));
 }

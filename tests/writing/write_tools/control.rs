@@ -1,4 +1,4 @@
-//! `.icechunk/commit`: however a program writes it, it is one commit, and the program hears when there is none.
+//! `.icechunk/commit`: every way to write it makes one commit, and the program gets the error of a failure.
 
 use std::os::fd::AsRawFd;
 use std::process::Command;
@@ -7,7 +7,8 @@ use super::scenario::python;
 use crate::common::writing::{GROUP, Reference, Writable, put};
 use crate::common::{Output, icechunkfs, run};
 
-/// Ways to commit, as scripts with the control file as `$1` and a file with a message as `$2`; the message that each gives.
+/// Ways to commit, as scripts with the control file as `$1` and a file with a message as `$2`; and the resulting
+/// message of each.
 const WAYS: [(&str, &str, Option<&str>); 17] = [
     ("touch", "touch \"$1\"", None),
     ("touch, with a time", "touch -d 2026-01-01 \"$1\"", None),
@@ -16,7 +17,7 @@ const WAYS: [(&str, &str, Option<&str>); 17] = [
     ("printf without an end of line", "printf \"a message\" > \"$1\"", Some("a message")),
     ("echo at the end", "echo \"a message\" >> \"$1\"", Some("a message")),
     ("several lines", "cat > \"$1\" <<< $'a message\\n\\nwith more'", Some("a message\n\nwith more")),
-    // Bash writes line by line: the first write must commit, for after it the shell listens no more.
+    // Bash writes line by line: the first write must commit, because the shell ignores errors of later ones.
     ("several lines of bash", "printf 'a message\\n\\nwith more\\n' > \"$1\"", Some("a message")),
     ("here document", "cat > \"$1\" <<< \"a message\"", Some("a message")),
     ("cp", "cp \"$2\" \"$1\"", Some("from a file")),
@@ -40,7 +41,7 @@ fn act(mount: &Writable, script: &str, message: &std::path::Path, python: &std::
 }
 
 #[test]
-fn each_way_makes_one_commit_and_hears_of_a_failure() {
+fn each_way_to_commit_makes_one_commit_and_gets_its_error() {
     let Some(python) = python() else { return };
     let mount = Writable::new(&[]);
     let outside = tempfile::tempdir().unwrap();
@@ -58,17 +59,23 @@ fn each_way_makes_one_commit_and_hears_of_a_failure() {
             Some(message) => assert_eq!(history[0].1.trim_end(), message, "{way}"),
             None => assert!(!history[0].1.trim().is_empty(), "{way}: a commit has a message"),
         }
-        assert!(mount.says("commit").contains(&history[0].0), "{way}: {}", mount.says("commit"));
-        assert_eq!(mount.says("commit").contains("note: "), way == "several lines of bash", "{}", mount.says("commit"));
+        assert!(mount.read_control("commit").contains(&history[0].0), "{way}: {}", mount.read_control("commit"));
+        assert_eq!(
+            mount.read_control("commit").contains("note: "),
+            way == "several lines of bash",
+            "{}",
+            mount.read_control("commit")
+        );
 
         put(&bad, "{\"zarr_format\": 3, \"node_type\": \"group\", \"attributes\": {\"x\": NaN}}").unwrap();
         let refused = act(&mount, script, &message_file, &python);
-        // A Python that leaves the file to the garbage collector cannot be told: what it could read instead says it.
+        // A Python program that leaves the file to the garbage collector gets no error: the control file shows it
+        // instead.
         if way != "python" {
             assert!(!refused.status.success(), "{way}: it was not told of the failure");
         }
         assert_eq!(reference.history().len(), before + 1, "{way}: a refused commit is none");
-        assert!(mount.says("commit").contains("bad/zarr.json"), "{way}: {}", mount.says("commit"));
+        assert!(mount.read_control("commit").contains("bad/zarr.json"), "{way}: {}", mount.read_control("commit"));
         assert!(mount.root().join("bad/zarr.json").exists());
         std::fs::remove_file(&bad).unwrap();
         std::fs::remove_dir(bad.parent().unwrap()).unwrap();
@@ -76,7 +83,7 @@ fn each_way_makes_one_commit_and_hears_of_a_failure() {
 }
 
 #[test]
-fn nothing_changed_is_no_commit_and_no_error() {
+fn a_commit_without_changes_succeeds_and_adds_nothing() {
     let Some(python) = python() else { return };
     let mount = Writable::new(&[]);
     put(&mount.root().join("zarr.json"), GROUP).unwrap();
@@ -84,15 +91,15 @@ fn nothing_changed_is_no_commit_and_no_error() {
     let reference = Reference::open(mount.repository());
     let history = reference.history();
     for (way, script, _) in WAYS {
-        let said = act(&mount, script, std::path::Path::new("/dev/null"), &python);
-        // An empty file's copy has nothing to write, and so it may not even be noticed.
-        assert!(said.status.success(), "{way}: {}", said.stderr);
+        let output = act(&mount, script, std::path::Path::new("/dev/null"), &python);
+        // A copy of an empty file writes nothing, and so it need not commit.
+        assert!(output.status.success(), "{way}: {}", output.stderr);
         assert_eq!(reference.history(), history, "{way}");
     }
-    let said = icechunkfs(["commit".as_ref(), mount.root().as_os_str(), "-m".as_ref(), "none".as_ref()]).success();
-    assert!(String::from_utf8(said).unwrap().contains("nothing to commit"));
-    let said = icechunkfs(["commit", mount.root().to_str().unwrap(), "-m", "none", "--json"]).json();
-    assert!(said["snapshot"].is_null(), "{said}");
+    let output = icechunkfs(["commit".as_ref(), mount.root().as_os_str(), "-m".as_ref(), "none".as_ref()]).success();
+    assert!(String::from_utf8(output).unwrap().contains("nothing to commit"));
+    let output = icechunkfs(["commit", mount.root().to_str().unwrap(), "-m", "none", "--json"]).json();
+    assert!(output["snapshot"].is_null(), "{output}");
 }
 
 #[test]
@@ -102,16 +109,16 @@ fn a_file_open_for_writing_is_named() {
     let open = std::fs::OpenOptions::new().append(true).open(mount.root().join("zarr.json")).unwrap();
     let refused = mount.touch("commit").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "{refused}");
-    assert!(mount.says("commit").contains("zarr.json"), "{}", mount.says("commit"));
+    assert!(mount.read_control("commit").contains("zarr.json"), "{}", mount.read_control("commit"));
     let refused = icechunkfs(["commit".as_ref(), mount.root().as_os_str(), "-m".as_ref(), "x".as_ref()]).failure();
     assert!(refused.contains("zarr.json"), "{refused}");
     drop(open);
-    // The close is enough: the next moment the commit is made, whatever the kernel still has to tell.
+    // A commit succeeds right after the close, although the kernel reports the close later.
     mount.touch("commit").unwrap();
     assert_eq!(Reference::open(mount.repository()).history().len(), 2);
 }
 
-/// A mapping holds its file as an open does, also when the kernel made it by itself and the file was closed.
+/// A mapping counts as an open file, also when the kernel made it without a request and the file was closed.
 #[test]
 fn a_file_mapped_for_writing_is_named() {
     for mode in ["cached", "passthrough"] {
@@ -135,8 +142,8 @@ fn a_file_mapped_for_writing_is_named() {
         drop(file);
         let refused = mount.touch("commit").unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "{mode}: {refused}");
-        let said = mount.says("commit");
-        assert!(said.contains("a/c/1") && !said.contains("a/c/0"), "{mode}: {said}");
+        let output = mount.read_control("commit");
+        assert!(output.contains("a/c/1") && !output.contains("a/c/0"), "{mode}: {output}");
         // SAFETY: the mapping is ours, has that many bytes, and ends here.
         unsafe {
             std::ptr::copy_nonoverlapping(b"mapped".as_ptr(), mapping.cast::<u8>().add(9), 6);
@@ -149,7 +156,7 @@ fn a_file_mapped_for_writing_is_named() {
 }
 
 #[test]
-fn every_fault_is_listed_at_once() {
+fn all_violations_are_listed_at_once() {
     let mount = Writable::new(&[]);
     let root = mount.root();
     let faults = [
@@ -177,11 +184,11 @@ fn every_fault_is_listed_at_once() {
     }
     let refused = mount.touch("commit").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EINVAL), "{refused}");
-    let said = mount.says("commit");
-    let unnamed: Vec<&&str> = wrong.iter().filter(|name| !said.contains(**name)).collect();
-    assert!(unnamed.is_empty(), "not named: {unnamed:?} in {said}");
+    let output = mount.read_control("commit");
+    let unnamed: Vec<&&str> = wrong.iter().filter(|name| !output.contains(**name)).collect();
+    assert!(unnamed.is_empty(), "not named: {unnamed:?} in {output}");
     assert_eq!(Reference::open(mount.repository()).history(), history);
-    // What was refused is all still there, and goes when it is put right.
+    // Refused changes are all still there, and are committed when they are corrected.
     wrong[1..].iter().for_each(|name| std::fs::remove_file(root.join(name)).unwrap());
     std::fs::remove_file(root.join("gone/c/1")).unwrap();
     mount.touch("commit").unwrap();

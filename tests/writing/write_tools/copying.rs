@@ -16,7 +16,8 @@ pub(crate) fn sh(mount: &Path, outside: &Path, script: &str) -> String {
     String::from_utf8(run(&mut command).success()).unwrap()
 }
 
-/// A plain directory with everything that a fixture has: all key encodings, empty names, sharded and large arrays.
+/// Returns a plain directory with everything that a fixture has: all key encodings, empty names, sharded and large
+/// arrays.
 fn source() -> tempfile::TempDir {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::new(&fixture.repository, &["-o", "ro"]);
@@ -45,8 +46,8 @@ fn trees_are_copied_into_the_mount() {
     ];
     let mount = Writable::new(&[]);
     for (name, script) in copies {
-        let said = sh(&mount.root(), source.path(), script);
-        assert_eq!(said, "", "{name}");
+        let output = sh(&mount.root(), source.path(), script);
+        assert_eq!(output, "", "{name}");
         assert!(below(&read_files(&mount.root()), name) == wanted, "{name}");
     }
     // Times and modes are kept where the program keeps them.
@@ -62,7 +63,7 @@ fn trees_are_copied_into_the_mount() {
     let again =
         "rsync -a --itemize-changes \"$2/tree/\" \"$1/rsync/\"; rsync -a --itemize-changes \"$2/tree/\" \"$1/cp-a/\"";
     assert_eq!(sh(&mount.root(), source.path(), again), "", "rsync copied something a second time");
-    // After this one it has: that it is told.
+    // After this one it has, and reports it.
     let changed = "printf x >> \"$2/tree/zarr.json\"; rsync -a --itemize-changes \"$2/tree/\" \"$1/rsync/\"";
     let changed = sh(&mount.root(), source.path(), changed);
     assert!(changed.contains("zarr.json") && changed.lines().count() <= 2, "{changed}");
@@ -88,7 +89,7 @@ fn trees_are_copied_into_the_mount() {
     }
 }
 
-/// What is committed is copied and moved inside the mount.
+/// Committed nodes are copied and moved inside the mount.
 #[test]
 fn committed_nodes_are_copied_and_moved() {
     let mount = Writable::new(&[]);
@@ -111,7 +112,7 @@ fn committed_nodes_are_copied_and_moved() {
     }
     assert!(below(&keys, "g/a").is_empty());
 
-    // Moved, and changed in the same commit; a group with what is in it; a chunk; over something.
+    // Moved, and changed in the same commit; a group with its content; a chunk; over another node.
     sh("mv \"$1/moved\" \"$1/g/a\" && printf new > \"$1/g/a/c/0/0\" && rm \"$1/g/a/c/1/0\"
         mv \"$1/g\" \"$1/h\" && mv \"$1/h/a/c/2/0\" \"$1/h/a/c/3/0\"
         mv -T \"$1/g2/a\" \"$1/other\" && rm -r \"$1/g2\" && mv -f \"$1/copy/c/0/1\" \"$1/copy/c/0/0\"");
@@ -124,7 +125,7 @@ fn committed_nodes_are_copied_and_moved() {
     assert!(below(&keys, "h/a") == wanted && below(&keys, "other") == array_files);
     assert!(!keys.contains_key("copy/c/0/1") && keys["copy/c/0/0"] == array_files["c/0/1"]);
 
-    // Everything goes, and an empty repository is left; directories may stay.
+    // Everything is removed, and an empty repository is left; directories may stay.
     sh("rm -rf \"$1\"/*");
     assert!(commit_and_compare(&mount, &[]).is_empty());
     assert!(mount.control("commit").exists());

@@ -31,7 +31,7 @@ fn sed_and_dd_and_truncate_change_files() {
     let keys = commit_and_compare(&mount, &[]);
     assert_eq!((&keys["a/c/0"][..], &keys["a/c/1"][..]), (&b"abXYefgh"[..], &b"abcdez"[..]));
 
-    // A copy that an editor keeps is nobody's key, and stays.
+    // A backup copy of an editor is untracked, and stays.
     sh("sed -i.bak 's/sed/again/' \"$1/a/zarr.json\" && fallocate -l 20 \"$1/a/c/1\"");
     let keys = commit_and_compare(&mount, &["a/zarr.json.bak"]);
     assert_eq!(keys["a/c/1"], b"abcdez\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
@@ -47,7 +47,7 @@ fn vim_saves_in_each_of_its_ways() {
     }
     let mount = mount();
     let file = mount.root().join("a/zarr.json");
-    // Under the system's directory for temporary files vim saves more simply, unless `backupskip` is empty.
+    // Below the system's directory for temporary files vim saves in a simpler way, unless `backupskip` is empty.
     let ways = [
         ("renamed", "set backupskip= nobackup writebackup backupcopy=no"),
         ("in place", "set backupskip= nobackup writebackup backupcopy=yes"),
@@ -64,7 +64,7 @@ fn vim_saves_in_each_of_its_ways() {
         let text = String::from_utf8_lossy(&keys["a/zarr.json"]).into_owned();
         assert!(text.contains(&format!("\"way\":\"{way}\"")), "{way}: {text}");
     }
-    // With a copy that it keeps.
+    // With a backup copy.
     let mut vim = Command::new("vim");
     vim.args(["-es", "-u", "NONE", "-c", "set backupskip= backup backupcopy=no", "-c", "%s/like/wish/e", "-c", "wq"]);
     run(vim.arg(&file)).success();

@@ -1,15 +1,15 @@
-//! What lies between commits: refresh, discard, and the scratch directory from mount to mount.
+//! Refresh, discard, and the scratch directory from mount to mount.
 
-use crate::common::writing::{GROUP, Reference, Writable, array, put, tell};
+use crate::common::writing::{GROUP, Reference, Writable, array, echo, put};
 use crate::common::{Mount, icechunkfs, place, read_files};
 
 fn unmounted(mount: &Writable, words: &[&str]) -> crate::common::Output {
     icechunkfs([&["unmount", mount.root().to_str().unwrap()], words].concat())
 }
 
-/// Groups and arrays that were made and committed here, which the kernel goes on knowing, and what others do in them.
+/// Groups and arrays that were made and committed here, which the kernel has cached, and concurrent changes in them.
 #[test]
-fn what_others_commit_shows_after_a_refresh() {
+fn refresh_shows_commits_of_others() {
     let mount = Writable::new(&[]);
     let root = mount.root();
     put(&root.join("zarr.json"), GROUP).unwrap();
@@ -18,7 +18,7 @@ fn what_others_commit_shows_after_a_refresh() {
     put(&root.join("g/a/c/0"), "ours").unwrap();
     put(&root.join("g/a/c/1"), "goes").unwrap();
     mount.commit("ours").unwrap();
-    // The kernel knows what is there, and what is not.
+    // The kernel has cached existing and missing names.
     assert_eq!(std::fs::read(root.join("g/a/c/0")).unwrap(), b"ours");
     for absent in ["g/a/c/2", "g/b/zarr.json", "h"] {
         assert!(!root.join(absent).exists());
@@ -37,7 +37,10 @@ fn what_others_commit_shows_after_a_refresh() {
         b"ours",
         "a view is one snapshot until it is told to move"
     );
-    assert!(mount.says("status").contains("moved on") || mount.says("status.json").contains("\"branch_moved\": true"));
+    assert!(
+        mount.read_control("status").contains("moved on")
+            || mount.read_control("status.json").contains("\"branch_moved\": true")
+    );
 
     mount.touch("refresh").unwrap();
     for (name, content) in theirs {
@@ -52,9 +55,9 @@ fn what_others_commit_shows_after_a_refresh() {
     assert!(Reference::open(mount.repository()).keys() == working && mount.fresh() == working);
 }
 
-/// The kernel forgets a file that was replaced when it is closed, which may be after a commit has put another in its place.
+/// The kernel forgets a replaced file when it is closed, which may be after a commit has put another in its place.
 #[test]
-fn a_file_that_was_replaced_while_it_was_open_is_forgotten_alone() {
+fn forgetting_a_replaced_file_keeps_its_successor() {
     let mount = Writable::new(&[]);
     let root = mount.root();
     put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
@@ -71,7 +74,7 @@ fn a_file_that_was_replaced_while_it_was_open_is_forgotten_alone() {
     std::io::Read::read_to_string(&mut &reader, &mut old).unwrap();
     assert_eq!(old, "old");
     drop(reader);
-    // What is closed is told of behind what comes next: a few requests later it has been.
+    // The kernel reports the close behind later requests: a few requests later it has been processed.
     for n in 1..8 {
         put(&root.join(format!("a/c/{n}")), "more").unwrap();
         mount.commit("more").unwrap();
@@ -80,7 +83,7 @@ fn a_file_that_was_replaced_while_it_was_open_is_forgotten_alone() {
 }
 
 #[test]
-fn discarded_work_goes_and_the_rest_stays() {
+fn discard_reverts_changes_and_keeps_the_rest() {
     let mount = Writable::new(&[]);
     let root = mount.root();
     put(&root.join("zarr.json"), GROUP).unwrap();
@@ -99,27 +102,27 @@ fn discarded_work_goes_and_the_rest_stays() {
         std::fs::remove_file(root.join("new/b/c/0")).unwrap();
     };
     change();
-    // A part of it, by a path as a person names it.
+    // A part of it, by a path as a user types it.
     icechunkfs(["discard", root.to_str().unwrap(), root.join("a/c").to_str().unwrap()]).success();
     assert_eq!(std::fs::read(root.join("a/c/0")).unwrap(), b"first");
     assert!(!root.join("a/c/1").exists() && root.join("new/b/zarr.json").exists() && !root.join("b").exists());
-    tell(&mount.control("discard"), "new").unwrap();
+    echo(&mount.control("discard"), "new").unwrap();
     let mut now = read_files(&root);
     assert_eq!(now.remove("notes").unwrap(), b"mine");
     assert!(now == base, "{:?}", now.keys());
-    // All of it. What was moved is back, and what no commit would take is left alone.
+    // All of it. Moved nodes are back, and untracked files stay.
     change();
     mount.touch("discard").unwrap();
     let mut now = read_files(&root);
     assert_eq!(now.remove("notes").unwrap(), b"mine");
     assert!(now == base, "{:?}", now.keys());
-    assert!(mount.says("status.json").contains("\"clean\": true"), "{}", mount.says("status.json"));
+    assert!(mount.read_control("status.json").contains("\"clean\": true"), "{}", mount.read_control("status.json"));
     mount.commit("nothing").unwrap();
     assert_eq!(Reference::open(mount.repository()).history().len(), 2);
 }
 
 #[test]
-fn work_waits_in_the_scratch_directory() {
+fn uncommitted_work_is_resumed_from_the_scratch_directory() {
     let mount = Writable::new(&[]);
     let root = mount.root();
     put(&root.join("zarr.json"), GROUP).unwrap();
@@ -136,12 +139,12 @@ fn work_waits_in_the_scratch_directory() {
     resumed.success();
     assert!(read_files(&root) == working);
     // One daemon has it.
-    let scratch = serde_json::from_str::<serde_json::Value>(&mount.says("info.json")).unwrap();
+    let scratch = serde_json::from_str::<serde_json::Value>(&mount.read_control("info.json")).unwrap();
     let scratch = scratch["scratch"].as_str().unwrap().to_owned();
     let other = Mount::prepare();
     let refused = other.command(mount.repository(), &["--scratch", &scratch]).failure();
     assert!(refused.contains("in use") && refused.contains("--scratch"), "{refused}");
-    // Another repository's changes are not this one's, and the repository is no place for them.
+    // Changes of another repository are refused, and so is a place inside the repository.
     unmounted(&mount, &[]).success();
     let foreign = Writable::new(&[]);
     let refused = other.command(foreign.repository(), &["--scratch", &scratch]).failure();
@@ -151,7 +154,7 @@ fn work_waits_in_the_scratch_directory() {
         let refused = other.command(mount.repository(), &["--scratch", inside.to_str().unwrap()]).failure();
         assert!(refused.contains("inside the repository") && !inside.exists(), "{refused}");
     }
-    // Given up, it is gone.
+    // Discarded, it is removed.
     let begun = Mount::new(mount.repository(), &["--scratch", &scratch, "--discard"]);
     assert!(read_files(&begun.path()).is_empty());
     begun.unmount();
@@ -168,14 +171,14 @@ fn unmount_returns_when_the_daemon_has_ended() {
         assert!(daemon > 0);
         mount.unmount();
         let state = std::fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap_or_default();
-        // Whoever started it may not have asked yet how it ended.
+        // The parent process may not have read its exit status yet.
         assert!(state.is_empty() || state.contains(") Z "), "{n}: {state}");
         mount.mount_again(None).success();
     }
 }
 
 #[test]
-fn an_ephemeral_scratch_directory_goes_when_it_is_empty() {
+fn an_ephemeral_scratch_directory_is_removed_when_empty() {
     let mount = Writable::new(&[]);
     let scratch_of = |mount: &Mount| {
         let info = std::fs::read(mount.path().join(".icechunk/info.json")).unwrap();
@@ -183,7 +186,7 @@ fn an_ephemeral_scratch_directory_goes_when_it_is_empty() {
         std::path::PathBuf::from(info["scratch"].as_str().unwrap())
     };
     let gone = |place: &std::path::Path, daemon: i32| {
-        mount.wait_for_end(daemon);
+        crate::common::wait_for_end(daemon);
         !place.exists()
     };
     let clean = Mount::new(mount.repository(), &["--ephemeral"]);
@@ -197,7 +200,7 @@ fn an_ephemeral_scratch_directory_goes_when_it_is_empty() {
     let (place, daemon) = (scratch_of(&changed), changed.daemon());
     put(&changed.path().join("a/zarr.json"), array(&[8], &[1])).unwrap();
     changed.unmount();
-    assert!(!gone(&place, daemon), "what was not committed is lost");
+    assert!(!gone(&place, daemon), "uncommitted work is lost");
     let again = Mount::new(mount.repository(), &["--scratch", place.to_str().unwrap()]);
     assert!(again.path().join("a/zarr.json").exists());
     again.unmount();

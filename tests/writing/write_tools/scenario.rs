@@ -1,4 +1,5 @@
-//! Runs a scenario of `tests/python/write_tools.py`: after each stage a commit, and the stage read back from three places.
+//! Runs a scenario of `tests/python/write_tools.py`: after each stage a commit, and the stage read back from three
+//! places.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -10,18 +11,18 @@ use std::time::Duration;
 use crate::common::writing::{Reference, Writable, needed, put};
 use crate::common::{self, Mount, read_files, run};
 
-/// How long one stage may take: dask's processes have to start.
+/// Time limit of one stage: dask's processes have to start.
 const STAGE: Duration = Duration::from_secs(90);
 
-/// The Python of `scripts/setup`.
+/// Returns the Python of `scripts/setup`.
 pub(crate) fn python() -> Option<PathBuf> {
     let python = std::env::var_os("ICECHUNKFS_PYTHON")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python"), PathBuf::from);
     needed(python.exists(), &format!("{}: scripts/setup --python makes it", python.display())).then_some(python)
 }
 
-/// Commits as a person does, and compares what the reference has with the working tree. What is not Zarr may only be what
-/// `untracked` names.
+/// Commits as a user does, and compares the reference's content with the working tree. Only the names in `untracked`
+/// may be no Zarr keys.
 #[track_caller]
 pub(crate) fn commit_and_compare(mount: &Writable, untracked: &[&str]) -> BTreeMap<String, Vec<u8>> {
     run(Command::new("touch").arg(mount.control("commit"))).success();
@@ -36,7 +37,7 @@ pub(crate) fn commit_and_compare(mount: &Writable, untracked: &[&str]) -> BTreeM
     keys
 }
 
-/// Runs a scenario of so many stages.
+/// Runs a scenario of this many stages.
 pub(crate) fn run_scenario(name: &str, stages: usize) {
     common::watchdog();
     let Some(python) = python() else { return };
@@ -70,7 +71,7 @@ pub(crate) fn run_scenario(name: &str, stages: usize) {
             let places = [mount.root(), fresh.path(), copy.path().to_owned()];
             let places: Vec<String> = places.iter().map(|place| place.join("data").display().to_string()).collect();
             writeln!(child.stdin.as_mut().unwrap(), "{}", places.join("\t")).unwrap();
-            // The places stay until the script has read them: it says the next stage, or that it is done.
+            // The places stay until the script has read them: it prints the next stage, or that it is done.
             match lines.recv_timeout(STAGE) {
                 Ok(next) if next == "read" => passed += 1,
                 other => {
