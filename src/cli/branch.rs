@@ -3,13 +3,14 @@
 use clap::{Args, Subcommand};
 
 use super::confirm::ConfirmArgs;
-use super::ref_commands::{self, CreateArgs, DeleteArgs, ListArgs, OpenRepository, StoreArgs};
+use super::ref_commands::{self, CreateArgs, DeleteArgs, ListArgs, OpenRepository};
 use super::{print, print_json};
 use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::printable;
 use crate::repo::change_refs::RefKind;
 use crate::repo::update::system_clock;
+use crate::storage::settings::Settings;
 
 /// Arguments of `icechunkfs branch`.
 #[derive(Debug, Args)]
@@ -52,22 +53,9 @@ pub struct ResetArgs {
     /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
-    /// Store settings and verbosity.
+    /// Store settings.
     #[command(flatten)]
-    pub reach: StoreArgs,
-}
-
-impl BranchAction {
-    /// Returns the verbosity.
-    pub(super) fn verbose(&self) -> u8 {
-        let reach = match self {
-            BranchAction::List(list) => &list.reach,
-            BranchAction::Create(create) => &create.reach,
-            BranchAction::Delete(delete) => &delete.reach,
-            BranchAction::Reset(reset) => &reset.reach,
-        };
-        reach.common.verbose
-    }
+    pub store: Settings,
 }
 
 /// Runs the action.
@@ -82,36 +70,35 @@ pub fn run(arguments: &BranchArgs) -> Result<()> {
 }
 
 fn reset_branch(repo: &str, arguments: &ResetArgs) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.reach)?;
+    let work = OpenRepository::begin(repo, &arguments.store)?;
     let name = &arguments.name;
     let previous = work.target(RefKind::Branch, name, arguments.expect.as_deref())?;
     let to = work.runtime.block_on(work.repository.find(&arguments.to))?.id;
     if to == previous {
-        return say(arguments, previous, to, format!("branch `{name}` points to {to} already"));
+        return print_reset(arguments, previous, to, format!("branch `{name}` points to {to} already"));
     }
     let mut refs = work.runtime.block_on(work.repository.refs())?;
     refs.branches.insert(name.clone(), to);
-    let lost = work.loss(previous, refs.branches.into_values().chain(refs.tags.into_values()))?;
-    let mounted = work.mounted(name);
+    let lost = work.lost_commits(previous, refs.branches.into_values().chain(refs.tags.into_values()))?;
+    let mounted = ref_commands::mounted(&work.repository, name);
     // Commits that stay on a branch or tag are not lost. Changes in a mount would need another branch to be committed to.
     if lost.is_some() || mounted.is_some() {
         let mut question = format!(
             "branch `{}` will go from {} to {}.",
             printable::line(name),
-            work.described(previous),
-            work.described(to)
+            work.describe_commit(previous),
+            work.describe_commit(to)
         );
         lost.iter().for_each(|lost| question += &format!("\n{lost}"));
         ref_commands::ask(arguments.confirm, question, mounted)?;
     }
     work.runtime.block_on(work.repository.reset_branch(name, to, previous, system_clock))?;
-    say(arguments, previous, to, format!("branch `{name}` points to {to}; before it was {previous}"))
+    print_reset(arguments, previous, to, format!("branch `{name}` points to {to}; before it was {previous}"))
 }
 
-fn say(arguments: &ResetArgs, previous: ObjectId, to: ObjectId, text: String) -> Result<()> {
+fn print_reset(arguments: &ResetArgs, previous: ObjectId, to: ObjectId, text: String) -> Result<()> {
     if arguments.json {
-        let (previous, snapshot) = (previous.to_string(), to.to_string());
-        return print_json(&serde_json::json!({"name": arguments.name, "previous": previous, "snapshot": snapshot}));
+        return print_json(&serde_json::json!({"name": arguments.name, "previous": previous, "snapshot": to}));
     }
     print(&format!("{}\n", printable::line(&text)))
 }

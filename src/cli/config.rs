@@ -7,13 +7,14 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::ref_commands::{OpenRepository, StoreArgs};
+use super::ref_commands::OpenRepository;
 use super::{print, print_json};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::config_edit::{self, ConfigChange, Setting, problems};
 use crate::printable;
 use crate::repo::update::system_clock;
+use crate::storage::settings::Settings;
 
 /// Maximum bytes of a value on standard input. A configuration has some thousand.
 const MAX_INPUT: u64 = 1 << 20;
@@ -55,9 +56,9 @@ pub struct GetArgs {
     /// "default", "kind"}.
     #[arg(long)]
     pub json: bool,
-    /// Store settings and verbosity.
+    /// Store settings.
     #[command(flatten)]
-    pub reach: StoreArgs,
+    pub store: Settings,
 }
 
 /// Arguments of `icechunkfs config REPO set`.
@@ -71,9 +72,9 @@ pub struct SetArgs {
     /// Print {"key", "old", "new"}.
     #[arg(long)]
     pub json: bool,
-    /// Store settings and verbosity.
+    /// Store settings.
     #[command(flatten)]
-    pub reach: StoreArgs,
+    pub store: Settings,
 }
 
 /// Arguments of `icechunkfs config REPO unset`.
@@ -84,21 +85,9 @@ pub struct UnsetArgs {
     /// Print {"key", "old", "new"}.
     #[arg(long)]
     pub json: bool,
-    /// Store settings and verbosity.
+    /// Store settings.
     #[command(flatten)]
-    pub reach: StoreArgs,
-}
-
-impl ConfigAction {
-    /// Returns the verbosity.
-    pub(super) fn verbose(&self) -> u8 {
-        let reach = match self {
-            ConfigAction::Get(get) => &get.reach,
-            ConfigAction::Set(set) => &set.reach,
-            ConfigAction::Unset(unset) => &unset.reach,
-        };
-        reach.common.verbose
-    }
+    pub store: Settings,
 }
 
 /// Runs the action.
@@ -108,19 +97,19 @@ pub fn run(arguments: &ConfigArgs) -> Result<()> {
         ConfigAction::Get(get) => show(repo, get),
         ConfigAction::Set(set) => {
             let value = if set.value == "-" { input()? } else { set.value.clone() };
-            let work = OpenRepository::begin(repo, &set.reach)?;
+            let work = OpenRepository::begin(repo, &set.store)?;
             let change = |stored: &RepoConfig| config_edit::set(stored.members(), &set.key, &value);
             let changed = work.runtime.block_on(work.repository.change_config(system_clock, change))?;
             if let Some(changed) = &changed {
                 warn_of(changed);
             }
-            say(&work, &set.key, changed, set.json)
+            print_change(&work, &set.key, changed, set.json)
         }
         ConfigAction::Unset(unset) => {
-            let work = OpenRepository::begin(repo, &unset.reach)?;
+            let work = OpenRepository::begin(repo, &unset.store)?;
             let change = |stored: &RepoConfig| config_edit::unset(stored.members(), &unset.key);
             let changed = work.runtime.block_on(work.repository.change_config(system_clock, change))?;
-            say(&work, &unset.key, changed, unset.json)
+            print_change(&work, &unset.key, changed, unset.json)
         }
     }
 }
@@ -136,7 +125,7 @@ fn input() -> Result<String> {
 }
 
 fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.reach)?;
+    let work = OpenRepository::begin(repo, &arguments.store)?;
     let stored = work.runtime.block_on(work.repository.config())?;
     let members = stored.members();
     for problem in problems::of(members) {
@@ -202,7 +191,7 @@ fn warn_of(changed: &ConfigChange) {
     }
 }
 
-fn say(work: &OpenRepository, key: &str, changed: Option<ConfigChange>, json: bool) -> Result<()> {
+fn print_change(work: &OpenRepository, key: &str, changed: Option<ConfigChange>, json: bool) -> Result<()> {
     let changed = match changed {
         Some(changed) => changed,
         // Nothing changed: the new value is the old one.

@@ -9,7 +9,6 @@ use serde::Serialize;
 use tokio::runtime::Runtime;
 use tracing::warn;
 
-use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
 use super::{open, print, print_json, writable};
 use crate::error::{Error, ErrorKind, Result};
@@ -24,17 +23,6 @@ use crate::repo::update::system_clock;
 use crate::scratch::pending;
 use crate::storage::settings::Settings;
 
-/// Store settings and verbosity.
-#[derive(Clone, Debug, Args)]
-pub struct StoreArgs {
-    /// Verbosity.
-    #[command(flatten)]
-    pub common: CommonArgs,
-    /// Store settings. Last, because their help heading applies to all later options.
-    #[command(flatten)]
-    pub store: Settings,
-}
-
 /// Arguments of `list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
@@ -44,9 +32,9 @@ pub struct ListArgs {
     /// Print a list of {"name", "snapshot"}; with --long also "written_at" and "message".
     #[arg(long)]
     pub json: bool,
-    /// Store settings and verbosity.
+    /// Store settings.
     #[command(flatten)]
-    pub reach: StoreArgs,
+    pub store: Settings,
 }
 
 /// Arguments of `create`.
@@ -60,9 +48,9 @@ pub struct CreateArgs {
     /// Print {"name", "snapshot"}.
     #[arg(long)]
     pub json: bool,
-    /// Store settings and verbosity.
+    /// Store settings.
     #[command(flatten)]
-    pub reach: StoreArgs,
+    pub store: Settings,
 }
 
 /// Arguments of `delete`.
@@ -79,15 +67,15 @@ pub struct DeleteArgs {
     /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
-    /// Store settings and verbosity.
+    /// Store settings.
     #[command(flatten)]
-    pub reach: StoreArgs,
+    pub store: Settings,
 }
 
 #[derive(Serialize)]
 struct Listed {
     name: String,
-    snapshot: String,
+    snapshot: ObjectId,
     #[serde(skip_serializing_if = "Option::is_none")]
     written_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,9 +89,9 @@ pub(super) struct OpenRepository {
 }
 
 impl OpenRepository {
-    pub(super) fn begin(repo: &str, reach: &StoreArgs) -> Result<Self> {
+    pub(super) fn begin(repo: &str, store: &Settings) -> Result<Self> {
         let runtime = open::runtime()?;
-        let repository = runtime.block_on(open::repository(repo, &reach.store))?;
+        let repository = runtime.block_on(open::repository(repo, store))?;
         Ok(OpenRepository { runtime, repository })
     }
 
@@ -130,7 +118,7 @@ impl OpenRepository {
     }
 
     /// Describes a commit as text. A damaged commit must not prevent changes of its ref.
-    pub(super) fn described(&self, id: ObjectId) -> String {
+    pub(super) fn describe_commit(&self, id: ObjectId) -> String {
         match self.commit(id) {
             Ok(Some(commit)) => {
                 let message = commit.message.lines().next().unwrap_or_default().trim();
@@ -146,7 +134,11 @@ impl OpenRepository {
     }
 
     /// Describes the commits that are lost if a ref to `tip` is removed and all refs then point to `others`; none if nothing is lost.
-    pub(super) fn loss(&self, tip: ObjectId, others: impl IntoIterator<Item = ObjectId>) -> Result<Option<String>> {
+    pub(super) fn lost_commits(
+        &self,
+        tip: ObjectId,
+        others: impl IntoIterator<Item = ObjectId>,
+    ) -> Result<Option<String>> {
         Ok(match self.repository.commits_beyond(tip, others)? {
             Some(0) => None,
             Some(1) => Some(
@@ -162,10 +154,6 @@ impl OpenRepository {
                     .to_owned(),
             ),
         })
-    }
-
-    pub(super) fn mounted(&self, name: &str) -> Option<String> {
-        mounted(&self.repository, name)
     }
 }
 
@@ -185,7 +173,7 @@ pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
 }
 
 pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.reach)?;
+    let work = OpenRepository::begin(repo, &arguments.store)?;
     let mut listed = Vec::new();
     for (name, id) in work.refs(kind)? {
         let commit = match arguments.long {
@@ -197,7 +185,7 @@ pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()
         };
         listed.push(Listed {
             name,
-            snapshot: id.to_string(),
+            snapshot: id,
             written_at: commit.as_ref().map(|commit| format_time(commit.flushed_at)),
             message: commit.map(|commit| commit.message),
         });
@@ -222,35 +210,38 @@ pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()
 }
 
 pub(super) fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.reach)?;
+    let work = OpenRepository::begin(repo, &arguments.store)?;
     let target = work.runtime.block_on(work.repository.find(&arguments.at))?.id;
     let name = &arguments.name;
     work.runtime.block_on(work.repository.create_ref(kind, name, target, system_clock))?;
-    say(arguments.json, name, target, || format!("{kind} `{name}` points to {target}"))
+    print_ref(arguments.json, name, target, || format!("{kind} `{name}` points to {target}"))
 }
 
 /// Deletes a ref of `kind`; `more` is an additional warning for this kind.
 pub(super) fn delete(repo: &str, kind: RefKind, arguments: &DeleteArgs, more: &str) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.reach)?;
+    let work = OpenRepository::begin(repo, &arguments.store)?;
     let name = &arguments.name;
     if kind == RefKind::Branch && name == DEFAULT_BRANCH {
         return Err(crate::repo::change_refs::no_deletion_of_main());
     }
     let target = work.target(kind, name, arguments.expect.as_deref())?;
-    let mut question =
-        format!("{kind} `{}`, which points to {}, will be deleted.", printable::line(name), work.described(target));
+    let mut question = format!(
+        "{kind} `{}`, which points to {}, will be deleted.",
+        printable::line(name),
+        work.describe_commit(target)
+    );
     let all = work.runtime.block_on(work.repository.refs())?;
     let others = |refs: &BTreeMap<String, ObjectId>, own: RefKind| -> Vec<ObjectId> {
         refs.iter().filter(|(other, _)| own != kind || *other != name).map(|(_, id)| *id).collect()
     };
     let others = [others(&all.branches, RefKind::Branch), others(&all.tags, RefKind::Tag)].concat();
-    let mounted = (kind == RefKind::Branch).then(|| work.mounted(name)).flatten();
-    for line in [work.loss(target, others)?, Some(more.to_owned()).filter(|more| !more.is_empty())] {
+    let mounted = (kind == RefKind::Branch).then(|| mounted(&work.repository, name)).flatten();
+    for line in [work.lost_commits(target, others)?, Some(more.to_owned()).filter(|more| !more.is_empty())] {
         line.iter().for_each(|line| question += &format!("\n{line}"));
     }
     ask(arguments.confirm, question, mounted)?;
     work.runtime.block_on(work.repository.delete_ref(kind, name, target, system_clock))?;
-    say(arguments.json, name, target, || format!("deleted {kind} `{name}`, which pointed to {target}"))
+    print_ref(arguments.json, name, target, || format!("deleted {kind} `{name}`, which pointed to {target}"))
 }
 
 /// Asks `question`. Logs `mounted` even if it does not ask: the user may not know of the mount.
@@ -264,9 +255,9 @@ pub(super) fn ask(confirm: ConfirmArgs, mut question: String, mounted: Option<St
     confirm.confirm(&question)
 }
 
-fn say(json: bool, name: &str, target: ObjectId, text: impl FnOnce() -> String) -> Result<()> {
+fn print_ref(json: bool, name: &str, target: ObjectId, text: impl FnOnce() -> String) -> Result<()> {
     if json {
-        return print_json(&serde_json::json!({"name": name, "snapshot": target.to_string()}));
+        return print_json(&serde_json::json!({"name": name, "snapshot": target}));
     }
     print(&format!("{}\n", printable::line(&text())))
 }

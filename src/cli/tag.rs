@@ -40,18 +40,6 @@ pub struct ListTagsArgs {
     pub list: ListArgs,
 }
 
-impl TagAction {
-    /// Returns the verbosity.
-    pub(super) fn verbose(&self) -> u8 {
-        let reach = match self {
-            TagAction::List(list) => &list.list.reach,
-            TagAction::Create(create) => &create.reach,
-            TagAction::Delete(delete) => &delete.reach,
-        };
-        reach.common.verbose
-    }
-}
-
 /// Runs the action.
 pub fn run(arguments: &TagArgs) -> Result<()> {
     let repo = &arguments.repo;
@@ -66,7 +54,7 @@ pub fn run(arguments: &TagArgs) -> Result<()> {
 }
 
 fn deleted(repo: &str, arguments: &ListArgs) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.reach)?;
+    let work = OpenRepository::begin(repo, &arguments.store)?;
     let names = work.runtime.block_on(work.repository.deleted_tags())?;
     if arguments.json {
         return print_json(&names);

@@ -199,7 +199,7 @@ impl Session {
         // Nothing may change until the tree is rebased onto the snapshot.
         self.working.set_undecided(snapshot.is_some());
         self.conflicts.lock().clear();
-        failpoints::reach(failpoints::COMMITTED).context(not_shown)?;
+        failpoints::pass(failpoints::COMMITTED).context(not_shown)?;
         let repository = self.repository().await.context(not_shown)?;
         let (new_base, others) = match (snapshot, &outcome) {
             (Some(snapshot), Outcome::Committed { rebased_over, .. }) => (snapshot, rebased_over.clone()),

@@ -126,7 +126,7 @@ async fn use_it(files: &Files, refs: &[RefSpec]) {
         if let Ok(tree) = open::tree(&repository, spec, bounded()).await {
             walk(&tree).await;
             let _ = tree.total_bytes().await;
-            let bounds = stats::Bounds { chunks: 0, manifests: MEMORY };
+            let bounds = stats::MemoryBounds { chunks: 0, manifests: MEMORY };
             let _ = stats::collect(&repository, &tree, bounds, 2, &stats::Counters::default()).await;
             let wish = export::ExportOptions {
                 dry_run: true,

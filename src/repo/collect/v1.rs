@@ -94,7 +94,7 @@ async fn history(
 
 fn missing(error: Error, id: ObjectId) -> Error {
     match error.kind() {
-        ErrorKind::NotFound => error.absence_is_damage(format!("snapshot {id} is missing: nothing was removed")),
+        ErrorKind::NotFound => error.not_found_as_corrupt(format!("snapshot {id} is missing: nothing was removed")),
         _ => error,
     }
 }
