@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 
 use super::confirm::ConfirmArgs;
-use super::ref_commands::{self, CreateArgs, DeleteArgs, ListArgs, OpenRepository};
-use super::{print, print_json};
+use super::ref_commands::{self, CreateArgs, DeleteArgs, ListArgs};
+use super::{open, print, print_json};
 use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::printable;
@@ -61,38 +61,41 @@ pub struct ResetArgs {
 /// Runs the action.
 pub fn run(arguments: &BranchArgs) -> Result<()> {
     let repo = &arguments.repo;
-    match &arguments.action {
-        BranchAction::List(list) => ref_commands::list(repo, RefKind::Branch, list),
-        BranchAction::Create(create) => ref_commands::create(repo, RefKind::Branch, create),
-        BranchAction::Delete(delete) => ref_commands::delete(repo, RefKind::Branch, delete, ""),
-        BranchAction::Reset(reset) => reset_branch(repo, reset),
-    }
+    open::runtime()?.block_on(async {
+        match &arguments.action {
+            BranchAction::List(list) => ref_commands::list(repo, RefKind::Branch, list).await,
+            BranchAction::Create(create) => ref_commands::create(repo, RefKind::Branch, create).await,
+            BranchAction::Delete(delete) => ref_commands::delete(repo, RefKind::Branch, delete, "").await,
+            BranchAction::Reset(reset) => reset_branch(repo, reset).await,
+        }
+    })
 }
 
-fn reset_branch(repo: &str, arguments: &ResetArgs) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.store)?;
+async fn reset_branch(repo: &str, arguments: &ResetArgs) -> Result<()> {
+    let repository = open::repository(repo, &arguments.store).await?;
     let name = &arguments.name;
-    let previous = work.target(RefKind::Branch, name, arguments.expect.as_deref())?;
-    let to = work.runtime.block_on(work.repository.find(&arguments.to))?.id;
+    let previous = ref_commands::target(&repository, RefKind::Branch, name, arguments.expect.as_deref()).await?;
+    let to = repository.find(&arguments.to).await?.id;
     if to == previous {
         return print_reset(arguments, previous, to, format!("branch `{name}` points to {to} already"));
     }
-    let mut refs = work.runtime.block_on(work.repository.refs())?;
+    let mut refs = repository.refs().await?;
     refs.branches.insert(name.clone(), to);
-    let lost = work.lost_commits(previous, refs.branches.into_values().chain(refs.tags.into_values()))?;
-    let mounted = ref_commands::mounted(&work.repository, name);
+    let lost =
+        ref_commands::lost_commits(&repository, previous, refs.branches.into_values().chain(refs.tags.into_values()))?;
+    let mounted = ref_commands::mounted(&repository, name);
     // Commits that stay on a branch or tag are not lost. Changes in a mount would need another branch to be committed to.
     if lost.is_some() || mounted.is_some() {
         let mut question = format!(
             "branch `{}` will go from {} to {}.",
             printable::line(name),
-            work.describe_commit(previous),
-            work.describe_commit(to)
+            ref_commands::describe_commit(&repository, previous).await,
+            ref_commands::describe_commit(&repository, to).await
         );
         lost.iter().for_each(|lost| question += &format!("\n{lost}"));
         ref_commands::ask(arguments.confirm, question, mounted)?;
     }
-    work.runtime.block_on(work.repository.reset_branch(name, to, previous, system_clock))?;
+    repository.reset_branch(name, to, previous, system_clock).await?;
     print_reset(arguments, previous, to, format!("branch `{name}` points to {to}; before it was {previous}"))
 }
 

@@ -5,9 +5,8 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::ref_commands::OpenRepository;
 use super::repo_args::RepoArgs;
-use super::{print, print_json};
+use super::{open, print, print_json};
 use crate::error::Result;
 use crate::format::operations_log::Entry;
 use crate::format::repo_state::Operation;
@@ -32,33 +31,35 @@ pub struct OpsArgs {
 
 /// Prints the operations, newest first.
 pub fn run(arguments: &OpsArgs) -> Result<()> {
-    let work = OpenRepository::begin(&arguments.repo.location, &arguments.repo.store)?;
-    let mut operations = work.repository.operations()?;
-    let wanted = arguments.count.unwrap_or(usize::MAX);
-    let mut entries = Vec::new();
-    // Entries before a damaged file are shown.
-    let ended = loop {
-        if entries.len() == wanted {
-            break Ok(());
+    open::runtime()?.block_on(async {
+        let repository = arguments.repo.open().await?;
+        let mut operations = repository.operations()?;
+        let limit = arguments.count.unwrap_or(usize::MAX);
+        let mut entries = Vec::new();
+        // Entries before a damaged file are shown.
+        let ended = loop {
+            if entries.len() == limit {
+                break Ok(());
+            }
+            match operations.next().await {
+                Ok(Some(entry)) => entries.push(entry),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        if let Some(key) = operations.missing() {
+            tracing::warn!(
+                "{}: the log goes on in {key}, which is not there any more",
+                repository.storage().location()
+            );
         }
-        match work.runtime.block_on(operations.next()) {
-            Ok(Some(entry)) => entries.push(entry),
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
+        if arguments.json {
+            print_json(&entries.iter().map(as_json).collect::<Vec<_>>())?;
+        } else {
+            print(&as_text(&entries))?;
         }
-    };
-    if let Some(key) = operations.missing() {
-        tracing::warn!(
-            "{}: the log goes on in {key}, which is not there any more",
-            work.repository.storage().location()
-        );
-    }
-    if arguments.json {
-        print_json(&entries.iter().map(as_json).collect::<Vec<_>>())?;
-    } else {
-        print(&as_text(&entries))?;
-    }
-    ended
+        ended
+    })
 }
 
 /// Returns the name of an operation, its subject, and details as text.

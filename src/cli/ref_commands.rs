@@ -6,7 +6,6 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
 use serde::Serialize;
-use tokio::runtime::Runtime;
 use tracing::warn;
 
 use super::confirm::ConfirmArgs;
@@ -82,79 +81,60 @@ struct Listed {
     message: Option<String>,
 }
 
-/// An opened repository and the runtime for it.
-pub(super) struct OpenRepository {
-    pub(super) runtime: Runtime,
-    pub(super) repository: Repository,
+/// Returns the snapshot that `name` points to. Fails if that is not `expect`.
+pub(super) async fn target(
+    repository: &Repository,
+    kind: RefKind,
+    name: &str,
+    expect: Option<&str>,
+) -> Result<ObjectId> {
+    let expect: Option<ObjectId> = expect.map(|id| id.parse().map_err(|e: Error| e.context("--expect"))).transpose()?;
+    let found = repository.resolve(&kind.named(name)).await?;
+    match expect {
+        Some(expected) if expected != found => Err(Error::new(
+            ErrorKind::Stale,
+            format!("{kind} `{name}` points to {found}, not to {expected}: nothing is done"),
+        )),
+        _ => Ok(found),
+    }
 }
 
-impl OpenRepository {
-    pub(super) fn begin(repo: &str, store: &Settings) -> Result<Self> {
-        let runtime = open::runtime()?;
-        let repository = runtime.block_on(open::repository(repo, store))?;
-        Ok(OpenRepository { runtime, repository })
-    }
-
-    pub(super) fn refs(&self, kind: RefKind) -> Result<BTreeMap<String, ObjectId>> {
-        let refs = self.runtime.block_on(self.repository.refs())?;
-        Ok(match kind {
-            RefKind::Branch => refs.branches,
-            RefKind::Tag => refs.tags,
-        })
-    }
-
-    /// Returns the snapshot that `name` points to. Fails if that is not `expect`.
-    pub(super) fn target(&self, kind: RefKind, name: &str, expect: Option<&str>) -> Result<ObjectId> {
-        let expect: Option<ObjectId> =
-            expect.map(|id| id.parse().map_err(|e: Error| e.context("--expect"))).transpose()?;
-        let found = self.runtime.block_on(self.repository.resolve(&kind.named(name)))?;
-        match expect {
-            Some(expected) if expected != found => Err(Error::new(
-                ErrorKind::Stale,
-                format!("{kind} `{name}` points to {found}, not to {expected}: nothing is done"),
-            )),
-            _ => Ok(found),
+/// Describes a commit as text. A damaged commit must not prevent changes of its ref.
+pub(super) async fn describe_commit(repository: &Repository, id: ObjectId) -> String {
+    match commit(repository, id).await {
+        Ok(Some(commit)) => {
+            let message = commit.message.lines().next().unwrap_or_default().trim();
+            format!("{id} ({}, \"{}\")", format_time(commit.flushed_at), printable::line(message))
         }
+        Ok(None) => id.to_string(),
+        Err(error) => format!("{id} (which cannot be read: {error})"),
     }
+}
 
-    /// Describes a commit as text. A damaged commit must not prevent changes of its ref.
-    pub(super) fn describe_commit(&self, id: ObjectId) -> String {
-        match self.commit(id) {
-            Ok(Some(commit)) => {
-                let message = commit.message.lines().next().unwrap_or_default().trim();
-                format!("{id} ({}, \"{}\")", format_time(commit.flushed_at), printable::line(message))
-            }
-            Ok(None) => id.to_string(),
-            Err(error) => format!("{id} (which cannot be read: {error})"),
-        }
-    }
+async fn commit(repository: &Repository, id: ObjectId) -> Result<Option<SnapshotInfo>> {
+    Ok(repository.history(id, 1).await?.pop())
+}
 
-    fn commit(&self, id: ObjectId) -> Result<Option<SnapshotInfo>> {
-        Ok(self.runtime.block_on(self.repository.history(id, 1))?.pop())
-    }
-
-    /// Describes the commits that are lost if a ref to `tip` is removed and all refs then point to `others`; none if nothing is lost.
-    pub(super) fn lost_commits(
-        &self,
-        tip: ObjectId,
-        others: impl IntoIterator<Item = ObjectId>,
-    ) -> Result<Option<String>> {
-        Ok(match self.repository.commits_beyond(tip, others)? {
-            Some(0) => None,
-            Some(1) => Some(
-                "One commit is then on no branch or tag any more: only its id leads to it, until garbage is collected."
-                    .to_owned(),
-            ),
-            Some(count) => Some(format!(
-                "{count} commits are then on no branch or tag any more: only their ids lead to them, until garbage is \
-                 collected."
-            )),
-            None => Some(
-                "Commits that are on no other branch or tag can then only be found by their ids, until garbage is collected."
-                    .to_owned(),
-            ),
-        })
-    }
+/// Describes the commits that are lost if a ref to `tip` is removed and all refs then point to `others`; none if nothing is lost.
+pub(super) fn lost_commits(
+    repository: &Repository,
+    tip: ObjectId,
+    others: impl IntoIterator<Item = ObjectId>,
+) -> Result<Option<String>> {
+    Ok(match repository.commits_beyond(tip, others)? {
+        Some(0) => None,
+        Some(1) => Some(
+            "One commit is then on no branch or tag any more: only its id leads to it, until garbage is collected."
+                .to_owned(),
+        ),
+        Some(count) => Some(format!(
+            "{count} commits are then on no branch or tag any more: only their ids lead to them, until garbage is collected."
+        )),
+        None => Some(
+            "Commits that are on no other branch or tag can then only be found by their ids, until garbage is collected."
+                .to_owned(),
+        ),
+    })
 }
 
 /// Describes the use of branch `name` on this machine: its mount, its uncommitted changes. None if there are none.
@@ -172,12 +152,13 @@ pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
     }
 }
 
-pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.store)?;
+pub(super) async fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()> {
+    let repository = open::repository(repo, &arguments.store).await?;
     let mut listed = Vec::new();
-    for (name, id) in work.refs(kind)? {
+    let refs = repository.refs().await?;
+    for (name, id) in if kind == RefKind::Branch { refs.branches } else { refs.tags } {
         let commit = match arguments.long {
-            true => work.commit(id).unwrap_or_else(|error| {
+            true => commit(&repository, id).await.unwrap_or_else(|error| {
                 warn!("{kind} `{name}`: {error}");
                 None
             }),
@@ -209,38 +190,35 @@ pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()
     print(&text)
 }
 
-pub(super) fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.store)?;
-    let target = work.runtime.block_on(work.repository.find(&arguments.at))?.id;
+pub(super) async fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) -> Result<()> {
+    let repository = open::repository(repo, &arguments.store).await?;
+    let target = repository.find(&arguments.at).await?.id;
     let name = &arguments.name;
-    work.runtime.block_on(work.repository.create_ref(kind, name, target, system_clock))?;
+    repository.create_ref(kind, name, target, system_clock).await?;
     print_ref(arguments.json, name, target, || format!("{kind} `{name}` points to {target}"))
 }
 
 /// Deletes a ref of `kind`; `more` is an additional warning for this kind.
-pub(super) fn delete(repo: &str, kind: RefKind, arguments: &DeleteArgs, more: &str) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.store)?;
+pub(super) async fn delete(repo: &str, kind: RefKind, arguments: &DeleteArgs, more: &str) -> Result<()> {
+    let repository = open::repository(repo, &arguments.store).await?;
     let name = &arguments.name;
     if kind == RefKind::Branch && name == DEFAULT_BRANCH {
         return Err(crate::repo::change_refs::no_deletion_of_main());
     }
-    let target = work.target(kind, name, arguments.expect.as_deref())?;
-    let mut question = format!(
-        "{kind} `{}`, which points to {}, will be deleted.",
-        printable::line(name),
-        work.describe_commit(target)
-    );
-    let all = work.runtime.block_on(work.repository.refs())?;
+    let target = target(&repository, kind, name, arguments.expect.as_deref()).await?;
+    let described = describe_commit(&repository, target).await;
+    let mut question = format!("{kind} `{}`, which points to {described}, will be deleted.", printable::line(name));
+    let all = repository.refs().await?;
     let others = |refs: &BTreeMap<String, ObjectId>, own: RefKind| -> Vec<ObjectId> {
         refs.iter().filter(|(other, _)| own != kind || *other != name).map(|(_, id)| *id).collect()
     };
     let others = [others(&all.branches, RefKind::Branch), others(&all.tags, RefKind::Tag)].concat();
-    let mounted = (kind == RefKind::Branch).then(|| mounted(&work.repository, name)).flatten();
-    for line in [work.lost_commits(target, others)?, Some(more.to_owned()).filter(|more| !more.is_empty())] {
+    let mounted = (kind == RefKind::Branch).then(|| mounted(&repository, name)).flatten();
+    for line in [lost_commits(&repository, target, others)?, Some(more.to_owned()).filter(|more| !more.is_empty())] {
         line.iter().for_each(|line| question += &format!("\n{line}"));
     }
     ask(arguments.confirm, question, mounted)?;
-    work.runtime.block_on(work.repository.delete_ref(kind, name, target, system_clock))?;
+    repository.delete_ref(kind, name, target, system_clock).await?;
     print_ref(arguments.json, name, target, || format!("deleted {kind} `{name}`, which pointed to {target}"))
 }
 

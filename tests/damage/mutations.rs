@@ -250,7 +250,7 @@ fn damaged_shards_do_no_harm() {
         {
             let index = Bytes::copy_from_slice(&bytes[place.start as usize..place.end as usize]);
             if let Ok(index) = Index::decode(&sharding, bytes.len() as u64, index) {
-                assert!(index.faults().len() as u64 <= 2 * index.len());
+                assert!(index.faults().len() as u64 <= 2 * index.entry_count());
             }
         }
         let used = PEAK.load(Ordering::Relaxed).saturating_sub(before);
