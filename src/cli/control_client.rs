@@ -40,7 +40,7 @@ pub struct CommitArgs {
     pub json: bool,
 }
 
-/// Arguments of `icechunkfs status` and `refresh`, and of `diff` of a mount.
+/// Arguments of `icechunkfs status` and `refresh`.
 #[derive(Debug, Args)]
 pub struct MountpointArgs {
     /// The mountpoint of the branch.
@@ -73,7 +73,7 @@ pub fn commit(arguments: &CommitArgs) -> Result<()> {
     let control = control(&arguments.mountpoint)?;
     let draw = |bar: &ProgressBar| {
         let text = std::fs::read(control.join("progress")).unwrap_or_default();
-        let Ok(progress) = serde_json::from_slice::<CommitProgress>(&text) else { return };
+        let Ok(progress) = serde_json::from_slice::<ProgressFile>(&text) else { return };
         bar.set_length(progress.bytes);
         bar.set_position(progress.bytes_done);
         bar.set_message(progress.stage);
@@ -85,7 +85,7 @@ pub fn commit(arguments: &CommitArgs) -> Result<()> {
 
 /// Content of the control file `progress`.
 #[derive(Deserialize)]
-struct CommitProgress {
+struct ProgressFile {
     stage: String,
     bytes: u64,
     bytes_done: u64,
