@@ -20,7 +20,7 @@ pub struct Endpoint(Url);
 impl Endpoint {
     /// Returns the address of host `name` below the provider's `domain`, which begins with a dot. Fails with
     /// [`ErrorKind::InvalidInput`] if the name does not become part of the host.
-    pub fn below(name: &str, domain: &'static str) -> Result<Self> {
+    pub fn with_domain(name: &str, domain: &'static str) -> Result<Self> {
         let blank = Url::parse(BLANK).map_err(|e| Error::with_source(ErrorKind::Io, "the address of a store", e))?;
         let host = [name, domain].concat();
         Endpoint(blank).with_host(&host).filter(|endpoint| endpoint.host().ends_with(domain)).ok_or_else(|| {
@@ -29,7 +29,7 @@ impl Endpoint {
     }
 
     /// Returns the address with the bucket as the first label of the host.
-    pub fn of_bucket(&self, bucket: &str) -> Result<Self> {
+    pub fn with_bucket(&self, bucket: &str) -> Result<Self> {
         let host = format!("{bucket}.{}", self.host());
         let is_name = matches!(self.0.host(), Some(Host::Domain(_)));
         self.clone().with_host(&host).filter(|_| is_name).ok_or_else(|| {
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_name_becomes_a_host_of_the_domain_or_nothing() {
-        let at = |name: &str| Endpoint::below(name, ".amazonaws.com").map(|endpoint| endpoint.to_string());
+        let at = |name: &str| Endpoint::with_domain(name, ".amazonaws.com").map(|endpoint| endpoint.to_string());
         assert_eq!(at("s3.eu-west-1").unwrap(), "https://s3.eu-west-1.amazonaws.com");
         for name in [
             "a@evil.example/",
@@ -128,11 +128,11 @@ mod tests {
             assert!(at(name).is_err(), "{name}");
         }
         let endpoint: Endpoint = "https://store.example:8443/base/".parse().unwrap();
-        assert_eq!(endpoint.of_bucket("b").unwrap().to_string(), "https://b.store.example:8443/base");
+        assert_eq!(endpoint.with_bucket("b").unwrap().to_string(), "https://b.store.example:8443/base");
         for bucket in ["B", "a_b/", "a@b", "", "a..b/"] {
-            assert!(endpoint.of_bucket(bucket).is_err(), "{bucket}");
+            assert!(endpoint.with_bucket(bucket).is_err(), "{bucket}");
         }
-        assert!("http://127.0.0.1:1".parse::<Endpoint>().unwrap().of_bucket("b").is_err());
+        assert!("http://127.0.0.1:1".parse::<Endpoint>().unwrap().with_bucket("b").is_err());
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
 
         #[test]
         fn no_text_leads_out_of_the_domain(name in prop_oneof![".{0,40}", "[a-z@:./%\\\\?#0-9 \\[\\]-]{0,30}"]) {
-            if let Ok(endpoint) = Endpoint::below(&name, ".blob.core.windows.net") {
+            if let Ok(endpoint) = Endpoint::with_domain(&name, ".blob.core.windows.net") {
                 let url = Url::parse(endpoint.as_str()).unwrap();
                 prop_assert!(url.host_str().unwrap().ends_with(".blob.core.windows.net"), "{}", name);
                 prop_assert!(url.username().is_empty() && url.port().is_none() && url.path() == "/" && url.scheme() == "https");

@@ -93,7 +93,7 @@ impl Error {
 
     /// Creates an error with the lines of `text` as message. Values in `text` that may contain line breaks must have gone through
     /// [`crate::printable::line`]; the message of every other error is displayed as one line.
-    pub fn of_lines(kind: ErrorKind, text: &str) -> Self {
+    pub fn multi_line(kind: ErrorKind, text: &str) -> Self {
         let mut lines = text.lines().map(str::to_owned);
         let message = lines.next().unwrap_or_default();
         Error(Arc::new(Inner { kind, message, lines: lines.collect(), source: None }))
@@ -142,7 +142,7 @@ impl Error {
             // Other waiters share the error, so its cause cannot be moved: the causes become part of the message.
             Err(shared) => Error(Arc::new(Inner {
                 kind: shared.kind,
-                message: format!("{what}: {}", shared.in_one_line()),
+                message: format!("{what}: {}", shared.one_line()),
                 lines: shared.lines.clone(),
                 source: None,
             })),
@@ -151,7 +151,7 @@ impl Error {
 
     /// Turns [`ErrorKind::NotFound`] for an object that must exist into [`ErrorKind::Corrupt`] with `message`.
     #[must_use]
-    pub fn absence_is_damage(self, message: impl Into<String>) -> Self {
+    pub fn not_found_as_corrupt(self, message: impl Into<String>) -> Self {
         match self.kind() {
             ErrorKind::NotFound => Error::with_source(ErrorKind::Corrupt, message, self),
             _ => self,
@@ -196,7 +196,7 @@ impl Error {
 
 impl Inner {
     /// Returns the message and its causes, escaped: they contain names, paths and answers of stores.
-    fn in_one_line(&self) -> String {
+    fn one_line(&self) -> String {
         let mut text = self.message.clone();
         let mut cause: Option<&dyn std::error::Error> =
             self.source.as_deref().map(|e| e as &(dyn std::error::Error + 'static));
@@ -209,13 +209,13 @@ impl Inner {
             }
             cause = error.source();
         }
-        printable::line(&printable::without_passwords(&text))
+        printable::line(&printable::redact_passwords(&text))
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.in_one_line())?;
+        f.write_str(&self.0.one_line())?;
         self.0.lines.iter().try_for_each(|line| write!(f, "\n{}", printable::line(line)))
     }
 }
@@ -262,7 +262,7 @@ mod tests {
         let held = error.clone();
         assert_eq!(error.context("c\n").to_string(), format!("c\\n: {shown}"));
         drop(held);
-        let error = Error::of_lines(ErrorKind::InvalidInput, "a:\n  b\r\n  c");
+        let error = Error::multi_line(ErrorKind::InvalidInput, "a:\n  b\r\n  c");
         assert_eq!(error.clone().to_string(), "a:\n  b\n  c");
         assert_eq!(error.clone().context("d").to_string(), "d: a:\n  b\n  c");
     }

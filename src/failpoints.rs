@@ -59,21 +59,21 @@ pub const COLLECTION: [&str; 6] = [
 /// Fail point after a commit: the commit is visible, and the working tree is not yet rebased onto it.
 pub const COMMITTED: &str = "commit.done";
 
-struct Fault {
+struct FailPoint {
     point: String,
     action: String,
     passed: AtomicBool,
 }
 
 /// Passes `point`: fails or aborts if the environment asks for it, and does nothing outside of tests.
-pub(crate) fn reach(point: &str) -> Result<()> {
+pub(crate) fn pass(point: &str) -> Result<()> {
     let listed: [&[&str]; 5] = [&COMMIT, &MIGRATION, &MIGRATION_ELSEWHERE, &COLLECTION, &[COMMITTED]];
     debug_assert!(listed.iter().any(|points| points.contains(&point)), "{point} is not listed");
-    static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
-    let fault = FAULT.get_or_init(|| {
+    static CONFIGURED: OnceLock<Option<FailPoint>> = OnceLock::new();
+    let fault = CONFIGURED.get_or_init(|| {
         let setting = std::env::var("ICECHUNKFS_FAULT").ok()?;
         let (point, action) = setting.split_once('=')?;
-        Some(Fault { point: point.to_owned(), action: action.to_owned(), passed: AtomicBool::new(false) })
+        Some(FailPoint { point: point.to_owned(), action: action.to_owned(), passed: AtomicBool::new(false) })
     });
     match fault {
         Some(fault) if fault.point == point && !fault.passed.swap(true, Ordering::Relaxed) => match fault

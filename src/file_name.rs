@@ -8,7 +8,7 @@ const ESCAPED: &AsciiSet = &CONTROLS.add(b'/').add(b'%').add(b' ').add(b'\\');
 const MAX_NAME: usize = 180;
 
 /// Returns a file name for any `text`, without spaces and slashes.
-pub fn of(text: &str) -> String {
+pub fn encode(text: &str) -> String {
     let encoded = utf8_percent_encode(text, ESCAPED).to_string();
     // `.` and `..` are reserved, and a leading dot would hide the directory.
     let encoded =
@@ -31,9 +31,9 @@ mod tests {
 
     #[test]
     fn names_are_told_apart_and_fit() {
-        assert_eq!(of("/data/x"), "%2Fdata%2Fx");
-        assert_eq!(of(".."), "%2E.");
+        assert_eq!(encode("/data/x"), "%2Fdata%2Fx");
+        assert_eq!(encode(".."), "%2E.");
         let (long, longer) = ("a".repeat(300), "a".repeat(301));
-        assert!(of(&long).len() <= MAX_NAME && of(&long) != of(&longer));
+        assert!(encode(&long).len() <= MAX_NAME && encode(&long) != encode(&longer));
     }
 }

@@ -54,7 +54,7 @@ pub fn json(text: &str) -> String {
 }
 
 /// Replaces user names and passwords in the URLs of `text` by `***`.
-pub fn without_passwords(text: &str) -> Cow<'_, str> {
+pub fn redact_passwords(text: &str) -> Cow<'_, str> {
     let mut shown = String::new();
     let mut rest = text;
     while let Some(at) = rest.find("://") {
@@ -136,7 +136,7 @@ mod tests {
             ("`http://host` x@y", "`http://host` x@y"),
             ("none", "none"),
         ] {
-            assert_eq!(without_passwords(text), shown);
+            assert_eq!(redact_passwords(text), shown);
         }
     }
 

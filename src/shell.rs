@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::printable;
 
 /// Quotes any `word` so that a shell reads it back unchanged. Characters that a terminal would not show become byte escapes.
-pub fn quoted(word: &str) -> String {
+pub fn quote(word: &str) -> String {
     if !word.chars().any(printable::is_special) {
         return format!("'{}'", word.replace('\'', r"'\''"));
     }
@@ -32,7 +32,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read_back(word: &str) -> Vec<u8> {
-        let script = format!("printf %s {}", quoted(word));
+        let script = format!("printf %s {}", quote(word));
         std::process::Command::new("bash").args(["-c", &script]).output().unwrap().stdout
     }
 

@@ -10,18 +10,18 @@ const DOMAINS: [&str; 3] = [".amazonaws.com", ".blob.core.windows.net", ".storag
 pub(crate) fn run(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     for domain in DOMAINS {
-        let Ok(endpoint) = Endpoint::below(text, domain) else { continue };
+        let Ok(endpoint) = Endpoint::with_domain(text, domain) else { continue };
         expect_host(endpoint.as_str(), &format!("{text}{domain}"));
-        let Ok(bucket) = endpoint.of_bucket(text) else { continue };
+        let Ok(bucket) = endpoint.with_bucket(text) else { continue };
         expect_host(bucket.as_str(), &format!("{text}.{text}{domain}"));
     }
     if let Ok(region) = text.parse::<Region>() {
         let endpoint =
-            Endpoint::below(&format!("s3.{}", region.as_str()), DOMAINS[0]).expect("a region is part of a host");
+            Endpoint::with_domain(&format!("s3.{}", region.as_str()), DOMAINS[0]).expect("a region is part of a host");
         expect_host(endpoint.as_str(), &format!("s3.{text}.amazonaws.com"));
     }
     if let Ok(account) = text.parse::<Account>() {
-        let endpoint = Endpoint::below(account.as_str(), DOMAINS[1]).expect("an account is part of a host");
+        let endpoint = Endpoint::with_domain(account.as_str(), DOMAINS[1]).expect("an account is part of a host");
         expect_host(endpoint.as_str(), &format!("{text}.blob.core.windows.net"));
     }
     for provider in [Provider::S3, Provider::Gcs, Provider::Azure] {

@@ -19,11 +19,11 @@ pub(crate) fn run(bytes: &[u8]) {
     }
     let secret = "hunter2hunter2";
     if !text.contains(secret) && !text.contains(|c: char| c.is_whitespace() || "/?#\"'`".contains(c)) {
-        let shown = printable::without_passwords(&format!("at https://{text}:{secret}@host/x")).into_owned();
+        let shown = printable::redact_passwords(&format!("at https://{text}:{secret}@host/x")).into_owned();
         assert!(!shown.contains(secret), "{shown:?}");
     }
     if !text.contains('\0') {
-        let word = shell::quoted(text);
+        let word = shell::quote(text);
         expect_harmless(&word, "");
         assert_eq!(read_word(&word).as_deref(), Some(text.as_bytes()), "{word}");
     }

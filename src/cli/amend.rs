@@ -3,22 +3,17 @@
 use clap::Args;
 use serde_json::json;
 
-use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
-use super::{open, print, print_json, ref_commands, replace_commits};
-use crate::commit::engine::RESERVED;
+use super::repo_args::RepoArgs;
+use super::{open, print, print_json, replace_commits};
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
 use crate::printable;
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::storage::settings::Settings;
-use crate::times::system_clock;
 
 /// Arguments of `icechunkfs amend`.
 #[derive(Debug, Args)]
 pub struct AmendArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
-    pub repo: String,
     /// The branch whose newest commit is replaced.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
     pub branch: String,
@@ -38,12 +33,9 @@ pub struct AmendArgs {
     /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
-    /// Verbosity.
+    /// The repository. Last, because the help heading of its settings applies to all later options.
     #[command(flatten)]
-    pub common: CommonArgs,
-    /// Store settings. Last, because their help heading applies to all later options.
-    #[command(flatten)]
-    pub store: Settings,
+    pub repo: RepoArgs,
 }
 
 /// Replaces the newest commit of a branch.
@@ -53,11 +45,9 @@ pub fn run(arguments: &AmendArgs) -> Result<()> {
     if arguments.message.is_none() && set.is_empty() && arguments.unset.is_empty() {
         return Err(Error::invalid("nothing to amend: give --message, --metadata or --unset"));
     }
-    if set.keys().chain(&arguments.unset).any(|key| key == RESERVED) {
-        return Err(Error::invalid(format!("metadata `{RESERVED}` is reserved: choose another name")));
-    }
+    replace_commits::check_not_reserved(set.keys().chain(&arguments.unset))?;
     open::runtime()?.block_on(async {
-        let repository = open::repository(&arguments.repo, &arguments.store).await?;
+        let repository = arguments.repo.open().await?;
         squash::check(&repository).await?;
         let commits = repository.history(replace_commits::tip(&repository, branch).await?, 1).await?;
         let Some(tip) = commits.first() else { return Err(Error::invalid("the branch has no commit")) };
@@ -69,28 +59,18 @@ pub fn run(arguments: &AmendArgs) -> Result<()> {
         }
         metadata.extend(set);
         let message = arguments.message.clone().unwrap_or_else(|| tip.message.clone());
-        let parent = tip.parent.map(|id| id.to_string());
         if metadata == tip.metadata && message == tip.message {
-            let nothing = json!({"branch": branch, "snapshot": null, "replaced": [], "parent": parent, "kept": []});
+            let nothing = json!({"branch": branch, "snapshot": null, "replaced": [], "parent": tip.parent, "kept": []});
             return if arguments.json { print_json(&nothing) } else { print("it says so already\n") };
         }
-        let kept = replace_commits::others(&repository, branch, &commits).await?;
-        let shown = printable::line(branch);
         let question = format!(
-            "Branch {shown} gets another newest commit in the place of\n  {}\nMounts and programs that work on that one have \
-             to begin anew.\n{}",
-            replace_commits::line(tip),
-            replace_commits::kept(&kept)
+            "Branch {} gets another newest commit in the place of\n  {}\nMounts and programs that work on that one have \
+             to begin anew.",
+            printable::line(branch),
+            replace_commits::commit_line(tip)
         );
-        ref_commands::ask(arguments.confirm, question.trim_end().to_owned(), ref_commands::mounted(&repository, branch))?;
-        let wanted = SquashOptions { branch, commits: &commits, message, metadata };
-        let id = squash::squash(&repository, system_clock, &wanted).await?.to_string();
-        if arguments.json {
-            let replaced = [tip.id.to_string()];
-            let done = json!({"branch": branch, "snapshot": id, "replaced": replaced, "parent": parent, "kept": kept});
-            return print_json(&done);
-        }
-        let text = format!("branch {shown}: {id} in the place of {}\n{}", tip.id, replace_commits::kept(&kept));
-        print(&text)
+        let options = SquashOptions { branch, commits: &commits, message, metadata };
+        let replaced = tip.id.to_string();
+        replace_commits::replace(&repository, &options, &question, &replaced, arguments.confirm, arguments.json).await
     })
 }

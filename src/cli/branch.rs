@@ -3,12 +3,13 @@
 use clap::{Args, Subcommand};
 
 use super::confirm::ConfirmArgs;
-use super::ref_commands::{self, CreateArgs, DeleteArgs, ListArgs, OpenRepository, StoreArgs};
-use super::{print, print_json};
+use super::ref_commands::{self, CreateArgs, DeleteArgs, ListArgs};
+use super::{open, print, print_json};
 use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::printable;
 use crate::repo::change_refs::RefKind;
+use crate::storage::settings::Settings;
 use crate::times::system_clock;
 
 /// Arguments of `icechunkfs branch`.
@@ -52,66 +53,55 @@ pub struct ResetArgs {
     /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
-    /// Store settings and verbosity.
+    /// Store settings.
     #[command(flatten)]
-    pub reach: StoreArgs,
-}
-
-impl BranchAction {
-    /// Returns the verbosity.
-    pub(super) fn verbose(&self) -> u8 {
-        let reach = match self {
-            BranchAction::List(list) => &list.reach,
-            BranchAction::Create(create) => &create.reach,
-            BranchAction::Delete(delete) => &delete.reach,
-            BranchAction::Reset(reset) => &reset.reach,
-        };
-        reach.common.verbose
-    }
+    pub store: Settings,
 }
 
 /// Runs the action.
 pub fn run(arguments: &BranchArgs) -> Result<()> {
     let repo = &arguments.repo;
-    match &arguments.action {
-        BranchAction::List(list) => ref_commands::list(repo, RefKind::Branch, list),
-        BranchAction::Create(create) => ref_commands::create(repo, RefKind::Branch, create),
-        BranchAction::Delete(delete) => ref_commands::delete(repo, RefKind::Branch, delete, ""),
-        BranchAction::Reset(reset) => reset_branch(repo, reset),
-    }
+    open::runtime()?.block_on(async {
+        match &arguments.action {
+            BranchAction::List(list) => ref_commands::list(repo, RefKind::Branch, list).await,
+            BranchAction::Create(create) => ref_commands::create(repo, RefKind::Branch, create).await,
+            BranchAction::Delete(delete) => ref_commands::delete(repo, RefKind::Branch, delete, "").await,
+            BranchAction::Reset(reset) => reset_branch(repo, reset).await,
+        }
+    })
 }
 
-fn reset_branch(repo: &str, arguments: &ResetArgs) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.reach)?;
+async fn reset_branch(repo: &str, arguments: &ResetArgs) -> Result<()> {
+    let repository = open::repository(repo, &arguments.store).await?;
     let name = &arguments.name;
-    let previous = work.target(RefKind::Branch, name, arguments.expect.as_deref())?;
-    let to = work.runtime.block_on(work.repository.resolve_revision(&arguments.to))?.id;
+    let previous = ref_commands::target(&repository, RefKind::Branch, name, arguments.expect.as_deref()).await?;
+    let to = repository.resolve_revision(&arguments.to).await?.id;
     if to == previous {
-        return say(arguments, previous, to, format!("branch `{name}` points to {to} already"));
+        return print_reset(arguments, previous, to, format!("branch `{name}` points to {to} already"));
     }
-    let mut refs = work.runtime.block_on(work.repository.refs())?;
+    let mut refs = repository.refs().await?;
     refs.branches.insert(name.clone(), to);
-    let lost = work.loss(previous, refs.branches.into_values().chain(refs.tags.into_values()))?;
-    let mounted = work.mounted(name);
+    let lost =
+        ref_commands::lost_commits(&repository, previous, refs.branches.into_values().chain(refs.tags.into_values()))?;
+    let mounted = ref_commands::mounted(&repository, name);
     // Commits that stay on a branch or tag are not lost. Changes in a mount would need another branch to be committed to.
     if lost.is_some() || mounted.is_some() {
         let mut question = format!(
             "branch `{}` will go from {} to {}.",
             printable::line(name),
-            work.described(previous),
-            work.described(to)
+            ref_commands::describe_commit(&repository, previous).await,
+            ref_commands::describe_commit(&repository, to).await
         );
         lost.iter().for_each(|lost| question += &format!("\n{lost}"));
         ref_commands::ask(arguments.confirm, question, mounted)?;
     }
-    work.runtime.block_on(work.repository.reset_branch(name, to, previous, system_clock))?;
-    say(arguments, previous, to, format!("branch `{name}` points to {to}; before it was {previous}"))
+    repository.reset_branch(name, to, previous, system_clock).await?;
+    print_reset(arguments, previous, to, format!("branch `{name}` points to {to}; before it was {previous}"))
 }
 
-fn say(arguments: &ResetArgs, previous: ObjectId, to: ObjectId, text: String) -> Result<()> {
+fn print_reset(arguments: &ResetArgs, previous: ObjectId, to: ObjectId, text: String) -> Result<()> {
     if arguments.json {
-        let (previous, snapshot) = (previous.to_string(), to.to_string());
-        return print_json(&serde_json::json!({"name": arguments.name, "previous": previous, "snapshot": snapshot}));
+        return print_json(&serde_json::json!({"name": arguments.name, "previous": previous, "snapshot": to}));
     }
     print(&format!("{}\n", printable::line(&text)))
 }

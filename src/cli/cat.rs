@@ -1,6 +1,9 @@
 //! `icechunkfs cat`: writes the bytes of one key.
 
-use super::args::CatArgs;
+use clap::Args;
+
+use super::repo_args::{RefArgs, RepoArgs};
+use super::virtual_args::VirtualArgs;
 use super::{open, print_raw};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::tree::Kind;
@@ -8,11 +11,28 @@ use crate::tree::Kind;
 /// Bytes per read.
 const STEP: u32 = 1 << 20;
 
+/// Arguments of `icechunkfs cat`.
+#[derive(Debug, Args)]
+pub struct CatArgs {
+    /// The key as a path in the mount, such as group/array/zarr.json or group/array/c/0/1.
+    #[arg(index = 2)]
+    pub key: String,
+    /// Snapshot to read.
+    #[command(flatten)]
+    pub reference: RefArgs,
+    /// The repository. Last, because the help heading of its settings applies to all later options.
+    #[command(flatten)]
+    pub repo: RepoArgs,
+    /// Virtual chunks. Their help heading applies to all later options, too.
+    #[command(flatten)]
+    pub virtuals: VirtualArgs,
+}
+
 /// Writes the bytes of a key to standard output.
 pub fn run(arguments: &CatArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     open::runtime()?.block_on(async {
-        let repository = open::repository_with(&arguments.repo, &arguments.store, &arguments.virtuals).await?;
+        let repository = arguments.repo.open_with(&arguments.virtuals).await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
         let file = tree.resolve(&arguments.key).await.context(|| spec.to_string())?;
         if file.kind == Kind::Directory {

@@ -7,12 +7,13 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::ref_commands::{OpenRepository, StoreArgs};
-use super::{print, print_json};
+use super::{open, print, print_json};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::config_edit::{self, ConfigChange, Setting, problems};
 use crate::printable;
+use crate::repo::Repository;
+use crate::storage::settings::Settings;
 use crate::times::system_clock;
 
 /// Maximum bytes of a value on standard input. A configuration has some thousand.
@@ -55,9 +56,9 @@ pub struct GetArgs {
     /// "default", "kind"}.
     #[arg(long)]
     pub json: bool,
-    /// Store settings and verbosity.
+    /// Store settings.
     #[command(flatten)]
-    pub reach: StoreArgs,
+    pub store: Settings,
 }
 
 /// Arguments of `icechunkfs config REPO set`.
@@ -71,9 +72,9 @@ pub struct SetArgs {
     /// Print {"key", "old", "new"}.
     #[arg(long)]
     pub json: bool,
-    /// Store settings and verbosity.
+    /// Store settings.
     #[command(flatten)]
-    pub reach: StoreArgs,
+    pub store: Settings,
 }
 
 /// Arguments of `icechunkfs config REPO unset`.
@@ -84,45 +85,35 @@ pub struct UnsetArgs {
     /// Print {"key", "old", "new"}.
     #[arg(long)]
     pub json: bool,
-    /// Store settings and verbosity.
+    /// Store settings.
     #[command(flatten)]
-    pub reach: StoreArgs,
-}
-
-impl ConfigAction {
-    /// Returns the verbosity.
-    pub(super) fn verbose(&self) -> u8 {
-        let reach = match self {
-            ConfigAction::Get(get) => &get.reach,
-            ConfigAction::Set(set) => &set.reach,
-            ConfigAction::Unset(unset) => &unset.reach,
-        };
-        reach.common.verbose
-    }
+    pub store: Settings,
 }
 
 /// Runs the action.
 pub fn run(arguments: &ConfigArgs) -> Result<()> {
     let repo = &arguments.repo;
-    match &arguments.action {
-        ConfigAction::Get(get) => show(repo, get),
-        ConfigAction::Set(set) => {
-            let value = if set.value == "-" { input()? } else { set.value.clone() };
-            let work = OpenRepository::begin(repo, &set.reach)?;
-            let change = |stored: &RepoConfig| config_edit::set(stored.members(), &set.key, &value);
-            let changed = work.runtime.block_on(work.repository.change_config(system_clock, change))?;
-            if let Some(changed) = &changed {
-                warn_of(changed);
+    open::runtime()?.block_on(async {
+        match &arguments.action {
+            ConfigAction::Get(get) => show(repo, get).await,
+            ConfigAction::Set(set) => {
+                let value = if set.value == "-" { input()? } else { set.value.clone() };
+                let repository = open::repository(repo, &set.store).await?;
+                let change = |stored: &RepoConfig| config_edit::set(stored.members(), &set.key, &value);
+                let changed = repository.change_config(system_clock, change).await?;
+                if let Some(changed) = &changed {
+                    warn_of(changed);
+                }
+                print_change(&repository, &set.key, changed, set.json).await
             }
-            say(&work, &set.key, changed, set.json)
+            ConfigAction::Unset(unset) => {
+                let repository = open::repository(repo, &unset.store).await?;
+                let change = |stored: &RepoConfig| config_edit::unset(stored.members(), &unset.key);
+                let changed = repository.change_config(system_clock, change).await?;
+                print_change(&repository, &unset.key, changed, unset.json).await
+            }
         }
-        ConfigAction::Unset(unset) => {
-            let work = OpenRepository::begin(repo, &unset.reach)?;
-            let change = |stored: &RepoConfig| config_edit::unset(stored.members(), &unset.key);
-            let changed = work.runtime.block_on(work.repository.change_config(system_clock, change))?;
-            say(&work, &unset.key, changed, unset.json)
-        }
-    }
+    })
 }
 
 fn input() -> Result<String> {
@@ -135,9 +126,9 @@ fn input() -> Result<String> {
     Ok(text.trim_end_matches('\n').to_owned())
 }
 
-fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.reach)?;
-    let stored = work.runtime.block_on(work.repository.config())?;
+async fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
+    let repository = open::repository(repo, &arguments.store).await?;
+    let stored = repository.config().await?;
     let members = stored.members();
     for problem in problems::of(members) {
         warn!("{}", printable::line(&problem));
@@ -202,12 +193,12 @@ fn warn_of(changed: &ConfigChange) {
     }
 }
 
-fn say(work: &OpenRepository, key: &str, changed: Option<ConfigChange>, json: bool) -> Result<()> {
+async fn print_change(repository: &Repository, key: &str, changed: Option<ConfigChange>, json: bool) -> Result<()> {
     let changed = match changed {
         Some(changed) => changed,
         // Nothing changed: the new value is the old one.
         None => {
-            let stored = work.runtime.block_on(work.repository.config())?;
+            let stored = repository.config().await?;
             let setting = config_edit::get(stored.members(), key)?;
             let new = setting.value.clone();
             ConfigChange { members: stored.members().clone(), key: setting.key, old: setting.value, new }

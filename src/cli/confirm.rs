@@ -34,7 +34,7 @@ impl ConfirmArgs {
         let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
         // The question goes to standard error, so that results can be piped.
         if !stdin.is_terminal() || !stderr.is_terminal() {
-            return Err(Error::of_lines(
+            return Err(Error::multi_line(
                 ErrorKind::InvalidInput,
                 &format!("{what}\nthere is no terminal to ask on: say --yes to go on"),
             ));

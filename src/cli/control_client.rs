@@ -6,65 +6,100 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use serde_json::Value;
+use clap::Args;
+use indicatif::ProgressBar;
+use serde::Deserialize;
 
-use super::args::{CommitArgs, DiscardArgs, MountpointArgs};
-use super::{logging, print, print_json, progress, replace_commits};
+use super::{print, print_json, progress, replace_commits};
+use crate::commit::engine::OnConflict;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{mount_table, probe};
 use crate::operations::request::{Answer, Command};
 use crate::overlay::namespace::CONTROL_DIRECTORY;
 
-/// Interval between updates of the progress bar.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Arguments of `icechunkfs commit`.
+#[derive(Debug, Args)]
+pub struct CommitArgs {
+    /// The mountpoint of the branch.
+    pub mountpoint: PathBuf,
+    /// The commit message.
+    #[arg(short, long, value_name = "TEXT", default_value = "")]
+    pub message: String,
+    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub metadata: Vec<String>,
+    /// Replace the branch's newest commit.
+    #[arg(long)]
+    pub amend: bool,
+    /// Resolve conflicts between chunks: ours keeps the chunks of this mount, theirs those of concurrent commits [default: refuse].
+    #[arg(long, value_name = "WHOSE")]
+    pub on_conflict: Option<OnConflict>,
+    /// Print {"snapshot", "rebased_over", "nodes", "chunks"}; snapshot is null if there was nothing to commit.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `icechunkfs status` and `refresh`.
+#[derive(Debug, Args)]
+pub struct MountpointArgs {
+    /// The mountpoint of the branch.
+    pub mountpoint: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `icechunkfs discard`.
+#[derive(Debug, Args)]
+pub struct DiscardArgs {
+    /// The mountpoint of the branch.
+    pub mountpoint: PathBuf,
+    /// A path in the mount: discard what is at and below it [default: everything].
+    pub path: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Commits the changes in a mount.
 pub fn commit(arguments: &CommitArgs) -> Result<()> {
-    logging::to_stderr(0);
     let command = Command::Commit {
         message: arguments.message.clone(),
         metadata: replace_commits::metadata(&arguments.metadata)?,
         amend: arguments.amend,
-        on_conflict: arguments.on_conflict.clone(),
+        on_conflict: arguments.on_conflict,
     };
     let control = control(&arguments.mountpoint)?;
-    let done = Arc::new(AtomicBool::new(false));
-    let watcher = watch(control.clone(), Arc::clone(&done));
-    let answer = ask(&control, &command);
-    done.store(true, Ordering::Relaxed);
-    // The thread ends by itself; a bar that is left half drawn is no failure.
-    let _ = watcher.join();
-    say(&answer?, arguments.json)
+    let draw = |bar: &ProgressBar| {
+        let text = std::fs::read(control.join("progress")).unwrap_or_default();
+        let Ok(progress) = serde_json::from_slice::<ProgressFile>(&text) else { return };
+        bar.set_length(progress.bytes);
+        bar.set_position(progress.bytes_done);
+        bar.set_message(progress.stage);
+    };
+    let template = "{msg} {bar:40} {bytes}/{total_bytes} {bytes_per_sec}";
+    let answer = progress::watched(template, draw, || ask(&control, &command))?;
+    print_answer(&answer, arguments.json)
 }
 
-/// Prints a summary of the uncommitted changes.
-pub fn status(arguments: &MountpointArgs) -> Result<()> {
-    run(&arguments.mountpoint, &Command::Status, arguments.json)
-}
-
-/// Prints the uncommitted changes, node by node.
-pub fn diff(arguments: &MountpointArgs) -> Result<()> {
-    run(&arguments.mountpoint, &Command::Diff, arguments.json)
+/// Content of the control file `progress`.
+#[derive(Deserialize)]
+struct ProgressFile {
+    stage: String,
+    bytes: u64,
+    bytes_done: u64,
 }
 
 /// Discards uncommitted changes.
 pub fn discard(arguments: &DiscardArgs) -> Result<()> {
-    let path = inside(&arguments.mountpoint, arguments.path.as_deref().unwrap_or_default())?;
+    let path = path_in_mount(&arguments.mountpoint, arguments.path.as_deref().unwrap_or_default())?;
     run(&arguments.mountpoint, &Command::Discard { path }, arguments.json)
 }
 
-/// Moves a mount to its branch's newest commit.
-pub fn refresh(arguments: &MountpointArgs) -> Result<()> {
-    run(&arguments.mountpoint, &Command::Refresh, arguments.json)
-}
-
-fn run(mountpoint: &Path, command: &Command, json: bool) -> Result<()> {
-    logging::to_stderr(0);
-    say(&ask(&control(mountpoint)?, command)?, json)
+/// Runs `command` in the daemon of a mount, and prints the answer.
+pub fn run(mountpoint: &Path, command: &Command, json: bool) -> Result<()> {
+    print_answer(&ask(&control(mountpoint)?, command)?, json)
 }
 
 /// Returns the control directory of the mount at `mountpoint`. Fails if the mount is read-only.
@@ -86,7 +121,7 @@ pub(super) fn control_directory(mountpoint: &Path) -> PathBuf {
 }
 
 /// Converts `path`, on this machine or in the mount, to one in the mount.
-pub(super) fn inside(mountpoint: &Path, path: &str) -> Result<String> {
+pub(super) fn path_in_mount(mountpoint: &Path, path: &str) -> Result<String> {
     match std::path::absolute(path) {
         Ok(absolute) if !path.is_empty() => {
             let mountpoint = mount_table::absolute(mountpoint)?;
@@ -98,7 +133,7 @@ pub(super) fn inside(mountpoint: &Path, path: &str) -> Result<String> {
 }
 
 /// Encodes `command` for the daemon.
-pub(super) fn spell(command: &Command) -> Result<Vec<u8>> {
+pub(super) fn encode_command(command: &Command) -> Result<Vec<u8>> {
     serde_json::to_vec(command).map_err(|e| Error::with_source(ErrorKind::InvalidInput, "the command", e))
 }
 
@@ -107,7 +142,7 @@ pub(super) fn ask(control: &Path, command: &Command) -> Result<Answer> {
     let place = control.join("request");
     let failed = |e| Error::io(place.display(), e);
     let mut file = File::options().read(true).write(true).open(&place).map_err(failed)?;
-    file.write_all(&spell(command)?).map_err(failed)?;
+    file.write_all(&encode_command(command)?).map_err(failed)?;
     let mut answer = Vec::new();
     // The answer is at the beginning, whatever offset the write left.
     let mut buffer = vec![0; 1 << 16];
@@ -120,45 +155,12 @@ pub(super) fn ask(control: &Path, command: &Command) -> Result<Answer> {
     serde_json::from_slice(&answer).map_err(|e| Error::with_source(ErrorKind::Io, "the daemon's answer", e))
 }
 
-fn say(answer: &Answer, json: bool) -> Result<()> {
-    if json && (answer.ok || !answer.conflicts.is_null()) {
-        let result = if answer.ok {
-            answer.result.clone()
-        } else {
-            serde_json::json!({"error": answer.said, "conflicts": answer.conflicts})
-        };
-        print_json(&result)?;
-    } else if answer.ok {
-        print(&format!("{}\n", answer.said.trim_end()))?;
-    }
-    if answer.ok {
-        return Ok(());
-    }
-    let kind = match answer.errno {
-        libc::ESTALE => ErrorKind::Stale,
-        libc::EBUSY => ErrorKind::Busy,
-        libc::ENOSPC => ErrorKind::NoSpace,
-        _ => ErrorKind::Io,
-    };
-    Err(Error::new(kind, answer.said.clone()))
-}
-
-/// Draws the progress of a commit if it takes long and standard error is a terminal.
-fn watch(control: PathBuf, done: Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
-    std::thread::spawn(move || {
-        let bar = progress::still("{msg} {bar:40} {bytes}/{total_bytes} {bytes_per_sec}");
-        while !done.load(Ordering::Relaxed) && !bar.is_hidden() {
-            std::thread::sleep(LOOK_EVERY);
-            let text = std::fs::read(control.join("progress")).unwrap_or_default();
-            let Ok(progress) = serde_json::from_slice::<Value>(&text) else { continue };
-            let number = |name: &str| progress.get(name).and_then(Value::as_u64).unwrap_or(0);
-            if done.load(Ordering::Relaxed) {
-                break;
-            }
-            bar.set_length(number("bytes"));
-            bar.set_position(number("bytes_done"));
-            bar.set_message(progress.get("stage").and_then(Value::as_str).unwrap_or_default().to_owned());
+fn print_answer(answer: &Answer, json: bool) -> Result<()> {
+    if !answer.ok {
+        if json && !answer.conflicts.is_null() {
+            print_json(&serde_json::json!({"error": answer.text, "conflicts": answer.conflicts}))?;
         }
-        bar.finish_and_clear();
-    })
+        return Err(Error::new(ErrorKind::Io, answer.text.clone()));
+    }
+    if json { print_json(&answer.result) } else { print(&format!("{}\n", answer.text.trim_end())) }
 }

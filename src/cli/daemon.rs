@@ -22,8 +22,8 @@ const FAILED: u8 = b'-';
 pub enum Process {
     /// The daemon, which must report the outcome.
     Daemon(DaemonReport),
-    /// The command, with the daemon's answer: success, or a message to print and a status to exit with.
-    Command(std::result::Result<(), (String, u8)>),
+    /// The command, with the daemon's answer.
+    Command(Result<()>),
 }
 
 /// The daemon's end of the pipe.
@@ -53,7 +53,7 @@ pub fn fork() -> Result<Process> {
     }
 }
 
-fn wait_for(pipe: OwnedFd, child: libc::pid_t) -> std::result::Result<(), (String, u8)> {
+fn wait_for(pipe: OwnedFd, child: libc::pid_t) -> Result<()> {
     let mut message = Vec::new();
     // A read error means the same as silence: the daemon has ended.
     let _ = File::from(pipe).read_to_end(&mut message);
@@ -64,8 +64,11 @@ fn wait_for(pipe: OwnedFd, child: libc::pid_t) -> std::result::Result<(), (Strin
             }
             Ok(())
         }
-        Some((&FAILED, [status, text @ ..])) => Err((String::from_utf8_lossy(text).into_owned(), *status)),
-        _ => Err((died(child), 1)),
+        Some((&FAILED, [status, text @ ..])) => {
+            let kind = if *status == 2 { ErrorKind::InvalidInput } else { ErrorKind::Io };
+            Err(Error::new(kind, String::from_utf8_lossy(text)))
+        }
+        _ => Err(Error::new(ErrorKind::Io, died(child))),
     }
 }
 
@@ -80,27 +83,22 @@ fn died(child: libc::pid_t) -> String {
 
 impl DaemonReport {
     /// Reports that the mount answers, with a note for the user, and detaches from the terminal and the working directory.
-    pub fn ready(mut self, told: &str) -> Result<()> {
+    pub fn report_ready(mut self, note: &str) -> Result<()> {
         let null = File::options().read(true).write(true).open("/dev/null").map_err(|e| Error::io("/dev/null", e))?;
         let detached = rustix::stdio::dup2_stdin(&null)
             .and_then(|()| rustix::stdio::dup2_stdout(&null))
             .and_then(|()| rustix::stdio::dup2_stderr(&null));
         detached.map_err(|e| Error::io("leaving the terminal", e.into()))?;
         std::env::set_current_dir("/").map_err(|e| Error::io("/", e))?;
-        let message = [&[READY], told.as_bytes()].concat();
+        let message = [&[READY], note.as_bytes()].concat();
         self.pipe.write_all(&message).map_err(|e| Error::io("telling that the mount is ready", e))
     }
 
     /// Reports a failure.
-    pub fn failed(mut self, error: &Error) {
+    pub fn report_failure(mut self, error: &Error) {
         let mut message = vec![FAILED, error.exit_code()];
         message.extend_from_slice(error.to_string().as_bytes());
         // If the command has ended too, nothing receives the message; the log has it.
         let _ = self.pipe.write_all(&message);
     }
-}
-
-/// Returns the error that the command ends with after the daemon reported a failure.
-pub fn reported(message: String, status: u8) -> Error {
-    Error::new(if status == 2 { ErrorKind::InvalidInput } else { ErrorKind::Io }, message)
 }

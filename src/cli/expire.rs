@@ -5,20 +5,17 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::json;
 
-use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
+use super::repo_args::RepoArgs;
 use super::{open, print, print_json};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::expire::{ExpireOptions, Expired, expire};
-use crate::storage::settings::Settings;
 use crate::times::{format_time, parse_older_than, system_clock};
 
 /// Arguments of `icechunkfs expire`.
 #[derive(Debug, Args)]
 pub struct ExpireArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
-    pub repo: String,
     /// Expire commits older than this: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC 3339), or a date (its beginning, UTC).
     #[arg(long, value_name = "AGE")]
     pub older_than: String,
@@ -37,12 +34,9 @@ pub struct ExpireArgs {
     /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
-    /// Verbosity.
+    /// The repository. Last, because the help heading of its settings applies to all later options.
     #[command(flatten)]
-    pub common: CommonArgs,
-    /// Store settings. Last, because their help heading applies to all later options.
-    #[command(flatten)]
-    pub store: Settings,
+    pub repo: RepoArgs,
 }
 
 /// Expires commits, after confirmation.
@@ -55,31 +49,25 @@ pub fn run(arguments: &ExpireArgs) -> Result<()> {
         dry_run: true,
     };
     let runtime = open::runtime()?;
-    let repository = runtime.block_on(open::repository(&arguments.repo, &arguments.store))?;
+    let repository = runtime.block_on(arguments.repo.open())?;
     let mut expired = runtime.block_on(expire(&repository, wanted, system_clock))?;
     if !arguments.dry_run && !expired.is_empty() {
         let question = format!("{}This cannot be undone.", text(&expired, older_than, true));
         arguments.confirm.confirm(question.trim_end())?;
         let wanted = ExpireOptions { dry_run: false, ..wanted };
         expired = runtime.block_on(async {
-            let repository = open::repository(&arguments.repo, &arguments.store).await?;
+            let repository = arguments.repo.open().await?;
             expire(&repository, wanted, system_clock).await
         })?;
     }
     if arguments.json {
-        let ids = |all: &std::collections::BTreeSet<crate::format::ids::ObjectId>| {
-            all.iter().map(ToString::to_string).collect::<Vec<_>>()
-        };
-        let refs = |all: &std::collections::BTreeMap<String, crate::format::ids::ObjectId>| {
-            all.iter().map(|(name, id)| (name.clone(), id.to_string().into())).collect::<serde_json::Map<_, _>>()
-        };
         return print_json(&json!({
             "older_than": format_time(older_than),
             "dry_run": arguments.dry_run,
-            "released": ids(&expired.released),
-            "edited": ids(&expired.edited),
-            "deleted_branches": refs(&expired.branches),
-            "deleted_tags": refs(&expired.tags),
+            "released": expired.released,
+            "edited": expired.edited,
+            "deleted_branches": expired.branches,
+            "deleted_tags": expired.tags,
         }));
     }
     print(&text(&expired, older_than, arguments.dry_run))

@@ -2,38 +2,32 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use clap::Args;
 use indicatif::{HumanBytes, ProgressBar};
 
-use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
+use super::repo_args::RepoArgs;
 use super::virtual_args::VirtualArgs;
 use super::{open, print, print_json, progress};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
-use crate::storage::settings::Settings;
 use crate::transfer::destination::{self, Destination, ExportSource};
 use crate::transfer::export::{self, ExportOptions, ExportResult};
 use crate::transfer::{Counters, SkippedPath};
 
-/// Interval between updates of the progress bar.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Number of paths listed as text; the rest is counted.
 const LISTED: usize = 20;
 
 /// Arguments of `icechunkfs export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
-    pub repo: String,
     /// A local directory: new, empty, or with an unfinished export of the same contents, which then continues.
+    #[arg(index = 2)]
     pub dest: String,
     /// The snapshot to export: a branch, a tag, a snapshot id, or one before it, such as main~2.
-    #[arg(value_name = "REF", default_value = DEFAULT_BRANCH)]
+    #[arg(index = 3, value_name = "REF", default_value = DEFAULT_BRANCH)]
     pub reference: String,
     /// Export only this group or array, with its files at the top of DEST.
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
@@ -64,12 +58,9 @@ pub struct ExportArgs {
     /// Confirmation that files may be removed.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
-    /// Verbosity.
+    /// The repository. Last, because the help heading of its settings applies to all later options.
     #[command(flatten)]
-    pub common: CommonArgs,
-    /// Store settings. Last, because their help heading applies to all later options.
-    #[command(flatten)]
-    pub store: Settings,
+    pub repo: RepoArgs,
     /// Virtual chunks. Their help heading applies to all later options, too.
     #[command(flatten)]
     pub virtuals: VirtualArgs,
@@ -79,9 +70,18 @@ pub struct ExportArgs {
 pub fn run(arguments: &ExportArgs) -> Result<()> {
     let path = destination::local(&arguments.dest)?;
     let counters = Arc::new(Counters::default());
-    let exported = watched(&counters, "{pos}/{len} files {wide_bar} {msg} {per_sec}", || {
+    let draw = |bar: &ProgressBar| {
+        let (found, done, bytes) = counters.now();
+        // Nothing is drawn while a question is open.
+        if done > 0 {
+            bar.set_length(found);
+            bar.set_position(done);
+            bar.set_message(format!("{}", HumanBytes(bytes)));
+        }
+    };
+    let exported = progress::watched("{pos}/{len} files {wide_bar} {msg} {per_sec}", draw, || {
         open::runtime()?.block_on(async {
-            let repository = open::repository_with(&arguments.repo, &arguments.store, &arguments.virtuals).await?;
+            let repository = arguments.repo.open_with(&arguments.virtuals).await?;
             let found = repository.resolve_revision(&arguments.reference).await?;
             let limits = open::MemoryLimits::default();
             let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
@@ -157,29 +157,4 @@ pub(super) fn listed(lines: impl Iterator<Item = String>, count: u64) -> String 
         shown.push(format!("  and {more} more"));
     }
     shown.join("\n")
-}
-
-/// Runs `work` and draws its progress.
-pub(super) fn watched<T: Send>(counters: &Counters, template: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let ended = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| draw(&progress::still(template), counters, &ended));
-        let done = work();
-        ended.store(true, Ordering::Relaxed);
-        done
-    })
-}
-
-fn draw(bar: &ProgressBar, counters: &Counters, ended: &AtomicBool) {
-    while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
-        std::thread::sleep(LOOK_EVERY);
-        let (found, done, bytes) = counters.now();
-        // Nothing is drawn while a question is open.
-        if done > 0 {
-            bar.set_length(found);
-            bar.set_position(done);
-            bar.set_message(format!("{}", HumanBytes(bytes)));
-        }
-    }
-    bar.finish_and_clear();
 }

@@ -4,16 +4,15 @@ use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use clap::Args;
+use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
+use super::repo_args::RepoArgs;
 use super::uncommitted;
 use super::{open, print, print_json, progress};
 use crate::error::Result;
@@ -21,19 +20,14 @@ use crate::printable;
 use crate::repo::Repository;
 use crate::repo::collect::{Collected, Count, GcOptions, collect};
 use crate::repo::progress::Progress;
+use crate::scratch::requirements::Requirements;
 use crate::scratch::search::SearchResult;
-use crate::storage::settings::Settings;
 use crate::times::{format_time, parse_older_than, system_clock};
 use crate::trust;
-
-/// Interval between updates of the progress bar.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Arguments of `icechunkfs gc`.
 #[derive(Debug, Args)]
 pub struct GcArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
-    pub repo: String,
     /// Remove only objects stored before: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC 3339), or a date (its
     /// beginning, UTC).
     #[arg(long, value_name = "AGE")]
@@ -52,12 +46,9 @@ pub struct GcArgs {
     /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
-    /// Verbosity.
+    /// The repository. Last, because the help heading of its settings applies to all later options.
     #[command(flatten)]
-    pub common: CommonArgs,
-    /// Store settings. Last, because their help heading applies to all later options.
-    #[command(flatten)]
-    pub store: Settings,
+    pub repo: RepoArgs,
 }
 
 /// Collects garbage, after confirmation.
@@ -71,7 +62,7 @@ pub fn run(arguments: &GcArgs) -> Result<()> {
 
 fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
     let older_than = parse_older_than(&arguments.older_than, system_clock()).map_err(|e| e.context("--older-than"))?;
-    let repository = runtime.block_on(open::repository(&arguments.repo, &arguments.store))?;
+    let repository = runtime.block_on(arguments.repo.open())?;
     let found = Arc::new(Mutex::new(SearchResult::default()));
     let work = GcRun { arguments, runtime, repository: &repository, found: &found };
     let mut collected = None;
@@ -105,38 +96,27 @@ impl GcRun<'_> {
     fn collect(&self, wanted: GcOptions) -> Result<Collected> {
         let named = self.arguments.keep_scratch.clone();
         let finder = uncommitted::finder(self.repository.storage(), named, Arc::clone(self.found));
-        let (progress, ended) = (Progress::default(), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            scope.spawn(|| draw(&progress, &ended));
-            let done = self.runtime.block_on(collect(self.repository, wanted, system_clock, &finder, &progress));
-            ended.store(true, Ordering::Relaxed);
-            done
+        let progress = Progress::default();
+        let draw = |bar: &ProgressBar| {
+            let (done, total) = progress.files();
+            bar.set_message(if progress.is_removing() { "removing" } else { "finding what is needed" });
+            bar.set_length(total);
+            bar.set_position(done);
+        };
+        progress::watched("{msg} {bar:40} {pos}/{len} files", draw, || {
+            self.runtime.block_on(collect(self.repository, wanted, system_clock, &finder, &progress))
         })
     }
 }
 
-fn draw(progress: &Progress, ended: &AtomicBool) {
-    let bar = progress::still("{msg} {bar:40} {pos}/{len} files");
-    while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
-        let (done, total) = progress.files();
-        bar.set_message(if progress.is_removing() { "removing" } else { "finding what is needed" });
-        bar.set_length(total);
-        bar.set_position(done);
-        std::thread::sleep(LOOK_EVERY);
-    }
-    bar.finish_and_clear();
-}
-
 fn as_json(collected: &Collected, found: &SearchResult, older_than: u64, dry_run: bool) -> Value {
     let count = |count: Count| json!({"objects": count.objects, "bytes": count.bytes});
-    let ids = |ids: &std::collections::BTreeSet<crate::format::ids::ObjectId>| {
-        ids.iter().map(ToString::to_string).collect::<Vec<_>>()
-    };
-    let work = |needs: &crate::scratch::requirements::Requirements| json!({"scratch": needs.scratch, "branch": needs.branch, "snapshots": ids(&needs.snapshots)});
+    let work =
+        |needs: &Requirements| json!({"scratch": needs.scratch, "branch": needs.branch, "snapshots": needs.snapshots});
     json!({
         "older_than": format_time(older_than),
         "dry_run": dry_run,
-        "commits": ids(&collected.commits),
+        "commits": collected.commits,
         "snapshots": count(collected.snapshots),
         "transaction_logs": count(collected.transaction_logs),
         "manifests": count(collected.manifests),

@@ -3,13 +3,10 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use clap::Args;
-use indicatif::HumanBytes;
+use indicatif::{HumanBytes, ProgressBar};
 
-use super::args::CommonArgs;
 use super::export::listed;
 use super::{open, print, print_json, progress, replace_commits};
 use crate::commit::engine::{EngineOptions, OnConflict};
@@ -20,12 +17,9 @@ use crate::repo::Repository;
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::size;
 use crate::storage::{self, settings::Settings};
-use crate::transfer::import::{self, ImportOptions, ImportResult, ImportTarget};
 use crate::times::system_clock;
+use crate::transfer::import::{self, ImportOptions, ImportResult, ImportTarget};
 use crate::transfer::{Counters, SkippedPath};
-
-/// Interval between updates of the progress bar.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Arguments of `icechunkfs import`.
 #[derive(Debug, Args)]
@@ -47,8 +41,8 @@ pub struct ImportArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub metadata: Vec<String>,
     /// Resolve conflicts between chunks: ours keeps the chunks of SRC, theirs those of concurrent commits [default: refuse].
-    #[arg(long, value_name = "WHOSE", value_parser = ["ours", "theirs"])]
-    pub on_conflict: Option<String>,
+    #[arg(long, value_name = "WHOSE")]
+    pub on_conflict: Option<OnConflict>,
     /// Make the branch (below --path) a mirror: delete everything that SRC does not have. Earlier commits keep it.
     #[arg(long)]
     pub delete: bool,
@@ -70,9 +64,6 @@ pub struct ImportArgs {
     /// have at most a thousand entries.
     #[arg(long)]
     pub json: bool,
-    /// Verbosity.
-    #[command(flatten)]
-    pub common: CommonArgs,
     /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
@@ -84,11 +75,7 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
         path: arguments.path.trim_matches('/').to_owned(),
         message: arguments.message.clone(),
         metadata: replace_commits::metadata(&arguments.metadata)?,
-        on_conflict: match arguments.on_conflict.as_deref() {
-            Some("ours") => OnConflict::Ours,
-            Some(_) => OnConflict::Theirs,
-            None => OnConflict::Fail,
-        },
+        on_conflict: arguments.on_conflict.unwrap_or_default(),
         delete: arguments.delete,
         whole: arguments.whole,
         dry_run: arguments.dry_run,
@@ -98,19 +85,24 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
     let engine_options =
         EngineOptions { pack_below: arguments.pack_below, memory: limits.uploads(), ..EngineOptions::default() };
     let (counters, progress) = (Arc::new(Counters::default()), CommitProgress::default());
-    let ended = AtomicBool::new(false);
-    let imported = std::thread::scope(|scope| {
-        scope.spawn(|| draw(&counters, &progress, &ended));
-        let done = open::runtime().and_then(|runtime| {
-            runtime.block_on(async {
-                let target = target(arguments).await?;
-                let budget = |fixed| limits.budget(fixed);
-                let told = (&counters, &progress);
-                import::import(&arguments.src, target, &options, engine_options, &budget, system_clock, told).await
-            })
-        });
-        ended.store(true, Ordering::Relaxed);
-        done
+    let draw = |bar: &ProgressBar| {
+        let (bytes, done) = progress.bytes();
+        bar.set_length(bytes);
+        bar.set_position(done);
+        let message = match (progress.stage(), counters.now()) {
+            (Stage::Waiting, (found, _, 0)) => format!("looking at files: {found}"),
+            (Stage::Waiting, (_, _, bytes)) => format!("comparing with the branch: {}", HumanBytes(bytes)),
+            (stage, _) => stage.name().to_owned(),
+        };
+        bar.set_message(message);
+    };
+    let imported = progress::watched("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}", draw, || {
+        open::runtime()?.block_on(async {
+            let target = target(arguments).await?;
+            let budget = |fixed| limits.budget(fixed);
+            let progress = (&counters, &progress);
+            import::import(&arguments.src, target, &options, engine_options, &budget, system_clock, progress).await
+        })
     })?;
     let failure = failure(&imported);
     if arguments.json {
@@ -156,7 +148,7 @@ fn failure(imported: &ImportResult) -> Option<Error> {
         let violations =
             imported.violations.iter().map(|SkippedPath { path, why }| printable::line(&format!("  {path}: {why}")));
         let message = format!("nothing was imported:\n{}", listed(violations, imported.violations_count));
-        return Some(Error::of_lines(ErrorKind::InvalidInput, &message));
+        return Some(Error::multi_line(ErrorKind::InvalidInput, &message));
     }
     if !imported.conflicts.is_empty() {
         let conflicts = imported.conflicts.iter().map(|conflict| {
@@ -172,7 +164,7 @@ fn failure(imported: &ImportResult) -> Option<Error> {
             "others have changed the same things meanwhile; nothing was committed. Import again for the branch as it is now:\n{}",
             listed(conflicts, imported.conflicts.len() as u64)
         );
-        return Some(Error::of_lines(ErrorKind::Stale, &message));
+        return Some(Error::multi_line(ErrorKind::Stale, &message));
     }
     None
 }
@@ -211,21 +203,4 @@ fn to_text(imported: &ImportResult, arguments: &ImportArgs) -> String {
             writeln!(text, "left out, since Zarr has no place for it:\n{}", listed(paths, imported.untracked_count));
     }
     text
-}
-
-fn draw(counters: &Counters, progress: &CommitProgress, ended: &AtomicBool) {
-    let bar = progress::still("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
-    while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
-        std::thread::sleep(LOOK_EVERY);
-        let (bytes, done) = progress.bytes();
-        bar.set_length(bytes);
-        bar.set_position(done);
-        let message = match (progress.stage(), counters.now()) {
-            (Stage::Waiting, (found, _, 0)) => format!("looking at files: {found}"),
-            (Stage::Waiting, (_, _, bytes)) => format!("comparing with the branch: {}", HumanBytes(bytes)),
-            (stage, _) => stage.name().to_owned(),
-        };
-        bar.set_message(message);
-    }
-    bar.finish_and_clear();
 }

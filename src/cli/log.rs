@@ -4,24 +4,59 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::{Args, ColorChoice};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::args::LogArgs;
 use super::graph::terminal::TerminalStyle;
+use super::repo_args::{RefArgs, RepoArgs};
 use super::{graph, open, print, print_json, print_raw};
 use crate::error::{Error, Result};
+use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::printable;
 use crate::repo::refs::{DEFAULT_BRANCH, Refs};
 use crate::times::format_time;
 
+/// Arguments of `icechunkfs log`.
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// Snapshot to begin with.
+    #[command(flatten)]
+    pub reference: RefArgs,
+    /// Show the commits of all branches and tags. Without --graph or --svg, each branch or tag follows the other.
+    #[arg(long, conflicts_with_all = ["branch", "tag", "snapshot", "as_of"])]
+    pub all: bool,
+    /// Draw the commits and their parents, with branches and tags.
+    #[arg(long)]
+    pub graph: bool,
+    /// Draw them as a picture (SVG).
+    #[arg(long, conflicts_with = "graph")]
+    pub svg: bool,
+    /// Write the picture into this file instead of standard output.
+    #[arg(short, long, value_name = "FILE", requires = "svg")]
+    pub output: Option<PathBuf>,
+    /// Use colors in --graph: auto (on a terminal), always or never.
+    #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    pub color: ColorChoice,
+    /// Print a list of {"id", "parent_id", "message", "written_at", "metadata"}; with --all also "refs": ["branch/NAME", ...,
+    /// "tag/NAME", ...].
+    #[arg(long, conflicts_with_all = ["graph", "svg"])]
+    pub json: bool,
+    /// Show at most this many commits.
+    #[arg(short = 'n', value_name = "N")]
+    pub count: Option<usize>,
+    /// The repository. Last, because the help heading of its settings applies to all later options.
+    #[command(flatten)]
+    pub repo: RepoArgs,
+}
+
 #[derive(Serialize)]
 struct Commit {
-    id: String,
-    parent_id: Option<String>,
+    id: ObjectId,
+    parent_id: Option<ObjectId>,
     message: String,
     written_at: String,
     metadata: Map<String, Value>,
@@ -32,8 +67,8 @@ struct Commit {
 impl From<SnapshotInfo> for Commit {
     fn from(info: SnapshotInfo) -> Self {
         Commit {
-            id: info.id.to_string(),
-            parent_id: info.parent.map(|id| id.to_string()),
+            id: info.id,
+            parent_id: info.parent,
             message: info.message,
             written_at: format_time(info.flushed_at),
             metadata: info.metadata,
@@ -48,7 +83,7 @@ pub fn run(arguments: &LogArgs) -> Result<()> {
     let limit = arguments.count.unwrap_or(usize::MAX);
     let is_drawn = arguments.graph || arguments.svg;
     let runtime = open::runtime()?;
-    let repository = runtime.block_on(open::repository(&arguments.repo, &arguments.store))?;
+    let repository = runtime.block_on(arguments.repo.open())?;
     let refs = match arguments.all || is_drawn {
         true => runtime.block_on(repository.refs())?,
         false => Refs::default(),
@@ -70,7 +105,7 @@ pub fn run(arguments: &LogArgs) -> Result<()> {
             let title = format!("{}: {of}", repository.storage().location());
             return write_picture(&graph::svg::draw(&commits, &rows, &title), arguments.output.as_deref());
         }
-        return print_raw(graph::terminal::draw(&commits, &rows, look(&arguments.color)).as_bytes());
+        return print_raw(graph::terminal::draw(&commits, &rows, terminal_style(arguments.color)).as_bytes());
     }
     let mut commits: Vec<Commit> = history.into_iter().take(limit).map(Commit::from).collect();
     if arguments.all {
@@ -105,10 +140,10 @@ pub fn run(arguments: &LogArgs) -> Result<()> {
 
 /// Adds to each commit the branches and tags that point to it.
 fn add_refs(commits: &mut [Commit], refs: &Refs) {
-    let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut names: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
     for (kind, refs) in [("branch", &refs.branches), ("tag", &refs.tags)] {
         for (name, id) in refs {
-            names.entry(id.to_string()).or_default().push(format!("{kind}/{name}"));
+            names.entry(*id).or_default().push(format!("{kind}/{name}"));
         }
     }
     for commit in commits {
@@ -117,20 +152,22 @@ fn add_refs(commits: &mut [Commit], refs: &Refs) {
 }
 
 /// Returns the capabilities of standard output.
-fn look(color: &str) -> TerminalStyle {
+fn terminal_style(color: ColorChoice) -> TerminalStyle {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let is_terminal = std::io::stdout().is_terminal();
-    let colours = match color {
-        "always" => true,
-        "never" => false,
+    let colors = match color {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
         // Conventions: https://no-color.org, and terminals without colors.
-        _ => is_terminal && variable("NO_COLOR").is_none() && variable("TERM").is_none_or(|term| term != "dumb"),
+        ColorChoice::Auto => {
+            is_terminal && variable("NO_COLOR").is_none() && variable("TERM").is_none_or(|term| term != "dumb")
+        }
     };
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable).unwrap_or_default().to_lowercase();
     let width = terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| usize::from(width.0));
     TerminalStyle {
         unicode: locale.contains("utf-8") || locale.contains("utf8"),
-        colours,
+        colors,
         width: width.filter(|_| is_terminal),
     }
 }

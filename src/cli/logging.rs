@@ -65,7 +65,7 @@ impl<W: Write> Write for OneLineWriter<W> {
     fn write(&mut self, event: &[u8]) -> std::io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let text = text.strip_suffix('\n').unwrap_or(&text);
-        let line = printable::line(&printable::without_passwords(text)) + "\n";
+        let line = printable::line(&printable::redact_passwords(text)) + "\n";
         self.0.write_all(line.as_bytes()).map(|()| event.len())
     }
 

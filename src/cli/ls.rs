@@ -2,14 +2,45 @@
 
 use std::fmt::Write;
 
+use clap::Args;
 use serde::Serialize;
 
-use super::args::LsArgs;
+use super::repo_args::{RefArgs, RepoArgs};
+use super::virtual_args::VirtualArgs;
 use super::{open, print, print_json, shards};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::printable;
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, TreePlace};
+
+/// Arguments of `icechunkfs ls`.
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    /// The group to list, or an array, or with --shards a chunk; the root by default.
+    #[arg(index = 2, default_value = "")]
+    pub path: String,
+    /// Snapshot to list.
+    #[command(flatten)]
+    pub reference: RefArgs,
+    /// List the inner chunks of shards instead: in an array, in all arrays of a group, or in one chunk. The indexes are
+    /// read and checked; an invalid one is a failure. With --json a list of {"path", "bytes", "index": {"offset",
+    /// "bytes", "location", "byte_order", "checksum"}, "grid", "inner_shape", "inner_chunks": [{"coords", "offset", "bytes"}],
+    /// "faults"}; an inner chunk that is a shard also has "index" and the members after it. Offsets count from the file's beginning.
+    #[arg(long)]
+    pub shards: bool,
+    /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}.
+    #[arg(long)]
+    pub json: bool,
+    /// List everything below, too.
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// The repository. Last, because the help heading of its settings applies to all later options.
+    #[command(flatten)]
+    pub repo: RepoArgs,
+    /// Virtual chunks, for --shards. Their help heading applies to all later options, too.
+    #[command(flatten)]
+    pub virtuals: VirtualArgs,
+}
 
 #[derive(Serialize)]
 struct Row {
@@ -30,7 +61,7 @@ pub fn run(arguments: &LsArgs) -> Result<()> {
     }
     let spec = arguments.reference.spec()?;
     let rows = open::runtime()?.block_on(async {
-        let repository = open::repository(&arguments.repo, &arguments.store).await?;
+        let repository = arguments.repo.open().await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
         let start = node_at(&tree, &arguments.path).await?;
         let mut rows = Vec::new();

@@ -1,30 +1,25 @@
 //! `icechunkfs migrate`: converts an older repository to version 2.
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use clap::Args;
-use serde_json::json;
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
 
-use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
+use super::repo_args::RepoArgs;
 use super::{open, print, print_json, progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
-use crate::repo::migrate::elsewhere;
 use crate::repo::migrate::in_place::{self, Progress, Summary};
-use crate::storage::{self, settings::Settings};
+use crate::repo::migrate::{Contents, elsewhere};
+use crate::storage;
 use crate::times::system_clock;
-
-/// Interval between updates of the progress bar.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Arguments of `icechunkfs migrate`.
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
-    pub repo: String,
     /// Create a new repository at this location (a path or a URL, empty or without a repository) and leave the old one unchanged.
     /// Required for repositories of releases before 0.2. If both are directories of one file system, chunks take no additional space.
     /// An interrupted migration continues when it is run again.
@@ -41,12 +36,9 @@ pub struct MigrateArgs {
     /// "found_chunks", "missing_chunks", "empty_chunks"}. "from_version" is 0 for releases before 0.2.
     #[arg(long)]
     pub json: bool,
-    /// Verbosity.
+    /// The repository. Last, because the help heading of its settings applies to all later options.
     #[command(flatten)]
-    pub common: CommonArgs,
-    /// Store settings. Last, because their help heading applies to all later options.
-    #[command(flatten)]
-    pub store: Settings,
+    pub repo: RepoArgs,
 }
 
 /// Migrates a repository.
@@ -57,20 +49,21 @@ pub fn run(arguments: &MigrateArgs) -> Result<()> {
     if !arguments.dry_run {
         arguments.confirm.confirm(&format!(
             "Programs that know version 1 only will not be able to open {} any more. There is no way back.",
-            arguments.repo
+            arguments.repo.location
         ))?;
     }
     let progress = Progress::default();
-    let summary = drawing(
-        || draw(&progress),
-        || {
-            open::runtime()?.block_on(async {
-                let repository = open::repository(&arguments.repo, &arguments.store).await?;
-                in_place::migrate(&repository, system_clock, arguments.dry_run, &progress).await
-            })
-        },
-    )?;
-    tell(arguments, &summary)?;
+    let draw = |bar: &ProgressBar| {
+        bar.set_length(progress.snapshots.load(Ordering::Relaxed));
+        bar.set_position(progress.read.load(Ordering::Relaxed));
+    };
+    let summary = progress::watched("reading the history {bar:40} {pos}/{len} commits", draw, || {
+        open::runtime()?.block_on(async {
+            let repository = arguments.repo.open().await?;
+            in_place::migrate(&repository, system_clock, arguments.dry_run, &progress).await
+        })
+    })?;
+    print_summary(arguments, &summary)?;
     match summary.unmigrated_refs.as_slice() {
         [] => Ok(()),
         left => Err(Error::new(
@@ -85,22 +78,11 @@ pub fn run(arguments: &MigrateArgs) -> Result<()> {
     }
 }
 
-fn tell(arguments: &MigrateArgs, summary: &Summary) -> Result<()> {
+fn print_summary(arguments: &MigrateArgs, summary: &Summary) -> Result<()> {
     let contents = &summary.contents;
     if arguments.json {
-        return print_json(&json!({
-            "from_version": 1,
-            "to_version": 2,
-            "dry_run": arguments.dry_run,
-            "finished": summary.was_completed,
-            "branches": contents.branches.len(),
-            "tags": contents.tags.len(),
-            "deleted_tags": contents.deleted_tags.len(),
-            "commits": contents.commits.len(),
-            "config": summary.has_config,
-            "removed": summary.removed,
-            "left": summary.unmigrated_refs,
-        }));
+        let more = json!({"config": summary.has_config, "removed": summary.removed, "left": summary.unmigrated_refs});
+        return print_summary_json(arguments, 1, summary.was_completed, contents, more);
     }
     let mut text = String::new();
     // Writing into a string cannot fail.
@@ -109,12 +91,9 @@ fn tell(arguments: &MigrateArgs, summary: &Summary) -> Result<()> {
         (true, false) => writeln!(text, "version 2 already; finished what an earlier migration had begun"),
         (false, dry_run) => writeln!(
             text,
-            "{} version 1 to 2: {} branches, {} tags, {} deleted tags, {} commits{}",
+            "{} version 1 to 2: {}{}",
             if dry_run { "would migrate" } else { "migrated" },
-            contents.branches.len(),
-            contents.tags.len(),
-            contents.deleted_tags.len(),
-            contents.commits.len(),
+            describe_contents(contents),
             if summary.has_config { ", the configuration" } else { "" }
         ),
     };
@@ -123,60 +102,52 @@ fn tell(arguments: &MigrateArgs, summary: &Summary) -> Result<()> {
     print(&text)
 }
 
-/// Runs `work` and draws its progress: the state that `draw` returns.
-fn drawing<T: Send>(draw: impl Fn() -> Drawn + Sync, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let ended = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let bar = progress::still(draw().template);
-            while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
-                std::thread::sleep(LOOK_EVERY);
-                let Drawn { length, position, message, .. } = draw();
-                bar.set_length(length);
-                bar.set_message(message);
-                bar.set_position(position);
-            }
-            bar.finish_and_clear();
-        });
-        let done = work();
-        ended.store(true, Ordering::Relaxed);
-        done
-    })
-}
-
-/// State of the progress bar.
-struct Drawn {
-    template: &'static str,
-    length: u64,
-    position: u64,
-    message: String,
-}
-
-fn draw(progress: &Progress) -> Drawn {
-    Drawn {
-        template: "reading the history {bar:40} {pos}/{len} commits",
-        length: progress.snapshots.load(Ordering::Relaxed),
-        position: progress.read.load(Ordering::Relaxed),
-        message: String::new(),
+/// Prints the members that both kinds of migration have, and `more`.
+fn print_summary_json(
+    arguments: &MigrateArgs,
+    from_version: u8,
+    is_finished: bool,
+    contents: &Contents,
+    more: Value,
+) -> Result<()> {
+    let mut out = json!({
+        "from_version": from_version,
+        "to_version": 2,
+        "dry_run": arguments.dry_run,
+        "finished": is_finished,
+        "branches": contents.branches.len(),
+        "tags": contents.tags.len(),
+        "deleted_tags": contents.deleted_tags.len(),
+        "commits": contents.commits.len(),
+    });
+    if let (Value::Object(out), Value::Object(more)) = (&mut out, more) {
+        out.extend(more);
     }
+    print_json(&out)
+}
+
+fn describe_contents(contents: &Contents) -> String {
+    let Contents { branches, tags, deleted_tags, commits, .. } = contents;
+    let [branches, tags, deleted_tags, commits] = [branches.len(), tags.len(), deleted_tags.len(), commits.len()];
+    format!("{branches} branches, {tags} tags, {deleted_tags} deleted tags, {commits} commits")
 }
 
 /// Migrates to a new repository at `to`.
 fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
     let progress = elsewhere::Progress::default();
-    let draw = || Drawn {
-        template: "migrating {bar:40} {pos}/{len} commits, {msg} of chunks",
-        length: progress.commits.load(Ordering::Relaxed),
-        position: progress.commits_done.load(Ordering::Relaxed),
-        message: indicatif::HumanBytes(progress.bytes.load(Ordering::Relaxed)).to_string(),
+    let draw = |bar: &ProgressBar| {
+        bar.set_length(progress.commits.load(Ordering::Relaxed));
+        bar.set_message(indicatif::HumanBytes(progress.bytes.load(Ordering::Relaxed)).to_string());
+        bar.set_position(progress.commits_done.load(Ordering::Relaxed));
     };
-    let work = || {
+    let template = "migrating {bar:40} {pos}/{len} commits, {msg} of chunks";
+    let (summary, from_version) = progress::watched(template, draw, || {
         open::runtime()?.block_on(async {
-            let repository = open::repository(&arguments.repo, &arguments.store).await?;
+            let repository = arguments.repo.open().await?;
             let destination = match arguments.dry_run {
-                false => Some(storage::open_new(to, &arguments.store).await?),
+                false => Some(storage::open_new(to, &arguments.repo.store).await?),
                 // A dry run creates nothing.
-                true => match storage::open(to, &arguments.store).await {
+                true => match storage::open(to, &arguments.repo.store).await {
                     Ok(destination) => Some(destination),
                     Err(error) if error.kind() == ErrorKind::NotFound => None,
                     Err(error) => return Err(error),
@@ -186,23 +157,10 @@ fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
             let done = elsewhere::migrate(&repository, destination.as_ref(), system_clock, dry_run, &progress).await?;
             Ok((done, if repository.is_alpha() { 0 } else { 1 }))
         })
-    };
-    let (summary, from_version) = drawing(draw, work)?;
-    tell_elsewhere(arguments, to, &summary, from_version)
-}
-
-fn tell_elsewhere(arguments: &MigrateArgs, to: &str, summary: &elsewhere::Summary, from_version: u8) -> Result<()> {
+    })?;
     let contents = &summary.contents;
     if arguments.json {
-        return print_json(&json!({
-            "from_version": from_version,
-            "to_version": 2,
-            "dry_run": arguments.dry_run,
-            "finished": summary.was_completed,
-            "branches": contents.branches.len(),
-            "tags": contents.tags.len(),
-            "deleted_tags": contents.deleted_tags.len(),
-            "commits": contents.commits.len(),
+        let more = json!({
             "to": to,
             "manifests": summary.manifests,
             "chunks": summary.chunks,
@@ -212,7 +170,8 @@ fn tell_elsewhere(arguments: &MigrateArgs, to: &str, summary: &elsewhere::Summar
             "found_chunks": summary.found,
             "missing_chunks": summary.missing,
             "empty_chunks": summary.empty,
-        }));
+        });
+        return print_summary_json(arguments, from_version, summary.was_completed, contents, more);
     }
     if summary.was_completed {
         let to = printable::line(to);
@@ -222,13 +181,10 @@ fn tell_elsewhere(arguments: &MigrateArgs, to: &str, summary: &elsewhere::Summar
     // Writing into a string cannot fail.
     let _ = writeln!(
         text,
-        "{} to {}: {} branches, {} tags, {} deleted tags, {} commits",
+        "{} to {}: {}",
         if arguments.dry_run { "would migrate" } else { "migrated" },
         printable::line(to),
-        contents.branches.len(),
-        contents.tags.len(),
-        contents.deleted_tags.len(),
-        contents.commits.len(),
+        describe_contents(contents),
     );
     let _ = writeln!(
         text,

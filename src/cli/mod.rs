@@ -1,7 +1,8 @@
 //! The command line: one file per command.
 //!
-//! [`args`] has the arguments, [`mount_options`] those of `-o`; [`daemon`] moves a mount to the background, [`logging`] selects the
-//! log. A command prints its result on stdout, and on failure one actionable message on stderr.
+//! [`args`] has the parser. Arguments of a command are in its file, and those of several commands in [`repo_args`], [`virtual_args`]
+//! and [`confirm`]; [`mount_options`] has those of `mount`, also in the form of `-o`. [`daemon`] moves a mount to the background,
+//! [`logging`] selects the log. A command prints its result on stdout, and on failure one actionable message on stderr.
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "what is in brackets there is for the reader of --help")]
 
@@ -34,6 +35,7 @@ mod progress;
 pub mod ref_commands;
 pub mod refs;
 mod replace_commits;
+pub mod repo_args;
 pub mod rewrite_manifests;
 mod shards;
 pub mod squash;
@@ -52,8 +54,10 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use self::args::{Arguments, Command};
+use self::control_client::MountpointArgs;
 use crate::error::{Error, Result};
 use crate::memory;
+use crate::operations::request;
 use crate::printable;
 
 /// Runs the command in `words`, which begin with the program's name.
@@ -68,49 +72,47 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
     if let Some(total) = arguments.memory {
         memory::set_bound(total);
     }
+    // The log of a mount may be elsewhere.
+    if !matches!(arguments.command, Command::Mount(_)) {
+        logging::to_stderr(arguments.verbose);
+    }
     let outcome = match arguments.command {
-        Command::Mount(mount) => mount::run(mount),
+        Command::Mount(mount) => mount::run(mount, arguments.verbose),
         Command::Unmount(unmount) => unmount::run(&unmount),
         Command::Commit(commit) => control_client::commit(&commit),
-        Command::Status(look) => control_client::status(&look),
+        Command::Status(MountpointArgs { mountpoint, json }) => {
+            control_client::run(&mountpoint, &request::Command::Status, json)
+        }
         Command::Diff(diff) => diff::run(&diff),
-        Command::Amend(amend) => in_foreground(amend.common.verbose, || amend::run(&amend)),
-        Command::RewriteManifests(rewrite) => {
-            in_foreground(rewrite.common.verbose, || rewrite_manifests::run(&rewrite))
-        }
-        Command::SquashOptions(squash) => in_foreground(squash.common.verbose, || squash::run(&squash)),
+        Command::Amend(amend) => amend::run(&amend),
+        Command::RewriteManifests(rewrite) => rewrite_manifests::run(&rewrite),
+        Command::Squash(squash) => squash::run(&squash),
         Command::Discard(discard) => control_client::discard(&discard),
-        Command::Refresh(look) => control_client::refresh(&look),
-        Command::Prefetch(prefetch) => prefetch::run(&prefetch),
-        Command::Init(init) => in_foreground(init.common.verbose, || init::run(&init)),
-        Command::Refs(refs) => in_foreground(refs.common.verbose, || refs::run(&refs)),
-        Command::Branch(branch) => in_foreground(branch.action.verbose(), || branch::run(&branch)),
-        Command::Tag(tag) => in_foreground(tag.action.verbose(), || tag::run(&tag)),
-        Command::Config(config) => in_foreground(config.action.verbose(), || config::run(&config)),
-        Command::Ops(ops) => in_foreground(ops.reach.common.verbose, || ops::run(&ops)),
-        Command::Log(log) => in_foreground(log.common.verbose, || log::run(&log)),
-        Command::Ls(ls) => in_foreground(ls.common.verbose, || ls::run(&ls)),
-        Command::Migrate(migrate) => in_foreground(migrate.common.verbose, || migrate::run(&migrate)),
-        Command::Expire(expire) => in_foreground(expire.common.verbose, || expire::run(&expire)),
-        Command::Gc(gc) => in_foreground(gc.common.verbose, || gc::run(&gc)),
-        Command::Verify(verify) => {
-            logging::to_stderr(verify.common.verbose);
-            return verify::run(&verify).unwrap_or_else(|error| report(&error));
+        Command::Refresh(MountpointArgs { mountpoint, json }) => {
+            control_client::run(&mountpoint, &request::Command::Refresh, json)
         }
-        Command::Export(export) => in_foreground(export.common.verbose, || export::run(&export)),
-        Command::Import(import) => in_foreground(import.common.verbose, || import::run(&import)),
-        Command::Stats(stats) => in_foreground(stats.common.verbose, || stats::run(&stats)),
-        Command::Cat(cat) => in_foreground(cat.common.verbose, || cat::run(&cat)),
+        Command::Prefetch(prefetch) => prefetch::run(&prefetch),
+        Command::Init(init) => init::run(&init),
+        Command::Refs(refs) => refs::run(&refs),
+        Command::Branch(branch) => branch::run(&branch),
+        Command::Tag(tag) => tag::run(&tag),
+        Command::Config(config) => config::run(&config),
+        Command::Ops(ops) => ops::run(&ops),
+        Command::Log(log) => log::run(&log),
+        Command::Ls(ls) => ls::run(&ls),
+        Command::Migrate(migrate) => migrate::run(&migrate),
+        Command::Expire(expire) => expire::run(&expire),
+        Command::Gc(gc) => gc::run(&gc),
+        Command::Verify(verify) => return verify::run(&verify).unwrap_or_else(|error| report(&error)),
+        Command::Export(export) => export::run(&export),
+        Command::Import(import) => import::run(&import),
+        Command::Stats(stats) => stats::run(&stats),
+        Command::Cat(cat) => cat::run(&cat),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&error),
     }
-}
-
-fn in_foreground(verbose: u8, command: impl FnOnce() -> Result<()>) -> Result<()> {
-    logging::to_stderr(verbose);
-    command()
 }
 
 fn report(error: &Error) -> ExitCode {

@@ -7,9 +7,8 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
-use super::args::MountArgs;
 use super::daemon::{self, DaemonReport, Process};
-use super::mount_options::{self, MountFlags};
+use super::mount_options::{self, MountArgs, MountFlags};
 use super::{logging, open, writable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
@@ -22,33 +21,33 @@ use crate::repo::refs::RefSpec;
 use crate::tree::numbering::Numbering;
 
 /// Mounts, and serves until it is unmounted: in this process, or in a daemon.
-pub fn run(mut arguments: MountArgs) -> Result<()> {
+pub fn run(mut arguments: MountArgs, verbose: u8) -> Result<()> {
     let extra = mount_options::apply(&mut arguments)?;
-    if let Some(total) = arguments.memory {
+    if let Some(total) = extra.memory {
         memory::set_bound(total);
     }
     let spec = arguments.reference.spec()?;
     // A daemon loses the working directory that relative paths depend on.
     let log_file = arguments.log_file.as_deref().map(std::path::absolute).transpose();
     let log_file = log_file.map_err(|e| Error::io("the log file", e))?;
-    if arguments.foreground || extra.fake {
+    let verbose = verbose.saturating_add(extra.verbose);
+    if arguments.foreground || extra.check_only {
         match &log_file {
-            Some(path) => logging::to_file(path, arguments.common.verbose)?,
-            None => logging::to_foreground(arguments.common.verbose),
+            Some(path) => logging::to_file(path, verbose)?,
+            None => logging::to_foreground(verbose),
         }
         return serve(&arguments, &extra, &spec, None);
     }
     match daemon::fork()? {
-        Process::Command(answer) => answer.map_err(|(message, status)| daemon::reported(message, status)),
+        Process::Command(answer) => answer,
         Process::Daemon(outcome) => {
-            let verbose = arguments.common.verbose;
             let logging = log_file.map_or_else(|| logging::to_syslog(verbose), |path| logging::to_file(&path, verbose));
             let mut outcome = Some(outcome);
             let served = logging.and_then(|()| serve(&arguments, &extra, &spec, Some(&mut outcome)));
             if let Err(error) = &served {
                 error!("{error}");
                 if let Some(outcome) = outcome.take() {
-                    outcome.failed(error);
+                    outcome.report_failure(error);
                 }
                 // The command has printed the error, or ended long ago.
                 std::process::exit(i32::from(error.exit_code()));
@@ -67,8 +66,8 @@ fn serve(
 ) -> Result<()> {
     let runtime = open::runtime()?;
     let mountpoint = mount::prepare(&arguments.mountpoint, extra.nonempty)?;
-    // A fake mount leaves nothing behind, not even a scratch directory.
-    let read_only = arguments.read_only || arguments.follow.is_some() || extra.fake;
+    // A check leaves nothing behind, not even a scratch directory.
+    let read_only = arguments.read_only || arguments.follow.is_some() || extra.check_only;
     let prepared = runtime.block_on(prepare(arguments, spec, &mountpoint, read_only))?;
     let (mode, reason) = io_mode::choose(arguments.io, prepared.tree().table(), prepared.tree().reader().has_files())?;
     // Data files are always local files: the kernel can move their bytes whatever the chunks' size.
@@ -79,7 +78,7 @@ fn serve(
         mode
     };
     info!("mounting {spec}: it is snapshot {}; I/O mode {mode}: {reason}", prepared.tree().snapshot().id());
-    if extra.fake {
+    if extra.check_only {
         return Ok(());
     }
     let options = Options {
@@ -92,22 +91,22 @@ fn serve(
         writable,
     };
     let reader = Arc::clone(prepared.tree().reader());
-    let Prepared { served, told, .. } = prepared;
+    let Prepared { served, note, .. } = prepared;
     let session = match &served {
         Served::Branch(session, _) => Some(Arc::clone(session)),
         Served::Snapshot(_) | Served::Followed(_) => None,
     };
     let mounted = Mounted::new(served, mountpoint, &options, runtime.handle().clone())?;
-    end_on_signals(&runtime, mounted.mountpoint().to_owned())?;
-    tell_on_signals(&runtime, Arc::clone(&reader))?;
-    check_answer(mounted.mountpoint())?;
+    unmount_on_signals(&runtime, mounted.mountpoint().to_owned())?;
+    log_gauges_on_signal(&runtime, Arc::clone(&reader))?;
+    check_mount_answers(mounted.mountpoint())?;
     if let Some(outcome) = outcome.and_then(Option::take) {
-        outcome.ready(&told)?;
+        outcome.report_ready(&note)?;
     }
     let served = mounted.wait();
     info!("unmounted");
     if let Some(session) = session {
-        runtime.block_on(writable::end(session, arguments.ephemeral));
+        runtime.block_on(writable::end_mount(session, arguments.ephemeral));
     }
     runtime.block_on(reader.flush_disk_cache());
     // A thread that is blocked on a dead network file system must not keep the daemon alive.
@@ -120,7 +119,7 @@ struct Prepared {
     served: Served,
     source: String,
     /// Note for the user.
-    told: String,
+    note: String,
 }
 
 impl Prepared {
@@ -134,22 +133,22 @@ impl Prepared {
 }
 
 async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path, read_only: bool) -> Result<Prepared> {
-    let repository = open::repository_with(&arguments.repo, &arguments.store, &arguments.virtuals).await?;
+    let repository = arguments.repo.open_with(&arguments.virtuals).await?;
     let source = repository.storage().location().to_owned();
-    let mut told = String::new();
+    let mut note = String::new();
     if let (RefSpec::Branch(branch), false) = (spec, read_only) {
-        match writable::obstacle(&repository, branch).await? {
+        match writable::read_only_reason(&repository, branch).await? {
             None => {
                 let (session, control, resumed) = writable::open(&repository, branch, arguments, mountpoint).await?;
                 let served = Served::Branch(session, control);
-                return Ok(Prepared { served, source, told: resumed.unwrap_or_default() });
+                return Ok(Prepared { served, source, note: resumed.unwrap_or_default() });
             }
             Some(why) if arguments.scratch.is_some() || arguments.discard || arguments.ephemeral => {
                 return Err(Error::new(ErrorKind::ReadOnly, format!("{source} cannot be written to: {why}")));
             }
             Some(why) => {
-                told = format!("mounted read-only: {why}");
-                warn!("{told}");
+                note = format!("mounted read-only: {why}");
+                warn!("{note}");
             }
         }
     }
@@ -157,14 +156,14 @@ async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path, read_
         let mut numbering = Numbering::with_headroom();
         let tree = open::tree_after(&repository, spec, arguments.limits(), &mut numbering).await?;
         let follower = Follower::new(&repository, branch, tree, numbering, interval);
-        return Ok(Prepared { served: Served::Followed(follower), source, told });
+        return Ok(Prepared { served: Served::Followed(follower), source, note });
     }
     let tree = open::tree(&repository, spec, arguments.limits()).await?;
-    Ok(Prepared { served: Served::Snapshot(tree), source, told })
+    Ok(Prepared { served: Served::Snapshot(tree), source, note })
 }
 
 /// Checks that the mount answers: a failure is better reported now than met by the first program.
-fn check_answer(mountpoint: &Path) -> Result<()> {
+fn check_mount_answers(mountpoint: &Path) -> Result<()> {
     match std::fs::metadata(mountpoint) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
         Ok(_) => Err(Error::new(ErrorKind::Io, format!("{}: the mount is not a directory", mountpoint.display()))),
@@ -177,11 +176,11 @@ fn check_answer(mountpoint: &Path) -> Result<()> {
 }
 
 /// Logs the gauges on SIGUSR1, to find out why a program waits.
-fn tell_on_signals(runtime: &Runtime, reader: Arc<Reader>) -> Result<()> {
+fn log_gauges_on_signal(runtime: &Runtime, reader: Arc<Reader>) -> Result<()> {
     let _runtime = runtime.enter();
-    let mut asked = signal(SignalKind::user_defined1()).map_err(|e| Error::io("listening for signals", e))?;
+    let mut requests = signal(SignalKind::user_defined1()).map_err(|e| Error::io("listening for signals", e))?;
     runtime.spawn(async move {
-        while asked.recv().await.is_some() {
+        while requests.recv().await.is_some() {
             info!("gauges: {}", serde_json::to_string(&reader.gauges()).unwrap_or_default());
         }
     });
@@ -189,7 +188,7 @@ fn tell_on_signals(runtime: &Runtime, reader: Arc<Reader>) -> Result<()> {
 }
 
 /// Unmounts on SIGTERM and SIGINT; programs with open files get [`GRACE`] to close them.
-fn end_on_signals(runtime: &Runtime, mountpoint: PathBuf) -> Result<()> {
+fn unmount_on_signals(runtime: &Runtime, mountpoint: PathBuf) -> Result<()> {
     let _runtime = runtime.enter();
     let listen = |kind| signal(kind).map_err(|e| Error::io("listening for signals", e));
     let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);

@@ -1,10 +1,105 @@
 //! The options of `-o`: every option of `icechunkfs mount` in the form of mount(8) and fstab, and their own options.
 
-use super::args::{DEFAULT_FOLLOW_INTERVAL, MountArgs, parse_interval};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::open::MemoryLimits;
+use super::repo_args::{RefArgs, RepoArgs};
+use super::virtual_args::VirtualArgs;
 use crate::error::{Error, Result};
+use crate::fuse::io_mode::IoOption;
 use crate::fuse::mount::Flag;
+use crate::operations::UploadMode;
 use crate::size;
 use crate::storage::settings::{Settings, Source};
+
+/// Default interval between checks of a followed branch, in seconds; each check is a small request.
+const DEFAULT_FOLLOW_INTERVAL: &str = "10";
+/// Allowed intervals, in seconds: shorter ones are of no use, and longer ones hardly follow.
+const INTERVALS: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
+
+/// Parses the interval between checks of a followed branch, in seconds.
+fn parse_follow_interval(text: &str) -> Result<Duration> {
+    let wrong = || Error::invalid(format!("`{text}` is no number of seconds: from 0.1 to 86400"));
+    let seconds: f64 = text.parse().map_err(|_| wrong())?;
+    if !INTERVALS.contains(&seconds) {
+        return Err(wrong());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Arguments of `icechunkfs mount`.
+#[derive(Clone, Debug, Args)]
+pub struct MountArgs {
+    /// The mountpoint: an empty directory.
+    #[arg(index = 2)]
+    pub mountpoint: PathBuf,
+    /// Snapshot to mount.
+    #[command(flatten)]
+    pub reference: RefArgs,
+    /// Mount read-only. Tags, snapshots and past times always are.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Follow the branch: check for a newer commit every SECONDS [default: 10] and move to it. Open files keep their
+    /// contents. Read-only.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = DEFAULT_FOLLOW_INTERVAL, value_parser = parse_follow_interval)]
+    pub follow: Option<Duration>,
+    /// Keep uncommitted changes in this directory [default: one per branch below /var/lib/icechunkfs (root) or
+    /// $XDG_STATE_HOME/icechunkfs]. Other users must neither own it nor be able to write to it or to a directory above it, except
+    /// sticky ones such as /tmp and those that ICECHUNKFS_SAFE_DIRECTORY lists, separated by `:`.
+    #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
+    pub scratch: Option<PathBuf>,
+    /// Discard the uncommitted changes of earlier mounts.
+    #[arg(long)]
+    pub discard: bool,
+    /// Keep uncommitted changes in a temporary directory, which is removed at the end if everything was committed.
+    #[arg(long)]
+    pub ephemeral: bool,
+    /// List the directory .icechunk at the root. It exists in any case.
+    #[arg(long)]
+    pub show_control: bool,
+    /// Pack chunks smaller than this into objects of some MiB.
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
+    pub pack_below: u64,
+    /// Time at which chunks are uploaded to an object store: eager (as soon as they are closed, so that a commit has little left
+    /// to do) or commit.
+    #[arg(long, value_name = "WHEN", default_value = "eager", value_parser = str::parse::<UploadMode>)]
+    pub upload: UploadMode,
+    /// Stay in the foreground and log to standard error.
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Prefetch at most this much for a program that reads chunk after chunk from an object store; 0 prefetches nothing
+    /// [default: 1/16 of the memory].
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub ahead: Option<u64>,
+    /// I/O mode of files: auto, cached (never ask the daemon on open) or passthrough (the kernel reads chunk files; needs root).
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = str::parse::<IoOption>)]
+    pub io: IoOption,
+    /// Allow access by other users; the kernel checks file modes.
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Options in the form of mount(8), such as ro,allow_other,tag=v1,memory=256M,nonempty.
+    #[arg(short = 'o', value_name = "OPT[,OPT...]")]
+    pub options: Vec<String>,
+    /// Log to this file instead of the system log. Other users must neither own it nor be able to write to it.
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    /// The repository. Last, because the help heading of its settings applies to all later options.
+    #[command(flatten)]
+    pub repo: RepoArgs,
+    /// Virtual chunks. Their help heading applies to all later options, too.
+    #[command(flatten)]
+    pub virtuals: VirtualArgs,
+}
+
+impl MountArgs {
+    /// Returns the memory limits.
+    pub fn limits(&self) -> MemoryLimits {
+        MemoryLimits { ahead: self.ahead }
+    }
+}
 
 /// Options of `-o` that no other argument has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,7 +109,11 @@ pub struct MountFlags {
     /// Mount flags for the kernel.
     pub flags: Vec<Flag>,
     /// True to check everything, but not mount (`mount -f`).
-    pub fake: bool,
+    pub check_only: bool,
+    /// Memory limit, in bytes.
+    pub memory: Option<u64>,
+    /// Verbosity, in addition to that of the command line.
+    pub verbose: u8,
 }
 
 /// Applies `arguments.options` to the other members, and returns the options without a member.
@@ -43,7 +142,8 @@ pub fn apply(arguments: &mut MountArgs) -> Result<MountFlags> {
             "snapshot" => arguments.reference.snapshot = Some(needed()?.to_owned()),
             "as_of" | "as-of" => arguments.reference.as_of = Some(needed()?.to_owned()),
             "follow" => {
-                arguments.follow = Some(parse_interval(value.unwrap_or(DEFAULT_FOLLOW_INTERVAL)).map_err(within)?)
+                arguments.follow =
+                    Some(parse_follow_interval(value.unwrap_or(DEFAULT_FOLLOW_INTERVAL)).map_err(within)?)
             }
             "scratch" => arguments.scratch = Some(needed()?.into()),
             "discard" => arguments.discard = true,
@@ -52,25 +152,25 @@ pub fn apply(arguments: &mut MountArgs) -> Result<MountFlags> {
             "pack_below" | "pack-below" => {
                 arguments.pack_below = size::parse(needed()?).map_err(within)?;
             }
-            "memory" => arguments.memory = Some(size::parse(needed()?).map_err(within)?),
+            "memory" => extra.memory = Some(size::parse(needed()?).map_err(within)?),
             "ahead" => arguments.ahead = Some(size::parse(needed()?).map_err(within)?),
             "upload" => arguments.upload = needed()?.parse().map_err(within)?,
             "io" => arguments.io = needed()?.parse().map_err(within)?,
             "allow_other" | "allow-other" => arguments.allow_other = true,
             "log_file" | "log-file" => arguments.log_file = Some(needed()?.into()),
             "foreground" => arguments.foreground = true,
-            "verbose" => arguments.common.verbose += 1,
+            "verbose" => extra.verbose += 1,
             "allow_virtual" | "allow-virtual" => arguments.virtuals.allow_virtual.push(needed()?.to_owned()),
             "virtual_map" | "virtual-map" => arguments.virtuals.virtual_map.push(needed()?.to_owned()),
             "virtual_option" | "virtual-option" => arguments.virtuals.virtual_option.push(needed()?.to_owned()),
             "nonempty" => extra.nonempty = true,
-            "fake" => extra.fake = true,
+            "fake" => extra.check_only = true,
             "exec" => extra.flags.push(Flag::Exec),
             "noexec" => extra.flags.push(Flag::NoExec),
             "dev" => extra.flags.push(Flag::Dev),
             "suid" => extra.flags.push(Flag::Suid),
             _ if Settings::knows(name) => store.push(word),
-            _ if is_for_others(name) || sloppy => {}
+            _ if is_ignored_option(name) || sloppy => {}
             _ => {
                 return Err(Error::invalid(format!(
                     "unknown mount option `{word}`; `icechunkfs mount --help` lists them"
@@ -78,8 +178,9 @@ pub fn apply(arguments: &mut MountArgs) -> Result<MountFlags> {
             }
         }
     }
-    arguments.store = std::mem::take(&mut arguments.store)
-        .or(Settings::from_words(&store, Source::CommandLine).map_err(|error| error.context("-o"))?);
+    arguments.repo.store =
+        std::mem::take(&mut arguments.repo.store)
+            .or(Settings::from_words(&store, Source::CommandLine).map_err(|error| error.context("-o"))?);
     check_follow(arguments)?;
     Ok(extra)
 }
@@ -101,7 +202,7 @@ fn check_follow(arguments: &MountArgs) -> Result<()> {
 }
 
 /// Returns true for options of mount(8), systemd or the kernel's defaults, which icechunkfs ignores.
-fn is_for_others(name: &str) -> bool {
+fn is_ignored_option(name: &str) -> bool {
     const KNOWN: &[&str] = &[
         "defaults",
         "auto",
@@ -160,8 +261,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::cli::args::{Arguments, Command};
-    use crate::fuse::io_mode::IoOption;
-    use crate::operations::UploadMode;
     use clap::Parser;
 
     fn mount(options: &[&str]) -> Result<(MountArgs, MountFlags)> {
@@ -183,9 +282,9 @@ mod tests {
         .unwrap();
         assert!(arguments.read_only && arguments.allow_other);
         assert_eq!(arguments.reference.tag.as_deref(), Some("v1"));
-        assert_eq!((arguments.memory, arguments.io), (Some(64 << 20), IoOption::Cached));
-        assert_eq!((arguments.upload, arguments.store.upload_limit), (UploadMode::Commit, Some(10 << 20)));
-        assert_eq!(extra, MountFlags { nonempty: true, flags: vec![Flag::NoExec], fake: false });
+        assert_eq!((extra.memory, arguments.io), (Some(64 << 20), IoOption::Cached));
+        assert_eq!((arguments.upload, arguments.repo.store.upload_limit), (UploadMode::Commit, Some(10 << 20)));
+        assert_eq!((extra.nonempty, extra.flags, extra.check_only), (true, vec![Flag::NoExec], false));
     }
 
     #[test]

@@ -60,12 +60,12 @@ pub struct MemoryLimits {
 
 impl MemoryLimits {
     /// Returns the maximum bytes of a snapshot. Checks the user's memory limit before anything is read within it.
-    pub fn of_snapshot(&self) -> Result<u64> {
-        let said = memory::explicit_bound();
-        if let Some(total) = said {
+    pub fn max_snapshot_size(&self) -> Result<u64> {
+        let limit = memory::explicit_bound();
+        if let Some(total) = limit {
             Budget::new(total, 0)?;
         }
-        Ok(said.unwrap_or(MAX_SNAPSHOT))
+        Ok(limit.unwrap_or(MAX_SNAPSHOT))
     }
 
     /// Returns the maximum bytes of chunks on their way to a store.
@@ -96,7 +96,7 @@ pub async fn tree_after(
     limits: MemoryLimits,
     numbering: &mut Numbering,
 ) -> Result<Arc<Tree>> {
-    let limit = limits.of_snapshot()?;
+    let limit = limits.max_snapshot_size()?;
     let id = repository.resolve(spec).await?;
     let snapshot = repository.snapshot(id, limit).await.context(|| repository.storage().location().to_owned())?;
     let table = NodeTable::build_after(&snapshot, numbering)?;

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::ref_commands::{OpenRepository, StoreArgs};
-use super::{print, print_json};
+use super::repo_args::RepoArgs;
+use super::{open, print, print_json};
 use crate::error::Result;
 use crate::format::operations_log::Entry;
 use crate::format::repo_state::Operation;
@@ -16,8 +16,6 @@ use crate::times::format_time;
 /// Arguments of `icechunkfs ops`.
 #[derive(Debug, Args)]
 pub struct OpsArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
-    pub repo: String,
     /// Show at most this many operations.
     #[arg(short = 'n', value_name = "N")]
     pub count: Option<usize>,
@@ -26,44 +24,46 @@ pub struct OpsArgs {
     /// at that time; null for the newest.
     #[arg(long)]
     pub json: bool,
-    /// Store settings and verbosity.
+    /// The repository. Last, because the help heading of its settings applies to all later options.
     #[command(flatten)]
-    pub reach: StoreArgs,
+    pub repo: RepoArgs,
 }
 
 /// Prints the operations, newest first.
 pub fn run(arguments: &OpsArgs) -> Result<()> {
-    let work = OpenRepository::begin(&arguments.repo, &arguments.reach)?;
-    let mut operations = work.repository.operations()?;
-    let wanted = arguments.count.unwrap_or(usize::MAX);
-    let mut entries = Vec::new();
-    // Entries before a damaged file are shown.
-    let ended = loop {
-        if entries.len() == wanted {
-            break Ok(());
+    open::runtime()?.block_on(async {
+        let repository = arguments.repo.open().await?;
+        let mut operations = repository.operations()?;
+        let limit = arguments.count.unwrap_or(usize::MAX);
+        let mut entries = Vec::new();
+        // Entries before a damaged file are shown.
+        let ended = loop {
+            if entries.len() == limit {
+                break Ok(());
+            }
+            match operations.next().await {
+                Ok(Some(entry)) => entries.push(entry),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        if let Some(key) = operations.missing() {
+            tracing::warn!(
+                "{}: the log goes on in {key}, which is not there any more",
+                repository.storage().location()
+            );
         }
-        match work.runtime.block_on(operations.next()) {
-            Ok(Some(entry)) => entries.push(entry),
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
+        if arguments.json {
+            print_json(&entries.iter().map(as_json).collect::<Vec<_>>())?;
+        } else {
+            print(&as_text(&entries))?;
         }
-    };
-    if let Some(key) = operations.missing() {
-        tracing::warn!(
-            "{}: the log goes on in {key}, which is not there any more",
-            work.repository.storage().location()
-        );
-    }
-    if arguments.json {
-        print_json(&entries.iter().map(as_json).collect::<Vec<_>>())?;
-    } else {
-        print(&as_text(&entries))?;
-    }
-    ended
+        ended
+    })
 }
 
 /// Returns the name of an operation, its subject, and details as text.
-fn told(operation: &Operation) -> (&'static str, Option<&str>, String) {
+fn describe(operation: &Operation) -> (&'static str, Option<&str>, String) {
     match operation {
         Operation::RepoInitialized => ("repository created", None, String::new()),
         Operation::RepoMigrated { from_version, to_version } => {
@@ -115,7 +115,7 @@ fn as_text(entries: &[Entry]) -> String {
     for entry in entries {
         let line = match &entry.operation {
             Ok(operation) => {
-                let (what, name, more) = told(operation);
+                let (what, name, more) = describe(operation);
                 // A name may be empty or end with a space.
                 let name = name.map_or(String::new(), |name| format!("`{name}`"));
                 format!("{what:<21}  {name:<12}  {more}")
@@ -139,24 +139,19 @@ fn as_json(entry: &Entry) -> Value {
             Operation::ConfigChanged => ("config_changed", json!({})),
             Operation::MetadataChanged => ("metadata_changed", json!({})),
             Operation::TagCreated { name } => ("tag_created", json!({"tag": name})),
-            Operation::TagDeleted { name, previous } => {
-                ("tag_deleted", json!({"tag": name, "previous": previous.to_string()}))
-            }
+            Operation::TagDeleted { name, previous } => ("tag_deleted", json!({"tag": name, "previous": previous})),
             Operation::BranchCreated { name } => ("branch_created", json!({"branch": name})),
             Operation::BranchDeleted { name, previous } => {
-                ("branch_deleted", json!({"branch": name, "previous": previous.to_string()}))
+                ("branch_deleted", json!({"branch": name, "previous": previous}))
             }
             Operation::BranchReset { name, previous } => {
-                ("branch_reset", json!({"branch": name, "previous": previous.to_string()}))
+                ("branch_reset", json!({"branch": name, "previous": previous}))
             }
-            Operation::NewCommit { branch, new } => {
-                ("new_commit", json!({"branch": branch, "snapshot": new.to_string()}))
+            Operation::NewCommit { branch, new } => ("new_commit", json!({"branch": branch, "snapshot": new})),
+            Operation::CommitAmended { branch, previous, new } => {
+                ("commit_amended", json!({"branch": branch, "previous": previous, "snapshot": new}))
             }
-            Operation::CommitAmended { branch, previous, new } => (
-                "commit_amended",
-                json!({"branch": branch, "previous": previous.to_string(), "snapshot": new.to_string()}),
-            ),
-            Operation::NewDetachedSnapshot { new } => ("new_detached_snapshot", json!({"snapshot": new.to_string()})),
+            Operation::NewDetachedSnapshot { new } => ("new_detached_snapshot", json!({"snapshot": new})),
             Operation::GcRan => ("gc_ran", json!({})),
             Operation::ExpirationRan => ("expiration_ran", json!({})),
             Operation::FeatureFlagChanged { id, new_value, is_set } => {

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use clap::Args;
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::args::PrefetchArgs;
-use super::control_client::{control_directory, inside};
-use super::{logging, print, progress};
+use super::control_client::{control_directory, path_in_mount};
+use super::{print, progress};
 use crate::error::{Context, Error, Result};
 use crate::fuse::probe;
 use crate::tree::nodes::ZARR_JSON;
@@ -38,11 +38,25 @@ const ALIGNMENT: usize = 4096;
 /// Maximum depth of directories: deeper than any path can be.
 const DEEPEST: usize = 4096;
 
+/// Arguments of `icechunkfs prefetch`.
+#[derive(Debug, Args)]
+pub struct PrefetchArgs {
+    /// The mountpoint of the repository.
+    pub mountpoint: PathBuf,
+    /// A path in the mount: read what is at and below it [default: everything].
+    pub path: Option<String>,
+    /// Read only this part of the array at PATH, in Python's notation: 0:100,:,-5 (elements, not chunks).
+    #[arg(long, value_name = "SLICES", allow_hyphen_values = true)]
+    pub slice: Option<String>,
+    /// Number of files to read at a time.
+    #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: u16,
+}
+
 /// Reads the files that the arguments select.
 pub fn run(arguments: &PrefetchArgs) -> Result<()> {
-    logging::to_stderr(0);
     let mountpoint = probe::require_responsive_mount(&arguments.mountpoint)?;
-    let path = inside(&mountpoint, arguments.path.as_deref().unwrap_or_default())?;
+    let path = path_in_mount(&mountpoint, arguments.path.as_deref().unwrap_or_default())?;
     let start = mountpoint.join(path.trim_matches('/'));
     let slices = arguments.slice.as_deref().map(Slices::parse).transpose().map_err(|e| e.context("--slice"))?;
     let part = slices.map(|slices| ChunkRanges::of(&start, &slices)).transpose()?;
@@ -70,7 +84,7 @@ pub fn run(arguments: &PrefetchArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     looked?;
-    done.tell()
+    done.print()
 }
 
 #[derive(Debug, Default)]
@@ -82,7 +96,7 @@ struct PrefetchOutcome {
 }
 
 impl PrefetchOutcome {
-    fn tell(&self) -> Result<()> {
+    fn print(&self) -> Result<()> {
         let [files, bytes, failed] =
             [&self.files, &self.bytes, &self.failed].map(|count| count.load(Ordering::Relaxed));
         print(&format!("{files} files, {bytes} bytes\n"))?;

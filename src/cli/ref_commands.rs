@@ -6,10 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
 use serde::Serialize;
-use tokio::runtime::Runtime;
 use tracing::warn;
 
-use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
 use super::{open, print, print_json, writable};
 use crate::error::{Error, ErrorKind, Result};
@@ -23,17 +21,6 @@ use crate::scratch::pending;
 use crate::storage::settings::Settings;
 use crate::times::{format_time, system_clock};
 
-/// Store settings and verbosity.
-#[derive(Clone, Debug, Args)]
-pub struct StoreArgs {
-    /// Verbosity.
-    #[command(flatten)]
-    pub common: CommonArgs,
-    /// Store settings. Last, because their help heading applies to all later options.
-    #[command(flatten)]
-    pub store: Settings,
-}
-
 /// Arguments of `list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
@@ -43,9 +30,9 @@ pub struct ListArgs {
     /// Print a list of {"name", "snapshot"}; with --long also "written_at" and "message".
     #[arg(long)]
     pub json: bool,
-    /// Store settings and verbosity.
+    /// Store settings.
     #[command(flatten)]
-    pub reach: StoreArgs,
+    pub store: Settings,
 }
 
 /// Arguments of `create`.
@@ -59,9 +46,9 @@ pub struct CreateArgs {
     /// Print {"name", "snapshot"}.
     #[arg(long)]
     pub json: bool,
-    /// Store settings and verbosity.
+    /// Store settings.
     #[command(flatten)]
-    pub reach: StoreArgs,
+    pub store: Settings,
 }
 
 /// Arguments of `delete`.
@@ -78,94 +65,75 @@ pub struct DeleteArgs {
     /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
-    /// Store settings and verbosity.
+    /// Store settings.
     #[command(flatten)]
-    pub reach: StoreArgs,
+    pub store: Settings,
 }
 
 #[derive(Serialize)]
 struct Listed {
     name: String,
-    snapshot: String,
+    snapshot: ObjectId,
     #[serde(skip_serializing_if = "Option::is_none")]
     written_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
 }
 
-/// An opened repository and the runtime for it.
-pub(super) struct OpenRepository {
-    pub(super) runtime: Runtime,
-    pub(super) repository: Repository,
+/// Returns the snapshot that `name` points to. Fails if that is not `expect`.
+pub(super) async fn target(
+    repository: &Repository,
+    kind: RefKind,
+    name: &str,
+    expect: Option<&str>,
+) -> Result<ObjectId> {
+    let expect: Option<ObjectId> = expect.map(|id| id.parse().map_err(|e: Error| e.context("--expect"))).transpose()?;
+    let found = repository.resolve(&kind.named(name)).await?;
+    match expect {
+        Some(expected) if expected != found => Err(Error::new(
+            ErrorKind::Stale,
+            format!("{kind} `{name}` points to {found}, not to {expected}: nothing is done"),
+        )),
+        _ => Ok(found),
+    }
 }
 
-impl OpenRepository {
-    pub(super) fn begin(repo: &str, reach: &StoreArgs) -> Result<Self> {
-        let runtime = open::runtime()?;
-        let repository = runtime.block_on(open::repository(repo, &reach.store))?;
-        Ok(OpenRepository { runtime, repository })
-    }
-
-    pub(super) fn refs(&self, kind: RefKind) -> Result<BTreeMap<String, ObjectId>> {
-        let refs = self.runtime.block_on(self.repository.refs())?;
-        Ok(match kind {
-            RefKind::Branch => refs.branches,
-            RefKind::Tag => refs.tags,
-        })
-    }
-
-    /// Returns the snapshot that `name` points to. Fails if that is not `expect`.
-    pub(super) fn target(&self, kind: RefKind, name: &str, expect: Option<&str>) -> Result<ObjectId> {
-        let expect: Option<ObjectId> =
-            expect.map(|id| id.parse().map_err(|e: Error| e.context("--expect"))).transpose()?;
-        let found = self.runtime.block_on(self.repository.resolve(&kind.named(name)))?;
-        match expect {
-            Some(expected) if expected != found => Err(Error::new(
-                ErrorKind::Stale,
-                format!("{kind} `{name}` points to {found}, not to {expected}: nothing is done"),
-            )),
-            _ => Ok(found),
+/// Describes a commit as text. A damaged commit must not prevent changes of its ref.
+pub(super) async fn describe_commit(repository: &Repository, id: ObjectId) -> String {
+    match commit(repository, id).await {
+        Ok(Some(commit)) => {
+            let message = commit.message.lines().next().unwrap_or_default().trim();
+            format!("{id} ({}, \"{}\")", format_time(commit.flushed_at), printable::line(message))
         }
+        Ok(None) => id.to_string(),
+        Err(error) => format!("{id} (which cannot be read: {error})"),
     }
+}
 
-    /// Describes a commit as text. A damaged commit must not prevent changes of its ref.
-    pub(super) fn described(&self, id: ObjectId) -> String {
-        match self.commit(id) {
-            Ok(Some(commit)) => {
-                let message = commit.message.lines().next().unwrap_or_default().trim();
-                format!("{id} ({}, \"{}\")", format_time(commit.flushed_at), printable::line(message))
-            }
-            Ok(None) => id.to_string(),
-            Err(error) => format!("{id} (which cannot be read: {error})"),
-        }
-    }
+async fn commit(repository: &Repository, id: ObjectId) -> Result<Option<SnapshotInfo>> {
+    Ok(repository.history(id, 1).await?.pop())
+}
 
-    fn commit(&self, id: ObjectId) -> Result<Option<SnapshotInfo>> {
-        Ok(self.runtime.block_on(self.repository.history(id, 1))?.pop())
-    }
-
-    /// Describes the commits that are lost if a ref to `tip` is removed and all refs then point to `others`; none if nothing is lost.
-    pub(super) fn loss(&self, tip: ObjectId, others: impl IntoIterator<Item = ObjectId>) -> Result<Option<String>> {
-        Ok(match self.repository.commits_beyond(tip, others)? {
-            Some(0) => None,
-            Some(1) => Some(
-                "One commit is then on no branch or tag any more: only its id leads to it, until garbage is collected."
-                    .to_owned(),
-            ),
-            Some(count) => Some(format!(
-                "{count} commits are then on no branch or tag any more: only their ids lead to them, until garbage is \
-                 collected."
-            )),
-            None => Some(
-                "Commits that are on no other branch or tag can then only be found by their ids, until garbage is collected."
-                    .to_owned(),
-            ),
-        })
-    }
-
-    pub(super) fn mounted(&self, name: &str) -> Option<String> {
-        mounted(&self.repository, name)
-    }
+/// Describes the commits that are lost if a ref to `tip` is removed and all refs then point to `others`; none if nothing is lost.
+pub(super) fn lost_commits(
+    repository: &Repository,
+    tip: ObjectId,
+    others: impl IntoIterator<Item = ObjectId>,
+) -> Result<Option<String>> {
+    Ok(match repository.commits_beyond(tip, others)? {
+        Some(0) => None,
+        Some(1) => Some(
+            "One commit is then on no branch or tag any more: only its id leads to it, until garbage is collected."
+                .to_owned(),
+        ),
+        Some(count) => Some(format!(
+            "{count} commits are then on no branch or tag any more: only their ids lead to them, until garbage is collected."
+        )),
+        None => Some(
+            "Commits that are on no other branch or tag can then only be found by their ids, until garbage is collected."
+                .to_owned(),
+        ),
+    })
 }
 
 /// Describes the use of branch `name` on this machine: its mount, its uncommitted changes. None if there are none.
@@ -183,12 +151,13 @@ pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
     }
 }
 
-pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.reach)?;
+pub(super) async fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()> {
+    let repository = open::repository(repo, &arguments.store).await?;
     let mut listed = Vec::new();
-    for (name, id) in work.refs(kind)? {
+    let refs = repository.refs().await?;
+    for (name, id) in if kind == RefKind::Branch { refs.branches } else { refs.tags } {
         let commit = match arguments.long {
-            true => work.commit(id).unwrap_or_else(|error| {
+            true => commit(&repository, id).await.unwrap_or_else(|error| {
                 warn!("{kind} `{name}`: {error}");
                 None
             }),
@@ -196,7 +165,7 @@ pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()
         };
         listed.push(Listed {
             name,
-            snapshot: id.to_string(),
+            snapshot: id,
             written_at: commit.as_ref().map(|commit| format_time(commit.flushed_at)),
             message: commit.map(|commit| commit.message),
         });
@@ -220,36 +189,36 @@ pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()
     print(&text)
 }
 
-pub(super) fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.reach)?;
-    let target = work.runtime.block_on(work.repository.resolve_revision(&arguments.at))?.id;
+pub(super) async fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) -> Result<()> {
+    let repository = open::repository(repo, &arguments.store).await?;
+    let target = repository.resolve_revision(&arguments.at).await?.id;
     let name = &arguments.name;
-    work.runtime.block_on(work.repository.create_ref(kind, name, target, system_clock))?;
-    say(arguments.json, name, target, || format!("{kind} `{name}` points to {target}"))
+    repository.create_ref(kind, name, target, system_clock).await?;
+    print_ref(arguments.json, name, target, || format!("{kind} `{name}` points to {target}"))
 }
 
 /// Deletes a ref of `kind`; `more` is an additional warning for this kind.
-pub(super) fn delete(repo: &str, kind: RefKind, arguments: &DeleteArgs, more: &str) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.reach)?;
+pub(super) async fn delete(repo: &str, kind: RefKind, arguments: &DeleteArgs, more: &str) -> Result<()> {
+    let repository = open::repository(repo, &arguments.store).await?;
     let name = &arguments.name;
     if kind == RefKind::Branch && name == DEFAULT_BRANCH {
         return Err(crate::repo::change_refs::no_deletion_of_main());
     }
-    let target = work.target(kind, name, arguments.expect.as_deref())?;
-    let mut question =
-        format!("{kind} `{}`, which points to {}, will be deleted.", printable::line(name), work.described(target));
-    let all = work.runtime.block_on(work.repository.refs())?;
+    let target = target(&repository, kind, name, arguments.expect.as_deref()).await?;
+    let described = describe_commit(&repository, target).await;
+    let mut question = format!("{kind} `{}`, which points to {described}, will be deleted.", printable::line(name));
+    let all = repository.refs().await?;
     let others = |refs: &BTreeMap<String, ObjectId>, own: RefKind| -> Vec<ObjectId> {
         refs.iter().filter(|(other, _)| own != kind || *other != name).map(|(_, id)| *id).collect()
     };
     let others = [others(&all.branches, RefKind::Branch), others(&all.tags, RefKind::Tag)].concat();
-    let mounted = (kind == RefKind::Branch).then(|| work.mounted(name)).flatten();
-    for line in [work.loss(target, others)?, Some(more.to_owned()).filter(|more| !more.is_empty())] {
+    let mounted = (kind == RefKind::Branch).then(|| mounted(&repository, name)).flatten();
+    for line in [lost_commits(&repository, target, others)?, Some(more.to_owned()).filter(|more| !more.is_empty())] {
         line.iter().for_each(|line| question += &format!("\n{line}"));
     }
     ask(arguments.confirm, question, mounted)?;
-    work.runtime.block_on(work.repository.delete_ref(kind, name, target, system_clock))?;
-    say(arguments.json, name, target, || format!("deleted {kind} `{name}`, which pointed to {target}"))
+    repository.delete_ref(kind, name, target, system_clock).await?;
+    print_ref(arguments.json, name, target, || format!("deleted {kind} `{name}`, which pointed to {target}"))
 }
 
 /// Asks `question`. Logs `mounted` even if it does not ask: the user may not know of the mount.
@@ -263,9 +232,9 @@ pub(super) fn ask(confirm: ConfirmArgs, mut question: String, mounted: Option<St
     confirm.confirm(&question)
 }
 
-fn say(json: bool, name: &str, target: ObjectId, text: impl FnOnce() -> String) -> Result<()> {
+fn print_ref(json: bool, name: &str, target: ObjectId, text: impl FnOnce() -> String) -> Result<()> {
     if json {
-        return print_json(&serde_json::json!({"name": name, "snapshot": target.to_string()}));
+        return print_json(&serde_json::json!({"name": name, "snapshot": target}));
     }
     print(&format!("{}\n", printable::line(&text())))
 }

@@ -1,30 +1,31 @@
 //! `icechunkfs refs`: lists branches and tags with their snapshot ids.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use serde::Serialize;
+use clap::Args;
+use serde_json::json;
 
-use super::args::RefsArgs;
+use super::repo_args::RepoArgs;
 use super::{open, print, print_json};
 use crate::error::Result;
-use crate::format::ids::ObjectId;
 use crate::printable;
 
-#[derive(Serialize)]
-struct Listing {
-    branches: BTreeMap<String, String>,
-    tags: BTreeMap<String, String>,
+/// Arguments of `icechunkfs refs`.
+#[derive(Debug, Args)]
+pub struct RefsArgs {
+    /// Print {"branches": {NAME: ID}, "tags": {NAME: ID}}.
+    #[arg(long)]
+    pub json: bool,
+    /// The repository. Last, because the help heading of its settings applies to all later options.
+    #[command(flatten)]
+    pub repo: RepoArgs,
 }
 
 /// Prints all refs.
 pub fn run(arguments: &RefsArgs) -> Result<()> {
-    let refs =
-        open::runtime()?.block_on(async { open::repository(&arguments.repo, &arguments.store).await?.refs().await })?;
+    let refs = open::runtime()?.block_on(async { arguments.repo.open().await?.refs().await })?;
     if arguments.json {
-        let spelled =
-            |ids: BTreeMap<String, ObjectId>| ids.into_iter().map(|(name, id)| (name, id.to_string())).collect();
-        return print_json(&Listing { branches: spelled(refs.branches), tags: spelled(refs.tags) });
+        return print_json(&json!({"branches": refs.branches, "tags": refs.tags}));
     }
     let mut text = String::new();
     for (kind, ids) in [("branch", &refs.branches), ("tag", &refs.tags)] {

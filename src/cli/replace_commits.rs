@@ -2,14 +2,19 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use super::confirm::ConfirmArgs;
+use super::{print, print_json, ref_commands};
+use crate::commit::engine::RESERVED;
+use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::printable;
 use crate::repo::Repository;
 use crate::times::format_time;
+use crate::times::system_clock;
 
 /// Number of refs listed as text; the rest is counted.
 const LISTED: usize = 10;
@@ -31,8 +36,52 @@ pub(super) async fn tip(repository: &Repository, branch: &str) -> Result<ObjectI
     repository.resolve(&crate::repo::refs::RefSpec::Branch(branch.to_owned())).await
 }
 
+/// Fails if one of the metadata items `names` is reserved.
+pub(super) fn check_not_reserved<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<()> {
+    match names.any(|name| name == RESERVED) {
+        true => Err(Error::invalid(format!("metadata `{RESERVED}` is reserved: choose another name"))),
+        false => Ok(()),
+    }
+}
+
+/// Confirms that `commits`, which `question` names, may be replaced. Returns the other refs that still point to one of them.
+pub(super) async fn confirm(
+    repository: &Repository,
+    branch: &str,
+    commits: &[SnapshotInfo],
+    question: &str,
+    confirm: ConfirmArgs,
+) -> Result<Vec<String>> {
+    let kept = other_refs(repository, branch, commits).await?;
+    let question = format!("{question}\n{}", kept_refs_line(&kept));
+    ref_commands::ask(confirm, question.trim_end().to_owned(), ref_commands::mounted(repository, branch))?;
+    Ok(kept)
+}
+
+/// Replaces commits by one, after `question`, and prints the outcome; `replaced` describes the commits.
+pub(super) async fn replace(
+    repository: &Repository,
+    options: &SquashOptions<'_>,
+    question: &str,
+    replaced: &str,
+    confirm: ConfirmArgs,
+    json: bool,
+) -> Result<()> {
+    let SquashOptions { branch, commits, .. } = options;
+    let kept = self::confirm(repository, branch, commits, question, confirm).await?;
+    let id = squash::squash(repository, system_clock, options).await?;
+    if json {
+        let parent = commits.last().and_then(|oldest| oldest.parent);
+        let replaced: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
+        return print_json(
+            &json!({"branch": branch, "snapshot": id, "replaced": replaced, "parent": parent, "kept": kept}),
+        );
+    }
+    print(&format!("branch {}: {id} in the place of {replaced}\n{}", printable::line(branch), kept_refs_line(&kept)))
+}
+
 /// Returns the other refs that still point to one of `commits`, such as `tag v1`.
-pub(super) async fn others(repository: &Repository, branch: &str, commits: &[SnapshotInfo]) -> Result<Vec<String>> {
+async fn other_refs(repository: &Repository, branch: &str, commits: &[SnapshotInfo]) -> Result<Vec<String>> {
     let ids: HashSet<ObjectId> = commits.iter().map(|commit| commit.id).collect();
     let refs = repository.refs().await?;
     let branches = refs.branches.iter().filter(|(name, id)| name.as_str() != branch && ids.contains(id));
@@ -42,7 +91,7 @@ pub(super) async fn others(repository: &Repository, branch: &str, commits: &[Sna
 }
 
 /// Formats the refs that still point to replaced commits as a line; empty if there are none.
-pub(super) fn kept(others: &[String]) -> String {
+fn kept_refs_line(others: &[String]) -> String {
     match others.len() {
         0 => String::new(),
         count => {
@@ -53,7 +102,7 @@ pub(super) fn kept(others: &[String]) -> String {
     }
 }
 
-pub(super) fn line(commit: &SnapshotInfo) -> String {
+pub(super) fn commit_line(commit: &SnapshotInfo) -> String {
     let first = commit.message.lines().next().unwrap_or_default();
     format!("{}  {}  {}", commit.id, format_time(commit.flushed_at), printable::line(first))
 }

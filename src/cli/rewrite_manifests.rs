@@ -7,10 +7,10 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
 use super::open::MemoryLimits;
-use super::{open, print, print_json, progress, ref_commands, replace_commits};
+use super::repo_args::RepoArgs;
+use super::{open, print, print_json, progress, replace_commits};
 use crate::commit::changes::ChangeSet;
 use crate::commit::engine::{CommitOutcome, Engine, EngineOptions, Request, Rewrite};
 use crate::commit::progress::CommitProgress;
@@ -24,14 +24,11 @@ use crate::repack::{self, RepackResult};
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::size;
-use crate::storage::settings::Settings;
 use crate::times::system_clock;
 
 /// Arguments of `icechunkfs rewrite-manifests`.
 #[derive(Debug, Args)]
 pub struct RewriteManifestsArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
-    pub repo: String,
     /// The branch that gets the commit.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
     pub branch: String,
@@ -65,12 +62,9 @@ pub struct RewriteManifestsArgs {
     /// Confirmation that a commit may be replaced.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
-    /// Verbosity.
+    /// The repository. Last, because the help heading of its settings applies to all later options.
     #[command(flatten)]
-    pub common: CommonArgs,
-    /// Store settings. Last, because their help heading applies to all later options.
-    #[command(flatten)]
-    pub store: Settings,
+    pub repo: RepoArgs,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -85,21 +79,20 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
     let metadata = replace_commits::metadata(&arguments.metadata)?;
     let branch = &arguments.branch;
     open::runtime()?.block_on(async {
-        let repository = open::repository(&arguments.repo, &arguments.store).await?;
+        let repository = arguments.repo.open().await?;
         repository.check_changes_allowed().await?;
         let limits = MemoryLimits::default();
         let tip = replace_commits::tip(&repository, branch).await?;
-        let base = Arc::new(repository.snapshot(tip, limits.of_snapshot()?).await?);
+        let base = Arc::new(repository.snapshot(tip, limits.max_snapshot_size()?).await?);
         if arguments.amend {
             squash::check(&repository).await?;
             let commits = repository.history(tip, 1).await?;
-            let kept = replace_commits::kept(&replace_commits::others(&repository, branch, &commits).await?);
-            let replaced: String = commits.iter().map(replace_commits::line).collect();
+            let replaced: String = commits.iter().map(replace_commits::commit_line).collect();
             let question = format!(
                 "Branch {branch} gets another newest commit in the place of\n  {replaced}\nMounts and programs that work on that one \
-                 have to begin anew.\n{kept}"
+                 have to begin anew."
             );
-            ref_commands::ask(arguments.confirm, question.trim_end().to_owned(), ref_commands::mounted(&repository, branch))?;
+            replace_commits::confirm(&repository, branch, &commits, &question, arguments.confirm).await?;
         }
         let storage = Arc::clone(repository.storage());
         let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(2 * base.size() as u64)?));
@@ -131,7 +124,7 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
             CommitOutcome::Committed { snapshot, rebased_over } => {
                 // The commit may be based on a newer snapshot than the one read first.
                 let before = rebased_over.last().copied().unwrap_or(tip);
-                told(&repository, [before, snapshot], repacked.as_ref(), arguments).await
+                print_rewrite(&repository, [before, snapshot], repacked.as_ref(), arguments).await
             }
             CommitOutcome::Nothing | CommitOutcome::Conflicts(_) => {
                 Err(Error::new(ErrorKind::Io, "the commit came to nothing, which cannot be"))
@@ -140,7 +133,7 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
     })
 }
 
-async fn told(
+async fn print_rewrite(
     repository: &Repository,
     ids: [ObjectId; 2],
     repacked: Option<&RepackResult>,
@@ -182,20 +175,20 @@ async fn told(
             json!({"path": path, "manifests": Change { before, after: *after }})
         })
         .collect();
-    let parent = repository.history(after, 1).await?.first().and_then(|commit| commit.parent).map(|id| id.to_string());
-    let mut said = json!({
-        "branch": arguments.branch, "snapshot": after.to_string(), "parent": parent,
+    let parent = repository.history(after, 1).await?.first().and_then(|commit| commit.parent);
+    let mut out = json!({
+        "branch": arguments.branch, "snapshot": after, "parent": parent,
         "manifests": manifests, "bytes": bytes, "arrays": arrays,
     });
-    if let (Some(RepackResult { moved, objects_before, objects_after, is_complete, .. }), Some(said)) =
-        (repacked, said.as_object_mut())
+    if let (Some(RepackResult { moved, objects_before, objects_after, is_complete, .. }), Some(out)) =
+        (repacked, out.as_object_mut())
     {
         let objects = Change { before: *objects_before, after: *objects_after };
         let repacked =
             json!({"chunks": moved.chunks, "bytes": moved.bytes, "objects": objects, "complete": is_complete});
-        said.insert("repacked".to_owned(), repacked);
+        out.insert("repacked".to_owned(), repacked);
     }
-    print_json(&said)
+    print_json(&out)
 }
 
 /// Returns path and number of manifests of each array in a snapshot.

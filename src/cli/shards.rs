@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::args::LsArgs;
-use super::{ls, open, print, print_raw};
+use super::ls::{self, LsArgs};
+use super::{open, print, print_raw};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::printable;
 use crate::tree::array::Array;
@@ -56,7 +56,7 @@ pub(super) fn run(arguments: &LsArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     let mut output = Output { json: arguments.json, text: String::new(), shards: 0, first: None, faults: 0 };
     open::runtime()?.block_on(async {
-        let repository = open::repository_with(&arguments.repo, &arguments.store, &arguments.virtuals).await?;
+        let repository = arguments.repo.open_with(&arguments.virtuals).await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
         let found = tree.resolve(&arguments.path).await?;
         match tree.table().place(found.inode) {
@@ -130,9 +130,8 @@ impl Output {
         let inode = tree.table().inode(&TreePlace::Chunk(node, Coords::from_slice(coords)));
         if self.json {
             self.text.push_str(if self.shards == 0 { "[\n" } else { ",\n" });
-            self.text.push_str("{\"path\": ");
-            self.value(&json!(path));
-            self.text.push_str(", ");
+            // Writing into a string cannot fail.
+            let _ = write!(self.text, "{{\"path\": {}, ", json!(path));
         } else {
             self.text.push_str(&path);
         }
@@ -176,7 +175,7 @@ impl Output {
         let faults = index.faults();
         let is_faulty = |number: u64| faults.binary_search_by_key(&number, |fault| fault.number).is_ok();
         let mut is_first = true;
-        for number in 0..index.len() {
+        for number in 0..index.entry_count() {
             let Some((offset, bytes)) = index.entry(number) else { continue };
             let place = index
                 .place(number)
@@ -269,13 +268,9 @@ impl Output {
         self.text.push_str("], \"faults\": [");
         for (n, fault) in faults.iter().chain(error).enumerate() {
             self.text.push_str(if n == 0 { "" } else { ", " });
-            self.value(&json!(fault.to_string()));
+            let _ = write!(self.text, "{}", json!(fault.to_string()));
         }
         self.text.push_str("]}");
-    }
-
-    fn value(&mut self, value: &Value) {
-        let _ = write!(self.text, "{value}");
     }
 
     fn flush(&mut self, all: bool) -> Result<()> {

@@ -1,11 +1,11 @@
 //! `icechunkfs squash`: combines the newest commits of a branch into one.
 
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::Map;
 
-use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
-use super::{open, print, print_json, ref_commands, replace_commits};
+use super::repo_args::RepoArgs;
+use super::{open, replace_commits};
 use crate::commit::engine::RESERVED;
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
@@ -13,8 +13,6 @@ use crate::format::repo_info::SnapshotInfo;
 use crate::printable;
 use crate::repo::Repository;
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::storage::settings::Settings;
-use crate::times::system_clock;
 
 /// Number of commits listed in the question; the rest is counted.
 const LISTED: usize = 20;
@@ -22,8 +20,6 @@ const LISTED: usize = 20;
 /// Arguments of `icechunkfs squash`.
 #[derive(Debug, Args)]
 pub struct SquashArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
-    pub repo: String,
     /// The branch whose newest commits are combined.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
     pub branch: String,
@@ -44,12 +40,9 @@ pub struct SquashArgs {
     /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
-    /// Verbosity.
+    /// The repository. Last, because the help heading of its settings applies to all later options.
     #[command(flatten)]
-    pub common: CommonArgs,
-    /// Store settings. Last, because their help heading applies to all later options.
-    #[command(flatten)]
-    pub store: Settings,
+    pub repo: RepoArgs,
 }
 
 /// Beginning of the commits to combine, which end with the branch's newest.
@@ -71,40 +64,28 @@ pub struct RangeArgs {
 pub fn run(arguments: &SquashArgs) -> Result<()> {
     let SquashArgs { branch, .. } = arguments;
     let set = replace_commits::metadata(&arguments.metadata)?;
-    if set.contains_key(RESERVED) {
-        return Err(Error::invalid(format!("metadata `{RESERVED}` is reserved: choose another name")));
-    }
+    replace_commits::check_not_reserved(set.keys())?;
     open::runtime()?.block_on(async {
-        let repository = open::repository(&arguments.repo, &arguments.store).await?;
+        let repository = arguments.repo.open().await?;
         squash::check(&repository).await?;
         let commits = range(&repository, branch, &arguments.range).await?;
-        let kept = replace_commits::others(&repository, branch, &commits).await?;
-        let shown = printable::line(branch);
         let question = format!(
-            "{} commits of branch {shown} become one:\n{}Mounts and programs that work on one of them have to begin anew.\n{}",
+            "{} commits of branch {} become one:\n{}Mounts and programs that work on one of them have to begin anew.",
             commits.len(),
-            listed(&commits),
-            replace_commits::kept(&kept)
+            printable::line(branch),
+            listed(&commits)
         );
-        ref_commands::ask(arguments.confirm, question.trim_end().to_owned(), ref_commands::mounted(&repository, branch))?;
         let mut metadata = Map::new();
         for commit in commits.iter().rev() {
             metadata.extend(commit.metadata.clone().into_iter().filter(|(name, _)| name != RESERVED));
         }
         metadata.extend(set);
-        let messages = commits.iter().rev().map(|commit| commit.message.trim_end()).filter(|message| !message.is_empty());
+        let messages =
+            commits.iter().rev().map(|commit| commit.message.trim_end()).filter(|message| !message.is_empty());
         let message = arguments.message.clone().unwrap_or_else(|| messages.collect::<Vec<_>>().join("\n\n"));
-        let wanted = SquashOptions { branch, commits: &commits, message, metadata };
-        let id = squash::squash(&repository, system_clock, &wanted).await?.to_string();
-        let parent = commits.last().and_then(|oldest| oldest.parent).map(|id| id.to_string());
-        if arguments.json {
-            let replaced: Vec<Value> = commits.iter().map(|commit| commit.id.to_string().into()).collect();
-            let done = json!({"branch": branch, "snapshot": id, "replaced": replaced, "parent": parent, "kept": kept});
-            return print_json(&done);
-        }
-        let text =
-            format!("branch {shown}: {id} in the place of {} commits\n{}", commits.len(), replace_commits::kept(&kept));
-        print(&text)
+        let options = SquashOptions { branch, commits: &commits, message, metadata };
+        let replaced = format!("{} commits", commits.len());
+        replace_commits::replace(&repository, &options, &question, &replaced, arguments.confirm, arguments.json).await
     })
 }
 
@@ -141,7 +122,7 @@ async fn range(repository: &Repository, branch: &str, range: &RangeArgs) -> Resu
 }
 
 fn listed(commits: &[SnapshotInfo]) -> String {
-    let lines = commits.iter().take(LISTED).map(|commit| format!("  {}\n", replace_commits::line(commit)));
+    let lines = commits.iter().take(LISTED).map(|commit| format!("  {}\n", replace_commits::commit_line(commit)));
     let more = commits.len().saturating_sub(LISTED);
     let more = if more > 0 { format!("  and {more} before\n") } else { String::new() };
     lines.collect::<String>() + &more

@@ -2,23 +2,18 @@
 
 use std::fmt::Write;
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use clap::Args;
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::{HumanBytes, HumanCount, ProgressBar};
 
-use super::args::CommonArgs;
+use super::repo_args::RepoArgs;
 use super::{open, print, print_json, progress};
 use crate::error::Result;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::stats::arrays::ArrayStats;
-use crate::stats::{self, Bounds, ByKind, Counters, RefStats, Size, Stats};
-use crate::storage::settings::Settings;
+use crate::stats::{self, ByKind, Counters, MemoryBounds, RefStats, Size, Stats};
 use crate::{memory, printable};
 
-/// Interval between updates of the progress bar.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Name of the copies of `repo`.
 const BACKUPS: &str = "earlier states of repo";
 /// Number of arrays and refs listed as text; the rest is counted. JSON has all.
@@ -31,10 +26,8 @@ const SHARE: u64 = 4;
 /// Arguments of `icechunkfs stats`.
 #[derive(Debug, Args)]
 pub struct StatsArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
-    pub repo: String,
     /// The snapshot whose arrays are listed: a branch, a tag, a snapshot id, or one before it, such as main~2.
-    #[arg(value_name = "REF", default_value = DEFAULT_BRANCH)]
+    #[arg(index = 2, value_name = "REF", default_value = DEFAULT_BRANCH)]
     pub reference: String,
     /// Number of snapshots and manifests to read at a time.
     #[arg(short, long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -47,50 +40,35 @@ pub struct StatsArgs {
     /// "backups" and "removable_backups".
     #[arg(long)]
     pub json: bool,
-    /// Verbosity.
+    /// The repository. Last, because the help heading of its settings applies to all later options.
     #[command(flatten)]
-    pub common: CommonArgs,
-    /// Store settings. Last, because their help heading applies to all later options.
-    #[command(flatten)]
-    pub store: Settings,
+    pub repo: RepoArgs,
 }
 
 /// Collects and prints the statistics.
 pub fn run(arguments: &StatsArgs) -> Result<()> {
     let counters = Counters::default();
-    let ended = AtomicBool::new(false);
-    let stats = std::thread::scope(|scope| {
-        scope.spawn(|| draw(&counters, &ended));
-        let done = open::runtime().and_then(|runtime| {
-            runtime.block_on(async {
-                let repository = open::repository(&arguments.repo, &arguments.store).await?;
-                let found = repository.resolve_revision(&arguments.reference).await?;
-                let limits = open::MemoryLimits::default();
-                let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
-                let bound = memory::explicit_bound().unwrap_or_else(memory::default_memory) / SHARE;
-                let bounds = Bounds { chunks: bound, manifests: bound };
-                stats::collect(&repository, &tree, bounds, arguments.jobs.into(), &counters).await
-            })
-        });
-        ended.store(true, Ordering::Relaxed);
-        done
+    let draw = |bar: &ProgressBar| {
+        let (expected, read) = counters.now();
+        bar.set_length(expected);
+        bar.set_position(read);
+    };
+    let stats = progress::watched("reading {wide_bar} {pos}/{len} snapshots and manifests", draw, || {
+        open::runtime()?.block_on(async {
+            let repository = arguments.repo.open().await?;
+            let found = repository.resolve_revision(&arguments.reference).await?;
+            let limits = open::MemoryLimits::default();
+            let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
+            let bound = memory::explicit_bound().unwrap_or_else(memory::default_memory) / SHARE;
+            let bounds = MemoryBounds { chunks: bound, manifests: bound };
+            stats::collect(&repository, &tree, bounds, arguments.jobs.into(), &counters).await
+        })
     })?;
     if arguments.json {
         return print_json(&stats);
     }
     let bars = std::io::stdout().is_terminal();
     print(&to_text(&stats, bars))
-}
-
-fn draw(counters: &Counters, ended: &AtomicBool) {
-    let bar = progress::still("reading {wide_bar} {pos}/{len} snapshots and manifests");
-    while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
-        std::thread::sleep(LOOK_EVERY);
-        let (expected, read) = counters.now();
-        bar.set_length(expected);
-        bar.set_position(read);
-    }
-    bar.finish_and_clear();
 }
 
 /// A table whose columns are as wide as their contents.

@@ -2,8 +2,8 @@
 
 use clap::{Args, Subcommand};
 
-use super::ref_commands::{self, CreateArgs, DeleteArgs, ListArgs, OpenRepository};
-use super::{print, print_json};
+use super::ref_commands::{self, CreateArgs, DeleteArgs, ListArgs};
+use super::{open, print, print_json};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::change_refs::RefKind;
@@ -40,34 +40,25 @@ pub struct ListTagsArgs {
     pub list: ListArgs,
 }
 
-impl TagAction {
-    /// Returns the verbosity.
-    pub(super) fn verbose(&self) -> u8 {
-        let reach = match self {
-            TagAction::List(list) => &list.list.reach,
-            TagAction::Create(create) => &create.reach,
-            TagAction::Delete(delete) => &delete.reach,
-        };
-        reach.common.verbose
-    }
-}
-
 /// Runs the action.
 pub fn run(arguments: &TagArgs) -> Result<()> {
     let repo = &arguments.repo;
-    match &arguments.action {
-        TagAction::List(list) if list.deleted => deleted(repo, &list.list),
-        TagAction::List(list) => ref_commands::list(repo, RefKind::Tag, &list.list),
-        TagAction::Create(create) => ref_commands::create(repo, RefKind::Tag, create),
-        TagAction::Delete(delete) => {
-            ref_commands::delete(repo, RefKind::Tag, delete, "The name of a deleted tag cannot be used again.")
+    open::runtime()?.block_on(async {
+        match &arguments.action {
+            TagAction::List(list) if list.deleted => deleted(repo, &list.list).await,
+            TagAction::List(list) => ref_commands::list(repo, RefKind::Tag, &list.list).await,
+            TagAction::Create(create) => ref_commands::create(repo, RefKind::Tag, create).await,
+            TagAction::Delete(delete) => {
+                let warning = "The name of a deleted tag cannot be used again.";
+                ref_commands::delete(repo, RefKind::Tag, delete, warning).await
+            }
         }
-    }
+    })
 }
 
-fn deleted(repo: &str, arguments: &ListArgs) -> Result<()> {
-    let work = OpenRepository::begin(repo, &arguments.reach)?;
-    let names = work.runtime.block_on(work.repository.deleted_tags())?;
+async fn deleted(repo: &str, arguments: &ListArgs) -> Result<()> {
+    let repository = open::repository(repo, &arguments.store).await?;
+    let names = repository.deleted_tags().await?;
     if arguments.json {
         return print_json(&names);
     }

@@ -81,10 +81,10 @@ impl Search {
         for mount in mount_table::own_mounts()? {
             self.at.lock().clone_from(&mount.mountpoint);
             match mount.owner.filter(|owner| !is_counted(*owner)) {
-                Some(owner) if self.is_named_by(&mount) && !mount.read_only => {
+                Some(owner) if self.claims_repository(&mount) && !mount.read_only => {
                     found.foreign.push(Foreign { path: mount.mountpoint, owner });
                 }
-                None if self.is_of(&mount) => places.extend(scratch_of(&mount)?),
+                None if self.is_mount_of(&mount) => places.extend(scratch_of(&mount)?),
                 _ => {}
             }
         }
@@ -104,7 +104,7 @@ impl Search {
         Ok(found)
     }
 
-    fn is_of(&self, mount: &Mount) -> bool {
+    fn is_mount_of(&self, mount: &Mount) -> bool {
         match &self.local {
             Some(local) => std::fs::canonicalize(&mount.source).is_ok_and(|source| source == *local),
             None => mount.source == self.location,
@@ -112,7 +112,7 @@ impl Search {
     }
 
     /// Returns true if another user's mount claims to be of this repository. Its path is not followed.
-    fn is_named_by(&self, mount: &Mount) -> bool {
+    fn claims_repository(&self, mount: &Mount) -> bool {
         mount.source == self.location || self.local.as_deref().is_some_and(|local| Path::new(&mount.source) == local)
     }
 }
@@ -132,8 +132,8 @@ fn scratch_of(mount: &Mount) -> Result<Option<PathBuf>> {
         return Ok(None);
     }
     let place = mount.mountpoint.display();
-    let told = match probe::content(mount, ".icechunk/info.json")? {
-        Ok(told) => told,
+    let info = match probe::content(mount, ".icechunk/info.json")? {
+        Ok(info) => info,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         // The daemon has died: its scratch directory may be outside of the locations that are searched.
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
@@ -154,7 +154,7 @@ fn scratch_of(mount: &Mount) -> Result<Option<PathBuf>> {
             ));
         }
     };
-    let told: serde_json::Value = serde_json::from_slice(&told)
+    let info: serde_json::Value = serde_json::from_slice(&info)
         .map_err(|e| Error::with_source(ErrorKind::Corrupt, format!("{place}: info.json"), e))?;
-    Ok(told.get("scratch").and_then(serde_json::Value::as_str).map(PathBuf::from))
+    Ok(info.get("scratch").and_then(serde_json::Value::as_str).map(PathBuf::from))
 }

@@ -1,10 +1,11 @@
 //! `icechunkfs unmount`: removes a mount, even if its daemon has died.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::args::UnmountArgs;
-use super::{control_client, logging, note};
+use clap::Args;
+
+use super::{control_client, note};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::daemon_mark::Daemon;
 use crate::fuse::mount_table::{self, FILE_SYSTEM_TYPE};
@@ -17,11 +18,24 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Deadline for the daemon to end after its mount is gone. A flush takes a slow disk some seconds.
 const ENDING: Duration = Duration::from_secs(10);
 
+/// Arguments of `icechunkfs unmount`.
+#[derive(Debug, Args)]
+pub struct UnmountArgs {
+    /// The mountpoint.
+    pub mountpoint: PathBuf,
+    /// Refuse if there are uncommitted changes. Otherwise they stay in the scratch directory, for the next mount.
+    #[arg(long)]
+    pub require_clean: bool,
+    /// Detach the mount now, without asking its daemon, which may hang. Programs keep their open files, and the daemon ends
+    /// with the last of them. Uncommitted changes stay in the scratch directory.
+    #[arg(long, conflicts_with = "require_clean")]
+    pub force: bool,
+}
+
 /// Unmounts the mountpoint if icechunkfs is mounted there.
 pub fn run(arguments: &UnmountArgs) -> Result<()> {
-    logging::to_stderr(0);
     if arguments.force {
-        return detach(&arguments.mountpoint);
+        return unmount::unmount(&mount_table::require_mount(&arguments.mountpoint)?, UnmountMode::Detach);
     }
     let mountpoint = mount_table::absolute(&arguments.mountpoint)?;
     let place = mountpoint.display();
@@ -59,11 +73,6 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
     }
 }
 
-/// Detaches a mount without asking its daemon, which ends when the last open file is closed.
-fn detach(mountpoint: &Path) -> Result<()> {
-    unmount::unmount(&mount_table::require_mount(mountpoint)?, UnmountMode::Detach)
-}
-
 /// State that an unmount leaves in the scratch directory.
 enum Leftover {
     /// Nothing, or unknown.
@@ -76,7 +85,7 @@ enum Leftover {
 /// Describes what an unmount leaves. Fails with [`ErrorKind::Timeout`] if the daemon does not answer in time.
 fn left_behind(mountpoint: &Path) -> Result<Leftover> {
     let request = control_client::control_directory(mountpoint).join("request");
-    let question = control_client::spell(&Command::Status)?;
+    let question = control_client::encode_command(&Command::Status)?;
     let Ok(answer) = probe::probe(mountpoint, &request, Probe::Reply(&question), PATIENCE)? else {
         return Ok(Leftover::Nothing);
     };

@@ -3,12 +3,11 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use clap::Args;
+use indicatif::ProgressBar;
 
-use super::args::CommonArgs;
+use super::repo_args::RepoArgs;
 use super::virtual_args::{self, VirtualArgs};
 use super::{open, print, print_json, progress};
 use crate::error::Result;
@@ -18,24 +17,18 @@ use crate::repo::progress::Progress;
 use crate::repo::verify::report::{Finding, Report, Severity};
 use crate::repo::verify::{self, VerifyOptions};
 use crate::storage;
-use crate::storage::settings::Settings;
 use crate::times::system_clock;
 
 /// Exit status for warnings without errors.
 const WARNINGS: u8 = 3;
 /// Exit status for errors, the same as `fsck`'s.
 const ERRORS: u8 = 4;
-/// Interval between updates of the progress bar.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Arguments of `icechunkfs verify`.
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
 pub struct VerifyArgs {
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
-    pub repo: String,
     /// Check only what this branch, tag or snapshot needs [default: all commits, and unneeded objects].
-    #[arg(value_name = "REF")]
+    #[arg(index = 2, value_name = "REF")]
     pub reference: Option<String>,
     /// Check chunk objects, too: each must exist and be long enough for its references. Objects with virtual chunks are
     /// checked as far as they may be read (--allow-virtual), and must not have changed.
@@ -46,12 +39,9 @@ pub struct VerifyArgs {
     /// "virtual_objects"}}.
     #[arg(long)]
     pub json: bool,
-    /// Verbosity.
+    /// The repository. Last, because the help heading of its settings applies to all later options.
     #[command(flatten)]
-    pub common: CommonArgs,
-    /// Store settings. Last, because their help heading applies to all later options.
-    #[command(flatten)]
-    pub store: Settings,
+    pub repo: RepoArgs,
     /// Virtual chunks. Their help heading applies to all later options, too.
     #[command(flatten)]
     pub virtuals: VirtualArgs,
@@ -60,12 +50,13 @@ pub struct VerifyArgs {
 /// Checks a repository and prints the findings.
 pub fn run(arguments: &VerifyArgs) -> Result<ExitCode> {
     let progress = Arc::new(Progress::default());
-    let ended = AtomicBool::new(false);
-    let report = std::thread::scope(|scope| {
-        scope.spawn(|| draw(&progress, &ended));
-        let done = open::runtime().and_then(|runtime| runtime.block_on(check(arguments, &progress)));
-        ended.store(true, Ordering::Relaxed);
-        done
+    let draw = |bar: &ProgressBar| {
+        let (done, total) = progress.files();
+        bar.set_length(total);
+        bar.set_position(done);
+    };
+    let report = progress::watched("checking {bar:40} {pos}/{len} files", draw, || {
+        open::runtime()?.block_on(check(arguments, &progress))
     })?;
     if arguments.json {
         print_json(&report)?;
@@ -81,30 +72,19 @@ pub fn run(arguments: &VerifyArgs) -> Result<ExitCode> {
 
 async fn check(arguments: &VerifyArgs, progress: &Arc<Progress>) -> Result<Report> {
     let permissions = arguments.virtuals.permissions()?;
-    let storage = storage::open(&arguments.repo, &arguments.store).await?;
+    let storage = storage::open(&arguments.repo.location, &arguments.repo.store).await?;
     let snapshot = match &arguments.reference {
         Some(word) => Some(Repository::open(Arc::clone(&storage)).await?.resolve_revision(word).await?.id),
         None => None,
     };
     let virtuals = if arguments.chunks && !permissions.is_empty() {
         let repository = Repository::open(Arc::clone(&storage)).await?;
-        Some(Arc::clone(virtual_args::allow(repository, permissions, &arguments.store).await.virtuals()))
+        Some(Arc::clone(virtual_args::allow(repository, permissions, &arguments.repo.store).await.virtuals()))
     } else {
         None
     };
     let wanted = VerifyOptions { snapshot, chunks: arguments.chunks, virtuals };
     verify::verify(&storage, wanted, system_clock(), progress).await
-}
-
-fn draw(progress: &Progress, ended: &AtomicBool) {
-    let bar = progress::still("checking {bar:40} {pos}/{len} files");
-    while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
-        let (done, total) = progress.files();
-        bar.set_length(total);
-        bar.set_position(done);
-        std::thread::sleep(LOOK_EVERY);
-    }
-    bar.finish_and_clear();
 }
 
 fn text(report: &Report, with_chunks: bool) -> String {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tracing::{info, warn};
 
-use super::args::MountArgs;
+use super::mount_options::MountArgs;
 use crate::commit::engine::{Engine, EngineOptions};
 use crate::control::Control;
 use crate::error::{Error, ErrorKind, Result};
@@ -19,7 +19,7 @@ use crate::scratch::relocate::{self, ScratchKey};
 use crate::times::system_clock;
 
 /// Returns the reason that `branch` of a repository accepts no commits; none if it does.
-pub async fn obstacle(repository: &Repository, branch: &str) -> Result<Option<String>> {
+pub async fn read_only_reason(repository: &Repository, branch: &str) -> Result<Option<String>> {
     if let Err(error) = repository.check_writable() {
         return Ok(Some(error.to_string()));
     }
@@ -48,7 +48,7 @@ pub async fn open(
     mountpoint: &Path,
 ) -> Result<(Arc<Session>, Arc<Control>, Option<String>)> {
     let limits = arguments.limits();
-    let limit = limits.of_snapshot()?;
+    let limit = limits.max_snapshot_size()?;
     let storage = Arc::clone(repository.storage());
     let local = storage.local_path();
     let scratch = scratch(repository, branch, arguments)?;
@@ -68,8 +68,8 @@ pub async fn open(
     let virtuals = repository.virtuals();
     let reader =
         |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?).with_virtuals(Arc::clone(virtuals)));
-    let (working, reader, told) = operations::open(repository, &opening, reader).await?;
-    let told = [relocated, told].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
+    let (working, reader, note) = operations::open(repository, &opening, reader).await?;
+    let note = [relocated, note].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
     let options =
         EngineOptions { pack_below: arguments.pack_below, memory: limits.uploads(), ..EngineOptions::default() };
     let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, options);
@@ -82,7 +82,7 @@ pub async fn open(
         "pack_below": arguments.pack_below,
         "memory": memory::explicit_bound(),
         "upload": arguments.upload.to_string(),
-        "upload_limit": arguments.store.upload_limit,
+        "upload_limit": arguments.repo.store.upload_limit,
         "allow_virtual": arguments.virtuals.allow_virtual,
         "virtual_map": arguments.virtuals.virtual_map,
     });
@@ -96,7 +96,7 @@ pub async fn open(
         session.begin_uploads();
     }
     let control = Arc::new(Control::new(Arc::clone(&session), shown));
-    Ok((session, control, told))
+    Ok((session, control, note))
 }
 
 /// Relocates the scratch directory of a moved repository to `scratch`. Returns a note for the user.
@@ -121,7 +121,7 @@ fn scratch(repository: &Repository, branch: &str, arguments: &MountArgs) -> Resu
     if arguments.ephemeral {
         let made = tempfile::Builder::new().prefix("icechunkfs-").tempdir();
         let made = made.map_err(|e| Error::io("making a temporary scratch directory", e))?;
-        // `end` removes the directory if all of its contents were committed.
+        // `end_mount` removes the directory if all of its contents were committed.
         return Ok(made.keep());
     }
     default_path(&scratch_location(repository), branch)
@@ -135,7 +135,7 @@ pub(super) fn scratch_location(repository: &Repository) -> String {
 }
 
 /// Ends a mount: logs uncommitted changes, and removes an ephemeral scratch directory if there are none.
-pub async fn end(session: Arc<Session>, ephemeral: bool) {
+pub async fn end_mount(session: Arc<Session>, ephemeral: bool) {
     session.end_uploads();
     // Nothing is written to the directory after this.
     if let Err(error) = session.working().make_durable().await {

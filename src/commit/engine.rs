@@ -221,10 +221,10 @@ impl Engine {
         let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
         nodes::apply(&work.base, &stored.changes, &stored.sources, version)?;
         drop(stored);
-        failpoints::reach("commit.chunks")?;
+        failpoints::pass("commit.chunks")?;
         let sizes = self.options.sizes(&config);
         self.store_chunks(&mut work, &repository, sizes, renewed).await?;
-        failpoints::reach("commit.chunks.done")?;
+        failpoints::pass("commit.chunks.done")?;
         for attempt in 0..=self.options.max_rebases {
             if attempt > 0 {
                 pause(attempt).await?;
@@ -423,10 +423,10 @@ impl Engine {
             nodes: Vec::new(),
             manifests: Vec::new(),
         };
-        failpoints::reach("commit.manifests")?;
+        failpoints::pass("commit.manifests")?;
         let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
         write_nodes(&work.base, &stored, &mut work.manifests, work.rewrite.is_some(), &mut draft).await?;
-        failpoints::reach("commit.manifests.done")?;
+        failpoints::pass("commit.manifests.done")?;
 
         work.progress.enter(Stage::Snapshot);
         let moment = ChangeTime::after(self.clock, work.base.flushed_at()).await;
@@ -445,22 +445,22 @@ impl Engine {
         let version = work.version;
         let files = move || Ok((log.encode(id, version)?, draft.encode()?));
         let (log, snapshot) = blocking(files).await?;
-        failpoints::reach("commit.log")?;
+        failpoints::pass("commit.log")?;
         self.storage.put_new(&format!("transactions/{id}"), log.into()).await?;
-        failpoints::reach("commit.log.done")?;
-        failpoints::reach("commit.snapshot")?;
+        failpoints::pass("commit.log.done")?;
+        failpoints::pass("commit.snapshot")?;
         let (key, logged) = (format!("snapshots/{id}"), format!("transactions/{id}"));
         let stored = self.storage.put_new(&key, snapshot.into());
         let (stored, checked) = tokio::join!(stored, moment.check(&*self.storage, &logged));
         stored.and(checked)?;
         self.storage.sync(&["chunks", "manifests", "transactions", "snapshots"]).await?;
-        failpoints::reach("commit.snapshot.done")?;
+        failpoints::pass("commit.snapshot.done")?;
 
         work.progress.enter(Stage::Publish);
         if let Some(about_to_publish) = &work.request.about_to_publish {
             about_to_publish(id)?;
         }
-        failpoints::reach("commit.publish")?;
+        failpoints::pass("commit.publish")?;
         let Request { branch, amend, .. } = work.request;
         let replaced = [parent];
         let replaces = if *amend { replaced.as_slice() } else { &[] };
@@ -476,7 +476,7 @@ impl Engine {
             Published::Done => {}
         }
         // The commit is published, whatever happens from here on.
-        let _ = failpoints::reach("commit.publish.done");
+        let _ = failpoints::pass("commit.publish.done");
         Ok(Attempt::Committed(id))
     }
 

@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use clap::ValueEnum;
 use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::changes::ChangeSet;
@@ -125,10 +127,12 @@ pub struct KnownObjects {
 }
 
 /// Treatment of chunks that concurrent commits have changed too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub enum OnConflict {
     /// Refuse the commit.
     #[default]
+    #[value(skip)]
     Fail,
     /// Keep the chunks of the change set.
     Ours,

@@ -108,15 +108,15 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
     let record = SnapshotRecord::of(&draft, None);
     let files = blocking(move || Ok((log.encode(id, SpecVersion::V2)?, draft.encode()?))).await;
     let (log, file) = files.context(|| format!("snapshot {}", tip.id))?;
-    failpoints::reach("commit.log")?;
+    failpoints::pass("commit.log")?;
     storage.put_new(&format!("transactions/{id}"), log.into()).await?;
-    failpoints::reach("commit.log.done")?;
+    failpoints::pass("commit.log.done")?;
     moment.check(&**storage, &format!("transactions/{id}")).await?;
-    failpoints::reach("commit.snapshot")?;
+    failpoints::pass("commit.snapshot")?;
     storage.put_new(&format!("snapshots/{id}"), file.into()).await?;
     storage.sync(&["transactions", "snapshots"]).await?;
-    failpoints::reach("commit.snapshot.done")?;
-    failpoints::reach("commit.publish")?;
+    failpoints::pass("commit.snapshot.done")?;
+    failpoints::pass("commit.publish")?;
     let replaces: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
     // The feature flag for moves was checked when the nodes were moved.
     let stored_since = repository.log_position();
@@ -141,7 +141,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
         }
     }
     // The commit is published, whatever happens from here on.
-    let _ = failpoints::reach("commit.publish.done");
+    let _ = failpoints::pass("commit.publish.done");
     Ok(id)
 }
 

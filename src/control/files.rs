@@ -48,19 +48,6 @@ const ALL: [(ControlFile, &str); 12] = [
     (ControlFile::Progress, "progress"),
     (ControlFile::Request, "request"),
 ];
-const LISTED: [ControlFile; 11] = [
-    ControlFile::Commit,
-    ControlFile::Status,
-    ControlFile::StatusJson,
-    ControlFile::Diff,
-    ControlFile::Log,
-    ControlFile::Conflicts,
-    ControlFile::RecentErrors,
-    ControlFile::Info,
-    ControlFile::Discard,
-    ControlFile::Refresh,
-    ControlFile::Progress,
-];
 
 impl ControlFile {
     /// Returns the file with inode number `number`.
@@ -75,8 +62,8 @@ impl ControlFile {
     }
 
     /// Returns the files that listings show.
-    pub fn listed() -> &'static [Self] {
-        &LISTED
+    pub fn listed() -> impl Iterator<Item = Self> {
+        ALL.iter().map(|(file, _)| *file).filter(|file| *file != ControlFile::Request)
     }
 
     /// Returns the name.
@@ -99,10 +86,11 @@ impl ControlFile {
             ControlFile::Conflicts => Ok(session.conflicts_text()),
             ControlFile::Info => json(&session.info()),
             ControlFile::Progress => json(&session.progress()),
-            ControlFile::Commit | ControlFile::RecentErrors | ControlFile::Discard | ControlFile::Refresh => {
-                Ok(String::new())
-            }
-            ControlFile::Request => Ok(String::new()),
+            ControlFile::Commit
+            | ControlFile::RecentErrors
+            | ControlFile::Discard
+            | ControlFile::Refresh
+            | ControlFile::Request => Ok(String::new()),
         }
     }
 }

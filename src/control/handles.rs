@@ -21,7 +21,7 @@ struct Inner {
 struct Handle {
     file: ControlFile,
     content: Vec<u8>,
-    commanded: bool,
+    command_given: bool,
 }
 
 impl Handles {
@@ -29,7 +29,7 @@ impl Handles {
         let mut inner = self.inner.lock();
         inner.next += 1;
         let number = inner.next;
-        inner.open.insert(number, Handle { file, content, commanded: false });
+        inner.open.insert(number, Handle { file, content, command_given: false });
         number
     }
 
@@ -45,7 +45,7 @@ impl Handles {
     pub(super) fn take_command(&self, handle: u64) -> Option<(ControlFile, bool)> {
         let mut inner = self.inner.lock();
         let handle = inner.open.get_mut(&handle)?;
-        let first = !std::mem::replace(&mut handle.commanded, true);
+        let first = !std::mem::replace(&mut handle.command_given, true);
         Some((handle.file, first))
     }
 

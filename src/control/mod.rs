@@ -21,6 +21,7 @@ use self::files::ControlFile;
 use self::handles::Handles;
 use crate::error::{Error, ErrorKind, Result};
 use crate::operations::Session;
+use crate::operations::request::Answer;
 use crate::overlay::attributes::Attributes;
 use crate::overlay::listing::Listed;
 use crate::overlay::namespace::CONTROL_DIRECTORY;
@@ -29,7 +30,7 @@ use crate::scratch::record::{Meta, Name, Time};
 use crate::tree::ROOT;
 
 /// Note that reading `commit` returns in addition if the program wrote more than once.
-const CUT: &str = "\
+const TRUNCATED_NOTE: &str = "\
 note: the message is what the program wrote first; for one of several lines use `icechunkfs commit -m`, or write it at once\n";
 /// Inode number of the directory; its files follow. Far above the snapshot's numbers and just below those of new files.
 const DIRECTORY: u64 = UPPER - 64;
@@ -43,7 +44,7 @@ pub struct Control {
     errors: RecentErrors,
     handles: Handles,
     /// True if the root lists the directory.
-    shown: bool,
+    listed_at_root: bool,
     /// Outcome of the last command, for programs that ignore failures.
     outcome: Mutex<String>,
 }
@@ -54,7 +55,7 @@ pub fn is_control(number: u64) -> bool {
 }
 
 /// Returns the error for an attempt to change the directory itself.
-pub fn fixed() -> Error {
+pub fn read_only_error() -> Error {
     Error::new(ErrorKind::NotPermitted, "/.icechunk belongs to the mount itself")
 }
 
@@ -73,10 +74,10 @@ pub fn attributes(number: u64) -> Attributes {
 }
 
 impl Control {
-    /// Creates the control directory of `session`; the root lists it if `shown`.
-    pub fn new(session: Arc<Session>, shown: bool) -> Self {
+    /// Creates the control directory of `session`; the root lists it if `listed_at_root`.
+    pub fn new(session: Arc<Session>, listed_at_root: bool) -> Self {
         let outcome = Mutex::new("no commit was made in this mount yet\n".to_owned());
-        Control { session, errors: RecentErrors::default(), handles: Handles::default(), shown, outcome }
+        Control { session, errors: RecentErrors::default(), handles: Handles::default(), listed_at_root, outcome }
     }
 
     /// Returns the most recent failures.
@@ -98,7 +99,7 @@ impl Control {
     /// Lists the directory to `sink`.
     pub fn list(&self, offset: u64, sink: &mut impl FnMut(Listed<'_>) -> bool) {
         let dots = [(".", DIRECTORY), ("..", ROOT)].into_iter();
-        let files = ControlFile::listed().iter().map(|file| (file.name(), file.number()));
+        let files = ControlFile::listed().map(|file| (file.name(), file.number()));
         let listed = dots.chain(files).zip(1..);
         for ((name, number), at) in listed.filter(|(_, at)| *at > offset) {
             let attributes = attributes(if number == ROOT { DIRECTORY } else { number });
@@ -110,8 +111,8 @@ impl Control {
     }
 
     /// Lists the directory's own entry in the root. Returns false if the sink is full.
-    pub fn list_itself(&self, offset: u64, sink: &mut impl FnMut(Listed<'_>) -> bool) -> bool {
-        if !self.shown || offset != 0 {
+    pub fn list_in_root(&self, offset: u64, sink: &mut impl FnMut(Listed<'_>) -> bool) -> bool {
+        if !self.listed_at_root || offset != 0 {
             return true;
         }
         // The entry comes before the dots; after its offset, the tree's listing begins.
@@ -126,7 +127,7 @@ impl Control {
 
     /// Opens file `number` and renders its content.
     pub async fn open(&self, number: u64) -> Result<u64> {
-        let file = ControlFile::at(number).ok_or_else(fixed)?;
+        let file = ControlFile::at(number).ok_or_else(read_only_error)?;
         let content = match file {
             ControlFile::Commit => self.outcome.lock().clone(),
             ControlFile::RecentErrors => self.errors.render(),
@@ -141,20 +142,25 @@ impl Control {
     }
 
     /// Runs the command that is written to `handle`.
-    pub async fn write(&self, handle: u64, _offset: u64, bytes: &[u8]) -> Result<()> {
-        let Some((file, first)) = self.handles.take_command(handle) else { return Err(fixed()) };
+    pub async fn write(&self, handle: u64, bytes: &[u8]) -> Result<()> {
+        let Some((file, first)) = self.handles.take_command(handle) else { return Err(read_only_error()) };
         if file == ControlFile::Request {
-            let request: BoxFuture<'_, String> = Box::pin(self.session.request(bytes));
-            let answer = request.await;
-            self.note(&answer);
-            self.handles.answer(handle, answer.into_bytes());
+            let request: BoxFuture<'_, (Answer, bool)> = Box::pin(self.session.request(bytes));
+            let (answer, is_outcome) = request.await;
+            if !answer.ok {
+                self.errors.record("command", &Error::new(ErrorKind::Io, answer.text.clone()));
+            }
+            if is_outcome {
+                *self.outcome.lock() = format!("{}\n", answer.text);
+            }
+            self.handles.answer(handle, serde_json::to_vec(&answer).unwrap_or_default());
             return Ok(());
         }
         // A handle gives one command, with its first write: only then can the program still receive the failure. Shells write line
         // by line, so that more writes may follow for what was meant as one message.
         if !first {
             if file == ControlFile::Commit && !bytes.trim_ascii().is_empty() {
-                self.outcome.lock().push_str(CUT);
+                self.outcome.lock().push_str(TRUNCATED_NOTE);
             }
             return Ok(());
         }
@@ -164,7 +170,7 @@ impl Control {
 
     /// Runs the command that setting the times of file `number` gives.
     pub async fn touch(&self, number: u64, handle: Option<u64>) -> Result<()> {
-        let file = ControlFile::at(number).ok_or_else(fixed)?;
+        let file = ControlFile::at(number).ok_or_else(read_only_error)?;
         // `cp -p` writes and then sets times: that is one command.
         if let Some(handle) = handle
             && !self.handles.take_command(handle).is_some_and(|(_, first)| first)
@@ -189,19 +195,10 @@ impl Control {
         };
         let done = command.await;
         match &done {
-            Ok(said) => *self.outcome.lock() = format!("{said}\n"),
+            Ok(text) => *self.outcome.lock() = format!("{text}\n"),
             Err(error) => *self.outcome.lock() = format!("{name} failed: {error}\n"),
         }
         done.map(drop)
-    }
-
-    fn note(&self, answer: &str) {
-        if let Some((said, done)) = crate::operations::request::said(answer) {
-            if !done {
-                self.errors.note("command", &Error::new(ErrorKind::Io, said.clone()));
-            }
-            *self.outcome.lock() = format!("{said}\n");
-        }
     }
 
     /// Closes `handle`.

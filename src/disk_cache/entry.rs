@@ -21,17 +21,17 @@ pub struct Name(String);
 impl Name {
     /// Names the whole of object `key`, which never changes.
     pub fn whole(key: &str) -> Self {
-        Name(file_name::of(key))
+        Name(file_name::encode(key))
     }
 
     /// Names a range of object `key`.
     pub fn range(key: &str, offset: u64, length: u64) -> Self {
-        Name(format!("{} {offset:x}+{length:x}", file_name::of(key)))
+        Name(format!("{} {offset:x}+{length:x}", file_name::encode(key)))
     }
 
     /// Names document `key`, which changes.
     pub(super) fn document(key: &str) -> Self {
-        Name(format!("= {}", file_name::of(key)))
+        Name(format!("= {}", file_name::encode(key)))
     }
 
     /// Returns the name as a file name.

@@ -82,6 +82,12 @@ macro_rules! id_type {
             }
         }
 
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
         impl FromStr for $name {
             type Err = Error;
 

@@ -202,7 +202,7 @@ impl Filesystem for WorkingAdapter {
 
     fn unlink(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
         if control::is_control(parent.0) {
-            return self.shared.empty("unlink", Err(control::fixed()), reply);
+            return self.shared.empty("unlink", Err(control::read_only_error()), reply);
         }
         let name = name(of);
         self.serve(|shared| async move {
@@ -213,7 +213,7 @@ impl Filesystem for WorkingAdapter {
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
         if control::is_control(parent.0) {
-            return self.shared.empty("rmdir", Err(control::fixed()), reply);
+            return self.shared.empty("rmdir", Err(control::read_only_error()), reply);
         }
         let name = name(of);
         self.serve(|shared| async move {
@@ -233,7 +233,7 @@ impl Filesystem for WorkingAdapter {
         reply: ReplyEmpty,
     ) {
         if control::is_control(parent.0) || control::is_control(new_parent.0) {
-            return self.shared.empty("rename", Err(control::fixed()), reply);
+            return self.shared.empty("rename", Err(control::read_only_error()), reply);
         }
         let mode = if flags == RenameFlags::RENAME_NOREPLACE {
             RenameMode::NoReplace
@@ -253,7 +253,7 @@ impl Filesystem for WorkingAdapter {
 
     fn link(&self, _request: &Request, inode: INodeNo, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
         if control::is_control(parent.0) || control::is_control(inode.0) {
-            return self.shared.entry("link", Err(control::fixed()), reply);
+            return self.shared.entry("link", Err(control::read_only_error()), reply);
         }
         let name = name(of);
         self.serve(|shared| async move {
@@ -361,7 +361,7 @@ impl Filesystem for WorkingAdapter {
         let data = data.to_vec();
         self.serve(|shared| async move {
             let done = if control::is_control(inode.0) {
-                shared.control.write(handle.0, offset, &data).await
+                shared.control.write(handle.0, &data).await
             } else {
                 shared.working.write(inode.0, offset, &data).await.context(|| shared.working.describe(inode.0))
             };

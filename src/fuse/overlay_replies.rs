@@ -102,7 +102,7 @@ pub(super) fn time(of: TimeOrNow) -> Time {
 impl Shared {
     pub(super) fn errno(&self, operation: &str, error: &Error) -> Errno {
         // Failures that programs provoke routinely are not logged.
-        if self.control.errors().note(operation, error) {
+        if self.control.errors().record(operation, error) {
             self.log.failed(operation, error);
         }
         Errno::from_i32(error.errno())
@@ -129,7 +129,7 @@ impl Shared {
 
     pub(super) async fn make(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Attributes> {
         if control::is_control(parent) {
-            return Err(control::fixed());
+            return Err(control::read_only_error());
         }
         let made = self.working.make(parent, name.clone(), new).await;
         self.at(made, parent, &name)
@@ -191,7 +191,7 @@ impl Shared {
 
     pub(super) async fn create(&self, parent: u64, name: Name, new: CreateAttrs, flags: i32, reply: ReplyCreate) {
         if control::is_control(parent) {
-            return reply.error(self.errno("create", &control::fixed()));
+            return reply.error(self.errno("create", &control::read_only_error()));
         }
         let made = self.working.create(parent, name.clone(), new).await;
         let made = match self.at(made, parent, &name) {
@@ -247,7 +247,7 @@ impl Shared {
             }
             listings.get(&handle.0).copied().unwrap_or(u64::MAX)
         };
-        if number == crate::tree::ROOT && !self.control.list_itself(offset, sink) {
+        if number == crate::tree::ROOT && !self.control.list_in_root(offset, sink) {
             return Ok(());
         }
         let offset = if number == crate::tree::ROOT { Control::root_offset(offset) } else { offset };

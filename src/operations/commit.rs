@@ -200,7 +200,7 @@ impl Session {
         // Nothing may change until the tree is rebased onto the snapshot.
         self.working.set_undecided(published.is_some());
         self.conflicts.lock().clear();
-        failpoints::reach(failpoints::COMMITTED).context(not_shown)?;
+        failpoints::pass(failpoints::COMMITTED).context(not_shown)?;
         let repository = self.repository().await.context(not_shown)?;
         let snapshot = published.as_ref().map(|(snapshot, _)| snapshot.to_string());
         let (new_base, remote_commits) = match published {

@@ -21,9 +21,9 @@ pub enum Command {
         /// True if the commit replaces the branch tip.
         #[serde(default)]
         amend: bool,
-        /// One of `fail`, `ours`, `theirs`, or nothing for `fail`.
+        /// Treatment of chunks that concurrent commits have changed too.
         #[serde(default)]
-        on_conflict: Option<String>,
+        on_conflict: Option<OnConflict>,
     },
     /// Discard of uncommitted changes.
     Discard {
@@ -44,7 +44,8 @@ pub struct Answer {
     /// True if the command succeeded.
     pub ok: bool,
     /// Result as text.
-    pub said: String,
+    #[serde(rename = "said")]
+    pub text: String,
     /// Result for programs.
     pub result: Value,
     /// Errno of a failure; 0 otherwise.
@@ -54,59 +55,49 @@ pub struct Answer {
     pub conflicts: Value,
 }
 
-/// Returns the text of an answer and its success, to be kept as the outcome of the last command; none if the command only read.
-pub fn said(answer: &str) -> Option<(String, bool)> {
-    let answer: Answer = serde_json::from_str(answer).ok()?;
-    let command = ["snapshot", "discarded", "base"].iter().any(|member| answer.result.get(member).is_some());
-    // A status has a `base` too, but also a `scratch`.
-    let command = command && answer.result.get("scratch").is_none();
-    (command || !answer.ok).then_some((answer.said, answer.ok))
+impl Command {
+    /// Returns true if the command changes the working tree or the repository.
+    fn is_change(&self) -> bool {
+        !matches!(self, Command::Status | Command::Diff)
+    }
 }
 
 impl Session {
-    /// Carries out a command and returns its answer as JSON.
-    pub async fn request(&self, bytes: &[u8]) -> String {
-        let done = match serde_json::from_slice(bytes) {
-            Ok(command) => self.carry_out(command).await,
-            Err(why) => Err(Error::invalid(format!("the command is not understood: {why}"))),
+    /// Executes the command in `bytes`. Returns the answer, and true if it is the outcome of an attempt to change something.
+    pub async fn request(&self, bytes: &[u8]) -> (Answer, bool) {
+        let command: Command = match serde_json::from_slice(bytes) {
+            Ok(command) => command,
+            Err(why) => return (self.failure(&Error::invalid(format!("the command is not understood: {why}"))), true),
         };
-        let answer = match done {
-            Ok((said, result)) => Answer { ok: true, said, result, errno: 0, conflicts: Value::Null },
-            Err(error) => {
-                let stale = error.errno() == libc::ESTALE;
-                let conflicts = stale.then(|| serde_json::to_value(&*self.conflicts.lock()).unwrap_or_default());
-                Answer {
-                    ok: false,
-                    said: error.to_string(),
-                    result: Value::Null,
-                    errno: error.errno(),
-                    conflicts: conflicts.unwrap_or_default(),
-                }
-            }
-        };
-        serde_json::to_string(&answer).unwrap_or_default()
+        let is_change = command.is_change();
+        match self.execute(command).await {
+            Ok((text, result)) => (Answer { ok: true, text, result, errno: 0, conflicts: Value::Null }, is_change),
+            Err(error) => (self.failure(&error), true),
+        }
     }
 
-    async fn carry_out(&self, command: Command) -> Result<(String, Value)> {
+    fn failure(&self, error: &Error) -> Answer {
+        let conflicts = match error.errno() {
+            libc::ESTALE => serde_json::to_value(&*self.conflicts.lock()).unwrap_or_default(),
+            _ => Value::Null,
+        };
+        Answer { ok: false, text: error.to_string(), result: Value::Null, errno: error.errno(), conflicts }
+    }
+
+    async fn execute(&self, command: Command) -> Result<(String, Value)> {
         match command {
             Command::Commit { message, metadata, amend, on_conflict } => {
-                let on_conflict = match on_conflict.as_deref() {
-                    None | Some("fail") => OnConflict::Fail,
-                    Some("ours") => OnConflict::Ours,
-                    Some("theirs") => OnConflict::Theirs,
-                    Some(other) => return Err(Error::invalid(format!("--on-conflict {other}: ours or theirs it is"))),
-                };
+                let on_conflict = on_conflict.unwrap_or_default();
                 let committed = self.commit(CommitOptions { message, metadata, amend, on_conflict }).await?;
                 Ok((committed.to_string(), value(&committed)?))
             }
             Command::Discard { path } => {
-                let said = self.discard(&path).await?;
-                Ok((said.clone(), serde_json::json!({ "discarded": said })))
+                let text = self.discard(&path).await?;
+                Ok((text.clone(), serde_json::json!({ "discarded": text })))
             }
             Command::Refresh => {
-                let said = self.refresh().await?;
-                let base = self.working.base().id().to_string();
-                Ok((said, serde_json::json!({ "base": base })))
+                let text = self.refresh().await?;
+                Ok((text, serde_json::json!({ "base": self.working.base().id() })))
             }
             Command::Status => {
                 let status = self.status().await?;

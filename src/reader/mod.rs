@@ -137,7 +137,7 @@ impl Reader {
     async fn fetch_manifest(&self, key: &str, info: ManifestInfo, limit: u64) -> Result<Manifest> {
         let file = self.storage.get_fixed(key, limit).await;
         let file =
-            file.map_err(|error| error.absence_is_damage(format!("{key}: missing, though the snapshot names it")))?;
+            file.map_err(|error| error.not_found_as_corrupt(format!("{key}: missing, though the snapshot names it")))?;
         let _turn = self.decoding.acquire().await;
         self.cache.make_room(match info.chunk_refs {
             // Before 0.1.0, references were not counted.
@@ -295,7 +295,7 @@ fn not_in_chunk(offset: u64, length: usize) -> Error {
 
 /// Reports absence as damage: to a reading program the file exists.
 fn missing_object(error: Error) -> Error {
-    error.absence_is_damage("a chunk object is missing, though a manifest names it")
+    error.not_found_as_corrupt("a chunk object is missing, though a manifest names it")
 }
 
 impl std::ops::Deref for Data {

@@ -186,7 +186,7 @@ async fn history_v1(storage: &Arc<dyn Storage>, tip: ObjectId) -> Result<Vec<Com
 async fn read_v1(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<(Snapshot, Option<crate::storage::Version>)> {
     let decode = |file: &[u8]| Snapshot::decode(file, MAX_SNAPSHOT);
     let found = decoded::changing(&**storage, &format!("snapshots/{id}"), MAX_SNAPSHOT, decode).await;
-    let missing = |e: Error| e.absence_is_damage(format!("snapshot {id} is missing from the repository"));
+    let missing = |e: Error| e.not_found_as_corrupt(format!("snapshot {id} is missing from the repository"));
     let found = found.map_err(missing)?;
     Ok((found.value, found.version))
 }

@@ -210,7 +210,8 @@ impl Repository {
     /// Reads snapshot `id`, using at most `limit` bytes of memory ([`MAX_SNAPSHOT`] allows the format's maximum).
     pub async fn snapshot(&self, id: ObjectId, limit: u64) -> Result<Snapshot> {
         let key = format!("snapshots/{id}");
-        let missing = |error: Error| error.absence_is_damage(format!("snapshot {id} is missing from the repository"));
+        let missing =
+            |error: Error| error.not_found_as_corrupt(format!("snapshot {id} is missing from the repository"));
         if let Generation::Alpha(layout) = self.generation {
             let snapshot = match alpha::read(&*self.storage, id, limit).await {
                 Err(error) if error.kind() == ErrorKind::NotFound => {

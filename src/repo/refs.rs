@@ -129,7 +129,7 @@ impl Repository {
             };
             let near = nearest(name, same.keys());
             if other.contains_key(name) {
-                message += &format!("; there is a {other_kind} of that name: --{other_kind} {}", shell::quoted(name));
+                message += &format!("; there is a {other_kind} of that name: --{other_kind} {}", shell::quote(name));
             } else if !near.is_empty() {
                 message += &format!("; did you mean {}?", near.join(" or "));
             } else if same.is_empty() {

@@ -41,13 +41,13 @@ pub struct ScratchDirectory {
 
 /// Returns the scratch directory for `branch` of the repository at `location` when the user names none.
 pub fn default_path(location: &str, branch: &str) -> Result<PathBuf> {
-    Ok(state_directory()?.join(file_name::of(location)).join(file_name::of(branch)))
+    Ok(state_directory()?.join(file_name::encode(location)).join(file_name::encode(branch)))
 }
 
 /// Returns the places that may hold scratch directories of the repository at `location` on this machine: this user's, and for root those
 /// of all users with a home directory. Not all of them need exist.
 pub fn places_for(location: &str) -> Vec<search::SearchLocation> {
-    let name = file_name::of(location);
+    let name = file_name::encode(location);
     let place = |base: PathBuf, rest: &str| search::SearchLocation { base, rest: Path::new(rest).join(&name) };
     let mut places: Vec<search::SearchLocation> = state_directory().into_iter().map(|state| place(state, "")).collect();
     places.push(place(PathBuf::from(OF_ROOT), ""));

@@ -12,7 +12,7 @@ const VIRTUAL: u64 = 1 << 63;
 /// Part of the list that may be in use after sorting before its upper half is dropped: with less room it would be sorted too often.
 const FULL: (usize, usize) = (3, 4);
 /// Minimum capacity, in chunks: a smaller list would need endless passes.
-const LEAST: usize = 1 << 12;
+const MIN_CAPACITY: usize = 1 << 12;
 
 /// A chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,7 +68,7 @@ fn prefix(object: ObjectId) -> u64 {
 impl ChunkSet {
     /// Creates an empty set of at most `memory` bytes, for ids from `begin` on.
     pub(super) fn new(begin: u64, memory: u64) -> Self {
-        let most = usize::try_from(memory / size_of::<Entry>() as u64).unwrap_or(usize::MAX).max(LEAST);
+        let most = usize::try_from(memory / size_of::<Entry>() as u64).unwrap_or(usize::MAX).max(MIN_CAPACITY);
         ChunkSet { entries: Vec::new(), most, range: Range { begin, end: None } }
     }
 
@@ -175,15 +175,10 @@ mod tests {
         ObjectId(bytes)
     }
 
-    fn holder(n: u32) -> RefSet {
-        // Only walking creates holders.
-        (0..n).fold(super::super::reach::first_holder(), |holder, _| super::super::reach::next_holder(holder))
-    }
-
     #[test]
     fn overlapping_chunks_are_counted_once_and_objects_know_who_leads_to_them() {
         let mut set = ChunkSet::new(0, 0);
-        let (one, two) = (holder(0), holder(1));
+        let (one, two) = (RefSet(0), RefSet(1));
         for (object, offset, length, holder) in
             [(1, 0, 10, one), (1, 0, 10, one), (1, 5, 10, one), (1, 20, 5, one), (2, 0, 7, one), (2, 0, 7, two)]
         {
@@ -199,15 +194,15 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_left_for_another_pass() {
-        let count = 10 * LEAST as u64;
+        let count = 10 * MIN_CAPACITY as u64;
         let (mut begin, mut passes, mut found) = (Some(0), 0, 0);
         while let Some(from) = begin {
             let mut set = ChunkSet::new(from, 0);
             // Each id several times: a known chunk takes no room.
             for n in (0..count).chain(0..count) {
-                set.add(id(n), 0, 1, false, holder(0)).unwrap();
+                set.add(id(n), 0, 1, false, RefSet(0)).unwrap();
             }
-            assert!(set.entries.capacity() <= 2 * LEAST);
+            assert!(set.entries.capacity() <= 2 * MIN_CAPACITY);
             begin = set.end();
             found += set.into_objects().1.len() as u64;
             passes += 1;
@@ -216,7 +211,7 @@ mod tests {
         assert!((10..60).contains(&passes), "{passes}");
         // All chunks in one object: an error instead of endless passes.
         let mut set = ChunkSet::new(0, 0);
-        let added = (0..count).try_for_each(|n| set.add(id(0), n, 1, false, holder(0)));
+        let added = (0..count).try_for_each(|n| set.add(id(0), n, 1, false, RefSet(0)));
         assert_eq!(added.unwrap_err().kind(), ErrorKind::OutOfMemory);
     }
 }

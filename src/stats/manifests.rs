@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use super::chunks::ChunkSet;
 use super::reach::{Reach, RefSet};
-use super::{Bounds, Chunks, Counters};
+use super::{Chunks, Counters, MemoryBounds};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -43,7 +43,7 @@ pub(super) struct Pass {
 }
 
 /// Returns the manifests of all commits in `reach`, and sets the number of nodes and references at the tips in `reach`.
-pub(super) async fn of_snapshots(
+pub(super) async fn collect_manifests(
     repository: &Repository,
     reach: &mut Reach,
     jobs: usize,
@@ -64,7 +64,7 @@ pub(super) async fn of_snapshots(
             }
             read => Some(read?),
         };
-        counters.did();
+        counters.record_read();
         Ok::<_, Error>((id, holder, snapshot))
     });
     let mut read = read.buffer_unordered(jobs.max(1));
@@ -93,7 +93,7 @@ pub(super) async fn read(
     storage: &Arc<dyn Storage>,
     manifests: &Manifests,
     from: u64,
-    memory: Bounds,
+    memory: MemoryBounds,
     jobs: usize,
     counters: &Counters,
 ) -> Result<Pass> {
@@ -114,7 +114,7 @@ pub(super) async fn read(
                 Ok(file) => blocking(move || look(&file, held, limit, &pass)).await,
                 Err(error) => Err(error),
             };
-            counters.did();
+            counters.record_read();
             match looked {
                 // A missing or damaged manifest does not prevent the count of the others; a missing one is counted as missing.
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {

@@ -16,6 +16,7 @@ mod manifests;
 mod objects;
 mod reach;
 
+use std::iter::Sum;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,6 +44,15 @@ impl Size {
     }
 }
 
+impl Sum for Size {
+    fn sum<I: Iterator<Item = Size>>(sizes: I) -> Size {
+        sizes.fold(Size::default(), |sum, size| Size {
+            objects: sum.objects + size.objects,
+            bytes: sum.bytes.saturating_add(size.bytes),
+        })
+    }
+}
+
 /// Objects by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ByKind {
@@ -59,11 +69,7 @@ pub struct ByKind {
 impl ByKind {
     /// Returns the sum of all kinds.
     pub fn total(&self) -> Size {
-        let all = [self.chunks, self.manifests, self.snapshots, self.transactions];
-        Size {
-            objects: all.iter().map(|size| size.objects).sum(),
-            bytes: all.iter().fold(0, |sum, size| sum.saturating_add(size.bytes)),
-        }
+        [self.chunks, self.manifests, self.snapshots, self.transactions].into_iter().sum()
     }
 }
 
@@ -153,14 +159,14 @@ impl Counters {
         self.expected.fetch_add(more, Ordering::Relaxed);
     }
 
-    fn did(&self) {
+    fn record_read(&self) {
         self.read.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Memory bounds, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct MemoryBounds {
     /// Bound of the list of distinct chunks.
     pub chunks: u64,
     /// Bound of the manifests that are being read.
@@ -172,7 +178,7 @@ pub struct Bounds {
 pub async fn collect(
     repository: &Repository,
     tree: &Arc<Tree>,
-    memory: Bounds,
+    memory: MemoryBounds,
     jobs: usize,
     counters: &Counters,
 ) -> Result<Stats> {
@@ -183,13 +189,13 @@ pub async fn collect(
         ..Stats::default()
     };
     let mut reach = reach::find(repository).await?;
-    let manifests = manifests::of_snapshots(repository, &mut reach, jobs, counters).await?;
+    let manifests = manifests::collect_manifests(repository, &mut reach, jobs, counters).await?;
     let storage = Arc::clone(repository.storage());
     let log_files = match repository.operations() {
         Ok(operations) => operations.files().await?,
         Err(_) => Default::default(),
     };
-    objects::documents(&*storage, &mut reach, &manifests, &log_files, &mut stats).await?;
+    objects::count_metadata_objects(&*storage, &mut reach, &manifests, &log_files, &mut stats).await?;
     let mut begin = Some(0);
     while let Some(from) = begin {
         let pass = manifests::read(&storage, &manifests, from, memory, jobs, counters).await?;
@@ -201,6 +207,6 @@ pub async fn collect(
     }
     stats.shared = reach.shared();
     stats.refs = reach.into_refs();
-    stats.arrays = arrays::of(tree, jobs).await?;
+    stats.arrays = arrays::collect_arrays(tree, jobs).await?;
     Ok(stats)
 }

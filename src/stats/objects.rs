@@ -29,11 +29,7 @@ pub struct Stored {
 impl Stored {
     /// Returns the sum of everything.
     pub fn total(&self) -> Size {
-        let all = [self.kinds.total(), self.refs, self.backups];
-        Size {
-            objects: all.iter().map(|size| size.objects).sum(),
-            bytes: all.iter().fold(0, |sum, size| sum.saturating_add(size.bytes)),
-        }
+        [self.kinds.total(), self.refs, self.backups].into_iter().sum()
     }
 }
 
@@ -42,7 +38,7 @@ fn id_of(key: &str, folder: &str) -> Option<ObjectId> {
 }
 
 /// Counts stored, reachable and missing objects except chunk objects. The operations log continues in `log_files`.
-pub(super) async fn documents(
+pub(super) async fn count_metadata_objects(
     storage: &dyn Storage,
     reach: &mut Reach,
     manifests: &Manifests,

@@ -12,7 +12,7 @@ use crate::repo::Repository;
 
 /// The refs that lead to an object: one ref by its number, or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct RefSet(u32);
+pub(super) struct RefSet(pub(super) u32);
 
 impl RefSet {
     pub(super) const SEVERAL: RefSet = RefSet(u32::MAX);
@@ -124,14 +124,4 @@ impl Reach {
     pub(super) fn into_refs(self) -> Vec<RefStats> {
         self.refs
     }
-}
-
-#[cfg(test)]
-pub(super) fn first_holder() -> RefSet {
-    RefSet(0)
-}
-
-#[cfg(test)]
-pub(super) fn next_holder(holder: RefSet) -> RefSet {
-    RefSet(holder.0 + 1)
 }

@@ -63,7 +63,7 @@ pub(super) fn open_cache(shown: &str, settings: &Settings) -> Result<Option<Arc<
     let place = place.or_else(|| std::env::var("AWS_ENDPOINT_URL").ok()).filter(|place| !place.is_empty());
     let scope = place.map_or(shown.to_owned(), |place| format!("{shown} {place}"));
     let size = settings.cache_size.unwrap_or(crate::disk_cache::DEFAULT_SIZE);
-    DiskCache::open(Path::new(directory), size, &file_name::of(&scope)).map(|cache| Some(Arc::new(cache)))
+    DiskCache::open(Path::new(directory), size, &file_name::encode(&scope)).map(|cache| Some(Arc::new(cache)))
 }
 
 /// Returns the cached part of the repository that messages call `shown`.

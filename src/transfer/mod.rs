@@ -35,7 +35,6 @@ use rustix::fs::{AtFlags, DirEntry, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
-
 /// Paths of one kind that a report lists; the rest is counted.
 const MAX_LISTED: usize = 1000;
 

@@ -338,13 +338,8 @@ impl Index {
     }
 
     /// Returns the number of entries, those of absent inner chunks included.
-    pub fn len(&self) -> u64 {
+    pub fn entry_count(&self) -> u64 {
         self.entries.len() as u64 / ENTRY
-    }
-
-    /// Returns true if there are no entries.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
     }
 
     /// Returns offset and length of entry `number` as stored, valid or not; none if the inner chunk is absent.
@@ -373,7 +368,7 @@ impl Index {
     /// Returns ranges and numbers of the inner chunks that lie in the shard, sorted by range.
     pub fn in_order(&self) -> Vec<(Range<u64>, u64)> {
         let mut places: Vec<(Range<u64>, u64)> =
-            (0..self.len()).filter_map(|number| Some((self.place(number)?, number))).collect();
+            (0..self.entry_count()).filter_map(|number| Some((self.place(number)?, number))).collect();
         places.sort_unstable_by_key(|(place, number)| (place.start, place.end, *number));
         places
     }
@@ -381,7 +376,7 @@ impl Index {
     /// Returns the invalid entries, by number of the inner chunk. Bytes between inner chunks are allowed.
     pub fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
-        for number in 0..self.len() {
+        for number in 0..self.entry_count() {
             let Some((offset, length)) = self.entry(number) else { continue };
             let fault = |what| Fault { number, offset, length, what };
             if offset == u64::MAX || length == u64::MAX {

@@ -94,7 +94,7 @@ fn destructive_commands_name_a_mount_of_the_branch() {
     let directory = tempfile::tempdir().unwrap();
     let repo = directory.path().join("repo");
     writing::create(&repo);
-    let name = icechunkfs::file_name::of(repo.canonicalize().unwrap().to_str().unwrap());
+    let name = icechunkfs::file_name::encode(repo.canonicalize().unwrap().to_str().unwrap());
     let scratch = Scratch(Path::new("/var/lib/icechunkfs").join(name));
     icechunkfs(["branch".as_ref(), repo.as_os_str(), "create".as_ref(), "dev".as_ref()]).success();
     let delete = |words: &[&str]| {

@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, Command, CommandFactory, Parser};
 use icechunkfs::cli::args::Arguments;
 
 /// Options that belong to the program or are explained once for all commands.
-const COMMON: [&str; 3] = ["help", "version", "memory"];
+const COMMON: [&str; 4] = ["help", "version", "memory", "verbose"];
 
 fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
@@ -64,8 +64,11 @@ fn row(arg: &Arg) -> String {
 /// Returns the tables of a command's arguments, one for each heading, without the headings in `elsewhere`, which are named.
 fn tables(command: &Command, elsewhere: &[&str]) -> String {
     let shown = |arg: &&Arg| !arg.is_hide_set() && !COMMON.contains(&arg.get_id().as_str());
+    let mut arguments: Vec<&Arg> = command.get_arguments().filter(shown).collect();
+    // Positional ones first, in their order on the command line.
+    arguments.sort_by_key(|arg| arg.get_index().unwrap_or(usize::MAX));
     let mut headings: Vec<Option<&str>> = vec![None];
-    for arg in command.get_arguments().filter(shown) {
+    for arg in &arguments {
         if !headings.contains(&arg.get_help_heading()) {
             headings.push(arg.get_help_heading());
         }
@@ -78,7 +81,7 @@ fn tables(command: &Command, elsewhere: &[&str]) -> String {
             continue;
         }
         let rows: String =
-            command.get_arguments().filter(shown).filter(|arg| arg.get_help_heading() == heading).map(row).collect();
+            arguments.iter().filter(|arg| arg.get_help_heading() == heading).map(|arg| row(arg)).collect();
         if rows.is_empty() {
             continue;
         }
@@ -104,11 +107,12 @@ const GENERATED: &str =
 
 fn mount_page() -> String {
     let mut program = program();
-    let memory = program.get_arguments().find(|arg| arg.get_id() == "memory").map(row).unwrap();
+    let of_all = |arg: &&Arg| ["memory", "verbose"].contains(&arg.get_id().as_str());
+    let of_all: String = program.get_arguments().filter(of_all).map(row).collect();
     let mount = program.find_subcommand_mut("mount").unwrap();
     let mut page = format!("# icechunkfs mount\n\n{GENERATED}{}\n\n{}", about(mount), usage_of(mount));
     page.push_str(&tables(mount, &[]));
-    page.push_str(&format!("## Every command\n\n| option | meaning |\n|---|---|\n{memory}"));
+    page.push_str(&format!("## Every command\n\n| option | meaning |\n|---|---|\n{of_all}"));
     page
 }
 

@@ -11,7 +11,7 @@ use crate::common::{Fixture, FixtureSet};
 use crate::transfer::trees::{Files, Random, command, json, random, repository, write};
 use futures_util::TryStreamExt;
 use icechunk::ops::stats::{ChunkStorageStats, repo_chunks_storage};
-use icechunkfs::stats::{self, Bounds, Counters};
+use icechunkfs::stats::{self, Counters, MemoryBounds};
 use serde_json::Value;
 
 /// Returns the reference's counts.
@@ -259,7 +259,7 @@ fn a_small_memory_bound_costs_passes_but_not_accuracy() {
         let repository = icechunkfs::repo::Repository::open(storage).await.unwrap();
         let limits = icechunkfs::cli::open::MemoryLimits::default();
         let tree = icechunkfs::cli::open::tree(&repository, &RefSpec::default(), limits).await.unwrap();
-        let bounds = Bounds { chunks: 300 << 10, manifests: 64 << 20 };
+        let bounds = MemoryBounds { chunks: 300 << 10, manifests: 64 << 20 };
         let counters = Counters::default();
         let stats = stats::collect(&repository, &tree, bounds, 4, &counters).await.unwrap();
         // Two manifests, several times.

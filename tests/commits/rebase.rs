@@ -53,7 +53,12 @@ async fn table(version: SpecVersionBin) -> Table {
 type Edit = fn(&mut Model);
 
 /// Returns the result of two edits: both sides commit from one base, `theirs` first.
-async fn both(version: SpecVersionBin, theirs: Edit, ours: Edit, on_conflict: OnConflict) -> (Table, CommitOutcome, Model) {
+async fn both(
+    version: SpecVersionBin,
+    theirs: Edit,
+    ours: Edit,
+    on_conflict: OnConflict,
+) -> (Table, CommitOutcome, Model) {
     after(version, &[theirs], ours, on_conflict).await
 }
 

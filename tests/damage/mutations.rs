@@ -127,7 +127,7 @@ async fn exercise(files: &Files, refs: &[RefSpec]) {
         if let Ok(tree) = open::tree(&repository, spec, bounded()).await {
             walk(&tree).await;
             let _ = tree.total_bytes().await;
-            let bounds = stats::Bounds { chunks: 0, manifests: MEMORY };
+            let bounds = stats::MemoryBounds { chunks: 0, manifests: MEMORY };
             let _ = stats::collect(&repository, &tree, bounds, 2, &stats::Counters::default()).await;
             let wish = export::ExportOptions {
                 dry_run: true,
@@ -251,7 +251,7 @@ fn damaged_shards_do_no_harm() {
         {
             let index = Bytes::copy_from_slice(&bytes[place.start as usize..place.end as usize]);
             if let Ok(index) = Index::decode(&sharding, bytes.len() as u64, index) {
-                assert!(index.faults().len() as u64 <= 2 * index.len());
+                assert!(index.faults().len() as u64 <= 2 * index.entry_count());
             }
         }
         let used = PEAK.load(Ordering::Relaxed).saturating_sub(before);

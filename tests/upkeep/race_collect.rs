@@ -87,7 +87,8 @@ fn nothing_needed_is_collected_beside_writers() {
 
 /// Commits chunks, and copies of committed chunks, and returns the content of its array.
 async fn commit_repeatedly(place: &std::path::Path, n: usize) -> BTreeMap<u32, Vec<u8>> {
-    let options = EngineOptions { pack_below: 600, pack_size: 900, inline_threshold: Some(50), ..EngineOptions::default() };
+    let options =
+        EngineOptions { pack_below: 600, pack_size: 900, inline_threshold: Some(50), ..EngineOptions::default() };
     let lab = Lab::with(place, options);
     let mut shown: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
     let mut base = lab.tip().await;

@@ -10,8 +10,8 @@ pub(super) fn of(compared: &Compared) -> Value {
     let summary = compared.summary();
     let nodes = |[groups, arrays]: [u64; 2]| json!({"groups": groups, "arrays": arrays});
     json!({
-        "from": compared.old.id().to_string(),
-        "to": compared.new.id().to_string(),
+        "from": compared.old.id(),
+        "to": compared.new.id(),
         "nodes": compared.nodes.iter().map(|difference| node(compared, difference)).collect::<Vec<_>>(),
         "summary": {
             "added": nodes(summary.added),

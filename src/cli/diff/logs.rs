@@ -33,7 +33,7 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
     let limits = MemoryLimits::default();
     let mut paths: HashMap<NodeId, String> = HashMap::new();
     for id in [from, to] {
-        let snapshot = repository.snapshot(id, limits.of_snapshot()?).await?;
+        let snapshot = repository.snapshot(id, limits.max_snapshot_size()?).await?;
         paths.extend(snapshot.nodes().map(|node| (node.id, node.path.to_owned())));
     }
     let ids = logged.nodes.iter().map(|(_, id)| *id);
@@ -61,15 +61,15 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
     if arguments.json {
         let mut out = serde_json::Map::new();
         let mut put = |name: &str, value| drop(out.insert(name.to_owned(), value));
-        put("from", from.to_string().into());
-        put("to", to.to_string().into());
+        put("from", json!(from));
+        put("to", json!(to));
         lists.into_iter().for_each(|(name, paths)| put(name, json!(paths)));
         let chunks: BTreeMap<&str, Vec<&[u32]>> =
             chunks.iter().map(|(path, all)| (*path, all.iter().map(|coords| coords.as_slice()).collect())).collect();
         put("updated_chunks", json!(chunks));
         put("moved_nodes", logged.moves.iter().map(|m| json!({"from": m.from, "to": m.to})).collect());
         put("nodes_in_neither", in_neither.len().into());
-        put("missing_logs", logged.missing.iter().map(ObjectId::to_string).collect());
+        put("missing_logs", json!(logged.missing));
         return print_json(&out);
     }
     let mut text = String::new();

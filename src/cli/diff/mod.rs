@@ -7,18 +7,18 @@ mod logs;
 mod text;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use clap::Args;
 
-use super::args::{CommonArgs, MountpointArgs};
 use super::open::MemoryLimits;
 use super::virtual_args::VirtualArgs;
-use super::{control_client, logging, open, print, print_json};
+use super::{control_client, open, print, print_json};
 use crate::compare::{self, CompareOptions, Count, NodeDifference};
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::{Node, Snapshot};
+use crate::operations::request;
 use crate::reader::Reader;
 use crate::storage::settings::Settings;
 
@@ -62,9 +62,6 @@ pub struct DiffArgs {
     /// "nodes_in_neither", "missing_logs"}.
     #[arg(long)]
     pub json: bool,
-    /// Verbosity.
-    #[command(flatten)]
-    pub common: CommonArgs,
     /// Virtual chunks.
     #[command(flatten)]
     pub virtuals: VirtualArgs,
@@ -97,12 +94,8 @@ struct Summary {
 /// Prints the differences.
 pub fn run(arguments: &DiffArgs) -> Result<()> {
     let (Some(from), Some(to)) = (&arguments.from, &arguments.to) else {
-        return control_client::diff(&MountpointArgs {
-            mountpoint: PathBuf::from(&arguments.place),
-            json: arguments.json,
-        });
+        return control_client::run(Path::new(&arguments.place), &request::Command::Diff, arguments.json);
     };
-    logging::to_stderr(arguments.common.verbose);
     let repo = arguments.place.to_str().ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
     open::runtime()?.block_on(async {
         let repository = open::repository_with(repo, &arguments.store, &arguments.virtuals).await?;
@@ -112,7 +105,7 @@ pub fn run(arguments: &DiffArgs) -> Result<()> {
         }
         let wanted = CompareOptions { coords: arguments.chunks, content: arguments.content };
         let limits = MemoryLimits::default();
-        let limit = limits.of_snapshot()?;
+        let limit = limits.max_snapshot_size()?;
         let (old, new) = (repository.snapshot(from, limit).await?, repository.snapshot(to, limit).await?);
         let budget = limits.budget((old.size() + new.size()) as u64)?;
         let reader = Reader::new(Arc::clone(repository.storage()), budget);

@@ -21,7 +21,7 @@ const SHORTEST: Duration = Duration::from_secs(2);
 
 /// Formats every node and the summary.
 pub(super) fn of(compared: &Compared, patch: bool) -> String {
-    let moves = Moves::of(compared);
+    let moves = topmost_moves(compared);
     let mut text = String::new();
     for difference in &compared.nodes {
         let (before, after) = compared.node(difference);
@@ -57,9 +57,9 @@ fn kept(
     difference: &NodeDifference,
     before: &Node<'_>,
     after: &Node<'_>,
-    moves: &Moves,
+    moves: &BTreeMap<String, u64>,
 ) -> std::fmt::Result {
-    if let Some(below) = moves.shown.get(after.path).filter(|_| difference.is_moved) {
+    if let Some(below) = moves.get(after.path).filter(|_| difference.is_moved) {
         let more = match below {
             0 => String::new(),
             below => format!("  with {}", number(*below, "node below", "nodes below")),
@@ -146,39 +146,27 @@ pub(super) fn summary(compared: &Compared) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Moves that get a line each: nodes below a moved group move with it.
-struct Moves {
-    /// Number of nodes that moved along, by the new path.
-    shown: BTreeMap<String, u64>,
-}
-
-impl Moves {
-    fn of(compared: &Compared) -> Self {
-        let mut all: HashMap<&str, &str> = HashMap::new();
-        let moved: Vec<_> = compared.nodes.iter().filter(|difference| difference.is_moved).collect();
-        for difference in &moved {
-            if let (Some(before), Some(after)) = (
-                difference.before.and_then(|at| compared.old.node(at)),
-                difference.after.and_then(|at| compared.new.node(at)),
-            ) {
-                all.insert(after.path, before.path);
-            }
+/// Returns the moves that get a line each, by the new path, with the number of nodes below that moved along.
+fn topmost_moves(compared: &Compared) -> BTreeMap<String, u64> {
+    let mut all: HashMap<&str, &str> = HashMap::new();
+    for difference in compared.nodes.iter().filter(|difference| difference.is_moved) {
+        if let (Some(before), Some(after)) = compared.node(difference) {
+            all.insert(after.path, before.path);
         }
-        let mut shown: BTreeMap<String, u64> = BTreeMap::new();
-        for (&path, &from) in &all {
-            let (mut path, mut from, mut went_along) = (path, from, 0);
-            // Up to the topmost group that moved in the same way.
-            while let (Some((above, name)), Some((above_from, name_from))) =
-                (path.rsplit_once('/'), from.rsplit_once('/'))
-                && name == name_from
-                && all.get(above) == Some(&above_from)
-            {
-                (path, from, went_along) = (above, above_from, 1);
-            }
-            *shown.entry(path.to_owned()).or_default() += went_along;
-        }
-        Moves { shown }
     }
+    let mut topmost: BTreeMap<String, u64> = BTreeMap::new();
+    for (&path, &from) in &all {
+        let (mut path, mut from, mut went_along) = (path, from, 0);
+        // Up to the topmost group that moved in the same way.
+        while let (Some((above, name)), Some((above_from, name_from))) = (path.rsplit_once('/'), from.rsplit_once('/'))
+            && name == name_from
+            && all.get(above) == Some(&above_from)
+        {
+            (path, from, went_along) = (above, above_from, 1);
+        }
+        *topmost.entry(path.to_owned()).or_default() += went_along;
+    }
+    topmost
 }
 
 /// Formats the differences of a node's documents as a patch.

@@ -21,16 +21,16 @@ pub struct Row {
     /// The lanes that end here, having joined this one just above, in order.
     pub joining: Vec<usize>,
     /// True if a line comes down the commit's own lane from above.
-    pub comes_down: bool,
+    pub has_child_line: bool,
     /// True if a line leads down from the commit.
-    pub goes_on: bool,
+    pub has_parent_line: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lane {
     Free,
     /// Reserved for this commit; nothing is drawn before it.
-    Kept(ObjectId),
+    Reserved(ObjectId),
     /// Leads down to this commit.
     To(ObjectId),
 }
@@ -49,7 +49,7 @@ pub fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Vec<Ro
     for (n, commit) in commits.iter().enumerate().filter(|(n, _)| children.get(*n) == Some(&0)) {
         tips.push((commit.time, usize::MAX - n));
     }
-    let mut lanes: Vec<Lane> = first.filter(|id| positions.contains_key(id)).map(Lane::Kept).into_iter().collect();
+    let mut lanes: Vec<Lane> = first.filter(|id| positions.contains_key(id)).map(Lane::Reserved).into_iter().collect();
     let mut rows = Vec::new();
     let mut next: Option<usize> = None;
     // A damaged history may be a cycle: its commits have no tip and are not drawn.
@@ -72,13 +72,13 @@ pub fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Vec<Ro
 fn place(lanes: &mut Vec<Lane>, commit: usize, id: ObjectId, parent: Option<ObjectId>) -> Row {
     let mut joining: Vec<usize> =
         lanes.iter().enumerate().filter(|(_, lane)| **lane == Lane::To(id)).map(|(n, _)| n).collect();
-    let kept = lanes.iter().position(|lane| *lane == Lane::Kept(id));
-    let lane = match (kept, joining.first()) {
-        (Some(kept), _) => kept,
+    let reserved = lanes.iter().position(|lane| *lane == Lane::Reserved(id));
+    let lane = match (reserved, joining.first()) {
+        (Some(reserved), _) => reserved,
         (None, Some(first)) => *first,
         (None, None) => lanes.iter().position(|lane| *lane == Lane::Free).unwrap_or(lanes.len()),
     };
-    let comes_down = joining.contains(&lane);
+    let has_child_line = joining.contains(&lane);
     joining.retain(|other| *other != lane);
     for other in &joining {
         if let Some(other) = lanes.get_mut(*other) {
@@ -96,7 +96,7 @@ fn place(lanes: &mut Vec<Lane>, commit: usize, id: ObjectId, parent: Option<Obje
     while lanes.last() == Some(&Lane::Free) {
         lanes.pop();
     }
-    Row { commit, lane, passing, joining, comes_down, goes_on: parent.is_some() }
+    Row { commit, lane, passing, joining, has_child_line, has_parent_line: parent.is_some() }
 }
 
 #[cfg(test)]
@@ -132,7 +132,7 @@ pub(super) mod tests {
         let expected = [(3, 0, vec![], vec![]), (2, 0, vec![], vec![]), (1, 0, vec![], vec![])];
         assert_eq!(drawn(&line, None), expected);
         assert_eq!(rows(&line, None, 2).len(), 2);
-        assert!(rows(&line, None, 2).iter().all(|row| row.goes_on));
+        assert!(rows(&line, None, 2).iter().all(|row| row.has_parent_line));
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub mod terminal;
 
 use std::collections::HashMap;
 
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::printable;
@@ -75,4 +77,19 @@ pub fn with_labels(commits: Vec<SnapshotInfo>, refs: &Refs) -> Vec<Commit> {
         message: info.message,
     };
     commits.into_iter().map(commit).collect()
+}
+
+/// Truncates `text` to `room` columns, with `dots` at its end.
+fn truncate(text: &str, room: usize, dots: &str) -> String {
+    if text.width() <= room {
+        return text.to_owned();
+    }
+    let Some(room) = room.checked_sub(dots.width()) else { return String::new() };
+    let mut width = 0;
+    let fits = |c: &char| {
+        width += c.width().unwrap_or(0);
+        width <= room
+    };
+    let kept: String = text.chars().take_while(fits).collect();
+    format!("{}{dots}", kept.trim_end())
 }

@@ -5,10 +5,10 @@
 
 use std::fmt::Write;
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
-use super::Commit;
 use super::layout::Row;
+use super::{Commit, truncate};
 use crate::printable;
 
 /// Distances in user units, which are pixels if the picture is not scaled.
@@ -43,7 +43,7 @@ pub fn draw(commits: &[Commit], rows: &[Row], title: &str) -> String {
     let mut width = text_at + 400;
     for (n, row) in rows.iter().enumerate() {
         let Some(commit) = commits.get(row.commit) else { continue };
-        width = width.max(beside(&mut texts, commit, text_at, y(n)));
+        width = width.max(commit_text(&mut texts, commit, text_at, y(n)));
     }
     width += MARGIN;
     let height = MARGIN * 2 + rows.len().max(1) * ROW;
@@ -55,17 +55,17 @@ pub fn draw(commits: &[Commit], rows: &[Row], title: &str) -> String {
     );
     out += &lines(rows, commits);
     for (n, row) in rows.iter().enumerate() {
-        let (x, y, colour) = (x(row.lane), y(n), colour(row.lane));
+        let (x, y, color) = (x(row.lane), y(n), color(row.lane));
         // Writing into a string cannot fail.
-        let _ = match row.goes_on {
+        let _ = match row.has_parent_line {
             true => writeln!(
                 out,
-                "<circle class=\"ring\" cx=\"{x}\" cy=\"{y}\" r=\"{RADIUS}\" fill=\"{colour}\" stroke-width=\"2\"/>"
+                "<circle class=\"ring\" cx=\"{x}\" cy=\"{y}\" r=\"{RADIUS}\" fill=\"{color}\" stroke-width=\"2\"/>"
             ),
             // The beginning of the history.
             false => writeln!(
                 out,
-                "<circle class=\"back\" cx=\"{x}\" cy=\"{y}\" r=\"{}\" stroke=\"{colour}\" stroke-width=\"3\"/>",
+                "<circle class=\"back\" cx=\"{x}\" cy=\"{y}\" r=\"{}\" stroke=\"{color}\" stroke-width=\"3\"/>",
                 RADIUS - 1
             ),
         };
@@ -83,7 +83,7 @@ fn y(row: usize) -> usize {
     MARGIN + row * ROW + ROW / 2
 }
 
-fn colour(lane: usize) -> &'static str {
+fn color(lane: usize) -> &'static str {
     LANES.get(lane % LANES.len()).copied().unwrap_or("#808080")
 }
 
@@ -95,7 +95,7 @@ fn lines(rows: &[Row], commits: &[Commit]) -> String {
         .filter_map(|(n, row)| commits.get(row.commit).map(|commit| (commit.id, (n, row.lane))))
         .collect();
     let mut out = String::new();
-    for (n, row) in rows.iter().enumerate().filter(|(_, row)| row.goes_on) {
+    for (n, row) in rows.iter().enumerate().filter(|(_, row)| row.has_parent_line) {
         let Some(commit) = commits.get(row.commit) else { continue };
         let (x0, y0) = (x(row.lane), y(n));
         let path = match commit.parent.and_then(|parent| place.get(&parent)) {
@@ -108,13 +108,13 @@ fn lines(rows: &[Row], commits: &[Commit]) -> String {
             // The parent is not drawn: the line leaves the picture.
             None => format!("M{x0} {y0}V{}", y(rows.len())),
         };
-        let _ = writeln!(out, "<path class=\"line\" stroke=\"{}\" d=\"{path}\"/>", colour(row.lane));
+        let _ = writeln!(out, "<path class=\"line\" stroke=\"{}\" d=\"{path}\"/>", color(row.lane));
     }
     out
 }
 
 /// Draws the text beside a commit. Returns the position at which it ends.
-fn beside(out: &mut String, commit: &Commit, text_at: usize, y: usize) -> usize {
+fn commit_text(out: &mut String, commit: &Commit, text_at: usize, y: usize) -> usize {
     let base = y + 4;
     let mut at = text_at;
     let _ = writeln!(
@@ -125,16 +125,15 @@ fn beside(out: &mut String, commit: &Commit, text_at: usize, y: usize) -> usize 
         escaped(&commit.message)
     );
     for text in [commit.minute(), commit.id.to_string()] {
-        let width = wide(&text, CHARACTER);
+        let width = text_width(&text, CHARACTER);
         let _ =
             writeln!(out, "<text class=\"quiet\" x=\"{at}\" y=\"{base}\"{}>{}</text>", fitted(width), escaped(&text));
         at += width + 2 * PADDING;
     }
     for label in &commit.labels {
-        let (kind, text) =
-            if label.is_tag { ("tag", cut(&label.name, NAME)) } else { ("branch", cut(&label.name, NAME)) };
-        let text_width = wide(&text, CHARACTER);
-        let width = text_width + 2 * PADDING;
+        let (kind, text) = (if label.is_tag { "tag" } else { "branch" }, truncate(&label.name, NAME, "…"));
+        let name_width = text_width(&text, CHARACTER);
+        let width = name_width + 2 * PADDING;
         let _ = writeln!(
             out,
             "<g><title>{kind} {}</title><rect class=\"{kind}\" x=\"{at}\" y=\"{}\" width=\"{width}\" height=\"20\" \
@@ -144,15 +143,15 @@ fn beside(out: &mut String, commit: &Commit, text_at: usize, y: usize) -> usize 
             // Tags have corners, for users who cannot distinguish the colors.
             if label.is_tag { 3 } else { 10 },
             at + PADDING,
-            fitted(text_width),
+            fitted(name_width),
             escaped(&text)
         );
         at += width + PADDING;
     }
-    let text = cut(commit.title(), MESSAGE);
+    let text = truncate(commit.title(), MESSAGE, "…");
     let _ = writeln!(out, "<text class=\"text\" x=\"{at}\" y=\"{base}\">{}</text></g>", escaped(&text));
     // A proportional font is usually narrower; capitals are not.
-    at + wide(&text, CHARACTER)
+    at + text_width(&text, CHARACTER)
 }
 
 /// Returns the attributes that give a text its width in any font.
@@ -160,21 +159,8 @@ fn fitted(width: usize) -> String {
     format!(" textLength=\"{width}\" lengthAdjust=\"spacingAndGlyphs\"")
 }
 
-fn wide(text: &str, character: f64) -> usize {
+fn text_width(text: &str, character: f64) -> usize {
     (text.width() as f64 * character).ceil() as usize
-}
-
-/// Truncates `text` to `room` columns.
-fn cut(text: &str, room: usize) -> String {
-    if text.width() <= room {
-        return text.to_owned();
-    }
-    let mut width = 0;
-    let fits = |c: &char| {
-        width += c.width().unwrap_or(0);
-        width < room
-    };
-    format!("{}…", text.chars().take_while(fits).collect::<String>().trim_end())
 }
 
 /// Escapes `text` for XML.
@@ -226,7 +212,7 @@ mod tests {
         assert_eq!((drawn.matches("<circle").count(), drawn.matches("<path").count()), (2, 2));
         let none = draw(&[], &[], "nothing");
         assert!(none.ends_with("</svg>\n"), "{none}");
-        assert_eq!(cut("äöü", 3), "äöü");
-        assert_eq!(cut("äöüß", 3), "äö…");
+        assert_eq!(truncate("äöü", 3, "…"), "äöü");
+        assert_eq!(truncate("äöüß", 3, "…"), "äö…");
     }
 }

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
-use super::Commit;
 use super::layout::Row;
+use super::{Commit, truncate};
 use crate::printable;
 
 /// Colors of lanes, in turn: red, green, yellow, blue, magenta, cyan of the terminal.
@@ -21,7 +21,7 @@ pub struct TerminalStyle {
     /// True if line-drawing characters can be used, false if only ASCII.
     pub unicode: bool,
     /// True if colors can be used.
-    pub colours: bool,
+    pub colors: bool,
     /// Columns, if lines must end there.
     pub width: Option<usize>,
 }
@@ -79,7 +79,7 @@ pub fn draw(commits: &[Commit], rows: &[Row], look: TerminalStyle) -> String {
         let graph = line.commit(row, glyphs, look);
         let used = 2 * line.lanes + 1;
         out.push_str(&graph);
-        out.push_str(&beside(commit, look, used));
+        out.push_str(&commit_text(commit, look, used));
         out.push('\n');
     }
     out
@@ -99,7 +99,7 @@ impl Line {
         let mut out = String::new();
         for lane in 0..self.lanes {
             let glyph = match lane == row.lane {
-                true if row.goes_on => glyphs.commit,
+                true if row.has_parent_line => glyphs.commit,
                 true => glyphs.root,
                 false if row.passing.contains(&lane) => glyphs.lane,
                 false => ' ',
@@ -120,8 +120,8 @@ impl Line {
         let mut out = String::new();
         for lane in 0..self.lanes {
             let is_across = lane > first && lane < end;
-            let (glyph, colour) = match lane {
-                _ if lane == row.lane && row.comes_down => (glyphs.joined, lane),
+            let (glyph, color) = match lane {
+                _ if lane == row.lane && row.has_child_line => (glyphs.joined, lane),
                 _ if lane == row.lane => (glyphs.begun, lane),
                 _ if lane == last => (glyphs.last, lane),
                 _ if row.joining.contains(&lane) => (glyphs.other, lane),
@@ -130,7 +130,7 @@ impl Line {
                 _ if is_across => (glyphs.across, across(lane)),
                 _ => (' ', lane),
             };
-            put(&mut out, glyph, colour, look);
+            put(&mut out, glyph, color, look);
             let gap = if lane >= first && lane < end { glyphs.across } else { ' ' };
             put(&mut out, gap, across(lane), look);
         }
@@ -140,18 +140,18 @@ impl Line {
 }
 
 fn put(out: &mut String, glyph: char, lane: usize, look: TerminalStyle) {
-    if glyph == ' ' || !look.colours {
+    if glyph == ' ' || !look.colors {
         out.push(glyph);
         return;
     }
-    let colour = LANES.get(lane % LANES.len()).copied().unwrap_or(0);
+    let color = LANES.get(lane % LANES.len()).copied().unwrap_or(0);
     // Writing into a string cannot fail.
-    let _ = write!(out, "\x1b[{colour}m{glyph}\x1b[0m");
+    let _ = write!(out, "\x1b[{color}m{glyph}\x1b[0m");
 }
 
 /// Formats the text beside a commit, after `used` columns.
-fn beside(commit: &Commit, look: TerminalStyle, used: usize) -> String {
-    let painted = |text: &str, style: &str| match look.colours {
+fn commit_text(commit: &Commit, look: TerminalStyle, used: usize) -> String {
+    let painted = |text: &str, style: &str| match look.colors {
         true => format!("\x1b[{style}m{text}\x1b[0m"),
         false => text.to_owned(),
     };
@@ -170,27 +170,12 @@ fn beside(commit: &Commit, look: TerminalStyle, used: usize) -> String {
     }
     let title = printable::line(commit.title());
     let room = look.width.map(|all| all.saturating_sub(width + 1));
-    let title = room.map_or_else(|| title.clone(), |room| cut(&title, room, look.unicode));
+    let dots = if look.unicode { "…" } else { "..." };
+    let title = room.map_or_else(|| title.clone(), |room| truncate(&title, room, dots));
     if !title.is_empty() {
         out += &format!(" {title}");
     }
     out
-}
-
-/// Truncates `text` to `room` columns.
-fn cut(text: &str, room: usize, unicode: bool) -> String {
-    if text.width() <= room {
-        return text.to_owned();
-    }
-    let dots = if unicode { "…" } else { "..." };
-    let Some(room) = room.checked_sub(dots.width()) else { return String::new() };
-    let mut width = 0;
-    let fits = |c: &char| {
-        width += c.width().unwrap_or(0);
-        width <= room
-    };
-    let kept: String = text.chars().take_while(fits).collect();
-    format!("{}{dots}", kept.trim_end())
 }
 
 #[cfg(test)]
@@ -200,7 +185,7 @@ mod tests {
     use super::super::layout::tests::{commits, id};
     use super::*;
 
-    const PLAIN: TerminalStyle = TerminalStyle { unicode: true, colours: false, width: None };
+    const PLAIN: TerminalStyle = TerminalStyle { unicode: true, colors: false, width: None };
 
     /// Draws only the graph, without text.
     fn graph(all: &[(u8, u8)], first: Option<u8>, look: TerminalStyle) -> Vec<String> {
@@ -228,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_messages_stand_beside() {
+    fn names_and_messages_stand_commit_text() {
         let mut commits = commits(&[(1, 0)]);
         if let Some(commit) = commits.first_mut() {
             commit.message = "первый \u{1b}[31mcommit\nand more".to_owned();
@@ -243,7 +228,7 @@ mod tests {
         assert!(narrow.ends_with("…\n") && narrow.trim_end().width() <= 66, "{narrow}");
         let tiny = draw(&commits, &rows, TerminalStyle { width: Some(10), ..PLAIN });
         assert_eq!(tiny, format!("○  {id} 1970-01-01 00:01 (main, tag v1)\n"));
-        let coloured = draw(&commits, &rows, TerminalStyle { colours: true, ..PLAIN });
-        assert!(coloured.contains("\x1b[1;32mmain\x1b[0m, \x1b[1;36mtag v1\x1b[0m"), "{coloured}");
+        let colored = draw(&commits, &rows, TerminalStyle { colors: true, ..PLAIN });
+        assert!(colored.contains("\x1b[1;32mmain\x1b[0m, \x1b[1;36mtag v1\x1b[0m"), "{colored}");
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn set(members: &mut Map<String, Value>, path: &[String], value: Valu
         return Err(Error::invalid(format!(
             "there is no container `{key}`: set a whole one, such as set {} '{{\"url_prefix\": \"s3://bucket/prefix/\", \
              \"store\": {{\"s3\": {{\"region\": \"us-east-1\"}}}}}}'",
-            shell::quoted(&spell(&[first.clone(), key.clone()]))
+            shell::quote(&spell(&[first.clone(), key.clone()]))
         )));
     } else {
         put(members, path, value)?;

@@ -72,7 +72,7 @@ pub fn set(members: &Map<String, Value>, key: &str, text: &str) -> Result<Option
     };
     let mut value = value_of(text, kind);
     if value.is_null() {
-        return Err(Error::invalid(format!("to set nothing, say unset {}", shell::quoted(&spell(&place.path)))));
+        return Err(Error::invalid(format!("to set nothing, say unset {}", shell::quote(&spell(&place.path)))));
     }
     schema::complete(&mut value, kind);
     let mut after = members.clone();

@@ -41,7 +41,7 @@ impl<'a> Ancestry<'a> {
             Ok(snapshot) => snapshot,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let missing =
-                    |error: Error| error.absence_is_damage(format!("snapshot {id} is missing from the repository"));
+                    |error: Error| error.not_found_as_corrupt(format!("snapshot {id} is missing from the repository"));
                 let commit = listed.ok_or_else(|| missing(error))?;
                 self.next = self.listed.front().map(|commit| commit.id);
                 return Ok(Some(info(commit, self.next)));

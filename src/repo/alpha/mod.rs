@@ -201,7 +201,7 @@ pub(super) async fn read(storage: &dyn Storage, id: ObjectId, limit: u64) -> Res
         let decode = move |file: &[u8]| AttributesFile::decode(file, limit);
         let attributes = decoded::fixed(storage, &key, limit, decode).await;
         let attributes = attributes
-            .map_err(|error| error.absence_is_damage(format!("{key}: missing, though snapshot {id} names it")))?;
+            .map_err(|error| error.not_found_as_corrupt(format!("{key}: missing, though snapshot {id} names it")))?;
         snapshot.set_attributes(file, &attributes.value).context(|| key)?;
     }
     Ok(snapshot)

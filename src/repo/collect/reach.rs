@@ -141,7 +141,7 @@ async fn manifests_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<HashSe
         Ok(all)
     };
     let found = decoded::fixed(&**storage, &key, MAX_SNAPSHOT, decode).await;
-    Ok(found.map_err(|error| error.absence_is_damage(format!("{key} is missing"))).context(unknown)?.value)
+    Ok(found.map_err(|error| error.not_found_as_corrupt(format!("{key} is missing"))).context(unknown)?.value)
 }
 
 /// Returns the parts of chunk objects that manifest `id` refers to.
@@ -172,7 +172,7 @@ async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>
         Ok(all)
     };
     let found = decoded::fixed(&**storage, &key, MAX_FILE, decode).await;
-    Ok(found.map_err(|error| error.absence_is_damage(format!("{key} is missing"))).context(unknown)?.value)
+    Ok(found.map_err(|error| error.not_found_as_corrupt(format!("{key} is missing"))).context(unknown)?.value)
 }
 
 fn unknown() -> &'static str {

@@ -82,7 +82,7 @@ async fn history(
             let decode = |file: &[u8]| Ok(Snapshot::decode(file, MAX_SNAPSHOT)?.parent_id());
             let found = decoded::changing(&**storage, &key, MAX_SNAPSHOT, decode).await;
             let missing =
-                |error: Error| error.absence_is_damage(format!("snapshot {id} is missing: nothing was removed"));
+                |error: Error| error.not_found_as_corrupt(format!("snapshot {id} is missing: nothing was removed"));
             next = found.map_err(missing)?.value;
         }
     }

@@ -76,13 +76,13 @@ async fn attempt(
             Applied::Conflict => Err(Error::new(ErrorKind::Stale, "something hangs on a commit that should go")),
         }
     };
-    let backed_up = || failpoints::reach("gc.backup.done");
+    let backed_up = || failpoints::pass("gc.backup.done");
     let written = match update::update_without_backup_path(&**storage, clock, change, backed_up).await {
         Ok(written) => written,
         Err(_) if applied == Applied::Conflict => return Ok(None),
         Err(error) => return Err(error),
     };
-    failpoints::reach("gc.repo.done")?;
+    failpoints::pass("gc.repo.done")?;
     // Nothing published from here on can need a removed object, but a commit published just before can.
     if let Applied::Done(new) = applied {
         keep.needed.add(storage, new, progress).await?;

@@ -83,13 +83,13 @@ pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progr
                 summary.removed = old_refs(&**storage).await?.len() + usize::from(summary.has_config);
                 return Ok(summary);
             }
-            failpoints::reach("migrate.repo")?;
+            failpoints::pass("migrate.repo")?;
             let created = storage.put("repo", file.into(), Condition::Absent).await;
             created.map_err(|error| match error.kind() {
                 ErrorKind::Contended => error.context("another migration was faster: run this again to finish it"),
                 _ => error,
             })?;
-            failpoints::reach("migrate.repo.done")?;
+            failpoints::pass("migrate.repo.done")?;
         }
         Generation::V2(_) => {
             let old = old_refs(&**storage).await?;
@@ -131,13 +131,13 @@ async fn finish(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summary,
         }
         summary.removed += removed.len();
         storage.delete(&removed).await?;
-        failpoints::reach(if only_main { "migrate.main.done" } else { "migrate.refs.done" })?;
+        failpoints::pass(if only_main { "migrate.main.done" } else { "migrate.refs.done" })?;
     }
     if summary.unmigrated_refs.is_empty() {
         summary.removed += usize::from(summary.has_config);
         storage.delete(&[v1::CONFIG_KEY.to_owned()]).await?;
     }
-    failpoints::reach("migrate.done")
+    failpoints::pass("migrate.done")
 }
 
 fn has_snapshot(repository: &Repository, id: ObjectId) -> bool {

@@ -68,7 +68,7 @@ pub(super) fn connect(
         None => endpoint_of(CONNECTION, endpoint)?.or(endpoint_of("AZURE_STORAGE_ENDPOINT", known)?),
     };
     if let (None, Some(name), false) = (&endpoint, &name, emulated) {
-        endpoint = Some(Endpoint::below(name.as_str(), if fabric { FABRIC_HOSTS } else { HOSTS })?);
+        endpoint = Some(Endpoint::with_domain(name.as_str(), if fabric { FABRIC_HOSTS } else { HOSTS })?);
     }
     let (home, is_plain) = (endpoint.as_ref().map(Endpoint::origin), endpoint.as_ref().is_some_and(Endpoint::is_plain));
     builder =

@@ -27,7 +27,7 @@ pub(super) fn connect(bucket: &Bucket, line: &StoreParameters) -> Result<Arc<dyn
     let known = endpoint_of("GOOGLE_BASE_URL", builder.get_config_value(&GoogleConfigKey::BaseUrl))?;
     let endpoint = match settings.endpoint()?.or_else(|| emulator.clone()).or(known) {
         Some(endpoint) => endpoint,
-        None => Endpoint::below(GOOGLE.0, GOOGLE.1)?,
+        None => Endpoint::with_domain(GOOGLE.0, GOOGLE.1)?,
     };
     builder = builder
         .with_bucket_name(&bucket.name)

@@ -75,10 +75,10 @@ pub(super) async fn connect(
     };
     let endpoint = match endpoint {
         Some(endpoint) => endpoint,
-        None => Endpoint::below(&format!("{ANYWHERE}.{region}"), AMAZON)?,
+        None => Endpoint::with_domain(&format!("{ANYWHERE}.{region}"), AMAZON)?,
     };
     let by_host = settings.addressing.as_deref() == Some("virtual");
-    let home = if by_host { endpoint.of_bucket(&bucket.name)? } else { endpoint };
+    let home = if by_host { endpoint.with_bucket(&bucket.name)? } else { endpoint };
     builder = with_credentials(builder, line, profile)?
         .with_region(region.as_str())
         .with_virtual_hosted_style_request(by_host)
@@ -101,7 +101,7 @@ async fn region_of(bucket: &Bucket, line: &StoreParameters) -> Result<Region> {
     let unknown = |why: &str| format!("the region of bucket `{}` is not known{why}: say it with --region", bucket.name);
     let no_answer = |source| Error::with_source(ErrorKind::NotFound, unknown(""), source);
     // The bucket is in the path: a dot in its name would not match Amazon's certificate.
-    let home = Endpoint::below(ANYWHERE, AMAZON)?;
+    let home = Endpoint::with_domain(ANYWHERE, AMAZON)?;
     let mut connector = line.connector(Some(home.origin()))?;
     // A redirect contains the region too.
     connector.clients.redirects = Redirects::None;

@@ -102,7 +102,7 @@ fn open(root: &Root, rest: &Path, others: &[&Root]) -> Result<File> {
             "{} leads to {} by a symbolic link or another mount, and that is not allowed: add --allow-virtual {}",
             quoted(&shown),
             quoted(&real),
-            shell::quoted(&prefix),
+            shell::quote(&prefix),
         ),
     ))
 }

@@ -221,7 +221,7 @@ impl VirtualChunks {
             format!(
                 "the chunk is virtual, in {address}{at} and no such location is allowed: add --allow-virtual {}, or \
                  --virtual-map {} to read it from another place",
-                shell::quoted(&prefix.as_prefix()),
+                shell::quote(&prefix.as_prefix()),
                 map_from(&prefix)
             ),
         )
@@ -313,7 +313,7 @@ impl VirtualChunks {
                     ErrorKind::VirtualNotAllowed,
                     format!(
                         "{address}: the server sends us on to {next}, and that is not allowed: add --allow-virtual {}",
-                        shell::quoted(&next.parent().as_prefix())
+                        shell::quote(&next.parent().as_prefix())
                     ),
                 ));
             }
@@ -365,7 +365,7 @@ impl VirtualChunks {
 
 /// Returns `FROM=PLACE`, quoted for a shell.
 fn map_from(prefix: &Address) -> String {
-    shell::quoted(&format!("{}=PLACE", prefix.as_prefix().replace('=', "%3D")))
+    shell::quote(&format!("{}=PLACE", prefix.as_prefix().replace('=', "%3D")))
 }
 
 fn no_store(address: &Address) -> Error {

@@ -123,7 +123,7 @@ fn is_for(kind: &str, scheme: Scheme) -> bool {
 
 /// Returns `PREFIX,SETTING`, quoted for a shell.
 pub(super) fn option(address: &Address, setting: &str) -> String {
-    shell::quoted(&format!("{},{setting}", address.parent().as_prefix().replace(',', "%2C")))
+    shell::quote(&format!("{},{setting}", address.parent().as_prefix().replace(',', "%2C")))
 }
 
 /// Returns the beginning of the error for a setting of the configuration that cannot be used.

@@ -115,8 +115,9 @@ impl<'a> Manifests<'a> {
         let key = format!("manifests/{id}");
         let decode = move |file: &[u8]| Manifest::decode_as(id, file, MAX_FILE);
         let read = decoded::fixed(&**self.storage, &key, MAX_FILE, decode).await;
-        let manifest =
-            read.map_err(|error| error.absence_is_damage(format!("{key}: missing, though a snapshot names it")))?.value;
+        let manifest = read
+            .map_err(|error| error.not_found_as_corrupt(format!("{key}: missing, though a snapshot names it")))?
+            .value;
         if manifest.id() != id {
             return Err(Error::corrupt(format!("{key}: the file says that it is manifest {}", manifest.id())));
         }
@@ -241,7 +242,7 @@ impl<'m> Listed<'m> {
         let built = draft.finish()?;
         objects.put(&format!("manifests/{id}"), built.file).await?;
         objects.count_manifest();
-        failpoints::reach("migrate.to.manifest.done")?;
+        failpoints::pass("migrate.to.manifest.done")?;
         Ok((built.reference, built.info))
     }
 }

@@ -116,7 +116,7 @@ pub async fn migrate(
     progress.commits.store(contents.commits.len() as u64, Ordering::Relaxed);
     if let (Some(destination), false) = (destination, dry_run) {
         begin(&**destination, repository.storage().location()).await?;
-        failpoints::reach("migrate.to.begun")?;
+        failpoints::pass("migrate.to.begun")?;
     }
     let written = destination.filter(|_| !dry_run);
     let mut objects = Destination::new(Arc::clone(repository.storage()), written.map(Arc::clone)).await?;
@@ -128,12 +128,12 @@ pub async fn migrate(
         if let Some(root) = contents.main()?.last() {
             destination.check_conditions(&format!("transactions/{}", root.id), MAX_REPO_FILE).await?;
         }
-        failpoints::reach("migrate.to.repo")?;
+        failpoints::pass("migrate.to.repo")?;
         let put = destination.put("repo", file.into(), Condition::Absent).await;
         put.context(|| destination.location().to_owned())?;
-        failpoints::reach("migrate.to.repo.done")?;
+        failpoints::pass("migrate.to.repo.done")?;
         destination.delete(&[NOTE.to_owned()]).await?;
-        failpoints::reach("migrate.to.done")?;
+        failpoints::pass("migrate.to.done")?;
     }
     Ok(objects.summary(contents))
 }
@@ -278,9 +278,9 @@ impl Migration<'_> {
         };
         let log = log.encode(commit.id, SpecVersion::V2)?;
         objects.put(&format!("transactions/{}", commit.id), log).await?;
-        failpoints::reach("migrate.to.log.done")?;
+        failpoints::pass("migrate.to.log.done")?;
         objects.put(&format!("snapshots/{}", commit.id), draft.encode()?).await?;
-        failpoints::reach("migrate.to.snapshot.done")?;
+        failpoints::pass("migrate.to.snapshot.done")?;
         Ok(done)
     }
 }
