@@ -139,7 +139,7 @@ fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
     let work = OpenRepository::begin(repo, &arguments.reach)?;
     let stored = work.runtime.block_on(work.repository.config())?;
     let members = stored.members();
-    for problem in problems::of(members) {
+    for problem in problems::find(members) {
         warn!("{}", printable::line(&problem));
     }
     if let Some(key) = &arguments.key {
@@ -156,7 +156,7 @@ fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
                 "key": setting.key,
                 "value": setting.value,
                 "default": setting.default,
-                "kind": setting.kind.map(config_edit::schema::Kind::describe),
+                "kind": setting.kind.map(config_edit::schema::ValueKind::describe),
             })
         };
         return print_json(&settings.iter().map(as_json).collect::<Vec<_>>());

@@ -18,7 +18,7 @@ use super::changes::{ChangeSet, ChunkChange, WrittenNode};
 use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
-use crate::format::transaction_log::{Change, TransactionLog};
+use crate::format::transaction_log::{NodeChange, TransactionLog};
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::{Coords, is_in_grid};
 
@@ -129,9 +129,9 @@ impl Theirs {
         let mut theirs = Theirs::default();
         for (at, log) in commits.iter().enumerate().flat_map(|(at, commit)| commit.logs.iter().map(move |l| (at, l))) {
             for (list, changes) in [
-                (&mut theirs.created, [Change::NewGroups, Change::NewArrays]),
-                (&mut theirs.deleted, [Change::DeletedGroups, Change::DeletedArrays]),
-                (&mut theirs.updated, [Change::UpdatedGroups, Change::UpdatedArrays]),
+                (&mut theirs.created, [NodeChange::NewGroups, NodeChange::NewArrays]),
+                (&mut theirs.deleted, [NodeChange::DeletedGroups, NodeChange::DeletedArrays]),
+                (&mut theirs.updated, [NodeChange::UpdatedGroups, NodeChange::UpdatedArrays]),
             ] {
                 for node in changes.into_iter().flat_map(|change| log.nodes(change)) {
                     list.entry(node).or_insert(at);

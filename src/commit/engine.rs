@@ -535,8 +535,8 @@ fn metadata(work: &Work<'_>, attempt: u32) -> Result<Vec<RawItem>> {
         all.insert(RESERVED.to_owned(), serde_json::json!({ "rebase_attempts": attempt }));
     }
     let item = |(name, value): (&String, &Value)| match version {
-        SpecVersion::V1 => RawItem::message_pack(name, value),
-        SpecVersion::V2 => RawItem::from_json(name, value),
+        SpecVersion::V1 => RawItem::new_v1(name, value),
+        SpecVersion::V2 => RawItem::new_v2(name, value),
     };
     all.iter().map(item).collect::<Result<_>>().context(|| "metadata of the commit")
 }

@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{Node, Snapshot};
-use crate::format::transaction_log::{Change, Move, TransactionLog};
+use crate::format::transaction_log::{Move, NodeChange, TransactionLog};
 use crate::reader::Reader;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::{Coords, is_in_grid};
@@ -54,8 +54,10 @@ impl LateCommit<'_> {
     /// Returns `changes`, which were made for [`LateCommit::before`], relative to [`LateCommit::after`].
     pub(super) async fn rebase(&self, changes: &ChangeSet) -> Result<ChangeSet> {
         let shown = self.shown(changes);
-        let made: HashSet<NodeId> =
-            [Change::NewGroups, Change::NewArrays].into_iter().flat_map(|change| self.log.nodes(change)).collect();
+        let made: HashSet<NodeId> = [NodeChange::NewGroups, NodeChange::NewArrays]
+            .into_iter()
+            .flat_map(|change| self.log.nodes(change))
+            .collect();
         let after: HashMap<NodeId, Node<'_>> = self.after.nodes().map(|node| (node.id, node)).collect();
         let same = same_nodes(&shown, &after, &made);
         let mut touched: HashMap<NodeId, BTreeSet<Coords>> =

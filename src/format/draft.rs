@@ -3,12 +3,12 @@
 //! Encoding sorts the lists that files have sorted, and refuses a draft that the reference implementation would not
 //! read, or would panic on later.
 
-use flatbuffers::FlatBufferBuilder;
+use flatbuffers::{Vector, WIPOffset};
 
 use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
-use super::repo_state::{RawItem, write_items};
+use super::repo_state::{Builder, RawItem, Tables, write_items};
 use super::snapshot::{Dimension, ManifestInfo, ManifestRef};
 use super::transaction_log::Move;
 use crate::error::{Error, Result};
@@ -61,12 +61,12 @@ pub struct ArrayDraft {
 impl SnapshotDraft {
     /// Encodes the file. Fails if two nodes have the same path, or if `manifests` lists other manifests than the nodes use.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        envelope::encode_as(self.version, FileType::Snapshot, &self.payload()?)
+        envelope::encode(self.version, FileType::Snapshot, &self.payload()?)
     }
 
     /// Returns the uncompressed payload of the file.
     pub(super) fn payload(&self) -> Result<Vec<u8>> {
-        let mut b = FlatBufferBuilder::new();
+        let mut b = Builder::new();
         let mut nodes: Vec<&NodeDraft> = self.nodes.iter().collect();
         // Sort by the bytes of the path, whatever the specification states: the reference implementation bisects this order.
         nodes.sort_by(|x, y| x.path.as_bytes().cmp(y.path.as_bytes()));
@@ -118,12 +118,7 @@ impl SnapshotDraft {
     }
 }
 
-type Builder = FlatBufferBuilder<'static>;
-
-fn write_infos(
-    b: &mut Builder,
-    manifests: &[ManifestInfo],
-) -> super::repo_state::Tables<'static, fb::ManifestFileInfoV2<'static>> {
+fn write_infos(b: &mut Builder, manifests: &[ManifestInfo]) -> Tables<fb::ManifestFileInfoV2<'static>> {
     let infos: Vec<_> = manifests
         .iter()
         .map(|info| {
@@ -140,10 +135,7 @@ fn write_infos(
     b.create_vector(&infos)
 }
 
-fn write_infos_v1(
-    b: &mut Builder,
-    manifests: &[ManifestInfo],
-) -> flatbuffers::WIPOffset<flatbuffers::Vector<'static, fb::ManifestFileInfo>> {
+fn write_infos_v1(b: &mut Builder, manifests: &[ManifestInfo]) -> WIPOffset<Vector<'static, fb::ManifestFileInfo>> {
     let infos: Vec<_> = manifests
         .iter()
         .map(|info| fb::ManifestFileInfo::new(&fb::ObjectId12::new(&info.id.0), info.size, info.chunk_refs))
@@ -151,11 +143,7 @@ fn write_infos_v1(
     b.create_vector(&infos)
 }
 
-fn write_node(
-    b: &mut Builder,
-    version: SpecVersion,
-    node: &NodeDraft,
-) -> flatbuffers::WIPOffset<fb::NodeSnapshot<'static>> {
+fn write_node(b: &mut Builder, version: SpecVersion, node: &NodeDraft) -> WIPOffset<fb::NodeSnapshot<'static>> {
     let (node_data_type, node_data) = match &node.array {
         None => (fb::NodeData::Group, fb::GroupNodeData::create(b, &fb::GroupNodeDataArgs {}).as_union_value()),
         Some(array) => (fb::NodeData::Array, write_array(b, version, array).as_union_value()),
@@ -172,11 +160,7 @@ fn write_node(
     fb::NodeSnapshot::create(b, &args)
 }
 
-fn write_array(
-    b: &mut Builder,
-    version: SpecVersion,
-    array: &ArrayDraft,
-) -> flatbuffers::WIPOffset<fb::ArrayNodeData<'static>> {
+fn write_array(b: &mut Builder, version: SpecVersion, array: &ArrayDraft) -> WIPOffset<fb::ArrayNodeData<'static>> {
     // In version 2, `shape` must be present and empty, and `shape_v2` present even for 0-d arrays: otherwise the
     // reference implementation reads the array as version 1.
     let (shape, shape_v2) = match version {
@@ -249,7 +233,7 @@ pub struct TransactionLogDraft {
 impl TransactionLogDraft {
     /// Encodes the file for snapshot `id`, in the format of `version`.
     pub fn encode(&self, id: ObjectId, version: SpecVersion) -> Result<Vec<u8>> {
-        let mut b = FlatBufferBuilder::new();
+        let mut b = Builder::new();
         let ids = |b: &mut Builder, list: &[NodeId]| {
             let mut sorted: Vec<NodeId> = list.to_vec();
             sorted.sort_unstable();
@@ -287,15 +271,11 @@ impl TransactionLogDraft {
         };
         let root = fb::TransactionLog::create(&mut b, &args);
         b.finish(root, Some(envelope::FILE_IDENTIFIER));
-        envelope::encode_as(version, FileType::TransactionLog, b.finished_data())
+        envelope::encode(version, FileType::TransactionLog, b.finished_data())
     }
 }
 
-fn write_chunks(
-    b: &mut Builder,
-    node: NodeId,
-    chunks: &[Vec<u32>],
-) -> flatbuffers::WIPOffset<fb::ArrayUpdatedChunks<'static>> {
+fn write_chunks(b: &mut Builder, node: NodeId, chunks: &[Vec<u32>]) -> WIPOffset<fb::ArrayUpdatedChunks<'static>> {
     let mut sorted: Vec<&Vec<u32>> = chunks.iter().collect();
     sorted.sort_unstable();
     sorted.dedup();
@@ -311,7 +291,7 @@ fn write_chunks(
     fb::ArrayUpdatedChunks::create(b, &fb::ArrayUpdatedChunksArgs { node_id: Some(&node_id), chunks })
 }
 
-fn write_move(b: &mut Builder, moved: &Move) -> flatbuffers::WIPOffset<fb::MoveOperation<'static>> {
+fn write_move(b: &mut Builder, moved: &Move) -> WIPOffset<fb::MoveOperation<'static>> {
     let node_id = fb::ObjectId8::new(&moved.node.0);
     let args = fb::MoveOperationArgs {
         from: Some(b.create_string(&moved.from)),
@@ -328,14 +308,14 @@ mod tests {
     use super::*;
     use crate::format::snapshot::{NodeData, Snapshot};
     use crate::format::testing::{id, node_id};
-    use crate::format::transaction_log::{Change, TransactionLog};
+    use crate::format::transaction_log::{NodeChange, TransactionLog};
 
     fn group(n: u8, path: &str) -> NodeDraft {
         NodeDraft { id: node_id(n), path: path.into(), zarr_json: b"{}".to_vec(), array: None }
     }
 
     fn draft(nodes: Vec<NodeDraft>, manifests: Vec<ManifestInfo>) -> SnapshotDraft {
-        let metadata = vec![RawItem::from_json("b", &serde_json::json!([1])).unwrap()];
+        let metadata = vec![RawItem::new_v2("b", &serde_json::json!([1])).unwrap()];
         let (version, parent) = (SpecVersion::V2, None);
         SnapshotDraft { id: id(1), flushed_at: 7, version, parent, message: "m".into(), metadata, nodes, manifests }
     }
@@ -377,7 +357,7 @@ mod tests {
         let mut draft = draft(vec![NodeDraft { array: Some(array), ..group(4, "/a") }], vec![info]);
         draft.version = SpecVersion::V1;
         draft.parent = Some(id(5));
-        draft.metadata = vec![RawItem::message_pack("b", &serde_json::json!({"x": [1, -2, 0.5, null, "s"]})).unwrap()];
+        draft.metadata = vec![RawItem::new_v1("b", &serde_json::json!({"x": [1, -2, 0.5, null, "s"]})).unwrap()];
         let snapshot = Snapshot::decode(&draft.encode().unwrap(), 1 << 20).unwrap();
         assert_eq!((snapshot.version(), snapshot.parent_id()), (SpecVersion::V1, Some(id(5))));
         assert_eq!(snapshot.manifests(), [info]);
@@ -405,8 +385,8 @@ mod tests {
         };
         let log = TransactionLog::decode(&draft.encode(id(1), SpecVersion::V2).unwrap(), 1 << 20).unwrap();
         assert_eq!(log.id(), id(1));
-        assert_eq!(log.nodes(Change::NewGroups).collect::<Vec<_>>(), [node_id(1), node_id(2)]);
-        assert_eq!(log.nodes(Change::NewArrays).count(), 0);
+        assert_eq!(log.nodes(NodeChange::NewGroups).collect::<Vec<_>>(), [node_id(1), node_id(2)]);
+        assert_eq!(log.nodes(NodeChange::NewArrays).count(), 0);
         let chunks: Vec<(NodeId, Vec<Vec<u32>>)> = log.updated_chunks().map(|(node, c)| (node, c.collect())).collect();
         assert_eq!(chunks, [(node_id(3), vec![vec![0, 5], vec![1, 0]]), (node_id(4), vec![])]);
         let to: Vec<String> = log.moves().unwrap().into_iter().map(|m| m.to).collect();

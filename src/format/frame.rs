@@ -22,7 +22,7 @@ pub(super) fn content_size(body: &[u8]) -> Option<u64> {
 
 /// Returns the size of the window that decompressing the first frame of `body` needs, in bytes.
 pub(super) fn window(body: &[u8]) -> u64 {
-    let said = match body.get(4..6) {
+    let stated = match body.get(4..6) {
         // The window of a single segment is all of its content.
         Some(&[descriptor, _]) if descriptor & 0x20 != 0 => content_size(body).unwrap_or_default(),
         Some(&[_, window]) => {
@@ -31,7 +31,7 @@ pub(super) fn window(body: &[u8]) -> u64 {
         }
         _ => 0,
     };
-    said.clamp(MIN_WINDOW, MAX_WINDOW)
+    stated.clamp(MIN_WINDOW, MAX_WINDOW)
 }
 
 #[cfg(test)]

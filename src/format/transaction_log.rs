@@ -7,25 +7,18 @@ use std::collections::BTreeSet;
 use super::envelope::{self, FileType};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
-use super::verified::{Root, Verified};
+use super::verified::VerifiedFlatbuffer;
 use crate::error::{Error, Result};
-
-#[derive(Debug)]
-struct LogRoot;
-
-impl Root for LogRoot {
-    type Table<'a> = fb::TransactionLog<'a>;
-}
 
 /// Decoded transaction log.
 #[derive(Debug)]
 pub struct TransactionLog {
-    buffer: Verified<LogRoot>,
+    pub(crate) buffer: VerifiedFlatbuffer<fb::TransactionLog<'static>>,
 }
 
 /// Kind of change to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum NodeChange {
     /// Groups created.
     NewGroups,
     /// Arrays created.
@@ -73,12 +66,12 @@ pub struct ChangedNodes {
 impl ChangedNodes {
     /// Adds the nodes that `log` names.
     pub fn add(&mut self, log: &TransactionLog) {
-        self.new_groups.extend(log.nodes(Change::NewGroups));
-        self.new_arrays.extend(log.nodes(Change::NewArrays));
-        self.deleted_groups.extend(log.nodes(Change::DeletedGroups));
-        self.deleted_arrays.extend(log.nodes(Change::DeletedArrays));
-        self.updated_groups.extend(log.nodes(Change::UpdatedGroups));
-        self.updated_arrays.extend(log.nodes(Change::UpdatedArrays));
+        self.new_groups.extend(log.nodes(NodeChange::NewGroups));
+        self.new_arrays.extend(log.nodes(NodeChange::NewArrays));
+        self.deleted_groups.extend(log.nodes(NodeChange::DeletedGroups));
+        self.deleted_arrays.extend(log.nodes(NodeChange::DeletedArrays));
+        self.updated_groups.extend(log.nodes(NodeChange::UpdatedGroups));
+        self.updated_arrays.extend(log.nodes(NodeChange::UpdatedArrays));
     }
 }
 
@@ -86,12 +79,7 @@ impl TransactionLog {
     /// Decodes a transaction log whose payload may take `limit` bytes of memory.
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
         let (_, payload) = envelope::decode(file, FileType::TransactionLog, limit)?;
-        Ok(TransactionLog { buffer: Verified::new(payload)? })
-    }
-
-    /// Returns true if the payload has Icechunk's file identifier.
-    pub(crate) fn has_identifier(&self) -> bool {
-        self.buffer.has_identifier()
+        Ok(TransactionLog { buffer: VerifiedFlatbuffer::new(payload)? })
     }
 
     /// Returns the id of the snapshot that the log belongs to.
@@ -100,15 +88,15 @@ impl TransactionLog {
     }
 
     /// Returns the nodes with this change, sorted by id.
-    pub fn nodes(&self, change: Change) -> impl Iterator<Item = NodeId> + '_ {
+    pub fn nodes(&self, change: NodeChange) -> impl Iterator<Item = NodeId> + '_ {
         let root = self.buffer.root();
         let list = match change {
-            Change::NewGroups => root.new_groups(),
-            Change::NewArrays => root.new_arrays(),
-            Change::DeletedGroups => root.deleted_groups(),
-            Change::DeletedArrays => root.deleted_arrays(),
-            Change::UpdatedGroups => root.updated_groups(),
-            Change::UpdatedArrays => root.updated_arrays(),
+            NodeChange::NewGroups => root.new_groups(),
+            NodeChange::NewArrays => root.new_arrays(),
+            NodeChange::DeletedGroups => root.deleted_groups(),
+            NodeChange::DeletedArrays => root.deleted_arrays(),
+            NodeChange::UpdatedGroups => root.updated_groups(),
+            NodeChange::UpdatedArrays => root.updated_arrays(),
         };
         list.iter().map(NodeId::from)
     }

@@ -8,10 +8,10 @@ use super::Session;
 use crate::commit::rebase::read_log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::format::transaction_log::Change::{
+use crate::format::transaction_log::Move;
+use crate::format::transaction_log::NodeChange::{
     DeletedArrays, DeletedGroups, NewArrays, NewGroups, UpdatedArrays, UpdatedGroups,
 };
-use crate::format::transaction_log::Move;
 use crate::overlay::replace::{Invalidation, node_ids};
 use crate::repo::Repository;
 use crate::scratch::record::Name;

@@ -150,7 +150,7 @@ impl Reader {
             0 => (file.len() as u64).saturating_mul(EXPANSION),
             refs => u64::from(refs) * BYTES_PER_REF,
         });
-        let manifest = tokio::task::spawn_blocking(move || Manifest::decode_as(info.id, &file, limit))
+        let manifest = tokio::task::spawn_blocking(move || Manifest::decode_with_id(info.id, &file, limit))
             .await
             .map_err(|e| Error::with_source(ErrorKind::Io, "decoding a manifest", e))?
             .context(|| key.to_owned())?;

@@ -9,7 +9,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, Status, Update};
+use crate::format::repo_state::{LogEntry, Operation, RawItem, RepoState, SnapshotRecord, Status};
 use crate::format::snapshot::Snapshot;
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::storage::{Condition, Storage};
@@ -39,7 +39,7 @@ pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Re
         snapshots: [(id, record(&snapshot, None))].into(),
         status: Status { availability: 0, set_at: now, reason: None },
         metadata: Vec::new(),
-        updates: vec![Update { operation: Operation::RepoInitialized, updated_at: now, backup_path: None }],
+        updates: vec![LogEntry { operation: Operation::RepoInitialized, updated_at: now, backup_path: None }],
         repo_before_updates: None,
         config: None,
         enabled_feature_flags: None,
@@ -57,7 +57,7 @@ pub fn initial(clock: Clock) -> Result<Snapshot> {
 }
 
 fn initial_draft(clock: Clock) -> Result<SnapshotDraft> {
-    let metadata = vec![RawItem::from_json("__icechunk", &serde_json::json!({"is_root": true}))?];
+    let metadata = vec![RawItem::new_v2("__icechunk", &serde_json::json!({"is_root": true}))?];
     Ok(SnapshotDraft {
         id: ObjectId::INITIAL,
         flushed_at: clock(),

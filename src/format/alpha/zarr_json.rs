@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::attributes::Attributes;
-use super::spelling::Scalar;
+use super::values::Scalar;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::snapshot::Dimension;
 

@@ -110,7 +110,7 @@ fn reparent(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::format::repo_state::{Operation, SnapshotRecord, Status, Update};
+    use crate::format::repo_state::{LogEntry, Operation, SnapshotRecord, Status};
     use crate::format::testing::id;
 
     fn state(commits: &[(u8, Option<u8>)], branches: &[(&str, u8)]) -> RepoState {
@@ -131,7 +131,7 @@ mod tests {
             snapshots: commits.iter().map(record).collect(),
             status: Status { availability: 0, set_at: 0, reason: None },
             metadata: Vec::new(),
-            updates: vec![Update { operation: Operation::RepoInitialized, updated_at: 1, backup_path: None }],
+            updates: vec![LogEntry { operation: Operation::RepoInitialized, updated_at: 1, backup_path: None }],
             repo_before_updates: None,
             config: None,
             enabled_feature_flags: None,

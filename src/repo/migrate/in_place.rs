@@ -21,7 +21,7 @@ use crate::failpoints;
 use crate::format::config_edit::encode;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
-use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, Status, Update};
+use crate::format::repo_state::{LogEntry, Operation, RawItem, RepoState, SnapshotRecord, Status};
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::{self, Clock};
 use crate::repo::{Generation, Repository, v1};
@@ -250,7 +250,7 @@ pub(super) fn describe(contents: &Contents, config: Option<Vec<u8>>, clock: Cloc
         ));
     }
     let operation = Operation::RepoMigrated { from_version: 1, to_version: 2 };
-    updates.insert(0, Update { operation, updated_at: now, backup_path: None });
+    updates.insert(0, LogEntry { operation, updated_at: now, backup_path: None });
     let began = contents.main()?.last().map_or(now, |root| root.flushed_at);
     let mut snapshots = BTreeMap::new();
     for (id, commit) in &contents.commits {
@@ -275,7 +275,7 @@ pub(super) fn describe(contents: &Contents, config: Option<Vec<u8>>, clock: Cloc
 /// Returns the description of a commit in `repo`, where metadata values are FlexBuffers whatever the snapshot's own file has.
 fn record(commit: &SnapshotInfo) -> Result<SnapshotRecord> {
     let mut metadata =
-        commit.metadata.iter().map(|(name, value)| RawItem::from_json(name, value)).collect::<Result<Vec<_>>>()?;
+        commit.metadata.iter().map(|(name, value)| RawItem::new_v2(name, value)).collect::<Result<Vec<_>>>()?;
     metadata.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(SnapshotRecord {
         parent: commit.parent,

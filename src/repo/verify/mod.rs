@@ -265,7 +265,7 @@ impl Listings {
 /// Reads and checks `repo`.
 async fn entry(context: &Arc<Context>, listings: Option<&Listings>) -> Result<Commits> {
     let read = read(context, "repo", MAX_REPO_FILE, RepoInfo::decode).await?;
-    check_envelope(context, "repo", &read.file, FileType::RepoInfo, read.value.has_identifier());
+    check_envelope(context, "repo", &read.file, FileType::RepoInfo, read.value.buffer.has_identifier());
     let commits = repo_file::check(context, &read.value);
     repo_file::check_operations(context, &read.value, listings.map(|listings| &listings.overwritten)).await?;
     Ok(commits)

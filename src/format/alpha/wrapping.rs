@@ -3,7 +3,7 @@
 //!
 //! The wrapping is detected from the bytes of each file, because a repository may hold files of several releases.
 
-use super::super::envelope::{self, FILE_IDENTIFIER, FileType, HEADER_LEN, Header, MAGIC, MAX_PAYLOAD};
+use super::super::envelope::{self, FileType, HEADER_LEN, Header, MAGIC, MAX_PAYLOAD};
 use crate::error::Result;
 use crate::memory::ReservedBytes;
 
@@ -43,15 +43,14 @@ pub enum Unwrapped {
 pub fn open(file: &[u8], expected: FileType, limit: u64) -> Result<Unwrapped> {
     if file.starts_with(MAGIC) || file.len() < HEADER_LEN && MAGIC.starts_with(file) {
         let (header, payload) = envelope::decode(file, expected, limit)?;
-        let is_flatbuffer = payload.get(4..8) == Some(FILE_IDENTIFIER.as_bytes());
-        return match encoding(&payload).filter(|_| !is_flatbuffer) {
+        return match encoding(&payload).filter(|_| !envelope::has_identifier(&payload)) {
             Some(encoding) => Ok(Unwrapped::Alpha(Body { bytes: payload, encoding })),
             None => Ok(Unwrapped::Flatbuffer(header, payload)),
         };
     }
     let is_compressed = file.starts_with(ZSTD_MAGIC);
     let bytes = match is_compressed || encoding(file).is_some() {
-        true => envelope::expand(file, is_compressed, expected, limit.min(MAX_PAYLOAD))?,
+        true => envelope::decompress(file, is_compressed, expected, limit.min(MAX_PAYLOAD))?,
         false => ReservedBytes::from(Vec::new()),
     };
     match encoding(&bytes) {
