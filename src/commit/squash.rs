@@ -93,7 +93,8 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &SquashOption
     let nodes: Vec<_> = planned.into_iter().map(|planned| planned.node).collect();
     let used: std::collections::HashSet<ObjectId> =
         nodes.iter().filter_map(|node| node.array.as_ref()).flat_map(|array| &array.manifests).map(|m| m.id).collect();
-    let items = metadata.iter().map(|(name, value)| RawItem::new_v2(name, value)).collect::<Result<Vec<_>>>();
+    let items =
+        metadata.iter().map(|(name, value)| RawItem::new(SpecVersion::V2, name, value)).collect::<Result<Vec<_>>>();
     let metadata = items.context(|| "metadata of the commit")?;
     let id = ObjectId::random()?;
     let draft = SnapshotDraft {

@@ -171,7 +171,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn yaml_and_flexbuffers_say_the_same() {
+    fn yaml_and_flexbuffers_decode_to_the_same_configuration() {
         let yaml = b"inline_chunk_threshold_bytes: 12\nmanifest: null\nvirtual_chunk_containers:\n  tigris:\n    name: tigris\n    \
             url_prefix: tigris\n    store: !tigris\n      region: null\n  mine:\n    name: null\n    url_prefix: s3://bucket/x/\n    \
             store: !local_file_system ''\n";
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_says_how_it_is_reached() {
+    fn container_store_options_are_read() {
         let said = json!({"virtual_chunk_containers": {"x": {"url_prefix": "s3://b/", "store": {"s3_compatible": {
             "region": "eu", "endpoint_url": "http://h:9000", "anonymous": true, "allow_http": 1, "force_path_style": true,
         }}}, "odd": {"url_prefix": "az://c/", "store": {"azure": {"account": "acc", "anonymous": "true"}}},

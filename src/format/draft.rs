@@ -84,10 +84,9 @@ impl SnapshotDraft {
             SpecVersion::V1 => (write_infos_v1(&mut b, &manifests), None),
             SpecVersion::V2 => (b.create_vector::<fb::ManifestFileInfo>(&[]), Some(write_infos(&mut b, &manifests))),
         };
-        let id = fb::ObjectId12::new(&self.id.0);
-        let parent = self.parent.filter(|_| self.version == SpecVersion::V1).map(|id| fb::ObjectId12::new(&id.0));
+        let parent = self.parent.filter(|_| self.version == SpecVersion::V1).map(|id| fb::ObjectId12(id.0));
         let args = fb::SnapshotArgs {
-            id: Some(&id),
+            id: Some(&fb::ObjectId12(self.id.0)),
             parent_id: parent.as_ref(),
             nodes: Some(nodes),
             flushed_at: self.flushed_at,
@@ -122,9 +121,8 @@ fn write_infos(b: &mut Builder, manifests: &[ManifestInfo]) -> Tables<fb::Manife
     let infos: Vec<_> = manifests
         .iter()
         .map(|info| {
-            let id = fb::ObjectId12::new(&info.id.0);
             let args = fb::ManifestFileInfoV2Args {
-                id: Some(&id),
+                id: Some(&fb::ObjectId12(info.id.0)),
                 size_bytes: info.size,
                 num_chunk_refs: info.chunk_refs,
                 extra: None,
@@ -138,7 +136,7 @@ fn write_infos(b: &mut Builder, manifests: &[ManifestInfo]) -> Tables<fb::Manife
 fn write_infos_v1(b: &mut Builder, manifests: &[ManifestInfo]) -> WIPOffset<Vector<'static, fb::ManifestFileInfo>> {
     let infos: Vec<_> = manifests
         .iter()
-        .map(|info| fb::ManifestFileInfo::new(&fb::ObjectId12::new(&info.id.0), info.size, info.chunk_refs))
+        .map(|info| fb::ManifestFileInfo::new(&fb::ObjectId12(info.id.0), info.size, info.chunk_refs))
         .collect();
     b.create_vector(&infos)
 }
@@ -148,9 +146,8 @@ fn write_node(b: &mut Builder, version: SpecVersion, node: &NodeDraft) -> WIPOff
         None => (fb::NodeData::Group, fb::GroupNodeData::create(b, &fb::GroupNodeDataArgs {}).as_union_value()),
         Some(array) => (fb::NodeData::Array, write_array(b, version, array).as_union_value()),
     };
-    let id = fb::ObjectId8::new(&node.id.0);
     let args = fb::NodeSnapshotArgs {
-        id: Some(&id),
+        id: Some(&fb::ObjectId8(node.id.0)),
         path: Some(b.create_string(&node.path)),
         user_data: Some(b.create_vector(&node.zarr_json)),
         node_data_type,
@@ -195,9 +192,8 @@ fn write_array(b: &mut Builder, version: SpecVersion, array: &ArrayDraft) -> WIP
         .map(|manifest| {
             let ranges: Vec<_> =
                 manifest.extents.iter().map(|(from, to)| fb::ChunkIndexRange::new(*from, *to)).collect();
-            let object_id = fb::ObjectId12::new(&manifest.id.0);
-            let extents = Some(b.create_vector(&ranges));
-            fb::ManifestRef::create(b, &fb::ManifestRefArgs { object_id: Some(&object_id), extents })
+            let (object_id, extents) = (Some(&fb::ObjectId12(manifest.id.0)), Some(b.create_vector(&ranges)));
+            fb::ManifestRef::create(b, &fb::ManifestRefArgs { object_id, extents })
         })
         .collect();
     let args = fb::ArrayNodeDataArgs {
@@ -238,7 +234,7 @@ impl TransactionLogDraft {
             let mut sorted: Vec<NodeId> = list.to_vec();
             sorted.sort_unstable();
             sorted.dedup();
-            let written: Vec<_> = sorted.iter().map(|id| fb::ObjectId8::new(&id.0)).collect();
+            let written: Vec<_> = sorted.iter().map(|id| fb::ObjectId8(id.0)).collect();
             b.create_vector(&written)
         };
         let new_groups = Some(ids(&mut b, &self.new_groups));
@@ -256,9 +252,8 @@ impl TransactionLogDraft {
         moves.sort_by_cached_key(|m| m.to.replace('/', "\0"));
         let moves: Vec<_> = moves.into_iter().map(|m| write_move(&mut b, m)).collect();
         let moved_nodes = Some(b.create_vector(&moves));
-        let id = fb::ObjectId12::new(&id.0);
         let args = fb::TransactionLogArgs {
-            id: Some(&id),
+            id: Some(&fb::ObjectId12(id.0)),
             new_groups,
             new_arrays,
             deleted_groups,
@@ -286,17 +281,15 @@ fn write_chunks(b: &mut Builder, node: NodeId, chunks: &[Vec<u32>]) -> WIPOffset
             fb::ChunkIndices::create(b, &fb::ChunkIndicesArgs { coords })
         })
         .collect();
-    let node_id = fb::ObjectId8::new(&node.0);
-    let chunks = Some(b.create_vector(&written));
-    fb::ArrayUpdatedChunks::create(b, &fb::ArrayUpdatedChunksArgs { node_id: Some(&node_id), chunks })
+    let (node_id, chunks) = (Some(&fb::ObjectId8(node.0)), Some(b.create_vector(&written)));
+    fb::ArrayUpdatedChunks::create(b, &fb::ArrayUpdatedChunksArgs { node_id, chunks })
 }
 
 fn write_move(b: &mut Builder, moved: &Move) -> WIPOffset<fb::MoveOperation<'static>> {
-    let node_id = fb::ObjectId8::new(&moved.node.0);
     let args = fb::MoveOperationArgs {
         from: Some(b.create_string(&moved.from)),
         to: Some(b.create_string(&moved.to)),
-        node_id: Some(&node_id),
+        node_id: Some(&fb::ObjectId8(moved.node.0)),
         node_type: if moved.is_array { fb::NodeType::Array } else { fb::NodeType::Group },
     };
     fb::MoveOperation::create(b, &args)
@@ -315,7 +308,7 @@ mod tests {
     }
 
     fn draft(nodes: Vec<NodeDraft>, manifests: Vec<ManifestInfo>) -> SnapshotDraft {
-        let metadata = vec![RawItem::new_v2("b", &serde_json::json!([1])).unwrap()];
+        let metadata = vec![RawItem::new(SpecVersion::V2, "b", &serde_json::json!([1])).unwrap()];
         let (version, parent) = (SpecVersion::V2, None);
         SnapshotDraft { id: id(1), flushed_at: 7, version, parent, message: "m".into(), metadata, nodes, manifests }
     }
@@ -357,7 +350,8 @@ mod tests {
         let mut draft = draft(vec![NodeDraft { array: Some(array), ..group(4, "/a") }], vec![info]);
         draft.version = SpecVersion::V1;
         draft.parent = Some(id(5));
-        draft.metadata = vec![RawItem::new_v1("b", &serde_json::json!({"x": [1, -2, 0.5, null, "s"]})).unwrap()];
+        draft.metadata =
+            vec![RawItem::new(SpecVersion::V1, "b", &serde_json::json!({"x": [1, -2, 0.5, null, "s"]})).unwrap()];
         let snapshot = Snapshot::decode(&draft.encode().unwrap(), 1 << 20).unwrap();
         assert_eq!((snapshot.version(), snapshot.parent_id()), (SpecVersion::V1, Some(id(5))));
         assert_eq!(snapshot.manifests(), [info]);
@@ -368,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_reference_would_choke_on_is_not_written() {
+    fn drafts_that_the_reference_cannot_read_are_refused() {
         let info = ManifestInfo { id: id(9), size: 100, chunk_refs: 3 };
         assert!(draft(vec![group(1, "/")], vec![info]).encode().is_err());
         assert!(draft(vec![group(1, "/a"), group(2, "/a")], vec![]).encode().is_err());

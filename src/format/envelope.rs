@@ -256,21 +256,14 @@ pub(super) fn unverified_error(payload: &[u8], detail: impl std::fmt::Display) -
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::super::testing::file_of as file;
     use super::*;
-
-    fn file(version: u8, kind: u8, compression: u8, body: &[u8]) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.extend_from_slice(b"ic-2.3.0                ");
-        out.extend_from_slice(&[version, kind, compression]);
-        out.extend_from_slice(body);
-        out
-    }
 
     #[test]
     fn header_fields_are_read() {
         let bytes = file(2, 6, 1, b"x");
         let (header, body) = Header::parse(&bytes).unwrap();
-        assert_eq!(header.implementation, "ic-2.3.0");
+        assert_eq!(header.implementation, "icechunkfs-test");
         assert_eq!((header.version, header.file_type, header.compressed), (SpecVersion::V2, FileType::RepoInfo, true));
         assert_eq!(body, b"x");
     }

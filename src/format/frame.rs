@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_say_what_they_take() {
+    fn content_size_and_window_are_read() {
         assert_eq!(content_size(&compressed(3, 1000, true)), Some(1000));
         assert_eq!(content_size(&compressed(3, 1000, false)), None);
         assert_eq!(window(&compressed(3, 10 << 20, false)), 2 << 20);

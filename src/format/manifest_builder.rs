@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_passes_the_verifier_and_reads_back() {
+    fn built_manifests_pass_the_verifier_and_read_back() {
         for rank in [0, 1, 2, 3, 64] {
             let built = sample(rank).finish().unwrap();
             let decoded = Manifest::decode(&built.file, 1 << 20).unwrap();

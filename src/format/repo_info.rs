@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_told() {
+    fn files_of_other_types_and_versions_are_refused() {
         let file = testing::repo(&[(id(1), -1)], &[("main", 0)]);
         let mut old = file.clone();
         *old.get_mut(36).unwrap() = 1;

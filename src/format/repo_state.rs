@@ -30,16 +30,14 @@ pub struct RawItem {
 }
 
 impl RawItem {
-    /// Encodes a JSON value as an item of version 1.
-    pub fn new_v1(name: &str, value: &serde_json::Value) -> Result<Self> {
-        Ok(RawItem { name: name.to_owned(), value: super::metadata::to_message_pack(value)? })
-    }
-
-    /// Encodes a JSON value as an item of version 2.
-    pub fn new_v2(name: &str, value: &serde_json::Value) -> Result<Self> {
-        let value = flexbuffers::to_vec(value)
-            .map_err(|e| Error::with_source(ErrorKind::InvalidInput, format!("metadata item `{name}`"), e))?;
-        Ok(RawItem { name: name.to_owned(), value })
+    /// Encodes a JSON value as an item of a file of `version`.
+    pub fn new(version: SpecVersion, name: &str, value: &serde_json::Value) -> Result<Self> {
+        let encoded: std::result::Result<_, Box<dyn std::error::Error + Send + Sync>> = match version {
+            SpecVersion::V1 => rmp_serde::to_vec(value).map_err(Into::into),
+            SpecVersion::V2 => flexbuffers::to_vec(value).map_err(Into::into),
+        };
+        let failed = |e| Error::with_source(ErrorKind::InvalidInput, format!("metadata item `{name}`"), e);
+        Ok(RawItem { name: name.to_owned(), value: encoded.map_err(failed)? })
     }
 }
 
@@ -308,10 +306,9 @@ fn snapshot_info(
         Some(parent) => i32::try_from(position(positions, parent, &format!("snapshot {id}"))?)
             .map_err(|e| Error::with_source(ErrorKind::Unsupported, "more than 2^31 snapshots", e))?,
     };
-    let pruned: Vec<_> = record.pruned_ancestor_tx_logs.iter().map(|id| fb::ObjectId12::new(&id.0)).collect();
-    let id = fb::ObjectId12::new(&id.0);
+    let pruned: Vec<_> = record.pruned_ancestor_tx_logs.iter().map(|id| fb::ObjectId12(id.0)).collect();
     let args = fb::SnapshotInfoArgs {
-        id: Some(&id),
+        id: Some(&fb::ObjectId12(id.0)),
         parent_offset,
         flushed_at: record.flushed_at,
         message: Some(b.create_string(&record.message)),
@@ -418,7 +415,7 @@ fn write_entry(b: &mut Builder, entry: &LogEntry) -> WIPOffset<fb::Update<'stati
 /// Writes a member of the union, and returns it with its discriminant.
 fn write_operation(b: &mut Builder, operation: &Operation) -> (fb::UpdateType, WIPOffset<UnionWIPOffset>) {
     use fb::UpdateType as Kind;
-    let id = |id: &ObjectId| fb::ObjectId12::new(&id.0);
+    let id = |id: &ObjectId| fb::ObjectId12(id.0);
     macro_rules! table {
         ($table:ident, $args:expr) => {{
             let args = $args;
@@ -439,39 +436,31 @@ fn write_operation(b: &mut Builder, operation: &Operation) -> (fb::UpdateType, W
             table!(TagCreatedUpdate, fb::TagCreatedUpdateArgs { name: Some(b.create_string(name)) })
         }
         Operation::TagDeleted { name, previous } => {
-            let previous = id(previous);
             let name = Some(b.create_string(name));
-            table!(TagDeletedUpdate, fb::TagDeletedUpdateArgs { name, previous_snap_id: Some(&previous) })
+            table!(TagDeletedUpdate, fb::TagDeletedUpdateArgs { name, previous_snap_id: Some(&id(previous)) })
         }
         Operation::BranchCreated { name } => {
             table!(BranchCreatedUpdate, fb::BranchCreatedUpdateArgs { name: Some(b.create_string(name)) })
         }
         Operation::BranchDeleted { name, previous } => {
-            let previous = id(previous);
             let name = Some(b.create_string(name));
-            table!(BranchDeletedUpdate, fb::BranchDeletedUpdateArgs { name, previous_snap_id: Some(&previous) })
+            table!(BranchDeletedUpdate, fb::BranchDeletedUpdateArgs { name, previous_snap_id: Some(&id(previous)) })
         }
         Operation::BranchReset { name, previous } => {
-            let previous = id(previous);
             let name = Some(b.create_string(name));
-            table!(BranchResetUpdate, fb::BranchResetUpdateArgs { name, previous_snap_id: Some(&previous) })
+            table!(BranchResetUpdate, fb::BranchResetUpdateArgs { name, previous_snap_id: Some(&id(previous)) })
         }
         Operation::NewCommit { branch, new } => {
-            let new = id(new);
             let branch = Some(b.create_string(branch));
-            table!(NewCommitUpdate, fb::NewCommitUpdateArgs { branch, new_snap_id: Some(&new) })
+            table!(NewCommitUpdate, fb::NewCommitUpdateArgs { branch, new_snap_id: Some(&id(new)) })
         }
         Operation::CommitAmended { branch, previous, new } => {
-            let (previous, new) = (id(previous), id(new));
             let branch = Some(b.create_string(branch));
-            table!(
-                CommitAmendedUpdate,
-                fb::CommitAmendedUpdateArgs { branch, previous_snap_id: Some(&previous), new_snap_id: Some(&new) }
-            )
+            let (previous_snap_id, new_snap_id) = (Some(&id(previous)), Some(&id(new)));
+            table!(CommitAmendedUpdate, fb::CommitAmendedUpdateArgs { branch, previous_snap_id, new_snap_id })
         }
         Operation::NewDetachedSnapshot { new } => {
-            let new = id(new);
-            table!(NewDetachedSnapshotUpdate, fb::NewDetachedSnapshotUpdateArgs { new_snap_id: Some(&new) })
+            table!(NewDetachedSnapshotUpdate, fb::NewDetachedSnapshotUpdateArgs { new_snap_id: Some(&id(new)) })
         }
         Operation::GcRan => table!(GCRanUpdate, fb::GCRanUpdateArgs {}),
         Operation::ExpirationRan => table!(ExpirationRanUpdate, fb::ExpirationRanUpdateArgs {}),
@@ -497,7 +486,7 @@ mod tests {
             parent,
             flushed_at,
             message: format!("at {flushed_at}"),
-            metadata: vec![RawItem::new_v2("k", &serde_json::json!({"a": 1})).unwrap()],
+            metadata: vec![RawItem::new(SpecVersion::V2, "k", &serde_json::json!({"a": 1})).unwrap()],
             pruned_ancestor_tx_logs: if flushed_at > 1 { vec![id(0x77)] } else { Vec::new() },
         };
         let operations = [
@@ -531,7 +520,7 @@ mod tests {
             deleted_tags: BTreeSet::from(["gone".into()]),
             snapshots: BTreeMap::from([(id(2), record(Some(id(1)), 2)), (id(1), record(None, 1))]),
             status: Status { availability: 0, set_at: 5, reason: None },
-            metadata: vec![RawItem::new_v2("m", &serde_json::json!(null)).unwrap()],
+            metadata: vec![RawItem::new(SpecVersion::V2, "m", &serde_json::json!(null)).unwrap()],
             updates: updates.collect(),
             repo_before_updates: Some("repo.old".into()),
             config: Some(vec![1, 2, 3]),
@@ -550,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_break_readers_is_not_written() {
+    fn states_that_break_readers_are_refused() {
         let mut without_main = state();
         without_main.branches.remove("main");
         assert!(without_main.encode().is_err());
@@ -570,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_log_leads_on_to_an_older_file() {
+    fn a_full_log_is_cut_and_names_the_older_file() {
         let mut state = state();
         state.record(Operation::GcRan, 2000, "repo.new", 4).unwrap();
         assert_eq!(state.updates.len(), 4);

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_to_mean_very_much_is_refused() {
+    fn disproportionate_sharing_is_refused() {
         let decode = |file: Vec<u8>| Snapshot::decode(&file, 1 << 30);
         assert_eq!(decode(shared(1000, 0, 0)).unwrap().nodes().count(), 1000);
         assert_eq!(decode(shared(1, 100, 4)).unwrap().nodes().count(), 1);

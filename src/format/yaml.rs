@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_to_too_much_is_refused_at_once() {
+    fn documents_over_a_limit_are_refused_at_once() {
         let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for n in 1..12 {
             let refs = vec![format!("*a{}", n - 1); 9].join(", ");

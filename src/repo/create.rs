@@ -57,7 +57,7 @@ pub fn initial(clock: Clock) -> Result<Snapshot> {
 }
 
 fn initial_draft(clock: Clock) -> Result<SnapshotDraft> {
-    let metadata = vec![RawItem::new_v2("__icechunk", &serde_json::json!({"is_root": true}))?];
+    let metadata = vec![RawItem::new(SpecVersion::V2, "__icechunk", &serde_json::json!({"is_root": true}))?];
     Ok(SnapshotDraft {
         id: ObjectId::INITIAL,
         flushed_at: clock(),

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_words_are_told_from_damage() {
+    fn unsupported_grids_are_distinguished_from_damage() {
         let kind = |grid| array(json!([1]), grid).unwrap_err().kind();
         assert_eq!(kind(json!({"name": "hexagonal"})), ErrorKind::Unsupported);
         assert_eq!(kind(json!({"name": "regular"})), ErrorKind::Corrupt);

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn codecs_say_what_an_object_looks_like() {
+    fn layout_follows_from_codecs() {
         let parse = |codecs| ShardLayout::parse(&document(json!([32, 64]), codecs)).unwrap();
         assert_eq!(parse(json!([{"name": "bytes"}, {"name": "zstd"}])), None);
         let plain = parse(json!([sharded(json!([8, 16]), json!({}))])).unwrap();
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_or_unknown_is_told() {
+    fn invalid_and_unsupported_codecs_are_distinguished() {
         let kind = |codecs| ShardLayout::parse(&document(json!([32, 64]), codecs)).unwrap_err().kind();
         assert_eq!(kind(json!([sharded(json!([5, 16]), json!({}))])), ErrorKind::Corrupt);
         assert_eq!(kind(json!([sharded(json!([0, 16]), json!({}))])), ErrorKind::Corrupt);
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_index_says_is_not_believed() {
+    fn invalid_index_entries_are_faults() {
         const NONE: (u64, u64) = (u64::MAX, u64::MAX);
         let good = index(&[(100, 50), NONE, (0, 100)], 500, true).unwrap();
         assert_eq!((good.entry(0), good.entry(1), good.entry(3)), (Some((100, 50)), None, None));
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_and_lengths_are_looked_at() {
+    fn checksum_and_length_of_an_index_are_verified() {
         let sharding =
             ShardLayout::parse(&document(json!([2]), json!([sharded(json!([1]), json!({}))]))).unwrap().unwrap();
         let mut bytes = vec![7; 32];

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_told() {
+    fn invalid_slices_are_refused() {
         for wrong in ["", "a", "1:2:3", "1,,2", "1.5"] {
             assert!(Slices::parse(wrong).is_err(), "{wrong}");
         }

@@ -177,8 +177,7 @@ mod tests {
             "x".repeat(70_000).as_str().into(),
             rmpv::Value::Array(vec![true.into(); 20]),
         ]);
-        let mut bytes = Vec::new();
-        rmpv::encode::write_value(&mut bytes, &value).unwrap();
+        let mut bytes = crate::format::testing::pack(&value);
         assert_eq!(pack(&bytes).unwrap(), DocumentShape { elements: Some(7), begins_with_id: true });
         for at in 0..bytes.len() {
             assert!(pack(&bytes[..at]).is_err(), "{at}");

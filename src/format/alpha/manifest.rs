@@ -121,13 +121,13 @@ impl<'a> Chunks<'a> {
                 }
             }
             let refs: WIPOffset<Vector<'_, ForwardsUOffset<fb::ChunkRef<'_>>>> = b.create_vector(&refs);
-            let node_id = fb::ObjectId8::new(&first.node.0);
-            let args = fb::ArrayManifestArgs { node_id: Some(&node_id), refs: Some(refs), extra: None };
+            let node_id = Some(&fb::ObjectId8(first.node.0));
+            let args = fb::ArrayManifestArgs { node_id, refs: Some(refs), extra: None };
             arrays.push(fb::ArrayManifest::create(&mut b, &args));
         }
         let arrays = Some(b.create_vector(&arrays));
-        let id = fb::ObjectId12::new(&self.id.unwrap_or(id).0);
-        let root = fb::Manifest::create(&mut b, &fb::ManifestArgs { id: Some(&id), arrays, ..Default::default() });
+        let id = Some(&fb::ObjectId12(self.id.unwrap_or(id).0));
+        let root = fb::Manifest::create(&mut b, &fb::ManifestArgs { id, arrays, ..Default::default() });
         b.finish(root, Some(FILE_IDENTIFIER));
         let (mut bytes, start) = b.collapse();
         bytes.drain(..start);
@@ -143,9 +143,8 @@ impl<'a> Chunks<'a> {
                 fb::ChunkRef::create(b, &args)
             }
             StoredPayload::Native(NativeRef { id, offset, length }) => {
-                let chunk_id = fb::ObjectId12::new(&id.0.0);
-                let args = fb::ChunkRefArgs { chunk_id: Some(&chunk_id), offset: *offset, length: *length, ..args };
-                fb::ChunkRef::create(b, &args)
+                let chunk_id = Some(&fb::ObjectId12(id.0.0));
+                fb::ChunkRef::create(b, &fb::ChunkRefArgs { chunk_id, offset: *offset, length: *length, ..args })
             }
             StoredPayload::Virtual(stored) => {
                 let location = match &stored.location {
@@ -187,14 +186,9 @@ mod tests {
     use crate::format::alpha::values::AlphaNodeId;
     use crate::format::chunk_payload::{Checksum, ChunkPayload};
     use crate::format::manifest::Manifest;
+    use crate::format::testing::pack;
     use rmpv::Value;
     use serde_json::json;
-
-    fn pack(value: &Value) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        rmpv::encode::write_value(&mut bytes, value).unwrap();
-        bytes
-    }
 
     fn map(entries: Vec<(Value, Value)>) -> Value {
         Value::Map(entries)
@@ -308,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_or_senseless_is_an_error() {
+    fn manifests_that_are_too_large_or_invalid_are_errors() {
         let chunks: Vec<(Value, Value)> =
             (0..5000).map(|n| (list(vec![1.into(), list(vec![n.into()])]), inline(1))).collect();
         let file = pack(&list(vec![0.into(), map(vec![]), map(chunks)]));

@@ -273,7 +273,7 @@ impl AlphaSnapshot {
     /// The extents of manifests, which 0.1.0 stores, are left out: a lookup then searches every manifest, and nothing depends on them.
     pub fn into_draft(self) -> Result<SnapshotDraft> {
         let parent = self.parent();
-        let metadata = self.properties.iter().map(|(name, value)| RawItem::new_v1(name, value));
+        let metadata = self.properties.iter().map(|(name, value)| RawItem::new(SpecVersion::V1, name, value));
         let metadata = metadata.collect::<Result<Vec<_>>>()?;
         let mut used = BTreeMap::new();
         let mut nodes = Vec::with_capacity(self.nodes.len());
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_may_nest_and_not_without_end() {
+    fn nesting_of_attributes_is_bounded() {
         for (levels, is_read) in [(100, true), (1000, false)] {
             let mut deep = json!(1);
             for _ in 0..levels {
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_incomplete_is_an_error_that_names_the_node() {
+    fn incomplete_nodes_are_errors_that_name_the_node() {
         let snapshot = AlphaSnapshot::decode(first().to_string().as_bytes(), 1 << 20).unwrap();
         assert!(snapshot.into_draft().unwrap_err().to_string().contains("/x"));
         let mut twice = first();

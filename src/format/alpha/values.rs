@@ -269,9 +269,7 @@ mod tests {
     use serde_json::json;
 
     fn from_pack<T: for<'a> Deserialize<'a>>(value: rmpv::Value) -> Result<T, rmp_serde::decode::Error> {
-        let mut bytes = Vec::new();
-        rmpv::encode::write_value(&mut bytes, &value).unwrap();
-        rmp_serde::from_slice(&bytes)
+        rmp_serde::from_slice(&crate::format::testing::pack(&value))
     }
 
     #[test]

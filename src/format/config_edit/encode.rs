@@ -107,7 +107,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn choices_become_tags_and_strangers_keep_theirs() {
+    fn choices_become_tags_and_unknown_tags_are_kept() {
         let old = b"from_the_future: !odd\n  inner: !odder [1, 2]\ncompression: null\nvirtual_chunk_containers:\n  \
             s3://b/:\n    name: null\n    url_prefix: s3://b/\n    store: !s3\n      region: null\n      anonymous: false\n      \
             allow_http: false\n      plan: !gold 7\n";
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_not() {
+    fn documents_that_cannot_be_encoded_are_refused() {
         // YAML allows a tag within a tag, but its serializer does not.
         let old = b"odd: !a !b 1\ncompression:\n  level: 1\n";
         if let Ok(stored) = RepoConfig::from_yaml(old) {

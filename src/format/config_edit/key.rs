@@ -160,7 +160,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn names_are_taken_apart_and_spelled_again() {
+    fn names_survive_the_round_trip() {
         for (key, parts) in [
             ("a", &["a"][..]),
             ("a.b-c.d", &["a", "b-c", "d"]),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_needs_no_quotes() {
+    fn names_of_stored_members_need_no_quotes() {
         let stored = json!({"virtual_chunk_containers": {
             "s3://my.bucket/": {"name": "mine", "url_prefix": "s3://my.bucket/", "store": {"s3": {}}}
         }});

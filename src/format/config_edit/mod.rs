@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_what_their_kind_says() {
+    fn values_follow_their_kind() {
         let none = json!({});
         assert_eq!(
             after(&none, "inline_chunk_threshold_bytes", "12").unwrap(),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_touched_stays() {
+    fn other_members_stay_unchanged() {
         let before = json!({
             "caching": null, "from_the_future": {"a": [1, {"b": null}]},
             "compression": {"level": 3, "algorithm": "brotli", "window": 5}
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn all_settings_are_told() {
+    fn all_settings_are_listed() {
         let stored = members(json!({"compression": {"level": 4}, "new": 1, "virtual_chunk_containers": {}}));
         let all = all(&stored);
         let find = |key: &str| all.iter().find(|setting| setting.key == key).unwrap();

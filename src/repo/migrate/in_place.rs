@@ -19,6 +19,7 @@ use super::{Contents, operations};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::config_edit::encode;
+use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{LogEntry, Operation, RawItem, RepoState, SnapshotRecord, Status};
@@ -274,8 +275,11 @@ pub(super) fn describe(contents: &Contents, config: Option<Vec<u8>>, clock: Cloc
 
 /// Returns the description of a commit in `repo`, where metadata values are FlexBuffers whatever the snapshot's own file has.
 fn record(commit: &SnapshotInfo) -> Result<SnapshotRecord> {
-    let mut metadata =
-        commit.metadata.iter().map(|(name, value)| RawItem::new_v2(name, value)).collect::<Result<Vec<_>>>()?;
+    let mut metadata = commit
+        .metadata
+        .iter()
+        .map(|(name, value)| RawItem::new(SpecVersion::V2, name, value))
+        .collect::<Result<Vec<_>>>()?;
     metadata.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(SnapshotRecord {
         parent: commit.parent,

@@ -278,7 +278,7 @@ impl Migration<'_> {
             deleted.push(node.id);
         }
         drop(ids);
-        let metadata = commit.metadata.iter().map(|(name, value)| RawItem::new_v2(name, value));
+        let metadata = commit.metadata.iter().map(|(name, value)| RawItem::new(SpecVersion::V2, name, value));
         let draft = SnapshotDraft {
             id: commit.id,
             flushed_at: commit.flushed_at,
