@@ -9,7 +9,7 @@ pub(crate) fn run(input: &[u8]) {
     let (Some(key), Some(value), Some(document)) = (parts.next(), parts.next(), parts.next()) else { return };
     let (Ok(key), Ok(value)) = (std::str::from_utf8(key), std::str::from_utf8(value)) else { return };
     let Ok(config) = RepoConfig::from_yaml(document) else { return };
-    let _ = (problems::of(config.members()), config_edit::all(config.members()));
+    let _ = (problems::find(config.members()), config_edit::all(config.members()));
     let _ = config_edit::get(config.members(), key);
     let _ = config_edit::unset(config.members(), key);
     let Ok(Some(changed)) = config_edit::set(config.members(), key, value) else { return };

@@ -11,7 +11,7 @@ pub(crate) fn run(payload: &[u8]) {
 
 /// Reads every reference, and searches for each of them.
 pub(super) fn look_through(manifest: &Manifest) {
-    for node in manifest.arrays().take(100).collect::<Vec<_>>() {
+    for node in manifest.node_ids().take(100).collect::<Vec<_>>() {
         let Ok(Some(refs)) = manifest.array(node) else { continue };
         for at in 0..refs.len().min(1000) {
             let coords: Vec<u32> = refs.coords(at).iter().collect();

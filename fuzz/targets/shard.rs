@@ -23,7 +23,7 @@ pub(crate) fn run(bytes: &[u8]) {
         assert!(std::iter::zip(sharding.coords(number), &sharding.grid).all(|(coord, length)| coord < *length));
     }
     for number in 0..index.entry_count() {
-        let is_sound = index.entry(number).is_none_or(|(_, length)| length == 0) || index.place(number).is_some();
+        let is_sound = index.entry(number).is_none_or(|(_, length)| length == 0) || index.range(number).is_some();
         assert!(is_sound || faulty.binary_search_by_key(&number, |fault| fault.number).is_ok());
     }
 }

@@ -130,7 +130,7 @@ async fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
     let repository = open::repository(repo, &arguments.store).await?;
     let stored = repository.config().await?;
     let members = stored.members();
-    for problem in problems::of(members) {
+    for problem in problems::find(members) {
         warn!("{}", printable::line(&problem));
     }
     if let Some(key) = &arguments.key {
@@ -147,7 +147,7 @@ async fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
                 "key": setting.key,
                 "value": setting.value,
                 "default": setting.default,
-                "kind": setting.kind.map(config_edit::schema::Kind::describe),
+                "kind": setting.kind.map(config_edit::schema::ValueKind::describe),
             })
         };
         return print_json(&settings.iter().map(as_json).collect::<Vec<_>>());

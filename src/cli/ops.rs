@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::repo_args::RepoArgs;
 use super::{open, print, print_json};
 use crate::error::Result;
-use crate::format::operations_log::Entry;
+use crate::format::operations_log::DisplayedEntry;
 use crate::format::repo_state::Operation;
 use crate::printable;
 use crate::times::format_time;
@@ -110,7 +110,7 @@ fn availability(number: u8) -> &'static str {
     }
 }
 
-fn as_text(entries: &[Entry]) -> String {
+fn as_text(entries: &[DisplayedEntry]) -> String {
     let mut text = String::new();
     for entry in entries {
         let line = match &entry.operation {
@@ -128,7 +128,7 @@ fn as_text(entries: &[Entry]) -> String {
     text
 }
 
-fn as_json(entry: &Entry) -> Value {
+fn as_json(entry: &DisplayedEntry) -> Value {
     let (operation, mut more) = match &entry.operation {
         Err(kind) => ("unknown", json!({"kind": kind})),
         Ok(operation) => match operation {
@@ -167,7 +167,7 @@ fn as_json(entry: &Entry) -> Value {
     let mut out = json!({"at": format_time(entry.updated_at), "operation": operation});
     if let (Some(out), Some(more)) = (out.as_object_mut(), more.as_object_mut()) {
         out.append(more);
-        out.insert("file".to_owned(), json!(entry.file));
+        out.insert("file".to_owned(), json!(entry.backup_path));
     }
     out
 }

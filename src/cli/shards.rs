@@ -19,7 +19,7 @@ use crate::tree::chunks::Chunks;
 use crate::tree::nodes::{NodeIndex, TreePlace};
 use crate::tree::{Kind, Tree};
 use crate::zarr::Coords;
-use crate::zarr::shard::{Fault, Index, IndexLocation, ShardLayout, Wrong};
+use crate::zarr::shard::{FaultKind, Index, IndexFault, IndexLocation, ShardLayout};
 
 /// Bytes per read.
 const STEP: u64 = 1 << 20;
@@ -144,7 +144,7 @@ impl Output {
     /// Writes everything about a shard after its name.
     async fn contents(&mut self, shard: &Shard<'_>) -> Result<()> {
         let (sharding, length) = (shard.sharding, shard.place.end - shard.place.start);
-        let index = match sharding.index_place(length) {
+        let index = match sharding.index_range(length) {
             None => Err(Error::corrupt(format!(
                 "{} at offset {}: no room for an index of {} bytes in {length}",
                 shard.path,
@@ -178,7 +178,7 @@ impl Output {
         for number in 0..index.entry_count() {
             let Some((offset, bytes)) = index.entry(number) else { continue };
             let place = index
-                .place(number)
+                .range(number)
                 .filter(|_| !is_faulty(number))
                 .map(|place| shard.place.start + place.start..shard.place.start + place.end);
             self.inner(shard, number, shard.place.start.checked_add(offset).unwrap_or(offset), bytes, is_first);
@@ -206,7 +206,7 @@ impl Output {
     fn head(&mut self, shard: &Shard<'_>, checksum: &str) {
         let Shard { sharding, place, .. } = shard;
         let length = place.end - place.start;
-        let index = sharding.index_place(length);
+        let index = sharding.index_range(length);
         let offset = index.map(|index| place.start + index.start);
         let location = if sharding.location == IndexLocation::Start { "start" } else { "end" };
         let order = if sharding.big_endian { "big" } else { "little" };
@@ -314,14 +314,14 @@ impl Shard<'_> {
         Ok(bytes)
     }
 
-    fn describe(&self, fault: &Fault) -> Error {
+    fn describe(&self, fault: &IndexFault) -> Error {
         let coords = self.sharding.coords(fault.number);
         let (offset, bytes) = (self.place.start.checked_add(fault.offset).unwrap_or(fault.offset), fault.length);
-        let why = match fault.what {
-            Wrong::Outside => format!("outside of the shard, which ends at {}", self.place.end),
-            Wrong::OverIndex => "over the index".to_owned(),
-            Wrong::Over(other) => format!("over inner chunk {:?}", self.sharding.coords(other).as_slice()),
-            Wrong::HalfAbsent => "there according to one half of the entry only".to_owned(),
+        let why = match fault.kind {
+            FaultKind::Outside => format!("outside of the shard, which ends at {}", self.place.end),
+            FaultKind::OverlapsIndex => "over the index".to_owned(),
+            FaultKind::Overlaps(other) => format!("over inner chunk {:?}", self.sharding.coords(other).as_slice()),
+            FaultKind::HalfAbsent => "there according to one half of the entry only".to_owned(),
         };
         let coords = coords.as_slice();
         Error::corrupt(format!("{}: inner chunk {coords:?}, {bytes} bytes at offset {offset}, is {why}", self.path))

@@ -19,7 +19,7 @@ use super::nodes::parent;
 use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
-use crate::format::transaction_log::{Change, TransactionLog};
+use crate::format::transaction_log::{NodeChange, TransactionLog};
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::{Coords, is_in_grid};
 
@@ -131,9 +131,9 @@ impl ConcurrentChanges {
         for (at, log) in commits.iter().enumerate().flat_map(|(at, commit)| commit.logs.iter().map(move |l| (at, l))) {
             for (change, node) in log.changed_nodes() {
                 let list = match change {
-                    Change::NewGroups | Change::NewArrays => &mut theirs.created,
-                    Change::DeletedGroups | Change::DeletedArrays => &mut theirs.deleted,
-                    Change::UpdatedGroups | Change::UpdatedArrays => &mut theirs.updated,
+                    NodeChange::NewGroups | NodeChange::NewArrays => &mut theirs.created,
+                    NodeChange::DeletedGroups | NodeChange::DeletedArrays => &mut theirs.deleted,
+                    NodeChange::UpdatedGroups | NodeChange::UpdatedArrays => &mut theirs.updated,
                 };
                 list.entry(node).or_insert(at);
             }

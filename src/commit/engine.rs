@@ -500,10 +500,7 @@ fn metadata(work: &Work<'_>, attempt: u32) -> Result<Vec<RawItem>> {
     } else if !request.amend {
         all.insert(RESERVED.to_owned(), serde_json::json!({ "rebase_attempts": attempt }));
     }
-    let item = |(name, value): (&String, &Value)| match version {
-        SpecVersion::V1 => RawItem::message_pack(name, value),
-        SpecVersion::V2 => RawItem::from_json(name, value),
-    };
+    let item = |(name, value): (&String, &Value)| RawItem::new(version, name, value);
     all.iter().map(item).collect::<Result<_>>().context(|| "metadata of the commit")
 }
 

@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{Node, Snapshot};
-use crate::format::transaction_log::{Change, Move, TransactionLog};
+use crate::format::transaction_log::{Move, NodeChange, TransactionLog};
 use crate::reader::Reader;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::{Coords, is_in_grid};
@@ -52,7 +52,7 @@ impl LateCommit<'_> {
     pub(super) async fn rebase(&self, changes: &ChangeSet) -> Result<ChangeSet> {
         let shown = self.shown(changes);
         let made: HashSet<NodeId> =
-            self.log.nodes(Change::NewGroups).chain(self.log.nodes(Change::NewArrays)).collect();
+            self.log.nodes(NodeChange::NewGroups).chain(self.log.nodes(NodeChange::NewArrays)).collect();
         let after: HashMap<NodeId, Node<'_>> = self.after.nodes().map(|node| (node.id, node)).collect();
         let same = same_nodes(&shown, &after, &made);
         let mut touched: HashMap<NodeId, BTreeSet<Coords>> =

@@ -7,15 +7,15 @@ use super::upload::StoredChunks;
 use crate::error::Result;
 use crate::format::draft::TransactionLogDraft;
 use crate::format::ids::NodeId;
-use crate::format::transaction_log::{Change, Move, TransactionLog};
+use crate::format::transaction_log::{Move, NodeChange, TransactionLog};
 use crate::zarr::Coords;
 
 /// Returns the log of `changes`, whose chunks are `chunks`.
 pub(super) fn of(changes: &ChangeSet, chunks: &StoredChunks) -> TransactionLogDraft {
     let mut log = TransactionLogDraft::default();
-    log.nodes.extend(changes.deleted.iter().map(|node| (Change::deletion(node.is_array), node.id)));
-    log.nodes.extend(changes.created.iter().map(|node| (Change::creation(node.is_array), node.id)));
-    log.nodes.extend(changes.updated.iter().map(|node| (Change::update(node.is_array), node.id)));
+    log.nodes.extend(changes.deleted.iter().map(|node| (NodeChange::deletion(node.is_array), node.id)));
+    log.nodes.extend(changes.created.iter().map(|node| (NodeChange::creation(node.is_array), node.id)));
+    log.nodes.extend(changes.updated.iter().map(|node| (NodeChange::update(node.is_array), node.id)));
     log.moves.clone_from(&changes.moved);
     let changed = chunks.iter().filter(|(_, list)| !list.is_empty());
     log.updated_chunks =
@@ -39,7 +39,7 @@ pub(super) fn amended(previous: &TransactionLog, log: TransactionLogDraft) -> Re
 /// Union of the logs of consecutive commits.
 #[derive(Debug, Default)]
 pub(super) struct Union {
-    nodes: BTreeSet<(Change, NodeId)>,
+    nodes: BTreeSet<(NodeChange, NodeId)>,
     chunks: BTreeMap<NodeId, BTreeSet<Coords>>,
     moves: Vec<Move>,
 }

@@ -24,7 +24,7 @@ use crate::format::chunk_payload::ChunkPayload;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::{ArrayRefs, Manifest};
-use crate::format::manifest_draft::{BuiltManifest, ManifestDraft};
+use crate::format::manifest_builder::{BuiltManifest, ManifestBuilder};
 use crate::format::snapshot::{ManifestInfo, ManifestRef};
 use crate::reader::Reader;
 use crate::storage::Storage;
@@ -263,7 +263,7 @@ fn build(
         .collect::<Result<_>>()?;
     let expected = picked.len() + lists.iter().map(|(refs, _)| refs.len()).sum::<usize>();
     let dictionary = common_dictionary(&lists);
-    let mut draft = ManifestDraft::new(ObjectId::random()?, version, node, expected).with_dictionary(dictionary);
+    let mut draft = ManifestBuilder::new(ObjectId::random()?, version, node, expected).with_dictionary(dictionary);
     let mut changes = picked.iter().filter_map(|&at| changes.get(at)).peekable();
     if let [(refs, source)] = lists.as_slice() {
         for at in visible(refs, source) {
@@ -315,7 +315,7 @@ fn visible<'a>(refs: &'a ArrayRefs<'_>, source: &'a Source) -> impl Iterator<Ite
 /// Adds the changes that come before reference `at` of `refs`, and then that reference if it was not changed.
 #[inline]
 fn merge<'a>(
-    draft: &mut ManifestDraft,
+    draft: &mut ManifestBuilder,
     changes: &mut Peekable<impl Iterator<Item = &'a (Coords, Option<ChunkPayload>)>>,
     refs: &ArrayRefs<'_>,
     at: usize,
@@ -338,7 +338,7 @@ fn merge<'a>(
 
 /// Adds a new or changed reference; none if the chunk was deleted.
 #[inline]
-fn push(draft: &mut ManifestDraft, coords: &[u32], payload: Option<&ChunkPayload>) -> Result<()> {
+fn push(draft: &mut ManifestBuilder, coords: &[u32], payload: Option<&ChunkPayload>) -> Result<()> {
     payload.map_or(Ok(()), |payload| draft.push(coords, payload))
 }
 
@@ -358,7 +358,7 @@ mod tests {
 
     /// Returns a manifest of node 1 with chunks of one byte.
     fn source(chunks: &[(&[u32], u8)], within: &[(u32, u32)]) -> Source {
-        let mut draft = ManifestDraft::new(id(1), SpecVersion::V2, node_id(1), 0);
+        let mut draft = ManifestBuilder::new(id(1), SpecVersion::V2, node_id(1), 0);
         for (coords, byte) in chunks {
             draft.push(coords, &ChunkPayload::Inline([*byte])).unwrap();
         }

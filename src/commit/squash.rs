@@ -93,7 +93,8 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
     let nodes: Vec<_> = planned.into_iter().map(|planned| planned.node).collect();
     let used: HashSet<ObjectId> =
         nodes.iter().filter_map(|node| node.array.as_ref()).flat_map(|array| &array.manifests).map(|m| m.id).collect();
-    let items = metadata.iter().map(|(name, value)| RawItem::from_json(name, value)).collect::<Result<Vec<_>>>();
+    let items =
+        metadata.iter().map(|(name, value)| RawItem::new(SpecVersion::V2, name, value)).collect::<Result<Vec<_>>>();
     let id = ObjectId::random()?;
     let draft = SnapshotDraft {
         id,

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
     use crate::format::chunk_payload::ChunkPayload;
     use crate::format::envelope::SpecVersion;
-    use crate::format::manifest_draft::ManifestDraft;
+    use crate::format::manifest_builder::ManifestBuilder;
     use crate::format::testing::{id, node_id};
     use crate::reader::memory::Budget;
     use crate::storage::object::ObjectStorage;
@@ -283,7 +283,7 @@ mod tests {
                     let coords: Vec<u32> = (0..rank).map(|_| below(8) as u32).collect();
                     refs.insert(coords, below(2) as u8 + 1);
                 }
-                let mut draft = ManifestDraft::new(id(number + 1), SpecVersion::V2, node_id(1), 0);
+                let mut draft = ManifestBuilder::new(id(number + 1), SpecVersion::V2, node_id(1), 0);
                 for (coords, byte) in &refs {
                     draft.push(coords, &ChunkPayload::Inline([*byte])).unwrap();
                 }

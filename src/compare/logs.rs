@@ -9,7 +9,7 @@ use crate::commit::rebase::{read_log, read_log_if_any};
 use crate::error::Result;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::transaction_log::{Change, Move, TransactionLog};
+use crate::format::transaction_log::{Move, NodeChange, TransactionLog};
 use crate::repo::Repository;
 use crate::zarr::Coords;
 
@@ -17,7 +17,7 @@ use crate::zarr::Coords;
 #[derive(Clone, Debug, Default)]
 pub struct LogUnion {
     /// Nodes that were created, deleted or updated.
-    pub nodes: BTreeSet<(Change, NodeId)>,
+    pub nodes: BTreeSet<(NodeChange, NodeId)>,
     /// Chunks written or deleted.
     pub updated_chunks: HashMap<NodeId, HashSet<Coords>>,
     /// Moves, in order.

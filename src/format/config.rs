@@ -26,7 +26,7 @@ impl RepoConfig {
 
     /// Decodes the text of `config.yaml`.
     pub fn from_yaml(bytes: &[u8]) -> Result<Self> {
-        RepoConfig::from_json(yaml_to_json(yaml::parse(bytes)?, yaml::MAX_DEPTH)?)
+        RepoConfig::from_json(yaml_value(yaml::parse(bytes)?)?)
     }
 
     fn from_json(value: Value) -> Result<Self> {
@@ -104,17 +104,19 @@ pub struct ContainerStore {
 
 impl ContainerStore {
     fn read(value: Option<&Value>) -> Self {
-        let (kind, said) = match value {
+        let (kind, options) = match value {
             Some(Value::String(kind)) => (kind.as_str(), None),
-            Some(Value::Object(store)) => store.iter().next().map_or(("", None), |(kind, said)| (kind, Some(said))),
+            Some(Value::Object(store)) => {
+                store.iter().next().map_or(("", None), |(kind, options)| (kind, Some(options)))
+            }
             _ => ("", None),
         };
         let text = |names: &[&str]| {
-            let found = names.iter().find_map(|name| said?.get(name)?.as_str());
+            let found = names.iter().find_map(|name| options?.get(name)?.as_str());
             found.filter(|text| !text.is_empty()).map(str::to_owned)
         };
         // Options stored as a map of text have `"true"` for a flag, and may have names with a prefix.
-        let flag = |name| said.and_then(|said| said.get(name)).is_some_and(|it| *it == true || *it == "true");
+        let flag = |name| options.and_then(|options| options.get(name)).is_some_and(|it| *it == true || *it == "true");
         ContainerStore {
             kind: kind.to_owned(),
             region: text(&["region"]),
@@ -169,7 +171,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn yaml_and_flexbuffers_say_the_same() {
+    fn yaml_and_flexbuffers_decode_to_the_same_configuration() {
         let yaml = b"inline_chunk_threshold_bytes: 12\nmanifest: null\nvirtual_chunk_containers:\n  tigris:\n    name: tigris\n    \
             url_prefix: tigris\n    store: !tigris\n      region: null\n  mine:\n    name: null\n    url_prefix: s3://bucket/x/\n    \
             store: !local_file_system ''\n";
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_says_how_it_is_reached() {
+    fn container_store_options_are_read() {
         let said = json!({"virtual_chunk_containers": {"x": {"url_prefix": "s3://b/", "store": {"s3_compatible": {
             "region": "eu", "endpoint_url": "http://h:9000", "anonymous": true, "allow_http": 1, "force_path_style": true,
         }}}, "odd": {"url_prefix": "az://c/", "store": {"azure": {"account": "acc", "anonymous": "true"}}},

@@ -3,16 +3,15 @@
 //! Encoding sorts the lists that files have sorted, and refuses a draft that the reference implementation would not
 //! read, or would panic on later.
 
+use flatbuffers::{Vector, WIPOffset};
 use std::collections::BTreeSet;
-
-use flatbuffers::FlatBufferBuilder;
 
 use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
-use super::repo_state::{RawItem, write_items};
+use super::repo_state::{Builder, RawItem, Tables, write_items};
 use super::snapshot::{Dimension, ManifestInfo, ManifestRef};
-use super::transaction_log::{Change, Move};
+use super::transaction_log::{Move, NodeChange};
 use crate::error::{Error, Result};
 
 /// Snapshot to write.
@@ -63,12 +62,12 @@ pub struct ArrayDraft {
 impl SnapshotDraft {
     /// Encodes the file. Fails if two nodes have the same path, or if `manifests` lists other manifests than the nodes use.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        envelope::encode_as(self.version, FileType::Snapshot, &self.payload()?)
+        envelope::encode(self.version, FileType::Snapshot, &self.payload()?)
     }
 
     /// Returns the uncompressed payload of the file.
     pub(super) fn payload(&self) -> Result<Vec<u8>> {
-        let mut b = FlatBufferBuilder::new();
+        let mut b = Builder::new();
         let mut nodes: Vec<&NodeDraft> = self.nodes.iter().collect();
         // Sort by the bytes of the path, whatever the specification states: the reference implementation bisects this order.
         nodes.sort_by(|x, y| x.path.as_bytes().cmp(y.path.as_bytes()));
@@ -86,10 +85,9 @@ impl SnapshotDraft {
             SpecVersion::V1 => (write_infos_v1(&mut b, &manifests), None),
             SpecVersion::V2 => (b.create_vector::<fb::ManifestFileInfo>(&[]), Some(write_infos(&mut b, &manifests))),
         };
-        let id = fb::ObjectId12::new(&self.id.0);
-        let parent = self.parent.filter(|_| self.version == SpecVersion::V1).map(|id| fb::ObjectId12::new(&id.0));
+        let parent = self.parent.filter(|_| self.version == SpecVersion::V1).map(|id| fb::ObjectId12(id.0));
         let args = fb::SnapshotArgs {
-            id: Some(&id),
+            id: Some(&fb::ObjectId12(self.id.0)),
             parent_id: parent.as_ref(),
             nodes: Some(nodes),
             flushed_at: self.flushed_at,
@@ -120,18 +118,12 @@ impl SnapshotDraft {
     }
 }
 
-type Builder = FlatBufferBuilder<'static>;
-
-fn write_infos(
-    b: &mut Builder,
-    manifests: &[ManifestInfo],
-) -> super::repo_state::Tables<'static, fb::ManifestFileInfoV2<'static>> {
+fn write_infos(b: &mut Builder, manifests: &[ManifestInfo]) -> Tables<fb::ManifestFileInfoV2<'static>> {
     let infos: Vec<_> = manifests
         .iter()
         .map(|info| {
-            let id = fb::ObjectId12::new(&info.id.0);
             let args = fb::ManifestFileInfoV2Args {
-                id: Some(&id),
+                id: Some(&fb::ObjectId12(info.id.0)),
                 size_bytes: info.size,
                 num_chunk_refs: info.chunk_refs,
                 extra: None,
@@ -142,29 +134,21 @@ fn write_infos(
     b.create_vector(&infos)
 }
 
-fn write_infos_v1(
-    b: &mut Builder,
-    manifests: &[ManifestInfo],
-) -> flatbuffers::WIPOffset<flatbuffers::Vector<'static, fb::ManifestFileInfo>> {
+fn write_infos_v1(b: &mut Builder, manifests: &[ManifestInfo]) -> WIPOffset<Vector<'static, fb::ManifestFileInfo>> {
     let infos: Vec<_> = manifests
         .iter()
-        .map(|info| fb::ManifestFileInfo::new(&fb::ObjectId12::new(&info.id.0), info.size, info.chunk_refs))
+        .map(|info| fb::ManifestFileInfo::new(&fb::ObjectId12(info.id.0), info.size, info.chunk_refs))
         .collect();
     b.create_vector(&infos)
 }
 
-fn write_node(
-    b: &mut Builder,
-    version: SpecVersion,
-    node: &NodeDraft,
-) -> flatbuffers::WIPOffset<fb::NodeSnapshot<'static>> {
+fn write_node(b: &mut Builder, version: SpecVersion, node: &NodeDraft) -> WIPOffset<fb::NodeSnapshot<'static>> {
     let (node_data_type, node_data) = match &node.array {
         None => (fb::NodeData::Group, fb::GroupNodeData::create(b, &fb::GroupNodeDataArgs {}).as_union_value()),
         Some(array) => (fb::NodeData::Array, write_array(b, version, array).as_union_value()),
     };
-    let id = fb::ObjectId8::new(&node.id.0);
     let args = fb::NodeSnapshotArgs {
-        id: Some(&id),
+        id: Some(&fb::ObjectId8(node.id.0)),
         path: Some(b.create_string(&node.path)),
         user_data: Some(b.create_vector(&node.zarr_json)),
         node_data_type,
@@ -174,11 +158,7 @@ fn write_node(
     fb::NodeSnapshot::create(b, &args)
 }
 
-fn write_array(
-    b: &mut Builder,
-    version: SpecVersion,
-    array: &ArrayDraft,
-) -> flatbuffers::WIPOffset<fb::ArrayNodeData<'static>> {
+fn write_array(b: &mut Builder, version: SpecVersion, array: &ArrayDraft) -> WIPOffset<fb::ArrayNodeData<'static>> {
     // In version 2, `shape` must be present and empty, and `shape_v2` present even for 0-d arrays: otherwise the
     // reference implementation reads the array as version 1.
     let (shape, shape_v2) = match version {
@@ -213,9 +193,8 @@ fn write_array(
         .map(|manifest| {
             let ranges: Vec<_> =
                 manifest.extents.iter().map(|(from, to)| fb::ChunkIndexRange::new(*from, *to)).collect();
-            let object_id = fb::ObjectId12::new(&manifest.id.0);
-            let extents = Some(b.create_vector(&ranges));
-            fb::ManifestRef::create(b, &fb::ManifestRefArgs { object_id: Some(&object_id), extents })
+            let (object_id, extents) = (Some(&fb::ObjectId12(manifest.id.0)), Some(b.create_vector(&ranges)));
+            fb::ManifestRef::create(b, &fb::ManifestRefArgs { object_id, extents })
         })
         .collect();
     let args = fb::ArrayNodeDataArgs {
@@ -231,7 +210,7 @@ fn write_array(
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransactionLogDraft {
     /// Nodes created, deleted (including those below a deleted group) and updated, without those that only moved.
-    pub nodes: BTreeSet<(Change, NodeId)>,
+    pub nodes: BTreeSet<(NodeChange, NodeId)>,
     /// Chunks written or deleted, per array.
     pub updated_chunks: Vec<(NodeId, Vec<Vec<u32>>)>,
     /// Nodes moved, each together with everything below it.
@@ -241,11 +220,11 @@ pub struct TransactionLogDraft {
 impl TransactionLogDraft {
     /// Encodes the file for snapshot `id`, in the format of `version`.
     pub fn encode(&self, id: ObjectId, version: SpecVersion) -> Result<Vec<u8>> {
-        let mut b = FlatBufferBuilder::new();
-        let [new_groups, new_arrays, deleted_groups, deleted_arrays, updated_groups, updated_arrays] =
-            Change::ALL.map(|change| {
+        let mut b = Builder::new();
+        let [new_groups, new_arrays, deleted_groups, deleted_arrays, updated_groups, updated_arrays] = NodeChange::ALL
+            .map(|change| {
                 let ids = self.nodes.iter().filter(|(of, _)| *of == change);
-                let ids: Vec<_> = ids.map(|(_, id)| fb::ObjectId8::new(&id.0)).collect();
+                let ids: Vec<_> = ids.map(|(_, id)| fb::ObjectId8(id.0)).collect();
                 Some(b.create_vector(&ids))
             });
         let mut updated: Vec<&(NodeId, Vec<Vec<u32>>)> = self.updated_chunks.iter().collect();
@@ -257,9 +236,8 @@ impl TransactionLogDraft {
         moves.sort_by_cached_key(|m| m.to.replace('/', "\0"));
         let moves: Vec<_> = moves.into_iter().map(|m| write_move(&mut b, m)).collect();
         let moved_nodes = Some(b.create_vector(&moves));
-        let id = fb::ObjectId12::new(&id.0);
         let args = fb::TransactionLogArgs {
-            id: Some(&id),
+            id: Some(&fb::ObjectId12(id.0)),
             new_groups,
             new_arrays,
             deleted_groups,
@@ -272,15 +250,11 @@ impl TransactionLogDraft {
         };
         let root = fb::TransactionLog::create(&mut b, &args);
         b.finish(root, Some(envelope::FILE_IDENTIFIER));
-        envelope::encode_as(version, FileType::TransactionLog, b.finished_data())
+        envelope::encode(version, FileType::TransactionLog, b.finished_data())
     }
 }
 
-fn write_chunks(
-    b: &mut Builder,
-    node: NodeId,
-    chunks: &[Vec<u32>],
-) -> flatbuffers::WIPOffset<fb::ArrayUpdatedChunks<'static>> {
+fn write_chunks(b: &mut Builder, node: NodeId, chunks: &[Vec<u32>]) -> WIPOffset<fb::ArrayUpdatedChunks<'static>> {
     let mut sorted: Vec<&Vec<u32>> = chunks.iter().collect();
     sorted.sort_unstable();
     sorted.dedup();
@@ -291,17 +265,15 @@ fn write_chunks(
             fb::ChunkIndices::create(b, &fb::ChunkIndicesArgs { coords })
         })
         .collect();
-    let node_id = fb::ObjectId8::new(&node.0);
-    let chunks = Some(b.create_vector(&written));
-    fb::ArrayUpdatedChunks::create(b, &fb::ArrayUpdatedChunksArgs { node_id: Some(&node_id), chunks })
+    let (node_id, chunks) = (Some(&fb::ObjectId8(node.0)), Some(b.create_vector(&written)));
+    fb::ArrayUpdatedChunks::create(b, &fb::ArrayUpdatedChunksArgs { node_id, chunks })
 }
 
-fn write_move(b: &mut Builder, moved: &Move) -> flatbuffers::WIPOffset<fb::MoveOperation<'static>> {
-    let node_id = fb::ObjectId8::new(&moved.node.0);
+fn write_move(b: &mut Builder, moved: &Move) -> WIPOffset<fb::MoveOperation<'static>> {
     let args = fb::MoveOperationArgs {
         from: Some(b.create_string(&moved.from)),
         to: Some(b.create_string(&moved.to)),
-        node_id: Some(&node_id),
+        node_id: Some(&fb::ObjectId8(moved.node.0)),
         node_type: if moved.is_array { fb::NodeType::Array } else { fb::NodeType::Group },
     };
     fb::MoveOperation::create(b, &args)
@@ -314,13 +286,14 @@ mod tests {
     use crate::format::snapshot::{NodeData, Snapshot};
     use crate::format::testing::{id, node_id};
     use crate::format::transaction_log::TransactionLog;
+    use crate::format::transaction_log::{NodeChange, TransactionLog};
 
     fn group(n: u8, path: &str) -> NodeDraft {
         NodeDraft { id: node_id(n), path: path.into(), zarr_json: b"{}".to_vec(), array: None }
     }
 
     fn draft(nodes: Vec<NodeDraft>, manifests: Vec<ManifestInfo>) -> SnapshotDraft {
-        let metadata = vec![RawItem::from_json("b", &serde_json::json!([1])).unwrap()];
+        let metadata = vec![RawItem::new(SpecVersion::V2, "b", &serde_json::json!([1])).unwrap()];
         let (version, parent) = (SpecVersion::V2, None);
         SnapshotDraft { id: id(1), flushed_at: 7, version, parent, message: "m".into(), metadata, nodes, manifests }
     }
@@ -362,7 +335,8 @@ mod tests {
         let mut draft = draft(vec![NodeDraft { array: Some(array), ..group(4, "/a") }], vec![info]);
         draft.version = SpecVersion::V1;
         draft.parent = Some(id(5));
-        draft.metadata = vec![RawItem::message_pack("b", &serde_json::json!({"x": [1, -2, 0.5, null, "s"]})).unwrap()];
+        draft.metadata =
+            vec![RawItem::new(SpecVersion::V1, "b", &serde_json::json!({"x": [1, -2, 0.5, null, "s"]})).unwrap()];
         let snapshot = Snapshot::decode(&draft.encode().unwrap(), 1 << 20).unwrap();
         assert_eq!((snapshot.version(), snapshot.parent_id()), (SpecVersion::V1, Some(id(5))));
         assert_eq!(snapshot.manifests(), [info]);
@@ -373,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_reference_would_choke_on_is_not_written() {
+    fn drafts_that_the_reference_cannot_read_are_refused() {
         let info = ManifestInfo { id: id(9), size: 100, chunk_refs: 3 };
         assert!(draft(vec![group(1, "/")], vec![info]).encode().is_err());
         assert!(draft(vec![group(1, "/a"), group(2, "/a")], vec![]).encode().is_err());
@@ -383,14 +357,14 @@ mod tests {
     fn transaction_logs_survive_the_round_trip() {
         let moved = |to: &str| Move { from: "/x".into(), to: to.into(), node: node_id(5), is_array: true };
         let draft = TransactionLogDraft {
-            nodes: [node_id(2), node_id(1), node_id(2)].map(|id| (Change::NewGroups, id)).into(),
+            nodes: [node_id(2), node_id(1), node_id(2)].map(|id| (NodeChange::NewGroups, id)).into(),
             updated_chunks: vec![(node_id(4), vec![]), (node_id(3), vec![vec![1, 0], vec![0, 5], vec![1, 0]])],
             moves: vec![moved("/a-b"), moved("/a/b"), moved("/a")],
         };
         let log = TransactionLog::decode(&draft.encode(id(1), SpecVersion::V2).unwrap(), 1 << 20).unwrap();
         assert_eq!(log.id(), id(1));
-        assert_eq!(log.nodes(Change::NewGroups).collect::<Vec<_>>(), [node_id(1), node_id(2)]);
-        assert_eq!(log.nodes(Change::NewArrays).count(), 0);
+        assert_eq!(log.nodes(NodeChange::NewGroups).collect::<Vec<_>>(), [node_id(1), node_id(2)]);
+        assert_eq!(log.nodes(NodeChange::NewArrays).count(), 0);
         let chunks: Vec<(NodeId, Vec<Vec<u32>>)> = log.updated_chunks().map(|(node, c)| (node, c.collect())).collect();
         assert_eq!(chunks, [(node_id(3), vec![vec![0, 5], vec![1, 0]]), (node_id(4), vec![])]);
         let to: Vec<String> = log.moves().unwrap().into_iter().map(|m| m.to).collect();

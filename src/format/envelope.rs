@@ -2,7 +2,7 @@
 //!
 //! The version byte applies to one file: a repository migrated from version 1 keeps its old snapshots and manifests
 //! under a version 2 `repo`. Version byte 1 does not imply a flatbuffer: releases 0.1.0a10 to 0.1.3 wrote MessagePack
-//! behind the same header, which [`describe_unverified`] reports.
+//! behind the same header, which [`super::verified`] reports.
 
 use std::io::{Read, Write};
 
@@ -21,7 +21,7 @@ pub const MAX_PAYLOAD: u64 = (1 << 31) - 1;
 /// Identifier at bytes 4..8 of every flatbuffer that releases from 0.2.0 on wrote.
 pub const FILE_IDENTIFIER: &str = "Ichk";
 /// Smallest first reservation for a payload of unstated size, and extra room whenever the payload grows, in bytes.
-const SMALL: u64 = 64 << 10;
+const MIN_RESERVATION: u64 = 64 << 10;
 /// Compression level of zstd for metadata files; the reference implementation's default.
 const COMPRESSION_LEVEL: i32 = 3;
 /// Size, in bytes, from which several threads compress a payload; below it, starting them takes longer.
@@ -33,18 +33,15 @@ const MAX_THREADS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpecVersion {
     /// Libraries 0.2 to 1.x, and files that a migration kept.
-    V1,
+    V1 = 1,
     /// Libraries from 2.0 on.
-    V2,
+    V2 = 2,
 }
 
 impl SpecVersion {
     /// Returns the number that the header and `info` show.
     pub fn number(self) -> u8 {
-        match self {
-            SpecVersion::V1 => 1,
-            SpecVersion::V2 => 2,
-        }
+        self as u8
     }
 }
 
@@ -52,37 +49,23 @@ impl SpecVersion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileType {
     /// File below `snapshots/`.
-    Snapshot,
+    Snapshot = 1,
     /// File below `manifests/`.
-    Manifest,
+    Manifest = 2,
     /// File below `attributes/`, before 0.2.
-    Attributes,
+    Attributes = 3,
     /// File below `transactions/`.
-    TransactionLog,
+    TransactionLog = 4,
     /// `repo` or one of its backups.
-    RepoInfo,
+    RepoInfo = 6,
 }
 
 impl FileType {
     fn from_byte(byte: u8) -> Option<Self> {
-        match byte {
-            1 => Some(FileType::Snapshot),
-            2 => Some(FileType::Manifest),
-            3 => Some(FileType::Attributes),
-            4 => Some(FileType::TransactionLog),
-            6 => Some(FileType::RepoInfo),
-            _ => None,
-        }
-    }
-
-    fn to_byte(self) -> u8 {
-        match self {
-            FileType::Snapshot => 1,
-            FileType::Manifest => 2,
-            FileType::Attributes => 3,
-            FileType::TransactionLog => 4,
-            FileType::RepoInfo => 6,
-        }
+        use FileType::{Attributes, Manifest, RepoInfo, Snapshot, TransactionLog};
+        [Snapshot, Manifest, Attributes, TransactionLog, RepoInfo]
+            .into_iter()
+            .find(|file_type| *file_type as u8 == byte)
     }
 
     fn name(self) -> &'static str {
@@ -163,16 +146,16 @@ pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, Re
             expected.name()
         )));
     }
-    let payload = expand(body, header.compressed, expected, limit)?;
+    let payload = decompress(body, header.compressed, expected, limit)?;
     Ok((header, payload))
 }
 
 /// Decompresses the payload of a file of type `expected`, like [`decode`]. Memory is reserved first ([`crate::memory`]): as much as the
 /// file claims; if it claims nothing, the reservation doubles whenever the payload outgrows it.
-pub(super) fn expand(body: &[u8], is_compressed: bool, expected: FileType, limit: u64) -> Result<ReservedBytes> {
+pub(super) fn decompress(body: &[u8], is_compressed: bool, expected: FileType, limit: u64) -> Result<ReservedBytes> {
     let (limit, what) = (limit.min(MAX_PAYLOAD), format!("a {}", expected.name()));
     if !is_compressed {
-        let held = memory::reserve_blocking(within(body.len() as u64, expected, limit)?, &what)?;
+        let held = memory::reserve_blocking(check_length(body.len() as u64, expected, limit)?, &what)?;
         return Ok(ReservedBytes::new(body.to_vec(), held));
     }
     let damaged = |e| Error::with_source(ErrorKind::Corrupt, "the compressed payload is damaged", e);
@@ -188,8 +171,8 @@ pub(super) fn expand(body: &[u8], is_compressed: bool, expected: FileType, limit
     let _window = memory::reserve_blocking(window, &what)?;
     decoder.window_log_max(window.next_power_of_two().ilog2()).map_err(damaged)?;
     let length = match claimed {
-        Some(claimed) => within(claimed, expected, limit)?,
-        None => (body.len() as u64).max(SMALL).min(limit),
+        Some(claimed) => check_length(claimed, expected, limit)?,
+        None => (body.len() as u64).max(MIN_RESERVATION).min(limit),
     };
     let mut held = memory::reserve_blocking(length, &what)?;
     let mut payload = Vec::new();
@@ -202,8 +185,8 @@ pub(super) fn expand(body: &[u8], is_compressed: bool, expected: FileType, limit
             break;
         }
         let length = payload.len() as u64;
-        within(length + 1, expected, limit)?;
-        held.resize((2 * length + SMALL).min(limit), &what)?;
+        check_length(length + 1, expected, limit)?;
+        held.resize((2 * length + MIN_RESERVATION).min(limit), &what)?;
         reserve(&mut payload, held.bytes() - length)?;
         payload.extend(next);
     }
@@ -219,7 +202,7 @@ fn reserve(payload: &mut Vec<u8>, more: u64) -> Result<()> {
 }
 
 /// Returns `length`, or fails if it exceeds `limit`.
-fn within(length: u64, expected: FileType, limit: u64) -> Result<u64> {
+fn check_length(length: u64, expected: FileType, limit: u64) -> Result<u64> {
     if length <= limit {
         return Ok(length);
     }
@@ -233,17 +216,13 @@ fn within(length: u64, expected: FileType, limit: u64) -> Result<u64> {
     ))
 }
 
-/// Encodes a file of version 2. The payload is compressed, because the reference implementation cannot read an uncompressed one.
-pub fn encode(file_type: FileType, payload: &[u8]) -> Result<Vec<u8>> {
-    encode_as(SpecVersion::V2, file_type, payload)
-}
-
-/// Encodes a file of `version`. Several threads compress a large payload, still as one frame.
-pub fn encode_as(version: SpecVersion, file_type: FileType, payload: &[u8]) -> Result<Vec<u8>> {
+/// Encodes a file of `version`. The payload is compressed, because the reference implementation cannot read an uncompressed
+/// one; several threads compress a large payload, still as one frame.
+pub fn encode(version: SpecVersion, file_type: FileType, payload: &[u8]) -> Result<Vec<u8>> {
     let mut file = MAGIC.to_vec();
     let name = concat!(env!("CARGO_PKG_NAME"), "-", env!("CARGO_PKG_VERSION"));
     file.extend(name.bytes().chain(std::iter::repeat(b' ')).take(NAME_LEN));
-    file.extend([version.number(), file_type.to_byte(), 1]);
+    file.extend([version.number(), file_type as u8, 1]);
     let failed = |e| Error::with_source(ErrorKind::Io, "compressing", e);
     let mut encoder = zstd::stream::write::Encoder::new(file, COMPRESSION_LEVEL).map_err(failed)?;
     if payload.len() >= MULTITHREADED_FROM {
@@ -254,9 +233,14 @@ pub fn encode_as(version: SpecVersion, file_type: FileType, payload: &[u8]) -> R
     encoder.finish().map_err(failed)
 }
 
+/// Returns true if `payload` has Icechunk's file identifier.
+pub(super) fn has_identifier(payload: &[u8]) -> bool {
+    payload.get(4..8) == Some(FILE_IDENTIFIER.as_bytes())
+}
+
 /// Returns the error for a payload that is not a valid flatbuffer; `detail` is the verifier's message.
-pub fn describe_unverified(payload: &[u8], detail: impl std::fmt::Display) -> Error {
-    if payload.get(4..8) == Some(FILE_IDENTIFIER.as_bytes()) {
+pub(super) fn unverified_error(payload: &[u8], detail: impl std::fmt::Display) -> Error {
+    if has_identifier(payload) {
         Error::corrupt(format!("not a valid flatbuffer: {detail}"))
     } else {
         Error::new(
@@ -272,21 +256,14 @@ pub fn describe_unverified(payload: &[u8], detail: impl std::fmt::Display) -> Er
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::super::testing::file_of as file;
     use super::*;
-
-    fn file(version: u8, kind: u8, compression: u8, body: &[u8]) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.extend_from_slice(b"ic-2.3.0                ");
-        out.extend_from_slice(&[version, kind, compression]);
-        out.extend_from_slice(body);
-        out
-    }
 
     #[test]
     fn header_fields_are_read() {
         let bytes = file(2, 6, 1, b"x");
         let (header, body) = Header::parse(&bytes).unwrap();
-        assert_eq!(header.implementation, "ic-2.3.0");
+        assert_eq!(header.implementation, "icechunkfs-test");
         assert_eq!((header.version, header.file_type, header.compressed), (SpecVersion::V2, FileType::RepoInfo, true));
         assert_eq!(body, b"x");
     }
@@ -304,7 +281,7 @@ mod tests {
 
     #[test]
     fn files_survive_the_round_trip() {
-        let file = encode(FileType::TransactionLog, b"payload").unwrap();
+        let file = encode(SpecVersion::V2, FileType::TransactionLog, b"payload").unwrap();
         let (header, payload) = decode(&file, FileType::TransactionLog, 100).unwrap();
         assert!(header.implementation.starts_with("icechunkfs-") && header.compressed);
         assert_eq!((header.version, &*payload), (SpecVersion::V2, b"payload".as_slice()));

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_reference_writes_is_read() {
+    fn buffers_of_the_reference_are_read() {
         // The reference implementation serializes serde_json values with this crate.
         let bytes = flexbuffers::to_vec(sample()).unwrap();
         assert_eq!(to_json(&bytes).unwrap(), sample());

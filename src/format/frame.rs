@@ -22,7 +22,7 @@ pub(super) fn content_size(body: &[u8]) -> Option<u64> {
 
 /// Returns the size of the window that decompressing the first frame of `body` needs, in bytes.
 pub(super) fn window(body: &[u8]) -> u64 {
-    let said = match body.get(4..6) {
+    let stated = match body.get(4..6) {
         // The window of a single segment is all of its content.
         Some(&[descriptor, _]) if descriptor & 0x20 != 0 => content_size(body).unwrap_or_default(),
         Some(&[_, window]) => {
@@ -31,7 +31,7 @@ pub(super) fn window(body: &[u8]) -> u64 {
         }
         _ => 0,
     };
-    said.clamp(MIN_WINDOW, MAX_WINDOW)
+    stated.clamp(MIN_WINDOW, MAX_WINDOW)
 }
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_say_what_they_take() {
+    fn content_size_and_window_are_read() {
         assert_eq!(content_size(&compressed(3, 1000, true)), Some(1000));
         assert_eq!(content_size(&compressed(3, 1000, false)), None);
         assert_eq!(window(&compressed(3, 10 << 20, false)), 2 << 20);

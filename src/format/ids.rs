@@ -3,65 +3,29 @@
 use std::fmt;
 use std::str::FromStr;
 
+use data_encoding::Encoding;
+use data_encoding_macro::new_encoding;
+
 use super::generated::icechunk as fb;
 use crate::error::{Error, Result};
 
-/// Crockford's alphabet, without I, L, O, U.
-const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+/// Crockford's base 32: upper case, zero bits appended on the right, no padding. Decoding accepts lower case and the
+/// letters that Crockford reads as digits (I, L, O), because people type ids; it refuses set bits behind the last byte,
+/// because two names would then mean one object.
+const CROCKFORD: Encoding = new_encoding! {
+    symbols: "0123456789ABCDEFGHJKMNPQRSTVWXYZ",
+    translate_from: "abcdefghjkmnpqrstvwxyzIiLlOo",
+    translate_to: "ABCDEFGHJKMNPQRSTVWXYZ111100",
+};
 
 /// Returns true if `byte` is a digit of a written id.
 pub fn is_digit(byte: u8) -> bool {
-    ALPHABET.contains(&byte)
+    byte.is_ascii_digit() || byte.is_ascii_uppercase() && !b"ILOU".contains(&byte)
 }
 
-/// Writes `bytes` in Crockford's base 32: upper case, zero bits appended on the right, no padding.
-fn encode(bytes: &[u8], out: &mut impl fmt::Write) -> fmt::Result {
-    let mut bits: u32 = 0;
-    let mut count = 0;
-    let mut push = |value: u32| {
-        let digit = ALPHABET.get((value & 31) as usize).copied().unwrap_or(b'0');
-        out.write_char(char::from(digit))
-    };
-    for &byte in bytes {
-        bits = bits << 8 | u32::from(byte);
-        count += 8;
-        while count >= 5 {
-            count -= 5;
-            push(bits >> count)?;
-        }
-    }
-    if count > 0 {
-        push(bits << (5 - count))?;
-    }
-    Ok(())
-}
-
-/// Decodes the `N` bytes that `text` spells. Accepts lower case and the letters that Crockford reads as digits (I, L,
-/// O), because people type ids; refuses set bits in the padding, because two names would then mean one object.
+/// Decodes the `N` bytes that `text` spells.
 pub(super) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
-    if text.len() != (N * 8).div_ceil(5) {
-        return None;
-    }
-    let mut out = [0; N];
-    let mut slots = out.iter_mut();
-    let mut bits: u32 = 0;
-    let mut count = 0;
-    for byte in text.bytes() {
-        let byte = match byte.to_ascii_uppercase() {
-            b'O' => b'0',
-            b'I' | b'L' => b'1',
-            other => other,
-        };
-        let value = ALPHABET.iter().position(|&digit| digit == byte)?;
-        bits = bits << 5 | u32::try_from(value).ok()?;
-        count += 5;
-        if count >= 8 {
-            count -= 8;
-            *slots.next()? = (bits >> count) as u8;
-            bits &= (1 << count) - 1;
-        }
-    }
-    (bits == 0).then_some(out)
+    CROCKFORD.decode(text.as_bytes()).ok()?.try_into().ok()
 }
 
 macro_rules! id_type {
@@ -72,13 +36,13 @@ macro_rules! id_type {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                encode(&self.0, f)
+                CROCKFORD.encode_write(&self.0, f)
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                encode(&self.0, f)
+                CROCKFORD.encode_write(&self.0, f)
             }
         }
 

@@ -9,30 +9,23 @@ use std::cmp::Ordering;
 use std::io::Read;
 
 use super::alpha;
-use super::alpha::container::{self, Unwrapped};
+use super::alpha::wrapping::{self, Unwrapped};
 use super::chunk_payload::{Checksum, ChunkPayload};
 use super::envelope::FileType;
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
-use super::verified::{Root, Verified};
-use crate::error::{Error, ErrorKind, Result};
+use super::verified::VerifiedFlatbuffer;
+use crate::error::{Context, Error, ErrorKind, Result};
 
 /// Most bytes that a compressed location may expand to: the reference implementation's limit.
 const MAX_LOCATION: u64 = 1024;
 /// Value of `compression_algorithm` for locations compressed with the manifest's dictionary.
-const ZSTD_DICTIONARY: u8 = 1;
-
-#[derive(Debug)]
-struct ManifestRoot;
-
-impl Root for ManifestRoot {
-    type Table<'a> = fb::Manifest<'a>;
-}
+pub(super) const ZSTD_DICTIONARY: u8 = 1;
 
 /// Decoded manifest file.
 #[derive(Debug)]
 pub struct Manifest {
-    buffer: Verified<ManifestRoot>,
+    pub(crate) buffer: VerifiedFlatbuffer<fb::Manifest<'static>>,
     /// Positions, in the list of arrays, of arrays with unsorted references.
     unsorted: Vec<usize>,
     /// True if the list of arrays itself is sorted.
@@ -48,7 +41,7 @@ pub struct ArrayRefs<'a> {
 
 /// Kind of a [`ChunkPayload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PayloadKind {
     /// Bytes in the manifest itself.
     Inline,
     /// Range of an object below `chunks/`.
@@ -60,16 +53,16 @@ pub enum Kind {
 impl Manifest {
     /// Decodes a manifest file whose payload may take `limit` bytes of memory.
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
-        Self::decode_as(ObjectId([0; 12]), file, limit)
+        Self::decode_with_id(ObjectId([0; 12]), file, limit)
     }
 
     /// Decodes like [`Manifest::decode`]. `id` is the id of a file that does not contain one, as before 0.1.0.
-    pub fn decode_as(id: ObjectId, file: &[u8], limit: u64) -> Result<Self> {
-        let payload = match container::open(file, FileType::Manifest, limit)? {
+    pub fn decode_with_id(id: ObjectId, file: &[u8], limit: u64) -> Result<Self> {
+        let payload = match wrapping::open(file, FileType::Manifest, limit)? {
             Unwrapped::Flatbuffer(_, payload) => payload,
             Unwrapped::Alpha(body) => alpha::manifest::translate(&body, id, limit)?.into(),
         };
-        let buffer = Verified::<ManifestRoot>::new(payload)?;
+        let buffer = VerifiedFlatbuffer::<fb::Manifest<'static>>::new(payload)?;
         let arrays = buffer.root().arrays();
         let unsorted = (0..arrays.len()).filter(|&i| !sorted(arrays.get(i).refs())).collect();
         let arrays_sorted = arrays.iter().is_sorted_by(|a, b| a.node_id().0 < b.node_id().0);
@@ -81,27 +74,15 @@ impl Manifest {
     /// # Safety
     ///
     /// `payload` must be a valid `Manifest` whose lists are sorted.
-    pub(super) unsafe fn trusted(payload: Vec<u8>) -> Self {
+    pub(super) unsafe fn new_unchecked(payload: Vec<u8>) -> Self {
         // SAFETY: the caller guarantees that `payload` is a valid `Manifest`.
-        let buffer = unsafe { Verified::<ManifestRoot>::trusted(payload) };
+        let buffer = unsafe { VerifiedFlatbuffer::new_unchecked(payload) };
         Manifest { buffer, unsorted: Vec::new(), arrays_sorted: true }
     }
 
     /// Returns the root table, for [`crate::repo::verify`], which checks members that nothing else reads.
     pub(crate) fn root(&self) -> fb::Manifest<'_> {
         self.buffer.root()
-    }
-
-    /// Returns true if the payload has Icechunk's file identifier.
-    pub(crate) fn has_identifier(&self) -> bool {
-        self.buffer.has_identifier()
-    }
-
-    /// Returns the references at position `at` of the list of arrays, sorted or not.
-    pub(crate) fn refs_at(&self, at: usize) -> Option<(NodeId, ArrayRefs<'_>)> {
-        let arrays = self.buffer.root().arrays();
-        let array = (at < arrays.len()).then(|| arrays.get(at))?;
-        Some((NodeId::from(array.node_id()), ArrayRefs { refs: array.refs(), manifest: self }))
     }
 
     /// Returns the id that the file contains.
@@ -130,12 +111,12 @@ impl Manifest {
     }
 
     /// Returns the ids of the arrays that have references in the manifest.
-    pub fn arrays(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.buffer.root().arrays().iter().map(|a| NodeId::from(a.node_id()))
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.iter_arrays().map(|(node, _)| node)
     }
 
     /// Returns all references, array by array, in the file's order, including unsorted ones.
-    pub fn all(&self) -> impl Iterator<Item = (NodeId, ArrayRefs<'_>)> + '_ {
+    pub fn iter_arrays(&self) -> impl Iterator<Item = (NodeId, ArrayRefs<'_>)> + '_ {
         let arrays = self.buffer.root().arrays();
         arrays.iter().map(|array| (NodeId::from(array.node_id()), ArrayRefs { refs: array.refs(), manifest: self }))
     }
@@ -155,6 +136,25 @@ impl Manifest {
         }
         Ok(Some(ArrayRefs { refs: arrays.get(at).refs(), manifest: self }))
     }
+
+    fn decompress_location(&self, compressed: &[u8]) -> Result<String> {
+        let root = self.buffer.root();
+        let (Some(dictionary), ZSTD_DICTIONARY) = (root.location_dictionary(), root.compression_algorithm()) else {
+            let algorithm = root.compression_algorithm();
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("compressed locations without a dictionary (algorithm {algorithm})"),
+            ));
+        };
+        let damaged = |e| Error::with_source(ErrorKind::Corrupt, "a compressed location is damaged", e);
+        let decoder = zstd::stream::read::Decoder::with_dictionary(compressed, dictionary.bytes()).map_err(damaged)?;
+        let mut out = Vec::new();
+        decoder.take(MAX_LOCATION + 1).read_to_end(&mut out).map_err(damaged)?;
+        if out.len() as u64 > MAX_LOCATION {
+            return Err(Error::corrupt(format!("a location of more than {MAX_LOCATION} bytes")));
+        }
+        String::from_utf8(out).map_err(|e| Error::with_source(ErrorKind::Corrupt, "a location", e))
+    }
 }
 
 impl<'a> ArrayRefs<'a> {
@@ -168,7 +168,7 @@ impl<'a> ArrayRefs<'a> {
         self.refs.is_empty()
     }
 
-    /// Returns reference `at` as stored, for [`super::manifest_draft`] and [`crate::repo::verify`].
+    /// Returns reference `at` as stored, for [`super::manifest_builder`] and [`crate::repo::verify`].
     #[inline]
     pub(crate) fn raw(&self, at: usize) -> fb::ChunkRef<'a> {
         self.refs.get(at)
@@ -201,18 +201,18 @@ impl<'a> ArrayRefs<'a> {
     pub fn length(&self, at: usize) -> u64 {
         let stored = self.refs.get(at);
         match stored.inline() {
-            Some(bytes) if stored.chunk_id().is_none() && !is_virtual(&stored) => bytes.len() as u64,
+            Some(bytes) if self.kind(at) == PayloadKind::Inline => bytes.len() as u64,
             _ => stored.length(),
         }
     }
 
     /// Returns the kind of the reference at `at`, from the reference alone. A reference of no kind counts as inline without bytes.
-    pub fn kind(&self, at: usize) -> Kind {
+    pub fn kind(&self, at: usize) -> PayloadKind {
         let stored = self.refs.get(at);
         match stored.chunk_id() {
-            Some(_) => Kind::Native,
-            None if is_virtual(&stored) => Kind::Virtual,
-            None => Kind::Inline,
+            Some(_) => PayloadKind::Native,
+            None if is_virtual(&stored) => PayloadKind::Virtual,
+            None => PayloadKind::Inline,
         }
     }
 
@@ -222,7 +222,7 @@ impl<'a> ArrayRefs<'a> {
         let (offset, length) = (stored.offset(), stored.length());
         if let Some(chunk) = stored.chunk_id() {
             if offset.checked_add(length).is_none() {
-                return Err(self.broken(at, "its offset and length are beyond any file"));
+                return Err(self.corrupt_chunk(at, "its offset and length are beyond any file"));
             }
             return Ok(ChunkPayload::Native { chunk: ObjectId::from(chunk), offset, length });
         }
@@ -240,44 +240,15 @@ impl<'a> ArrayRefs<'a> {
         }
         match stored.inline() {
             Some(bytes) => Ok(ChunkPayload::Inline(bytes.bytes())),
-            None => Err(self.broken(at, "it is neither inline nor native nor virtual")),
+            None => Err(self.corrupt_chunk(at, "it is neither inline nor native nor virtual")),
         }
     }
 
     pub(super) fn decompress_location(&self, compressed: &[u8]) -> Result<String> {
-        let root = self.manifest.buffer.root();
-        let (Some(dictionary), ZSTD_DICTIONARY) = (root.location_dictionary(), root.compression_algorithm()) else {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "manifest {}: compressed locations without a dictionary (algorithm {})",
-                    self.manifest.id(),
-                    root.compression_algorithm()
-                ),
-            ));
-        };
-        let damaged = |e| {
-            Error::with_source(
-                ErrorKind::Corrupt,
-                format!("manifest {}: a compressed location is damaged", self.manifest.id()),
-                e,
-            )
-        };
-        let decoder = zstd::stream::read::Decoder::with_dictionary(compressed, dictionary.bytes()).map_err(damaged)?;
-        let mut out = Vec::new();
-        decoder.take(MAX_LOCATION + 1).read_to_end(&mut out).map_err(damaged)?;
-        if out.len() as u64 > MAX_LOCATION {
-            return Err(Error::corrupt(format!(
-                "manifest {}: a location of more than {MAX_LOCATION} bytes",
-                self.manifest.id()
-            )));
-        }
-        String::from_utf8(out).map_err(|e| {
-            Error::with_source(ErrorKind::Corrupt, format!("manifest {}: a location", self.manifest.id()), e)
-        })
+        self.manifest.decompress_location(compressed).context(|| format!("manifest {}", self.manifest.id()))
     }
 
-    fn broken(&self, at: usize, why: &str) -> Error {
+    fn corrupt_chunk(&self, at: usize, why: &str) -> Error {
         let coords: Vec<u32> = self.coords(at).iter().collect();
         Error::corrupt(format!("manifest {}: chunk {coords:?}: {why}", self.manifest.id()))
     }

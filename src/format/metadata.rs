@@ -1,4 +1,4 @@
-//! Reads and writes metadata items: named JSON values, in FlexBuffers (files of version 2) or MessagePack (version 1).
+//! Reads metadata items: named JSON values, in FlexBuffers (files of version 2) or MessagePack (version 1).
 //!
 //! The header of the file that holds an item decides: a migrated repository has version 1 snapshots, and copies of
 //! their items as FlexBuffers in `repo`.
@@ -61,32 +61,6 @@ fn message_pack_value(value: rmpv::Value) -> Result<Value> {
     })
 }
 
-/// Encodes a JSON value as MessagePack.
-pub fn to_message_pack(value: &Value) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    rmpv::encode::write_value(&mut bytes, &to_message_pack_value(value))
-        .map_err(|e| Error::with_source(ErrorKind::InvalidInput, "metadata as MessagePack", e))?;
-    Ok(bytes)
-}
-
-// Recursion is bounded: the parser of the JSON bounded its depth.
-fn to_message_pack_value(value: &Value) -> rmpv::Value {
-    match value {
-        Value::Null => rmpv::Value::Nil,
-        Value::Bool(b) => (*b).into(),
-        Value::Number(n) => match (n.as_u64(), n.as_i64()) {
-            (Some(u), _) => u.into(),
-            (None, Some(i)) => i.into(),
-            (None, None) => n.as_f64().unwrap_or(f64::NAN).into(),
-        },
-        Value::String(s) => s.as_str().into(),
-        Value::Array(items) => rmpv::Value::Array(items.iter().map(to_message_pack_value).collect()),
-        Value::Object(items) => {
-            rmpv::Value::Map(items.iter().map(|(k, v)| (k.as_str().into(), to_message_pack_value(v))).collect())
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -99,8 +73,7 @@ mod tests {
             ("a".into(), rmpv::Value::Array(vec![1.into(), (-2).into(), 0.5.into(), rmpv::Value::Nil])),
             ("b".into(), true.into()),
         ]);
-        let mut bytes = Vec::new();
-        rmpv::encode::write_value(&mut bytes, &value).unwrap();
+        let bytes = crate::format::testing::pack(&value);
         assert_eq!(from_message_pack(&bytes).unwrap(), json!({"a": [1, -2, 0.5, null], "b": true}));
         assert!(from_message_pack(&[0x91; 100_000]).is_err());
         assert!(from_message_pack(&[0xdd, 0xff, 0xff, 0xff, 0xff]).is_err());

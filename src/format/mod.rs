@@ -1,7 +1,7 @@
 //! Decodes and encodes the files of a repository: bytes to values and back, without I/O or a clock.
 //!
 //! Every metadata file is a 39-byte header and a zstd-compressed flatbuffer ([`envelope`]). A flatbuffer is decompressed once, verified
-//! once and then read in place ([`verified`]); nothing is unpacked into maps, because a manifest may hold millions of references, of which
+//! once and then read in place; nothing is unpacked into maps, because a manifest may hold millions of references, of which
 //! a program reads a few. Properties that verification does not establish (order, ranks, indices within range) are checked where they
 //! matter, once on opening, so that no lookup can miss silently.
 //!
@@ -36,7 +36,7 @@ mod frame;
 pub(crate) mod generated;
 pub mod ids;
 pub mod manifest;
-pub mod manifest_draft;
+pub mod manifest_builder;
 pub mod metadata;
 pub mod operations_log;
 pub mod repo_info;
@@ -45,5 +45,5 @@ pub mod snapshot;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod transaction_log;
-pub mod verified;
+mod verified;
 mod yaml;

@@ -10,23 +10,16 @@ use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::ObjectId;
 use super::metadata;
-use super::verified::{Root, Verified};
+use super::verified::VerifiedFlatbuffer;
 use crate::error::{Context, Error, ErrorKind, Result};
 
 /// Limit of the payload of `repo`, in bytes. The reference implementation cannot hold a million tables in it, some 100 MiB.
 const MAX_SIZE: u64 = 1 << 30;
 
-#[derive(Debug)]
-struct RepoRoot;
-
-impl Root for RepoRoot {
-    type Table<'a> = fb::Repo<'a>;
-}
-
 /// Decoded `repo` object.
 #[derive(Debug)]
 pub struct RepoInfo {
-    buffer: Verified<RepoRoot>,
+    pub(crate) buffer: VerifiedFlatbuffer<fb::Repo<'static>>,
 }
 
 /// Entry of the list of snapshots: all that history needs, without fetching snapshot files.
@@ -53,15 +46,6 @@ impl SnapshotInfo {
     }
 }
 
-/// Availability of the repository for writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Availability {
-    /// Reads and writes. The reference implementation treats Offline the same.
-    Online,
-    /// No writes, except to the status itself.
-    ReadOnly,
-}
-
 impl RepoInfo {
     /// Decodes the bytes of `repo`.
     pub fn decode(file: &[u8]) -> Result<Self> {
@@ -69,7 +53,7 @@ impl RepoInfo {
         if header.version != SpecVersion::V2 {
             return Err(Error::corrupt("a repo file of format version 1: only version 2 has one"));
         }
-        let buffer = Verified::<RepoRoot>::new(payload)?;
+        let buffer = VerifiedFlatbuffer::<fb::Repo<'static>>::new(payload)?;
         let version = buffer.root().spec_version();
         if version > 2 {
             return Err(Error::new(
@@ -85,11 +69,6 @@ impl RepoInfo {
     /// Returns the root table, for [`super::repo_state`] and [`crate::repo::verify`].
     pub(crate) fn root(&self) -> fb::Repo<'_> {
         self.buffer.root()
-    }
-
-    /// Returns true if the payload has Icechunk's file identifier.
-    pub(crate) fn has_identifier(&self) -> bool {
-        self.buffer.has_identifier()
     }
 
     /// Returns the id of the parent of the snapshot at `position`; `None` for a root.
@@ -164,12 +143,9 @@ impl RepoInfo {
         })
     }
 
-    /// Returns the availability of the repository for writes.
-    pub fn availability(&self) -> Availability {
-        match self.buffer.root().status().availability() {
-            fb::RepoAvailability::ReadOnly => Availability::ReadOnly,
-            _ => Availability::Online,
-        }
+    /// Returns true if the repository accepts no writes, except to the status itself.
+    pub fn is_read_only(&self) -> bool {
+        self.buffer.root().status().availability() == fb::RepoAvailability::ReadOnly
     }
 
     /// Returns the stored reason for a limited availability.
@@ -236,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_told() {
+    fn files_of_other_types_and_versions_are_refused() {
         let file = testing::repo(&[(id(1), -1)], &[("main", 0)]);
         let mut old = file.clone();
         *old.get_mut(36).unwrap() = 1;

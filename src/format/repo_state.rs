@@ -15,7 +15,7 @@ use super::draft::SnapshotDraft;
 use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::ObjectId;
-use super::repo_info::{Availability, RepoInfo};
+use super::repo_info::RepoInfo;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Default number of updates in one file, as in the reference implementation.
@@ -31,16 +31,14 @@ pub struct RawItem {
 }
 
 impl RawItem {
-    /// Encodes a JSON value as an item of version 1.
-    pub fn message_pack(name: &str, value: &serde_json::Value) -> Result<Self> {
-        Ok(RawItem { name: name.to_owned(), value: super::metadata::to_message_pack(value)? })
-    }
-
-    /// Encodes a JSON value as an item of version 2.
-    pub fn from_json(name: &str, value: &serde_json::Value) -> Result<Self> {
-        let value = flexbuffers::to_vec(value)
-            .map_err(|e| Error::with_source(ErrorKind::InvalidInput, format!("metadata item `{name}`"), e))?;
-        Ok(RawItem { name: name.to_owned(), value })
+    /// Encodes a JSON value as an item of a file of `version`.
+    pub fn new(version: SpecVersion, name: &str, value: &serde_json::Value) -> Result<Self> {
+        let encoded: std::result::Result<_, Box<dyn std::error::Error + Send + Sync>> = match version {
+            SpecVersion::V1 => rmp_serde::to_vec(value).map_err(Into::into),
+            SpecVersion::V2 => flexbuffers::to_vec(value).map_err(Into::into),
+        };
+        let failed = |e| Error::with_source(ErrorKind::InvalidInput, format!("metadata item `{name}`"), e);
+        Ok(RawItem { name: name.to_owned(), value: encoded.map_err(failed)? })
     }
 }
 
@@ -94,11 +92,11 @@ pub enum Operation {
     StatusChanged { status: Option<Status> },
 }
 
-/// Entry of the operations log.
+/// Entry of the operations log. `O` is the operation, or a result if it may be of an unknown kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Update {
+pub struct LogEntry<O = Operation> {
     /// Operation that the entry records.
-    pub operation: Operation,
+    pub operation: O,
     /// Time of the operation, in microseconds since 1970-01-01 UTC.
     pub updated_at: u64,
     /// Bare name, below `overwritten/`, of the copy of the file that ended with this entry. Never set on the newest.
@@ -132,7 +130,7 @@ pub struct RepoState {
     /// Metadata of the repository.
     pub metadata: Vec<RawItem>,
     /// Operations log, newest first; never empty.
-    pub updates: Vec<Update>,
+    pub updates: Vec<LogEntry>,
     /// Bare name of the file that holds the preceding entries.
     pub repo_before_updates: Option<String>,
     /// Persisted configuration, a FlexBuffer.
@@ -166,7 +164,7 @@ impl RepoState {
             };
             snapshots.insert(ObjectId::from(stored.id()), record);
         }
-        let updates = root.latest_updates().iter().map(read_update).collect::<Result<Vec<_>>>()?;
+        let updates = root.latest_updates().iter().map(read_known_entry).collect::<Result<Vec<_>>>()?;
         Ok(RepoState {
             tags: info.tags().into_iter().map(|(name, id)| Ok((name, id?))).collect::<Result<_>>()?,
             branches: info.branches().into_iter().map(|(name, id)| Ok((name, id?))).collect::<Result<_>>()?,
@@ -183,13 +181,9 @@ impl RepoState {
         })
     }
 
-    /// Returns the availability of the repository for writes.
-    pub fn availability(&self) -> Availability {
-        if self.status.availability == fb::RepoAvailability::ReadOnly.0 {
-            Availability::ReadOnly
-        } else {
-            Availability::Online
-        }
+    /// Returns true if the repository accepts no writes, except to the status itself.
+    pub fn is_read_only(&self) -> bool {
+        self.status.availability == fb::RepoAvailability::ReadOnly.0
     }
 
     /// Records `operation` at time `now`, for a file whose predecessor was copied to `overwritten/{backup}`.
@@ -210,7 +204,7 @@ impl RepoState {
             }
             newest.backup_path = Some(backup.to_owned());
         }
-        let mut kept = vec![Update { operation, updated_at: now, backup_path: None }];
+        let mut kept = vec![LogEntry { operation, updated_at: now, backup_path: None }];
         for update in std::mem::take(&mut self.updates) {
             if kept.len() >= per_file.max(1)
                 && let Some(backup) = update.backup_path
@@ -243,7 +237,7 @@ impl RepoState {
         let snapshots = b.create_vector(&infos);
         let status = write_status(&mut b, &self.status);
         let metadata = write_items(&mut b, &self.metadata);
-        let updates: Vec<_> = self.updates.iter().map(|update| write_update(&mut b, update)).collect();
+        let updates: Vec<_> = self.updates.iter().map(|update| write_entry(&mut b, update)).collect();
         let latest_updates = b.create_vector(&updates);
         let args = fb::RepoArgs {
             spec_version: SpecVersion::V2.number(),
@@ -262,11 +256,11 @@ impl RepoState {
         };
         let root = fb::Repo::create(&mut b, &args);
         b.finish(root, Some(envelope::FILE_IDENTIFIER));
-        envelope::encode(FileType::RepoInfo, b.finished_data())
+        envelope::encode(SpecVersion::V2, FileType::RepoInfo, b.finished_data())
     }
 }
 
-type Builder = FlatBufferBuilder<'static>;
+pub(super) type Builder = FlatBufferBuilder<'static>;
 
 fn raw_items(items: Option<super::metadata::Items<'_>>) -> Vec<RawItem> {
     let item =
@@ -275,10 +269,10 @@ fn raw_items(items: Option<super::metadata::Items<'_>>) -> Vec<RawItem> {
 }
 
 /// Vector of tables in a buffer under construction.
-pub(super) type Tables<'a, T> = WIPOffset<flatbuffers::Vector<'a, ForwardsUOffset<T>>>;
+pub(super) type Tables<T> = WIPOffset<flatbuffers::Vector<'static, ForwardsUOffset<T>>>;
 
 /// Writes `items`, sorted by name as files have them.
-pub(super) fn write_items(b: &mut Builder, items: &[RawItem]) -> Tables<'static, fb::MetadataItem<'static>> {
+pub(super) fn write_items(b: &mut Builder, items: &[RawItem]) -> Tables<fb::MetadataItem<'static>> {
     let mut sorted: Vec<&RawItem> = items.iter().collect();
     sorted.sort_by(|x, y| x.name.cmp(&y.name));
     let written: Vec<_> = sorted
@@ -305,7 +299,7 @@ fn refs(
     b: &mut Builder,
     refs: &BTreeMap<String, ObjectId>,
     positions: &BTreeMap<ObjectId, u32>,
-) -> Result<Tables<'static, fb::Ref<'static>>> {
+) -> Result<Tables<fb::Ref<'static>>> {
     let mut written = Vec::with_capacity(refs.len());
     for (name, id) in refs {
         let snapshot_index = position(positions, id, &format!("ref `{name}`"))?;
@@ -326,10 +320,9 @@ fn snapshot_info(
         Some(parent) => i32::try_from(position(positions, parent, &format!("snapshot {id}"))?)
             .map_err(|e| Error::with_source(ErrorKind::Unsupported, "more than 2^31 snapshots", e))?,
     };
-    let pruned: Vec<_> = record.pruned_ancestor_tx_logs.iter().map(|id| fb::ObjectId12::new(&id.0)).collect();
-    let id = fb::ObjectId12::new(&id.0);
+    let pruned: Vec<_> = record.pruned_ancestor_tx_logs.iter().map(|id| fb::ObjectId12(id.0)).collect();
     let args = fb::SnapshotInfoArgs {
-        id: Some(&id),
+        id: Some(&fb::ObjectId12(id.0)),
         parent_offset,
         flushed_at: record.flushed_at,
         message: Some(b.create_string(&record.message)),
@@ -355,25 +348,28 @@ fn write_status(b: &mut Builder, status: &Status) -> WIPOffset<fb::RepoStatus<'s
 }
 
 /// Reads one entry of the operations log. Fails on a kind that the schema does not have: a rewrite of the log would lose it.
-fn read_update(stored: fb::Update<'_>) -> Result<Update> {
-    let unknown = || {
+fn read_known_entry(stored: fb::Update<'_>) -> Result<LogEntry> {
+    let LogEntry { operation, updated_at, backup_path } = read_entry(stored);
+    let unknown = |kind| {
         Error::new(
             ErrorKind::Unsupported,
-            format!(
-                "an operation of unknown kind {}: a newer program wrote it and may change this repository",
-                stored.update_type_type().0
-            ),
+            format!("an operation of unknown kind {kind}: a newer program wrote it and may change this repository"),
         )
     };
-    Ok(Update {
-        operation: read_operation(stored).ok_or_else(unknown)?,
+    Ok(LogEntry { operation: operation.map_err(unknown)?, updated_at, backup_path })
+}
+
+/// Reads one entry of the operations log; the operation is the number of its kind if the schema does not have it.
+pub(super) fn read_entry(stored: fb::Update<'_>) -> LogEntry<std::result::Result<Operation, u8>> {
+    LogEntry {
+        operation: read_operation(stored).ok_or(stored.update_type_type().0),
         updated_at: stored.updated_at(),
         backup_path: stored.backup_path().map(str::to_owned),
-    })
+    }
 }
 
 /// Returns the operation of an entry; `None` for a kind that the schema does not have.
-pub(super) fn read_operation(stored: fb::Update<'_>) -> Option<Operation> {
+fn read_operation(stored: fb::Update<'_>) -> Option<Operation> {
     let id = |id: &fb::ObjectId12| ObjectId::from(id);
     let name = str::to_owned;
     use fb::UpdateType as Kind;
@@ -422,18 +418,18 @@ pub(super) fn read_operation(stored: fb::Update<'_>) -> Option<Operation> {
     }
 }
 
-fn write_update(b: &mut Builder, update: &Update) -> WIPOffset<fb::Update<'static>> {
-    let (update_type_type, update_type) = write_operation(b, &update.operation);
-    let backup_path = update.backup_path.as_ref().map(|path| b.create_string(path));
+fn write_entry(b: &mut Builder, entry: &LogEntry) -> WIPOffset<fb::Update<'static>> {
+    let (update_type_type, update_type) = write_operation(b, &entry.operation);
+    let backup_path = entry.backup_path.as_ref().map(|path| b.create_string(path));
     let args =
-        fb::UpdateArgs { update_type_type, update_type: Some(update_type), updated_at: update.updated_at, backup_path };
+        fb::UpdateArgs { update_type_type, update_type: Some(update_type), updated_at: entry.updated_at, backup_path };
     fb::Update::create(b, &args)
 }
 
 /// Writes a member of the union, and returns it with its discriminant.
 fn write_operation(b: &mut Builder, operation: &Operation) -> (fb::UpdateType, WIPOffset<UnionWIPOffset>) {
     use fb::UpdateType as Kind;
-    let id = |id: &ObjectId| fb::ObjectId12::new(&id.0);
+    let id = |id: &ObjectId| fb::ObjectId12(id.0);
     macro_rules! table {
         ($table:ident, $args:expr) => {{
             let args = $args;
@@ -454,39 +450,31 @@ fn write_operation(b: &mut Builder, operation: &Operation) -> (fb::UpdateType, W
             table!(TagCreatedUpdate, fb::TagCreatedUpdateArgs { name: Some(b.create_string(name)) })
         }
         Operation::TagDeleted { name, previous } => {
-            let previous = id(previous);
             let name = Some(b.create_string(name));
-            table!(TagDeletedUpdate, fb::TagDeletedUpdateArgs { name, previous_snap_id: Some(&previous) })
+            table!(TagDeletedUpdate, fb::TagDeletedUpdateArgs { name, previous_snap_id: Some(&id(previous)) })
         }
         Operation::BranchCreated { name } => {
             table!(BranchCreatedUpdate, fb::BranchCreatedUpdateArgs { name: Some(b.create_string(name)) })
         }
         Operation::BranchDeleted { name, previous } => {
-            let previous = id(previous);
             let name = Some(b.create_string(name));
-            table!(BranchDeletedUpdate, fb::BranchDeletedUpdateArgs { name, previous_snap_id: Some(&previous) })
+            table!(BranchDeletedUpdate, fb::BranchDeletedUpdateArgs { name, previous_snap_id: Some(&id(previous)) })
         }
         Operation::BranchReset { name, previous } => {
-            let previous = id(previous);
             let name = Some(b.create_string(name));
-            table!(BranchResetUpdate, fb::BranchResetUpdateArgs { name, previous_snap_id: Some(&previous) })
+            table!(BranchResetUpdate, fb::BranchResetUpdateArgs { name, previous_snap_id: Some(&id(previous)) })
         }
         Operation::NewCommit { branch, new } => {
-            let new = id(new);
             let branch = Some(b.create_string(branch));
-            table!(NewCommitUpdate, fb::NewCommitUpdateArgs { branch, new_snap_id: Some(&new) })
+            table!(NewCommitUpdate, fb::NewCommitUpdateArgs { branch, new_snap_id: Some(&id(new)) })
         }
         Operation::CommitAmended { branch, previous, new } => {
-            let (previous, new) = (id(previous), id(new));
             let branch = Some(b.create_string(branch));
-            table!(
-                CommitAmendedUpdate,
-                fb::CommitAmendedUpdateArgs { branch, previous_snap_id: Some(&previous), new_snap_id: Some(&new) }
-            )
+            let (previous_snap_id, new_snap_id) = (Some(&id(previous)), Some(&id(new)));
+            table!(CommitAmendedUpdate, fb::CommitAmendedUpdateArgs { branch, previous_snap_id, new_snap_id })
         }
         Operation::NewDetachedSnapshot { new } => {
-            let new = id(new);
-            table!(NewDetachedSnapshotUpdate, fb::NewDetachedSnapshotUpdateArgs { new_snap_id: Some(&new) })
+            table!(NewDetachedSnapshotUpdate, fb::NewDetachedSnapshotUpdateArgs { new_snap_id: Some(&id(new)) })
         }
         Operation::GcRan => table!(GCRanUpdate, fb::GCRanUpdateArgs {}),
         Operation::ExpirationRan => table!(ExpirationRanUpdate, fb::ExpirationRanUpdateArgs {}),
@@ -512,7 +500,7 @@ mod tests {
             parent,
             flushed_at,
             message: format!("at {flushed_at}"),
-            metadata: vec![RawItem::from_json("k", &serde_json::json!({"a": 1})).unwrap()],
+            metadata: vec![RawItem::new(SpecVersion::V2, "k", &serde_json::json!({"a": 1})).unwrap()],
             pruned_ancestor_tx_logs: if flushed_at > 1 { vec![id(0x77)] } else { Vec::new() },
         };
         let operations = [
@@ -535,7 +523,7 @@ mod tests {
             Operation::RepoMigrated { from_version: 1, to_version: 2 },
             Operation::RepoInitialized,
         ];
-        let updates = operations.into_iter().enumerate().map(|(n, operation)| Update {
+        let updates = operations.into_iter().enumerate().map(|(n, operation)| LogEntry {
             operation,
             updated_at: 1000 - n as u64,
             backup_path: (n > 0).then(|| format!("repo.{n}")),
@@ -546,7 +534,7 @@ mod tests {
             deleted_tags: BTreeSet::from(["gone".into()]),
             snapshots: BTreeMap::from([(id(2), record(Some(id(1)), 2)), (id(1), record(None, 1))]),
             status: Status { availability: 0, set_at: 5, reason: None },
-            metadata: vec![RawItem::from_json("m", &serde_json::json!(null)).unwrap()],
+            metadata: vec![RawItem::new(SpecVersion::V2, "m", &serde_json::json!(null)).unwrap()],
             updates: updates.collect(),
             repo_before_updates: Some("repo.old".into()),
             config: Some(vec![1, 2, 3]),
@@ -565,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_break_readers_is_not_written() {
+    fn states_that_break_readers_are_refused() {
         let mut without_main = state();
         without_main.branches.remove("main");
         assert!(without_main.encode().is_err());
@@ -585,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_log_leads_on_to_an_older_file() {
+    fn a_full_log_is_cut_and_names_the_older_file() {
         let mut state = state();
         state.record(Operation::GcRan, 2000, "repo.new", 4).unwrap();
         assert_eq!(state.updates.len(), 4);

@@ -13,23 +13,16 @@ use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
 use super::metadata;
-use super::verified::{Root, Verified};
+use super::verified::VerifiedFlatbuffer;
 use crate::error::{Context, Error, Result};
-
-#[derive(Debug)]
-struct SnapshotRoot;
-
-impl Root for SnapshotRoot {
-    type Table<'a> = fb::Snapshot<'a>;
-}
 
 /// Decoded snapshot file.
 #[derive(Debug)]
 pub struct Snapshot {
-    buffer: Verified<SnapshotRoot>,
+    pub(crate) buffer: VerifiedFlatbuffer<fb::Snapshot<'static>>,
     version: SpecVersion,
     /// Most bytes that a table of the nodes takes.
-    expanded: u64,
+    node_table_size: u64,
 }
 
 /// Group or array, read in place.
@@ -108,17 +101,12 @@ impl Snapshot {
     /// Decodes a snapshot file whose payload may take `limit` bytes of memory.
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
         let (header, payload) = envelope::decode(file, FileType::Snapshot, limit)?;
-        Self::of(Verified::new(payload)?, header.version)
+        Self::from_verified(VerifiedFlatbuffer::new(payload)?, header.version)
     }
 
     /// Returns the root table, for [`crate::repo::verify`], which checks members that nothing else reads.
     pub(crate) fn root(&self) -> fb::Snapshot<'_> {
         self.buffer.root()
-    }
-
-    /// Returns true if the payload has Icechunk's file identifier.
-    pub(crate) fn has_identifier(&self) -> bool {
-        self.buffer.has_identifier()
     }
 
     /// Returns the bytes of the file with another parent; all else stays the same, bit for bit. Fails if the file names
@@ -130,17 +118,17 @@ impl Snapshot {
         let slot = place.and_then(|place| payload.get_mut(place));
         let slot = slot.ok_or_else(|| Error::invalid(format!("snapshot {} names no parent in its file", self.id())))?;
         slot.copy_from_slice(&parent.0);
-        envelope::encode_as(SpecVersion::V1, FileType::Snapshot, &payload)
+        envelope::encode(SpecVersion::V1, FileType::Snapshot, &payload)
     }
 
     /// Returns the snapshot that `draft` describes, as if it were written and decoded.
     pub fn from_draft(draft: &SnapshotDraft) -> Result<Self> {
-        Self::of(Verified::new(draft.payload()?)?, draft.version)
+        Self::from_verified(VerifiedFlatbuffer::new(draft.payload()?)?, draft.version)
     }
 
-    fn of(buffer: Verified<SnapshotRoot>, version: SpecVersion) -> Result<Self> {
-        let mut snapshot = Snapshot { buffer, version, expanded: 0 };
-        snapshot.expanded = snapshot.count_expanded()?;
+    fn from_verified(buffer: VerifiedFlatbuffer<fb::Snapshot<'static>>, version: SpecVersion) -> Result<Self> {
+        let mut snapshot = Snapshot { buffer, version, node_table_size: 0 };
+        snapshot.node_table_size = snapshot.measure_node_table()?;
         Ok(snapshot)
     }
 
@@ -148,8 +136,8 @@ impl Snapshot {
     ///
     /// Fails with [`crate::error::ErrorKind::Corrupt`] if that is out of proportion: parts of a flatbuffer may be
     /// shared, so that a few bytes could expand to very many.
-    fn count_expanded(&self) -> Result<u64> {
-        let most = MAX_EXPANSION * self.buffer.len() as u64;
+    fn measure_node_table(&self) -> Result<u64> {
+        let max = MAX_EXPANSION * self.buffer.len() as u64;
         let mut expanded = 0_u64;
         for stored in self.buffer.root().nodes() {
             expanded += NODE_BYTES + stored.path().len() as u64;
@@ -158,7 +146,7 @@ impl Snapshot {
                 let extents = reference.extents().len() * size_of::<(u32, u32)>();
                 expanded += (size_of::<ManifestRef>() + extents) as u64;
             }
-            if expanded > most {
+            if expanded > max {
                 return Err(Error::corrupt(
                     "the snapshot's nodes share what they say of their manifests: it would take too much memory",
                 ));
@@ -168,8 +156,8 @@ impl Snapshot {
     }
 
     /// Returns the most bytes that a table of the nodes takes.
-    pub(crate) fn expanded_size(&self) -> u64 {
-        self.expanded
+    pub(crate) fn node_table_size(&self) -> u64 {
+        self.node_table_size
     }
 
     /// Returns the version of this file, which may be older than the repository's.
@@ -268,7 +256,7 @@ impl ManifestRef {
 
 impl<'a> ArrayData<'a> {
     /// Returns the table, for [`crate::repo::verify`].
-    pub(crate) fn stored(&self) -> fb::ArrayNodeData<'a> {
+    pub(crate) fn table(&self) -> fb::ArrayNodeData<'a> {
         self.0
     }
 
@@ -353,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_to_mean_very_much_is_refused() {
+    fn disproportionate_sharing_is_refused() {
         let decode = |file: Vec<u8>| Snapshot::decode(&file, 1 << 30);
         assert_eq!(decode(shared(1000, 0, 0)).unwrap().nodes().count(), 1000);
         assert_eq!(decode(shared(1, 100, 4)).unwrap().nodes().count(), 1);

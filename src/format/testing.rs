@@ -7,13 +7,21 @@ use super::envelope::MAGIC;
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
 
+/// Returns a file with these bytes in its header.
+pub(crate) fn file_of(version: u8, file_type: u8, compression: u8, body: &[u8]) -> Vec<u8> {
+    [MAGIC, b"icechunkfs-test         ".as_slice(), &[version, file_type, compression], body].concat()
+}
+
 /// Returns a file of version 2 with a compressed payload.
-pub(crate) fn file(file_type: u8, payload: &[u8]) -> Vec<u8> {
-    let mut out = MAGIC.to_vec();
-    out.extend_from_slice(b"icechunkfs-test         ");
-    out.extend_from_slice(&[2, file_type, 1]);
-    out.extend(zstd::encode_all(payload, 3).unwrap());
-    out
+fn file(file_type: u8, payload: &[u8]) -> Vec<u8> {
+    file_of(2, file_type, 1, &zstd::encode_all(payload, 3).unwrap())
+}
+
+/// Encodes MessagePack.
+pub(crate) fn pack(value: &rmpv::Value) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    rmpv::encode::write_value(&mut bytes, value).unwrap();
+    bytes
 }
 
 pub(crate) fn id(n: u8) -> ObjectId {
@@ -42,9 +50,8 @@ pub(crate) fn repo(snapshots: &[(ObjectId, i32)], branches: &[(&str, u32)]) -> V
         .enumerate()
         .map(|(n, (id, parent_offset))| {
             let message = Some(b.create_string(&format!("commit {n}")));
-            let id = fb::ObjectId12::new(&id.0);
             let args = fb::SnapshotInfoArgs {
-                id: Some(&id),
+                id: Some(&fb::ObjectId12(id.0)),
                 parent_offset: *parent_offset,
                 flushed_at: n as u64 * 1_000_000,
                 message,
@@ -117,11 +124,8 @@ pub(crate) fn snapshot(id: ObjectId, nodes: &[TestNode<'_>]) -> Vec<u8> {
                             let ranges: Vec<_> =
                                 extents.iter().map(|(from, to)| fb::ChunkIndexRange::new(*from, *to)).collect();
                             let extents = Some(b.create_vector(&ranges));
-                            let object_id = fb::ObjectId12::new(&id.0);
-                            fb::ManifestRef::create(
-                                &mut b,
-                                &fb::ManifestRefArgs { object_id: Some(&object_id), extents },
-                            )
+                            let object_id = Some(&fb::ObjectId12(id.0));
+                            fb::ManifestRef::create(&mut b, &fb::ManifestRefArgs { object_id, extents })
                         })
                         .collect();
                     let manifests = Some(b.create_vector(&refs));
@@ -130,9 +134,8 @@ pub(crate) fn snapshot(id: ObjectId, nodes: &[TestNode<'_>]) -> Vec<u8> {
                     (fb::NodeData::Array, fb::ArrayNodeData::create(&mut b, &args).as_union_value())
                 }
             };
-            let id = fb::ObjectId8::new(&node.id.0);
             let args = fb::NodeSnapshotArgs {
-                id: Some(&id),
+                id: Some(&fb::ObjectId8(node.id.0)),
                 path,
                 user_data,
                 node_data_type,
@@ -155,9 +158,8 @@ pub(crate) fn snapshot_of<'b>(
     let message = Some(b.create_string("test"));
     let metadata = Some(b.create_vector::<flatbuffers::ForwardsUOffset<fb::MetadataItem<'_>>>(&[]));
     let manifest_files = Some(b.create_vector::<fb::ManifestFileInfo>(&[]));
-    let id = fb::ObjectId12::new(&id.0);
     let args = fb::SnapshotArgs {
-        id: Some(&id),
+        id: Some(&fb::ObjectId12(id.0)),
         nodes,
         flushed_at: 1_000_000,
         message,
@@ -193,7 +195,7 @@ pub(crate) fn manifest(id: ObjectId, arrays: &[TestRefs]) -> Vec<u8> {
                     match payload {
                         TestPayload::Inline(bytes) => args.inline = Some(b.create_vector(bytes)),
                         TestPayload::Native(object, offset, length) => {
-                            chunk = fb::ObjectId12::new(&object.0);
+                            chunk = fb::ObjectId12(object.0);
                             (args.chunk_id, args.offset, args.length) = (Some(&chunk), *offset, *length);
                         }
                         TestPayload::Virtual(location, offset, length) => {
@@ -206,13 +208,13 @@ pub(crate) fn manifest(id: ObjectId, arrays: &[TestRefs]) -> Vec<u8> {
                 })
                 .collect();
             let refs = Some(b.create_vector(&refs));
-            let node = fb::ObjectId8::new(&node.0);
-            fb::ArrayManifest::create(&mut b, &fb::ArrayManifestArgs { node_id: Some(&node), refs, extra: None })
+            let node_id = Some(&fb::ObjectId8(node.0));
+            fb::ArrayManifest::create(&mut b, &fb::ArrayManifestArgs { node_id, refs, extra: None })
         })
         .collect();
     let arrays = Some(b.create_vector(&arrays));
-    let id = fb::ObjectId12::new(&id.0);
-    let root = fb::Manifest::create(&mut b, &fb::ManifestArgs { id: Some(&id), arrays, ..Default::default() });
+    let id = Some(&fb::ObjectId12(id.0));
+    let root = fb::Manifest::create(&mut b, &fb::ManifestArgs { id, arrays, ..Default::default() });
     b.finish(root, Some("Ichk"));
     file(2, b.finished_data())
 }

@@ -5,25 +5,18 @@
 use super::envelope::{self, FileType};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
-use super::verified::{Root, Verified};
+use super::verified::VerifiedFlatbuffer;
 use crate::error::{Error, Result};
-
-#[derive(Debug)]
-struct LogRoot;
-
-impl Root for LogRoot {
-    type Table<'a> = fb::TransactionLog<'a>;
-}
 
 /// Decoded transaction log.
 #[derive(Debug)]
 pub struct TransactionLog {
-    buffer: Verified<LogRoot>,
+    pub(crate) buffer: VerifiedFlatbuffer<fb::TransactionLog<'static>>,
 }
 
 /// Kind of change to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Change {
+pub enum NodeChange {
     /// Groups created.
     NewGroups,
     /// Arrays created.
@@ -51,30 +44,30 @@ pub struct Move {
     pub is_array: bool,
 }
 
-impl Change {
+impl NodeChange {
     /// All kinds, in the order of the format's lists.
-    pub const ALL: [Change; 6] = [
-        Change::NewGroups,
-        Change::NewArrays,
-        Change::DeletedGroups,
-        Change::DeletedArrays,
-        Change::UpdatedGroups,
-        Change::UpdatedArrays,
+    pub const ALL: [NodeChange; 6] = [
+        NodeChange::NewGroups,
+        NodeChange::NewArrays,
+        NodeChange::DeletedGroups,
+        NodeChange::DeletedArrays,
+        NodeChange::UpdatedGroups,
+        NodeChange::UpdatedArrays,
     ];
 
     /// Returns the kind of the creation of an array or a group.
     pub fn creation(is_array: bool) -> Self {
-        if is_array { Change::NewArrays } else { Change::NewGroups }
+        if is_array { NodeChange::NewArrays } else { NodeChange::NewGroups }
     }
 
     /// Returns the kind of the deletion of an array or a group.
     pub fn deletion(is_array: bool) -> Self {
-        if is_array { Change::DeletedArrays } else { Change::DeletedGroups }
+        if is_array { NodeChange::DeletedArrays } else { NodeChange::DeletedGroups }
     }
 
     /// Returns the kind of a change to the `zarr.json` of an array or a group.
     pub fn update(is_array: bool) -> Self {
-        if is_array { Change::UpdatedArrays } else { Change::UpdatedGroups }
+        if is_array { NodeChange::UpdatedArrays } else { NodeChange::UpdatedGroups }
     }
 }
 
@@ -82,12 +75,7 @@ impl TransactionLog {
     /// Decodes a transaction log whose payload may take `limit` bytes of memory.
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
         let (_, payload) = envelope::decode(file, FileType::TransactionLog, limit)?;
-        Ok(TransactionLog { buffer: Verified::new(payload)? })
-    }
-
-    /// Returns true if the payload has Icechunk's file identifier.
-    pub(crate) fn has_identifier(&self) -> bool {
-        self.buffer.has_identifier()
+        Ok(TransactionLog { buffer: VerifiedFlatbuffer::new(payload)? })
     }
 
     /// Returns the id of the snapshot that the log belongs to.
@@ -96,22 +84,22 @@ impl TransactionLog {
     }
 
     /// Returns the nodes with this change, sorted by id.
-    pub fn nodes(&self, change: Change) -> impl Iterator<Item = NodeId> + '_ {
+    pub fn nodes(&self, change: NodeChange) -> impl Iterator<Item = NodeId> + '_ {
         let root = self.buffer.root();
         let list = match change {
-            Change::NewGroups => root.new_groups(),
-            Change::NewArrays => root.new_arrays(),
-            Change::DeletedGroups => root.deleted_groups(),
-            Change::DeletedArrays => root.deleted_arrays(),
-            Change::UpdatedGroups => root.updated_groups(),
-            Change::UpdatedArrays => root.updated_arrays(),
+            NodeChange::NewGroups => root.new_groups(),
+            NodeChange::NewArrays => root.new_arrays(),
+            NodeChange::DeletedGroups => root.deleted_groups(),
+            NodeChange::DeletedArrays => root.deleted_arrays(),
+            NodeChange::UpdatedGroups => root.updated_groups(),
+            NodeChange::UpdatedArrays => root.updated_arrays(),
         };
         list.iter().map(NodeId::from)
     }
 
     /// Returns all changed nodes with their changes.
-    pub fn changed_nodes(&self) -> impl Iterator<Item = (Change, NodeId)> + '_ {
-        Change::ALL.into_iter().flat_map(|change| self.nodes(change).map(move |node| (change, node)))
+    pub fn changed_nodes(&self) -> impl Iterator<Item = (NodeChange, NodeId)> + '_ {
+        NodeChange::ALL.into_iter().flat_map(|change| self.nodes(change).map(move |node| (change, node)))
     }
 
     /// Returns the arrays whose chunks were written or deleted, with the coordinates of those chunks.

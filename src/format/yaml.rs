@@ -28,7 +28,7 @@ struct Extent {
 }
 
 /// Sequence or map that has not ended.
-struct Open {
+struct OpenNode {
     anchor: usize,
     extent: Extent,
 }
@@ -46,7 +46,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
 fn check_size(text: &str) -> Result<()> {
     let mut anchors: HashMap<usize, Extent> = HashMap::new();
     // The document itself is the first open part.
-    let mut open = vec![Open { anchor: 0, extent: Extent::default() }];
+    let mut open = vec![OpenNode { anchor: 0, extent: Extent::default() }];
     for event in Parser::new_from_str(text) {
         let (event, _) = event.map_err(|e| unreadable(Box::new(e)))?;
         let (anchor, extent) = match event {
@@ -54,7 +54,7 @@ fn check_size(text: &str) -> Result<()> {
                 if open.len() > MAX_DEPTH {
                     return Err(Error::corrupt(format!("YAML nested deeper than {MAX_DEPTH}")));
                 }
-                open.push(Open { anchor, extent: Extent { values: 1, text: 0 } });
+                open.push(OpenNode { anchor, extent: Extent { values: 1, text: 0 } });
                 continue;
             }
             Event::SequenceEnd | Event::MappingEnd => match open.pop() {
@@ -67,7 +67,7 @@ fn check_size(text: &str) -> Result<()> {
             _ => continue,
         };
         anchors.insert(anchor, extent);
-        let Some(Open { extent: all, .. }) = open.last_mut() else { break };
+        let Some(OpenNode { extent: all, .. }) = open.last_mut() else { break };
         // The sums cannot overflow: both terms were within their limits before.
         (all.values, all.text) = (all.values + extent.values, all.text + extent.text);
         if all.values > MAX_VALUES || all.text > MAX_TEXT {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_to_too_much_is_refused_at_once() {
+    fn documents_over_a_limit_are_refused_at_once() {
         let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for n in 1..12 {
             let refs = vec![format!("*a{}", n - 1); 9].join(", ");

@@ -9,10 +9,10 @@ use crate::blocking::blocking;
 use crate::commit::rebase::read_log;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
-use crate::format::transaction_log::Change::{
+use crate::format::transaction_log::Move;
+use crate::format::transaction_log::NodeChange::{
     DeletedArrays, DeletedGroups, NewArrays, NewGroups, UpdatedArrays, UpdatedGroups,
 };
-use crate::format::transaction_log::Move;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::replace::node_ids;
 use crate::repo::Repository;

@@ -144,7 +144,8 @@ impl Reader {
             0 => (file.len() as u64).saturating_mul(EXPANSION),
             refs => u64::from(refs) * BYTES_PER_REF,
         });
-        let manifest = blocking(move || Manifest::decode_as(info.id, &file, limit)).await.context(|| key.to_owned())?;
+        let manifest =
+            blocking(move || Manifest::decode_with_id(info.id, &file, limit)).await.context(|| key.to_owned())?;
         if manifest.id() != info.id {
             return Err(Error::corrupt(format!("{key}: the file says that it is manifest {}", manifest.id())));
         }

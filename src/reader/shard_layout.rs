@@ -33,7 +33,7 @@ pub struct Layout {
 
 /// Returns the range of the index's piece in a shard of `length` bytes, in whole pages.
 pub(super) fn index_piece(sharding: &ShardLayout, length: u64) -> Option<Range<u64>> {
-    let place = sharding.index_place(length)?;
+    let place = sharding.index_range(length)?;
     Some(match sharding.location {
         IndexLocation::Start => 0..up(place.end).min(length),
         IndexLocation::End => down(place.start)..length,
@@ -159,7 +159,7 @@ impl Pieces {
 
     /// Adds an inner chunk that is a shard: its index as one piece, and the rest cut evenly.
     fn add_shard(&mut self, range: Range<u64>, inner: &ShardLayout, end: u64) {
-        let index = inner.index_place(end.saturating_sub(range.start));
+        let index = inner.index_range(end.saturating_sub(range.start));
         let Some(index) = index.filter(|_| inner.location == IndexLocation::End) else { return self.cut(range) };
         let begin = down(range.start + index.start).clamp(range.start, range.end);
         self.cut(range.start..begin);

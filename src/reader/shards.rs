@@ -299,7 +299,7 @@ impl Reader {
 
     /// Returns the index of `shard`; none if it has no usable one.
     async fn index_of(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Option<Index>> {
-        let (Some(place), Some(piece)) = (sharding.index_place(shard.length), index_piece(sharding, shard.length))
+        let (Some(place), Some(piece)) = (sharding.index_range(shard.length), index_piece(sharding, shard.length))
         else {
             return Ok(None);
         };
@@ -401,7 +401,7 @@ impl Reader {
 
 /// Returns true if a shard is fetched whole, like other chunks: it is small, or has no room for its index.
 fn is_small(sharding: &ShardLayout, shard: &ChunkRange) -> bool {
-    shard.length <= SMALL_SHARD || sharding.index_place(shard.length).is_none()
+    shard.length <= SMALL_SHARD || sharding.index_range(shard.length).is_none()
 }
 
 /// Returns a part of a shard as a range of the object.

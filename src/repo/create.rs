@@ -9,9 +9,9 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, Status, Update};
+use crate::format::repo_state::{LogEntry, Operation, RawItem, RepoState, SnapshotRecord, Status};
 use crate::format::snapshot::Snapshot;
-use crate::format::transaction_log::Change;
+use crate::format::transaction_log::NodeChange;
 use crate::storage::{Condition, Storage};
 use crate::times::Clock;
 
@@ -35,7 +35,7 @@ pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Re
         branches: [(DEFAULT_BRANCH.to_owned(), id)].into(),
         snapshots: [(id, SnapshotRecord::of(&snapshot, None))].into(),
         status: Status { set_at: now, ..Status::default() },
-        updates: vec![Update { operation: Operation::RepoInitialized, updated_at: now, backup_path: None }],
+        updates: vec![LogEntry { operation: Operation::RepoInitialized, updated_at: now, backup_path: None }],
         ..RepoState::default()
     };
     storage.check_conditions(&format!("transactions/{id}"), MAX_REPO_FILE).await?;
@@ -49,7 +49,7 @@ pub fn initial(clock: Clock) -> Result<Snapshot> {
 }
 
 fn initial_draft(clock: Clock) -> Result<SnapshotDraft> {
-    let metadata = vec![RawItem::from_json("__icechunk", &serde_json::json!({"is_root": true}))?];
+    let metadata = vec![RawItem::new(SpecVersion::V2, "__icechunk", &serde_json::json!({"is_root": true}))?];
     Ok(SnapshotDraft {
         id: ObjectId::INITIAL,
         flushed_at: clock(),
@@ -95,7 +95,7 @@ async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
         nodes: vec![NodeDraft { id: node, path: "/".to_owned(), zarr_json: GROUP_DOCUMENT.to_vec(), array: None }],
         manifests: Vec::new(),
     };
-    let log = TransactionLogDraft { nodes: [(Change::NewGroups, node)].into(), ..TransactionLogDraft::default() };
+    let log = TransactionLogDraft { nodes: [(NodeChange::NewGroups, node)].into(), ..TransactionLogDraft::default() };
     write_commit(storage, &snapshot, &log).await?;
     update::update(storage, clock, |state| {
         if state.branches.get(DEFAULT_BRANCH) != Some(&parent) {

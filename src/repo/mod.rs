@@ -38,7 +38,7 @@ use crate::format::config::RepoConfig;
 use crate::format::draft::SnapshotDraft;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::{Availability, RepoInfo, SnapshotInfo};
+use crate::format::repo_info::{RepoInfo, SnapshotInfo};
 use crate::format::snapshot::Snapshot;
 use crate::storage::virtuals::VirtualChunks;
 use crate::storage::{Storage, decoded};
@@ -160,7 +160,7 @@ impl Repository {
     pub fn check_writable(&self) -> Result<()> {
         match &self.generation {
             Generation::Alpha(_) => Err(alpha::read_only(self.storage.location())),
-            Generation::V2(info) if info.availability() == Availability::ReadOnly => {
+            Generation::V2(info) if info.is_read_only() => {
                 Err(update::read_only(self.storage.location(), info.availability_reason()))
             }
             _ => Ok(()),

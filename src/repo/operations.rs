@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{Generation, MAX_REPO_FILE, Repository};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::format::operations_log::{self, Entry};
+use crate::format::operations_log::{self, DisplayedEntry};
 use crate::format::repo_info::RepoInfo;
 use crate::storage::{Storage, decoded};
 
@@ -16,7 +16,7 @@ use crate::storage::{Storage, decoded};
 #[derive(Debug)]
 pub struct Operations {
     storage: Arc<dyn Storage>,
-    entries: VecDeque<Entry>,
+    entries: VecDeque<DisplayedEntry>,
     before: Option<String>,
     /// Names of the files that were read, so that a damaged chain ends.
     seen: HashSet<String>,
@@ -41,7 +41,7 @@ impl Repository {
         Ok(Operations {
             storage: Arc::clone(&self.storage),
             entries: page.entries.into(),
-            before: page.before,
+            before: page.previous_file,
             seen: HashSet::new(),
             missing: None,
         })
@@ -50,7 +50,7 @@ impl Repository {
 
 impl Operations {
     /// Returns the next older operation; none at the end.
-    pub async fn next(&mut self) -> Result<Option<Entry>> {
+    pub async fn next(&mut self) -> Result<Option<DisplayedEntry>> {
         loop {
             if let Some(entry) = self.entries.pop_front() {
                 return Ok(Some(entry));
@@ -94,10 +94,10 @@ impl Operations {
         };
         let page = operations_log::read(&info);
         self.entries = page.entries.into();
-        self.before = page.before;
+        self.before = page.previous_file;
         // The newest entry of a file was written before the file had this name.
         if let Some(newest) = self.entries.front_mut() {
-            newest.file.get_or_insert(name);
+            newest.backup_path.get_or_insert(name);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::{Availability, RepoInfo};
+use crate::format::repo_info::RepoInfo;
 use crate::format::repo_state::{DEFAULT_UPDATES_PER_FILE, Operation, RepoState};
 use crate::storage::decoded::{self, Decoded};
 use crate::storage::{Condition, Storage};
@@ -88,7 +88,7 @@ async fn run(
         let Decoded { value: info, bytes: file, version } = found.context(|| storage.location().to_owned())?;
         let version = version.ok_or_else(|| Error::new(ErrorKind::Io, "repo: read without its version"))?;
         let mut state = RepoState::from_info(&info)?;
-        if state.availability() == Availability::ReadOnly {
+        if state.is_read_only() {
             return Err(read_only(storage.location(), state.status.reason.as_deref()));
         }
         let operation = change(&mut state)?;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -279,7 +280,7 @@ impl From<Name> for NameRepr {
 impl From<Stored> for Written {
     fn from(Stored(payload): Stored) -> Self {
         match payload {
-            ChunkPayload::Inline(bytes) => Written::Inline(to_hex(&bytes)),
+            ChunkPayload::Inline(bytes) => Written::Inline(HEXLOWER.encode(&bytes)),
             ChunkPayload::Native { chunk, offset, length } => {
                 Written::Native { chunk: chunk.to_string(), offset, length }
             }
@@ -301,8 +302,9 @@ impl TryFrom<Written> for Stored {
     fn try_from(written: Written) -> Result<Self, Error> {
         Ok(Stored(match written {
             Written::Inline(digits) => {
-                let bytes =
-                    from_hex(&digits).ok_or_else(|| Error::corrupt("an inline chunk is no hexadecimal text"))?;
+                let bytes = HEXLOWER
+                    .decode(digits.as_bytes())
+                    .map_err(|_| Error::corrupt("an inline chunk is no hexadecimal text"))?;
                 ChunkPayload::Inline(Bytes::from(bytes))
             }
             Written::Native { chunk, offset, length } => ChunkPayload::Native { chunk: chunk.parse()?, offset, length },
@@ -312,15 +314,6 @@ impl TryFrom<Written> for Stored {
             }
         }))
     }
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn from_hex(digits: &str) -> Option<Vec<u8>> {
-    let pairs = digits.as_bytes().chunks(2);
-    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
 #[cfg(test)]

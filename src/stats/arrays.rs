@@ -6,7 +6,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde::Serialize;
 
 use crate::error::{Context, Result};
-use crate::format::manifest::Kind;
+use crate::format::manifest::PayloadKind;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeIndex;
 
@@ -57,9 +57,9 @@ async fn one(tree: &Arc<Tree>, index: NodeIndex) -> Result<ArrayStats> {
     let looked = chunks.each(|refs, at| {
         let length = refs.length(at);
         let bytes = match refs.kind(at) {
-            Kind::Native => &mut out.native_bytes,
-            Kind::Inline => &mut out.inline_bytes,
-            Kind::Virtual => &mut out.virtual_bytes,
+            PayloadKind::Native => &mut out.native_bytes,
+            PayloadKind::Inline => &mut out.inline_bytes,
+            PayloadKind::Virtual => &mut out.virtual_bytes,
         };
         *bytes = bytes.saturating_add(length);
         out.bytes = out.bytes.saturating_add(length);

@@ -15,7 +15,7 @@ use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
-use crate::format::manifest::{Kind, Manifest};
+use crate::format::manifest::{Manifest, PayloadKind};
 use crate::format::snapshot::ManifestInfo;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::Storage;
@@ -135,18 +135,19 @@ async fn fetch(storage: &Arc<dyn Storage>, held: ReachableManifest, limit: u64) 
 }
 
 fn look(file: &[u8], held: ReachableManifest, limit: u64, pass: &Mutex<Pass>) -> Result<()> {
-    let manifest = Manifest::decode_as(held.info.id, file, limit).context(|| format!("manifests/{}", held.info.id))?;
-    for (_, refs) in manifest.all() {
+    let manifest =
+        Manifest::decode_with_id(held.info.id, file, limit).context(|| format!("manifests/{}", held.info.id))?;
+    for (_, refs) in manifest.iter_arrays() {
         // Held for the references of one array: no task waits for storage with it.
         let Pass { set, counted } = &mut *pass.lock();
         for at in 0..refs.len() {
             counted.references += 1;
             match refs.kind(at) {
-                Kind::Inline => {
+                PayloadKind::Inline => {
                     counted.inline += 1;
                     counted.inline_bytes = counted.inline_bytes.saturating_add(refs.length(at));
                 }
-                Kind::Native | Kind::Virtual => match refs.payload(at)? {
+                PayloadKind::Native | PayloadKind::Virtual => match refs.payload(at)? {
                     ChunkPayload::Native { chunk, offset, length } => {
                         set.add(chunk, offset, length, false, held.holder)?
                     }

@@ -5,6 +5,7 @@
 //! checks which id the object has before it reports the error.
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use object_store::path::Path;
 use object_store::{
     Attribute, Attributes, Error as StoreError, GetOptions, ObjectStore, PutMode, PutOptions, UpdateVersion,
@@ -81,5 +82,5 @@ fn write_id() -> String {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         bytes = now.as_nanos().to_le_bytes();
     }
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(&bytes)
 }

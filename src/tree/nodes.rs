@@ -98,7 +98,7 @@ impl NodeTable {
     /// Builds the table of `snapshot` with the numbers that `numbering` assigned before.
     pub fn build_after(snapshot: &Snapshot, numbering: &mut Numbering) -> Result<Self> {
         // The memory budget must have room while the table is built. Its memory then belongs to the mount's share.
-        let _room = memory::reserve_blocking(snapshot.expanded_size(), "the table of its nodes")?;
+        let _room = memory::reserve_blocking(snapshot.node_table_size(), "the table of its nodes")?;
         let mut paths: Vec<(&str, u32)> = Vec::with_capacity(snapshot.node_count());
         let mut ids: Vec<NodeId> = Vec::with_capacity(snapshot.node_count());
         for (position, node) in snapshot.nodes().enumerate() {

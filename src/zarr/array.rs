@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::chunk_key::KeyEncoding;
-use super::{document, shard};
+use super::document;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Maximum number of dimensions. numpy stops at 64; chunk coordinates are kept in fixed-size buffers of this length.
@@ -29,7 +29,7 @@ pub struct ArrayMetadata {
 #[derive(Deserialize)]
 struct Document {
     shape: Vec<u64>,
-    chunk_grid: Named,
+    chunk_grid: Extension,
     #[serde(default)]
     chunk_key_encoding: Option<Value>,
     #[serde(default)]
@@ -54,13 +54,16 @@ impl ArraySummary {
         struct Names {
             #[serde(default)]
             dimension_names: Option<Vec<Option<String>>>,
-            chunk_grid: Named,
+            chunk_grid: Extension,
         }
         let metadata = ArrayMetadata::parse(zarr_json)?;
         let names: Names = document::parse(zarr_json)?;
-        let dimension_names = names.dimension_names;
-        if let Some(names) = &dimension_names {
-            same_rank_of_names(names.len(), metadata.shape.len())?;
+        let (dimension_names, rank) = (names.dimension_names, metadata.shape.len());
+        if let Some(names) = &dimension_names
+            && names.len() != rank
+        {
+            let names = names.len();
+            return Err(Error::corrupt(format!("{names} dimension_names for a shape of {rank} dimensions")));
         }
         let lengths = names.chunk_grid.configuration.get("chunk_shape").and_then(Value::as_array);
         let dimensions = std::iter::zip(&metadata.shape, &metadata.chunks).enumerate();
@@ -73,16 +76,9 @@ impl ArraySummary {
     }
 }
 
-fn same_rank_of_names(names: usize, rank: usize) -> Result<()> {
-    if names == rank {
-        return Ok(());
-    }
-    Err(Error::corrupt(format!("{names} dimension_names for a shape of {rank} dimensions")))
-}
-
 /// An extension point of Zarr: `{"name": ..., "configuration": {...}}`.
 #[derive(Deserialize)]
-struct Named {
+struct Extension {
     name: String,
     #[serde(default)]
     configuration: Value,
@@ -101,7 +97,7 @@ impl ArrayMetadata {
                 format!("an array of {} dimensions; {MAX_RANK} are the most", document.shape.len()),
             ));
         }
-        let objects = objects(&document)?;
+        let objects = object_grid(&document)?;
         let nominal_chunk_bytes = item_size(&document.data_type)
             .and_then(|size| objects.iter().try_fold(size, |bytes, dimension| bytes.checked_mul(dimension.nominal)));
         let counts = |dimensions: &[Dimension]| {
@@ -123,9 +119,8 @@ pub(super) fn chunks_per_shard(transformers: &Value) -> Result<Option<Vec<u64>>>
     let Some(transformer) = transformers.as_array().and_then(|all| all.iter().find(is_indexed)) else {
         return Ok(None);
     };
-    let chunks = transformer.get("configuration").and_then(|configuration| configuration.get("chunks_per_shard"));
-    let chunks = shard::numbers(chunks).filter(|chunks| !chunks.contains(&0));
-    chunks
+    document::numbers(document::setting(transformer, "chunks_per_shard"))
+        .filter(|chunks| !chunks.contains(&0))
         .map(Some)
         .ok_or_else(|| Error::corrupt("an indexed storage transformer has no chunks_per_shard of whole numbers"))
 }
@@ -133,7 +128,7 @@ pub(super) fn chunks_per_shard(transformers: &Value) -> Result<Option<Vec<u64>>>
 /// Returns the chunk shape if the member `chunk_grid` is regular.
 pub(super) fn regular_chunk(grid: &Value) -> Option<Vec<u64>> {
     let is_regular = grid.get("name").and_then(Value::as_str) == Some("regular");
-    shard::numbers(grid.get("configuration").filter(|_| is_regular)?.get("chunk_shape"))
+    document::numbers(document::setting(grid, "chunk_shape").filter(|_| is_regular))
 }
 
 /// One dimension of the chunk grid.
@@ -155,15 +150,15 @@ impl Dimension {
 /// Returns the shape in an array's `zarr.json`, and the grid of stored objects.
 pub(super) fn dimensions(zarr_json: &[u8]) -> Result<(Vec<u64>, Vec<Dimension>)> {
     let document: Document = document::parse(zarr_json)?;
-    let dimensions = objects(&document)?;
+    let dimensions = object_grid(&document)?;
     Ok((document.shape, dimensions))
 }
 
 /// Returns the grid of stored objects.
-fn objects(document: &Document) -> Result<Vec<Dimension>> {
+fn object_grid(document: &Document) -> Result<Vec<Dimension>> {
     let mut dimensions = chunk_shapes(&document.chunk_grid, &document.shape)?;
     let Some(per_shard) = chunks_per_shard(&document.storage_transformers)? else { return Ok(dimensions) };
-    same_rank(per_shard.len(), &document.shape)?;
+    check_rank(per_shard.len(), &document.shape)?;
     if document.chunk_grid.name != "regular" {
         let grid = &document.chunk_grid.name;
         return Err(Error::new(
@@ -178,7 +173,7 @@ fn objects(document: &Document) -> Result<Vec<Dimension>> {
     Ok(dimensions)
 }
 
-fn chunk_shapes(grid: &Named, shape: &[u64]) -> Result<Vec<Dimension>> {
+fn chunk_shapes(grid: &Extension, shape: &[u64]) -> Result<Vec<Dimension>> {
     match grid.name.as_str() {
         "regular" => regular(&grid.configuration, shape),
         "rectilinear" => rectilinear(&grid.configuration, shape),
@@ -189,7 +184,7 @@ fn chunk_shapes(grid: &Named, shape: &[u64]) -> Result<Vec<Dimension>> {
 fn regular(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
     let chunk_shape = configuration.get("chunk_shape").and_then(Value::as_array);
     let chunk_shape = chunk_shape.ok_or_else(|| Error::corrupt("the regular chunk grid has no chunk_shape"))?;
-    same_rank(chunk_shape.len(), shape)?;
+    check_rank(chunk_shape.len(), shape)?;
     std::iter::zip(chunk_shape, shape)
         .map(|(chunk, &length)| {
             let chunk = chunk.as_u64().ok_or_else(|| Error::corrupt(format!("chunk_shape holds {chunk}")))?;
@@ -202,7 +197,7 @@ fn regular(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
 fn rectilinear(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
     let dimensions = configuration.get("chunk_shapes").and_then(Value::as_array);
     let dimensions = dimensions.ok_or_else(|| Error::corrupt("the rectilinear chunk grid has no chunk_shapes"))?;
-    same_rank(dimensions.len(), shape)?;
+    check_rank(dimensions.len(), shape)?;
     std::iter::zip(dimensions, shape)
         .map(|(sizes, &length)| {
             let wrong = || Error::corrupt(format!("chunk_shapes holds {sizes}"));
@@ -226,7 +221,7 @@ fn rectilinear(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
         .collect()
 }
 
-fn same_rank(rank: usize, shape: &[u64]) -> Result<()> {
+fn check_rank(rank: usize, shape: &[u64]) -> Result<()> {
     if rank == shape.len() {
         return Ok(());
     }
@@ -235,16 +230,15 @@ fn same_rank(rank: usize, shape: &[u64]) -> Result<()> {
 
 /// Returns the bytes of one element; none for strings and unknown types.
 fn item_size(data_type: &Value) -> Option<u64> {
-    let name = data_type.as_str().or_else(|| data_type.get("name")?.as_str())?;
-    let number = |key: &str| data_type.get("configuration")?.get(key)?.as_u64();
-    match name {
+    match document::extension_name(data_type)? {
         "bool" | "int8" | "uint8" => Some(1),
         "int16" | "uint16" | "float16" | "bfloat16" => Some(2),
         "int32" | "uint32" | "float32" => Some(4),
-        "int64" | "uint64" | "float64" | "complex64" => Some(8),
+        "int64" | "uint64" | "float64" | "complex64" | "numpy.datetime64" | "numpy.timedelta64" => Some(8),
         "complex128" => Some(16),
-        "numpy.datetime64" | "numpy.timedelta64" => Some(8),
-        "fixed_length_utf32" | "null_terminated_bytes" | "raw_bytes" => number("length_bytes"),
+        "fixed_length_utf32" | "null_terminated_bytes" | "raw_bytes" => {
+            document::setting(data_type, "length_bytes")?.as_u64()
+        }
         raw => raw.strip_prefix('r')?.parse::<u64>().ok().map(|bits| bits / 8),
     }
 }
@@ -307,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_words_are_told_from_damage() {
+    fn unsupported_grids_are_distinguished_from_damage() {
         let kind = |grid| array(json!([1]), grid).unwrap_err().kind();
         assert_eq!(kind(json!({"name": "hexagonal"})), ErrorKind::Unsupported);
         assert_eq!(kind(json!({"name": "regular"})), ErrorKind::Corrupt);

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::document;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Separator between coordinates.
@@ -42,8 +43,8 @@ impl KeyEncoding {
     pub fn parse(member: Option<&Value>) -> Result<Self> {
         let Some(member) = member else { return Ok(KeyEncoding::default()) };
         let unknown = || Error::new(ErrorKind::Unsupported, format!("chunk key encoding {member}"));
-        let name = member.as_str().or_else(|| member.get("name")?.as_str()).ok_or_else(unknown)?;
-        let setting = |key: &str| member.get("configuration").and_then(|c| c.get(key));
+        let name = document::extension_name(member).ok_or_else(unknown)?;
+        let setting = |key| document::setting(member, key);
         let separator = |default| match setting("separator") {
             None => Ok(default),
             Some(Value::String(s)) if s == "/" => Ok(Separator::Slash),

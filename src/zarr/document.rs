@@ -1,7 +1,9 @@
-//! Parses a `zarr.json` within the memory bound.
+//! Parses a `zarr.json` within the memory bound, and the values that its members share.
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
+use super::array::MAX_RANK;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
@@ -17,4 +19,20 @@ pub(super) fn parse<T: DeserializeOwned>(zarr_json: &[u8]) -> Result<T> {
     )?;
     serde_json::from_slice(zarr_json)
         .map_err(|e| Error::with_source(ErrorKind::Corrupt, "this zarr.json is not an array's", e))
+}
+
+/// Returns the name of an extension, which may be a plain string.
+pub(super) fn extension_name(extension: &Value) -> Option<&str> {
+    extension.as_str().or_else(|| extension.get("name")?.as_str())
+}
+
+/// Returns member `key` of an extension's configuration.
+pub(super) fn setting<'a>(extension: &'a Value, key: &str) -> Option<&'a Value> {
+    extension.get("configuration")?.get(key)
+}
+
+/// Parses a list of whole numbers.
+pub(super) fn numbers(list: Option<&Value>) -> Option<Vec<u64>> {
+    let list = list?.as_array().filter(|list| list.len() <= MAX_RANK)?;
+    list.iter().map(Value::as_u64).collect()
 }

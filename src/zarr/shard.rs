@@ -16,7 +16,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use super::array::{self, MAX_RANK};
-use super::document;
+use super::document::{self, extension_name, numbers, setting};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of an index entry: offset and length.
@@ -73,7 +73,7 @@ pub struct Index {
 
 /// An invalid entry of an index.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct IndexFault {
     /// Number of the inner chunk in C order.
     pub number: u64,
     /// Offset according to the index.
@@ -81,18 +81,18 @@ pub struct Fault {
     /// Length in bytes according to the index.
     pub length: u64,
     /// Reason.
-    pub what: Wrong,
+    pub kind: FaultKind,
 }
 
 /// Reason why an index entry is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wrong {
+pub enum FaultKind {
     /// The inner chunk does not end within the shard.
     Outside,
     /// The inner chunk overlaps the index.
-    OverIndex,
+    OverlapsIndex,
     /// The inner chunk overlaps another one, whose number this is.
-    Over(u64),
+    Overlaps(u64),
     /// Half of the entry marks the inner chunk as absent.
     HalfAbsent,
 }
@@ -119,8 +119,8 @@ impl ShardLayout {
         if let Some(grid) = array::chunks_per_shard(&document.storage_transformers)? {
             let inner_shape = shape.ok_or_else(|| Error::corrupt("chunks_per_shard without a regular chunk grid"))?;
             if grid.len() != inner_shape.len() {
-                let (said, rank) = (grid.len(), inner_shape.len());
-                return Err(Error::corrupt(format!("chunks_per_shard of {said} dimensions for an array of {rank}")));
+                let (stated, rank) = (grid.len(), inner_shape.len());
+                return Err(Error::corrupt(format!("chunks_per_shard of {stated} dimensions for an array of {rank}")));
             }
             let inner = from_codecs(&document.codecs, &inner_shape, 1)?.map(Box::new);
             let count = count(&grid)?;
@@ -153,7 +153,7 @@ impl ShardLayout {
     }
 
     /// Returns the range of the index in a shard of `length` bytes; none if the shard is too short.
-    pub fn index_place(&self, length: u64) -> Option<Range<u64>> {
+    pub fn index_range(&self, length: u64) -> Option<Range<u64>> {
         let end = length.checked_sub(self.trailer)?;
         let index = self.index_length();
         match self.location {
@@ -186,12 +186,14 @@ fn from_codecs(codecs: &Value, shape: &[u64], depth: usize) -> Result<Option<Sha
     if depth > MAX_DEPTH {
         return Err(Error::new(ErrorKind::Unsupported, format!("shards within shards, more than {MAX_DEPTH} deep")));
     }
-    let Some(at) = codecs.iter().position(|codec| name(codec) == Some("sharding_indexed")) else { return Ok(None) };
+    let Some(at) = codecs.iter().position(|codec| extension_name(codec) == Some("sharding_indexed")) else {
+        return Ok(None);
+    };
     let (before, rest) = codecs.split_at(at);
     let Some((sharding, behind)) = rest.split_first() else { return Ok(None) };
     let mut trailer: u64 = 0;
     for codec in behind {
-        match name(codec) {
+        match extension_name(codec) {
             Some("crc32c") => trailer += CHECKSUM,
             // The codec transforms the shard as a whole: parts of it cannot be read.
             _ => return Ok(None),
@@ -201,8 +203,7 @@ fn from_codecs(codecs: &Value, shape: &[u64], depth: usize) -> Result<Option<Sha
     for codec in before {
         shape = reshaped(codec, &shape)?;
     }
-    let configuration = sharding.get("configuration").unwrap_or(&Value::Null);
-    let inner_shape = numbers(configuration.get("chunk_shape"))
+    let inner_shape = numbers(setting(sharding, "chunk_shape"))
         .ok_or_else(|| Error::corrupt("sharding_indexed has no chunk_shape of whole numbers"))?;
     if inner_shape.len() != shape.len() {
         let (inner, rank) = (inner_shape.len(), shape.len());
@@ -217,15 +218,15 @@ fn from_codecs(codecs: &Value, shape: &[u64], depth: usize) -> Result<Option<Sha
     });
     let grid = per_dimension.collect::<Result<Vec<u64>>>()?;
     let count = count(&grid)?;
-    let location = match configuration.get("index_location") {
+    let location = match setting(sharding, "index_location") {
         None | Some(Value::Null) => IndexLocation::End,
         Some(Value::String(place)) if place == "end" => IndexLocation::End,
         Some(Value::String(place)) if place == "start" => IndexLocation::Start,
         Some(other) => return Err(Error::corrupt(format!("sharding_indexed has its index_location at {other}"))),
     };
-    let (big_endian, checksum) = index_codecs(configuration.get("index_codecs"))?;
-    let inner =
-        from_codecs(configuration.get("codecs").unwrap_or(&Value::Null), &inner_shape, depth + 1)?.map(Box::new);
+    let (big_endian, checksum) = index_codecs(setting(sharding, "index_codecs"))?;
+    let codecs = setting(sharding, "codecs").unwrap_or(&Value::Null);
+    let inner = from_codecs(codecs, &inner_shape, depth + 1)?.map(Box::new);
     Ok(Some(ShardLayout { grid, inner_shape, location, big_endian, checksum, trailer, inner, count }))
 }
 
@@ -241,10 +242,9 @@ fn index_codecs(codecs: Option<&Value>) -> Result<(bool, bool)> {
     let codecs = codecs.as_array().ok_or_else(|| Error::corrupt("the index_codecs of a shard are no list"))?;
     let (mut big_endian, mut bytes, mut checksum) = (false, false, false);
     for codec in codecs {
-        match name(codec) {
+        match extension_name(codec) {
             Some("bytes") if !bytes => {
-                let endian = codec.get("configuration").and_then(|configuration| configuration.get("endian"));
-                big_endian = match endian.map(Value::as_str) {
+                big_endian = match setting(codec, "endian").map(Value::as_str) {
                     None | Some(Some("little")) => false,
                     Some(Some("big")) => true,
                     Some(_) => return Err(unknown(codec)),
@@ -264,13 +264,12 @@ fn index_codecs(codecs: Option<&Value>) -> Result<(bool, bool)> {
 
 /// Returns the shape of the output of `codec` for an array of `shape`.
 fn reshaped(codec: &Value, shape: &[u64]) -> Result<Vec<u64>> {
-    let name = name(codec).unwrap_or_default();
+    let name = extension_name(codec).unwrap_or_default();
     match name {
         "transpose" => {
-            let order = codec.get("configuration").and_then(|configuration| configuration.get("order"));
             let wrong =
                 || Error::corrupt(format!("a transpose codec for {} dimensions whose order is no order", shape.len()));
-            let order = numbers(order).ok_or_else(wrong)?;
+            let order = numbers(setting(codec, "order")).ok_or_else(wrong)?;
             let mut seen = order.clone();
             seen.sort_unstable();
             if !seen.iter().copied().eq(0..shape.len() as u64) {
@@ -278,8 +277,10 @@ fn reshaped(codec: &Value, shape: &[u64]) -> Result<Vec<u64>> {
             }
             order.iter().map(|&axis| shape.get(axis as usize).copied().ok_or_else(wrong)).collect()
         }
-        "cast_value" | "scale_offset" | "bitround" => Ok(shape.to_vec()),
-        "numcodecs.delta"
+        "cast_value"
+        | "scale_offset"
+        | "bitround"
+        | "numcodecs.delta"
         | "numcodecs.fixedscaleoffset"
         | "numcodecs.quantize"
         | "numcodecs.bitround"
@@ -301,23 +302,12 @@ fn count(grid: &[u64]) -> Result<u64> {
     count.filter(|count| *count <= MAX_INNER).ok_or_else(too_many)
 }
 
-/// Returns the name of an extension, which may be given as a plain string.
-fn name(codec: &Value) -> Option<&str> {
-    codec.as_str().or_else(|| codec.get("name")?.as_str())
-}
-
-/// Parses a list of whole numbers.
-pub(super) fn numbers(list: Option<&Value>) -> Option<Vec<u64>> {
-    let list = list?.as_array().filter(|list| list.len() <= MAX_RANK)?;
-    list.iter().map(Value::as_u64).collect()
-}
-
 impl Index {
     /// Decodes the index `bytes` of a shard of `length` bytes. Fails with [`ErrorKind::Corrupt`] if it has another length or its
     /// checksum does not match.
     pub fn decode(sharding: &ShardLayout, length: u64, mut bytes: Bytes) -> Result<Self> {
         let wanted = sharding.index_length();
-        let place = sharding.index_place(length).filter(|_| bytes.len() as u64 == wanted).ok_or_else(|| {
+        let place = sharding.index_range(length).filter(|_| bytes.len() as u64 == wanted).ok_or_else(|| {
             let count = sharding.count;
             Error::corrupt(format!("no room for an index of {count} inner chunks ({wanted} bytes) in {length} bytes"))
         })?;
@@ -344,11 +334,11 @@ impl Index {
 
     /// Returns offset and length of entry `number` as stored, valid or not; none if the inner chunk is absent.
     pub fn entry(&self, number: u64) -> Option<(u64, u64)> {
-        let (offset, length) = self.said(number)?;
+        let (offset, length) = self.raw_entry(number)?;
         ((offset, length) != (u64::MAX, u64::MAX)).then_some((offset, length))
     }
 
-    fn said(&self, number: u64) -> Option<(u64, u64)> {
+    fn raw_entry(&self, number: u64) -> Option<(u64, u64)> {
         let at = usize::try_from(number.checked_mul(ENTRY)?).ok()?;
         let entry = self.entries.get(at..)?.first_chunk::<16>()?;
         let (offset, length) = entry.split_first_chunk::<8>()?;
@@ -359,7 +349,7 @@ impl Index {
     }
 
     /// Returns the range of inner chunk `number`; none if it is absent, empty or not within the shard.
-    pub fn place(&self, number: u64) -> Option<Range<u64>> {
+    pub fn range(&self, number: u64) -> Option<Range<u64>> {
         let (offset, length) = self.entry(number)?;
         let end = offset.checked_add(length)?;
         (length > 0 && end <= self.within.end).then_some(offset..end)
@@ -368,23 +358,23 @@ impl Index {
     /// Returns ranges and numbers of the inner chunks that lie in the shard, sorted by range.
     pub fn in_order(&self) -> Vec<(Range<u64>, u64)> {
         let mut places: Vec<(Range<u64>, u64)> =
-            (0..self.entry_count()).filter_map(|number| Some((self.place(number)?, number))).collect();
+            (0..self.entry_count()).filter_map(|number| Some((self.range(number)?, number))).collect();
         places.sort_unstable_by_key(|(place, number)| (place.start, place.end, *number));
         places
     }
 
     /// Returns the invalid entries, by number of the inner chunk. Bytes between inner chunks are allowed.
-    pub fn faults(&self) -> Vec<Fault> {
+    pub fn faults(&self) -> Vec<IndexFault> {
         let mut faults = Vec::new();
         for number in 0..self.entry_count() {
             let Some((offset, length)) = self.entry(number) else { continue };
-            let fault = |what| Fault { number, offset, length, what };
+            let fault = |kind| IndexFault { number, offset, length, kind };
             if offset == u64::MAX || length == u64::MAX {
-                faults.push(fault(Wrong::HalfAbsent));
+                faults.push(fault(FaultKind::HalfAbsent));
             } else if offset.checked_add(length).is_none_or(|end| end > self.within.end) {
-                faults.push(fault(Wrong::Outside));
+                faults.push(fault(FaultKind::Outside));
             } else if length > 0 && offset < self.place.end && self.place.start < offset + length {
-                faults.push(fault(Wrong::OverIndex));
+                faults.push(fault(FaultKind::OverlapsIndex));
             }
         }
         // The preceding inner chunk that reaches farthest.
@@ -394,7 +384,7 @@ impl Index {
                 && place.start < end
             {
                 let length = place.end - place.start;
-                faults.push(Fault { number, offset: place.start, length, what: Wrong::Over(other) });
+                faults.push(IndexFault { number, offset: place.start, length, kind: FaultKind::Overlaps(other) });
             }
             if farthest.is_none_or(|(end, _)| place.end > end) {
                 farthest = Some((place.end, number));
@@ -429,23 +419,23 @@ mod tests {
     }
 
     #[test]
-    fn codecs_say_what_an_object_looks_like() {
+    fn layout_follows_from_codecs() {
         let parse = |codecs| ShardLayout::parse(&document(json!([32, 64]), codecs)).unwrap();
         assert_eq!(parse(json!([{"name": "bytes"}, {"name": "zstd"}])), None);
         let plain = parse(json!([sharded(json!([8, 16]), json!({}))])).unwrap();
         assert_eq!((plain.grid.as_slice(), plain.index_length(), plain.trailer), ([4, 4].as_slice(), 16 * 16 + 4, 0));
-        assert_eq!(plain.index_place(1000), Some(740..1000));
-        assert_eq!(plain.index_place(259), None);
+        assert_eq!(plain.index_range(1000), Some(740..1000));
+        assert_eq!(plain.index_range(259), None);
         assert_eq!(plain.coords(7).as_slice(), [1, 3]);
         let start =
             parse(json!([sharded(json!([32, 64]), json!({"index_location": "start", "index_codecs": ["bytes"]}))]));
-        assert_eq!(start.unwrap().index_place(16), Some(0..16));
+        assert_eq!(start.unwrap().index_range(16), Some(0..16));
         // A checksum after the shard, and a transpose before it.
         let transposed = json!([{"name": "transpose", "configuration": {"order": [1, 0]}},
             sharded(json!([16, 32]), json!({})), {"name": "crc32c"}]);
         let transposed = parse(transposed).unwrap();
         assert_eq!((transposed.grid.as_slice(), transposed.trailer), ([4, 1].as_slice(), 4));
-        assert_eq!(transposed.index_place(1000), Some(1000 - 4 - 68..996));
+        assert_eq!(transposed.index_range(1000), Some(1000 - 4 - 68..996));
         let nested = parse(json!([sharded(json!([16, 32]), json!({"codecs": [sharded(json!([4, 4]), json!({}))]}))]));
         assert_eq!(nested.unwrap().inner.unwrap().grid, [4, 8]);
         assert_eq!(parse(json!([sharded(json!([8, 16]), json!({})), {"name": "gzip"}])), None, "compressed as a whole");
@@ -464,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_or_unknown_is_told() {
+    fn invalid_and_unsupported_codecs_are_distinguished() {
         let kind = |codecs| ShardLayout::parse(&document(json!([32, 64]), codecs)).unwrap_err().kind();
         assert_eq!(kind(json!([sharded(json!([5, 16]), json!({}))])), ErrorKind::Corrupt);
         assert_eq!(kind(json!([sharded(json!([0, 16]), json!({}))])), ErrorKind::Corrupt);
@@ -497,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_index_says_is_not_believed() {
+    fn invalid_index_entries_are_faults() {
         const NONE: (u64, u64) = (u64::MAX, u64::MAX);
         let good = index(&[(100, 50), NONE, (0, 100)], 500, true).unwrap();
         assert_eq!((good.entry(0), good.entry(1), good.entry(3)), (Some((100, 50)), None, None));
@@ -505,21 +495,21 @@ mod tests {
         assert_eq!(good.faults(), []);
         let bad = [(0, 100), (50, 10), (90, 5), (450, 20), (u64::MAX - 1, 7), (3, u64::MAX), (600, 1)];
         let bad = index(&bad, 500, false).unwrap();
-        let faults: Vec<(u64, Wrong)> = bad.faults().into_iter().map(|fault| (fault.number, fault.what)).collect();
+        let faults: Vec<(u64, FaultKind)> = bad.faults().into_iter().map(|fault| (fault.number, fault.kind)).collect();
         let expected = [
-            (1, Wrong::Over(0)),
-            (2, Wrong::Over(0)),
-            (3, Wrong::OverIndex),
-            (4, Wrong::Outside),
-            (5, Wrong::HalfAbsent),
-            (6, Wrong::Outside),
+            (1, FaultKind::Overlaps(0)),
+            (2, FaultKind::Overlaps(0)),
+            (3, FaultKind::OverlapsIndex),
+            (4, FaultKind::Outside),
+            (5, FaultKind::HalfAbsent),
+            (6, FaultKind::Outside),
         ];
         assert_eq!(faults, expected);
-        assert_eq!((bad.place(4), bad.place(6), bad.place(0)), (None, None, Some(0..100)));
+        assert_eq!((bad.range(4), bad.range(6), bad.range(0)), (None, None, Some(0..100)));
     }
 
     #[test]
-    fn checksums_and_lengths_are_looked_at() {
+    fn checksum_and_length_of_an_index_are_verified() {
         let sharding =
             ShardLayout::parse(&document(json!([2]), json!([sharded(json!([1]), json!({}))]))).unwrap().unwrap();
         let mut bytes = vec![7; 32];

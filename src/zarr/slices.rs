@@ -45,13 +45,13 @@ impl Slices {
     pub fn chunks(&self, zarr_json: &[u8]) -> Result<Vec<Range<u32>>> {
         let (shape, grid) = array::dimensions(zarr_json)?;
         if self.0.len() > shape.len() {
-            let (said, rank) = (self.0.len(), shape.len());
-            return Err(Error::invalid(format!("{said} slices for an array of {rank} dimensions")));
+            let (count, rank) = (self.0.len(), shape.len());
+            return Err(Error::invalid(format!("{count} slices for an array of {rank} dimensions")));
         }
-        let mut said = self.0.iter();
+        let mut remaining = self.0.iter();
         let all = Slice { start: None, stop: None };
         let ranges = std::iter::zip(shape, &grid).map(|(length, dimension)| {
-            let elements = said.next().unwrap_or(&all).within(length);
+            let elements = remaining.next().unwrap_or(&all).within(length);
             dimension.chunks_of(elements)
         });
         Ok(ranges.collect())
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_told() {
+    fn invalid_slices_are_refused() {
         for wrong in ["", "a", "1:2:3", "1,,2", "1.5"] {
             assert!(Slices::parse(wrong).is_err(), "{wrong}");
         }

@@ -11,7 +11,7 @@ use icechunk::config::{
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::virtual_chunks::VirtualChunkContainer;
 use icechunk::{Repository as Reference, RepositoryConfig};
-use icechunkfs::format::config_edit::{self, schema::Kind};
+use icechunkfs::format::config_edit::{self, schema::ValueKind};
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::{Operation, RepoState};
 use icechunkfs::repo::Repository;
@@ -61,26 +61,26 @@ async fn agree(place: &Path) -> Value {
 }
 
 /// Returns a valid value for a setting of `kind`.
-fn sample(kind: &Kind) -> Value {
+fn sample(kind: &ValueKind) -> Value {
     match kind {
-        Kind::Whole { most, .. } => json!(most),
-        Kind::Bool => json!(true),
-        Kind::Text | Kind::Pattern => json!("true"),
-        Kind::Checked(rule) => {
+        ValueKind::Whole { max, .. } => json!(max),
+        ValueKind::Bool => json!(true),
+        ValueKind::Text | ValueKind::Pattern => json!("true"),
+        ValueKind::Checked(rule) => {
             let samples = ["us-east-1", "account", "https://store.example"];
-            json!(samples.into_iter().find(|text| (rule.fits)(text)).unwrap())
+            json!(samples.into_iter().find(|text| (rule.is_valid)(text)).unwrap())
         }
-        Kind::Struct(members) | Kind::Open(members, _) => {
+        ValueKind::Struct(members) | ValueKind::Open(members, _) => {
             members.iter().map(|member| (member.name.to_owned(), sample(member.kind))).collect::<Map<_, _>>().into()
         }
-        Kind::Map(_) => json!({}),
-        Kind::List(below) => match below {
+        ValueKind::Map(_) => json!({}),
+        ValueKind::List(below) => match below {
             // Conditions may be nested.
-            Kind::Choice(_) => json!([]),
+            ValueKind::Choice(_) => json!([]),
             below => json!([sample(below)]),
         },
-        Kind::Pair(first, second) => json!([sample(first), sample(second)]),
-        Kind::Choice(variants) => match variants.first().unwrap() {
+        ValueKind::Pair(first, second) => json!([sample(first), sample(second)]),
+        ValueKind::Choice(variants) => match variants.first().unwrap() {
             (name, None) => json!(name),
             (name, Some(payload)) => json!({*name: sample(payload)}),
         },
@@ -88,12 +88,12 @@ fn sample(kind: &Kind) -> Value {
 }
 
 /// Returns every variant of every choice below `kind`, each in a value of `kind`.
-fn variants(kind: &Kind, deep: usize) -> Vec<Value> {
+fn variants(kind: &ValueKind, deep: usize) -> Vec<Value> {
     if deep == 0 {
         return vec![sample(kind)];
     }
     match kind {
-        Kind::Choice(all) => all
+        ValueKind::Choice(all) => all
             .iter()
             .flat_map(|(name, payload)| match payload {
                 None => vec![json!(name)],
@@ -102,12 +102,12 @@ fn variants(kind: &Kind, deep: usize) -> Vec<Value> {
                 }
             })
             .collect(),
-        Kind::List(below) => vec![variants(below, deep - 1).into()],
-        Kind::Pair(first, second) => {
+        ValueKind::List(below) => vec![variants(below, deep - 1).into()],
+        ValueKind::Pair(first, second) => {
             let second = sample(second);
             variants(first, deep - 1).into_iter().map(|first| json!([first, second])).collect()
         }
-        Kind::Struct(members) | Kind::Open(members, _) => members
+        ValueKind::Struct(members) | ValueKind::Open(members, _) => members
             .iter()
             .flat_map(|member| {
                 let whole = sample(kind);

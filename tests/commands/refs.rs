@@ -13,7 +13,7 @@ use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::format::repo_info::{RepoAvailability, RepoStatus, UpdateType};
 use icechunkfs::error::{ErrorKind, Result};
 use icechunkfs::format::ids::ObjectId;
-use icechunkfs::format::operations_log::Entry;
+use icechunkfs::format::operations_log::DisplayedEntry;
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::Operation;
 use icechunkfs::repo::Repository;
@@ -208,7 +208,7 @@ async fn feature_flags_and_repository_status_are_respected() {
     same_operations(place).await;
 }
 
-async fn operations(place: &Path) -> Vec<Entry> {
+async fn operations(place: &Path) -> Vec<DisplayedEntry> {
     let mut operations = open(place).await.operations().unwrap();
     let mut entries = Vec::new();
     while let Some(entry) = operations.next().await.unwrap() {
@@ -299,14 +299,14 @@ async fn ops_reads_the_operations_log_across_its_files() {
     }
     assert!(same_operations(place).await >= 17);
     let all = operations(place).await;
-    let files: Vec<&String> = all.iter().filter_map(|entry| entry.file.as_ref()).collect();
+    let files: Vec<&String> = all.iter().filter_map(|entry| entry.backup_path.as_ref()).collect();
     assert_eq!(files.len(), all.len() - 1, "each but the newest has a file");
     let newest = icechunkfs(["ops".as_ref(), place.as_os_str(), "-n".as_ref(), "2".as_ref(), "--json".as_ref()]).json();
     assert_eq!((newest.as_array().unwrap().len(), &newest[0]["tag"]), (2, &json!("t7")));
 
     // Where a file is missing, the log ends there with a message.
     let info = RepoInfo::decode(&std::fs::read(place.join("repo")).unwrap()).unwrap();
-    let before = icechunkfs::format::operations_log::read(&info).before.unwrap();
+    let before = icechunkfs::format::operations_log::read(&info).previous_file.unwrap();
     let file = place.join("overwritten").join(&before);
     let content = std::fs::read(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
@@ -475,8 +475,8 @@ fn concurrent_ref_changes_are_all_kept_in_version_2() {
     assert!(changed.len() > 15 && !published.is_empty(), "{} {}", changed.len(), published.len());
     // Each entry of the log has the repository of that time: from one to the next, exactly that operation was done.
     let entries = blocking(operations(place));
-    let state = |entry: &Entry| {
-        let file = entry.file.as_ref().map_or(place.join("repo"), |name| place.join("overwritten").join(name));
+    let state = |entry: &DisplayedEntry| {
+        let file = entry.backup_path.as_ref().map_or(place.join("repo"), |name| place.join("overwritten").join(name));
         let info = RepoInfo::decode(&std::fs::read(file).unwrap()).unwrap();
         let refs = |refs: Vec<(String, Result<ObjectId>)>| -> BTreeMap<String, ObjectId> {
             refs.into_iter().map(|(name, id)| (name, id.unwrap())).collect()

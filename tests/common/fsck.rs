@@ -12,7 +12,7 @@ use icechunkfs::format::manifest::Manifest;
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::{Operation, RepoState};
 use icechunkfs::format::snapshot::{ManifestInfo, NodeData, Snapshot};
-use icechunkfs::format::transaction_log::{Change, TransactionLog};
+use icechunkfs::format::transaction_log::{NodeChange, TransactionLog};
 use icechunkfs::zarr::array::ArrayMetadata;
 
 const LIMIT: u64 = 1 << 31;
@@ -105,7 +105,7 @@ fn check_manifest(repo: &Path, node: NodeId, grid: &[u32], extents: &[(u32, u32)
         // This manifest was kept unchanged.
         return;
     }
-    assert_eq!(manifest.arrays().collect::<Vec<_>>(), [node], "{what}: one array");
+    assert_eq!(manifest.node_ids().collect::<Vec<_>>(), [node], "{what}: one array");
     assert_eq!(info.chunk_refs as usize, refs.len(), "{what}: its count");
     assert!(!refs.is_empty(), "{what}: empty");
     let all: Vec<Vec<u32>> = (0..refs.len()).map(|at| refs.coords(at).iter().collect()).collect();
@@ -139,17 +139,17 @@ fn check_log(repo: &Path, id: ObjectId, nodes: &BTreeSet<NodeId>, version: SpecV
     assert_eq!(log.id(), id);
     let list = |change| log.nodes(change).collect::<Vec<_>>();
     let all = [
-        Change::NewGroups,
-        Change::NewArrays,
-        Change::DeletedGroups,
-        Change::DeletedArrays,
-        Change::UpdatedGroups,
-        Change::UpdatedArrays,
+        NodeChange::NewGroups,
+        NodeChange::NewArrays,
+        NodeChange::DeletedGroups,
+        NodeChange::DeletedArrays,
+        NodeChange::UpdatedGroups,
+        NodeChange::UpdatedArrays,
     ];
     for change in all {
         assert!(list(change).is_sorted_by(|a, b| a < b), "{what}: {change:?}");
     }
-    for change in [Change::DeletedGroups, Change::DeletedArrays] {
+    for change in [NodeChange::DeletedGroups, NodeChange::DeletedArrays] {
         assert!(list(change).iter().all(|node| !nodes.contains(node)), "{what}: a deleted node is there");
     }
     let arrays: Vec<NodeId> = log.updated_chunks().map(|(node, _)| node).collect();
@@ -173,7 +173,8 @@ fn check_moves(repo: &Path, id: ObjectId, snapshot: &Snapshot, parent: ObjectId)
     let occupied: BTreeSet<&str> = before.nodes().map(|node| node.path).collect();
     let groups: BTreeSet<&str> =
         snapshot.nodes().filter(|node| matches!(node.data, NodeData::Group)).map(|node| node.path).collect();
-    let deleted: BTreeSet<NodeId> = log.nodes(Change::DeletedGroups).chain(log.nodes(Change::DeletedArrays)).collect();
+    let deleted: BTreeSet<NodeId> =
+        log.nodes(NodeChange::DeletedGroups).chain(log.nodes(NodeChange::DeletedArrays)).collect();
     let left: BTreeSet<&str> = moves.iter().map(|one| one.from.as_str()).collect();
     for one in moves.iter().filter(|one| !deleted.contains(&one.node)) {
         let (to, what) = (one.to.as_str(), format!("transaction log {id}: {} to {}", one.from, one.to));

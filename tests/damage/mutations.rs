@@ -20,7 +20,7 @@ use icechunkfs::error::{Error, ErrorKind, Result};
 use icechunkfs::format::config::RepoConfig;
 use icechunkfs::format::config_edit::{self, encode, problems};
 use icechunkfs::format::repo_info::RepoInfo;
-use icechunkfs::format::transaction_log::{Change, TransactionLog};
+use icechunkfs::format::transaction_log::{NodeChange, TransactionLog};
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::refs::RefSpec;
 use icechunkfs::stats;
@@ -101,7 +101,7 @@ impl Storage for Files {
 /// Reads a configuration, and changes it. The rewritten one must have the intended content.
 fn change_config(config: &RepoConfig, yaml: Option<&[u8]>) {
     let members = config.members();
-    let _ = (problems::of(members), config_edit::all(members));
+    let _ = (problems::find(members), config_edit::all(members));
     let container = r#"{"url_prefix": "s3://a.b/", "store": {"s3": {}}}"#;
     for (key, value) in [("manifest.preload.preload_if", "true"), ("virtual_chunk_containers.ours", container)] {
         let Ok(Some(changed)) = config_edit::set(members, key, value) else { continue };
@@ -154,7 +154,7 @@ async fn exercise(files: &Files, refs: &[RefSpec]) {
     }
     for (key, bytes) in files.0.iter().filter(|(key, _)| key.starts_with("transactions/")) {
         if let Ok(log) = TransactionLog::decode(bytes, MEMORY) {
-            assert!(log.nodes(Change::NewArrays).count() <= bytes.len() * 1000, "{key}");
+            assert!(log.nodes(NodeChange::NewArrays).count() <= bytes.len() * 1000, "{key}");
             let _ = log.moves();
             for (_, chunks) in log.updated_chunks() {
                 chunks.take(1000).for_each(drop);
@@ -247,7 +247,7 @@ fn damaged_shards_do_no_harm() {
         let (start, before) = (Instant::now(), NOW.load(Ordering::Relaxed));
         PEAK.store(before, Ordering::Relaxed);
         if let Ok(Some(sharding)) = ShardLayout::parse(&document)
-            && let Some(place) = sharding.index_place(bytes.len() as u64)
+            && let Some(place) = sharding.index_range(bytes.len() as u64)
         {
             let index = Bytes::copy_from_slice(&bytes[place.start as usize..place.end as usize]);
             if let Ok(index) = Index::decode(&sharding, bytes.len() as u64, index) {

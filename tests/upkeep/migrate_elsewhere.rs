@@ -15,7 +15,7 @@ use icechunk::session::Session;
 use icechunkfs::failpoints;
 use icechunkfs::format::ids::NodeId;
 use icechunkfs::format::snapshot::Snapshot;
-use icechunkfs::format::transaction_log::{Change, TransactionLog};
+use icechunkfs::format::transaction_log::{NodeChange, TransactionLog};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -170,14 +170,15 @@ fn check_logs(new: &Path) {
             snapshot.nodes().map(|node| (node.id, (node.path.to_owned(), node.zarr_json.to_vec()))).collect()
         };
         let (now, then) = (nodes(&snapshot), before.as_ref().map(nodes).unwrap_or_default());
-        let said = |changes: [Change; 2]| -> BTreeSet<NodeId> { changes.iter().flat_map(|c| log.nodes(*c)).collect() };
+        let said =
+            |changes: [NodeChange; 2]| -> BTreeSet<NodeId> { changes.iter().flat_map(|c| log.nodes(*c)).collect() };
         let new_nodes = now.keys().filter(|id| !then.contains_key(id)).copied().collect();
         let deleted = then.keys().filter(|id| !now.contains_key(id)).copied().collect();
         let updated = now.iter().filter(|(id, node)| then.get(id).is_some_and(|before| before.1 != node.1));
-        assert_eq!(said([Change::NewGroups, Change::NewArrays]), new_nodes, "{id}");
-        assert_eq!(said([Change::DeletedGroups, Change::DeletedArrays]), deleted, "{id}");
+        assert_eq!(said([NodeChange::NewGroups, NodeChange::NewArrays]), new_nodes, "{id}");
+        assert_eq!(said([NodeChange::DeletedGroups, NodeChange::DeletedArrays]), deleted, "{id}");
         let updated: BTreeSet<NodeId> = updated.map(|(id, _)| *id).collect();
-        assert_eq!(said([Change::UpdatedGroups, Change::UpdatedArrays]), updated, "{id}");
+        assert_eq!(said([NodeChange::UpdatedGroups, NodeChange::UpdatedArrays]), updated, "{id}");
         assert!(log.updated_chunks().all(|(node, _)| now.contains_key(&node)), "{id}");
         before = Some(snapshot);
     }

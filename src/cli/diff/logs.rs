@@ -15,7 +15,7 @@ use crate::cli::open::MemoryLimits;
 use crate::compare::logs;
 use crate::error::{Error, Result};
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::transaction_log::Change;
+use crate::format::transaction_log::NodeChange;
 use crate::printable;
 use crate::repo::Repository;
 use crate::zarr::Coords;
@@ -38,17 +38,17 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
     }
     let ids = logged.nodes.iter().map(|(_, id)| *id);
     let mut in_neither: BTreeSet<NodeId> = ids.filter(|id| !paths.contains_key(id)).collect();
-    let named = |change: Change| -> BTreeSet<&str> {
+    let named = |change: NodeChange| -> BTreeSet<&str> {
         let ids = logged.nodes.iter().filter(|(of, _)| *of == change);
         ids.filter_map(|(_, id)| paths.get(id)).map(String::as_str).collect()
     };
     let lists = [
-        ("new_groups", named(Change::NewGroups)),
-        ("new_arrays", named(Change::NewArrays)),
-        ("deleted_groups", named(Change::DeletedGroups)),
-        ("deleted_arrays", named(Change::DeletedArrays)),
-        ("updated_groups", named(Change::UpdatedGroups)),
-        ("updated_arrays", named(Change::UpdatedArrays)),
+        ("new_groups", named(NodeChange::NewGroups)),
+        ("new_arrays", named(NodeChange::NewArrays)),
+        ("deleted_groups", named(NodeChange::DeletedGroups)),
+        ("deleted_arrays", named(NodeChange::DeletedArrays)),
+        ("updated_groups", named(NodeChange::UpdatedGroups)),
+        ("updated_arrays", named(NodeChange::UpdatedArrays)),
     ];
     let mut chunks: BTreeMap<&str, BTreeSet<&Coords>> = BTreeMap::new();
     for (id, coords) in &logged.updated_chunks {

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 use super::super::envelope::FileType;
-use super::container::{self, Body, Unwrapped};
+use super::wrapping::{self, Body, Unwrapped};
 use super::{bounds, parse};
 use crate::error::{Error, Result};
 
@@ -25,12 +25,12 @@ pub enum AttributesFile {
 impl AttributesFile {
     /// Decodes an attributes file whose values may take `limit` bytes of memory.
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
-        let body = match container::open(file, FileType::Attributes, limit) {
+        let body = match wrapping::open(file, FileType::Attributes, limit) {
             Ok(Unwrapped::Alpha(body)) => body,
             Ok(Unwrapped::Flatbuffer(..)) => return Err(Error::corrupt("this is no attributes file")),
-            // `container::open` refuses a JSON array, because no snapshot or manifest is one.
+            // `wrapping::open` refuses a JSON array, because no snapshot or manifest is one.
             Err(_) if file.first() == Some(&b'[') && file.len() as u64 <= limit => {
-                Body { bytes: file.to_vec().into(), encoding: container::Encoding::Json }
+                Body { bytes: file.to_vec().into(), encoding: wrapping::Encoding::Json }
             }
             Err(error) => return Err(error),
         };

@@ -5,12 +5,12 @@
 //! deeply, and that its values fit into the memory limit. For JSON it only counts values; the parser checks the rest.
 
 use super::MAX_DEPTH;
-use super::container::{Body, Encoding};
+use super::wrapping::{Body, Encoding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{self, Reservation};
 
 /// Most bytes of memory that a value takes besides its own bytes: a member of a JSON object and its entry in the map's order.
-const VALUE: u64 = 112;
+const MAX_VALUE_BYTES: u64 = 112;
 
 /// Form of the outermost value, which identifies the release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,21 +24,21 @@ pub struct DocumentShape {
 /// Checks `body`, whose values may take `limit` bytes of memory, and reserves that memory. The caller keeps the
 /// reservation for as long as it uses the values.
 pub fn check(body: &Body, limit: u64) -> Result<(DocumentShape, Reservation)> {
-    let (outline, values) = examine(body)?;
-    let bytes = values.saturating_mul(VALUE);
+    let (shape, values) = scan(body)?;
+    let bytes = values.saturating_mul(MAX_VALUE_BYTES);
     if bytes > limit {
         return Err(too_many(values, limit));
     }
-    Ok((outline, memory::reserve_blocking(bytes, "what it says")?))
+    Ok((shape, memory::reserve_blocking(bytes, "what it says")?))
 }
 
 /// Checks `body` like [`check`] without reserving memory, for a caller that counts what it keeps.
-pub fn check_shape(body: &Body) -> Result<DocumentShape> {
-    examine(body).map(|(outline, _)| outline)
+pub fn check_structure(body: &Body) -> Result<()> {
+    scan(body).map(drop)
 }
 
 /// Returns the form of `body` and the number of its values.
-fn examine(body: &Body) -> Result<(DocumentShape, u64)> {
+fn scan(body: &Body) -> Result<(DocumentShape, u64)> {
     match body.encoding {
         Encoding::Json => Ok((DocumentShape { elements: None, begins_with_id: false }, json_values(&body.bytes))),
         Encoding::MessagePack => message_pack(&body.bytes),
@@ -68,7 +68,6 @@ struct Head {
 
 fn message_pack(bytes: &[u8]) -> Result<(DocumentShape, u64)> {
     let mut rest = bytes;
-    let outline = outline(bytes);
     // Values still to come, per level.
     let mut open: Vec<u64> = vec![1];
     let mut count = 0_u64;
@@ -99,7 +98,7 @@ fn message_pack(bytes: &[u8]) -> Result<(DocumentShape, u64)> {
     if !rest.is_empty() {
         return Err(Error::corrupt(format!("damaged: {} bytes behind its end", rest.len())));
     }
-    Ok((outline, count))
+    Ok((document_shape(bytes), count))
 }
 
 fn truncated() -> Error {
@@ -142,7 +141,7 @@ fn number(rest: &mut &[u8], bytes: usize) -> Result<u64> {
     Ok(digits.iter().fold(0, |number, digit| number << 8 | u64::from(*digit)))
 }
 
-fn outline(bytes: &[u8]) -> DocumentShape {
+fn document_shape(bytes: &[u8]) -> DocumentShape {
     let mut rest = bytes;
     let is_array = |bytes: &[u8]| bytes.first().is_some_and(|b| matches!(b, 0x90..=0x9f | 0xdc | 0xdd));
     let is_bytes = |bytes: &[u8]| bytes.first().is_some_and(|b| matches!(b, 0xc4..=0xc6));
@@ -164,8 +163,7 @@ mod tests {
     use super::*;
 
     fn pack(bytes: &[u8]) -> Result<DocumentShape> {
-        check(&Body { bytes: bytes.to_vec().into(), encoding: Encoding::MessagePack }, 1 << 20)
-            .map(|(outline, _)| outline)
+        check(&Body { bytes: bytes.to_vec().into(), encoding: Encoding::MessagePack }, 1 << 20).map(|(shape, _)| shape)
     }
 
     #[test]
@@ -179,8 +177,7 @@ mod tests {
             "x".repeat(70_000).as_str().into(),
             rmpv::Value::Array(vec![true.into(); 20]),
         ]);
-        let mut bytes = Vec::new();
-        rmpv::encode::write_value(&mut bytes, &value).unwrap();
+        let mut bytes = crate::format::testing::pack(&value);
         assert_eq!(pack(&bytes).unwrap(), DocumentShape { elements: Some(7), begins_with_id: true });
         for at in 0..bytes.len() {
             assert!(pack(&bytes[..at]).is_err(), "{at}");

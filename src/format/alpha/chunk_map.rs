@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::super::ids::NodeId;
-use super::manifest::{Chunks, Place};
-use super::spelling::{AlphaNodeId, AlphaObjectId};
+use super::manifest::{Chunks, StoredPayload};
+use super::values::{AlphaNodeId, AlphaObjectId};
 
 #[derive(Deserialize)]
 pub(super) struct NativeRef {
@@ -76,7 +76,7 @@ impl<'a> Visitor<'a> for File<'_, 'a> {
                 _ => drop(array.next_element::<IgnoredAny>()?),
             }
         }
-        let found = array.next_element_seed(ChunkMap { chunks: self.chunks, node: None, prefix: None })?;
+        let found = array.next_element_seed(ChunkMap { chunks: self.chunks, node: None, coords: None })?;
         found.ok_or_else(|| de::Error::custom("a manifest without members"))
     }
 
@@ -85,7 +85,7 @@ impl<'a> Visitor<'a> for File<'_, 'a> {
         while let Some(name) = map.next_key::<String>()? {
             match name.as_str() {
                 "chunks" => {
-                    map.next_value_seed(ChunkMap { chunks: &mut *self.chunks, node: None, prefix: None })?;
+                    map.next_value_seed(ChunkMap { chunks: &mut *self.chunks, node: None, coords: None })?;
                     found = true;
                 }
                 "id" => self.chunks.id = Some(map.next_value::<AlphaObjectId>()?.0),
@@ -104,7 +104,7 @@ enum Key {
     /// Coordinates within the map of a node.
     Coords(Vec<u32>),
     /// Kind of a payload.
-    Kind(String),
+    PayloadKind(String),
 }
 
 /// Seed for a map of chunks or, below the key of a chunk, for its payload.
@@ -113,7 +113,7 @@ struct ChunkMap<'c, 'a> {
     /// Node whose chunks the map lists.
     node: Option<NodeId>,
     /// Coordinates of the chunk whose payload the map may be.
-    prefix: Option<Vec<u32>>,
+    coords: Option<Vec<u32>>,
 }
 
 impl<'a> DeserializeSeed<'a> for ChunkMap<'_, 'a> {
@@ -132,16 +132,16 @@ impl<'a> Visitor<'a> for ChunkMap<'_, 'a> {
     }
 
     fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key_seed(KeySeed { node: self.node, is_place: self.prefix.is_some() })? {
-            let (node, prefix) = match (key, self.node, &self.prefix) {
-                (Key::Kind(kind), Some(node), Some(coords)) => {
-                    let place = match kind.as_str() {
-                        "Inline" => Place::Inline(map.next_value::<Inline<'a>>()?.0),
-                        "Ref" => Place::Native(map.next_value()?),
-                        "Virtual" => Place::Virtual(Box::new(map.next_value()?)),
+        while let Some(key) = map.next_key_seed(KeySeed { node: self.node, has_payload: self.coords.is_some() })? {
+            let (node, coords) = match (key, self.node, &self.coords) {
+                (Key::PayloadKind(kind), Some(node), Some(coords)) => {
+                    let payload = match kind.as_str() {
+                        "Inline" => StoredPayload::Inline(map.next_value::<Inline<'a>>()?.0),
+                        "Ref" => StoredPayload::Native(map.next_value()?),
+                        "Virtual" => StoredPayload::Virtual(Box::new(map.next_value()?)),
                         other => return Err(de::Error::unknown_variant(other, &["Inline", "Ref", "Virtual"])),
                     };
-                    self.chunks.push(node, coords, place)?;
+                    self.chunks.push(node, coords, payload)?;
                     continue;
                 }
                 (Key::Chunk(node, coords), None, _) => (node, Some(coords)),
@@ -149,7 +149,7 @@ impl<'a> Visitor<'a> for ChunkMap<'_, 'a> {
                 (Key::Coords(coords), Some(node), _) => (node, Some(coords)),
                 _ => return Err(de::Error::custom("a key that has no place there")),
             };
-            map.next_value_seed(ChunkMap { chunks: &mut *self.chunks, node: Some(node), prefix })?;
+            map.next_value_seed(ChunkMap { chunks: &mut *self.chunks, node: Some(node), coords })?;
         }
         Ok(())
     }
@@ -157,7 +157,7 @@ impl<'a> Visitor<'a> for ChunkMap<'_, 'a> {
 
 struct KeySeed {
     node: Option<NodeId>,
-    is_place: bool,
+    has_payload: bool,
 }
 
 impl<'a> DeserializeSeed<'a> for KeySeed {
@@ -180,8 +180,8 @@ impl<'a> Visitor<'a> for KeySeed {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Key, E> {
-        if self.is_place {
-            return Ok(Key::Kind(text.to_owned()));
+        if self.has_payload {
+            return Ok(Key::PayloadKind(text.to_owned()));
         }
         let numbers =
             numbers(text).map(|numbers| numbers.into_iter().map(u32::try_from).collect::<Result<Vec<_>, _>>());

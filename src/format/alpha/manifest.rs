@@ -12,19 +12,18 @@ use std::cmp::Ordering;
 use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, Vector, WIPOffset};
 use serde::de::{self, DeserializeSeed};
 
-use super::super::chunk_payload::Checksum;
 use super::super::envelope::{FILE_IDENTIFIER, MAX_PAYLOAD};
 use super::super::generated::icechunk as fb;
 use super::super::ids::{NodeId, ObjectId};
 use super::chunk_map::{File, Location, NativeRef, StoredChecksum, VirtualRef};
-use super::container::{Body, Encoding};
-use super::{MAX_DEPTH, bounds, wrong};
+use super::wrapping::{Body, Encoding};
+use super::{MAX_DEPTH, bounds, unknown_document};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Translates `body` into the payload of a manifest file of today; `id` is used if the document contains no id. The
 /// references in memory and the result may each take `limit` bytes.
 pub fn translate(body: &Body, id: ObjectId, limit: u64) -> Result<Vec<u8>> {
-    bounds::check_shape(body)?;
+    bounds::check_structure(body)?;
     let mut chunks = Chunks { limit, ..Chunks::default() };
     match body.encoding {
         Encoding::Json => {
@@ -57,11 +56,11 @@ struct Ref<'a> {
     node: NodeId,
     /// Start in `Chunks::coords`, and number of coordinates.
     coords: (usize, u32),
-    place: Place<'a>,
+    payload: StoredPayload<'a>,
 }
 
 /// Payload of a chunk, as the file stores it.
-pub(super) enum Place<'a> {
+pub(super) enum StoredPayload<'a> {
     Inline(Cow<'a, [u8]>),
     Native(NativeRef),
     Virtual(Box<VirtualRef>),
@@ -69,15 +68,20 @@ pub(super) enum Place<'a> {
 
 impl<'a> Chunks<'a> {
     fn failed(&self, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-        if self.is_too_large { too_large(self.limit) } else { wrong("manifest", error) }
+        if self.is_too_large { too_large(self.limit) } else { unknown_document("manifest", error) }
     }
 
-    pub(super) fn push<E: de::Error>(&mut self, node: NodeId, coords: &[u32], place: Place<'a>) -> Result<(), E> {
+    pub(super) fn push<E: de::Error>(
+        &mut self,
+        node: NodeId,
+        coords: &[u32],
+        payload: StoredPayload<'a>,
+    ) -> Result<(), E> {
         let start = self.coords.len();
         // Real arrays have fewer than 256 dimensions.
         let rank = u8::try_from(coords.len()).map_err(|_| E::custom("a chunk of more than 255 coordinates"))?;
         self.coords.extend_from_slice(coords);
-        self.refs.push(Ref { node, coords: (start, u32::from(rank)), place });
+        self.refs.push(Ref { node, coords: (start, u32::from(rank)), payload });
         if self.memory() > self.limit {
             self.is_too_large = true;
             return Err(E::custom("too large"));
@@ -87,10 +91,6 @@ impl<'a> Chunks<'a> {
 
     fn memory(&self) -> u64 {
         (self.refs.len() * size_of::<Ref<'_>>() + self.coords.len() * size_of::<u32>()) as u64
-    }
-
-    fn coords_of(&self, item: &Ref<'_>) -> &[u32] {
-        coords_of(&self.coords, item)
     }
 
     /// Sorts the references by node and coordinates, as today's files have them.
@@ -121,13 +121,13 @@ impl<'a> Chunks<'a> {
                 }
             }
             let refs: WIPOffset<Vector<'_, ForwardsUOffset<fb::ChunkRef<'_>>>> = b.create_vector(&refs);
-            let node_id = fb::ObjectId8::new(&first.node.0);
-            let args = fb::ArrayManifestArgs { node_id: Some(&node_id), refs: Some(refs), extra: None };
+            let node_id = Some(&fb::ObjectId8(first.node.0));
+            let args = fb::ArrayManifestArgs { node_id, refs: Some(refs), extra: None };
             arrays.push(fb::ArrayManifest::create(&mut b, &args));
         }
         let arrays = Some(b.create_vector(&arrays));
-        let id = fb::ObjectId12::new(&self.id.unwrap_or(id).0);
-        let root = fb::Manifest::create(&mut b, &fb::ManifestArgs { id: Some(&id), arrays, ..Default::default() });
+        let id = Some(&fb::ObjectId12(self.id.unwrap_or(id).0));
+        let root = fb::Manifest::create(&mut b, &fb::ManifestArgs { id, arrays, ..Default::default() });
         b.finish(root, Some(FILE_IDENTIFIER));
         let (mut bytes, start) = b.collapse();
         bytes.drain(..start);
@@ -135,28 +135,27 @@ impl<'a> Chunks<'a> {
     }
 
     fn write(&self, b: &mut FlatBufferBuilder<'static>, item: &Ref<'_>) -> WIPOffset<fb::ChunkRef<'static>> {
-        let index = Some(b.create_vector(self.coords_of(item)));
+        let index = Some(b.create_vector(coords_of(&self.coords, item)));
         let mut args = fb::ChunkRefArgs { index, ..Default::default() };
-        match &item.place {
-            Place::Inline(bytes) => {
+        match &item.payload {
+            StoredPayload::Inline(bytes) => {
                 args.inline = Some(b.create_vector(bytes));
                 fb::ChunkRef::create(b, &args)
             }
-            Place::Native(NativeRef { id, offset, length }) => {
-                let chunk_id = fb::ObjectId12::new(&id.0.0);
-                let args = fb::ChunkRefArgs { chunk_id: Some(&chunk_id), offset: *offset, length: *length, ..args };
-                fb::ChunkRef::create(b, &args)
+            StoredPayload::Native(NativeRef { id, offset, length }) => {
+                let chunk_id = Some(&fb::ObjectId12(id.0.0));
+                fb::ChunkRef::create(b, &fb::ChunkRefArgs { chunk_id, offset: *offset, length: *length, ..args })
             }
-            Place::Virtual(stored) => {
+            StoredPayload::Virtual(stored) => {
                 let location = match &stored.location {
                     Location::Plain(location) | Location::Tagged { absolute: location } => location,
                 };
                 // Many chunks lie in one file.
                 args.location = Some(b.create_shared_string(location));
                 (args.offset, args.length) = (stored.offset, stored.length);
-                match stored.checksum.as_ref().map(Checksum::from) {
-                    Some(Checksum::Etag(tag)) => args.checksum_etag = Some(b.create_string(&tag)),
-                    Some(Checksum::LastModified(seconds)) => args.checksum_last_modified = seconds,
+                match &stored.checksum {
+                    Some(StoredChecksum::ETag(tag)) => args.checksum_etag = Some(b.create_string(tag)),
+                    Some(StoredChecksum::LastModified(seconds)) => args.checksum_last_modified = *seconds,
                     None => {}
                 }
                 fb::ChunkRef::create(b, &args)
@@ -168,15 +167,6 @@ impl<'a> Chunks<'a> {
 fn coords_of<'c>(coords: &'c [u32], item: &Ref<'_>) -> &'c [u32] {
     let (start, rank) = item.coords;
     coords.get(start..start + rank as usize).unwrap_or_default()
-}
-
-impl From<&StoredChecksum> for Checksum {
-    fn from(stored: &StoredChecksum) -> Self {
-        match stored {
-            StoredChecksum::ETag(tag) => Checksum::Etag(tag.clone()),
-            StoredChecksum::LastModified(seconds) => Checksum::LastModified(*seconds),
-        }
-    }
 }
 
 fn too_large(limit: u64) -> Error {
@@ -193,17 +183,12 @@ fn too_large(limit: u64) -> Error {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
-    use crate::format::alpha::spelling::AlphaNodeId;
-    use crate::format::chunk_payload::ChunkPayload;
+    use crate::format::alpha::values::AlphaNodeId;
+    use crate::format::chunk_payload::{Checksum, ChunkPayload};
     use crate::format::manifest::Manifest;
+    use crate::format::testing::pack;
     use rmpv::Value;
     use serde_json::json;
-
-    fn pack(value: &Value) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        rmpv::encode::write_value(&mut bytes, value).unwrap();
-        bytes
-    }
 
     fn map(entries: Vec<(Value, Value)>) -> Value {
         Value::Map(entries)
@@ -214,7 +199,7 @@ mod tests {
     }
 
     fn decode(file: &[u8]) -> Manifest {
-        Manifest::decode_as(ObjectId([9; 12]), file, 1 << 20).unwrap()
+        Manifest::decode_with_id(ObjectId([9; 12]), file, 1 << 20).unwrap()
     }
 
     fn inline(byte: u8) -> Value {
@@ -228,7 +213,7 @@ mod tests {
         assert_eq!(found(&[1, 0]), ChunkPayload::Native { chunk: ObjectId([7; 12]), offset: 2, length: 3 });
         let scalar = manifest.array(nodes[1]).unwrap().unwrap();
         assert_eq!(scalar.payload(scalar.find(&[]).unwrap()).unwrap(), ChunkPayload::Inline([6].as_slice()));
-        assert_eq!((refs.len(), scalar.len(), manifest.arrays().count()), (2, 1, 2));
+        assert_eq!((refs.len(), scalar.len(), manifest.node_ids().count()), (2, 1, 2));
     }
 
     #[test]
@@ -317,11 +302,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_or_senseless_is_an_error() {
+    fn manifests_that_are_too_large_or_invalid_are_errors() {
         let chunks: Vec<(Value, Value)> =
             (0..5000).map(|n| (list(vec![1.into(), list(vec![n.into()])]), inline(1))).collect();
         let file = pack(&list(vec![0.into(), map(vec![]), map(chunks)]));
-        let error = |file: &[u8], limit| Manifest::decode_as(ObjectId([9; 12]), file, limit).unwrap_err();
+        let error = |file: &[u8], limit| Manifest::decode_with_id(ObjectId([9; 12]), file, limit).unwrap_err();
         assert_eq!(error(&file, 150_000).kind(), ErrorKind::OutOfMemory);
         let wrong: [Value; 6] = [
             list(vec![]),
@@ -335,6 +320,6 @@ mod tests {
             assert_eq!(error(&pack(&value), 1 << 20).kind(), ErrorKind::Corrupt, "{value}");
         }
         let nothing = decode(&pack(&list(vec![map(vec![])])));
-        assert_eq!(nothing.arrays().count(), 0);
+        assert_eq!(nothing.node_ids().count(), 0);
     }
 }

@@ -7,9 +7,9 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | [`container`] | detects and removes the wrapping of a file |
+//! | [`wrapping`] | detects and removes the wrapping of a file |
 //! | [`bounds`] | checks that a document is complete, not too deep, and fits into memory, before it is parsed |
-//! | [`spelling`] | reads ids, times and fill values in all their spellings |
+//! | [`values`] | reads ids, times and fill values in all their spellings |
 //! | [`snapshot`] | reads nodes, and the history that a snapshot contains |
 //! | [`zarr_json`] | rebuilds a `zarr.json` from the fields that these releases stored instead |
 //! | [`attributes`] | reads attributes in separate files |
@@ -22,16 +22,16 @@
 pub mod attributes;
 pub mod bounds;
 mod chunk_map;
-pub mod container;
 pub mod manifest;
 pub mod reference;
 pub mod snapshot;
-mod spelling;
+mod values;
+pub mod wrapping;
 pub mod zarr_json;
 
 use serde::de::DeserializeOwned;
 
-use self::container::{Body, Encoding};
+use self::wrapping::{Body, Encoding};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Limit of nesting: a user attribute may nest as deeply as a metadata item today, below the levels of the document.
@@ -40,16 +40,16 @@ const MAX_DEPTH: usize = super::flexbuffer::MAX_DEPTH + 8;
 /// Parses `body`, which [`bounds`] must have checked.
 fn parse<T: DeserializeOwned>(body: &Body, what: &str) -> Result<T> {
     match body.encoding {
-        Encoding::Json => serde_json::from_slice(&body.bytes).map_err(|e| wrong(what, e)),
+        Encoding::Json => serde_json::from_slice(&body.bytes).map_err(|e| unknown_document(what, e)),
         Encoding::MessagePack => {
             let mut reader = rmp_serde::Deserializer::from_read_ref(&*body.bytes);
             reader.set_max_depth(MAX_DEPTH);
-            serde::Deserialize::deserialize(&mut reader).map_err(|e| wrong(what, e))
+            serde::Deserialize::deserialize(&mut reader).map_err(|e| unknown_document(what, e))
         }
     }
 }
 
 /// Returns the error for a document that no release before 0.2 wrote.
-fn wrong(what: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+fn unknown_document(what: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::with_source(ErrorKind::Corrupt, format!("this is no {what} of a release before 0.2"), source)
 }

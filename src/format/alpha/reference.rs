@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::super::ids::ObjectId;
-use super::spelling::AlphaObjectId;
+use super::values::AlphaObjectId;
 use crate::error::Result;
 
 /// Returns the snapshot that the file points to. Ignores other members: a time, and properties that no release set.
@@ -12,7 +12,7 @@ pub fn parse(file: &[u8]) -> Result<ObjectId> {
     struct Reference {
         snapshot: AlphaObjectId,
     }
-    let reference: Reference = serde_json::from_slice(file).map_err(|e| super::wrong("branch or tag", e))?;
+    let reference: Reference = serde_json::from_slice(file).map_err(|e| super::unknown_document("branch or tag", e))?;
     Ok(reference.snapshot.0)
 }
 

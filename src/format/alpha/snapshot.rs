@@ -24,8 +24,8 @@ use super::super::repo_state::RawItem;
 use super::super::snapshot::{ManifestInfo, ManifestRef};
 use super::attributes::{Attributes, AttributesFile};
 use super::bounds::DocumentShape;
-use super::container::{self, Body, Unwrapped};
-use super::spelling::{AlphaNodeId, AlphaObjectId, IdAndNumbers, Time};
+use super::values::{AlphaNodeId, AlphaObjectId, IdAndNumbers, Time};
+use super::wrapping::{self, Body, Unwrapped};
 use super::zarr_json::{self, ArrayFields};
 use super::{bounds, parse};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -57,7 +57,7 @@ pub struct Commit {
 #[derive(Debug)]
 enum Ancestors {
     Parent(Option<ObjectId>),
-    Known(Vec<Commit>),
+    Listed(Vec<Commit>),
 }
 
 #[derive(Debug, Deserialize)]
@@ -161,7 +161,7 @@ struct SnapshotFirstLayout {
 impl AlphaSnapshot {
     /// Decodes a snapshot file whose payload, and then whose values, may each take `limit` bytes of memory.
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
-        let body = match container::open(file, FileType::Snapshot, limit)? {
+        let body = match wrapping::open(file, FileType::Snapshot, limit)? {
             Unwrapped::Alpha(body) => body,
             Unwrapped::Flatbuffer(..) => {
                 return Err(Error::new(
@@ -170,28 +170,28 @@ impl AlphaSnapshot {
                 ));
             }
         };
-        let (outline, _held) = bounds::check(&body, limit)?;
-        Self::parse(&body, outline)
+        let (shape, _held) = bounds::check(&body, limit)?;
+        Self::parse(&body, shape)
     }
 
-    fn parse(body: &Body, outline: DocumentShape) -> Result<Self> {
+    fn parse(body: &Body, shape: DocumentShape) -> Result<Self> {
         fn read<T: DeserializeOwned>(body: &Body) -> Result<T> {
             parse(body, "snapshot")
         }
-        match outline.elements {
+        match shape.elements {
             Some(11) => {
-                let SnapshotAlpha1(_, _, manifests, _, _, _, history, own, _, properties, nodes) = read(body)?;
+                let SnapshotAlpha1(_, _, manifests, _, _, _, history, commit, _, properties, nodes) = read(body)?;
                 // Each manifest has an id and the version of its file.
                 let manifests = manifests.into_iter().map(|m| (m.id, 0, 0));
-                Ok(Self::with_history(own, history, properties, nodes, manifests))
+                Ok(Self::with_history(commit, history, properties, nodes, manifests))
             }
             Some(9) => {
-                let SnapshotAlpha10(manifests, _, _, _, history, own, _, properties, nodes) = read(body)?;
+                let SnapshotAlpha10(manifests, _, _, _, history, commit, _, properties, nodes) = read(body)?;
                 // Each manifest has an id, the version of its file, and its size.
                 let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[1], 0));
-                Ok(Self::with_history(own, history, properties, nodes, manifests))
+                Ok(Self::with_history(commit, history, properties, nodes, manifests))
             }
-            Some(8) if outline.begins_with_id => {
+            Some(8) if shape.begins_with_id => {
                 let Snapshot010(id, parent, time, message, properties, manifests, _, nodes) = read(body)?;
                 // Each manifest has an id, its size, and the number of its references.
                 let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[0], m.numbers[1]));
@@ -200,7 +200,7 @@ impl AlphaSnapshot {
                     properties: properties.unwrap_or_default(),
                     ancestors: Ancestors::Parent(parent.map(|id| id.0)),
                     nodes: nodes.0,
-                    manifests: infos(manifests),
+                    manifests: manifest_infos(manifests),
                 })
             }
             Some(7) | None => {
@@ -215,18 +215,18 @@ impl AlphaSnapshot {
     }
 
     fn with_history(
-        own: StoredCommit,
+        commit: StoredCommit,
         history: Vec<StoredCommit>,
         properties: Option<Map<String, Value>>,
         nodes: Nodes,
         manifests: impl Iterator<Item = (ObjectId, u64, u64)>,
     ) -> Self {
         AlphaSnapshot {
-            commit: own.into(),
+            commit: commit.into(),
             properties: properties.unwrap_or_default(),
-            ancestors: Ancestors::Known(history.into_iter().map(Commit::from).collect()),
+            ancestors: Ancestors::Listed(history.into_iter().map(Commit::from).collect()),
             nodes: nodes.0,
-            manifests: infos(manifests),
+            manifests: manifest_infos(manifests),
         }
     }
 
@@ -234,7 +234,7 @@ impl AlphaSnapshot {
     pub fn parent(&self) -> Option<ObjectId> {
         match &self.ancestors {
             Ancestors::Parent(parent) => *parent,
-            Ancestors::Known(known) => known.first().map(|commit| commit.id),
+            Ancestors::Listed(commits) => commits.first().map(|commit| commit.id),
         }
     }
 
@@ -242,7 +242,7 @@ impl AlphaSnapshot {
     pub fn ancestors(&self) -> &[Commit] {
         match &self.ancestors {
             Ancestors::Parent(_) => &[],
-            Ancestors::Known(known) => known,
+            Ancestors::Listed(commits) => commits,
         }
     }
 
@@ -273,7 +273,7 @@ impl AlphaSnapshot {
     /// The extents of manifests, which 0.1.0 stores, are left out: a lookup then searches every manifest, and nothing depends on them.
     pub fn into_draft(self) -> Result<SnapshotDraft> {
         let parent = self.parent();
-        let metadata = self.properties.iter().map(|(name, value)| RawItem::message_pack(name, value));
+        let metadata = self.properties.iter().map(|(name, value)| RawItem::new(SpecVersion::V1, name, value));
         let metadata = metadata.collect::<Result<Vec<_>>>()?;
         let mut used = BTreeMap::new();
         let mut nodes = Vec::with_capacity(self.nodes.len());
@@ -328,7 +328,7 @@ fn node_draft(
     Ok(NodeDraft { id: node.id.0, path: node.path, zarr_json, array })
 }
 
-fn infos(manifests: impl Iterator<Item = (ObjectId, u64, u64)>) -> BTreeMap<ObjectId, ManifestInfo> {
+fn manifest_infos(manifests: impl Iterator<Item = (ObjectId, u64, u64)>) -> BTreeMap<ObjectId, ManifestInfo> {
     let info = |(id, size, refs)| (id, ManifestInfo { id, size, chunk_refs: u32::try_from(refs).unwrap_or(u32::MAX) });
     manifests.map(info).collect()
 }
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_may_nest_and_not_without_end() {
+    fn nesting_of_attributes_is_bounded() {
         for (levels, is_read) in [(100, true), (1000, false)] {
             let mut deep = json!(1);
             for _ in 0..levels {
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_incomplete_is_an_error_that_names_the_node() {
+    fn incomplete_nodes_are_errors_that_name_the_node() {
         let snapshot = AlphaSnapshot::decode(first().to_string().as_bytes(), 1 << 20).unwrap();
         assert!(snapshot.into_draft().unwrap_err().to_string().contains("/x"));
         let mut twice = first();

@@ -3,11 +3,11 @@
 //! The result means what the original document meant, and zarr-python reads it. Those releases returned
 //! `"configuration": null` for a codec without one, which zarr-python refuses; here such members are left out.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::attributes::Attributes;
-use super::spelling::Scalar;
+use super::values::Scalar;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::snapshot::Dimension;
 
@@ -27,24 +27,11 @@ pub(super) struct ArrayFields {
 }
 
 /// Codec or storage transformer.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct Extension {
     name: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     configuration: Option<Map<String, Value>>,
-}
-
-impl Extension {
-    fn document(&self) -> Value {
-        match &self.configuration {
-            Some(configuration) => json!({"name": self.name, "configuration": configuration}),
-            None => json!({"name": self.name}),
-        }
-    }
-}
-
-fn extensions(list: &[Extension]) -> Value {
-    list.iter().map(Extension::document).collect()
 }
 
 /// Returns the `zarr.json` of a group.
@@ -65,10 +52,10 @@ impl ArrayFields {
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": self.chunk_shape}},
             "chunk_key_encoding": chunk_key_encoding(&self.chunk_key_encoding)?,
             "fill_value": fill_value(&self.fill_value.0, &data_type),
-            "codecs": extensions(&self.codecs),
+            "codecs": self.codecs,
         });
         let optional = [
-            ("storage_transformers", self.storage_transformers.as_ref().map(|list| extensions(list))),
+            ("storage_transformers", self.storage_transformers.as_ref().map(|list| json!(list))),
             ("dimension_names", self.dimension_names.as_ref().map(|names| json!(names))),
         ];
         if let Value::Object(members) = &mut document {
@@ -151,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_null_that_zarr_refuses() {
+    fn absent_members_are_left_out_instead_of_null() {
         let shortest = document(json!({}));
         assert_eq!(shortest["codecs"], json!([{"name": "bytes"}]));
         assert!(shortest.get("dimension_names").is_none() && shortest.get("storage_transformers").is_none());

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 use url::Url;
 
-use super::key::spell;
+use super::key::format_key;
 use super::problems::Problem;
 use super::{key, put};
 use crate::error::{Error, Result};
@@ -16,7 +16,7 @@ use crate::shell;
 use crate::store_names::Provider;
 
 /// Member of the configuration that holds the containers.
-pub const MEMBER: &str = "virtual_chunk_containers";
+pub const CONTAINERS_KEY: &str = "virtual_chunk_containers";
 
 /// Schemes of a URL, and the kinds of store that they allow.
 const STORES: [(&[&str], &[&str]); 6] = [
@@ -29,7 +29,7 @@ const STORES: [(&[&str], &[&str]); 6] = [
 ];
 
 /// Returns the key of the container that is stored under `name` or has that name; otherwise `name` itself.
-pub(super) fn real_key(containers: &Map<String, Value>, name: &str) -> String {
+pub(super) fn resolve_key(containers: &Map<String, Value>, name: &str) -> String {
     if containers.contains_key(name) {
         return name.to_owned();
     }
@@ -39,30 +39,29 @@ pub(super) fn real_key(containers: &Map<String, Value>, name: &str) -> String {
 
 /// Sets `value` at `path`, moves a container to the key that its prefix demands, and returns the resulting path.
 pub(super) fn set(members: &mut Map<String, Value>, path: &[String], value: Value) -> Result<Vec<String>> {
-    let [first, key, rest @ ..] = path else {
-        put(members, path, value)?;
-        return Ok(path.to_owned());
+    let (key, rest) = match path {
+        [first, key, rest @ ..] if first == CONTAINERS_KEY => (key, rest),
+        _ => {
+            put(members, path, value)?;
+            return Ok(path.to_owned());
+        }
     };
-    if first != MEMBER {
-        put(members, path, value)?;
-        return Ok(path.to_owned());
-    }
-    let old = key::look(members, path.get(..2).unwrap_or_default()).cloned();
+    let old = key::get_path(members, path.get(..2).unwrap_or_default()).cloned();
     let old_prefix = old.as_ref().and_then(|old| member(old, "url_prefix")).map(str::to_owned);
     if rest.is_empty() {
-        put(members, path, named(key, old.as_ref(), value)?)?;
+        put(members, path, with_key_member(key, old.as_ref(), value)?)?;
     } else if old.is_none() {
         return Err(Error::invalid(format!(
             "there is no container `{key}`: set a whole one, such as set {} '{{\"url_prefix\": \"s3://bucket/prefix/\", \
              \"store\": {{\"s3\": {{\"region\": \"us-east-1\"}}}}}}'",
-            shell::quote(&spell(&[first.clone(), key.clone()]))
+            shell::quote(&format_key(&[CONTAINERS_KEY.to_owned(), key.clone()]))
         )));
     } else {
         put(members, path, value)?;
     }
     // An old container that is stored under its name keeps its key, unless it is replaced as a whole.
     let belongs_by_prefix = rest.is_empty() || old_prefix.as_deref() == Some(key);
-    let Some(Value::Object(containers)) = members.get_mut(MEMBER) else { return Ok(path.to_owned()) };
+    let Some(Value::Object(containers)) = members.get_mut(CONTAINERS_KEY) else { return Ok(path.to_owned()) };
     let prefix = containers.get(key).and_then(|container| member(container, "url_prefix")).map(str::to_owned);
     let Some(prefix) = prefix.filter(|prefix| belongs_by_prefix && prefix != key) else { return Ok(path.to_owned()) };
     if containers.contains_key(&prefix) {
@@ -81,14 +80,14 @@ pub(super) fn set(members: &mut Map<String, Value>, path: &[String], value: Valu
 }
 
 /// Adds to `value` the prefix or name that the key states.
-fn named(key: &str, old: Option<&Value>, value: Value) -> Result<Value> {
+fn with_key_member(key: &str, old: Option<&Value>, value: Value) -> Result<Value> {
     let Value::Object(mut container) = value else { return Ok(value) };
-    let said = if key.contains("://") { "url_prefix" } else { "name" };
-    match container.get(said) {
-        None | Some(Value::Null) => drop(container.insert(said.to_owned(), key.into())),
+    let implied = if key.contains("://") { "url_prefix" } else { "name" };
+    match container.get(implied) {
+        None | Some(Value::Null) => drop(container.insert(implied.to_owned(), key.into())),
         // A stored container moves if it gets a new prefix.
-        Some(there) if there != key && !(said == "url_prefix" && old.is_some()) => {
-            return Err(Error::invalid(format!("container `{key}` is said to have the {said} {there}")));
+        Some(there) if there != key && !(implied == "url_prefix" && old.is_some()) => {
+            return Err(Error::invalid(format!("container `{key}` is said to have the {implied} {there}")));
         }
         Some(_) => {}
     }
@@ -105,20 +104,22 @@ fn member<'a>(container: &'a Value, name: &str) -> Option<&'a str> {
 
 /// Adds the problems of the containers that a check of types cannot find.
 pub(super) fn problems(members: &Map<String, Value>, out: &mut BTreeSet<Problem>) {
-    let Some(containers) = members.get(MEMBER).and_then(Value::as_object) else { return };
+    let Some(containers) = members.get(CONTAINERS_KEY).and_then(Value::as_object) else { return };
     let mut names = BTreeSet::new();
     for (key, container) in containers {
-        let place = spell(&[MEMBER.to_owned(), key.clone()]);
+        let place = format_key(&[CONTAINERS_KEY.to_owned(), key.clone()]);
         if let Some(name) = member(container, "name") {
             if name.is_empty() || name.contains('/') {
-                out.insert(Problem::Wrong(format!("`{place}`: a container's name has no `/` in it, and is not empty")));
+                out.insert(Problem::Invalid(format!(
+                    "`{place}`: a container's name has no `/` in it, and is not empty"
+                )));
             } else if !names.insert(name) {
-                out.insert(Problem::Wrong(format!("`{place}`: there is another container with the name `{name}`")));
+                out.insert(Problem::Invalid(format!("`{place}`: there is another container with the name `{name}`")));
             }
         }
         let (Some(prefix), Some(store)) = (member(container, "url_prefix"), store(container)) else { continue };
         if let Err(why) = check_prefix(prefix, store) {
-            out.insert(Problem::Wrong(format!("`{place}`: {prefix} {why}")));
+            out.insert(Problem::Invalid(format!("`{place}`: {prefix} {why}")));
         }
     }
 }
@@ -176,7 +177,7 @@ mod tests {
     use serde_json::json;
 
     fn after(before: &Value, key: &str, text: &str) -> std::result::Result<Value, String> {
-        let changed = set(before.as_object().unwrap(), &format!("{MEMBER}.{key}"), text);
+        let changed = set(before.as_object().unwrap(), &format!("{CONTAINERS_KEY}.{key}"), text);
         changed.map(|changed| Value::Object(changed.unwrap().members)).map_err(|error| error.to_string())
     }
 
@@ -184,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_container_is_stored_by_its_prefix() {
-        let expected = json!({MEMBER: {"s3://ocean/": {
+        let expected = json!({CONTAINERS_KEY: {"s3://ocean/": {
             "url_prefix": "s3://ocean/",
             "store": {"s3": {"region": "us-east-1", "anonymous": false, "allow_http": false}},
             "name": "ocean"
@@ -192,15 +193,15 @@ mod tests {
         let named = after(&json!({}), "ocean", OCEAN).unwrap();
         assert_eq!(named, expected);
         let by_prefix = after(&json!({}), "s3://ocean/", r#"{"store": {"s3": {}}}"#).unwrap();
-        assert_eq!(by_prefix[MEMBER]["s3://ocean/"]["url_prefix"], "s3://ocean/");
+        assert_eq!(by_prefix[CONTAINERS_KEY]["s3://ocean/"]["url_prefix"], "s3://ocean/");
         // Both names address one member; a new prefix moves it.
         let moved = after(&named, "ocean.url_prefix", "s3://sea/").unwrap();
-        assert_eq!(moved[MEMBER]["s3://sea/"]["name"], "ocean");
-        assert_eq!(moved[MEMBER].as_object().unwrap().len(), 1);
+        assert_eq!(moved[CONTAINERS_KEY]["s3://sea/"]["name"], "ocean");
+        assert_eq!(moved[CONTAINERS_KEY].as_object().unwrap().len(), 1);
         let region = after(&named, "s3://ocean/.store.s3.region", "eu-west-1").unwrap();
-        assert_eq!(region[MEMBER]["s3://ocean/"]["store"]["s3"]["region"], "eu-west-1");
+        assert_eq!(region[CONTAINERS_KEY]["s3://ocean/"]["store"]["s3"]["region"], "eu-west-1");
         let replaced = after(&named, "ocean", r#"{"url_prefix": "s3://sea/", "store": {"s3": {}}}"#).unwrap();
-        assert_eq!(replaced[MEMBER].as_object().unwrap().keys().collect::<Vec<_>>(), ["s3://sea/"]);
+        assert_eq!(replaced[CONTAINERS_KEY].as_object().unwrap().keys().collect::<Vec<_>>(), ["s3://sea/"]);
         // Unsetting the last container also removes the member that held it.
         let gone = unset(named.as_object().unwrap(), "virtual_chunk_containers.ocean").unwrap().unwrap();
         assert!(gone.members.is_empty());
@@ -234,8 +235,8 @@ mod tests {
             assert!(error.contains(why), "{key} {text}: {error}");
         }
         // Old containers that readers ignore stay.
-        let old = json!({MEMBER: {"az": {"name": "az", "url_prefix": "az", "store": {"azure": {}}}}});
-        assert_eq!(after(&old, "ocean", OCEAN).unwrap()[MEMBER]["az"], old[MEMBER]["az"]);
+        let old = json!({CONTAINERS_KEY: {"az": {"name": "az", "url_prefix": "az", "store": {"azure": {}}}}});
+        assert_eq!(after(&old, "ocean", OCEAN).unwrap()[CONTAINERS_KEY]["az"], old[CONTAINERS_KEY]["az"]);
         assert!(unset(two.as_object().unwrap(), "virtual_chunk_containers.ocean.store").is_err());
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use serde_yaml_ng::Value as Yaml;
 use serde_yaml_ng::value::{Tag, TaggedValue};
 
-use super::schema::{Kind, ROOT};
+use super::schema::{ROOT, ValueKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::{RepoConfig, yaml_value};
 use crate::format::yaml;
@@ -19,7 +19,7 @@ use crate::format::yaml;
 pub fn flexbuffer(members: &Map<String, Value>) -> Result<Vec<u8>> {
     let bytes = flexbuffers::to_vec(members)
         .map_err(|e| Error::with_source(ErrorKind::InvalidInput, "the configuration", e))?;
-    expect(members, RepoConfig::from_flexbuffer(&bytes))?;
+    check_round_trip(members, RepoConfig::from_flexbuffer(&bytes))?;
     Ok(bytes)
 }
 
@@ -27,13 +27,13 @@ pub fn flexbuffer(members: &Map<String, Value>) -> Result<Vec<u8>> {
 pub fn yaml(members: &Map<String, Value>, old: Option<&[u8]>) -> Result<Vec<u8>> {
     let failed = |e| Error::with_source(ErrorKind::InvalidInput, "config.yaml", e);
     let old: Option<Yaml> = old.map(yaml::parse).transpose()?;
-    let document = as_yaml(&Value::Object(members.clone()), Some(&ROOT), old.as_ref());
+    let document = to_yaml(&Value::Object(members.clone()), Some(&ROOT), old.as_ref());
     let bytes = serde_yaml_ng::to_string(&document).map_err(failed)?.into_bytes();
-    expect(members, RepoConfig::from_yaml(&bytes))?;
+    check_round_trip(members, RepoConfig::from_yaml(&bytes))?;
     Ok(bytes)
 }
 
-fn expect(members: &Map<String, Value>, read: Result<RepoConfig>) -> Result<()> {
+fn check_round_trip(members: &Map<String, Value>, read: Result<RepoConfig>) -> Result<()> {
     if read.is_ok_and(|read| read.members() == members) {
         return Ok(());
     }
@@ -44,7 +44,7 @@ fn expect(members: &Map<String, Value>, read: Result<RepoConfig>) -> Result<()> 
 }
 
 // Recursion is bounded by the depth of `value`, which the readers of both encodings bound.
-fn as_yaml(value: &Value, kind: Option<&'static Kind>, old: Option<&Yaml>) -> Yaml {
+fn to_yaml(value: &Value, kind: Option<&'static ValueKind>, old: Option<&Yaml>) -> Yaml {
     if let Some(old) = old
         && yaml_value(old.clone()).is_ok_and(|old| old == *value)
     {
@@ -61,23 +61,23 @@ fn as_yaml(value: &Value, kind: Option<&'static Kind>, old: Option<&Yaml>) -> Ya
         (Value::String(text), _) => Yaml::String(text.clone()),
         (Value::Array(items), _) => {
             let kind_of = |n: usize| match (kind, n) {
-                (Some(Kind::List(below)), _) | (Some(Kind::Pair(below, _)), 0) | (Some(Kind::Pair(_, below)), _) => {
-                    Some(*below)
-                }
+                (Some(ValueKind::List(below)), _)
+                | (Some(ValueKind::Pair(below, _)), 0)
+                | (Some(ValueKind::Pair(_, below)), _) => Some(*below),
                 _ => None,
             };
             let old = old.and_then(Yaml::as_sequence);
-            let item = |(n, item)| as_yaml(item, kind_of(n), old.and_then(|old| old.get(n)));
+            let item = |(n, item)| to_yaml(item, kind_of(n), old.and_then(|old| old.get(n)));
             Yaml::Sequence(items.iter().enumerate().map(item).collect())
         }
-        (Value::Object(members), Some(Kind::Choice(variants))) if members.len() == 1 => {
+        (Value::Object(members), Some(ValueKind::Choice(variants))) if members.len() == 1 => {
             let tagged = members.iter().map(|(name, payload)| {
                 let below = variants.iter().find(|(variant, _)| variant == name).and_then(|(_, below)| *below);
                 let old = match old {
                     Some(Yaml::Tagged(old)) if old.tag == *name => Some(&old.value),
                     _ => None,
                 };
-                TaggedValue { tag: Tag::new(name), value: as_yaml(payload, below, old) }
+                TaggedValue { tag: Tag::new(name), value: to_yaml(payload, below, old) }
             });
             tagged.map(|tagged| Yaml::Tagged(Box::new(tagged))).next().unwrap_or(Yaml::Null)
         }
@@ -86,13 +86,13 @@ fn as_yaml(value: &Value, kind: Option<&'static Kind>, old: Option<&Yaml>) -> Ya
                 let known = kind.and_then(|kind| kind.members().iter().find(|member| member.name == name));
                 match (known, kind) {
                     (Some(member), _) => Some(member.kind),
-                    (None, Some(Kind::Map(below) | Kind::Open(_, below))) => Some(*below),
+                    (None, Some(ValueKind::Map(below) | ValueKind::Open(_, below))) => Some(*below),
                     _ => None,
                 }
             };
             let entry = |(name, value): (&String, &Value)| {
                 let old = old.and_then(|old| old.as_mapping()?.get(name.as_str()));
-                (Yaml::String(name.clone()), as_yaml(value, kind_of(name), old))
+                (Yaml::String(name.clone()), to_yaml(value, kind_of(name), old))
             };
             Yaml::Mapping(members.iter().map(entry).collect())
         }
@@ -107,7 +107,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn choices_become_tags_and_strangers_keep_theirs() {
+    fn choices_become_tags_and_unknown_tags_are_kept() {
         let old = b"from_the_future: !odd\n  inner: !odder [1, 2]\ncompression: null\nvirtual_chunk_containers:\n  \
             s3://b/:\n    name: null\n    url_prefix: s3://b/\n    store: !s3\n      region: null\n      anonymous: false\n      \
             allow_http: false\n      plan: !gold 7\n";
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_not() {
+    fn documents_that_cannot_be_encoded_are_refused() {
         // YAML allows a tag within a tag, but its serializer does not.
         let old = b"odd: !a !b 1\ncompression:\n  level: 1\n";
         if let Ok(stored) = RepoConfig::from_yaml(old) {

@@ -5,19 +5,19 @@
 use serde_json::{Map, Value};
 
 use super::containers;
-use super::schema::{Kind, Presence, ROOT};
+use super::schema::{ROOT, ValueKind};
 use crate::error::{Error, Result};
 
 /// Lowest similarity of a name that is suggested: 0 for nothing in common, 1 for equality (Jaro-Winkler).
-const LIKENESS: f64 = 0.7;
+const MIN_SIMILARITY: f64 = 0.7;
 
 /// Position and kind of a setting.
 #[derive(Debug)]
 pub struct SettingPath {
     /// Names of the members that lead to the setting.
     pub path: Vec<String>,
-    /// Kind of the setting; `None` if a newer program stored it.
-    pub kind: Option<&'static Kind>,
+    /// ValueKind of the setting; `None` if a newer program stored it.
+    pub kind: Option<&'static ValueKind>,
     /// Default, in words.
     pub default: Option<&'static str>,
 }
@@ -29,7 +29,7 @@ impl SettingPath {
         let mut place = SettingPath { path: Vec::new(), kind: Some(&ROOT), default: None };
         let mut at = Some(members);
         while !parts.is_empty() {
-            let taken = place.step(at, parts)?;
+            let taken = place.descend(at, parts)?;
             parts = parts.get(taken..).unwrap_or_default();
             at = at.and_then(|at| at.get(place.path.last()?)?.as_object());
         }
@@ -37,10 +37,10 @@ impl SettingPath {
     }
 
     /// Descends to the member that `parts` begin with, and returns the number of parts that it took.
-    fn step(&mut self, at: Option<&Map<String, Value>>, parts: &[String]) -> Result<usize> {
+    fn descend(&mut self, at: Option<&Map<String, Value>>, parts: &[String]) -> Result<usize> {
         let Some(name) = parts.first() else { return Ok(0) };
         let is_stored = |name: &str| at.is_some_and(|at| at.get(name).is_some_and(|value| !value.is_null()));
-        let known = self.kind.map_or(&[][..], Kind::members);
+        let known = self.kind.map_or(&[][..], ValueKind::members);
         if let Some(member) = known.iter().find(|member| member.name == name) {
             self.kind = Some(member.kind);
             self.default = Some(member.default).filter(|default| !default.is_empty());
@@ -49,13 +49,13 @@ impl SettingPath {
         }
         self.default = None;
         match self.kind {
-            Some(Kind::Choice(variants)) => {
+            Some(ValueKind::Choice(variants)) => {
                 let payload = variants.iter().find(|(variant, _)| variant == name).and_then(|(_, payload)| *payload);
                 self.kind = Some(payload.ok_or_else(|| self.unknown(name))?);
                 self.path.push(name.clone());
                 Ok(1)
             }
-            Some(Kind::Map(below)) | Some(Kind::Open(_, below)) => {
+            Some(ValueKind::Map(below)) | Some(ValueKind::Open(_, below)) => {
                 // Take as many parts as form the name of a stored member, otherwise one.
                 let (name, taken) = (1..=parts.len())
                     .rev()
@@ -63,14 +63,14 @@ impl SettingPath {
                     .find(|(joined, _)| is_stored(joined))
                     .unwrap_or_else(|| (name.clone(), 1));
                 let name = match (at, self.path.as_slice()) {
-                    (Some(at), [only]) if only == containers::MEMBER => containers::real_key(at, &name),
+                    (Some(at), [only]) if only == containers::CONTAINERS_KEY => containers::resolve_key(at, &name),
                     _ => name,
                 };
                 self.kind = Some(below);
                 self.path.push(name);
                 Ok(taken)
             }
-            Some(Kind::Struct(_)) | None if is_stored(name) => {
+            Some(ValueKind::Struct(_)) | None if is_stored(name) => {
                 self.kind = None;
                 self.path.push(name.clone());
                 Ok(1)
@@ -82,7 +82,7 @@ impl SettingPath {
     /// Returns the error for a member that does not exist.
     fn unknown(&self, name: &str) -> Error {
         let names: Vec<&str> = match self.kind {
-            Some(Kind::Choice(variants)) => {
+            Some(ValueKind::Choice(variants)) => {
                 variants.iter().filter(|(_, payload)| payload.is_some()).map(|(name, _)| *name).collect()
             }
             Some(kind) => kind.members().iter().map(|member| member.name).collect(),
@@ -90,11 +90,11 @@ impl SettingPath {
         };
         let what = match self.path.as_slice() {
             [] => format!("there is no setting `{name}`"),
-            path => format!("`{}` has no `{name}`", spell(path)),
+            path => format!("`{}` has no `{name}`", format_key(path)),
         };
-        let likeness = |candidate: &str| strsim::jaro_winkler(name, candidate);
-        let near = names.iter().copied().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-        let near = near.filter(|near| likeness(near) >= LIKENESS);
+        let similarity = |candidate: &str| strsim::jaro_winkler(name, candidate);
+        let near = names.iter().copied().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+        let near = near.filter(|near| similarity(near) >= MIN_SIMILARITY);
         let help = match (near, names.as_slice()) {
             (Some(near), _) => format!("; did you mean `{near}`?"),
             (None, []) => String::new(),
@@ -105,15 +105,15 @@ impl SettingPath {
 
     /// Returns the stored value of the setting.
     pub fn value<'a>(&self, members: &'a Map<String, Value>) -> Option<&'a Value> {
-        look(members, &self.path)
+        get_path(members, &self.path)
     }
 }
 
 /// Returns the value stored at `path`.
-pub fn look<'a>(members: &'a Map<String, Value>, path: &[String]) -> Option<&'a Value> {
+pub fn get_path<'a>(members: &'a Map<String, Value>, path: &[String]) -> Option<&'a Value> {
     let (name, rest) = path.split_first()?;
     let value = members.get(name)?;
-    if rest.is_empty() { Some(value) } else { look(value.as_object()?, rest) }
+    if rest.is_empty() { Some(value) } else { get_path(value.as_object()?, rest) }
 }
 
 fn parse(key: &str) -> Result<Vec<String>> {
@@ -145,16 +145,12 @@ fn parse(key: &str) -> Result<Vec<String>> {
 }
 
 /// Returns `path` as a user writes it.
-pub fn spell(path: &[String]) -> String {
+pub fn format_key(path: &[String]) -> String {
     let part = |part: &String| {
         let plain = !part.is_empty() && !part.starts_with('"') && !part.contains(['.', ' ']);
         if plain && !part.chars().any(char::is_control) { part.clone() } else { Value::from(part.as_str()).to_string() }
     };
     path.iter().map(part).collect::<Vec<_>>().join(".")
-}
-
-pub(super) fn may_be_missing(presence: Presence) -> bool {
-    matches!(presence, Presence::Optional | Presence::NotNull)
 }
 
 #[cfg(test)]
@@ -164,7 +160,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn names_are_taken_apart_and_spelled_again() {
+    fn names_survive_the_round_trip() {
         for (key, parts) in [
             ("a", &["a"][..]),
             ("a.b-c.d", &["a", "b-c", "d"]),
@@ -173,7 +169,7 @@ mod tests {
             (r#"a."""#, &["a", ""]),
         ] {
             assert_eq!(parse(key).unwrap(), parts);
-            assert_eq!(parse(&spell(&parse(key).unwrap())).unwrap(), parts);
+            assert_eq!(parse(&format_key(&parse(key).unwrap())).unwrap(), parts);
         }
         for wrong in ["", ".", "a.", ".a", "a..b", "\"a", "\"a\"b", "a.\"b"] {
             assert!(parse(wrong).is_err(), "{wrong}");
@@ -181,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_needs_no_quotes() {
+    fn names_of_stored_members_need_no_quotes() {
         let stored = json!({"virtual_chunk_containers": {
             "s3://my.bucket/": {"name": "mine", "url_prefix": "s3://my.bucket/", "store": {"s3": {}}}
         }});

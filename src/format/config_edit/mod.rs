@@ -21,9 +21,9 @@ pub mod schema;
 
 use serde_json::{Map, Value};
 
-use self::key::{SettingPath, spell};
-use self::schema::{Kind, ROOT};
-use crate::error::{Error, ErrorKind, Result};
+use self::key::{SettingPath, format_key};
+use self::schema::{ROOT, ValueKind};
+use crate::error::{Error, Result};
 use crate::shell;
 
 /// Setting and its stored value.
@@ -33,8 +33,8 @@ pub struct Setting {
     pub key: String,
     /// Stored value; `None` if the setting is unset.
     pub value: Option<Value>,
-    /// Kind of the setting; `None` if a newer program stored it.
-    pub kind: Option<&'static Kind>,
+    /// ValueKind of the setting; `None` if a newer program stored it.
+    pub kind: Option<&'static ValueKind>,
     /// Default, in words.
     pub default: Option<&'static str>,
 }
@@ -52,32 +52,32 @@ pub struct ConfigChange {
     pub new: Option<Value>,
 }
 
-/// Returns the setting `key`. Fails with [`ErrorKind::InvalidInput`] if there is no such setting.
+/// Returns the setting `key`. Fails with [`crate::error::ErrorKind::InvalidInput`] if there is no such setting.
 pub fn get(members: &Map<String, Value>, key: &str) -> Result<Setting> {
     let place = SettingPath::find(members, key)?;
     let value = place.value(members).filter(|value| !value.is_null()).cloned();
-    Ok(Setting { key: spell(&place.path), value, kind: place.kind, default: place.default })
+    Ok(Setting { key: format_key(&place.path), value, kind: place.kind, default: place.default })
 }
 
 /// Sets `key` to the value of `text`: JSON, or otherwise the text itself. Returns `None` if that is the stored value already.
 ///
-/// Fails with [`ErrorKind::InvalidInput`] if there is no such setting, or if a reader would not accept the result.
+/// Fails with [`crate::error::ErrorKind::InvalidInput`] if there is no such setting, or if a reader would not accept the result.
 pub fn set(members: &Map<String, Value>, key: &str, text: &str) -> Result<Option<ConfigChange>> {
     let place = SettingPath::find(members, key)?;
     let Some(kind) = place.kind else {
         return Err(Error::invalid(format!(
             "`{}` was set by a newer program: this version does not know what it may be, and can only unset it",
-            spell(&place.path)
+            format_key(&place.path)
         )));
     };
     let mut value = value_of(text, kind);
     if value.is_null() {
-        return Err(Error::invalid(format!("to set nothing, say unset {}", shell::quote(&spell(&place.path)))));
+        return Err(Error::invalid(format!("to set nothing, say unset {}", shell::quote(&format_key(&place.path)))));
     }
-    schema::complete(&mut value, kind);
+    schema::fill_defaults(&mut value, kind);
     let mut after = members.clone();
     let path = containers::set(&mut after, &place.path, value)?;
-    finish(members, after, &place, path)
+    check_change(members, after, &place, &path)
 }
 
 /// Unsets `key`. Returns `None` if it is not set. Fails like [`set`].
@@ -85,38 +85,40 @@ pub fn unset(members: &Map<String, Value>, key: &str) -> Result<Option<ConfigCha
     let place = SettingPath::find(members, key)?;
     let mut after = members.clone();
     remove(&mut after, &place.path);
-    let path = place.path.clone();
-    finish(members, after, &place, path)
+    check_change(members, after, &place, &place.path)
 }
 
-fn finish(
+/// Returns the change from `before`, whose setting is at `place`, to `members`, whose setting is at `path`.
+fn check_change(
     before: &Map<String, Value>,
     members: Map<String, Value>,
     place: &SettingPath,
-    path: Vec<String>,
+    path: &[String],
 ) -> Result<Option<ConfigChange>> {
     if members == *before {
         return Ok(None);
     }
-    let wrong = problems::made(before, &members);
+    let wrong = problems::introduced(before, &members);
     if !wrong.is_empty() {
         return Err(Error::invalid(format!("{}; nothing is changed", wrong.join("; "))));
     }
     let set = |value: Option<&Value>| value.filter(|value| !value.is_null()).cloned();
-    let new = set(key::look(&members, &path));
-    Ok(Some(ConfigChange { key: spell(&path), old: set(place.value(before)), new, members }))
+    let new = set(key::get_path(&members, path));
+    Ok(Some(ConfigChange { key: format_key(path), old: set(place.value(before)), new, members }))
 }
 
 /// Returns the value of `text` for a setting of `kind`. A text setting keeps `text`, even if it looks like a number.
-fn value_of(text: &str, kind: &Kind) -> Value {
+fn value_of(text: &str, kind: &ValueKind) -> Value {
     let json: Option<Value> = serde_json::from_str(text).ok();
     let as_text = || Value::String(text.to_owned());
     match (kind, json) {
         (_, None) => as_text(),
         (_, Some(Value::Null)) => Value::Null,
-        (Kind::Text | Kind::Checked(_) | Kind::Pattern, Some(Value::String(text))) => Value::String(text),
-        (Kind::Text | Kind::Checked(_) | Kind::Pattern, Some(_)) => as_text(),
-        (Kind::Choice(_), Some(Value::Bool(_) | Value::Number(_))) => as_text(),
+        (ValueKind::Text | ValueKind::Checked(_) | ValueKind::Pattern, Some(Value::String(text))) => {
+            Value::String(text)
+        }
+        (ValueKind::Text | ValueKind::Checked(_) | ValueKind::Pattern, Some(_)) => as_text(),
+        (ValueKind::Choice(_), Some(Value::Bool(_) | Value::Number(_))) => as_text(),
         (_, Some(value)) => value,
     }
 }
@@ -134,10 +136,7 @@ fn put(members: &mut Map<String, Value>, path: &[String], value: Value) -> Resul
     }
     match below {
         Value::Object(below) => put(below, rest, value),
-        _ => Err(Error::new(
-            ErrorKind::InvalidInput,
-            format!("`{name}` is set as a whole: it has no `{}` of its own", spell(rest)),
-        )),
+        _ => Err(Error::invalid(format!("`{name}` is set as a whole: it has no `{}` of its own", format_key(rest)))),
     }
 }
 
@@ -160,20 +159,25 @@ fn remove(members: &mut Map<String, Value>, path: &[String]) {
 pub fn all(members: &Map<String, Value>) -> Vec<Setting> {
     let mut out = Vec::new();
     let mut path = Vec::new();
-    gather(members, &ROOT, &mut path, &mut out);
+    collect_settings(members, &ROOT, &mut path, &mut out);
     out
 }
 
-fn gather(members: &Map<String, Value>, kind: &'static Kind, path: &mut Vec<String>, out: &mut Vec<Setting>) {
+fn collect_settings(
+    members: &Map<String, Value>,
+    kind: &'static ValueKind,
+    path: &mut Vec<String>,
+    out: &mut Vec<Setting>,
+) {
     let known = kind.members();
     for member in known {
         path.push(member.name.to_owned());
         let value = members.get(member.name).filter(|value| !value.is_null());
         match (member.kind, value) {
-            (Kind::Struct(_), None) => gather(&Map::new(), member.kind, path, out),
-            (Kind::Struct(_), Some(Value::Object(below))) => gather(below, member.kind, path, out),
+            (ValueKind::Struct(_), None) => collect_settings(&Map::new(), member.kind, path, out),
+            (ValueKind::Struct(_), Some(Value::Object(below))) => collect_settings(below, member.kind, path, out),
             (_, value) => out.push(Setting {
-                key: spell(path),
+                key: format_key(path),
                 value: value.cloned(),
                 kind: Some(member.kind),
                 default: Some(member.default).filter(|default| !default.is_empty()),
@@ -184,7 +188,7 @@ fn gather(members: &Map<String, Value>, kind: &'static Kind, path: &mut Vec<Stri
     for (name, value) in members {
         if known.iter().all(|member| member.name != name) && !value.is_null() {
             path.push(name.clone());
-            out.push(Setting { key: spell(path), value: Some(value.clone()), kind: None, default: None });
+            out.push(Setting { key: format_key(path), value: Some(value.clone()), kind: None, default: None });
             path.pop();
         }
     }
@@ -210,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_what_their_kind_says() {
+    fn values_follow_their_kind() {
         let none = json!({});
         assert_eq!(
             after(&none, "inline_chunk_threshold_bytes", "12").unwrap(),
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_touched_stays() {
+    fn other_members_stay_unchanged() {
         let before = json!({
             "caching": null, "from_the_future": {"a": [1, {"b": null}]},
             "compression": {"level": 3, "algorithm": "brotli", "window": 5}
@@ -276,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn all_settings_are_told() {
+    fn all_settings_are_listed() {
         let stored = members(json!({"compression": {"level": 4}, "new": 1, "virtual_chunk_containers": {}}));
         let all = all(&stored);
         let find = |key: &str| all.iter().find(|setting| setting.key == key).unwrap();

@@ -5,36 +5,36 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::containers;
-use super::key::{may_be_missing, spell};
-use super::schema::{Kind, Member, Presence, ROOT};
+use super::key::format_key;
+use super::schema::{Member, Presence, ROOT, ValueKind};
 
 /// Problem, as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Problem {
     /// Readers refuse the repository, or ignore the value.
-    Wrong(String),
+    Invalid(String),
     /// The schema does not have the member. Readers skip it, but a user who sets it made a mistake.
-    Unknown(String),
+    UnknownMember(String),
 }
 
 /// Returns the problems of `members` that affect readers, one sentence each.
-pub fn of(members: &Map<String, Value>) -> Vec<String> {
+pub fn find(members: &Map<String, Value>) -> Vec<String> {
     let wrong = |problem| match problem {
-        Problem::Wrong(what) => Some(what),
-        Problem::Unknown(_) => None,
+        Problem::Invalid(what) => Some(what),
+        Problem::UnknownMember(_) => None,
     };
-    find(members).into_iter().filter_map(wrong).collect()
+    find_all(members).into_iter().filter_map(wrong).collect()
 }
 
 /// Returns the problems of `after` that `before` does not have.
-pub(super) fn made(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<String> {
+pub(super) fn introduced(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<String> {
     let text = |problem: &Problem| match problem {
-        Problem::Wrong(what) | Problem::Unknown(what) => what.clone(),
+        Problem::Invalid(what) | Problem::UnknownMember(what) => what.clone(),
     };
-    find(after).difference(&find(before)).map(text).collect()
+    find_all(after).difference(&find_all(before)).map(text).collect()
 }
 
-fn find(members: &Map<String, Value>) -> BTreeSet<Problem> {
+fn find_all(members: &Map<String, Value>) -> BTreeSet<Problem> {
     let mut out = BTreeSet::new();
     check_members(members, &ROOT, &mut Vec::new(), &mut out);
     containers::problems(members, &mut out);
@@ -42,57 +42,55 @@ fn find(members: &Map<String, Value>) -> BTreeSet<Problem> {
 }
 
 // Recursion is bounded: the readers of both encodings bound the depth of values, and so does the JSON parser.
-fn check(value: &Value, kind: &'static Kind, path: &mut Vec<String>, out: &mut BTreeSet<Problem>) {
+fn check(value: &Value, kind: &'static ValueKind, path: &mut Vec<String>, out: &mut BTreeSet<Problem>) {
     let mut wrong = || {
         let shown: String = value.to_string().chars().take(60).collect();
-        out.insert(Problem::Wrong(format!("`{}` is {shown}, and must be {}", spell(path), kind.describe())))
+        out.insert(Problem::Invalid(format!("`{}` is {shown}, and must be {}", format_key(path), kind.describe())));
     };
     match (kind, value) {
-        (Kind::Whole { least, most }, Value::Number(number)) => {
-            let fits = match (number.as_u64(), number.as_i64()) {
-                (Some(number), _) => number <= *most && i64::try_from(number).map_or(true, |number| number >= *least),
-                (None, Some(number)) => number >= *least,
+        (ValueKind::Whole { min, max }, Value::Number(number)) => {
+            let is_within = match (number.as_u64(), number.as_i64()) {
+                (Some(number), _) => number <= *max && i64::try_from(number).map_or(true, |number| number >= *min),
+                (None, Some(number)) => number >= *min,
                 (None, None) => false,
             };
-            if !fits {
+            if !is_within {
                 wrong();
             }
         }
-        (Kind::Bool, Value::Bool(_)) | (Kind::Text, Value::String(_)) => {}
-        (Kind::Checked(rule), Value::String(text)) => {
-            if !(rule.fits)(text) {
-                out.insert(Problem::Wrong(format!("`{}` must be {}", spell(path), rule.describe)));
+        (ValueKind::Bool, Value::Bool(_)) | (ValueKind::Text, Value::String(_)) => {}
+        (ValueKind::Checked(rule), Value::String(text)) => {
+            if !(rule.is_valid)(text) {
+                out.insert(Problem::Invalid(format!("`{}` must be {}", format_key(path), rule.describe)));
             }
         }
-        (Kind::Pattern, Value::String(pattern)) => {
+        (ValueKind::Pattern, Value::String(pattern)) => {
             if let Err(error) = regex::Regex::new(pattern) {
                 let why = error.to_string();
                 let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-                out.insert(Problem::Wrong(format!("`{}` is no regular expression: {why}", spell(path))));
+                out.insert(Problem::Invalid(format!("`{}` is no regular expression: {why}", format_key(path))));
             }
         }
-        (Kind::Struct(_) | Kind::Open(..) | Kind::Map(_), Value::Object(members)) => {
+        (ValueKind::Struct(_) | ValueKind::Open(..) | ValueKind::Map(_), Value::Object(members)) => {
             check_members(members, kind, path, out);
         }
-        (Kind::List(below), Value::Array(items)) => {
+        (ValueKind::List(below), Value::Array(items)) => {
             for (n, item) in items.iter().enumerate() {
                 path.push(n.to_string());
                 check(item, below, path, out);
                 path.pop();
             }
         }
-        (Kind::Pair(first, second), Value::Array(items)) => match items.as_slice() {
-            [one, two] => {
-                for (n, (item, below)) in [(one, first), (two, second)].into_iter().enumerate() {
-                    path.push(n.to_string());
-                    check(item, below, path, out);
-                    path.pop();
-                }
+        (ValueKind::Pair(first, second), Value::Array(items)) if items.len() == 2 => {
+            for (n, (item, below)) in std::iter::zip(items, [first, second]).enumerate() {
+                path.push(n.to_string());
+                check(item, below, path, out);
+                path.pop();
             }
-            _ => drop(wrong()),
-        },
-        (Kind::Choice(variants), Value::String(name)) if variants.contains_plain(name) => {}
-        (Kind::Choice(variants), Value::Object(members)) => {
+        }
+        (ValueKind::Choice(variants), Value::String(name))
+            if variants.iter().any(|(variant, payload)| variant == name && payload.is_none()) => {}
+        (ValueKind::Choice(variants), Value::Object(members)) => {
             let only = members.iter().next().filter(|_| members.len() == 1);
             let found = only.and_then(|(name, payload)| {
                 let (_, kind) = variants.iter().find(|(variant, _)| variant == name)?;
@@ -104,26 +102,16 @@ fn check(value: &Value, kind: &'static Kind, path: &mut Vec<String>, out: &mut B
                     check(payload, below, path, out);
                     path.pop();
                 }
-                None => drop(wrong()),
+                None => wrong(),
             }
         }
-        _ => drop(wrong()),
-    }
-}
-
-trait Variants {
-    fn contains_plain(&self, name: &str) -> bool;
-}
-
-impl Variants for [super::schema::Variant] {
-    fn contains_plain(&self, name: &str) -> bool {
-        self.iter().any(|(variant, payload)| *variant == name && payload.is_none())
+        _ => wrong(),
     }
 }
 
 fn check_members(
     members: &Map<String, Value>,
-    kind: &'static Kind,
+    kind: &'static ValueKind,
     path: &mut Vec<String>,
     out: &mut BTreeSet<Problem>,
 ) {
@@ -134,18 +122,24 @@ fn check_members(
         match (find(name), kind) {
             (Some(Member { presence: Presence::Optional, .. }), _) if value.is_null() => {}
             (Some(member), _) => check(value, member.kind, path, out),
-            (None, Kind::Map(below) | Kind::Open(_, below)) => {
+            (None, ValueKind::Map(below) | ValueKind::Open(_, below)) => {
                 // Keys of a FlexBuffer end with NUL.
                 if name.contains('\0') {
-                    out.insert(Problem::Wrong(format!("`{}`: a name cannot have NUL in it", spell(path))));
+                    out.insert(Problem::Invalid(format!("`{}`: a name cannot have NUL in it", format_key(path))));
                 }
                 check(value, below, path, out);
             }
-            (None, _) => drop(out.insert(Problem::Unknown(format!("`{}` is nothing that can be set", spell(path))))),
+            (None, _) => {
+                out.insert(Problem::UnknownMember(format!("`{}` is nothing that can be set", format_key(path))));
+            }
         }
         path.pop();
     }
-    for member in known.iter().filter(|member| !may_be_missing(member.presence) && !members.contains_key(member.name)) {
-        out.insert(Problem::Wrong(format!("`{}`: `{}` is missing", spell(path), member.name)));
+    for member in known {
+        let is_optional = matches!(member.presence, Presence::Optional | Presence::NotNull);
+        if is_optional || members.contains_key(member.name) {
+            continue;
+        }
+        out.insert(Problem::Invalid(format!("`{}`: `{}` is missing", format_key(path), member.name)));
     }
 }

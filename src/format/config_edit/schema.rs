@@ -5,15 +5,15 @@ use serde_json::Value;
 use crate::endpoint::Endpoint;
 use crate::store_names::{self, Account, Region};
 
-/// Kind of a setting's value.
+/// ValueKind of a setting's value.
 #[derive(Debug)]
-pub enum Kind {
+pub enum ValueKind {
     /// Integer within bounds, both inclusive.
     Whole {
         /// Smallest value.
-        least: i64,
+        min: i64,
         /// Largest value.
-        most: u64,
+        max: u64,
     },
     /// True or false.
     Bool,
@@ -26,13 +26,13 @@ pub enum Kind {
     /// Map with the given members.
     Struct(&'static [Member]),
     /// Map with the given members, and values of one kind under other names.
-    Open(&'static [Member], &'static Kind),
+    Open(&'static [Member], &'static ValueKind),
     /// Map with values of one kind under any names.
-    Map(&'static Kind),
+    Map(&'static ValueKind),
     /// List of values of one kind.
-    List(&'static Kind),
+    List(&'static ValueKind),
     /// List of two values.
-    Pair(&'static Kind, &'static Kind),
+    Pair(&'static ValueKind, &'static ValueKind),
     /// One of several variants: its name or, if it has a payload, a map from its name to the payload.
     Choice(&'static [Variant]),
 }
@@ -43,19 +43,19 @@ pub struct Rule {
     /// Description of a valid text.
     pub describe: &'static str,
     /// Predicate for a valid text.
-    pub fits: fn(&str) -> bool,
+    pub is_valid: fn(&str) -> bool,
 }
 
 /// Name of a variant, and the kind of its payload.
-pub type Variant = (&'static str, Option<&'static Kind>);
+pub type Variant = (&'static str, Option<&'static ValueKind>);
 
 /// Member of a map.
 #[derive(Debug)]
 pub struct Member {
     /// Name of the member.
     pub name: &'static str,
-    /// Kind of the member's value.
-    pub kind: &'static Kind,
+    /// ValueKind of the member's value.
+    pub kind: &'static ValueKind,
     /// Rule for a missing or null value.
     pub presence: Presence,
     /// Default, in words; empty if there is none.
@@ -75,11 +75,11 @@ pub enum Presence {
     Filled,
 }
 
-impl Kind {
+impl ValueKind {
     /// Returns the members with known names.
     pub fn members(&self) -> &'static [Member] {
         match self {
-            Kind::Struct(members) | Kind::Open(members, _) => members,
+            ValueKind::Struct(members) | ValueKind::Open(members, _) => members,
             _ => &[],
         }
     }
@@ -87,19 +87,19 @@ impl Kind {
     /// Returns a description, such as `a whole number from 1 to 65535`.
     pub fn describe(&self) -> String {
         match self {
-            Kind::Whole { least, most } => format!("a whole number from {least} to {most}"),
-            Kind::Bool => "true or false".to_owned(),
-            Kind::Text => "text".to_owned(),
-            Kind::Checked(rule) => rule.describe.to_owned(),
-            Kind::Pattern => "a regular expression".to_owned(),
-            Kind::Struct(members) => {
+            ValueKind::Whole { min, max } => format!("a whole number from {min} to {max}"),
+            ValueKind::Bool => "true or false".to_owned(),
+            ValueKind::Text => "text".to_owned(),
+            ValueKind::Checked(rule) => rule.describe.to_owned(),
+            ValueKind::Pattern => "a regular expression".to_owned(),
+            ValueKind::Struct(members) => {
                 let names: Vec<String> = members.iter().map(|member| format!("`{}`", member.name)).collect();
                 format!("a map with {}", names.join(", "))
             }
-            Kind::Open(..) | Kind::Map(_) => "a map".to_owned(),
-            Kind::List(_) => "a list".to_owned(),
-            Kind::Pair(..) => "a list of two".to_owned(),
-            Kind::Choice(variants) => {
+            ValueKind::Open(..) | ValueKind::Map(_) => "a map".to_owned(),
+            ValueKind::List(_) => "a list".to_owned(),
+            ValueKind::Pair(..) => "a list of two".to_owned(),
+            ValueKind::Choice(variants) => {
                 let name = |(name, payload): &Variant| match payload {
                     None => format!("`{name}`"),
                     Some(_) => format!("`{{\"{name}\": ...}}`"),
@@ -111,12 +111,12 @@ impl Kind {
 }
 
 /// Adds the members that readers require and users leave out.
-pub fn complete(value: &mut Value, kind: &Kind) {
+pub fn fill_defaults(value: &mut Value, kind: &ValueKind) {
     match (kind, value) {
-        (Kind::Struct(members) | Kind::Open(members, _), Value::Object(there)) => {
+        (ValueKind::Struct(members) | ValueKind::Open(members, _), Value::Object(there)) => {
             for member in *members {
                 match there.get_mut(member.name) {
-                    Some(below) => complete(below, member.kind),
+                    Some(below) => fill_defaults(below, member.kind),
                     None if member.presence == Presence::Filled => {
                         there.insert(member.name.to_owned(), Value::Bool(false));
                     }
@@ -124,11 +124,13 @@ pub fn complete(value: &mut Value, kind: &Kind) {
                 }
             }
         }
-        (Kind::Map(below), Value::Object(there)) => there.values_mut().for_each(|value| complete(value, below)),
-        (Kind::Choice(variants), Value::Object(there)) => {
+        (ValueKind::Map(below), Value::Object(there)) => {
+            there.values_mut().for_each(|value| fill_defaults(value, below))
+        }
+        (ValueKind::Choice(variants), Value::Object(there)) => {
             for (name, payload) in *variants {
                 if let (Some(below), Some(kind)) = (there.get_mut(*name), payload) {
-                    complete(below, kind);
+                    fill_defaults(below, kind);
                 }
             }
         }
@@ -136,30 +138,30 @@ pub fn complete(value: &mut Value, kind: &Kind) {
     }
 }
 
-const fn member(name: &'static str, kind: &'static Kind, default: &'static str) -> Member {
+const fn member(name: &'static str, kind: &'static ValueKind, default: &'static str) -> Member {
     Member { name, kind, presence: Presence::Optional, default }
 }
 
-const fn required(name: &'static str, kind: &'static Kind) -> Member {
+const fn required(name: &'static str, kind: &'static ValueKind) -> Member {
     Member { name, kind, presence: Presence::Required, default: "" }
 }
 
 const fn flag(name: &'static str, presence: Presence) -> Member {
-    Member { name, kind: &Kind::Bool, presence, default: "false" }
+    Member { name, kind: &ValueKind::Bool, presence, default: "false" }
 }
 
-static U8: Kind = Kind::Whole { least: 0, most: u8::MAX as u64 };
-static U16: Kind = Kind::Whole { least: 0, most: u16::MAX as u64 };
-static U32: Kind = Kind::Whole { least: 0, most: u32::MAX as u64 };
-static U64: Kind = Kind::Whole { least: 0, most: u64::MAX };
-static I32: Kind = Kind::Whole { least: i32::MIN as i64, most: i32::MAX as u64 };
+static U8: ValueKind = ValueKind::Whole { min: 0, max: u8::MAX as u64 };
+static U16: ValueKind = ValueKind::Whole { min: 0, max: u16::MAX as u64 };
+static U32: ValueKind = ValueKind::Whole { min: 0, max: u32::MAX as u64 };
+static U64: ValueKind = ValueKind::Whole { min: 0, max: u64::MAX };
+static I32: ValueKind = ValueKind::Whole { min: i32::MIN as i64, max: i32::MAX as u64 };
 /// Counts for which the reference implementation refuses 0 on reading, or waits forever.
-static COUNT_U16: Kind = Kind::Whole { least: 1, most: u16::MAX as u64 };
-static COUNT_U32: Kind = Kind::Whole { least: 1, most: u32::MAX as u64 };
-static COUNT_U64: Kind = Kind::Whole { least: 1, most: u64::MAX };
+static COUNT_U16: ValueKind = ValueKind::Whole { min: 1, max: u16::MAX as u64 };
+static COUNT_U32: ValueKind = ValueKind::Whole { min: 1, max: u32::MAX as u64 };
+static COUNT_U64: ValueKind = ValueKind::Whole { min: 1, max: u64::MAX };
 
 /// Schema of the whole configuration.
-pub static ROOT: Kind = Kind::Struct(&[
+pub static ROOT: ValueKind = ValueKind::Struct(&[
     member("inline_chunk_threshold_bytes", &U16, "512"),
     member("get_partial_values_concurrency", &COUNT_U16, "10"),
     member("compression", &COMPRESSION, ""),
@@ -169,15 +171,15 @@ pub static ROOT: Kind = Kind::Struct(&[
     member("storage", &STORAGE, ""),
     member("virtual_chunk_containers", &CONTAINERS, ""),
     member("manifest", &MANIFEST, ""),
-    member("previous_file", &Kind::Text, ""),
-    member("repo_update_retries", &Kind::Struct(&[member("default", &UPDATE_RETRIES, "")]), ""),
+    member("previous_file", &ValueKind::Text, ""),
+    member("repo_update_retries", &ValueKind::Struct(&[member("default", &UPDATE_RETRIES, "")]), ""),
     member("num_updates_per_repo_info_file", &COUNT_U16, "1000"),
 ]);
 
-static COMPRESSION: Kind =
-    Kind::Struct(&[member("algorithm", &Kind::Choice(&[("zstd", None)]), "zstd"), member("level", &U8, "3")]);
+static COMPRESSION: ValueKind =
+    ValueKind::Struct(&[member("algorithm", &ValueKind::Choice(&[("zstd", None)]), "zstd"), member("level", &U8, "3")]);
 
-static CACHING: Kind = Kind::Struct(&[
+static CACHING: ValueKind = ValueKind::Struct(&[
     member("num_snapshot_nodes", &U64, "500000"),
     member("num_chunk_refs", &U64, "15000000"),
     member("num_transaction_changes", &U64, "0"),
@@ -185,10 +187,10 @@ static CACHING: Kind = Kind::Struct(&[
     member("num_bytes_chunks", &U64, "0"),
 ]);
 
-static STORAGE: Kind = Kind::Struct(&[
+static STORAGE: ValueKind = ValueKind::Struct(&[
     member(
         "concurrency",
-        &Kind::Struct(&[
+        &ValueKind::Struct(&[
             member("max_concurrent_requests_for_object", &COUNT_U16, "18"),
             member("ideal_concurrent_request_size", &COUNT_U64, "12582912"),
         ]),
@@ -196,7 +198,7 @@ static STORAGE: Kind = Kind::Struct(&[
     ),
     member(
         "retries",
-        &Kind::Struct(&[
+        &ValueKind::Struct(&[
             member("max_tries", &COUNT_U16, "10"),
             member("initial_backoff_ms", &U32, "100"),
             member("max_backoff_ms", &U32, "180000"),
@@ -205,7 +207,7 @@ static STORAGE: Kind = Kind::Struct(&[
     ),
     member(
         "timeouts",
-        &Kind::Struct(&[
+        &ValueKind::Struct(&[
             member("connect_timeout_ms", &U32, ""),
             member("read_timeout_ms", &U32, ""),
             member("operation_timeout_ms", &U32, ""),
@@ -213,48 +215,51 @@ static STORAGE: Kind = Kind::Struct(&[
         ]),
         "",
     ),
-    member("unsafe_use_conditional_update", &Kind::Bool, "true"),
-    member("unsafe_use_conditional_create", &Kind::Bool, "true"),
-    member("unsafe_use_metadata", &Kind::Bool, "true"),
-    member("storage_class", &Kind::Text, ""),
-    member("metadata_storage_class", &Kind::Text, ""),
-    member("chunks_storage_class", &Kind::Text, ""),
+    member("unsafe_use_conditional_update", &ValueKind::Bool, "true"),
+    member("unsafe_use_conditional_create", &ValueKind::Bool, "true"),
+    member("unsafe_use_metadata", &ValueKind::Bool, "true"),
+    member("storage_class", &ValueKind::Text, ""),
+    member("metadata_storage_class", &ValueKind::Text, ""),
+    member("chunks_storage_class", &ValueKind::Text, ""),
     member("minimum_size_for_multipart_upload", &U64, "104857600"),
 ]);
 
-static UPDATE_RETRIES: Kind = Kind::Struct(&[
+static UPDATE_RETRIES: ValueKind = ValueKind::Struct(&[
     member("max_tries", &COUNT_U16, "100"),
     member("initial_backoff_ms", &U32, "50"),
     member("max_backoff_ms", &U32, "30000"),
 ]);
 
 /// Schema of the virtual chunk containers, by URL prefix; by name in old repositories.
-pub static CONTAINERS: Kind = Kind::Map(&CONTAINER);
+pub static CONTAINERS: ValueKind = ValueKind::Map(&CONTAINER);
 
-static CONTAINER: Kind =
-    Kind::Struct(&[member("name", &Kind::Text, ""), required("url_prefix", &Kind::Text), required("store", &STORE)]);
+static CONTAINER: ValueKind = ValueKind::Struct(&[
+    member("name", &ValueKind::Text, ""),
+    required("url_prefix", &ValueKind::Text),
+    required("store", &STORE),
+]);
 
-static STORE: Kind = Kind::Choice(&[
+static STORE: ValueKind = ValueKind::Choice(&[
     ("in_memory", None),
-    ("local_file_system", Some(&Kind::Text)),
-    ("http", Some(&Kind::Open(&[HEADERS], &Kind::Text))),
+    ("local_file_system", Some(&ValueKind::Text)),
+    ("http", Some(&ValueKind::Open(&[HEADERS], &ValueKind::Text))),
     ("s3_compatible", Some(&S3)),
     ("s3", Some(&S3)),
-    ("gcs", Some(&Kind::Map(&Kind::Text))),
-    ("azure", Some(&Kind::Open(&AZURE, &Kind::Text))),
+    ("gcs", Some(&ValueKind::Map(&ValueKind::Text))),
+    ("azure", Some(&ValueKind::Open(&AZURE, &ValueKind::Text))),
     ("tigris", Some(&S3)),
 ]);
 
 const HEADERS: Member =
-    Member { name: "headers", kind: &Kind::Map(&Kind::Text), presence: Presence::NotNull, default: "" };
+    Member { name: "headers", kind: &ValueKind::Map(&ValueKind::Text), presence: Presence::NotNull, default: "" };
 
-static REGION: Kind =
-    Kind::Checked(&Rule { describe: store_names::REGION_RULE, fits: |text| text.parse::<Region>().is_ok() });
-static ACCOUNT: Kind =
-    Kind::Checked(&Rule { describe: store_names::ACCOUNT_RULE, fits: |text| text.parse::<Account>().is_ok() });
-static ENDPOINT: Kind = Kind::Checked(&Rule {
+static REGION: ValueKind =
+    ValueKind::Checked(&Rule { describe: store_names::REGION_RULE, is_valid: |text| text.parse::<Region>().is_ok() });
+static ACCOUNT: ValueKind =
+    ValueKind::Checked(&Rule { describe: store_names::ACCOUNT_RULE, is_valid: |text| text.parse::<Account>().is_ok() });
+static ENDPOINT: ValueKind = ValueKind::Checked(&Rule {
     describe: "a URL of a store: https://HOST, without a name, a password or a part after ? or #",
-    fits: |text| text.parse::<Endpoint>().is_ok(),
+    is_valid: |text| text.parse::<Endpoint>().is_ok(),
 });
 
 /// Names under which the account may be stored.
@@ -264,7 +269,7 @@ static AZURE: [Member; 3] = [
     Member { name: "account_name", kind: &ACCOUNT, presence: Presence::NotNull, default: "" },
 ];
 
-static S3: Kind = Kind::Struct(&[
+static S3: ValueKind = ValueKind::Struct(&[
     member("region", &REGION, ""),
     member("endpoint_url", &ENDPOINT, ""),
     flag("anonymous", Presence::Filled),
@@ -275,23 +280,23 @@ static S3: Kind = Kind::Struct(&[
     member("checksum_algorithm", &CHECKSUM, ""),
 ]);
 
-static CHECKSUM: Kind =
-    Kind::Choice(&[("crc32", None), ("crc32c", None), ("crc64_nvme", None), ("sha1", None), ("sha256", None)]);
+static CHECKSUM: ValueKind =
+    ValueKind::Choice(&[("crc32", None), ("crc32c", None), ("crc64_nvme", None), ("sha1", None), ("sha256", None)]);
 
-static MANIFEST: Kind = Kind::Struct(&[
+static MANIFEST: ValueKind = ValueKind::Struct(&[
     member(
         "preload",
-        &Kind::Struct(&[
+        &ValueKind::Struct(&[
             member("max_total_refs", &U32, "10000"),
             member("preload_if", &PRELOAD_CONDITION, "small arrays with names of coordinates"),
             member("max_arrays_to_scan", &U32, "50"),
         ]),
         "",
     ),
-    member("splitting", &Kind::Struct(&[member("split_sizes", &SPLIT_SIZES, "one manifest for each array")]), ""),
+    member("splitting", &ValueKind::Struct(&[member("split_sizes", &SPLIT_SIZES, "one manifest for each array")]), ""),
     member(
         "virtual_chunk_location_compression",
-        &Kind::Struct(&[
+        &ValueKind::Struct(&[
             member("min_num_chunks", &U16, "1000"),
             member("dictionary_max_training_samples", &U16, "100"),
             member("dictionary_max_size_bytes", &U32, "2048"),
@@ -302,17 +307,17 @@ static MANIFEST: Kind = Kind::Struct(&[
     member("max_concurrent_manifest_fetches_during_commit", &U16, "1"),
 ]);
 
-static SPLIT_SIZES: Kind = Kind::List(&Kind::Pair(&ARRAY_CONDITION, &Kind::List(&SPLIT_DIMENSION)));
+static SPLIT_SIZES: ValueKind = ValueKind::List(&ValueKind::Pair(&ARRAY_CONDITION, &ValueKind::List(&SPLIT_DIMENSION)));
 
-static SPLIT_DIMENSION: Kind =
-    Kind::Struct(&[required("condition", &DIMENSION_CONDITION), required("num_chunks", &COUNT_U32)]);
+static SPLIT_DIMENSION: ValueKind =
+    ValueKind::Struct(&[required("condition", &DIMENSION_CONDITION), required("num_chunks", &COUNT_U32)]);
 
-static DIMENSION_CONDITION: Kind =
-    Kind::Choice(&[("Axis", Some(&U64)), ("DimensionName", Some(&Kind::Pattern)), ("Any", None)]);
+static DIMENSION_CONDITION: ValueKind =
+    ValueKind::Choice(&[("Axis", Some(&U64)), ("DimensionName", Some(&ValueKind::Pattern)), ("Any", None)]);
 
-static REGEX: Kind = Kind::Struct(&[required("regex", &Kind::Pattern)]);
+static REGEX: ValueKind = ValueKind::Struct(&[required("regex", &ValueKind::Pattern)]);
 
-static ARRAY_CONDITION: Kind = Kind::Choice(&[
+static ARRAY_CONDITION: ValueKind = ValueKind::Choice(&[
     ("or", Some(&ARRAY_CONDITIONS)),
     ("and", Some(&ARRAY_CONDITIONS)),
     ("path_matches", Some(&REGEX)),
@@ -320,18 +325,18 @@ static ARRAY_CONDITION: Kind = Kind::Choice(&[
     ("any_array", None),
 ]);
 
-static ARRAY_CONDITIONS: Kind = Kind::List(&ARRAY_CONDITION);
+static ARRAY_CONDITIONS: ValueKind = ValueKind::List(&ARRAY_CONDITION);
 
-static PRELOAD_CONDITION: Kind = Kind::Choice(&[
+static PRELOAD_CONDITION: ValueKind = ValueKind::Choice(&[
     ("or", Some(&PRELOAD_CONDITIONS)),
     ("and", Some(&PRELOAD_CONDITIONS)),
     ("path_matches", Some(&REGEX)),
     ("name_matches", Some(&REGEX)),
-    ("num_refs", Some(&Kind::Struct(&[required("from", &BOUND), required("to", &BOUND)]))),
+    ("num_refs", Some(&ValueKind::Struct(&[required("from", &BOUND), required("to", &BOUND)]))),
     ("true", None),
     ("false", None),
 ]);
 
-static PRELOAD_CONDITIONS: Kind = Kind::List(&PRELOAD_CONDITION);
+static PRELOAD_CONDITIONS: ValueKind = ValueKind::List(&PRELOAD_CONDITION);
 
-static BOUND: Kind = Kind::Choice(&[("Unbounded", None), ("Included", Some(&U32)), ("Excluded", Some(&U32))]);
+static BOUND: ValueKind = ValueKind::Choice(&[("Unbounded", None), ("Included", Some(&U32)), ("Excluded", Some(&U32))]);

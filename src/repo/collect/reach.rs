@@ -150,9 +150,7 @@ async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>
     let decode = |file: &[u8]| {
         let manifest = Manifest::decode(file, MAX_FILE)?;
         let mut all = Vec::new();
-        let mut at = 0;
-        while let Some((_, refs)) = manifest.refs_at(at) {
-            at += 1;
+        for (_, refs) in manifest.iter_arrays() {
             for position in 0..refs.len() {
                 // An object that is named beside another payload is kept too.
                 if let Some(chunk) = refs.raw(position).chunk_id() {

@@ -19,9 +19,10 @@ use super::{Contents, operations};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::config_edit::encode;
+use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
-use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, Status, Update};
+use crate::format::repo_state::{LogEntry, Operation, RawItem, RepoState, SnapshotRecord, Status};
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update;
 use crate::repo::{Generation, Repository, check_storage_writable, v1};
@@ -251,7 +252,7 @@ pub(super) fn build_repo(contents: &Contents, config: Option<Vec<u8>>, clock: Cl
         ));
     }
     let operation = Operation::RepoMigrated { from_version: 1, to_version: 2 };
-    updates.insert(0, Update { operation, updated_at: now, backup_path: None });
+    updates.insert(0, LogEntry { operation, updated_at: now, backup_path: None });
     let began = contents.main()?.last().map_or(now, |root| root.flushed_at);
     let mut snapshots = BTreeMap::new();
     for (id, commit) in &contents.commits {
@@ -271,8 +272,11 @@ pub(super) fn build_repo(contents: &Contents, config: Option<Vec<u8>>, clock: Cl
 
 /// Returns the description of a commit in `repo`, where metadata values are FlexBuffers whatever the snapshot's own file has.
 fn record(commit: &SnapshotInfo) -> Result<SnapshotRecord> {
-    let mut metadata =
-        commit.metadata.iter().map(|(name, value)| RawItem::from_json(name, value)).collect::<Result<Vec<_>>>()?;
+    let mut metadata = commit
+        .metadata
+        .iter()
+        .map(|(name, value)| RawItem::new(SpecVersion::V2, name, value))
+        .collect::<Result<Vec<_>>>()?;
     metadata.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(SnapshotRecord {
         parent: commit.parent,

@@ -8,14 +8,14 @@ use std::collections::HashSet;
 use super::Contents;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
-use crate::format::repo_state::{Operation, Update};
+use crate::format::repo_state::{LogEntry, Operation};
 use crate::repo::refs::DEFAULT_BRANCH;
 
 /// Time between a commit and the creation of a ref to it, in microseconds.
 const AFTER_COMMIT: u64 = 1000;
 
 /// Returns the reconstructed log, newest first.
-pub fn reconstruct_log(contents: &Contents) -> Result<Vec<Update>> {
+pub fn reconstruct_log(contents: &Contents) -> Result<Vec<LogEntry>> {
     let main = contents.main()?;
     let began = main.last().map_or(0, |root| root.flushed_at);
     let mut entries = vec![(Operation::RepoInitialized, began)];
@@ -43,12 +43,12 @@ pub fn reconstruct_log(contents: &Contents) -> Result<Vec<Update>> {
     // The sort is stable: operations of the same time keep the order above.
     entries.sort_by_key(|(_, at)| *at);
     let mut last = None;
-    let mut updates: Vec<Update> = Vec::with_capacity(entries.len());
+    let mut updates: Vec<LogEntry> = Vec::with_capacity(entries.len());
     for (operation, at) in entries {
         // Readers require that times rise.
         let updated_at = last.map_or(at, |last: u64| at.max(last.saturating_add(1)));
         last = Some(updated_at);
-        updates.push(Update { operation, updated_at, backup_path: None });
+        updates.push(LogEntry { operation, updated_at, backup_path: None });
     }
     updates.reverse();
     Ok(updates)

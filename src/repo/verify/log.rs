@@ -11,17 +11,17 @@ use crate::format::MAX_FILE;
 use crate::format::envelope::FileType;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
-use crate::format::transaction_log::{Change, TransactionLog};
+use crate::format::transaction_log::{NodeChange, TransactionLog};
 use crate::storage::decoded::Decoded;
 
 /// All lists of nodes, and their names in messages.
-const LISTS: [(Change, &str); 6] = [
-    (Change::NewGroups, "new groups"),
-    (Change::NewArrays, "new arrays"),
-    (Change::DeletedGroups, "deleted groups"),
-    (Change::DeletedArrays, "deleted arrays"),
-    (Change::UpdatedGroups, "updated groups"),
-    (Change::UpdatedArrays, "updated arrays"),
+const LISTS: [(NodeChange, &str); 6] = [
+    (NodeChange::NewGroups, "new groups"),
+    (NodeChange::NewArrays, "new arrays"),
+    (NodeChange::DeletedGroups, "deleted groups"),
+    (NodeChange::DeletedArrays, "deleted arrays"),
+    (NodeChange::UpdatedGroups, "updated groups"),
+    (NodeChange::UpdatedArrays, "updated arrays"),
 ];
 
 /// Snapshots that a log is compared with.
@@ -62,7 +62,7 @@ pub(super) async fn check(
         None => None,
     };
     blocking(move || {
-        check_envelope(&shared, &key, &file, FileType::TransactionLog, log.has_identifier());
+        check_envelope(&shared, &key, &file, FileType::TransactionLog, log.buffer.has_identifier());
         check_log(&shared.findings, &key, id, &log);
         if let Some(LogContext { snapshot, .. }) = beside {
             check_against_snapshot(&shared.findings, &key, &log, &snapshot);
@@ -169,7 +169,8 @@ fn check_log(findings: &Findings, key: &str, id: ObjectId, log: &TransactionLog)
 fn check_against_snapshot(findings: &Findings, key: &str, log: &TransactionLog, snapshot: &Snapshot) {
     let present: HashMap<NodeId, (&str, bool)> =
         snapshot.nodes().map(|node| (node.id, (node.path, node.is_array()))).collect();
-    let deleted: HashSet<NodeId> = log.nodes(Change::DeletedGroups).chain(log.nodes(Change::DeletedArrays)).collect();
+    let deleted: HashSet<NodeId> =
+        log.nodes(NodeChange::DeletedGroups).chain(log.nodes(NodeChange::DeletedArrays)).collect();
     for id in &deleted {
         if let Some((path, _)) = present.get(id) {
             findings.warning(
@@ -180,8 +181,8 @@ fn check_against_snapshot(findings: &Findings, key: &str, log: &TransactionLog, 
         }
     }
     for (change, name) in LISTS {
-        let is_array = matches!(change, Change::NewArrays | Change::UpdatedArrays);
-        if matches!(change, Change::DeletedArrays | Change::DeletedGroups) {
+        let is_array = matches!(change, NodeChange::NewArrays | NodeChange::UpdatedArrays);
+        if matches!(change, NodeChange::DeletedArrays | NodeChange::DeletedGroups) {
             continue;
         }
         for id in log.nodes(change).filter(|id| !deleted.contains(id)) {

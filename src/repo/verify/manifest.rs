@@ -69,7 +69,7 @@ impl Work {
     /// Returns the number of references.
     fn check(&self, id: ObjectId, manifest: &Manifest, file: &[u8]) -> u64 {
         let findings = &self.context.findings;
-        check_envelope(&self.context, &self.key, file, FileType::Manifest, manifest.has_identifier());
+        check_envelope(&self.context, &self.key, file, FileType::Manifest, manifest.buffer.has_identifier());
         if manifest.id() != id {
             findings.error("id", &self.key, format!("the file says that it is manifest {}", manifest.id()));
         }
@@ -97,8 +97,7 @@ impl Work {
             }
         }
         let mut present = Vec::new();
-        for at in 0..arrays.len() {
-            let Some((node, refs)) = manifest.refs_at(at) else { continue };
+        for (node, refs) in manifest.iter_arrays() {
             present.push(node);
             self.check_array(node, &refs);
         }

@@ -230,7 +230,7 @@ async fn list(context: &Context, prefix: &str) -> Result<Listed> {
 /// Reads and checks `repo`.
 async fn entry(context: &Arc<Context>, listings: Option<&Listings>) -> Result<Commits> {
     let read = read(context, "repo", MAX_REPO_FILE, RepoInfo::decode).await?;
-    check_envelope(context, "repo", &read.bytes, FileType::RepoInfo, read.value.has_identifier());
+    check_envelope(context, "repo", &read.bytes, FileType::RepoInfo, read.value.buffer.has_identifier());
     let commits = repo_file::check(context, &read.value);
     repo_file::check_operations(context, &read.value, listings.map(|listings| &listings.overwritten)).await?;
     Ok(commits)

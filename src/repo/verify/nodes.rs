@@ -222,7 +222,7 @@ fn check_shape(
     summary: Option<&ArraySummary>,
     add: impl Fn(Severity, &'static str, String),
 ) {
-    let stored = array.stored();
+    let stored = array.table();
     match version {
         SpecVersion::V2 if stored.shape_v2().is_none() => {
             add(

@@ -233,7 +233,7 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
             }
             Err(error) => return Err(error),
         };
-        check_envelope(context, &key, &older.bytes, FileType::RepoInfo, older.value.has_identifier());
+        check_envelope(context, &key, &older.bytes, FileType::RepoInfo, older.value.buffer.has_identifier());
         let newest = older.value.root().latest_updates().iter().next().map(|update| update.updated_at());
         if newest.is_some_and(|newest| last.is_some_and(|last| newest >= last)) {
             findings.warning("log-order", &key, "its operations are not older than those of the file that leads to it");

@@ -20,7 +20,7 @@ pub(super) fn check(
 ) -> Uses {
     let key = format!("snapshots/{id}");
     let findings = &context.findings;
-    check_envelope(context, &key, file, FileType::Snapshot, snapshot.has_identifier());
+    check_envelope(context, &key, file, FileType::Snapshot, snapshot.buffer.has_identifier());
     if snapshot.id() != id {
         findings.error("id", &key, format!("the file says that it is snapshot {}", snapshot.id()));
     }

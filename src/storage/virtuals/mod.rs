@@ -23,6 +23,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use futures_util::future::BoxFuture;
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -103,7 +104,7 @@ impl VirtualObject {
             Checksum::LastModified(seconds) => format!("time {seconds}"),
         };
         let digest = Sha256::new().chain_update(&self.location).chain_update([0]).chain_update(checksum).finalize();
-        Some(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+        Some(HEXLOWER.encode(&digest))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::format::chunk_payload::ChunkPayload;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::{ArrayRefs, Manifest};
-use crate::format::manifest_draft::ManifestDraft;
+use crate::format::manifest_builder::ManifestBuilder;
 use crate::format::snapshot::{ManifestInfo, ManifestRef};
 use crate::storage::{Storage, decoded};
 use crate::zarr::is_in_grid;
@@ -113,7 +113,7 @@ impl<'a> Manifests<'a> {
             return Ok(Arc::clone(manifest));
         }
         let key = format!("manifests/{id}");
-        let decode = move |file: &[u8]| Manifest::decode_as(id, file, MAX_FILE);
+        let decode = move |file: &[u8]| Manifest::decode_with_id(id, file, MAX_FILE);
         let read = decoded::fixed(&**self.storage, &key, MAX_FILE, decode).await;
         let manifest = read
             .map_err(|error| error.not_found_as_corrupt(format!("{key}: missing, though a snapshot names it")))?
@@ -233,7 +233,7 @@ impl<'m> Listed<'m> {
     /// Writes the manifest of the array in this commit.
     async fn write(&self, work: &ArrayTask<'_>, objects: &mut Destination) -> Result<(ManifestRef, ManifestInfo)> {
         let id = objects.manifest_id(digest(&[&work.commit.0, &work.node.0]));
-        let mut draft = ManifestDraft::new(id, SpecVersion::V2, work.node, self.items.len());
+        let mut draft = ManifestBuilder::new(id, SpecVersion::V2, work.node, self.items.len());
         for item in &self.items {
             if let Some((refs, at)) = self.at(*item) {
                 draft.copy(refs, at)?;

@@ -37,7 +37,7 @@ use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::RawItem;
-use crate::format::transaction_log::Change;
+use crate::format::transaction_log::NodeChange;
 use crate::repo::create::refuse_occupied;
 use crate::repo::{MAX_REPO_FILE, Repository, check_storage_writable, v1};
 use crate::storage::{Condition, Storage};
@@ -244,8 +244,8 @@ impl Migration<'_> {
         for (path, node) in &mut done.nodes {
             let before = of_parent.get(&node.id).copied();
             let change = match before {
-                None => Some(Change::creation(node.array.is_some())),
-                Some(before) if before.zarr_json != node.zarr_json => Some(Change::update(node.array.is_some())),
+                None => Some(NodeChange::creation(node.array.is_some())),
+                Some(before) if before.zarr_json != node.zarr_json => Some(NodeChange::update(node.array.is_some())),
                 Some(_) => None,
             };
             log.nodes.extend(change.map(|change| (change, node.id)));
@@ -262,10 +262,10 @@ impl Migration<'_> {
         }
         let ids = done.by_id();
         for node in parent.nodes.values().filter(|node| !ids.contains_key(&node.id)) {
-            log.nodes.insert((Change::deletion(node.array.is_some()), node.id));
+            log.nodes.insert((NodeChange::deletion(node.array.is_some()), node.id));
         }
         drop(ids);
-        let metadata = commit.metadata.iter().map(|(name, value)| RawItem::from_json(name, value));
+        let metadata = commit.metadata.iter().map(|(name, value)| RawItem::new(SpecVersion::V2, name, value));
         let draft = SnapshotDraft {
             id: commit.id,
             flushed_at: commit.flushed_at,

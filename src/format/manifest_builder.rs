@@ -11,7 +11,7 @@
 use super::chunk_payload::{Checksum, ChunkPayload};
 use super::envelope::{self, FileType, MAX_PAYLOAD, SpecVersion};
 use super::ids::{NodeId, ObjectId};
-use super::manifest::{ArrayRefs, Manifest};
+use super::manifest::{ArrayRefs, Manifest, ZSTD_DICTIONARY};
 use super::snapshot::{ManifestInfo, ManifestRef};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -28,21 +28,19 @@ const COMPRESSED_LOCATION: usize = 8;
 const SLOTS: usize = 9;
 /// Value of `compression_algorithm` if no location is compressed.
 const PLAIN: u8 = 0;
-/// Value of `compression_algorithm` if locations may be zstd frames made with the manifest's dictionary.
-const ZSTD_DICTIONARY: u8 = 1;
 /// Size of a native reference of a three-dimensional array, in bytes, for the first allocation.
 const TYPICAL_REF: usize = 56;
 
 /// Manifest of one array, under construction.
 #[derive(Debug)]
-pub struct ManifestDraft {
+pub struct ManifestBuilder {
     id: ObjectId,
     version: SpecVersion,
     node: NodeId,
     /// Vtables and references; offsets in it are relative, so that it can follow the list of references.
     body: Vec<u8>,
     /// Start of each reference in `body`.
-    starts: Vec<u32>,
+    ref_offsets: Vec<u32>,
     /// Vtables in `body`, by the members that their tables have.
     layouts: Vec<Layout>,
     /// Half-open range of coordinates, per dimension.
@@ -74,9 +72,9 @@ pub struct BuiltManifest {
     pub manifest: Manifest,
 }
 
-/// Members of one reference; `None` and 0 are left out.
+/// RefMembers of one reference; `None` and 0 are left out.
 #[derive(Default)]
-struct Members<'a> {
+struct RefMembers<'a> {
     inline: Option<&'a [u8]>,
     offset: u64,
     length: u64,
@@ -87,22 +85,22 @@ struct Members<'a> {
     compressed_location: Option<&'a [u8]>,
 }
 
-impl ManifestDraft {
+impl ManifestBuilder {
     /// Creates an empty manifest for the chunks of array `node`, with room for `expected` references.
     pub fn new(id: ObjectId, version: SpecVersion, node: NodeId, expected: usize) -> Self {
-        ManifestDraft {
+        ManifestBuilder {
             id,
             version,
             node,
             body: Vec::with_capacity(expected.saturating_mul(TYPICAL_REF)),
-            starts: Vec::with_capacity(expected),
+            ref_offsets: Vec::with_capacity(expected),
             layouts: Vec::new(),
             extents: Vec::new(),
             dictionary: None,
         }
     }
 
-    /// Lets [`ManifestDraft::copy`] keep compressed locations. All copied references must then come from manifests with this dictionary.
+    /// Lets [`ManifestBuilder::copy`] keep compressed locations. All copied references must then come from manifests with this dictionary.
     #[must_use]
     pub fn with_dictionary(mut self, dictionary: Option<&[u8]>) -> Self {
         // Version 1 has plain locations only.
@@ -112,12 +110,12 @@ impl ManifestDraft {
 
     /// Returns the number of references.
     pub fn len(&self) -> usize {
-        self.starts.len()
+        self.ref_offsets.len()
     }
 
     /// Returns true if there are no references; an empty manifest cannot be written.
     pub fn is_empty(&self) -> bool {
-        self.starts.is_empty()
+        self.ref_offsets.is_empty()
     }
 
     /// Adds a new reference, which must sort after all previous ones.
@@ -127,9 +125,9 @@ impl ManifestDraft {
             return Err(Error::invalid(format!("chunk {coords:?} is empty, which cannot be stored")));
         }
         let members = match payload {
-            ChunkPayload::Inline(bytes) => Members { inline: Some(bytes.as_ref()), ..Members::default() },
+            ChunkPayload::Inline(bytes) => RefMembers { inline: Some(bytes.as_ref()), ..RefMembers::default() },
             &ChunkPayload::Native { chunk, offset, length } => {
-                Members { chunk_id: Some(chunk.0), offset, length, ..Members::default() }
+                RefMembers { chunk_id: Some(chunk.0), offset, length, ..RefMembers::default() }
             }
             ChunkPayload::Virtual { location, offset, length, checksum } => {
                 let (etag, last_modified) = match checksum {
@@ -138,7 +136,7 @@ impl ManifestDraft {
                     None => (None, 0),
                 };
                 let (offset, length) = (*offset, *length);
-                Members { location: Some(location), offset, length, etag, last_modified, ..Members::default() }
+                RefMembers { location: Some(location), offset, length, etag, last_modified, ..RefMembers::default() }
             }
         };
         self.add(coords.len(), coords.iter().copied(), &members)
@@ -150,22 +148,22 @@ impl ManifestDraft {
         let stored = refs.raw(at);
         let coords = stored.index();
         if let Some(id) = stored.chunk_id() {
-            let members = Members {
+            let members = RefMembers {
                 chunk_id: Some(id.0),
                 offset: stored.offset(),
                 length: stored.length(),
-                ..Members::default()
+                ..RefMembers::default()
             };
             return self.add(coords.len(), coords.iter(), &members);
         }
-        let mut members = Members {
+        let mut members = RefMembers {
             offset: stored.offset(),
             length: stored.length(),
             location: stored.location(),
             etag: stored.checksum_etag(),
             last_modified: stored.checksum_last_modified(),
             compressed_location: stored.compressed_location().map(|v| v.bytes()),
-            ..Members::default()
+            ..RefMembers::default()
         };
         let plain;
         if let (Some(compressed), None) = (members.compressed_location, &self.dictionary) {
@@ -180,7 +178,7 @@ impl ManifestDraft {
     }
 
     #[inline]
-    fn add(&mut self, rank: usize, coords: impl Iterator<Item = u32>, members: &Members<'_>) -> Result<()> {
+    fn add(&mut self, rank: usize, coords: impl Iterator<Item = u32>, members: &RefMembers<'_>) -> Result<()> {
         let present = 1 << INDEX
             | u16::from(members.inline.is_some()) << INLINE
             | u16::from(members.offset != 0) << OFFSET
@@ -197,26 +195,26 @@ impl ManifestDraft {
         pad(&mut self.body, 8);
         let table = self.body.len();
         let start = u32::try_from(table).map_err(|_| too_large())?;
-        self.starts.push(start);
+        self.ref_offsets.push(start);
         self.body.resize(table + layout.size, 0);
         // Positions are below 2^31: `assemble` refuses larger manifests.
-        put(&mut self.body, table, &((table - layout.vtable) as i32).to_le_bytes());
+        overwrite(&mut self.body, table, &((table - layout.vtable) as i32).to_le_bytes());
         let at = |slot: usize| table + usize::from(layout.at.get(slot).copied().unwrap_or_default());
         if members.offset != 0 {
-            put(&mut self.body, at(OFFSET), &members.offset.to_le_bytes());
+            overwrite(&mut self.body, at(OFFSET), &members.offset.to_le_bytes());
         }
         if members.length != 0 {
-            put(&mut self.body, at(LENGTH), &members.length.to_le_bytes());
+            overwrite(&mut self.body, at(LENGTH), &members.length.to_le_bytes());
         }
         if let Some(id) = &members.chunk_id {
-            put(&mut self.body, at(CHUNK_ID), id);
+            overwrite(&mut self.body, at(CHUNK_ID), id);
         }
         if members.last_modified != 0 {
-            put(&mut self.body, at(LAST_MODIFIED), &members.last_modified.to_le_bytes());
+            overwrite(&mut self.body, at(LAST_MODIFIED), &members.last_modified.to_le_bytes());
         }
-        lead_to_end(&mut self.body, at(INDEX));
+        patch_offset(&mut self.body, at(INDEX));
         self.body.extend_from_slice(&(rank as u32).to_le_bytes());
-        if self.extents.is_empty() && self.starts.len() == 1 {
+        if self.extents.is_empty() && self.ref_offsets.len() == 1 {
             self.extents = vec![(u32::MAX, 0); rank];
         }
         let mut extents = self.extents.iter_mut();
@@ -228,19 +226,19 @@ impl ManifestDraft {
             }
         }
         if let Some(bytes) = members.inline {
-            lead_to_end(&mut self.body, at(INLINE));
+            patch_offset(&mut self.body, at(INLINE));
             append(&mut self.body, bytes, false);
         }
         if let Some(bytes) = members.compressed_location {
-            lead_to_end(&mut self.body, at(COMPRESSED_LOCATION));
+            patch_offset(&mut self.body, at(COMPRESSED_LOCATION));
             append(&mut self.body, bytes, false);
         }
         if let Some(text) = members.location {
-            lead_to_end(&mut self.body, at(LOCATION));
+            patch_offset(&mut self.body, at(LOCATION));
             append(&mut self.body, text.as_bytes(), true);
         }
         if let Some(text) = members.etag {
-            lead_to_end(&mut self.body, at(ETAG));
+            patch_offset(&mut self.body, at(ETAG));
             append(&mut self.body, text.as_bytes(), true);
         }
         Ok(())
@@ -279,14 +277,14 @@ impl ManifestDraft {
     /// Encodes the file. Fails if there are no references.
     pub fn finish(mut self) -> Result<BuiltManifest> {
         let (id, version, extents) = (self.id, self.version, std::mem::take(&mut self.extents));
-        let chunk_refs = u32::try_from(self.starts.len()).map_err(|_| too_large())?;
+        let chunk_refs = u32::try_from(self.ref_offsets.len()).map_err(|_| too_large())?;
         if chunk_refs == 0 {
             return Err(Error::invalid("a manifest without references is not written"));
         }
         let payload = self.assemble()?;
-        let file = envelope::encode_as(version, FileType::Manifest, &payload)?;
+        let file = envelope::encode(version, FileType::Manifest, &payload)?;
         // SAFETY: `assemble` has laid out exactly the table that the schema describes; tests verify what it writes.
-        let manifest = unsafe { Manifest::trusted(payload) };
+        let manifest = unsafe { Manifest::new_unchecked(payload) };
         Ok(BuiltManifest {
             info: ManifestInfo { id, size: file.len() as u64, chunk_refs },
             reference: ManifestRef { id, extents },
@@ -298,7 +296,7 @@ impl ManifestDraft {
     /// Returns the flatbuffer, and drops its parts: both together are large.
     fn assemble(self) -> Result<Vec<u8>> {
         let dictionary = self.dictionary.as_deref();
-        let room = 128 + self.starts.len() * 4 + self.body.len() + dictionary.map_or(0, <[u8]>::len);
+        let room = 128 + self.ref_offsets.len() * 4 + self.body.len() + dictionary.map_or(0, <[u8]>::len);
         if room as u64 > MAX_PAYLOAD {
             return Err(too_large());
         }
@@ -318,32 +316,32 @@ impl ManifestDraft {
         }
         pad(&mut out, 4);
         let root = out.len();
-        put(&mut out, 0, &(root as u32).to_le_bytes());
+        overwrite(&mut out, 0, &(root as u32).to_le_bytes());
         out.extend_from_slice(&((root - root_vtable) as i32).to_le_bytes());
         out.extend_from_slice(&self.id.0);
         let arrays_at = out.len();
         out.extend_from_slice(&[0; 8]);
         out.extend_from_slice(&[if dictionary.is_some() { ZSTD_DICTIONARY } else { PLAIN }, 0, 0, 0]);
         if let Some(dictionary) = dictionary {
-            lead_to_end(&mut out, arrays_at + 4);
+            patch_offset(&mut out, arrays_at + 4);
             append(&mut out, dictionary, false);
             pad(&mut out, 4);
         }
-        lead_to_end(&mut out, arrays_at);
+        patch_offset(&mut out, arrays_at);
         out.extend_from_slice(&1_u32.to_le_bytes());
         let array_at = out.len();
         out.extend_from_slice(&[0; 4]);
-        lead_to_end(&mut out, array_at);
+        patch_offset(&mut out, array_at);
         let array = out.len();
         out.extend_from_slice(&((array - array_vtable) as i32).to_le_bytes());
         let refs_at = out.len();
         out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(&self.node.0);
-        lead_to_end(&mut out, refs_at);
-        out.extend_from_slice(&(self.starts.len() as u32).to_le_bytes());
+        patch_offset(&mut out, refs_at);
+        out.extend_from_slice(&(self.ref_offsets.len() as u32).to_le_bytes());
         let list = out.len();
-        let body = (list + self.starts.len() * 4).next_multiple_of(8);
-        out.extend(self.starts.iter().zip((list..).step_by(4)).flat_map(|(start, at)| {
+        let body = (list + self.ref_offsets.len() * 4).next_multiple_of(8);
+        out.extend(self.ref_offsets.iter().zip((list..).step_by(4)).flat_map(|(start, at)| {
             // Both terms are below the payload's limit of 2^31.
             ((body - at) as u32 + start).to_le_bytes()
         }));
@@ -367,7 +365,7 @@ fn pad(out: &mut Vec<u8>, to: usize) {
 
 /// Overwrites the bytes at `at` with `bytes`.
 #[inline]
-fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
+fn overwrite(out: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(place) = out.get_mut(at..at + bytes.len()) {
         place.copy_from_slice(bytes);
     }
@@ -375,10 +373,10 @@ fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
 
 /// Points the offset at `at` to the bytes appended next, aligned to 4 bytes.
 #[inline]
-fn lead_to_end(out: &mut Vec<u8>, at: usize) {
+fn patch_offset(out: &mut Vec<u8>, at: usize) {
     pad(out, 4);
     let distance = (out.len() - at) as u32;
-    put(out, at, &distance.to_le_bytes());
+    overwrite(out, at, &distance.to_le_bytes());
 }
 
 /// Appends a vector of bytes, or a string.
@@ -402,8 +400,8 @@ mod tests {
         (0..refs.len()).map(|at| (refs.coords(at).iter().collect(), refs.payload(at).unwrap())).collect()
     }
 
-    fn sample(rank: usize) -> ManifestDraft {
-        let mut draft = ManifestDraft::new(id(7), SpecVersion::V2, node_id(1), 4);
+    fn sample(rank: usize) -> ManifestBuilder {
+        let mut builder = ManifestBuilder::new(id(7), SpecVersion::V2, node_id(1), 4);
         let coords = |n: u32| (0..rank as u32).map(|axis| n * 3 + axis).collect::<Vec<u32>>();
         let etag = Checksum::Etag("\"tag\"".into());
         let places = [
@@ -425,13 +423,13 @@ mod tests {
             ChunkPayload::Virtual { location: "gs://b/ключ".to_owned(), offset: 0, length: 1, checksum: None },
         ];
         for (n, place) in places.into_iter().enumerate().take(if rank == 0 { 1 } else { 6 }) {
-            draft.push(&coords(n as u32), &place).unwrap();
+            builder.push(&coords(n as u32), &place).unwrap();
         }
-        draft
+        builder
     }
 
     #[test]
-    fn what_is_written_passes_the_verifier_and_reads_back() {
+    fn built_manifests_pass_the_verifier_and_read_back() {
         for rank in [0, 1, 2, 3, 64] {
             let built = sample(rank).finish().unwrap();
             let decoded = Manifest::decode(&built.file, 1 << 20).unwrap();
@@ -449,11 +447,11 @@ mod tests {
     fn copies_are_equal() {
         let original = sample(2).finish().unwrap().manifest;
         let refs = original.array(node_id(1)).unwrap().unwrap();
-        let mut draft = ManifestDraft::new(id(8), SpecVersion::V2, node_id(1), 0);
+        let mut builder = ManifestBuilder::new(id(8), SpecVersion::V2, node_id(1), 0);
         for at in 0..refs.len() {
-            draft.copy(&refs, at).unwrap();
+            builder.copy(&refs, at).unwrap();
         }
-        let copy = Manifest::decode(&draft.finish().unwrap().file, 1 << 20).unwrap();
+        let copy = Manifest::decode(&builder.finish().unwrap().file, 1 << 20).unwrap();
         assert_eq!(all(&copy), all(&original));
     }
 
@@ -462,21 +460,26 @@ mod tests {
         let locations: Vec<String> = (0..200).map(|n| format!("s3://some-bucket/some/prefix/file-{n:05}.nc")).collect();
         let dictionary = zstd::dict::from_samples(&locations, 1024).unwrap();
         let mut compressor = zstd::bulk::Compressor::with_dictionary(3, &dictionary).unwrap();
-        let mut draft = ManifestDraft::new(id(1), SpecVersion::V2, node_id(1), 0).with_dictionary(Some(&dictionary));
+        let mut builder =
+            ManifestBuilder::new(id(1), SpecVersion::V2, node_id(1), 0).with_dictionary(Some(&dictionary));
         for (n, location) in (0..).zip(&locations) {
             let compressed = compressor.compress(location.as_bytes()).unwrap();
-            let members =
-                Members { length: 9, compressed_location: Some(&compressed), last_modified: 4, ..Members::default() };
-            draft.add(1, [n].into_iter(), &members).unwrap();
+            let members = RefMembers {
+                length: 9,
+                compressed_location: Some(&compressed),
+                last_modified: 4,
+                ..RefMembers::default()
+            };
+            builder.add(1, [n].into_iter(), &members).unwrap();
         }
-        let original = Manifest::decode(&draft.finish().unwrap().file, 1 << 20).unwrap();
+        let original = Manifest::decode(&builder.finish().unwrap().file, 1 << 20).unwrap();
         assert_eq!(original.location_dictionary(), Some(dictionary.as_slice()));
         let refs = original.array(node_id(1)).unwrap().unwrap();
         for (version, keep, compressed) in
             [(SpecVersion::V2, true, true), (SpecVersion::V2, false, false), (SpecVersion::V1, true, false)]
         {
             let dictionary = original.location_dictionary().filter(|_| keep);
-            let mut copy = ManifestDraft::new(id(2), version, node_id(1), 0).with_dictionary(dictionary);
+            let mut copy = ManifestBuilder::new(id(2), version, node_id(1), 0).with_dictionary(dictionary);
             (0..refs.len()).for_each(|at| copy.copy(&refs, at).unwrap());
             let copy = Manifest::decode(&copy.finish().unwrap().file, 1 << 20).unwrap();
             assert_eq!(all(&copy), all(&original));
@@ -486,9 +489,9 @@ mod tests {
 
     #[test]
     fn empty_chunks_and_empty_manifests_are_refused() {
-        let mut draft = ManifestDraft::new(id(1), SpecVersion::V2, node_id(1), 0);
-        assert!(draft.push(&[0], &ChunkPayload::Inline(&[])).is_err());
-        assert!(draft.push(&[0], &ChunkPayload::<&[u8]>::Native { chunk: id(1), offset: 0, length: 0 }).is_err());
-        assert!(draft.is_empty() && draft.finish().is_err());
+        let mut builder = ManifestBuilder::new(id(1), SpecVersion::V2, node_id(1), 0);
+        assert!(builder.push(&[0], &ChunkPayload::Inline(&[])).is_err());
+        assert!(builder.push(&[0], &ChunkPayload::<&[u8]>::Native { chunk: id(1), offset: 0, length: 0 }).is_err());
+        assert!(builder.is_empty() && builder.finish().is_err());
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The wrapping is detected from the bytes of each file, because a repository may hold files of several releases.
 
-use super::super::envelope::{self, FILE_IDENTIFIER, FileType, HEADER_LEN, Header, MAGIC, MAX_PAYLOAD};
+use super::super::envelope::{self, FileType, HEADER_LEN, Header, MAGIC, MAX_PAYLOAD};
 use crate::error::Result;
 use crate::memory::ReservedBytes;
 
@@ -43,15 +43,14 @@ pub enum Unwrapped {
 pub fn open(file: &[u8], expected: FileType, limit: u64) -> Result<Unwrapped> {
     if file.starts_with(MAGIC) || file.len() < HEADER_LEN && MAGIC.starts_with(file) {
         let (header, payload) = envelope::decode(file, expected, limit)?;
-        let is_flatbuffer = payload.get(4..8) == Some(FILE_IDENTIFIER.as_bytes());
-        return match encoding(&payload).filter(|_| !is_flatbuffer) {
+        return match encoding(&payload).filter(|_| !envelope::has_identifier(&payload)) {
             Some(encoding) => Ok(Unwrapped::Alpha(Body { bytes: payload, encoding })),
             None => Ok(Unwrapped::Flatbuffer(header, payload)),
         };
     }
     let is_compressed = file.starts_with(ZSTD_MAGIC);
     let bytes = match is_compressed || encoding(file).is_some() {
-        true => envelope::expand(file, is_compressed, expected, limit.min(MAX_PAYLOAD))?,
+        true => envelope::decompress(file, is_compressed, expected, limit.min(MAX_PAYLOAD))?,
         false => ReservedBytes::from(Vec::new()),
     };
     match encoding(&bytes) {
@@ -73,26 +72,21 @@ fn encoding(bytes: &[u8]) -> Option<Encoding> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::io::Read;
+
     use super::*;
     use crate::error::ErrorKind;
-
-    fn with_header(version: u8, compression: u8, body: &[u8]) -> Vec<u8> {
-        let mut file = MAGIC.to_vec();
-        file.extend_from_slice(b"ic-0.1.0                ");
-        file.extend_from_slice(&[version, 1, compression]);
-        file.extend_from_slice(body);
-        file
-    }
+    use crate::format::testing::file_of;
 
     #[test]
-    fn every_wrapping_is_taken_off() {
+    fn every_wrapping_is_removed() {
         let pack = [0x91, 0x01];
         let compressed = zstd::encode_all(&pack[..], 3).unwrap();
         for (file, encoding) in [
             (pack.to_vec(), Encoding::MessagePack),
             (compressed.clone(), Encoding::MessagePack),
-            (with_header(1, 0, &pack), Encoding::MessagePack),
-            (with_header(1, 1, &compressed), Encoding::MessagePack),
+            (file_of(1, 1, 0, &pack), Encoding::MessagePack),
+            (file_of(1, 1, 1, &compressed), Encoding::MessagePack),
             (b"{\"a\":1}".to_vec(), Encoding::Json),
             (b"\n {}".to_vec(), Encoding::Json),
         ] {
@@ -102,16 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn todays_files_and_damaged_ones_are_told() {
+    fn flatbuffers_and_damaged_files_are_distinguished() {
         let payload = b"\x90\0\0\0Ichk and so on";
-        assert!(matches!(open(&with_header(2, 0, payload), FileType::Snapshot, 100), Ok(Unwrapped::Flatbuffer(..))));
-        assert!(open(&with_header(1, 0, &[0x91]), FileType::Manifest, 100).is_err());
+        assert!(matches!(open(&file_of(2, 1, 0, payload), FileType::Snapshot, 100), Ok(Unwrapped::Flatbuffer(..))));
+        assert!(open(&file_of(1, 1, 0, &[0x91]), FileType::Manifest, 100).is_err());
         for wrong in [&b""[..], b"ICE", b"ICEBERGCHUNK and more of it, and more and more", b"\x01", b"\xc0"] {
             assert_eq!(open(wrong, FileType::Snapshot, 100).unwrap_err().kind(), ErrorKind::Corrupt, "{wrong:?}");
         }
         let bomb = zstd::encode_all(std::io::repeat(0x91).take(1 << 20), 3).unwrap();
         assert_eq!(open(&bomb, FileType::Snapshot, 1 << 16).unwrap_err().kind(), ErrorKind::OutOfMemory);
     }
-
-    use std::io::Read;
 }

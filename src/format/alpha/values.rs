@@ -1,9 +1,9 @@
 //! Reads small values that releases spelled differently: each type accepts every spelling.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 use super::super::ids::{self, NodeId, ObjectId};
@@ -19,14 +19,6 @@ pub(super) struct AlphaObjectId(pub(super) ObjectId);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AlphaNodeId(pub(super) NodeId);
 
-fn object_from_text(text: &str) -> Option<ObjectId> {
-    ids::decode::<12>(text).map(ObjectId).or_else(|| ObjectId::from_wide_text(text))
-}
-
-fn first_12(bytes: &[u8]) -> Option<[u8; 12]> {
-    bytes.first_chunk().copied().filter(|_| matches!(bytes.len(), 12 | WIDE))
-}
-
 impl AlphaNodeId {
     pub(super) fn from_number(number: u64) -> Self {
         AlphaNodeId(NodeId(number.to_be_bytes()))
@@ -41,118 +33,85 @@ impl AlphaNodeId {
     }
 }
 
-/// First element of an id that is an array.
-enum Part<'a> {
+/// Id as a file stores it.
+#[derive(Debug)]
+enum StoredId {
     Number(u64),
-    Bytes(Cow<'a, [u8]>),
+    Text(String),
+    Bytes(Vec<u8>),
+    /// Numbers of an array, or bytes that are its first element.
+    Array(Vec<u8>),
 }
 
-/// Returns the bytes of an id that is an array: its numbers, or its first element.
-fn bytes_of_array<'de, A: SeqAccess<'de>>(mut array: A) -> Result<Vec<u8>, A::Error> {
-    let byte = |number: u64| u8::try_from(number).map_err(|_| de::Error::custom("an id holds a number beyond 255"));
-    let mut bytes = match array.next_element::<Part<'_>>()? {
-        Some(Part::Number(number)) => vec![byte(number)?],
-        Some(Part::Bytes(bytes)) => {
-            while array.next_element::<IgnoredAny>()?.is_some() {}
-            return Ok(bytes.into_owned());
-        }
-        None => return Err(de::Error::custom("an id of no bytes")),
-    };
-    while let Some(number) = array.next_element::<u64>()? {
-        if bytes.len() >= WIDE {
-            return Err(de::Error::custom("an id of more than 16 bytes"));
-        }
-        bytes.push(byte(number)?);
-    }
-    Ok(bytes)
-}
-
-impl<'de> Deserialize<'de> for Part<'de> {
+impl<'de> Deserialize<'de> for StoredId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct PartVisitor;
-        impl<'de> Visitor<'de> for PartVisitor {
-            type Value = Part<'de>;
+        struct IdVisitor;
+        impl<'de> Visitor<'de> for IdVisitor {
+            type Value = StoredId;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number or bytes")
+                f.write_str("the id of an object or a node")
             }
 
-            fn visit_u64<E>(self, number: u64) -> Result<Part<'de>, E> {
-                Ok(Part::Number(number))
+            fn visit_u64<E>(self, number: u64) -> Result<StoredId, E> {
+                Ok(StoredId::Number(number))
             }
 
-            fn visit_borrowed_bytes<E>(self, bytes: &'de [u8]) -> Result<Part<'de>, E> {
-                Ok(Part::Bytes(Cow::Borrowed(bytes)))
+            fn visit_str<E>(self, text: &str) -> Result<StoredId, E> {
+                Ok(StoredId::Text(text.to_owned()))
             }
 
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Part<'de>, E> {
-                Ok(Part::Bytes(Cow::Owned(bytes.to_vec())))
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<StoredId, E> {
+                match bytes.len() {
+                    0..=WIDE => Ok(StoredId::Bytes(bytes.to_vec())),
+                    length => Err(E::custom(format!("an id of {length} bytes"))),
+                }
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<StoredId, A::Error> {
+                let mut bytes = Vec::new();
+                while let Some(element) = array.next_element()? {
+                    match element {
+                        StoredId::Number(number) if bytes.len() < WIDE => bytes.push(
+                            u8::try_from(number).map_err(|_| de::Error::custom("an id holds a number beyond 255"))?,
+                        ),
+                        StoredId::Bytes(first) if bytes.is_empty() => {
+                            while array.next_element::<IgnoredAny>()?.is_some() {}
+                            return Ok(StoredId::Array(first));
+                        }
+                        _ => return Err(de::Error::custom("an id of more than 16 bytes, or of other values")),
+                    }
+                }
+                Ok(StoredId::Array(bytes))
             }
         }
-        deserializer.deserialize_any(PartVisitor)
-    }
-}
-
-struct ObjectVisitor;
-
-impl<'de> Visitor<'de> for ObjectVisitor {
-    type Value = AlphaObjectId;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the id of an object")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<AlphaObjectId, E> {
-        object_from_text(text)
-            .map(AlphaObjectId)
-            .ok_or_else(|| E::custom(format!("`{text}` is not the id of an object")))
-    }
-
-    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<AlphaObjectId, E> {
-        let id = first_12(bytes).ok_or_else(|| E::custom(format!("an object's id of {} bytes", bytes.len())))?;
-        Ok(AlphaObjectId(ObjectId(id)))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, array: A) -> Result<AlphaObjectId, A::Error> {
-        self.visit_bytes(&bytes_of_array(array)?)
+        deserializer.deserialize_any(IdVisitor)
     }
 }
 
 impl<'de> Deserialize<'de> for AlphaObjectId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ObjectVisitor)
-    }
-}
-
-struct NodeVisitor;
-
-impl<'de> Visitor<'de> for NodeVisitor {
-    type Value = AlphaNodeId;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the id of a node")
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<AlphaNodeId, E> {
-        Ok(AlphaNodeId::from_number(number))
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<AlphaNodeId, E> {
-        AlphaNodeId::from_text(text).ok_or_else(|| E::custom(format!("`{text}` is not the id of a node")))
-    }
-
-    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<AlphaNodeId, E> {
-        AlphaNodeId::from_bytes(bytes).ok_or_else(|| E::custom(format!("a node's id of {} bytes", bytes.len())))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, array: A) -> Result<AlphaNodeId, A::Error> {
-        self.visit_bytes(&bytes_of_array(array)?)
+        let stored = StoredId::deserialize(deserializer)?;
+        let id = match &stored {
+            StoredId::Text(text) => ids::decode(text).map(ObjectId).or_else(|| ObjectId::from_wide_text(text)),
+            StoredId::Bytes(bytes) | StoredId::Array(bytes) => {
+                bytes.first_chunk().copied().filter(|_| matches!(bytes.len(), 12 | WIDE)).map(ObjectId)
+            }
+            StoredId::Number(_) => None,
+        };
+        id.map(AlphaObjectId).ok_or_else(|| de::Error::custom(format!("{stored:?} is not the id of an object")))
     }
 }
 
 impl<'de> Deserialize<'de> for AlphaNodeId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(NodeVisitor)
+        let stored = StoredId::deserialize(deserializer)?;
+        let id = match &stored {
+            StoredId::Number(number) => Some(AlphaNodeId::from_number(*number)),
+            StoredId::Text(text) => AlphaNodeId::from_text(text),
+            StoredId::Bytes(bytes) | StoredId::Array(bytes) => AlphaNodeId::from_bytes(bytes),
+        };
+        id.ok_or_else(|| de::Error::custom(format!("{stored:?} is not the id of a node")))
     }
 }
 
@@ -177,8 +136,9 @@ impl<'de> Deserialize<'de> for IdAndNumbers {
                 let id: AlphaObjectId = array.next_element()?.ok_or_else(|| de::Error::custom("no manifest's id"))?;
                 let mut numbers = [0; 2];
                 for number in &mut numbers {
-                    match array.next_element::<Count>()? {
-                        Some(Count(found)) => *number = found,
+                    match array.next_element()? {
+                        Some(Count::Number(found)) => *number = found,
+                        Some(Count::Other(_)) => {}
                         None => return Ok(IdAndNumbers { id: id.0, numbers }),
                     }
                 }
@@ -202,39 +162,12 @@ impl<'de> Deserialize<'de> for IdAndNumbers {
     }
 }
 
-/// Number, or 0 for a value of another type.
-struct Count(u64);
-
-impl<'de> Deserialize<'de> for Count {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct CountVisitor;
-        impl<'de> Visitor<'de> for CountVisitor {
-            type Value = Count;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number or an array")
-            }
-
-            fn visit_u64<E>(self, number: u64) -> Result<Count, E> {
-                Ok(Count(number))
-            }
-
-            fn visit_unit<E>(self) -> Result<Count, E> {
-                Ok(Count(0))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Count, A::Error> {
-                while array.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Count(0))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Count, A::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Count(0))
-            }
-        }
-        deserializer.deserialize_any(CountVisitor)
-    }
+/// Number, or a value that stands for 0.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Count {
+    Number(u64),
+    Other(IgnoredAny),
 }
 
 /// Time in microseconds since 1970-01-01 UTC, stored as RFC 3339 text.
@@ -336,9 +269,7 @@ mod tests {
     use serde_json::json;
 
     fn from_pack<T: for<'a> Deserialize<'a>>(value: rmpv::Value) -> Result<T, rmp_serde::decode::Error> {
-        let mut bytes = Vec::new();
-        rmpv::encode::write_value(&mut bytes, &value).unwrap();
-        rmp_serde::from_slice(&bytes)
+        rmp_serde::from_slice(&crate::format::testing::pack(&value))
     }
 
     #[test]
