@@ -38,6 +38,11 @@ pub fn text(bytes: &[u8]) -> String {
     text
 }
 
+/// Converts bytes to hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Escapes special characters in JSON as `\u....`. They can occur only in strings, whose values do not change.
 pub fn json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::format::chunk_payload::{Checksum, ChunkPayload};
+use crate::printable;
 
 /// Number of an inode in the scratch directory, never reused. [`ROOT`] is the root.
 pub type Id = u64;
@@ -279,7 +280,7 @@ impl From<Name> for NameRepr {
 impl From<Stored> for Written {
     fn from(Stored(payload): Stored) -> Self {
         match payload {
-            ChunkPayload::Inline(bytes) => Written::Inline(to_hex(&bytes)),
+            ChunkPayload::Inline(bytes) => Written::Inline(printable::hex(&bytes)),
             ChunkPayload::Native { chunk, offset, length } => {
                 Written::Native { chunk: chunk.to_string(), offset, length }
             }
@@ -312,10 +313,6 @@ impl TryFrom<Written> for Stored {
             }
         }))
     }
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn from_hex(digits: &str) -> Option<Vec<u8>> {

@@ -81,5 +81,5 @@ fn write_id() -> String {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         bytes = now.as_nanos().to_le_bytes();
     }
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:032x}", u128::from_be_bytes(bytes))
 }

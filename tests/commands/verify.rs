@@ -13,8 +13,7 @@ use icechunkfs::format::transaction_log::Move;
 use icechunkfs::repo::update::system_clock;
 use icechunkfs::repo::verify::report::{Report, Severity};
 use icechunkfs::repo::verify::{self, VerifyOptions};
-use icechunkfs::storage::{self, Condition, Storage, object::ObjectStorage};
-use object_store::memory::InMemory;
+use icechunkfs::storage::{self, Condition, Storage};
 
 /// Rules that fixtures of old releases break; all others must be whole, notes aside.
 const KNOWN: &[(&str, &[&str])] = &[
@@ -63,12 +62,11 @@ async fn fixtures_have_the_faults_that_are_known_and_no_others() {
 
 /// A repository in memory.
 async fn in_memory(files: &BTreeMap<String, Vec<u8>>) -> Arc<dyn Storage> {
-    let deadline = std::time::Duration::from_secs(5);
-    let storage = ObjectStorage::new(Arc::new(InMemory::new()), "memory".into(), deadline);
+    let storage = storage::empty_storage("memory");
     for (key, bytes) in files {
         storage.put(key, bytes.clone().into(), Condition::Always).await.unwrap();
     }
-    Arc::new(storage)
+    storage
 }
 
 #[tokio::test]

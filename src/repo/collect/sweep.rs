@@ -68,7 +68,7 @@ impl Listed {
                 _ => self.unknown += 1,
             }
         };
-        storage.each(folder, &mut keep).await?;
+        storage.for_each(folder, &mut keep).await?;
         Ok(objects)
     }
 

@@ -154,7 +154,7 @@ async fn is_finished(destination: &dyn Storage) -> Result<bool> {
     match (is_noted, is_repository) {
         (true, is_repository) => Ok(is_repository),
         (false, true) => occupied("holds a repository already"),
-        (false, false) => match destination.any().await? {
+        (false, false) => match destination.any_key().await? {
             Some(key) => occupied(&format!("is not empty (there is `{key}`)")),
             None => Ok(false),
         },
