@@ -17,7 +17,7 @@ pub(crate) fn run(bytes: &[u8]) {
         RepoConfig::from_yaml(config.as_bytes()).map(|config| config.virtual_containers()).unwrap_or_default();
     let allowed = ["file:///srv/data", "s3://bucket/data", "https://host:8443/a"].map(str::to_owned);
     let maps = ["vcc://moved=/srv/moved".to_owned()];
-    let Ok(permissions) = Permissions::from_words(&allowed, &maps, &[], &[]) else { unreachable!("they are right") };
+    let Ok(permissions) = Permissions::parse(&allowed, &maps, &[], &[]) else { unreachable!("they are right") };
     let virtuals = VirtualChunks::new(permissions, containers, &Settings::default());
     if let Ok(object) = virtuals.find(location, None) {
         let place = object.location();
@@ -26,5 +26,5 @@ pub(crate) fn run(bytes: &[u8]) {
         assert!(!format!("{place}/").contains("/../") && !format!("{place}/").contains("/./"), "{place}");
     }
     let words = [location.to_owned()];
-    let _ = Permissions::from_words(&words, &words, &words, &words);
+    let _ = Permissions::parse(&words, &words, &words, &words);
 }

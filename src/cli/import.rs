@@ -134,7 +134,7 @@ async fn target(arguments: &ImportArgs) -> Result<ImportTarget> {
     };
     match Repository::open(Arc::clone(&storage)).await {
         Ok(repository) => Ok(ImportTarget::Branch(repository, arguments.branch.clone())),
-        Err(error) if error.kind() == ErrorKind::NotARepository => match storage.any().await? {
+        Err(error) if error.kind() == ErrorKind::NotARepository => match storage.any_key().await? {
             None => nothing(storage),
             Some(_) => Err(error.context("a repository is created in an empty place only")),
         },

@@ -169,7 +169,7 @@ pub fn apply(arguments: &mut MountArgs) -> Result<MountFlags> {
             "noexec" => extra.flags.push(Flag::NoExec),
             "dev" => extra.flags.push(Flag::Dev),
             "suid" => extra.flags.push(Flag::Suid),
-            _ if Settings::knows(name) => store.push(word),
+            _ if Settings::is_setting(name) => store.push(word),
             _ if is_ignored_option(name) || sloppy => {}
             _ => {
                 return Err(Error::invalid(format!(
@@ -178,9 +178,8 @@ pub fn apply(arguments: &mut MountArgs) -> Result<MountFlags> {
             }
         }
     }
-    arguments.repo.store =
-        std::mem::take(&mut arguments.repo.store)
-            .or(Settings::from_words(&store, Source::CommandLine).map_err(|error| error.context("-o"))?);
+    arguments.repo.store = std::mem::take(&mut arguments.repo.store)
+        .or(Settings::parse(&store, Source::CommandLine).map_err(|error| error.context("-o"))?);
     check_follow(arguments)?;
     Ok(extra)
 }

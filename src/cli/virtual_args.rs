@@ -38,7 +38,7 @@ impl VirtualArgs {
     pub fn permissions(&self) -> Result<Permissions> {
         let environment = std::env::var(VARIABLE).unwrap_or_default();
         let environment: Vec<String> = environment.lines().filter(|word| !word.is_empty()).map(str::to_owned).collect();
-        Permissions::from_words(&self.allow_virtual, &self.virtual_map, &self.virtual_option, &environment)
+        Permissions::parse(&self.allow_virtual, &self.virtual_map, &self.virtual_option, &environment)
     }
 }
 

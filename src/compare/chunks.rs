@@ -223,7 +223,6 @@ fn overlap(a: &[(u32, u32)], b: &[(u32, u32)]) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::collections::BTreeMap;
-    use std::time::Duration;
 
     use super::*;
     use crate::format::chunk_payload::ChunkPayload;
@@ -231,12 +230,10 @@ mod tests {
     use crate::format::manifest_builder::ManifestBuilder;
     use crate::format::testing::{id, node_id};
     use crate::reader::memory::Budget;
-    use crate::storage::object::ObjectStorage;
+    use crate::storage::empty_storage;
 
     fn reader() -> Arc<Reader> {
-        let store = Arc::new(object_store::memory::InMemory::new());
-        let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(1));
-        Arc::new(Reader::new(Arc::new(storage), Budget::new(64 << 20, 0).unwrap()))
+        Arc::new(Reader::new(empty_storage("memory"), Budget::new(64 << 20, 0).unwrap()))
     }
 
     /// One side of a random case.

@@ -127,7 +127,7 @@ impl Reader {
         match self.fetch_manifest(&key, info, limit).await {
             // The damage may be of the transfer or of a cache: fetch once more, past the cache.
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                self.storage.forget(&key).await;
+                self.storage.discard_cached(&key).await;
                 self.fetch_manifest(&key, info, limit).await
             }
             loaded => loaded,

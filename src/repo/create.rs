@@ -76,7 +76,7 @@ pub(super) async fn refuse_occupied(storage: &dyn Storage, verb: &str) -> Result
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error.context(storage.location())),
     }
-    match storage.any().await? {
+    match storage.any_key().await? {
         Some(key) => occupied(&format!("is not empty (there is `{key}`)")),
         None => Ok(()),
     }

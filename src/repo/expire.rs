@@ -215,7 +215,7 @@ async fn expire_history(
     let condition = version.map_or(Condition::Always, Condition::Unchanged);
     let file = snapshot.with_parent(root.id)?;
     let key = format!("snapshots/{}", stays.id);
-    storage.forget(&key).await;
+    storage.discard_cached(&key).await;
     match storage.put(&key, file.into(), condition).await {
         // Another expiration is running.
         Err(error) if error.kind() == ErrorKind::Contended => {

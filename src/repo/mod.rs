@@ -69,7 +69,7 @@ impl Repository {
     /// Fails with [`ErrorKind::NotARepository`] if there is none, and with [`ErrorKind::Unsupported`] for a generation that this program
     /// does not read.
     pub async fn open(storage: Arc<dyn Storage>) -> Result<Self> {
-        let with_slash = storage.with_slash();
+        let with_slash = storage.capabilities().with_slash.clone();
         let none = match Self::open_at(storage).await {
             Err(error) if error.kind() == ErrorKind::NotARepository => error,
             other => return other,

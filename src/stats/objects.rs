@@ -63,14 +63,14 @@ pub(super) async fn count_metadata_objects(
                 None => unreachable.add(size),
             }
         };
-        storage.each(folder, &mut look).await?;
+        storage.for_each(folder, &mut look).await?;
     }
     // Not every alpha wrote transaction logs.
     let logs = if stats.spec_version == 0 { 0 } else { reach.needed_logs() };
     for (which, needed) in [(0, manifests.len() as u64), (1, reach.commits().count() as u64), (2, logs)] {
         of(&mut stats.missing, which).objects = needed.saturating_sub(of(&mut stats.reachable, which).objects);
     }
-    storage.each("refs/", &mut |object| stats.stored.refs.add(object.size)).await?;
+    storage.for_each("refs/", &mut |object| stats.stored.refs.add(object.size)).await?;
     let mut look = |object: ObjectInfo| {
         stats.stored.backups.add(object.size);
         let name = object.key.strip_prefix("overwritten/").unwrap_or(&object.key);
@@ -78,7 +78,7 @@ pub(super) async fn count_metadata_objects(
             stats.stored.removable_backups.add(object.size);
         }
     };
-    storage.each("overwritten/", &mut look).await?;
+    storage.for_each("overwritten/", &mut look).await?;
     for key in ["repo", "config.yaml"] {
         match storage.get(key, crate::repo::MAX_SNAPSHOT).await {
             Ok(bytes) => stats.stored.refs.add(bytes.len() as u64),
@@ -127,7 +127,7 @@ pub(super) async fn chunks(storage: &dyn Storage, set: ChunkSet, reach: &mut Rea
             stats.dead_bytes = stats.dead_bytes.saturating_add(dead);
         }
     };
-    storage.each("chunks/", &mut look).await?;
+    storage.for_each("chunks/", &mut look).await?;
     stats.missing.chunks.objects += (objects.len() as u64).saturating_sub(found);
     Ok(())
 }

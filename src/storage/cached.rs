@@ -12,11 +12,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
 use super::object::{BULK, too_large};
 use super::settings::Settings;
-use super::{Condition, ObjectInfo, Storage, StoreAddress, Version};
+use super::{Capabilities, Content, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage, Version, Visitor};
 use crate::disk_cache::{CachedDocument, DiskCache, Name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;
@@ -26,33 +25,17 @@ const MAX_LISTING: u64 = 64 << 20;
 
 /// Store with a disk cache.
 #[derive(Debug)]
-pub(super) struct CachedStorage {
+struct CachedStorage {
     store: Arc<dyn Storage>,
     cache: Arc<DiskCache>,
+    capabilities: Capabilities,
 }
 
 /// Disk cache of a store that must not be contacted.
 #[derive(Debug)]
 struct OfflineStorage {
     cache: Arc<DiskCache>,
-    location: String,
-}
-
-/// Serialized [`Version`].
-#[derive(Deserialize, Serialize)]
-struct State {
-    e_tag: Option<String>,
-    version: Option<String>,
-}
-
-/// Serialized [`ObjectInfo`].
-#[derive(Deserialize, Serialize)]
-struct Listed {
-    key: String,
-    size: u64,
-    /// Missing in entries of earlier versions.
-    #[serde(default)]
-    modified: u64,
+    capabilities: Capabilities,
 }
 
 /// Opens the cache that `settings` name, for the repository that messages call `shown`.
@@ -66,26 +49,56 @@ pub(super) fn open_cache(shown: &str, settings: &Settings) -> Result<Option<Arc<
     DiskCache::open(Path::new(directory), size, &file_name::encode(&scope)).map(|cache| Some(Arc::new(cache)))
 }
 
+/// Puts `cache` in front of `store`.
+pub(super) fn with_cache(store: Arc<dyn Storage>, cache: Arc<DiskCache>) -> Arc<dyn Storage> {
+    let base = store.capabilities().clone();
+    let with_slash = base.with_slash.map(|store| with_cache(store, Arc::clone(&cache)));
+    let capabilities = Capabilities { with_slash, disk_cache: Some(Arc::clone(&cache)), ..base };
+    Arc::new(CachedStorage { store, cache, capabilities })
+}
+
 /// Returns the cached part of the repository that messages call `shown`.
 pub(super) fn offline(cache: Option<Arc<DiskCache>>, shown: String) -> Result<Arc<dyn Storage>> {
     let cache = cache.ok_or_else(|| Error::invalid("--offline shows what is in a cache: name it with --cache"))?;
-    Ok(Arc::new(OfflineStorage { cache, location: shown }))
+    let capabilities = Capabilities {
+        read_only: Some("it is mounted offline"),
+        disk_cache: Some(Arc::clone(&cache)),
+        ..Capabilities::new(shown)
+    };
+    Ok(Arc::new(OfflineStorage { cache, capabilities }))
 }
 
 impl CachedStorage {
-    pub(super) fn new(store: Arc<dyn Storage>, cache: Arc<DiskCache>) -> Self {
-        CachedStorage { store, cache }
-    }
-
     /// Records the current state of `key`, and waits until that is done, so that it cannot overwrite a later state.
-    async fn note(&self, key: &str, answer: CachedDocument) {
+    async fn record(&self, key: &str, answer: CachedDocument) {
         let key = key.to_owned();
-        let noted = self.cache.run_blocking(move |cache| {
+        let recorded = self.cache.run_blocking(move |cache| {
             cache.record_document(&key, &answer);
             Some(())
         });
         // An entry that a slow disk does not take in time is not cached.
-        let _ = noted.await;
+        let _ = recorded.await;
+    }
+
+    async fn read_latest(&self, key: &str, limit: u64) -> Result<Option<(Bytes, Version)>> {
+        let known = answer(&self.cache, key, limit).await;
+        let known = known.and_then(|known| Some((serde_json::from_str::<Version>(&known.state).ok()?, known.bytes?)));
+        let known = known.filter(|(version, _)| version.e_tag.is_some());
+        let mode = known.as_ref().map_or(ReadMode::Latest, |(version, _)| ReadMode::IfChanged(version));
+        match self.store.read(key, limit, mode).await {
+            Ok(Some((bytes, version))) => {
+                let state = serde_json::to_string(&version).unwrap_or_default();
+                self.record(key, CachedDocument { state, bytes: Some(bytes.clone()) }).await;
+                Ok(Some((bytes, version)))
+            }
+            Ok(None) => Ok(known.map(|(version, bytes)| (bytes, version))),
+            Err(error) => {
+                if error.kind() == ErrorKind::NotFound {
+                    self.record(key, CachedDocument { state: String::new(), bytes: None }).await;
+                }
+                Err(error)
+            }
+        }
     }
 }
 
@@ -99,68 +112,92 @@ async fn answer(cache: &Arc<DiskCache>, key: &str, limit: u64) -> Option<CachedD
     cache.run_blocking(move |cache| cache.document(&key, limit)).await
 }
 
-fn spell(version: &Version) -> String {
-    let state = State { e_tag: version.e_tag.clone(), version: version.version.clone() };
-    serde_json::to_string(&state).unwrap_or_default()
-}
-
-fn parse(state: &str) -> Option<Version> {
-    let State { e_tag, version } = serde_json::from_str(state).ok()?;
-    Some(Version { e_tag, version })
-}
-
 fn listing(prefix: &str) -> String {
     format!("listing {prefix}")
 }
 
 #[async_trait]
 impl Storage for CachedStorage {
-    fn location(&self) -> &str {
-        self.store.location()
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
-    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
-        self.get_versioned(key, limit).await.map(|(bytes, _)| bytes)
-    }
-
-    async fn get_fixed(&self, key: &str, limit: u64) -> Result<Bytes> {
-        if let Some(bytes) = fixed(&self.cache, key, limit).await {
-            return Ok(bytes);
-        }
-        let bytes = self.store.get_fixed(key, limit).await?;
-        self.cache.put_in_background(Name::whole(key), bytes.clone(), ());
-        Ok(bytes)
-    }
-
-    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
-        let known = answer(&self.cache, key, limit).await;
-        let known = known.and_then(|known| Some((parse(&known.state)?, known.bytes?)));
-        let known = known.filter(|(version, _)| version.e_tag.is_some());
-        let found = match &known {
-            Some((version, _)) => self.store.get_changed(key, limit, version).await,
-            None => self.store.get_versioned(key, limit).await.map(Some),
-        };
-        match (found, known) {
-            (Ok(Some((bytes, version))), _) => {
-                self.note(key, CachedDocument { state: spell(&version), bytes: Some(bytes.clone()) }).await;
-                Ok((bytes, version))
-            }
-            (Ok(None), Some((version, bytes))) => Ok((bytes, version)),
-            (Ok(None), None) => self.store.get_versioned(key, limit).await,
-            (Err(error), _) => {
-                if error.kind() == ErrorKind::NotFound {
-                    self.note(key, CachedDocument { state: String::new(), bytes: None }).await;
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
+        match mode {
+            ReadMode::Latest => self.read_latest(key, limit).await,
+            ReadMode::Immutable => {
+                if let Some(bytes) = fixed(&self.cache, key, limit).await {
+                    return Ok(Some((bytes, Version::default())));
                 }
-                Err(error)
+                let found = self.store.read(key, limit, mode).await?;
+                if let Some((bytes, _)) = &found {
+                    self.cache.put_in_background(Name::whole(key), bytes.clone(), ());
+                }
+                Ok(found)
             }
+            ReadMode::IfChanged(_) => self.store.read(key, limit, mode).await,
         }
     }
 
-    async fn get_changed(&self, key: &str, limit: u64, known: &Version) -> Result<Option<(Bytes, Version)>> {
-        self.store.get_changed(key, limit, known).await
+    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
+        self.store.get_range(key, offset, length).await
     }
 
-    async fn forget(&self, key: &str) {
+    async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
+        // Documents will be read whole; the end of each chunk in an object is unknown here.
+        let document = match &content {
+            Content::New(bytes) if !key.starts_with(BULK) => Some(bytes.clone()),
+            _ => None,
+        };
+        self.store.store(key, content).await?;
+        if let Some(bytes) = document {
+            self.cache.put_in_background(Name::whole(key), bytes, ());
+        }
+        Ok(())
+    }
+
+    async fn sync(&self, folders: &[&str]) -> Result<()> {
+        self.store.sync(folders).await
+    }
+
+    async fn walk(&self, prefix: &str, mode: ListMode, visit: Visitor<'_>) -> Result<()> {
+        if mode == ListMode::Streamed {
+            return self.store.walk(prefix, mode, visit).await;
+        }
+        let objects = self.store.list(prefix).await?;
+        if let Ok(bytes) = serde_json::to_vec(&objects) {
+            self.record(&listing(prefix), CachedDocument { state: String::new(), bytes: Some(bytes.into()) }).await;
+        }
+        let _ = objects.into_iter().try_for_each(visit);
+        Ok(())
+    }
+
+    async fn remove(&self, removal: Removal<'_>) -> Result<()> {
+        // Cached copies are removed first: they must not outlive the objects.
+        match removal {
+            Removal::Objects(keys) => {
+                for key in keys.iter().filter(|key| !key.starts_with(BULK)) {
+                    self.discard_cached(key).await;
+                }
+            }
+            Removal::Unchanged { key, .. } => self.discard_cached(key).await,
+        }
+        self.store.remove(removal).await
+    }
+
+    async fn locate(&self, key: &str) -> Result<Option<ObjectSource>> {
+        self.store.locate(key).await
+    }
+
+    async fn modified(&self, key: &str) -> Result<Option<u64>> {
+        self.store.modified(key).await
+    }
+
+    async fn check_conditions(&self, key: &str, limit: u64) -> Result<()> {
+        self.store.check_conditions(key, limit).await
+    }
+
+    async fn discard_cached(&self, key: &str) {
         // An entry that is still being added would appear after the removal.
         self.cache.flush().await;
         let key = key.to_owned();
@@ -169,97 +206,6 @@ impl Storage for CachedStorage {
             Some(())
         });
         let _ = forgotten.await;
-    }
-
-    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
-        self.store.get_range(key, offset, length).await
-    }
-
-    async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
-        self.store.put(key, bytes, condition).await
-    }
-
-    async fn put_new(&self, key: &str, bytes: Bytes) -> Result<()> {
-        self.store.put_new(key, bytes.clone()).await?;
-        // Documents will be read whole; the end of each chunk in an object is unknown here.
-        if !key.starts_with(BULK) {
-            self.cache.put_in_background(Name::whole(key), bytes, ());
-        }
-        Ok(())
-    }
-
-    async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
-        self.store.put_file(key, file, length).await
-    }
-
-    async fn put_copy(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
-        self.store.put_copy(key, file, length).await
-    }
-
-    async fn sync(&self, folders: &[&str]) -> Result<()> {
-        self.store.sync(folders).await
-    }
-
-    async fn modified(&self, key: &str) -> Result<Option<u64>> {
-        self.store.modified(key).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        let objects = self.store.list(prefix).await?;
-        let listed = objects.iter().map(|ObjectInfo { key, size, modified }| Listed {
-            key: key.clone(),
-            size: *size,
-            modified: *modified,
-        });
-        if let Ok(bytes) = serde_json::to_vec(&listed.collect::<Vec<_>>()) {
-            self.note(&listing(prefix), CachedDocument { state: String::new(), bytes: Some(bytes.into()) }).await;
-        }
-        Ok(objects)
-    }
-
-    async fn delete(&self, keys: &[String]) -> Result<()> {
-        // Cached copies are removed first: they must not outlive the objects.
-        for key in keys.iter().filter(|key| !key.starts_with(BULK)) {
-            self.forget(key).await;
-        }
-        self.store.delete(keys).await
-    }
-
-    async fn each(&self, prefix: &str, visit: &mut (dyn FnMut(ObjectInfo) + Send)) -> Result<()> {
-        self.store.each(prefix, visit).await
-    }
-
-    async fn any(&self) -> Result<Option<String>> {
-        self.store.any().await
-    }
-
-    async fn store_address(&self, key: &str) -> Result<Option<StoreAddress>> {
-        self.store.store_address(key).await
-    }
-
-    async fn copy_from(&self, from: &StoreAddress, key: &str, bytes: u64) -> Result<bool> {
-        self.store.copy_from(from, key, bytes).await
-    }
-
-    async fn check_conditions(&self, key: &str, limit: u64) -> Result<()> {
-        self.store.check_conditions(key, limit).await
-    }
-
-    fn read_only(&self) -> Option<&'static str> {
-        self.store.read_only()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.store.in_flight()
-    }
-
-    fn with_slash(&self) -> Option<Arc<dyn Storage>> {
-        let store = self.store.with_slash()?;
-        Some(Arc::new(CachedStorage::new(store, Arc::clone(&self.cache))))
-    }
-
-    fn disk_cache(&self) -> Option<&Arc<DiskCache>> {
-        Some(&self.cache)
     }
 }
 
@@ -273,54 +219,68 @@ impl OfflineStorage {
     }
 
     fn closed(&self) -> Error {
-        Error::new(ErrorKind::ReadOnly, format!("{}: nothing can be written offline", self.location))
+        let location = &self.capabilities.location;
+        Error::new(ErrorKind::ReadOnly, format!("{location}: nothing can be written offline"))
     }
 }
 
 #[async_trait]
 impl Storage for OfflineStorage {
-    fn location(&self) -> &str {
-        &self.location
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
-    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
-        self.get_versioned(key, limit).await.map(|(bytes, _)| bytes)
-    }
-
-    async fn get_fixed(&self, key: &str, limit: u64) -> Result<Bytes> {
-        fixed(&self.cache, key, limit).await.ok_or_else(|| self.missing(key))
-    }
-
-    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
+        if matches!(mode, ReadMode::Immutable) {
+            let bytes = fixed(&self.cache, key, limit).await.ok_or_else(|| self.missing(key))?;
+            return Ok(Some((bytes, Version::default())));
+        }
         let known = answer(&self.cache, key, limit).await.ok_or_else(|| self.missing(key))?;
         let absent = || Error::new(ErrorKind::NotFound, format!("{key}: was not there when the store was asked last"));
         let bytes = known.bytes.ok_or_else(absent)?;
         if bytes.len() as u64 > limit {
             return Err(too_large(key, bytes.len() as u64, limit));
         }
-        Ok((bytes, parse(&known.state).unwrap_or(Version { e_tag: None, version: None })))
+        let version = serde_json::from_str(&known.state).unwrap_or_default();
+        let is_unchanged = matches!(mode, ReadMode::IfChanged(seen) if *seen == version);
+        Ok((!is_unchanged).then_some((bytes, version)))
     }
 
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
         Err(self.missing(&format!("{key}, {length} bytes at {offset}")))
     }
 
-    async fn put(&self, _key: &str, _bytes: Bytes, _condition: Condition) -> Result<()> {
+    async fn store(&self, _key: &str, _content: Content<'_>) -> Result<()> {
         Err(self.closed())
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+    async fn sync(&self, _folders: &[&str]) -> Result<()> {
+        Ok(())
+    }
+
+    async fn walk(&self, prefix: &str, _mode: ListMode, visit: Visitor<'_>) -> Result<()> {
         let known = answer(&self.cache, &listing(prefix), MAX_LISTING).await.and_then(|known| known.bytes);
-        let listed: Option<Vec<Listed>> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let listed: Option<Vec<ObjectInfo>> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let listed = listed.ok_or_else(|| self.missing(&format!("the listing of `{prefix}`")))?;
-        Ok(listed.into_iter().map(|Listed { key, size, modified }| ObjectInfo { key, size, modified }).collect())
+        let _ = listed.into_iter().try_for_each(visit);
+        Ok(())
     }
 
-    fn read_only(&self) -> Option<&'static str> {
-        Some("it is mounted offline")
+    async fn remove(&self, _removal: Removal<'_>) -> Result<()> {
+        Err(self.closed())
     }
 
-    fn disk_cache(&self) -> Option<&Arc<DiskCache>> {
-        Some(&self.cache)
+    async fn locate(&self, _key: &str) -> Result<Option<ObjectSource>> {
+        Ok(None)
     }
+
+    async fn modified(&self, _key: &str) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    async fn check_conditions(&self, _key: &str, _limit: u64) -> Result<()> {
+        Ok(())
+    }
+
+    async fn discard_cached(&self, _key: &str) {}
 }

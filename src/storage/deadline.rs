@@ -48,8 +48,9 @@ pub(super) struct Operation {
     object: Option<Object>,
 }
 
+/// Object that an operation reads.
 #[derive(Debug)]
-struct Object {
+pub(super) struct Object {
     /// Decoded end of the URL's path.
     key: String,
     /// Maximum number of bytes that are read.
@@ -115,15 +116,9 @@ impl Deadline {
         what: impl Display,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let mut work = pin!(CURRENT.scope(Arc::clone(&operation), work));
-        loop {
-            let expires = operation.clock.lock().expires;
-            match tokio::time::timeout_at(expires, &mut work).await {
-                Ok(done) => return done,
-                Err(_) if operation.clock.lock().expires > expires => {}
-                Err(_) => return Err(self.too_slow(what, operation.moved.load(Ordering::Relaxed))),
-            }
-        }
+        let work = CURRENT.scope(Arc::clone(&operation), work);
+        let done = until_expired(|| operation.clock.lock().expires, work).await;
+        done.unwrap_or_else(|| Err(self.too_slow(what, operation.moved.load(Ordering::Relaxed))))
     }
 
     fn too_slow(&self, what: impl Display, moved: u64) -> Error {
@@ -142,18 +137,27 @@ impl Deadline {
     }
 }
 
+/// Runs `work` until the time that `expires` returns, which may move meanwhile. Returns `None` if the time has passed.
+pub(super) async fn until_expired<T>(expires: impl Fn() -> Instant, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    loop {
+        let at = expires();
+        match tokio::time::timeout_at(at, &mut work).await {
+            Ok(done) => return Some(done),
+            Err(_) if expires() > at => {}
+            Err(_) => return None,
+        }
+    }
+}
+
 pub(super) fn timed_out(what: impl Display, deadline: Duration) -> Error {
     Error::new(ErrorKind::Timeout, format!("{what}: the storage did not answer within {} s", deadline.as_secs_f32()))
 }
 
 impl Operation {
-    fn new(deadline: Deadline, object: Option<Object>) -> Arc<Self> {
+    /// Creates an operation, which reads `object` if there is one.
+    pub(super) fn new(deadline: Deadline, object: Option<Object>) -> Arc<Self> {
         Arc::new(Operation { clock: Mutex::new(Expiry::new(deadline)), moved: AtomicU64::new(0), object })
-    }
-
-    /// Creates an operation whose steps are run by [`Deadline::run_as`].
-    pub(super) fn for_steps(deadline: Deadline) -> Arc<Self> {
-        Operation::new(deadline, None)
     }
 
     /// Returns the operation that the calling task carries out.
@@ -170,7 +174,8 @@ impl Operation {
 
     /// Begins another request: the extension by the previous transfer ends.
     pub(super) fn begin_request(&self) {
-        self.clock.lock().begin_request();
+        let mut clock = self.clock.lock();
+        clock.expires = clock.base;
     }
 
     /// Extends the operation by the time that a transfer of `bytes` is worth.
@@ -185,8 +190,8 @@ impl Operation {
     }
 
     /// Extends the operation by the time that a result of `bytes` is worth; later requests keep the extension.
-    pub(super) fn add_result(&self, bytes: u64) {
-        self.clock.lock().add_result(Instant::now(), bytes);
+    pub(super) fn extend_by_result(&self, bytes: u64) {
+        self.clock.lock().extend_by_result(Instant::now(), bytes);
     }
 }
 
@@ -201,16 +206,12 @@ impl Expiry {
         self.expires
     }
 
-    fn begin_request(&mut self) {
-        self.expires = self.base;
-    }
-
     /// Extends the clock by the time that `bytes` are worth, for one of `sharers` transfers on the network.
     pub(super) fn add_transfer(&mut self, now: Instant, bytes: u64, sharers: usize) {
         self.expires = self.extended(self.expires, now, bytes, sharers);
     }
 
-    fn add_result(&mut self, now: Instant, bytes: u64) {
+    fn extend_by_result(&mut self, now: Instant, bytes: u64) {
         self.base = self.extended(self.base, now, bytes, 1);
         self.expires = self.expires.max(self.base);
     }
@@ -290,12 +291,12 @@ mod tests {
     #[tokio::test]
     async fn results_keep_an_operation_alive() {
         let deadline = Deadline::new(Duration::from_millis(200));
-        let operation = Operation::for_steps(deadline);
+        let operation = Operation::new(deadline, None);
         let pages = deadline.run_as(operation, "x", async {
             for _ in 0..20 {
                 Operation::current().unwrap().begin_request();
                 tokio::time::sleep(Duration::from_millis(20)).await;
-                Operation::current().unwrap().add_result(1 << 20);
+                Operation::current().unwrap().extend_by_result(1 << 20);
             }
             Ok(())
         });

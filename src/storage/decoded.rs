@@ -59,7 +59,7 @@ async fn fetch<T: Send + 'static>(
         let decoded = decoded.map_err(|e| Error::with_source(ErrorKind::Io, format!("decoding {key}"), e))?;
         match decoded.context(|| key.to_owned()) {
             Err(error) if error.kind() == ErrorKind::Corrupt && !is_second => {
-                storage.forget(key).await;
+                storage.discard_cached(key).await;
                 is_second = true;
             }
             decoded => return decoded.map(|value| Decoded { value, bytes, version }),

@@ -1,6 +1,6 @@
 //! Translation of store errors into kinds of error and advice.
 
-use std::error::Error as _;
+use std::error::Error as StdError;
 use std::fmt::Display;
 
 use object_store::Error as StoreError;
@@ -9,7 +9,7 @@ use object_store::client::{HttpError, HttpErrorKind};
 use crate::error::{Error, ErrorKind};
 
 /// Error texts of stores for failures that have nothing to do with the object, with the kind of error and the advice for the user.
-const SAID: [(&[&str], ErrorKind, &str); 10] = [
+const KNOWN_ERRORS: [(&[&str], ErrorKind, &str); 10] = [
     (&["NoSuchBucket", "The specified bucket does not exist"], ErrorKind::NotARepository, "there is no such bucket"),
     (&["ContainerNotFound"], ErrorKind::NotARepository, "there is no such container"),
     (
@@ -42,8 +42,11 @@ const SAID: [(&[&str], ErrorKind, &str); 10] = [
 
 /// Converts the store's error of an operation on `what`.
 pub(super) fn from_store(what: impl Display, error: StoreError) -> Error {
-    let text = chain(&error);
-    if let Some((_, kind, advice)) = SAID.iter().find(|(said, ..)| said.iter().any(|words| text.contains(words))) {
+    let text: Vec<String> = error_chain(&error).map(ToString::to_string).collect();
+    let text = text.join("\n");
+    if let Some((_, kind, advice)) =
+        KNOWN_ERRORS.iter().find(|(said, ..)| said.iter().any(|words| text.contains(words)))
+    {
         return Error::with_source(*kind, format!("{what}: {advice}"), error);
     }
     let (kind, advice) = match &error {
@@ -66,23 +69,12 @@ pub(super) fn from_store(what: impl Display, error: StoreError) -> Error {
 
 /// Returns the kind of the transport failure, if the transport failed.
 fn transport(error: &StoreError) -> Option<HttpErrorKind> {
-    let mut source = error.source();
-    while let Some(error) = source {
-        if let Some(error) = error.downcast_ref::<HttpError>() {
-            return Some(error.kind());
-        }
-        source = error.source();
-    }
-    None
+    error_chain(error).find_map(|error| error.downcast_ref::<HttpError>()).map(HttpError::kind)
 }
 
-fn chain(error: &StoreError) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push('\n');
-        text += &error.to_string();
-        source = error.source();
-    }
-    text
+/// Returns `error` and its causes.
+pub(super) fn error_chain<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
 }

@@ -94,11 +94,11 @@ impl Locks {
             return Locks::Shared;
         }
         let Some((kind, options)) = mount_of(directory) else { return Locks::Unsafe(UNKNOWN) };
-        Locks::judge(magic, &kind, &options)
+        Locks::classify(magic, &kind, &options)
     }
 
     /// Classifies a file system of type `kind` that is mounted with `options`.
-    fn judge(magic: u64, kind: &str, options: &str) -> Locks {
+    fn classify(magic: u64, kind: &str, options: &str) -> Locks {
         let has = |wanted: &str| options.split(',').any(|option| option == wanted);
         let unless = |local: bool, why| if local { Locks::Unsafe(why) } else { Locks::Shared };
         match magic {
@@ -113,7 +113,7 @@ impl Locks {
     }
 
     /// Returns the reason why nothing may be changed, if there is one.
-    pub(super) fn obstacle(self) -> Option<&'static str> {
+    pub(super) fn unsafe_reason(self) -> Option<&'static str> {
         match self {
             Locks::Unsafe(why) => Some(why),
             Locks::OneMachine | Locks::Shared | Locks::Waived => None,
@@ -121,7 +121,7 @@ impl Locks {
     }
 
     /// Applies the user's guarantee of a single writer.
-    pub(super) fn waived(self) -> Self {
+    pub(super) fn with_single_writer(self) -> Self {
         match self {
             Locks::Unsafe(_) => Locks::Waived,
             safe => safe,
@@ -322,7 +322,7 @@ mod tests {
         let table = "25 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
             36 25 0:40 / /data\\040x rw,relatime shared:1 master:2 - nfs4 server:/x rw,vers=4.2,local_lock=none,addr=10.0.0.1\n";
         let (kind, options) = parse_mount(table, "36").unwrap();
-        assert_eq!((kind.as_str(), Locks::judge(NFS, &kind, &options)), ("nfs4", Locks::Shared));
+        assert_eq!((kind.as_str(), Locks::classify(NFS, &kind, &options)), ("nfs4", Locks::Shared));
         assert_eq!(parse_mount(table, "3"), None);
         let cases = [
             (NFS, "nfs", "rw,vers=3,nolock,local_lock=all", false),
@@ -339,9 +339,9 @@ mod tests {
             (0x0102_1997, "9p", "rw", false),
         ];
         for (magic, kind, options, shared) in cases {
-            assert_eq!(Locks::judge(magic, kind, options) == Locks::Shared, shared, "{kind} {options}");
+            assert_eq!(Locks::classify(magic, kind, options) == Locks::Shared, shared, "{kind} {options}");
         }
-        assert_eq!(Locks::judge(FUSE, "fuseblk", "rw"), Locks::OneMachine);
+        assert_eq!(Locks::classify(FUSE, "fuseblk", "rw"), Locks::OneMachine);
         assert_eq!(Locks::of(&root(&tempfile::tempdir().unwrap())), Locks::OneMachine);
     }
 }

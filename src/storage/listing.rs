@@ -11,9 +11,9 @@ use crate::memory;
 /// Bytes per object in the tables of callers that keep a listing.
 const TABLE_ENTRY: u64 = 64;
 /// Maximum number of objects in one listing, whatever the memory: some 30 GB of responses, which take hours.
-const MOST_OBJECTS: u64 = 100_000_000;
+const MAX_OBJECTS: u64 = 100_000_000;
 /// Maximum size of a list of refs, in bytes: half a million refs.
-const MOST_REFS: u64 = 64 << 20;
+const MAX_REFS: u64 = 64 << 20;
 /// Folders of refs, in the current and in former layouts.
 const REFS: [&str; 2] = ["refs", "r"];
 
@@ -41,7 +41,7 @@ impl ListingLimits {
     /// Returns the maximum size of a list of the objects below `folder`, in bytes.
     pub(super) fn list_size(&self, folder: &str) -> u64 {
         let all = self.objects.saturating_mul(TABLE_ENTRY);
-        if REFS.contains(&folder.split('/').next().unwrap_or_default()) { all.min(MOST_REFS) } else { all }
+        if REFS.contains(&folder.split('/').next().unwrap_or_default()) { all.min(MAX_REFS) } else { all }
     }
 }
 
@@ -49,7 +49,7 @@ impl ListingLimits {
 fn default_objects() -> u64 {
     let machine = || memory::available_memory().map(|bytes| bytes / 4);
     let bytes = memory::explicit_bound().map(|bytes| bytes / 2).or_else(machine);
-    bytes.map_or(MOST_OBJECTS, |bytes| bytes / TABLE_ENTRY).min(MOST_OBJECTS)
+    bytes.map_or(MAX_OBJECTS, |bytes| bytes / TABLE_ENTRY).min(MAX_OBJECTS)
 }
 
 /// Listing in progress.
@@ -57,7 +57,7 @@ fn default_objects() -> u64 {
 pub(super) struct ListingValidator<'a> {
     /// Prefix without a trailing slash.
     prefix: &'a str,
-    bounds: ListingLimits,
+    limits: ListingLimits,
     seen: u64,
     previous: Option<String>,
     /// True while names have come in the order of their bytes, or of their components.
@@ -66,24 +66,24 @@ pub(super) struct ListingValidator<'a> {
 }
 
 impl<'a> ListingValidator<'a> {
-    pub(super) fn new(prefix: &'a str, bounds: ListingLimits) -> Self {
-        ListingValidator { prefix, bounds, seen: 0, previous: None, by_bytes: true, by_components: true }
+    pub(super) fn new(prefix: &'a str, limits: ListingLimits) -> Self {
+        ListingValidator { prefix, limits, seen: 0, previous: None, by_bytes: true, by_components: true }
     }
 
     /// Returns true if `object` is part of the listing; a folder marker is not. Fails if it cannot be here, or if there are too many
     /// objects.
-    pub(super) fn admit(&mut self, object: &ObjectInfo) -> Result<bool> {
+    pub(super) fn accept(&mut self, object: &ObjectInfo) -> Result<bool> {
         self.seen += 1;
-        if self.seen > self.bounds.objects {
-            return Err(too_many(self.prefix, self.bounds.objects));
+        if self.seen > self.limits.objects {
+            return Err(too_many(self.prefix, self.limits.objects));
         }
         let rest = object.key.strip_prefix(self.prefix);
         let is_below = self.prefix.is_empty() || rest.is_some_and(|rest| rest.starts_with('/'));
         if !is_below {
             // Graphical tools create empty objects that stand for folders; the client cuts off the slash.
-            return if rest == Some("") { Ok(false) } else { Err(self.lies(&object.key, "is not below it")) };
+            return if rest == Some("") { Ok(false) } else { Err(self.invalid(&object.key, "is not below it")) };
         }
-        if self.bounds.is_ordered && object.size > 0 {
+        if self.limits.is_ordered && object.size > 0 {
             self.check_order(&object.key)?;
         }
         Ok(true)
@@ -95,7 +95,7 @@ impl<'a> ListingValidator<'a> {
             self.by_bytes &= previous.as_str() < key;
             self.by_components &= previous.split('/').lt(key.split('/'));
             if !self.by_bytes && !self.by_components {
-                return Err(self.lies(key, "comes again, or after a later one"));
+                return Err(self.invalid(key, "comes again, or after a later one"));
             }
             key.clone_into(previous);
         } else {
@@ -104,7 +104,7 @@ impl<'a> ListingValidator<'a> {
         Ok(())
     }
 
-    fn lies(&self, key: &str, why: &str) -> Error {
+    fn invalid(&self, key: &str, why: &str) -> Error {
         Error::corrupt(format!("listing `{}`: the store's listing cannot be right: {key:?} {why}", self.prefix))
     }
 }
@@ -129,7 +129,7 @@ mod tests {
         let objects = keys.iter().map(|key| ObjectInfo { key: (*key).to_owned(), size: 1, modified: 0 });
         let mut count = 0;
         for object in objects {
-            count += usize::from(listing.admit(&object)?);
+            count += usize::from(listing.accept(&object)?);
         }
         Ok(count)
     }
@@ -157,7 +157,7 @@ mod tests {
     fn a_listing_has_an_end() {
         let error = listed("c", &["c/1", "c/2", "c/3", "c/4", "c/5", "c/6"]).unwrap_err();
         assert!(error.to_string().contains("--max-listed"), "{error}");
-        assert!(ListingLimits::unordered().list_size("refs/") <= MOST_REFS);
+        assert!(ListingLimits::unordered().list_size("refs/") <= MAX_REFS);
         assert!(ListingLimits::unordered().list_size("chunks") > 0);
     }
 }

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,10 +21,14 @@ use bytes::Bytes;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::explain::error_chain;
 use super::file_locks::{Locks, refresh};
 use super::object::{timed_out, too_large, too_short};
 use super::replace::ReplaceArbiter;
-use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, create, local_listing, remove, replace};
+use super::{
+    Capabilities, Content, DEADLINE, ListMode, ObjectSource, ReadMode, Removal, Storage, Version, Visitor, create,
+    local_listing, no_copy, remove, replace,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
@@ -41,14 +45,12 @@ const STALE_PAUSE: Duration = Duration::from_millis(20);
 const SLOWEST_DISK: u64 = 256 << 10;
 
 /// Flags by which no name leads out of the repository.
-const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+pub(super) const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
 /// Repository in a local directory.
 #[derive(Debug)]
 pub struct LocalStorage {
-    /// Path without symbolic links.
-    path: PathBuf,
-    location: String,
+    capabilities: Capabilities,
     files: Arc<LocalFiles>,
     deadline: Duration,
     /// Number of copies stored without a flush, and number of those flushed since. The mutex serializes flushes.
@@ -141,9 +143,8 @@ impl LocalFiles {
 
 /// Returns true if the file was removed on another machine while this one had it open.
 pub(super) fn is_stale(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut causes = std::iter::successors(Some(error), |error| error.source());
-    causes
-        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.raw_os_error() == Some(libc::ESTALE)))
+    let mut causes = error_chain(error).filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.any(|cause| cause.raw_os_error() == Some(libc::ESTALE))
 }
 
 fn open_error(key: &str, errno: Errno) -> Error {
@@ -157,8 +158,9 @@ fn open_error(key: &str, errno: Errno) -> Error {
 }
 
 impl LocalStorage {
-    /// Opens the directory `path`; messages name it `location`.
-    pub fn open(path: &Path, location: String) -> Result<Self> {
+    /// Opens the directory `path`; messages name it `location`. If the user guarantees a `single_writer`, locks that other machines do not
+    /// see are accepted.
+    pub(super) fn open(path: &Path, location: String, single_writer: bool) -> Result<Self> {
         let root = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| match errno {
                 Errno::NOENT => Error::new(ErrorKind::NotFound, format!("{location}: no such directory")),
@@ -169,52 +171,47 @@ impl LocalStorage {
                 other => Error::io(&location, other.into()),
             })?;
         let path = std::fs::canonicalize(path).map_err(|e| Error::io(&location, e))?;
-        Ok(LocalStorage {
-            path,
-            files: Arc::new(LocalFiles { locks: Locks::of(&root), root }),
-            location,
-            deadline: DEADLINE,
-            copies: AtomicU64::new(0),
-            flushed: tokio::sync::Mutex::new(0),
-        })
-    }
-
-    /// Accepts locks that other machines do not see, if the user has `guaranteed` a single writer.
-    pub(super) fn with_single_writer(mut self, guaranteed: bool) -> Self {
-        if let (true, Some(files)) = (guaranteed, Arc::get_mut(&mut self.files)) {
-            files.locks = files.locks.waived();
-        }
-        self
+        let locks = Locks::of(&root);
+        let locks = if single_writer { locks.with_single_writer() } else { locks };
+        let files = Arc::new(LocalFiles { root, locks });
+        let capabilities = Capabilities {
+            read_only: locks.unsafe_reason(),
+            local_path: Some(path),
+            local_files: Some(Arc::clone(&files)),
+            ..Capabilities::new(location)
+        };
+        let (copies, flushed) = (AtomicU64::new(0), tokio::sync::Mutex::new(0));
+        Ok(LocalStorage { capabilities, files, deadline: DEADLINE, copies, flushed })
     }
 
     /// Runs `work` on a blocking thread until the deadline; a thread that takes longer is abandoned.
-    async fn waiting<T, F>(&self, key: &str, work: F) -> Result<T>
+    async fn run_blocking<T, F>(&self, key: &str, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
     {
-        self.waiting_for(self.deadline, key, work).await
+        self.run_blocking_for(self.deadline, key, work).await
     }
 
-    /// Runs work that changes something, otherwise like [`LocalStorage::waiting`]: a change reported as failed does not happen later.
-    async fn in_turn<F>(&self, key: &str, work: F) -> Result<()>
+    /// Runs work that changes something, otherwise like [`LocalStorage::run_blocking`]: a change reported as failed does not happen later.
+    async fn run_cancellable<F>(&self, key: &str, work: F) -> Result<()>
     where
         F: FnOnce(&LocalFiles, &str, &ReplaceArbiter, Duration) -> Result<()> + Send + 'static,
     {
-        let (deadline, turn) = (self.deadline, Arc::new(ReplaceArbiter::default()));
-        let (files, owned_key, workers_turn) = (Arc::clone(&self.files), key.to_owned(), Arc::clone(&turn));
-        let mut task = tokio::task::spawn_blocking(move || work(&files, &owned_key, &workers_turn, deadline));
+        let (deadline, arbiter) = (self.deadline, Arc::new(ReplaceArbiter::default()));
+        let (files, owned_key, workers_arbiter) = (Arc::clone(&self.files), key.to_owned(), Arc::clone(&arbiter));
+        let mut task = tokio::task::spawn_blocking(move || work(&files, &owned_key, &workers_arbiter, deadline));
         match tokio::time::timeout(deadline, &mut task).await {
-            Ok(done) => ended(key, done),
-            Err(_) if turn.give_up() => Err(timed_out(key, deadline)),
+            Ok(done) => flatten_join(key, done),
+            Err(_) if arbiter.take() => Err(timed_out(key, deadline)),
             Err(_) => match tokio::time::timeout(deadline, task).await {
-                Ok(done) => ended(key, done),
+                Ok(done) => flatten_join(key, done),
                 Err(_) => Err(timed_out(key, deadline * 2)),
             },
         }
     }
 
-    async fn waiting_for<T, F>(&self, deadline: Duration, key: &str, work: F) -> Result<T>
+    async fn run_blocking_for<T, F>(&self, deadline: Duration, key: &str, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
@@ -222,7 +219,7 @@ impl LocalStorage {
         let (files, owned_key) = (Arc::clone(&self.files), key.to_owned());
         let task = tokio::task::spawn_blocking(move || work(&files, &owned_key));
         match tokio::time::timeout(deadline, task).await {
-            Ok(done) => ended(key, done),
+            Ok(done) => flatten_join(key, done),
             Err(_) => Err(timed_out(key, deadline)),
         }
     }
@@ -230,16 +227,23 @@ impl LocalStorage {
 
 #[async_trait]
 impl Storage for LocalStorage {
-    fn location(&self) -> &str {
-        &self.location
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
-    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
-        self.get_versioned(key, limit).await.map(|(bytes, _)| bytes)
-    }
-
-    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
-        self.waiting(key, move |files, key| {
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
+        if let ReadMode::IfChanged(version) = mode {
+            let look = |files: &LocalFiles, key: &str| {
+                files.current(|| {
+                    let metadata = files.open(key)?.metadata().map_err(|e| Error::io(key, e))?;
+                    Ok(version_of(&metadata))
+                })
+            };
+            if self.run_blocking(key, look).await? == *version {
+                return Ok(None);
+            }
+        }
+        self.run_blocking(key, move |files, key| {
             files.current(|| {
                 let file = files.open(key)?;
                 let metadata = file.metadata().map_err(|e| Error::io(key, e))?;
@@ -251,51 +255,41 @@ impl Storage for LocalStorage {
                 }
                 let held = memory::reserve_blocking(metadata.len(), key)?;
                 let bytes = read_exactly(&file, key, 0, metadata.len())?;
-                Ok((memory::with_reservation(bytes, held), version_of(&metadata)))
+                Ok(Some((memory::with_reservation(bytes, held), version_of(&metadata))))
             })
         })
         .await
-    }
-
-    async fn get_changed(&self, key: &str, limit: u64, version: &Version) -> Result<Option<(Bytes, Version)>> {
-        let look = |files: &LocalFiles, key: &str| {
-            files.current(|| {
-                let metadata = files.open(key)?.metadata().map_err(|e| Error::io(key, e))?;
-                Ok(version_of(&metadata))
-            })
-        };
-        if self.waiting(key, look).await? == *version {
-            return Ok(None);
-        }
-        self.get_versioned(key, limit).await.map(Some)
     }
 
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
-        self.waiting(key, move |files, key| read_exactly(&files.open(key)?, key, offset, length)).await
+        self.run_blocking(key, move |files, key| read_exactly(&files.open(key)?, key, offset, length)).await
     }
 
-    async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
-        self.in_turn(key, move |files, key, turn, deadline| {
-            replace::put(&files.root, key, &bytes, &condition, turn, (files.locks, deadline))
-        })
-        .await
-    }
-
-    async fn put_new(&self, key: &str, bytes: Bytes) -> Result<()> {
-        let deadline = storing(bytes.len() as u64);
-        self.waiting_for(deadline, key, move |files, key| create::put_new(&files.root, key, &bytes)).await
-    }
-
-    async fn put_file(&self, key: &str, file: File, length: u64) -> Result<()> {
-        let put = move |files: &LocalFiles, key: &str| create::put_file(&files.root, key, file, length);
-        self.waiting_for(storing(length), key, put).await
-    }
-
-    async fn put_copy(&self, key: &str, file: File, length: u64) -> Result<()> {
-        let put = move |files: &LocalFiles, key: &str| create::put_copy(&files.root, key, file, length);
-        self.waiting_for(storing(length), key, put).await?;
-        self.copies.fetch_add(1, Ordering::Release);
-        Ok(())
+    async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
+        match content {
+            Content::Conditional(bytes, condition) => {
+                self.run_cancellable(key, move |files, key, arbiter, deadline| {
+                    replace::put(&files.root, key, &bytes, &condition, arbiter, (files.locks, deadline))
+                })
+                .await
+            }
+            Content::New(bytes) => {
+                let timeout = store_timeout(bytes.len() as u64);
+                let put = move |files: &LocalFiles, key: &str| create::put_new(&files.root, key, &bytes);
+                self.run_blocking_for(timeout, key, put).await
+            }
+            Content::File(file, length) => {
+                let put = move |files: &LocalFiles, key: &str| create::put_file(&files.root, key, file, length);
+                self.run_blocking_for(store_timeout(length), key, put).await
+            }
+            Content::FileCopy(file, length) => {
+                let put = move |files: &LocalFiles, key: &str| create::put_copy(&files.root, key, file, length);
+                self.run_blocking_for(store_timeout(length), key, put).await?;
+                self.copies.fetch_add(1, Ordering::Release);
+                Ok(())
+            }
+            Content::ObjectCopy(..) => Err(no_copy(key)),
+        }
     }
 
     async fn sync(&self, folders: &[&str]) -> Result<()> {
@@ -303,88 +297,76 @@ impl Storage for LocalStorage {
         let copies = self.copies.load(Ordering::Acquire);
         if copies > *flushed {
             let sync = move |files: &LocalFiles, _: &str| create::sync_all(&files.root);
-            self.waiting_for(FLUSH_ALL_DEADLINE, "flushing what was stored", sync).await?;
+            self.run_blocking_for(FLUSH_ALL_DEADLINE, "flushing what was stored", sync).await?;
             *flushed = copies;
             return Ok(());
         }
         drop(flushed);
         let folders: Vec<String> = folders.iter().map(|&folder| folder.to_owned()).collect();
         let sync = move |files: &LocalFiles, _: &str| create::sync(&files.root, &folders);
-        self.waiting_for(FLUSH_DEADLINE, "flushing what was stored", sync).await
+        self.run_blocking_for(FLUSH_DEADLINE, "flushing what was stored", sync).await
+    }
+
+    async fn walk(&self, prefix: &str, _mode: ListMode, visit: Visitor<'_>) -> Result<()> {
+        let mut listing = local_listing::begin(Arc::clone(&self.files), prefix.trim_end_matches('/').to_owned());
+        loop {
+            let next = tokio::time::timeout(self.deadline, listing.recv()).await;
+            match next.map_err(|_| timed_out(format!("listing `{prefix}`"), self.deadline))? {
+                None => return Ok(()),
+                Some(objects) => {
+                    if objects?.into_iter().try_for_each(&mut *visit).is_break() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    async fn remove(&self, removal: Removal<'_>) -> Result<()> {
+        match removal {
+            Removal::Objects(keys) => {
+                for keys in keys.chunks(DELETED_AT_ONCE) {
+                    let what = format!("removing {} objects", keys.len());
+                    let keys = keys.to_vec();
+                    self.run_blocking(&what, move |files, _| remove::remove(&files.root, &keys)).await?;
+                }
+                Ok(())
+            }
+            Removal::Unchanged { key, version, .. } => {
+                let version = version.clone();
+                self.run_cancellable(key, move |files, key, arbiter, deadline| {
+                    replace::remove(&files.root, key, &version, arbiter, (files.locks, deadline))
+                })
+                .await
+            }
+        }
+    }
+
+    async fn locate(&self, key: &str) -> Result<Option<ObjectSource>> {
+        self.run_blocking(key, |files, key| files.open(key).map(ObjectSource::File).map(Some)).await
     }
 
     async fn modified(&self, key: &str) -> Result<Option<u64>> {
-        self.waiting(key, |files, key| {
+        self.run_blocking(key, |files, key| {
             let metadata = files.open(key)?.metadata().map_err(|e| Error::io(key, e))?;
             Ok(local_listing::microseconds(metadata.modified().ok()))
         })
         .await
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        let mut found = Vec::new();
-        self.each(prefix, &mut |object| found.push(object)).await?;
-        Ok(found)
-    }
-
-    async fn each(&self, prefix: &str, visit: &mut (dyn FnMut(ObjectInfo) + Send)) -> Result<()> {
-        let mut listing = local_listing::begin(Arc::clone(&self.files), prefix.trim_end_matches('/').to_owned());
-        loop {
-            let next = tokio::time::timeout(self.deadline, listing.recv()).await;
-            match next.map_err(|_| timed_out(format!("listing `{prefix}`"), self.deadline))? {
-                None => return Ok(()),
-                Some(objects) => objects?.into_iter().for_each(&mut *visit),
-            }
-        }
-    }
-
-    async fn delete(&self, keys: &[String]) -> Result<()> {
-        for keys in keys.chunks(DELETED_AT_ONCE) {
-            let what = format!("removing {} objects", keys.len());
-            let keys = keys.to_vec();
-            self.waiting(&what, move |files, _| remove::remove(&files.root, &keys)).await?;
-        }
-        Ok(())
-    }
-
-    async fn delete_unchanged(&self, key: &str, _limit: u64, version: &Version) -> Result<()> {
-        let version = version.clone();
-        self.in_turn(key, move |files, key, turn, deadline| {
-            replace::remove(&files.root, key, &version, turn, (files.locks, deadline))
-        })
-        .await
-    }
-
-    async fn open_file(&self, key: &str) -> Result<Option<File>> {
-        self.waiting(key, |files, key| files.open(key).map(Some)).await
-    }
-
     async fn check_conditions(&self, _key: &str, _limit: u64) -> Result<()> {
-        match self.read_only() {
-            None => Ok(()),
-            Some(why) => Err(Error::new(ErrorKind::Unsupported, why)),
-        }
+        self.capabilities.read_only.map_or(Ok(()), |why| Err(Error::new(ErrorKind::Unsupported, why)))
     }
 
-    fn read_only(&self) -> Option<&'static str> {
-        self.files.locks.obstacle()
-    }
-
-    fn local_path(&self) -> Option<PathBuf> {
-        Some(self.path.clone())
-    }
-
-    fn local_files(&self) -> Option<&LocalFiles> {
-        Some(&self.files)
-    }
+    async fn discard_cached(&self, _key: &str) {}
 }
 
-fn ended<T>(key: &str, done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
+fn flatten_join<T>(key: &str, done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
     done.unwrap_or_else(|panicked| Err(Error::with_source(ErrorKind::Io, key, panicked)))
 }
 
 /// Returns the time limit for storing `length` bytes.
-fn storing(length: u64) -> Duration {
+fn store_timeout(length: u64) -> Duration {
     FLUSH_DEADLINE + Duration::from_secs(length / SLOWEST_DISK)
 }
 
@@ -396,7 +378,7 @@ pub(super) fn version_of(metadata: &std::fs::Metadata) -> Version {
 }
 
 /// Reads `length` bytes from `offset`. The file's own size bounds the allocation, not the length that a reference claims.
-fn read_exactly(file: &File, key: &str, offset: u64, length: u64) -> Result<Bytes> {
+pub(super) fn read_exactly(file: &File, key: &str, offset: u64, length: u64) -> Result<Bytes> {
     let size = file.metadata().map_err(|e| Error::io(key, e))?.len();
     let available = size.saturating_sub(offset);
     if available < length {
@@ -414,10 +396,11 @@ fn read_exactly(file: &File, key: &str, offset: u64, length: u64) -> Result<Byte
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::{Condition, ObjectInfo, open_directory};
     use super::*;
 
-    fn storage(dir: &Path) -> LocalStorage {
-        LocalStorage::open(dir, dir.display().to_string()).unwrap()
+    fn storage(directory: &Path) -> Arc<dyn Storage> {
+        open_directory(directory).unwrap()
     }
 
     #[tokio::test]
@@ -496,12 +479,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("A"), b"0123456789").unwrap();
         let storage = storage(dir.path());
-        let file = storage.files.open("A").unwrap();
+        let file = storage.local_files().unwrap().open("A").unwrap();
         let mut buffer = [0; 4];
         assert!(LocalFiles::read_now(&file, &mut buffer, 8).is_none(), "beyond the end");
         if LocalFiles::read_now(&file, &mut buffer, 2).is_some() {
             assert_eq!(&buffer, b"2345");
         }
-        assert!(matches!(storage.files.open_now("missing"), None | Some(Err(_))));
+        assert!(matches!(storage.local_files().unwrap().open_now("missing"), None | Some(Err(_))));
     }
 }

@@ -3,6 +3,7 @@
 //! The client retries transient failures; this module limits the time of an operation as a whole ([`Deadline`]) and the bytes it reads.
 
 use std::fmt::Display;
+use std::fs::File;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, FuturesUnordered};
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{Stream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{
@@ -19,13 +20,17 @@ use object_store::{
 };
 
 use super::connect::Connected;
+use super::convenience::unasked;
 pub(super) use super::deadline::timed_out;
 use super::deadline::{Deadline, Operation, UNBOUNDED};
 use super::explain::from_store;
 use super::listing::{ListingLimits, ListingValidator, too_many};
 use super::settings::Settings;
-use super::transport::{Limit, Transport};
-use super::{Condition, ObjectInfo, Storage, StoreAddress, Version, conditional, read_part};
+use super::transport::Transport;
+use super::{
+    Capabilities, Condition, Content, DEADLINE, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage,
+    StoreAddress, Version, Visitor, changed, changed_file, conditional, no_copy,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
@@ -38,12 +43,12 @@ const PARTS_AT_ONCE: usize = 4;
 /// Number of objects removed under one deadline: the maximum of one request to Amazon S3.
 const DELETED_AT_ONCE: usize = 1000;
 /// Maximum number of parts of an object: the lowest limit of any store, which is Amazon's.
-const MOST_PARTS: u64 = 10_000;
+const MAX_PARTS: u64 = 10_000;
 /// Maximum size of an object that a store copies in one request, in bytes: Amazon's limit.
-const MOST_COPIED: u64 = 5 << 30;
+const MAX_COPIED: u64 = 5 << 30;
 /// Maximum number of bytes read and discarded before a range, from a server that sends only whole objects: more takes too long for a
 /// chunk.
-const MOST_SKIPPED: u64 = 1 << 30;
+const MAX_SKIPPED: u64 = 1 << 30;
 /// Progress that an object of a listing counts for, in bytes: its size in a response.
 const LISTED: u64 = 512;
 /// Minimum rate of a copy within a store, in bytes per second: a small part of the usual rate.
@@ -51,7 +56,7 @@ const COPY_RATE: u64 = 8 << 20;
 /// Number of listed objects processed under one deadline.
 const LISTED_AT_ONCE: usize = 1000;
 /// Maximum allocation for an announced size, in bytes. Further memory is allocated as bytes arrive.
-const MOST_RESERVED: u64 = 16 << 20;
+const MAX_RESERVED: u64 = 16 << 20;
 /// Folder of most uploaded bytes. The upload rate limit applies to it.
 pub(super) const BULK: &str = "chunks/";
 
@@ -59,45 +64,44 @@ pub(super) const BULK: &str = "chunks/";
 #[derive(Debug)]
 pub struct ObjectStorage {
     store: Arc<dyn ObjectStore>,
-    location: String,
+    capabilities: Capabilities,
     deadline: Deadline,
-    bounds: ListingLimits,
-    /// Reason why nothing can be written, if there is one.
-    read_only: Option<&'static str>,
+    limits: ListingLimits,
     /// True if the user guarantees a single writer.
     single_writer: bool,
     /// Transport of the requests, if the store is on a network.
-    wire: Option<Transport>,
-    /// Upload rate limit.
-    limit: Option<Arc<Limit>>,
-    /// Access to the same location by keys that begin with a slash.
-    with_slash: Option<Arc<dyn Storage>>,
+    transport: Option<Transport>,
     /// Store that contains the repository, if it has a name.
-    whole: Option<Whole>,
+    bucket: Option<NamedBucket>,
 }
 
 /// Store that contains the repository.
 #[derive(Debug)]
-struct Whole {
+struct NamedBucket {
     name: String,
     store: Arc<dyn ObjectStore>,
     /// Prefix of the repository's keys.
     prefix: String,
 }
 
-impl Whole {
+impl NamedBucket {
     fn key(&self, key: &str) -> String {
         if self.prefix.is_empty() { key.to_owned() } else { format!("{}/{key}", self.prefix) }
     }
 }
 
 impl ObjectStorage {
-    /// Creates the storage of the repository at the root of `store`; messages name it `location`, and `deadline` is the time budget of an
-    /// operation.
-    pub fn new(store: Arc<dyn ObjectStore>, location: String, deadline: Duration) -> Self {
-        let (read_only, single_writer, with_slash, wire, limit) = (None, false, None, None, None);
-        let (deadline, bounds, whole) = (Deadline::new(deadline), ListingLimits::unordered(), None);
-        ObjectStorage { store, location, deadline, bounds, read_only, single_writer, with_slash, wire, limit, whole }
+    /// Creates an empty storage in memory, which messages name `location`.
+    pub(super) fn in_memory(location: &str) -> Self {
+        ObjectStorage {
+            store: Arc::new(object_store::memory::InMemory::new()),
+            capabilities: Capabilities::new(location),
+            deadline: Deadline::new(DEADLINE),
+            limits: ListingLimits::unordered(),
+            single_writer: false,
+            transport: None,
+            bucket: None,
+        }
     }
 
     /// Creates the storage of a repository in a store that was reached with `settings`; `name` distinguishes the store from other stores.
@@ -107,30 +111,23 @@ impl ObjectStorage {
         settings: &Settings,
         name: Option<String>,
     ) -> Result<Self> {
-        let Connected { store, slashed, prefix, read_only, is_ordered, wire } = connected;
-        let whole = name.map(|name| Whole { name, store: Arc::clone(&store), prefix: prefix.clone() });
-        let make = |store: Arc<dyn ObjectStore>, with_slash| -> Result<Self> {
+        let Connected { store, slash_prefixed, prefix, read_only, is_ordered, transport } = connected;
+        let bucket = name.map(|name| NamedBucket { name, store: Arc::clone(&store), prefix: prefix.clone() });
+        let make = |store: Arc<dyn ObjectStore>, with_slash, bucket| -> Result<Self> {
             let store = if prefix.is_empty() { store } else { Arc::new(PrefixStore::new(store, path(&prefix)?)) };
-            let (location, single_writer) = (location.clone(), settings.unsafe_single_writer);
-            let (deadline, bounds) = (Deadline::of(settings), ListingLimits::of(settings, is_ordered));
-            let (wire, limit) = (Some(wire.clone()), wire.limit());
-            let whole = None;
+            let in_flight = transport.in_flight_gauge();
             Ok(ObjectStorage {
                 store,
-                location,
-                deadline,
-                bounds,
-                read_only,
-                single_writer,
-                with_slash,
-                wire,
-                limit,
-                whole,
+                capabilities: Capabilities { read_only, with_slash, in_flight, ..Capabilities::new(location.as_str()) },
+                deadline: Deadline::of(settings),
+                limits: ListingLimits::of(settings, is_ordered),
+                single_writer: settings.unsafe_single_writer,
+                transport: Some(transport.clone()),
+                bucket,
             })
         };
-        let with_slash = slashed.map(|store| make(store, None)).transpose()?;
-        let made = make(store, with_slash.map(|storage| Arc::new(storage) as Arc<dyn Storage>))?;
-        Ok(ObjectStorage { whole, ..made })
+        let with_slash = slash_prefixed.map(|store| make(store, None, None)).transpose()?;
+        make(store, with_slash.map(|storage| Arc::new(storage) as Arc<dyn Storage>), bucket)
     }
 
     /// Fetches the object that `options` request, of at most `limit` bytes, with its version. Returns `None` if it is unchanged.
@@ -153,14 +150,8 @@ impl ObjectStorage {
         self.deadline.read(key, limit, key, reading).await
     }
 
-    async fn send_parts(
-        &self,
-        key: &str,
-        upload: &mut dyn MultipartUpload,
-        file: std::fs::File,
-        length: u64,
-    ) -> Result<()> {
-        let largest = PART.max(length.div_ceil(MOST_PARTS));
+    async fn send_parts(&self, key: &str, upload: &mut dyn MultipartUpload, file: File, length: u64) -> Result<()> {
+        let largest = PART.max(length.div_ceil(MAX_PARTS));
         let mut sending: FuturesUnordered<BoxFuture<'_, Result<()>>> = FuturesUnordered::new();
         let (mut file, mut left) = (file, length);
         while left > 0 {
@@ -194,32 +185,49 @@ impl ObjectStorage {
 
     /// Waits until `bytes` of object `key` may be sent. No deadline runs yet.
     async fn admit(&self, key: &str, bytes: u64) {
-        if let Some(limit) = self.limit.as_ref().filter(|_| key.starts_with(BULK)) {
+        let limit = self.transport.as_ref().and_then(Transport::upload_limit);
+        if let Some(limit) = limit.filter(|_| key.starts_with(BULK)) {
             limit.admit(bytes).await;
         }
     }
 
-    /// Visits the objects below `prefix`, page by page, until `visit` fails.
-    async fn walk(&self, prefix: &str, visit: &mut (dyn FnMut(ObjectInfo) -> Result<()> + Send)) -> Result<()> {
-        let prefix = path(prefix.trim_end_matches('/'))?;
-        let what = format!("listing `{prefix}`");
-        let mut listing = ListingValidator::new(prefix.as_ref(), self.bounds);
-        let mut objects = self.store.list(Some(&prefix)).ready_chunks(LISTED_AT_ONCE);
-        // Only objects that are found extend the operation: pages alone do not.
-        let operation = Operation::for_steps(self.deadline);
-        loop {
-            let next = async { Ok(objects.next().await) };
-            let Some(page) = self.deadline.run_as(Arc::clone(&operation), &what, next).await? else { return Ok(()) };
-            for meta in page {
-                let meta = meta.map_err(|error| from_store(&what, error))?;
-                let modified = u64::try_from(meta.last_modified.timestamp_micros()).unwrap_or_default();
-                let object = ObjectInfo { key: meta.location.to_string(), size: meta.size, modified };
-                operation.add_result(LISTED);
-                if listing.admit(&object)? {
-                    visit(object)?;
-                }
-            }
+    async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
+        let mode = match condition {
+            _ if self.single_writer => PutMode::Overwrite,
+            Condition::Always => PutMode::Overwrite,
+            Condition::Absent => PutMode::Create,
+            Condition::Unchanged(Version { e_tag, version }) => PutMode::Update(UpdateVersion { e_tag, version }),
+        };
+        let path = path(key)?;
+        self.admit(key, bytes.len() as u64).await;
+        if matches!(mode, PutMode::Overwrite) {
+            return self.timed(key, self.store.put(&path, bytes.into())).await.map(drop);
         }
+        self.timed(key, conditional::put(&*self.store, &path, bytes, mode)).await
+    }
+
+    async fn put_file(&self, key: &str, file: File, length: u64) -> Result<()> {
+        if length <= WHOLE {
+            return self.put(key, read_part(file, length, true).await?.1, Condition::Always).await;
+        }
+        let path = path(key)?;
+        let mut upload = self.timed(key, self.store.put_multipart(&path)).await?;
+        let sent = self.send_parts(key, &mut *upload, file, length).await;
+        if sent.is_err() {
+            // Best effort: the store's own rules remove the parts that remain.
+            let _ = self.timed(key, upload.abort()).await;
+        }
+        sent
+    }
+
+    async fn copy_object(&self, from: &StoreAddress, key: &str, bytes: u64) -> Result<()> {
+        let bucket = self.bucket.as_ref().filter(|bucket| bucket.name == from.store && bytes <= MAX_COPIED);
+        let bucket = bucket.ok_or_else(|| no_copy(key))?;
+        let (from, to) = (path(&from.key)?, path(&bucket.key(key))?);
+        // The store copies by itself and reports no progress.
+        let budget = self.deadline.budget().saturating_add(Duration::from_secs(bytes / COPY_RATE));
+        let copying = async { bucket.store.copy(&from, &to).await.map_err(|error| from_store(key, error)) };
+        self.deadline.with_budget(budget).run(key, copying).await
     }
 
     async fn timed<T>(&self, what: impl Display, work: impl Future<Output = object_store::Result<T>>) -> Result<T> {
@@ -236,7 +244,7 @@ pub(super) async fn collect(found: GetResult, size: u64) -> object_store::Result
     if first.len() as u64 >= size {
         return Ok(first);
     }
-    let mut bytes = BytesMut::with_capacity(usize::try_from(size.min(MOST_RESERVED)).unwrap_or_default());
+    let mut bytes = BytesMut::with_capacity(usize::try_from(size.min(MAX_RESERVED)).unwrap_or_default());
     bytes.extend_from_slice(&first);
     while let Some(part) = parts.try_next().await? {
         bytes.extend_from_slice(&part);
@@ -244,21 +252,24 @@ pub(super) async fn collect(found: GetResult, size: u64) -> object_store::Result
     Ok(bytes.freeze())
 }
 
-/// Reads bytes `offset..offset + length` of an object that the server sends only whole, and discards all other bytes.
-async fn read_past(store: &dyn ObjectStore, path: &Path, offset: u64, length: u64) -> object_store::Result<Bytes> {
-    let mut parts = store.get(path).await?.into_stream();
-    let (mut at, end) = (0, offset.saturating_add(length));
-    let mut bytes = BytesMut::new();
-    while let Some(part) = parts.try_next().await? {
-        let begin = usize::try_from(offset.saturating_sub(at)).unwrap_or(usize::MAX).min(part.len());
-        at += part.len() as u64;
-        let over = usize::try_from(at.saturating_sub(end)).unwrap_or(usize::MAX);
-        bytes.extend_from_slice(part.get(begin..part.len().saturating_sub(over)).unwrap_or_default());
-        if at >= end {
-            break;
-        }
+/// Reads bytes `offset..offset + length` of an object of which the server sends all `parts`, or fewer if it ends. Discards other bytes.
+pub(super) async fn take_range<E>(
+    mut parts: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    offset: u64,
+    length: u64,
+) -> Result<Bytes, E> {
+    let mut before = offset;
+    // The buffer grows with the received bytes, not with the length that a reference claims.
+    let mut taken = BytesMut::new();
+    while (taken.len() as u64) < length {
+        let Some(mut part) = parts.try_next().await? else { break };
+        let skipped = before.min(part.len() as u64);
+        before -= skipped;
+        drop(part.split_to(usize::try_from(skipped).unwrap_or(part.len())));
+        part.truncate(usize::try_from(length - taken.len() as u64).unwrap_or(usize::MAX));
+        taken.extend_from_slice(&part);
     }
-    Ok(bytes.freeze())
+    Ok(taken.freeze())
 }
 
 fn path(key: &str) -> Result<Path> {
@@ -267,20 +278,14 @@ fn path(key: &str) -> Result<Path> {
 
 #[async_trait]
 impl Storage for ObjectStorage {
-    fn location(&self) -> &str {
-        &self.location
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
-    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
-        self.get_versioned(key, limit).await.map(|(bytes, _)| bytes)
-    }
-
-    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
-        let found = self.get_whole(key, limit, GetOptions::default()).await?;
-        found.ok_or_else(|| Error::corrupt(format!("{key}: the store says that nothing has changed, and nobody asked")))
-    }
-
-    async fn get_changed(&self, key: &str, limit: u64, version: &Version) -> Result<Option<(Bytes, Version)>> {
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
+        let ReadMode::IfChanged(version) = mode else {
+            return self.get_whole(key, limit, GetOptions::default()).await;
+        };
         let options = GetOptions { if_none_match: version.e_tag.clone(), ..GetOptions::default() };
         let found = self.get_whole(key, limit, options).await?;
         Ok(found.filter(|(_, now)| now != version))
@@ -300,11 +305,11 @@ impl Storage for ObjectStorage {
         let bytes = match self.deadline.read(key, length, key, reading).await? {
             Some(bytes) => bytes,
             // Some web servers send only whole objects.
-            None if offset > MOST_SKIPPED => return Err(too_far(key, offset)),
+            None if offset > MAX_SKIPPED => return Err(too_far(key, offset)),
             None => {
                 let reading = async {
-                    let read = read_past(&*self.store, &path, offset, length).await;
-                    read.map_err(|error| from_store(key, error))
+                    let parts = self.store.get(&path).await.map_err(|error| from_store(key, error))?.into_stream();
+                    take_range(parts, offset, length).await.map_err(|error| from_store(key, error))
                 };
                 self.deadline.read(key, UNBOUNDED, key, reading).await?
             }
@@ -312,112 +317,63 @@ impl Storage for ObjectStorage {
         if bytes.len() as u64 == length { Ok(bytes) } else { Err(too_short(key, offset, length, bytes.len() as u64)) }
     }
 
-    async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
-        let mode = match condition {
-            _ if self.single_writer => PutMode::Overwrite,
-            Condition::Always => PutMode::Overwrite,
-            Condition::Absent => PutMode::Create,
-            Condition::Unchanged(Version { e_tag, version }) => PutMode::Update(UpdateVersion { e_tag, version }),
+    async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
+        match content {
+            Content::Conditional(bytes, condition) => self.put(key, bytes, condition).await,
+            Content::New(bytes) => self.put(key, bytes, Condition::Always).await,
+            Content::File(file, length) | Content::FileCopy(file, length) => self.put_file(key, file, length).await,
+            Content::ObjectCopy(from, bytes) => self.copy_object(from, key, bytes).await,
+        }
+    }
+
+    async fn sync(&self, _folders: &[&str]) -> Result<()> {
+        Ok(())
+    }
+
+    async fn walk(&self, folder: &str, mode: ListMode, visit: Visitor<'_>) -> Result<()> {
+        let prefix = path(folder.trim_end_matches('/'))?;
+        let what = format!("listing `{prefix}`");
+        let mut listing = ListingValidator::new(prefix.as_ref(), self.limits);
+        let (mut count, mut size) = (0_u64, 0_u64);
+        let max_size = if mode == ListMode::Collected { self.limits.list_size(folder) } else { u64::MAX };
+        let mut objects = self.store.list(Some(&prefix)).ready_chunks(LISTED_AT_ONCE);
+        // Only objects that are found extend the operation: pages alone do not.
+        let operation = Operation::new(self.deadline, None);
+        loop {
+            let next = async { Ok(objects.next().await) };
+            let Some(page) = self.deadline.run_as(Arc::clone(&operation), &what, next).await? else { return Ok(()) };
+            for meta in page {
+                let meta = meta.map_err(|error| from_store(&what, error))?;
+                let modified = u64::try_from(meta.last_modified.timestamp_micros()).unwrap_or_default();
+                let object = ObjectInfo { key: meta.location.to_string(), size: meta.size, modified };
+                operation.extend_by_result(LISTED);
+                if !listing.accept(&object)? {
+                    continue;
+                }
+                count += 1;
+                size = size.saturating_add((size_of::<ObjectInfo>() + object.key.len()) as u64);
+                if size > max_size {
+                    return Err(too_many(folder, count));
+                }
+                if visit(object).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    async fn remove(&self, removal: Removal<'_>) -> Result<()> {
+        let keys = match removal {
+            Removal::Objects(keys) => keys,
+            Removal::Unchanged { key, limit, version } => {
+                return match self.read(key, limit, ReadMode::IfChanged(version)).await {
+                    Ok(None) => self.remove(Removal::Objects(&[key.to_owned()])).await,
+                    Ok(Some(_)) => Err(changed(key)),
+                    Err(error) if error.kind() == ErrorKind::NotFound => Err(changed(key)),
+                    Err(error) => Err(error),
+                };
+            }
         };
-        let path = path(key)?;
-        let length = bytes.len() as u64;
-        self.admit(key, length).await;
-        if matches!(mode, PutMode::Overwrite) {
-            return self.timed(key, self.store.put(&path, bytes.into())).await.map(drop);
-        }
-        self.timed(key, conditional::put(&*self.store, &path, bytes, mode)).await
-    }
-
-    async fn any(&self) -> Result<Option<String>> {
-        let first = self.timed("listing", async { self.store.list(None).try_next().await }).await?;
-        Ok(first.map(|meta| meta.location.to_string()))
-    }
-
-    async fn check_conditions(&self, key: &str, limit: u64) -> Result<()> {
-        if self.single_writer {
-            return Ok(());
-        }
-        let path = path(key)?;
-        let bytes = self.get(key, limit).await?;
-        let compares = conditional::check(&*self.store, &path, &bytes);
-        if self.timed(key, compares).await? {
-            return Ok(());
-        }
-        Err(conditional::does_not_compare(&self.location))
-    }
-
-    fn with_slash(&self) -> Option<Arc<dyn Storage>> {
-        self.with_slash.clone()
-    }
-
-    fn read_only(&self) -> Option<&'static str> {
-        self.read_only
-    }
-
-    fn in_flight(&self) -> usize {
-        self.wire.as_ref().map_or(0, Transport::in_flight)
-    }
-
-    async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
-        if length <= WHOLE {
-            return self.put_new(key, read_part(file, length, true).await?.1).await;
-        }
-        let path = path(key)?;
-        let mut upload = self.timed(key, self.store.put_multipart(&path)).await?;
-        let sent = self.send_parts(key, &mut *upload, file, length).await;
-        if sent.is_err() {
-            // Best effort: the store's own rules remove the parts that remain.
-            let _ = self.timed(key, upload.abort()).await;
-        }
-        sent
-    }
-
-    async fn store_address(&self, key: &str) -> Result<Option<StoreAddress>> {
-        Ok(self.whole.as_ref().map(|whole| StoreAddress { store: whole.name.clone(), key: whole.key(key) }))
-    }
-
-    async fn copy_from(&self, from: &StoreAddress, key: &str, bytes: u64) -> Result<bool> {
-        let whole = self.whole.as_ref().filter(|whole| whole.name == from.store && bytes <= MOST_COPIED);
-        let Some(whole) = whole else { return Ok(false) };
-        let (from, to) = (path(&from.key)?, path(&whole.key(key))?);
-        // The store copies by itself and reports no progress.
-        let patience = self.deadline.budget().saturating_add(Duration::from_secs(bytes / COPY_RATE));
-        let copying = async { whole.store.copy(&from, &to).await.map_err(|error| from_store(key, error)) };
-        match self.deadline.with_budget(patience).run(key, copying).await {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn modified(&self, key: &str) -> Result<Option<u64>> {
-        let path = path(key)?;
-        let options = GetOptions { head: true, ..GetOptions::default() };
-        let found = self.timed(key, self.store.get_opts(&path, options)).await?;
-        Ok(u64::try_from(found.meta.last_modified.timestamp_micros()).ok())
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        let (mut found, mut size) = (Vec::new(), 0_u64);
-        let most = self.bounds.list_size(prefix);
-        let mut keep = |object: ObjectInfo| {
-            size = size.saturating_add(size_of::<ObjectInfo>() as u64).saturating_add(object.key.len() as u64);
-            found.push(object);
-            if size > most { Err(too_many(prefix, found.len() as u64)) } else { Ok(()) }
-        };
-        self.walk(prefix, &mut keep).await?;
-        Ok(found)
-    }
-
-    async fn each(&self, prefix: &str, visit: &mut (dyn FnMut(ObjectInfo) + Send)) -> Result<()> {
-        let mut visit = |object| {
-            visit(object);
-            Ok(())
-        };
-        self.walk(prefix, &mut visit).await
-    }
-
-    async fn delete(&self, keys: &[String]) -> Result<()> {
         // The store removes in bulk if it can; one request for a batch ends before the deadline.
         for keys in keys.chunks(DELETED_AT_ONCE) {
             let paths = keys.iter().map(|key| path(key)).collect::<Result<Vec<_>>>()?;
@@ -437,6 +393,46 @@ impl Storage for ObjectStorage {
         }
         Ok(())
     }
+
+    async fn locate(&self, key: &str) -> Result<Option<ObjectSource>> {
+        let address = |bucket: &NamedBucket| StoreAddress { store: bucket.name.clone(), key: bucket.key(key) };
+        Ok(self.bucket.as_ref().map(|bucket| ObjectSource::Store(address(bucket))))
+    }
+
+    async fn modified(&self, key: &str) -> Result<Option<u64>> {
+        let path = path(key)?;
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        let found = self.timed(key, self.store.get_opts(&path, options)).await?;
+        Ok(u64::try_from(found.meta.last_modified.timestamp_micros()).ok())
+    }
+
+    async fn check_conditions(&self, key: &str, limit: u64) -> Result<()> {
+        if self.single_writer {
+            return Ok(());
+        }
+        let path = path(key)?;
+        let (bytes, _) = self.read(key, limit, ReadMode::Latest).await?.ok_or_else(|| unasked(key))?;
+        let compares = conditional::check(&*self.store, &path, &bytes);
+        if self.timed(key, compares).await? {
+            return Ok(());
+        }
+        Err(conditional::does_not_compare(&self.capabilities.location))
+    }
+
+    async fn discard_cached(&self, _key: &str) {}
+}
+
+/// Reads the next `length` bytes of `file`, and returns both. With `is_last`, fails unless the file ends there.
+async fn read_part(mut file: File, length: u64, is_last: bool) -> Result<(File, Bytes)> {
+    use std::io::Read;
+    let read = move || {
+        let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+        let limit = length + u64::from(is_last);
+        (&mut file).take(limit).read_to_end(&mut bytes).map_err(|e| Error::io("reading a chunk's file", e))?;
+        if bytes.len() as u64 == length { Ok((file, bytes.into())) } else { Err(changed_file(length)) }
+    };
+    let reading = tokio::task::spawn_blocking(read).await;
+    reading.map_err(|e| Error::with_source(ErrorKind::Io, "reading a chunk's file", e))?
 }
 
 pub(super) fn too_large(key: &str, size: u64, limit: u64) -> Error {
@@ -465,6 +461,7 @@ pub(super) fn too_short(key: &str, offset: u64, length: u64, got: u64) -> Error 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::empty_storage;
     use super::*;
     use std::io::Seek;
     use std::io::Write;
@@ -479,14 +476,14 @@ mod tests {
         for (offset, length, expected) in
             [(0, 10, "0123456789"), (2, 5, "23456"), (3, 3, "345"), (9, 5, "9"), (20, 1, "")]
         {
-            assert_eq!(read_past(&store, &path, offset, length).await.unwrap(), expected, "{length} at {offset}");
+            let parts = store.get(&path).await.unwrap().into_stream();
+            assert_eq!(take_range(parts, offset, length).await.unwrap(), expected, "{length} at {offset}");
         }
     }
 
     #[tokio::test]
     async fn what_is_still_the_same_is_not_sent() {
-        let store = Arc::new(object_store::memory::InMemory::new());
-        let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(5));
+        let storage = empty_storage("memory");
         storage.put("repo", "one".into(), Condition::Always).await.unwrap();
         let (_, seen) = storage.get_versioned("repo", 10).await.unwrap();
         assert_eq!(storage.get_changed("repo", 10, &seen).await.unwrap(), None);
@@ -500,8 +497,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_there_keeps_nothing_else_from_being_removed() {
-        let store = Arc::new(object_store::memory::InMemory::new());
-        let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(5));
+        let storage = empty_storage("memory");
         for key in ["a", "chunks/x", "chunks/z"] {
             storage.put(key, "one".into(), Condition::Always).await.unwrap();
         }
@@ -515,8 +511,7 @@ mod tests {
 
     #[tokio::test]
     async fn files_are_stored_whole_in_parts_if_need_be() {
-        let store = Arc::new(object_store::memory::InMemory::new());
-        let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(5));
+        let storage = empty_storage("memory");
         for length in [1, WHOLE, WHOLE + 1, 7 * PART] {
             let mut file = tempfile::tempfile().unwrap();
             let bytes: Vec<u8> = (0..length).map(|n| (n % 251) as u8).collect();

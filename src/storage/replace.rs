@@ -16,11 +16,11 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::file_locks::{Locks, lock, refresh};
-use super::local::{is_stale, version_of};
+use super::local::{WITHIN, is_stale, version_of};
 use super::object::timed_out;
 use super::{Condition, Version, changed};
 use crate::error::{Error, Result};
@@ -31,17 +31,13 @@ use crate::error::{Error, Result};
 pub(super) struct ReplaceArbiter(AtomicBool);
 
 impl ReplaceArbiter {
-    fn take(&self) -> bool {
+    /// Decides for the caller: begins the replacement, or ends the wait. Returns false if the other side was first.
+    pub(super) fn take(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// Ends the wait. Returns false if the replacement has already begun.
-    pub(super) fn give_up(&self) -> bool {
-        self.take()
-    }
-
     /// Begins the replacement. Fails if the caller does not wait any more.
-    fn go(&self, key: &str, deadline: Duration) -> Result<()> {
+    fn begin(&self, key: &str, deadline: Duration) -> Result<()> {
         if self.take() { Ok(()) } else { Err(timed_out(key, deadline)) }
     }
 }
@@ -52,7 +48,7 @@ pub(super) fn put(
     key: &str,
     bytes: &[u8],
     condition: &Condition,
-    turn: &ReplaceArbiter,
+    arbiter: &ReplaceArbiter,
     (locks, deadline): (Locks, Duration),
 ) -> Result<()> {
     let (folder, name) = key.rsplit_once('/').unwrap_or(("", key));
@@ -63,17 +59,17 @@ pub(super) fn put(
     let staged = StagingFile::write(&folder, name, bytes).map_err(|e| Error::io(key, e))?;
     match condition {
         Condition::Always => {
-            turn.go(key, deadline)?;
+            arbiter.begin(key, deadline)?;
             staged.rename(name)
         }
         Condition::Absent => {
-            turn.go(key, deadline)?;
+            arbiter.begin(key, deadline)?;
             staged.link(name)
         }
         Condition::Unchanged(version) => {
             let _lock = lock(root, key, locks, deadline)?;
-            expect(&folder, key, name, version)?;
-            turn.go(key, deadline)?;
+            check_version(&folder, key, name, version)?;
+            arbiter.begin(key, deadline)?;
             staged.rename(name)
         }
     }
@@ -86,7 +82,7 @@ pub(super) fn remove(
     root: &OwnedFd,
     key: &str,
     version: &Version,
-    turn: &ReplaceArbiter,
+    arbiter: &ReplaceArbiter,
     (locks, deadline): (Locks, Duration),
 ) -> Result<()> {
     let failed = |errno: Errno| Error::io(key, errno.into());
@@ -96,14 +92,14 @@ pub(super) fn remove(
         Err(Errno::NOENT) => return Err(changed(key)),
         opened => opened.map_err(failed)?,
     };
-    expect(&folder, key, name, version)?;
-    turn.go(key, deadline)?;
+    check_version(&folder, key, name, version)?;
+    arbiter.begin(key, deadline)?;
     rustix::fs::unlinkat(&folder, name, AtFlags::empty()).map_err(failed)?;
     rustix::fs::fsync(&folder).map_err(failed)
 }
 
 /// Checks that the object `name` in `folder` has `version`. The result is reliable only under the lock.
-fn expect(folder: &OwnedFd, key: &str, name: &str, version: &Version) -> Result<()> {
+fn check_version(folder: &OwnedFd, key: &str, name: &str, version: &Version) -> Result<()> {
     // Another machine may have replaced the object, while this kernel still resolves the name to the old file.
     refresh(folder);
     let current = open_beneath(folder, name).map(File::from).map_err(std::io::Error::from);
@@ -135,8 +131,7 @@ pub(super) fn open_folder(root: &OwnedFd, folder: &str) -> Result<OwnedFd, Errno
 }
 
 pub(super) fn open_beneath(folder: &impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(folder, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty(), resolve)
+    rustix::fs::openat2(folder, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty(), WITHIN)
 }
 
 /// Staging file, which is removed when dropped unused.
@@ -222,13 +217,13 @@ mod tests {
     fn what_nobody_waits_for_any_more_is_not_done() {
         let directory = tempfile::tempdir().unwrap();
         let root = OwnedFd::from(File::open(directory.path()).unwrap());
-        let turn = ReplaceArbiter::default();
-        assert!(turn.give_up());
-        let late = put(&root, "repo", b"new", &Condition::Always, &turn, (Locks::OneMachine, Duration::ZERO));
+        let arbiter = ReplaceArbiter::default();
+        assert!(arbiter.take());
+        let late = put(&root, "repo", b"new", &Condition::Always, &arbiter, (Locks::OneMachine, Duration::ZERO));
         assert_eq!(late.unwrap_err().kind(), ErrorKind::Timeout);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-        let turn = ReplaceArbiter::default();
-        put(&root, "repo", b"new", &Condition::Always, &turn, (Locks::OneMachine, Duration::ZERO)).unwrap();
-        assert!(!turn.give_up());
+        let arbiter = ReplaceArbiter::default();
+        put(&root, "repo", b"new", &Condition::Always, &arbiter, (Locks::OneMachine, Duration::ZERO)).unwrap();
+        assert!(!arbiter.take());
     }
 }

@@ -14,8 +14,15 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Secrets, by option name.
-const NAMES: [&str; 6] = ["secret-access-key", "session-token", "account-key", "sas-token", "password", "header"];
+/// Secrets, by option name, with their environment variables.
+const NAMES: [(&str, &str); 6] = [
+    ("secret-access-key", "ICECHUNKFS_SECRET_ACCESS_KEY"),
+    ("session-token", "ICECHUNKFS_SESSION_TOKEN"),
+    ("account-key", "ICECHUNKFS_ACCOUNT_KEY"),
+    ("sas-token", "ICECHUNKFS_SAS_TOKEN"),
+    ("password", "ICECHUNKFS_PASSWORD"),
+    ("header", "ICECHUNKFS_HEADER"),
+];
 /// Access key id: not secret, but a file may hold both halves of a key.
 const KEY_ID: &str = "access-key-id";
 /// Option that names the file of secrets.
@@ -49,7 +56,7 @@ pub struct Secrets {
 impl Secrets {
     /// Returns true if `name`, in either spelling, is a secret.
     pub fn is_secret(name: &str) -> bool {
-        NAMES.contains(&name.replace('_', "-").as_str())
+        variable(&name.replace('_', "-")).is_some()
     }
 
     /// Returns these secrets completed by those of the file, which take precedence.
@@ -106,12 +113,12 @@ impl Secrets {
     }
 
     /// Returns the error for a secret `name` on a command line.
-    pub fn refused(name: &str) -> Error {
+    pub fn command_line_error(name: &str) -> Error {
         let (name, key) = (name.replace('_', "-"), name.replace('-', "_"));
         Error::invalid(format!(
             "{name}: a secret on a command line can be read by every user of this machine: set {} in the environment, or name a file \
              that has a line `{key} = ...` with --secrets FILE (-o secrets=FILE)",
-            variable(&name)
+            variable(&name).unwrap_or_default()
         ))
     }
 }
@@ -145,27 +152,16 @@ fn read(path: &Path) -> Result<Secrets> {
             return Err(Error::invalid(format!(
                 "--secrets {shown}: line {} is not `NAME = VALUE` with one of the names {KEY_ID}, {}",
                 n + 1,
-                NAMES.join(", ")
+                NAMES.map(|(name, _)| name).join(", ")
             )));
         }
     }
     Ok(secrets)
 }
 
-fn argument(name: &'static str) -> Arg {
-    Arg::new(name).long(name).hide(true).hide_env(true).env(variable(name)).allow_hyphen_values(true)
-}
-
-/// Returns the environment variable of the secret `name`.
-fn variable(name: &str) -> &'static str {
-    match name {
-        "secret-access-key" => "ICECHUNKFS_SECRET_ACCESS_KEY",
-        "session-token" => "ICECHUNKFS_SESSION_TOKEN",
-        "account-key" => "ICECHUNKFS_ACCOUNT_KEY",
-        "sas-token" => "ICECHUNKFS_SAS_TOKEN",
-        "password" => "ICECHUNKFS_PASSWORD",
-        _ => "ICECHUNKFS_HEADER",
-    }
+/// Returns the environment variable of `name`, if it is a secret.
+fn variable(name: &str) -> Option<&'static str> {
+    NAMES.iter().find(|(known, _)| *known == name).map(|(_, variable)| *variable)
 }
 
 impl Args for Secrets {
@@ -180,7 +176,8 @@ impl Args for Secrets {
                  (s3), account_key, sas_token (az), password (https: of the name in the URL) or header (`NAME: VALUE`, for every request; \
                  repeatable). Each is also a variable, such as ICECHUNKFS_HEADER. No secret is taken from a command line",
             );
-        command.arg(file).args(NAMES.map(argument))
+        let hidden = |name| Arg::new(name).long(name).hide(true).hide_env(true).allow_hyphen_values(true);
+        command.arg(file).args(NAMES.map(|(name, variable)| hidden(name).env(variable)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -191,9 +188,9 @@ impl Args for Secrets {
 impl FromArgMatches for Secrets {
     fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<Self, clap::Error> {
         let mut secrets = Secrets::default();
-        for name in NAMES {
+        for (name, _) in NAMES {
             if matches.value_source(name) == Some(ValueSource::CommandLine) {
-                let message = format!("--{}", Secrets::refused(name));
+                let message = format!("--{}", Secrets::command_line_error(name));
                 return Err(clap::Error::raw(clap::error::ErrorKind::InvalidValue, message));
             }
             let Some(value) = matches.get_one::<String>(name).filter(|value| !value.is_empty()) else { continue };

@@ -116,21 +116,21 @@ impl Settings {
     }
 
     /// Returns true if there is a setting `name`, in either spelling.
-    pub fn knows(name: &str) -> bool {
+    pub fn is_setting(name: &str) -> bool {
         let name = name.replace('_', "-");
         Settings::augment_args(Command::new("")).get_arguments().any(|argument| argument.get_long() == Some(&name))
     }
 
     /// Parses `words` of the form `name` or `name=value`, in either spelling, without settings of the environment. Secrets are accepted
     /// only from [`Source::Environment`].
-    pub fn from_words(words: &[String], source: Source) -> Result<Self> {
+    pub fn parse(words: &[String], source: Source) -> Result<Self> {
         let mut secrets = Secrets::default();
         let mut spelled = Vec::new();
         for word in words {
             let (name, value) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
             if Secrets::is_secret(name) {
                 if source == Source::CommandLine {
-                    return Err(Secrets::refused(name));
+                    return Err(Secrets::command_line_error(name));
                 }
                 secrets.set(name, value.unwrap_or_default());
                 continue;
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     fn words(words: &[&str]) -> Result<Settings> {
-        Settings::from_words(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>(), Source::Environment)
+        Settings::parse(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>(), Source::Environment)
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(settings.secrets.headers().unwrap(), [("a", "b"), ("c", "d")]);
         assert_eq!((settings.budget(), settings.upload_limit), (Duration::from_millis(2500), Some(10 << 20)));
         assert!(words(&["upload_limit=0"]).is_err() && words(&["upload_limit=fast"]).is_err());
-        assert!(Settings::knows("endpoint_url") && Settings::knows("region") && !Settings::knows("ro"));
+        assert!(Settings::is_setting("endpoint_url") && Settings::is_setting("region") && !Settings::is_setting("ro"));
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
         let shown = format!("{settings:?}");
         assert!(shown.contains("shown") && !shown.contains("hidden"), "{shown}");
         let word = ["sas_token=hidden".to_owned()];
-        let refused = Settings::from_words(&word, Source::CommandLine).map(drop).unwrap_err().to_string();
+        let refused = Settings::parse(&word, Source::CommandLine).map(drop).unwrap_err().to_string();
         assert!(refused.contains("ICECHUNKFS_SAS_TOKEN") && !refused.contains("hidden"), "{refused}");
     }
 

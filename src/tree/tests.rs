@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::directory::{Entry, Extent};
 use super::nodes::NodeTable;
@@ -13,21 +12,19 @@ use crate::format::snapshot::Snapshot;
 use crate::format::testing::{self, TestNode, TestPayload, group, id, node_id};
 use crate::reader::Reader;
 use crate::reader::memory::Budget;
-use crate::storage::object::ObjectStorage;
-use crate::storage::{Condition, Storage};
+use crate::storage::{Condition, empty_storage};
 
 const ARRAY_2D: &str = r#"{"zarr_format":3,"node_type":"array","shape":[4,6],"data_type":"int8",
     "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[2,2]}}}"#;
 
 async fn tree(nodes: &[TestNode<'_>], objects: &[(&str, Vec<u8>)]) -> Arc<Tree> {
-    let store = Arc::new(object_store::memory::InMemory::new());
-    let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(5));
+    let storage = empty_storage("memory");
     for (key, bytes) in objects {
         storage.put(key, bytes.clone().into(), Condition::Always).await.unwrap();
     }
     let snapshot = Snapshot::decode(&testing::snapshot(id(1), nodes), 1 << 20).unwrap();
     let table = NodeTable::build(&snapshot).unwrap();
-    let reader = Reader::new(Arc::new(storage), Budget::new(64 << 20, 0).unwrap());
+    let reader = Reader::new(storage, Budget::new(64 << 20, 0).unwrap());
     Arc::new(Tree::new(snapshot, table, Arc::new(reader)))
 }
 

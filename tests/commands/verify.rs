@@ -14,6 +14,7 @@ use icechunkfs::format::transaction_log::{Change, Move};
 use icechunkfs::repo::update::system_clock;
 use icechunkfs::repo::verify::report::{Report, Severity};
 use icechunkfs::repo::verify::{self, VerifyOptions};
+use icechunkfs::storage::{self, Condition, Storage};
 use icechunkfs::storage::{self, Condition, Storage, object::ObjectStorage};
 use icechunkfs::times::system_clock;
 use object_store::memory::InMemory;
@@ -65,12 +66,11 @@ async fn fixtures_have_only_the_known_problems() {
 
 /// A repository in memory.
 async fn in_memory(files: &BTreeMap<String, Vec<u8>>) -> Arc<dyn Storage> {
-    let deadline = std::time::Duration::from_secs(5);
-    let storage = ObjectStorage::new(Arc::new(InMemory::new()), "memory".into(), deadline);
+    let storage = storage::empty_storage("memory");
     for (key, bytes) in files {
         storage.put(key, bytes.clone().into(), Condition::Always).await.unwrap();
     }
-    Arc::new(storage)
+    storage
 }
 
 #[tokio::test]

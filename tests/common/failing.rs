@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use bytes::Bytes;
 use icechunkfs::error::{Error, ErrorKind, Result};
-use icechunkfs::storage::{Condition, ObjectInfo, Storage, Version};
+use icechunkfs::storage::{
+    Capabilities, Content, ListMode, ObjectSource, ReadMode, Removal, Storage, Version, Visitor,
+};
 
 /// Time of a failure: before the operation was done, or after, so that only its answer is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,7 @@ pub enum When {
 #[derive(Debug)]
 pub struct Faulty {
     inner: Arc<dyn Storage>,
+    capabilities: Capabilities,
     pub left: AtomicU64,
     when: When,
     /// True if all later operations fail, too.
@@ -35,6 +38,7 @@ impl Faulty {
     /// Creates a storage that fails at the `operation`th of its operations, counted from 1; 0 for never.
     pub fn new(inner: Arc<dyn Storage>, operation: u64, when: When, for_good: bool) -> Self {
         Faulty {
+            capabilities: Capabilities::new(inner.location()),
             inner,
             left: AtomicU64::new(operation),
             when,
@@ -67,55 +71,54 @@ impl Faulty {
 
 #[async_trait]
 impl Storage for Faulty {
-    fn location(&self) -> &str {
-        self.inner.location()
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
-    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
-        self.pass(key, self.inner.get(key, limit)).await
-    }
-
-    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
-        self.pass(key, self.inner.get_versioned(key, limit)).await
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
+        self.pass(key, self.inner.read(key, limit, mode)).await
     }
 
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
         self.pass(key, self.inner.get_range(key, offset, length)).await
     }
 
-    async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
-        self.pass(&format!("put {key}"), self.inner.put(key, bytes, condition)).await
-    }
-
-    async fn put_new(&self, key: &str, bytes: Bytes) -> Result<()> {
-        self.pass(&format!("new {key}"), self.inner.put_new(key, bytes)).await
-    }
-
-    async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
-        self.pass(&format!("new {key}"), self.inner.put_file(key, file, length)).await
-    }
-
-    async fn put_copy(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
-        self.pass(&format!("new {key}"), self.inner.put_copy(key, file, length)).await
+    async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
+        let what = match content {
+            Content::Conditional(..) => format!("put {key}"),
+            Content::New(_) | Content::File(..) | Content::FileCopy(..) => format!("new {key}"),
+            Content::ObjectCopy(..) => return Err(Error::new(ErrorKind::Unsupported, key)),
+        };
+        self.pass(&what, self.inner.store(key, content)).await
     }
 
     async fn sync(&self, folders: &[&str]) -> Result<()> {
         self.pass(&format!("sync {folders:?}"), self.inner.sync(folders)).await
     }
 
-    async fn delete(&self, keys: &[String]) -> Result<()> {
-        self.pass(&format!("delete {keys:?}"), self.inner.delete(keys)).await
+    async fn walk(&self, prefix: &str, mode: ListMode, visit: Visitor<'_>) -> Result<()> {
+        self.pass(prefix, self.inner.walk(prefix, mode, visit)).await
     }
 
-    async fn delete_unchanged(&self, key: &str, limit: u64, version: &Version) -> Result<()> {
-        self.pass(&format!("delete {key}"), self.inner.delete_unchanged(key, limit, version)).await
+    async fn remove(&self, removal: Removal<'_>) -> Result<()> {
+        let what = match removal {
+            Removal::Objects(keys) => format!("delete {keys:?}"),
+            Removal::Unchanged { key, .. } => format!("delete {key}"),
+        };
+        self.pass(&what, self.inner.remove(removal)).await
+    }
+
+    async fn locate(&self, _key: &str) -> Result<Option<ObjectSource>> {
+        Ok(None)
     }
 
     async fn modified(&self, _key: &str) -> Result<Option<u64>> {
         Ok(Some(self.clock.load(Ordering::Relaxed)).filter(|time| *time > 0))
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        self.pass(prefix, self.inner.list(prefix)).await
+    async fn check_conditions(&self, _key: &str, _limit: u64) -> Result<()> {
+        Ok(())
     }
+
+    async fn discard_cached(&self, _key: &str) {}
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::common::counted::{Counted, NOW, PEAK};
@@ -27,7 +27,9 @@ use icechunkfs::stats;
 use icechunkfs::storage::settings::Settings;
 use icechunkfs::storage::virtuals::VirtualChunks;
 use icechunkfs::storage::virtuals::permissions::Permissions;
-use icechunkfs::storage::{Condition, ObjectInfo, Storage, Version};
+use icechunkfs::storage::{
+    Capabilities, Content, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage, Version, Visitor,
+};
 use icechunkfs::transfer::export;
 use icechunkfs::tree::directory::{Entry, Extent};
 use icechunkfs::tree::{Kind, ROOT, Tree};
@@ -65,20 +67,18 @@ impl Files {
 
 #[async_trait]
 impl Storage for Files {
-    fn location(&self) -> &str {
-        "mutant"
+    fn capabilities(&self) -> &Capabilities {
+        static CAPABILITIES: LazyLock<Capabilities> = LazyLock::new(|| Capabilities::new("mutant"));
+        &CAPABILITIES
     }
 
-    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
         let bytes = self.find(key)?;
         if bytes.len() as u64 > limit {
             return Err(Error::new(ErrorKind::OutOfMemory, key));
         }
-        Ok(bytes.clone())
-    }
-
-    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
-        Ok((self.get(key, limit).await?, Version { e_tag: None, version: None }))
+        let is_unchanged = matches!(mode, ReadMode::IfChanged(version) if *version == Version::default());
+        Ok((!is_unchanged).then(|| (bytes.clone(), Version::default())))
     }
 
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
@@ -88,14 +88,39 @@ impl Storage for Files {
         Ok(bytes.slice(offset as usize..end as usize))
     }
 
-    async fn put(&self, key: &str, _bytes: Bytes, _condition: Condition) -> Result<()> {
+    async fn store(&self, key: &str, _content: Content<'_>) -> Result<()> {
         Err(Error::new(ErrorKind::PermissionDenied, key))
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        let found = self.0.iter().filter(|(key, _)| key.starts_with(prefix));
-        Ok(found.map(|(key, bytes)| ObjectInfo { key: key.clone(), size: bytes.len() as u64, modified: 0 }).collect())
+    async fn sync(&self, _folders: &[&str]) -> Result<()> {
+        Ok(())
     }
+
+    async fn walk(&self, prefix: &str, _mode: ListMode, visit: Visitor<'_>) -> Result<()> {
+        let mut found = self.0.iter().filter(|(key, _)| key.starts_with(prefix));
+        let object =
+            |key: &String, bytes: &Bytes| ObjectInfo { key: key.clone(), size: bytes.len() as u64, modified: 0 };
+        let _ = found.try_for_each(|(key, bytes)| visit(object(key, bytes)));
+        Ok(())
+    }
+
+    async fn remove(&self, _removal: Removal<'_>) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported, "mutant"))
+    }
+
+    async fn locate(&self, _key: &str) -> Result<Option<ObjectSource>> {
+        Ok(None)
+    }
+
+    async fn modified(&self, _key: &str) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    async fn check_conditions(&self, _key: &str, _limit: u64) -> Result<()> {
+        Ok(())
+    }
+
+    async fn discard_cached(&self, _key: &str) {}
 }
 
 /// Reads a configuration, and changes it. The rewritten one must have the intended content.
@@ -178,7 +203,7 @@ async fn virtuals(repository: &Repository) -> Arc<VirtualChunks> {
     });
     let map = |from: &str| format!("{from}={}", place.path().display());
     let maps = ["file:///icechunkfs-own-virtual", "s3://icechunkfs-own-virtual/data", "vcc://vsrc"].map(map);
-    let permissions = Permissions::from_words(&["https://127.0.0.1:1".to_owned()], &maps, &[], &[]).unwrap();
+    let permissions = Permissions::parse(&["https://127.0.0.1:1".to_owned()], &maps, &[], &[]).unwrap();
     let containers = repository.config().await.map(|config| config.virtual_containers()).unwrap_or_default();
     Arc::new(VirtualChunks::new(permissions, containers, &Settings::default()))
 }

@@ -9,13 +9,16 @@ use icechunkfs::cli::open;
 use icechunkfs::error::Result;
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::refs::RefSpec;
-use icechunkfs::storage::{self, Condition, ObjectInfo, Storage, Version};
+use icechunkfs::storage::{
+    self, Capabilities, Content, ListMode, ObjectSource, ReadMode, Removal, Storage, Version, Visitor,
+};
 
 /// A storage that passes requests on and records them. It gives no direct access to files, so that every byte is
 /// requested.
 #[derive(Debug)]
 struct Counting {
     inner: Arc<dyn Storage>,
+    capabilities: Capabilities,
     requests: Mutex<Vec<String>>,
 }
 
@@ -31,18 +34,13 @@ impl Counting {
 
 #[async_trait]
 impl Storage for Counting {
-    fn location(&self) -> &str {
-        self.inner.location()
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
-    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
         self.note(format!("get {}", folder(key)));
-        self.inner.get(key, limit).await
-    }
-
-    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
-        self.note(format!("get {}", folder(key)));
-        self.inner.get_versioned(key, limit).await
+        self.inner.read(key, limit, mode).await
     }
 
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
@@ -50,14 +48,38 @@ impl Storage for Counting {
         self.inner.get_range(key, offset, length).await
     }
 
-    async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
+    async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
         self.note(format!("put {key}"));
-        self.inner.put(key, bytes, condition).await
+        self.inner.store(key, content).await
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+    async fn sync(&self, folders: &[&str]) -> Result<()> {
+        self.inner.sync(folders).await
+    }
+
+    async fn walk(&self, prefix: &str, mode: ListMode, visit: Visitor<'_>) -> Result<()> {
         self.note(format!("list {prefix}"));
-        self.inner.list(prefix).await
+        self.inner.walk(prefix, mode, visit).await
+    }
+
+    async fn remove(&self, removal: Removal<'_>) -> Result<()> {
+        self.inner.remove(removal).await
+    }
+
+    async fn locate(&self, _key: &str) -> Result<Option<ObjectSource>> {
+        Ok(None)
+    }
+
+    async fn modified(&self, key: &str) -> Result<Option<u64>> {
+        self.inner.modified(key).await
+    }
+
+    async fn check_conditions(&self, key: &str, limit: u64) -> Result<()> {
+        self.inner.check_conditions(key, limit).await
+    }
+
+    async fn discard_cached(&self, key: &str) {
+        self.inner.discard_cached(key).await;
     }
 }
 
@@ -68,7 +90,7 @@ fn folder(key: &str) -> &str {
 
 fn counting(fixture: &Fixture) -> Arc<Counting> {
     let inner = storage::open_directory(&fixture.repository).unwrap();
-    Arc::new(Counting { inner, requests: Mutex::default() })
+    Arc::new(Counting { capabilities: Capabilities::new(inner.location()), inner, requests: Mutex::default() })
 }
 
 /// From opening to the first byte of a chunk: only the necessary objects.

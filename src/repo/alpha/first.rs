@@ -6,22 +6,24 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::OnceCell;
 
-use crate::disk_cache::DiskCache;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::storage::{Condition, ObjectInfo, Storage, StoreAddress, Version};
+use crate::storage::{
+    Capabilities, Content, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage, Version, Visitor,
+};
 
 /// Today's folders, and those of the first layout.
 const FOLDERS: [(&str, &str); 4] =
     [("snapshots/", "s/"), ("manifests/", "m/"), ("attributes/", "a/"), ("chunks/", "c/")];
 /// Maximum number of names kept per folder. A name takes some 100 bytes.
-const MOST_NAMES: usize = 4 << 20;
+const MAX_NAMES: usize = 4 << 20;
 
 /// Names of a folder's objects by the beginning of their ids; none for an ambiguous beginning.
 type Names = HashMap<ObjectId, Option<Box<str>>>;
@@ -29,12 +31,22 @@ type Names = HashMap<ObjectId, Option<Box<str>>>;
 #[derive(Debug)]
 struct FirstLayout {
     storage: Arc<dyn Storage>,
+    capabilities: Capabilities,
     names: [OnceCell<Names>; FOLDERS.len()],
 }
 
 /// Presents the objects of `storage` under today's keys.
 pub(super) fn present_current_keys(storage: Arc<dyn Storage>) -> Arc<dyn Storage> {
-    Arc::new(FirstLayout { storage, names: Default::default() })
+    let base = storage.capabilities().clone();
+    let capabilities = Capabilities {
+        read_only: Some("it is of a release before 0.2"),
+        // The names of the files are not today's keys.
+        local_files: None,
+        local_path: None,
+        with_slash: None,
+        ..base
+    };
+    Arc::new(FirstLayout { storage, capabilities, names: Default::default() })
 }
 
 impl FirstLayout {
@@ -56,10 +68,10 @@ impl FirstLayout {
 
     async fn list_folder(&self, folder: &str) -> Result<Names> {
         let objects = self.storage.list(folder).await.context(|| self.storage.location().to_owned())?;
-        if objects.len() > MOST_NAMES {
+        if objects.len() > MAX_NAMES {
             return Err(Error::new(
                 ErrorKind::OutOfMemory,
-                format!("{folder} has {} objects; {MOST_NAMES} are the most in the first layout", objects.len()),
+                format!("{folder} has {} objects; {MAX_NAMES} are the most in the first layout", objects.len()),
             ));
         }
         let mut names = Names::with_capacity(objects.len());
@@ -86,74 +98,57 @@ fn id_of(name: &str) -> Option<ObjectId> {
 
 #[async_trait]
 impl Storage for FirstLayout {
-    fn location(&self) -> &str {
-        self.storage.location()
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
     }
 
-    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
-        self.storage.get(&self.key(key).await?, limit).await
-    }
-
-    async fn get_fixed(&self, key: &str, limit: u64) -> Result<Bytes> {
-        self.storage.get_fixed(&self.key(key).await?, limit).await
-    }
-
-    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
-        self.storage.get_versioned(&self.key(key).await?, limit).await
-    }
-
-    async fn get_changed(&self, key: &str, limit: u64, version: &Version) -> Result<Option<(Bytes, Version)>> {
-        self.storage.get_changed(&self.key(key).await?, limit, version).await
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
+        self.storage.read(&self.key(key).await?, limit, mode).await
     }
 
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
         self.storage.get_range(&self.key(key).await?, offset, length).await
     }
 
-    async fn put(&self, _key: &str, _bytes: Bytes, _condition: Condition) -> Result<()> {
+    async fn store(&self, _key: &str, _content: Content<'_>) -> Result<()> {
         Err(self.closed())
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+    async fn sync(&self, _folders: &[&str]) -> Result<()> {
+        Ok(())
+    }
+
+    async fn walk(&self, prefix: &str, mode: ListMode, visit: Visitor<'_>) -> Result<()> {
         let Some((today, then)) = FOLDERS.into_iter().find(|(today, _)| *today == prefix) else {
-            return self.storage.list(prefix).await;
+            return self.storage.walk(prefix, mode, visit).await;
         };
-        let objects = self.storage.list(then).await?;
-        let named = |object: ObjectInfo| {
-            let id = id_of(object.key.strip_prefix(then)?)?;
-            Some(ObjectInfo { key: format!("{today}{id}"), ..object })
+        let mut visit_named = |object: ObjectInfo| match object.key.strip_prefix(then).and_then(id_of) {
+            Some(id) => visit(ObjectInfo { key: format!("{today}{id}"), ..object }),
+            None => ControlFlow::Continue(()),
         };
-        Ok(objects.into_iter().filter_map(named).collect())
+        self.storage.walk(then, mode, &mut visit_named).await
     }
 
-    async fn store_address(&self, key: &str) -> Result<Option<StoreAddress>> {
-        self.storage.store_address(&self.key(key).await?).await
+    async fn remove(&self, _removal: Removal<'_>) -> Result<()> {
+        Err(self.closed())
     }
 
-    async fn open_file(&self, key: &str) -> Result<Option<std::fs::File>> {
-        self.storage.open_file(&self.key(key).await?).await
+    async fn locate(&self, key: &str) -> Result<Option<ObjectSource>> {
+        self.storage.locate(&self.key(key).await?).await
     }
 
-    async fn any(&self) -> Result<Option<String>> {
-        self.storage.any().await
+    async fn modified(&self, _key: &str) -> Result<Option<u64>> {
+        Ok(None)
     }
 
-    async fn forget(&self, key: &str) {
+    async fn check_conditions(&self, _key: &str, _limit: u64) -> Result<()> {
+        Ok(())
+    }
+
+    async fn discard_cached(&self, key: &str) {
         if let Ok(key) = self.key(key).await {
-            self.storage.forget(&key).await;
+            self.storage.discard_cached(&key).await;
         }
-    }
-
-    fn read_only(&self) -> Option<&'static str> {
-        Some("it is of a release before 0.2")
-    }
-
-    fn in_flight(&self) -> usize {
-        self.storage.in_flight()
-    }
-
-    fn disk_cache(&self) -> Option<&Arc<DiskCache>> {
-        self.storage.disk_cache()
     }
 }
 
@@ -161,12 +156,11 @@ impl Storage for FirstLayout {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
-    use crate::storage::object::ObjectStorage;
+    use crate::storage::{Condition, empty_storage};
 
     #[tokio::test]
     async fn objects_are_found_by_the_beginning_of_their_names() {
-        let store = Arc::new(object_store::memory::InMemory::new());
-        let storage = ObjectStorage::new(store, "memory".into(), std::time::Duration::from_secs(5));
+        let storage = empty_storage("memory");
         // 12 zero bytes, then 1 and 2 in the last four.
         let (one, two) = ("00000000000000000000000004", "0000000000000000000000000G");
         let id = ObjectId([0; 12]);
@@ -175,7 +169,7 @@ mod tests {
         storage.put(&format!("m/{one}"), "one".into(), Condition::Always).await.unwrap();
         storage.put(&format!("m/{two}"), "two".into(), Condition::Always).await.unwrap();
         storage.put("m/notes.txt", "none".into(), Condition::Always).await.unwrap();
-        let today = present_current_keys(Arc::new(storage));
+        let today = present_current_keys(storage);
         assert_eq!(today.get(&format!("snapshots/{id}"), 100).await.unwrap(), "snapshot");
         assert_eq!(today.get_range(&format!("chunks/{id}"), 1, 2).await.unwrap(), "hu");
         let twice = today.get(&format!("manifests/{id}"), 100).await.unwrap_err();

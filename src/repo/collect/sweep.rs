@@ -71,7 +71,7 @@ impl Listed {
                     _ => listed.unknown += 1,
                 }
             };
-            storage.each(kind.folder(), &mut add).await?;
+            storage.for_each(kind.folder(), &mut add).await?;
         }
         Ok(listed)
     }

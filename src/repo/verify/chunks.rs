@@ -59,7 +59,7 @@ impl ChunkCheck {
             let id = object.key.strip_prefix("chunks/").and_then(|name| name.parse::<ObjectId>().ok());
             objects.extend(id.map(|id| (id, Object { size: object.size, is_used: AtomicBool::new(false) })));
         };
-        context.storage.each("chunks/", &mut keep).await?;
+        context.storage.for_each("chunks/", &mut keep).await?;
         Ok(ChunkCheck::Listed(objects))
     }
 

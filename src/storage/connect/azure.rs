@@ -25,13 +25,14 @@ const FABRIC_HOSTS: &str = ".blob.fabric.microsoft.com";
 pub(super) fn connect(
     container: &Bucket,
     account: Option<&Account>,
-    line: &StoreParameters,
+    parameters: &StoreParameters,
 ) -> Result<Arc<dyn ObjectStore>> {
-    let (settings, secrets) = (&line.settings, line.secrets());
-    let mut builder = if line.ambient { MicrosoftAzureBuilder::from_env() } else { MicrosoftAzureBuilder::new() };
-    builder = builder.with_container_name(&container.name).with_retry(line.retry());
+    let (settings, secrets) = (&parameters.settings, &parameters.settings.secrets);
+    let mut builder =
+        if parameters.use_environment { MicrosoftAzureBuilder::from_env() } else { MicrosoftAzureBuilder::new() };
+    builder = builder.with_container_name(&container.name).with_retry(parameters.retry());
     let mut endpoint = None;
-    if let Some(words) = line.variable(CONNECTION) {
+    if let Some(words) = parameters.variable(CONNECTION) {
         for (name, value) in words.split(';').filter_map(|part| part.split_once('=')) {
             match name.trim().to_ascii_lowercase().as_str() {
                 "accountname" => builder = builder.with_account(value),
@@ -71,8 +72,9 @@ pub(super) fn connect(
         endpoint = Some(Endpoint::with_domain(name.as_str(), if fabric { FABRIC_HOSTS } else { HOSTS })?);
     }
     let (home, is_plain) = (endpoint.as_ref().map(Endpoint::origin), endpoint.as_ref().is_some_and(Endpoint::is_plain));
-    builder =
-        builder.with_http_connector(line.connector(home)?).with_client_options(line.client(is_plain || emulated)?);
+    builder = builder
+        .with_http_connector(parameters.connector(home)?)
+        .with_client_options(parameters.client(is_plain || emulated)?);
     if let (Some(endpoint), false) = (&endpoint, emulated) {
         builder = builder.with_endpoint(endpoint.as_str().to_owned());
     }

@@ -16,14 +16,17 @@ use crate::error::Result;
 /// Name and domain of the host of Google Cloud Storage.
 const GOOGLE: (&str, &str) = ("storage", ".googleapis.com");
 
-pub(super) fn connect(bucket: &Bucket, line: &StoreParameters) -> Result<Arc<dyn ObjectStore>> {
-    let settings = &line.settings;
+pub(super) fn connect(bucket: &Bucket, parameters: &StoreParameters) -> Result<Arc<dyn ObjectStore>> {
+    let settings = &parameters.settings;
     // Google's own libraries know this variable of the emulator, which takes no credentials.
-    let emulator = line.variable("STORAGE_EMULATOR_HOST").filter(|_| settings.endpoint_url.is_none());
+    let emulator = parameters.variable("STORAGE_EMULATOR_HOST").filter(|_| settings.endpoint_url.is_none());
     let emulator = emulator.map(|host| if host.contains("://") { host } else { format!("http://{host}") });
     let emulator = endpoint_of("STORAGE_EMULATOR_HOST", emulator)?;
-    let mut builder =
-        if line.ambient { GoogleCloudStorageBuilder::from_env() } else { GoogleCloudStorageBuilder::new() };
+    let mut builder = if parameters.use_environment {
+        GoogleCloudStorageBuilder::from_env()
+    } else {
+        GoogleCloudStorageBuilder::new()
+    };
     let known = endpoint_of("GOOGLE_BASE_URL", builder.get_config_value(&GoogleConfigKey::BaseUrl))?;
     let endpoint = match settings.endpoint()?.or_else(|| emulator.clone()).or(known) {
         Some(endpoint) => endpoint,
@@ -31,9 +34,9 @@ pub(super) fn connect(bucket: &Bucket, line: &StoreParameters) -> Result<Arc<dyn
     };
     builder = builder
         .with_bucket_name(&bucket.name)
-        .with_retry(line.retry())
-        .with_http_connector(line.connector(Some(endpoint.origin()))?)
-        .with_client_options(line.client(endpoint.is_plain())?)
+        .with_retry(parameters.retry())
+        .with_http_connector(parameters.connector(Some(endpoint.origin()))?)
+        .with_client_options(parameters.client(endpoint.is_plain())?)
         .with_base_url(endpoint.as_str());
     if settings.anonymous || emulator.is_some() {
         // Writes need a token even so, and would ask the machine's metadata server for it.

@@ -8,7 +8,7 @@ mod client;
 mod gcs;
 mod profile;
 mod s3;
-mod slashed;
+mod slash_prefixed;
 mod web;
 
 pub(super) use self::azure::account_of_environment;
@@ -22,7 +22,6 @@ use url::Origin;
 
 use self::client::{Clients, Redirects};
 use super::location::{Bucket, StorePlace};
-use super::secrets::Secrets;
 use super::settings::Settings;
 use super::transport::Transport;
 use crate::endpoint::Endpoint;
@@ -37,7 +36,7 @@ const IDLE: Duration = Duration::from_secs(45);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Maximum number of retries of one request; the time limit ends most of them earlier.
-const MOST_TRIES: usize = 30;
+const MAX_RETRIES: usize = 30;
 
 /// Suffix of the names of Amazon's directory buckets, which list in no order.
 const DIRECTORY_BUCKET: &str = "--x-s3";
@@ -46,52 +45,56 @@ const DIRECTORY_BUCKET: &str = "--x-s3";
 pub(super) struct Connected {
     pub(super) store: Arc<dyn ObjectStore>,
     /// Access to the same store by keys that begin with a slash, if a repository there may have such keys.
-    pub(super) slashed: Option<Arc<dyn ObjectStore>>,
+    pub(super) slash_prefixed: Option<Arc<dyn ObjectStore>>,
     /// Prefix of every key.
     pub(super) prefix: String,
     /// Reason why nothing can be written, if there is one.
     pub(super) read_only: Option<&'static str>,
     /// True if the store lists by name.
     pub(super) is_ordered: bool,
-    pub(super) wire: Transport,
+    pub(super) transport: Transport,
 }
 
 /// Parameters that every store is built with.
 pub(super) struct StoreParameters {
     settings: Settings,
-    wire: Transport,
+    transport: Transport,
     redirects: Redirects,
     /// True if the store may get the credentials and settings of this machine: environment variables, profiles, tokens.
-    ambient: bool,
+    use_environment: bool,
 }
 
 /// Factory of clients that send their requests through a [`Transport`].
 #[derive(Clone, Debug)]
 struct Connector {
-    wire: Transport,
+    transport: Transport,
     clients: Clients,
 }
 
 impl StoreParameters {
     /// Creates the parameters for `settings`, with the secrets of the file that they name.
     fn new(settings: &Settings, redirects: Redirects) -> Result<Self> {
-        let wire = Transport::new(settings);
-        Ok(StoreParameters { settings: settings.clone().with_secrets_of_file()?, wire, redirects, ambient: true })
-    }
-
-    fn secrets(&self) -> &Secrets {
-        &self.settings.secrets
+        let transport = Transport::new(settings);
+        Ok(StoreParameters {
+            settings: settings.clone().with_secrets_of_file()?,
+            transport,
+            redirects,
+            use_environment: true,
+        })
     }
 
     /// Returns an environment variable, if the store may get its value.
     fn variable(&self, name: &str) -> Option<String> {
-        variable(name).filter(|_| self.ambient)
+        variable(name).filter(|_| self.use_environment)
     }
 
     /// Returns the factory of clients for the store at `home`, and for the services that provide credentials for it.
     fn connector(&self, home: Option<Origin>) -> Result<Connector> {
         let certificates = self.certificates()?;
-        Ok(Connector { wire: self.wire.clone(), clients: Clients { redirects: self.redirects, home, certificates } })
+        Ok(Connector {
+            transport: self.transport.clone(),
+            clients: Clients { redirects: self.redirects, home, certificates },
+        })
     }
 
     /// Reads the certificates that are trusted besides the system's.
@@ -110,7 +113,7 @@ impl StoreParameters {
         let max_backoff = LONGEST_PAUSE.min(budget / 8);
         RetryConfig {
             backoff: BackoffConfig { init_backoff: FIRST_PAUSE.min(max_backoff), max_backoff, base: 2.0 },
-            max_retries: MOST_TRIES,
+            max_retries: MAX_RETRIES,
             retry_timeout: budget.mul_f64(0.75),
         }
     }
@@ -125,7 +128,7 @@ impl StoreParameters {
             // A user who names an unencrypted address wants it.
             .with_allow_http(is_plain);
         let mut headers = HeaderMap::new();
-        for (name, value) in self.secrets().headers()? {
+        for (name, value) in self.settings.secrets.headers()? {
             let name: http::HeaderName =
                 name.parse().map_err(|_| Error::invalid("a header must be `NAME: VALUE`; one has no valid name"))?;
             let mut value = HeaderValue::from_str(value)
@@ -142,7 +145,7 @@ impl StoreParameters {
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(self.wire.wrap(self.clients.connect(options)?))
+        Ok(self.transport.wrap(self.clients.connect(options)?))
     }
 }
 
@@ -157,41 +160,54 @@ pub(super) async fn connect_without_redirects(
     settings: &Settings,
     trusted: bool,
 ) -> Result<Connected> {
-    connect_over(place, &StoreParameters { ambient: trusted, ..StoreParameters::new(settings, Redirects::None)? }).await
+    connect_over(
+        place,
+        &StoreParameters { use_environment: trusted, ..StoreParameters::new(settings, Redirects::None)? },
+    )
+    .await
 }
 
-/// Creates a client for web servers that follows no redirect.
-pub(super) fn web_client(settings: &Settings) -> Result<(HttpClient, Transport)> {
-    let line = StoreParameters::new(settings, Redirects::None)?;
+/// Creates a client for web servers that follows no redirect and does not retry, with the rule for retries.
+pub(super) fn web_client(settings: &Settings) -> Result<(HttpClient, Transport, RetryConfig)> {
+    let parameters = StoreParameters::new(settings, Redirects::None)?;
     // Each URL decides on encryption.
-    let options = line.client(true)?;
-    let client = line.connector(None)?.connect(&options).map_err(|e| build_error("the client for web servers", e))?;
-    Ok((client, line.wire))
+    let options = parameters.client(true)?;
+    let client =
+        parameters.connector(None)?.connect(&options).map_err(|e| build_error("the client for web servers", e))?;
+    let retry = parameters.retry();
+    Ok((client, parameters.transport, retry))
 }
 
-async fn connect_over(place: &StorePlace, line: &StoreParameters) -> Result<Connected> {
-    let wire = &line.wire;
+async fn connect_over(place: &StorePlace, parameters: &StoreParameters) -> Result<Connected> {
+    let transport = &parameters.transport;
     let in_bucket = |store, bucket: &Bucket| {
         let prefix = bucket.prefix.clone();
-        Connected { store, slashed: None, prefix, read_only: None, is_ordered: true, wire: wire.clone() }
+        Connected {
+            store,
+            slash_prefixed: None,
+            prefix,
+            read_only: None,
+            is_ordered: true,
+            transport: transport.clone(),
+        }
     };
     match place {
         StorePlace::S3(bucket) => {
-            let (store, slashed) = s3::connect(bucket, line).await?;
+            let (store, slash_prefixed) = s3::connect(bucket, parameters).await?;
             let is_ordered = !bucket.name.ends_with(DIRECTORY_BUCKET);
-            Ok(Connected { slashed: Some(slashed), is_ordered, ..in_bucket(store, bucket) })
+            Ok(Connected { slash_prefixed: Some(slash_prefixed), is_ordered, ..in_bucket(store, bucket) })
         }
-        StorePlace::Gcs(bucket) => Ok(in_bucket(gcs::connect(bucket, line)?, bucket)),
+        StorePlace::Gcs(bucket) => Ok(in_bucket(gcs::connect(bucket, parameters)?, bucket)),
         StorePlace::Azure(container, account) => {
-            Ok(in_bucket(azure::connect(container, account.as_ref(), line)?, container))
+            Ok(in_bucket(azure::connect(container, account.as_ref(), parameters)?, container))
         }
         StorePlace::Web(url) => Ok(Connected {
-            store: web::connect(url, line)?,
-            slashed: None,
+            store: web::connect(url, parameters)?,
+            slash_prefixed: None,
             prefix: String::new(),
             read_only: Some("a web server only gives"),
             is_ordered: false,
-            wire: wire.clone(),
+            transport: transport.clone(),
         }),
         StorePlace::Local(path) => Err(Error::invalid(format!("{} is on this machine", path.display()))),
     }

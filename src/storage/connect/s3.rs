@@ -14,7 +14,7 @@ use object_store::{ObjectStore, StaticCredentialProvider};
 use super::super::location::Bucket;
 use super::client::Redirects;
 use super::profile::{self, Profile, ProfileCredentials};
-use super::slashed::Slashed;
+use super::slash_prefixed::SlashPrefixed;
 use super::{StoreParameters, build_error, endpoint_of, variable};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
@@ -38,16 +38,16 @@ const BUCKET_REGION: &str = "x-amz-bucket-region";
 /// Connects to the bucket, and to the bucket by keys that begin with a slash.
 pub(super) async fn connect(
     bucket: &Bucket,
-    line: &StoreParameters,
+    parameters: &StoreParameters,
 ) -> Result<(Arc<dyn ObjectStore>, Arc<dyn ObjectStore>)> {
-    let settings = &line.settings;
-    let mut builder = if line.ambient { AmazonS3Builder::from_env() } else { AmazonS3Builder::new() };
+    let settings = &parameters.settings;
+    let mut builder = if parameters.use_environment { AmazonS3Builder::from_env() } else { AmazonS3Builder::new() };
     builder = builder
         .with_bucket_name(&bucket.name)
         .with_conditional_put(S3ConditionalPut::ETagMatch)
-        .with_retry(line.retry());
+        .with_retry(parameters.retry());
     let named = settings.profile.as_deref();
-    let profile = if named.is_some() || line.ambient { chosen_profile(named)? } else { None };
+    let profile = if named.is_some() || parameters.use_environment { chosen_profile(named)? } else { None };
     let from_env = |builder: &AmazonS3Builder, key| builder.get_config_value(&key);
     let endpoint = match settings.endpoint()? {
         Some(endpoint) => Some(endpoint),
@@ -71,7 +71,7 @@ pub(super) async fn connect(
         (Some(region), _) => region,
         // Other stores accept any region.
         (None, Some(_)) => "us-east-1".parse()?,
-        (None, None) => region_of(bucket, line).await?,
+        (None, None) => region_of(bucket, parameters).await?,
     };
     let endpoint = match endpoint {
         Some(endpoint) => endpoint,
@@ -79,36 +79,36 @@ pub(super) async fn connect(
     };
     let by_host = settings.addressing.as_deref() == Some("virtual");
     let home = if by_host { endpoint.with_bucket(&bucket.name)? } else { endpoint };
-    builder = with_credentials(builder, line, profile)?
+    builder = with_credentials(builder, parameters, profile)?
         .with_region(region.as_str())
         .with_virtual_hosted_style_request(by_host)
-        .with_http_connector(line.connector(Some(home.origin()))?)
-        .with_client_options(line.client(home.is_plain())?);
+        .with_http_connector(parameters.connector(Some(home.origin()))?)
+        .with_client_options(parameters.client(home.is_plain())?);
     if settings.requester_pays {
         builder = builder.with_request_payer(true);
     }
     let plain = builder.clone().with_endpoint(home.as_str());
     // The slash that keys begin with follows the part that the client takes for the whole address of the bucket.
     let address = if by_host { home.to_string() } else { format!("{home}/{}", bucket.name) };
-    let slashed = builder.with_virtual_hosted_style_request(true).with_endpoint(format!("{address}/"));
-    let slashed = slashed.with_disable_bulk_delete(true);
-    let slashed = Slashed::new(slashed.build().map_err(|e| build_error("s3", e))?);
-    Ok((Arc::new(plain.build().map_err(|e| build_error("s3", e))?), Arc::new(slashed)))
+    let slash_prefixed = builder.with_virtual_hosted_style_request(true).with_endpoint(format!("{address}/"));
+    let slash_prefixed = slash_prefixed.with_disable_bulk_delete(true);
+    let slash_prefixed = SlashPrefixed(slash_prefixed.build().map_err(|e| build_error("s3", e))?);
+    Ok((Arc::new(plain.build().map_err(|e| build_error("s3", e))?), Arc::new(slash_prefixed)))
 }
 
 /// Asks Amazon for the region of a bucket, without credentials.
-async fn region_of(bucket: &Bucket, line: &StoreParameters) -> Result<Region> {
+async fn region_of(bucket: &Bucket, parameters: &StoreParameters) -> Result<Region> {
     let unknown = |why: &str| format!("the region of bucket `{}` is not known{why}: say it with --region", bucket.name);
     let no_answer = |source| Error::with_source(ErrorKind::NotFound, unknown(""), source);
     // The bucket is in the path: a dot in its name would not match Amazon's certificate.
     let home = Endpoint::with_domain(ANYWHERE, AMAZON)?;
-    let mut connector = line.connector(Some(home.origin()))?;
+    let mut connector = parameters.connector(Some(home.origin()))?;
     // A redirect contains the region too.
     connector.clients.redirects = Redirects::None;
-    let client = connector.connect(&line.client(false)?).map_err(no_answer)?;
+    let client = connector.connect(&parameters.client(false)?).map_err(no_answer)?;
     let request = http::Request::head(format!("{home}/{}", bucket.name)).body(HttpRequestBody::empty());
     let request = request.map_err(|e| Error::with_source(ErrorKind::InvalidInput, unknown(""), e))?;
-    let asked = tokio::time::timeout(line.settings.budget(), client.execute(request)).await;
+    let asked = tokio::time::timeout(parameters.settings.budget(), client.execute(request)).await;
     let asked = asked.map_err(|_| Error::new(ErrorKind::Timeout, unknown("")))?;
     let answer = asked.map_err(|e| Error::with_source(ErrorKind::NotFound, unknown(""), e))?;
     if answer.status() == http::StatusCode::NOT_FOUND {
@@ -120,10 +120,10 @@ async fn region_of(bucket: &Bucket, line: &StoreParameters) -> Result<Region> {
 
 fn with_credentials(
     builder: AmazonS3Builder,
-    line: &StoreParameters,
+    parameters: &StoreParameters,
     profile: Option<Profile>,
 ) -> Result<AmazonS3Builder> {
-    let (settings, secrets) = (&line.settings, line.secrets());
+    let (settings, secrets) = (&parameters.settings, &parameters.settings.secrets);
     if settings.anonymous {
         return Ok(builder.with_skip_signature(true));
     }
@@ -142,7 +142,8 @@ fn with_credentials(
         (None, Some(_)) => return Err(Error::invalid("a secret access key is given, and no --access-key-id")),
         (None, None) => {}
     }
-    let half = line.variable("AWS_ACCESS_KEY_ID").is_some() != line.variable("AWS_SECRET_ACCESS_KEY").is_some();
+    let half =
+        parameters.variable("AWS_ACCESS_KEY_ID").is_some() != parameters.variable("AWS_SECRET_ACCESS_KEY").is_some();
     if half && settings.profile.is_none() {
         return Err(Error::invalid("of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only one is set: a key is both"));
     }

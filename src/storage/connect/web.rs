@@ -9,11 +9,11 @@ use object_store::{HeaderValue, ObjectStore};
 use super::{StoreParameters, build_error};
 use crate::error::{Error, Result};
 
-pub(super) fn connect(url: &url::Url, line: &StoreParameters) -> Result<Arc<dyn ObjectStore>> {
+pub(super) fn connect(url: &url::Url, parameters: &StoreParameters) -> Result<Arc<dyn ObjectStore>> {
     // Errors contain the URL, so that its secret parts go into a header.
     let mut plain = url.clone();
-    let mut options = line.client(url.scheme() == "http")?;
-    let password = line.secrets().password.as_deref();
+    let mut options = parameters.client(url.scheme() == "http")?;
+    let password = parameters.settings.secrets.password.as_deref();
     if let Some(password) = password.or_else(|| (!url.username().is_empty()).then_some("")) {
         let name = percent_encoding::percent_decode_str(url.username()).decode_utf8_lossy();
         let words = format!("{name}:{password}");
@@ -29,7 +29,7 @@ pub(super) fn connect(url: &url::Url, line: &StoreParameters) -> Result<Arc<dyn 
     let builder = HttpBuilder::new()
         .with_url(plain.as_str())
         .with_client_options(options)
-        .with_retry(line.retry())
-        .with_http_connector(line.connector(Some(plain.origin()))?);
+        .with_retry(parameters.retry())
+        .with_http_connector(parameters.connector(Some(plain.origin()))?);
     Ok(Arc::new(builder.build().map_err(|e| build_error("the repository's URL", e))?))
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::Method;
@@ -9,7 +10,7 @@ use object_store::client::{HttpError, HttpErrorKind, HttpRequest};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::super::deadline::{Expiry, Operation};
+use super::super::deadline::{Expiry, Operation, until_expired};
 use super::Transport;
 
 /// No time limit besides the operation's own deadline.
@@ -23,42 +24,35 @@ const COPY_SOURCES: [&str; 3] = ["x-amz-copy-source", "x-goog-copy-source", "x-m
 
 #[derive(Debug)]
 pub(super) struct Attempt {
-    wire: Transport,
+    transport: Transport,
     operation: Option<Arc<Operation>>,
     clock: Mutex<Expiry>,
-    patience: Duration,
+    timeout: Duration,
     /// Time for which the body of the response may stay below the minimum rate.
-    body_patience: Duration,
+    body_timeout: Duration,
 }
 
 impl Attempt {
-    pub(super) fn new(wire: &Transport, operation: Option<Arc<Operation>>, request: &HttpRequest) -> Arc<Self> {
+    pub(super) fn new(transport: &Transport, operation: Option<Arc<Operation>>, request: &HttpRequest) -> Arc<Self> {
         let length = request.body().content_length() as u64;
-        let body_patience = if operation.is_some() && is_server_side(request) { NO_LIMIT } else { wire.patience() };
-        let sending = wire.deadline.time_of(length.min(SOCKET_BUFFER), wire.in_flight());
+        let body_timeout = if operation.is_some() && is_server_side(request) { NO_LIMIT } else { transport.timeout() };
+        let sending = transport.deadline.time_of(length.min(SOCKET_BUFFER), transport.in_flight());
         // The operation's own deadline applies in any case.
-        let patience = body_patience.saturating_add(sending.min(wire.deadline.budget()));
-        let clock = Mutex::new(Expiry::new(wire.deadline.with_budget(patience)));
-        Arc::new(Attempt { wire: wire.clone(), operation, clock, patience, body_patience })
+        let timeout = body_timeout.saturating_add(sending.min(transport.deadline.budget()));
+        let clock = Mutex::new(Expiry::new(transport.deadline.with_budget(timeout)));
+        Arc::new(Attempt { transport: transport.clone(), operation, clock, timeout, body_timeout })
     }
 
     /// Waits for the response until the attempt expires.
-    pub(super) async fn answer<T>(&self, asking: impl Future<Output = Result<T, HttpError>>) -> Result<T, HttpError> {
-        let mut asking = std::pin::pin!(asking);
-        loop {
-            let expires = self.expires();
-            match tokio::time::timeout_at(expires, &mut asking).await {
-                Ok(answer) => return answer,
-                Err(_) if self.expires() > expires => {}
-                Err(_) => return Err(self.too_slow("the server did not answer")),
-            }
-        }
+    pub(super) async fn run<T>(&self, asking: impl Future<Output = Result<T, HttpError>>) -> Result<T, HttpError> {
+        let answer = until_expired(|| self.expires(), asking).await;
+        answer.unwrap_or_else(|| Err(self.too_slow("the server did not answer")))
     }
 
     /// Counts bytes that were sent or received.
-    pub(super) fn moved(&self, bytes: u64) {
-        let sharers = self.wire.in_flight();
-        self.wire.count(bytes);
+    pub(super) fn record_transfer(&self, bytes: u64) {
+        let sharers = self.transport.in_flight();
+        self.transport.moved.fetch_add(bytes, Ordering::Relaxed);
         self.clock.lock().add_transfer(Instant::now(), bytes, sharers);
         if let Some(operation) = &self.operation {
             operation.add_transfer(bytes, sharers);
@@ -67,7 +61,7 @@ impl Attempt {
 
     /// Restarts the clock for the body of the response.
     pub(super) fn begin_body(&self) {
-        *self.clock.lock() = Expiry::new(self.wire.deadline.with_budget(self.body_patience));
+        *self.clock.lock() = Expiry::new(self.transport.deadline.with_budget(self.body_timeout));
     }
 
     /// Returns the expiry time if nothing more moves.
@@ -76,7 +70,7 @@ impl Attempt {
     }
 
     pub(super) fn too_slow(&self, what: impl Display) -> HttpError {
-        let message = format!("{what} within {} s", self.patience.as_secs_f32());
+        let message = format!("{what} within {} s", self.timeout.as_secs_f32());
         HttpError::new(HttpErrorKind::Timeout, std::io::Error::new(std::io::ErrorKind::TimedOut, message))
     }
 }

@@ -84,7 +84,7 @@ fn wrong(what: &'static str) -> HttpError {
 }
 
 /// Splits the body of `request` into pieces that notify `attempt` when they have been sent.
-pub(super) fn counted(request: HttpRequest, attempt: &Arc<Attempt>) -> HttpRequest {
+pub(super) fn count_body(request: HttpRequest, attempt: &Arc<Attempt>) -> HttpRequest {
     if request.body().content_length() <= PIECE {
         return request;
     }
@@ -118,7 +118,7 @@ impl AsRef<[u8]> for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.attempt.moved(self.bytes.len() as u64);
+        self.attempt.record_transfer(self.bytes.len() as u64);
     }
 }
 
@@ -141,7 +141,7 @@ impl LimitedBody {
     /// Returns the part of `bytes` that is within the limit.
     fn take(&mut self, mut bytes: Bytes) -> Result<Bytes, HttpError> {
         let length = bytes.len() as u64;
-        self.attempt.moved(length);
+        self.attempt.record_transfer(length);
         match &mut self.bound {
             BodyLimit::Most(left) => {
                 *left = left.checked_sub(length).ok_or_else(|| wrong("the server sends more than was asked for"))?;

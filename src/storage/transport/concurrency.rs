@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Divisor of the number of permits that no chunk takes: an eighth, at least one.
-const KEPT: usize = 8;
+const RESERVED_SHARE: usize = 8;
 /// Time after a halving before the next one: the responses in flight are about the previous limit.
-const COOLING: Duration = Duration::from_secs(1);
+const HALVING_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct ConcurrencyLimit {
@@ -27,7 +27,7 @@ pub(super) struct ConcurrencyLimit {
     most: usize,
     state: Mutex<State>,
     /// Number of requests that hold a permit.
-    in_flight: AtomicUsize,
+    pub(super) in_flight: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
@@ -46,42 +46,37 @@ struct State {
 pub(super) struct Permit {
     place: Option<OwnedSemaphorePermit>,
     _bulk: Option<OwnedSemaphorePermit>,
-    pressure: Arc<ConcurrencyLimit>,
+    limit: Arc<ConcurrencyLimit>,
 }
 
 impl ConcurrencyLimit {
     pub(super) fn new(most: usize) -> Self {
         let most = most.max(1);
         let state = State { limit: most, places: most, answers: 0, halved: None };
-        let kept = (most / KEPT).max(1).min(most - 1); // with a single permit, chunks take it too
+        let reserved = (most / RESERVED_SHARE).max(1).min(most - 1); // with a single permit, chunks take it too
         ConcurrencyLimit {
             places: Arc::new(Semaphore::new(most)),
-            bulk: Arc::new(Semaphore::new(most - kept)),
+            bulk: Arc::new(Semaphore::new(most - reserved)),
             most,
             state: Mutex::new(state),
-            in_flight: AtomicUsize::new(0),
+            in_flight: Arc::default(),
         }
     }
 
-    /// Returns the number of requests that hold a permit.
-    pub(super) fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
-    }
-
     /// Waits for a permit; `bulk` is true for chunks.
-    pub(super) async fn enter(self: &Arc<Self>, bulk: bool) -> Permit {
+    pub(super) async fn acquire(self: &Arc<Self>, bulk: bool) -> Permit {
         // Neither semaphore is ever closed; a request without a permit would still be correct.
         let bulk = if bulk { Arc::clone(&self.bulk).acquire_owned().await.ok() } else { None };
         let place = Arc::clone(&self.places).acquire_owned().await.ok();
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        Permit { place, _bulk: bulk, pressure: Arc::clone(self) }
+        Permit { place, _bulk: bulk, limit: Arc::clone(self) }
     }
 
     /// Halves the limit, since the store throttles.
-    pub(super) fn throttled(&self) {
+    pub(super) fn halve(&self) {
         let mut state = self.state.lock();
         state.answers = 0;
-        if state.halved.is_some_and(|at| at.elapsed() < COOLING) {
+        if state.halved.is_some_and(|at| at.elapsed() < HALVING_INTERVAL) {
             return;
         }
         state.halved = Some(Instant::now());
@@ -93,7 +88,7 @@ impl ConcurrencyLimit {
     }
 
     /// Counts a response without throttling, and raises the limit by one after a round of them.
-    pub(super) fn answered(&self) {
+    pub(super) fn record_response(&self) {
         let mut state = self.state.lock();
         if state.limit == self.most {
             return;
@@ -110,7 +105,7 @@ impl ConcurrencyLimit {
         }
     }
 
-    fn leave(&self, place: OwnedSemaphorePermit) {
+    fn release(&self, place: OwnedSemaphorePermit) {
         let mut state = self.state.lock();
         if state.places > state.limit {
             state.places -= 1;
@@ -121,9 +116,9 @@ impl ConcurrencyLimit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.pressure.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.limit.in_flight.fetch_sub(1, Ordering::Relaxed);
         if let Some(place) = self.place.take() {
-            self.pressure.leave(place);
+            self.limit.release(place);
         }
     }
 }
@@ -132,56 +127,56 @@ impl Drop for Permit {
 mod tests {
     use super::*;
 
-    fn free(pressure: &ConcurrencyLimit) -> usize {
-        pressure.places.available_permits()
+    fn free(limit: &ConcurrencyLimit) -> usize {
+        limit.places.available_permits()
     }
 
     #[tokio::test]
     async fn chunks_leave_places_for_documents() {
-        let pressure = Arc::new(ConcurrencyLimit::new(8));
+        let limit = Arc::new(ConcurrencyLimit::new(8));
         let mut chunks = Vec::new();
         for _ in 0..7 {
-            chunks.push(pressure.enter(true).await);
+            chunks.push(limit.acquire(true).await);
         }
-        let eighth = tokio::time::timeout(Duration::from_millis(20), pressure.enter(true)).await;
-        assert!(eighth.is_err(), "a chunk took the place that is kept for documents");
-        drop(pressure.enter(false).await);
+        let eighth = tokio::time::timeout(Duration::from_millis(20), limit.acquire(true)).await;
+        assert!(eighth.is_err(), "a chunk took the place that is reserved for documents");
+        drop(limit.acquire(false).await);
         chunks.pop();
-        drop(pressure.enter(true).await);
+        drop(limit.acquire(true).await);
     }
 
     #[tokio::test]
     async fn a_store_that_is_asked_too_much_is_asked_less_and_slowly_more() {
-        let pressure = Arc::new(ConcurrencyLimit::new(8));
-        let held = [pressure.enter(false).await, pressure.enter(false).await, pressure.enter(false).await];
-        pressure.throttled();
-        pressure.throttled();
-        assert_eq!(free(&pressure), 1, "4 places, 3 of them taken");
+        let limit = Arc::new(ConcurrencyLimit::new(8));
+        let held = [limit.acquire(false).await, limit.acquire(false).await, limit.acquire(false).await];
+        limit.halve();
+        limit.halve();
+        assert_eq!(free(&limit), 1, "4 places, 3 of them taken");
         drop(held);
-        assert_eq!(free(&pressure), 4);
+        assert_eq!(free(&limit), 4);
         for _ in 0..4 {
-            pressure.answered();
+            limit.record_response();
         }
-        assert_eq!(free(&pressure), 5);
+        assert_eq!(free(&limit), 5);
         for _ in 0..100 {
-            pressure.answered();
+            limit.record_response();
         }
-        assert_eq!(free(&pressure), 8);
+        assert_eq!(free(&limit), 8);
         // Permits in use at a reduction are removed when their requests end.
         let mut held = Vec::new();
         for _ in 0..8 {
-            held.push(pressure.enter(false).await);
+            held.push(limit.acquire(false).await);
         }
-        pressure.state.lock().halved = None;
-        pressure.throttled();
+        limit.state.lock().halved = None;
+        limit.halve();
         drop(held);
-        assert_eq!(free(&pressure), 4);
+        assert_eq!(free(&limit), 4);
     }
 
     #[tokio::test]
     async fn one_place_is_enough_for_everybody() {
-        let pressure = Arc::new(ConcurrencyLimit::new(1));
-        drop(tokio::time::timeout(Duration::from_secs(5), pressure.enter(false)).await);
-        assert_eq!(pressure.bulk.available_permits(), 1);
+        let limit = Arc::new(ConcurrencyLimit::new(1));
+        drop(tokio::time::timeout(Duration::from_secs(5), limit.acquire(false)).await);
+        assert_eq!(limit.bulk.available_permits(), 1);
     }
 }

@@ -11,7 +11,7 @@ mod rate_limit;
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,9 +19,9 @@ use http::StatusCode;
 use object_store::client::{HttpClient, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService};
 
 use self::attempt::Attempt;
-use self::body::{Expectation, LimitedBody, counted};
+use self::body::{Expectation, LimitedBody, count_body};
 use self::concurrency::{ConcurrencyLimit, Permit};
-pub(super) use self::rate_limit::Limit;
+use self::rate_limit::UploadRateLimit;
 use super::deadline::{Deadline, Operation};
 use super::settings::Settings;
 
@@ -33,53 +33,54 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Transport of requests. Clones share their state.
 #[derive(Clone, Debug)]
 pub(super) struct Transport {
-    pressure: Arc<ConcurrencyLimit>,
+    concurrency: Arc<ConcurrencyLimit>,
     deadline: Deadline,
     /// Bytes that all transfers have moved.
     moved: Arc<AtomicU64>,
-    limit: Option<Arc<Limit>>,
+    upload_limit: Option<Arc<UploadRateLimit>>,
 }
 
 impl Transport {
     pub(super) fn new(settings: &Settings) -> Self {
         Transport {
-            pressure: Arc::new(ConcurrencyLimit::new(usize::from(settings.requests()))),
+            concurrency: Arc::new(ConcurrencyLimit::new(usize::from(settings.requests()))),
             deadline: Deadline::of(settings),
             moved: Arc::default(),
-            limit: settings.upload_limit.map(|rate| Arc::new(Limit::new(rate))),
+            upload_limit: settings.upload_limit.map(|rate| Arc::new(UploadRateLimit::new(rate))),
         }
     }
 
     /// Returns the upload rate limit, which callers must pass before they send much.
-    pub(super) fn limit(&self) -> Option<Arc<Limit>> {
-        self.limit.clone()
+    pub(super) fn upload_limit(&self) -> Option<&UploadRateLimit> {
+        self.upload_limit.as_deref()
     }
 
     /// Returns the number of requests in flight.
     pub(super) fn in_flight(&self) -> usize {
-        self.pressure.in_flight()
+        self.concurrency.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Returns the counter of the requests in flight.
+    pub(super) fn in_flight_gauge(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.concurrency.in_flight)
     }
 
     /// Wraps `client` so that its requests go through this transport.
     pub(super) fn wrap(&self, client: HttpClient) -> HttpClient {
-        HttpClient::new(TransportService { client, wire: self.clone() })
+        HttpClient::new(TransportService { client, transport: self.clone() })
     }
 
     /// Returns the time for which an attempt may wait for a response, or its body may stay below the minimum rate.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         self.deadline.budget() / TRIES_IN_BUDGET
     }
 
-    fn count(&self, bytes: u64) {
-        self.moved.fetch_add(bytes, Ordering::Relaxed);
-    }
-
     /// Waits for a permit. Meanwhile `operation` is extended as long as all transfers together keep up the minimum rate.
-    async fn enter(&self, bulk: bool, operation: Option<&Operation>) -> Permit {
-        let mut entering = pin!(self.pressure.enter(bulk));
+    async fn acquire(&self, bulk: bool, operation: Option<&Operation>) -> Permit {
+        let mut acquiring = pin!(self.concurrency.acquire(bulk));
         let mut seen = self.moved.load(Ordering::Relaxed);
         loop {
-            if let Ok(permit) = tokio::time::timeout(LOOK_EVERY, &mut entering).await {
+            if let Ok(permit) = tokio::time::timeout(LOOK_EVERY, &mut acquiring).await {
                 return permit;
             }
             let now = self.moved.load(Ordering::Relaxed);
@@ -94,7 +95,7 @@ impl Transport {
 #[derive(Debug)]
 struct TransportService {
     client: HttpClient,
-    wire: Transport,
+    transport: Transport,
 }
 
 #[async_trait]
@@ -106,18 +107,18 @@ impl HttpService for TransportService {
         }
         // Chunks are most of the traffic, and no listing of a directory waits for them.
         let bulk = request.uri().path().contains("/chunks/");
-        let permit = self.wire.enter(bulk, operation.as_deref()).await;
+        let permit = self.transport.acquire(bulk, operation.as_deref()).await;
         let length = request.body().content_length() as u64;
-        if let Some(limit) = self.wire.limit.as_ref().filter(|_| length > 0) {
-            limit.sends(length);
+        if let Some(limit) = self.transport.upload_limit().filter(|_| length > 0) {
+            limit.record_sent(length);
         }
         let asked = Expectation::of(&request, operation.as_deref());
-        let attempt = Attempt::new(&self.wire, operation, &request);
-        let answer = attempt.answer(self.client.execute(counted(request, &attempt))).await?;
+        let attempt = Attempt::new(&self.transport, operation, &request);
+        let answer = attempt.run(self.client.execute(count_body(request, &attempt))).await?;
         if matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            self.wire.pressure.throttled();
+            self.transport.concurrency.halve();
         } else {
-            self.wire.pressure.answered();
+            self.transport.concurrency.record_response();
         }
         let (parts, body) = answer.into_parts();
         let bound = asked.bound(parts.status, &parts.headers)?;

@@ -1,7 +1,7 @@
 //! Upload rate limit.
 //!
 //! The network is free again when the bytes given to it would have left at the user's rate. Chunks wait for that in order
-//! ([`Limit::admit`]), before their operation and its deadlines begin, so that the wait does not count as silence of the server. All
+//! ([`UploadRateLimit::admit`]), before their operation and its deadlines begin, so that the wait does not count as silence of the server. All
 //! other uploads, above all those that belong to a commit, are sent at once, and chunks wait longer for them. Retries are sent at once,
 //! too.
 
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 #[derive(Debug)]
-pub(in crate::storage) struct Limit {
+pub(in crate::storage) struct UploadRateLimit {
     pace: Mutex<RateState>,
     /// Queue of waiting uploads: first come, first served.
     turn: tokio::sync::Mutex<()>,
@@ -27,11 +27,11 @@ struct RateState {
     admitted: u64,
 }
 
-impl Limit {
+impl UploadRateLimit {
     /// Creates a limit of `rate` bytes per second, which is not 0.
     pub(super) fn new(rate: u64) -> Self {
         let pace = RateState { rate: rate.max(1), free: Instant::now(), admitted: 0 };
-        Limit { pace: Mutex::new(pace), turn: tokio::sync::Mutex::new(()) }
+        UploadRateLimit { pace: Mutex::new(pace), turn: tokio::sync::Mutex::new(()) }
     }
 
     /// Waits until an operation that sends `bytes` may begin.
@@ -45,8 +45,8 @@ impl Limit {
     }
 
     /// Counts the `bytes` of a request, which is sent at once.
-    pub(super) fn sends(&self, bytes: u64) {
-        self.pace.lock().sends(Instant::now(), bytes);
+    pub(super) fn record_sent(&self, bytes: u64) {
+        self.pace.lock().record_sent(Instant::now(), bytes);
     }
 }
 
@@ -61,7 +61,7 @@ impl RateState {
         None
     }
 
-    fn sends(&mut self, now: Instant, bytes: u64) {
+    fn record_sent(&mut self, now: Instant, bytes: u64) {
         match self.admitted.checked_sub(bytes) {
             Some(left) => self.admitted = left,
             None => self.take(now, bytes),
@@ -95,7 +95,7 @@ mod tests {
             while let Some(wait) = pace.admit(now, 4 << 20) {
                 now += wait;
             }
-            pace.sends(now, 4 << 20);
+            pace.record_sent(now, 4 << 20);
         }
         assert_eq!((now - begin).as_millis(), 99 * 500);
         // Time without uploads is not saved up.
@@ -108,21 +108,21 @@ mod tests {
     fn metadata_goes_at_once_and_chunks_wait_for_it() {
         let (mut pace, now) = pace(1000);
         assert_eq!(pace.admit(now, 1000), None);
-        pace.sends(now, 1000);
+        pace.record_sent(now, 1000);
         assert_eq!(pace.admit(now, 1000), Some(SECOND));
-        pace.sends(now, 500);
+        pace.record_sent(now, 500);
         assert_eq!(pace.admit(now, 1000), Some(SECOND + SECOND / 2));
         // Retries count again.
-        pace.sends(now, 1000);
+        pace.record_sent(now, 1000);
         assert_eq!(pace.admit(now, 1000), Some(2 * SECOND + SECOND / 2));
     }
 
     #[tokio::test]
     async fn who_gives_up_holds_nobody_up() {
-        let limit = Limit::new(1_000_000);
+        let limit = UploadRateLimit::new(1_000_000);
         limit.admit(20_000).await;
-        let remove_partial = tokio::time::timeout(Duration::from_millis(1), limit.admit(u64::MAX)).await;
-        assert!(remove_partial.is_err());
+        let abandoned = tokio::time::timeout(Duration::from_millis(1), limit.admit(u64::MAX)).await;
+        assert!(abandoned.is_err());
         limit.admit(1).await;
     }
 }

@@ -24,8 +24,8 @@ impl ObjectState {
         match checksum {
             Checksum::Etag(expected) => {
                 let now = self.e_tag.as_deref().ok_or_else(|| unknown("an entity tag"))?;
-                if plain(now) != plain(expected) {
-                    let (now, expected) = (printable::line(plain(now)), printable::line(plain(expected)));
+                if strip_tag(now) != strip_tag(expected) {
+                    let (now, expected) = (printable::line(strip_tag(now)), printable::line(strip_tag(expected)));
                     return Err(changed(&format!("its entity tag was {expected} and is {now}")));
                 }
             }
@@ -52,7 +52,7 @@ fn changed(how: &str) -> Error {
 }
 
 /// Removes the quotes and the weakness prefix of an entity tag.
-fn plain(tag: &str) -> &str {
+fn strip_tag(tag: &str) -> &str {
     let tag = tag.trim();
     tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"')
 }

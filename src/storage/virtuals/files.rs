@@ -9,14 +9,14 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::super::object::too_short;
+use super::super::local::read_exactly;
 use super::address::{Address, quoted};
 use super::checksum::ObjectState;
 use crate::error::{Error, ErrorKind, Result};
@@ -50,7 +50,7 @@ impl Opened {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         if rest.as_os_str().is_empty() {
             // The prefix names a file. It is opened through the descriptor, so that it is the file that was found.
-            return rustix::fs::open(itself(&self.0), flags, Mode::empty()).map(File::from);
+            return rustix::fs::open(proc_path(&self.0), flags, Mode::empty()).map(File::from);
         }
         let resolve =
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
@@ -59,13 +59,13 @@ impl Opened {
 }
 
 /// Returns the path of `descriptor` in `/proc`.
-fn itself(descriptor: &OwnedFd) -> String {
+fn proc_path(descriptor: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", descriptor.as_raw_fd())
 }
 
 /// Returns the real path of the file that is open as `descriptor`.
 fn real_path(descriptor: &OwnedFd) -> std::io::Result<PathBuf> {
-    std::fs::read_link(itself(descriptor))
+    std::fs::read_link(proc_path(descriptor))
 }
 
 /// Opens the file at `rest` below `root`, or below one of `others` if its real location is there.
@@ -126,24 +126,13 @@ pub(super) fn read(
     if let Some(checksum) = checksum {
         state_of(&metadata).check(checksum)?;
     }
-    // The file's own size bounds the allocation, not the length that a reference claims.
-    let available = metadata.len().saturating_sub(offset).min(length);
-    if available < length {
-        return Err(too_short(&shown, offset, length, available));
-    }
-    let capacity = usize::try_from(length);
-    let mut buffer = vec![0; capacity.map_err(|e| Error::with_source(ErrorKind::OutOfMemory, shown.clone(), e))?];
-    match file.read_exact_at(&mut buffer, offset) {
-        Ok(()) => {}
-        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Err(too_short(&shown, offset, length, 0)),
-        Err(e) => return Err(Error::io(&shown, e)),
-    }
+    let bytes = read_exactly(&file, &shown, offset, length)?;
     if let Some(checksum) = checksum {
         // The file may have been written to meanwhile.
         let now = file.metadata().map_err(|e| Error::io(&shown, e))?;
         state_of(&now).check(checksum)?;
     }
-    Ok(buffer.into())
+    Ok(bytes)
 }
 
 /// Returns the state of a file in the form of the reference implementation's local store.

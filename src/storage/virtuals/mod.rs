@@ -36,7 +36,7 @@ use self::files::Root;
 use self::permissions::{Permissions, ReadTarget};
 use self::reach::StoreSettings;
 use self::remote::Remote;
-use self::web::{Given, RangeRequest, Web};
+use self::web::{RangeRequest, Web, WebResponse};
 use super::DEADLINE;
 use super::connect;
 use super::object::timed_out;
@@ -47,7 +47,7 @@ use crate::format::config::Container;
 use crate::shell;
 
 /// Maximum number of connected buckets and servers. Beyond it the least recently used one is disconnected.
-const MOST_CONNECTED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+const MAX_CONNECTED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 /// Maximum number of redirects of one read.
 const MAX_REDIRECTS: usize = 5;
 
@@ -305,8 +305,8 @@ impl VirtualChunks {
                 _ => error,
             })?;
             let url = match given {
-                Given::Bytes(bytes) => return Ok(bytes),
-                Given::Elsewhere(url) => url,
+                WebResponse::Bytes(bytes) => return Ok(bytes),
+                WebResponse::Redirect(url) => url,
             };
             let next = Address::object(&url).map_err(|e| e.context(format!("{address}: the server sends us on")))?;
             if !next.is_web() || !self.permissions.allows_redirect(&next) {
@@ -332,7 +332,7 @@ impl VirtualChunks {
         let key = format!("{scheme:?} {} {container:?} {options}", address.authority());
         let cell = {
             let mut connected = self.connected.lock();
-            let connected = connected.get_or_insert_with(|| LruCache::new(MOST_CONNECTED));
+            let connected = connected.get_or_insert_with(|| LruCache::new(MAX_CONNECTED));
             Arc::clone(connected.get_or_insert(key, Arc::default))
         };
         cell.get_or_try_init(|| self.connect(address, container)).await?;
@@ -356,8 +356,8 @@ impl VirtualChunks {
         let all = connected.iter().flat_map(|connected| connected.iter());
         all.filter_map(|(_, cell)| {
             Some(match cell.get()? {
-                Connection::Bucket(bucket, _) => bucket.wire.in_flight(),
-                Connection::Web(server) => server.wire.in_flight(),
+                Connection::Bucket(bucket, _) => bucket.transport.in_flight(),
+                Connection::Web(server) => server.transport.in_flight(),
             })
         })
         .sum()
@@ -375,8 +375,10 @@ fn no_store(address: &Address) -> Error {
 
 /// Returns the error of a store that needs other settings.
 fn settings_wanted(address: &Address, advice: Option<&str>, error: Error) -> Error {
-    let general =
-        format!("settings for virtual chunks are said as --virtual-option {}", reach::option(address, "KEY=VALUE"));
+    let general = format!(
+        "settings for virtual chunks are said as --virtual-option {}",
+        reach::option_text(address, "KEY=VALUE")
+    );
     let message = format!("{address} ({})", advice.unwrap_or(&general));
     Error::with_source(ErrorKind::PermissionDenied, message, error)
 }

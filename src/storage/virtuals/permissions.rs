@@ -34,11 +34,11 @@ struct Allowed {
 #[derive(Debug)]
 struct Map {
     from: Address,
-    to: Place,
+    to: MapTarget,
 }
 
 #[derive(Debug)]
-enum Place {
+enum MapTarget {
     Directory(Address, Arc<Root>),
     Prefix(Address),
 }
@@ -65,7 +65,7 @@ pub(super) struct ReadTarget {
 impl Permissions {
     /// Parses the options of the command line: prefixes, `FROM=TO`, and `PREFIX,KEY=VALUE`. `environment` is more `option`s, over which
     /// the command line takes precedence, and which may contain secrets.
-    pub fn from_words(allow: &[String], map: &[String], option: &[String], environment: &[String]) -> Result<Self> {
+    pub fn parse(allow: &[String], map: &[String], option: &[String], environment: &[String]) -> Result<Self> {
         let allowed = allow.iter().map(|word| Allowed::parse(word).context(|| "--allow-virtual"));
         let maps = map.iter().map(|word| Map::parse(word).context(|| "--virtual-map"));
         let mut options = parse_options(option, Source::CommandLine).context(|| "--virtual-option")?;
@@ -85,11 +85,11 @@ impl Permissions {
         match (map, allowed) {
             (Some((map, rest)), allowed) if allowed.as_ref().is_none_or(|(_, other)| other.len() >= rest.len()) => {
                 Some(match &map.to {
-                    Place::Directory(to, root) => {
+                    MapTarget::Directory(to, root) => {
                         let address = to.join(&rest);
                         ReadTarget { address, file: Some((Arc::clone(root), rest)), is_mapped: true }
                     }
-                    Place::Prefix(to) => ReadTarget { address: to.join(&rest), file: None, is_mapped: true },
+                    MapTarget::Prefix(to) => ReadTarget { address: to.join(&rest), file: None, is_mapped: true },
                 })
             }
             (_, Some((allowed, rest))) => {
@@ -104,8 +104,8 @@ impl Permissions {
     pub(super) fn allows_redirect(&self, address: &Address) -> bool {
         let allowed = self.allowed.iter().map(|allowed| &allowed.prefix);
         let mapped = self.maps.iter().filter_map(|map| match &map.to {
-            Place::Prefix(to) => Some(to),
-            Place::Directory(..) => None,
+            MapTarget::Prefix(to) => Some(to),
+            MapTarget::Directory(..) => None,
         });
         allowed.chain(mapped).any(|prefix| prefix.rest_of(address).is_some())
     }
@@ -117,27 +117,27 @@ impl Permissions {
 
     /// Returns the user's settings for `address`; those of a longer prefix take precedence.
     pub(super) fn settings(&self, address: &Address) -> Settings {
-        self.about(address).fold(Settings::default(), |said, option| said.or(option.settings.clone()))
+        self.options_for(address).fold(Settings::default(), |said, option| said.or(option.settings.clone()))
     }
 
     /// Returns the prefixes of the options for `address`: two places with the same ones are reached the same way.
     pub(super) fn options_of(&self, address: &Address) -> Vec<String> {
-        self.about(address).map(|option| option.prefix.to_string()).collect()
+        self.options_for(address).map(|option| option.prefix.to_string()).collect()
     }
 
     /// Returns true if the checksums of references to `address` are ignored.
     pub(super) fn is_unchecked(&self, address: &Address) -> bool {
-        self.about(address).any(|option| option.unchecked)
+        self.options_for(address).any(|option| option.unchecked)
     }
 
-    fn about(&self, address: &Address) -> impl Iterator<Item = &PrefixOption> {
+    fn options_for(&self, address: &Address) -> impl Iterator<Item = &PrefixOption> {
         self.options.iter().filter(|option| option.prefix.rest_of(address).is_some())
     }
 
     /// Returns true if anything may be read that is not on this machine.
     pub(super) fn has_remote(&self) -> bool {
         self.allowed.iter().any(|allowed| allowed.root.is_none())
-            || self.maps.iter().any(|map| matches!(map.to, Place::Prefix(_)))
+            || self.maps.iter().any(|map| matches!(map.to, MapTarget::Prefix(_)))
     }
 
     /// Returns true if nothing may be read.
@@ -173,10 +173,10 @@ impl Map {
         let to = match to.scheme() {
             Scheme::File => {
                 let root = Arc::new(Root::new(path_of(to.components())));
-                Place::Directory(to, root)
+                MapTarget::Directory(to, root)
             }
             Scheme::Container => return Err(shape()),
-            _ => Place::Prefix(to),
+            _ => MapTarget::Prefix(to),
         };
         Ok(Map { from: prefix_or_path(from)?, to })
     }
@@ -220,7 +220,7 @@ fn parse_options(words: &[String], source: Source) -> Result<Vec<PrefixOption>> 
                     prefix.as_prefix(),
                 )));
             }
-            if name != UNCHECKED && (!Settings::knows(&name) || NOT_FOR_VIRTUAL.contains(&name.as_str())) {
+            if name != UNCHECKED && (!Settings::is_setting(&name) || NOT_FOR_VIRTUAL.contains(&name.as_str())) {
                 return Err(Error::invalid(format!(
                     "{}: there is no setting of a store {}",
                     prefix.as_prefix(),
@@ -231,7 +231,7 @@ fn parse_options(words: &[String], source: Source) -> Result<Vec<PrefixOption>> 
         let all = words.len();
         words.retain(|word| word != UNCHECKED);
         let unchecked = words.len() < all;
-        let settings = Settings::from_words(&words, source).and_then(Settings::with_secrets_of_file);
+        let settings = Settings::parse(&words, source).and_then(Settings::with_secrets_of_file);
         let settings = settings.context(|| prefix.as_prefix())?;
         parsed.push(PrefixOption { prefix, settings, unchecked });
     }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     fn permissions(allow: &[&str], map: &[&str], option: &[&str]) -> Result<Permissions> {
-        Permissions::from_words(&words(allow), &words(map), &words(option), &[])
+        Permissions::parse(&words(allow), &words(map), &words(option), &[])
     }
 
     fn found(permissions: &Permissions, location: &str) -> Option<String> {

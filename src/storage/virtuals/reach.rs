@@ -45,7 +45,7 @@ impl VirtualChunks {
         let settings = self.permissions.settings(address).or(self.common.clone());
         let mut reached = StoreSettings { settings, advice: None, trusted: true };
         let store = container.and_then(|number| self.containers.get(number)).map(|(_, container)| &container.store);
-        let store = store.filter(|store| is_for(&store.kind, address.scheme()));
+        let store = store.filter(|store| serves_scheme(&store.kind, address.scheme()));
         set_endpoint(&mut reached, address, store)?;
         let Some(store) = store else { return Ok(reached) };
         let settings = &mut reached.settings;
@@ -61,7 +61,7 @@ impl VirtualChunks {
                 reached.distrust(|| {
                     format!(
                         "that it is in the account {account}: if that is right, say --virtual-option {}",
-                        option(address, &format!("account={account}"))
+                        option_text(address, &format!("account={account}"))
                     )
                 });
             }
@@ -83,7 +83,7 @@ fn set_endpoint(reached: &mut StoreSettings, address: &Address, store: Option<&C
                 "{address}: the repository's configuration has it at {}, and says that nothing goes unencrypted: if it may, say \
                  --virtual-option {}",
                 quoted(endpoint.as_str()),
-                option(address, "endpoint_url=URL")
+                option_text(address, "endpoint_url=URL")
             ),
         ));
     }
@@ -91,8 +91,8 @@ fn set_endpoint(reached: &mut StoreSettings, address: &Address, store: Option<&C
         format!(
             "that the store is at {}: if it is, say --virtual-option {}, or give it credentials of its own with --virtual-option {}",
             quoted(endpoint.as_str()),
-            option(address, "endpoint_url=URL"),
-            option(address, "profile=NAME")
+            option_text(address, "endpoint_url=URL"),
+            option_text(address, "profile=NAME")
         )
     });
     let settings = &mut reached.settings;
@@ -112,7 +112,7 @@ fn has_credentials(settings: &Settings) -> bool {
 }
 
 /// Returns true if a container's store of `kind` is for locations of `scheme`.
-fn is_for(kind: &str, scheme: Scheme) -> bool {
+fn serves_scheme(kind: &str, scheme: Scheme) -> bool {
     match scheme {
         Scheme::S3 | Scheme::Tigris => matches!(kind, "s3" | "s3_compatible" | "tigris"),
         Scheme::Gs => kind == "gcs",
@@ -122,7 +122,7 @@ fn is_for(kind: &str, scheme: Scheme) -> bool {
 }
 
 /// Returns `PREFIX,SETTING`, quoted for a shell.
-pub(super) fn option(address: &Address, setting: &str) -> String {
+pub(super) fn option_text(address: &Address, setting: &str) -> String {
     shell::quote(&format!("{},{setting}", address.parent().as_prefix().replace(',', "%2C")))
 }
 
@@ -130,6 +130,6 @@ pub(super) fn option(address: &Address, setting: &str) -> String {
 fn wrong(address: &Address, name: &str) -> String {
     format!(
         "{address}: the repository's configuration has a {name} that no store can have: give the right one with --virtual-option {}",
-        option(address, &format!("{name}=..."))
+        option_text(address, &format!("{name}=..."))
     )
 }

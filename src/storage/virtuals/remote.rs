@@ -25,13 +25,13 @@ const RANGE_ERRORS: [&str; 3] = ["416", "InvalidRange", "Range Not Satisfiable"]
 #[derive(Debug)]
 pub(super) struct Remote {
     store: Arc<dyn ObjectStore>,
-    pub(super) wire: Transport,
+    pub(super) transport: Transport,
     deadline: Deadline,
 }
 
 impl Remote {
     pub(super) fn new(connected: Connected, settings: &Settings) -> Self {
-        Remote { store: connected.store, wire: connected.wire, deadline: Deadline::of(settings) }
+        Remote { store: connected.store, transport: connected.transport, deadline: Deadline::of(settings) }
     }
 
     /// Reads `length` bytes at `offset` of the object at `address`, if it still matches `checksum`.

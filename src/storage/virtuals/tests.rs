@@ -24,7 +24,7 @@ fn s3(endpoint_url: Option<&str>) -> ContainerStore {
 }
 
 fn virtuals(allow: &[&str], map: &[&str], option: &[&str], containers: Vec<Container>) -> VirtualChunks {
-    let permissions = Permissions::from_words(&words(allow), &words(map), &words(option), &[]).unwrap();
+    let permissions = Permissions::parse(&words(allow), &words(map), &words(option), &[]).unwrap();
     VirtualChunks::new(permissions, containers, &Settings::default())
 }
 
@@ -133,7 +133,7 @@ fn the_repositorys_own_settings_are_not_sent_to_others() {
         max_requests: Some(7),
         ..Settings::default()
     };
-    let permissions = Permissions::from_words(&words(&["s3://b", "https://h"]), &[], &[], &[]).unwrap();
+    let permissions = Permissions::parse(&words(&["s3://b", "https://h"]), &[], &[], &[]).unwrap();
     let all = VirtualChunks::new(permissions, Vec::new(), &own);
     for location in ["s3://b/x", "https://h/x"] {
         let settings = all.settings(&Address::object(location).unwrap(), None).unwrap().settings;
@@ -159,10 +159,10 @@ fn only_what_says_its_state_is_kept_on_a_disk() {
 #[tokio::test]
 async fn connections_are_bounded() {
     let all = virtuals(&["https://h"], &[], &[], Vec::new());
-    for n in 0..MOST_CONNECTED.get() + 10 {
+    for n in 0..MAX_CONNECTED.get() + 10 {
         all.connection(&Address::object(&format!("https://h{n}/x")).unwrap(), None).await.unwrap();
     }
-    assert_eq!(all.connected.lock().as_ref().unwrap().len(), MOST_CONNECTED.get());
+    assert_eq!(all.connected.lock().as_ref().unwrap().len(), MAX_CONNECTED.get());
 }
 
 /// Returns containers that a hostile repository may have in its configuration.

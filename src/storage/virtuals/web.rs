@@ -4,21 +4,17 @@
 //! server without ranges it reads and discards the bytes before the range, up to a limit. It follows no redirect by itself: the caller
 //! decides, since it knows the permissions.
 
-use std::time::Duration;
-
-use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt;
+use bytes::Bytes;
 use http::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED, LOCATION, RANGE,
 };
 use http::{HeaderName, Method, StatusCode};
-use object_store::client::{
-    HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse, HttpResponseBody,
-};
+use object_store::RetryConfig;
+use object_store::client::{HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse};
 
 use super::super::connect;
 use super::super::deadline::{Deadline, UNBOUNDED};
-use super::super::object::too_short;
+use super::super::object::{take_range, too_short};
 use super::super::settings::Settings;
 use super::super::transport::Transport;
 use super::address::{Address, quoted};
@@ -27,20 +23,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::Checksum;
 
 /// Maximum number of bytes before a range that are read from a server that sends only whole objects. They are sent again for each chunk.
-const MOST_SKIPPED: u64 = 64 << 20;
+const MAX_SKIPPED: u64 = 64 << 20;
 /// Suffix of every path: each response of a web server is one of the object.
 const ANY_PATH: &str = "";
-/// First and longest pause before a retry.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Fraction of the time budget within which retries may begin: the last one needs time too.
-const REPEATED_WITHIN: f64 = 0.75;
 
 /// Client for web servers.
 #[derive(Debug)]
 pub(super) struct Web {
     client: HttpClient,
-    pub(super) wire: Transport,
+    pub(super) transport: Transport,
+    retry: RetryConfig,
     deadline: Deadline,
 }
 
@@ -55,44 +47,44 @@ pub(super) struct RangeRequest<'a> {
 }
 
 /// Response of a server.
-pub(super) enum Given {
+pub(super) enum WebResponse {
     /// All requested bytes.
     Bytes(Bytes),
     /// Absolute URL of another place, from a redirect.
-    Elsewhere(String),
+    Redirect(String),
 }
 
-/// Failure of an attempt; `passes` is true if a retry may succeed.
+/// Failure of an attempt; `is_transient` is true if a retry may succeed.
 struct Failure {
     error: Error,
-    passes: bool,
+    is_transient: bool,
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Failure { error, passes: false }
+        Failure { error, is_transient: false }
     }
 }
 
 impl Web {
     pub(super) fn new(settings: &Settings) -> Result<Self> {
-        let (client, wire) = connect::web_client(settings)?;
-        Ok(Web { client, wire, deadline: Deadline::of(settings) })
+        let (client, transport, retry) = connect::web_client(settings)?;
+        Ok(Web { client, transport, retry, deadline: Deadline::of(settings) })
     }
 
     /// Requests `wanted`, with retries.
-    pub(super) async fn get(&self, wanted: &RangeRequest<'_>) -> Result<Given> {
+    pub(super) async fn get(&self, wanted: &RangeRequest<'_>) -> Result<WebResponse> {
         let shown = wanted.address.to_string();
-        let budget = self.deadline.budget();
+        let RetryConfig { backoff, retry_timeout, .. } = &self.retry;
         let begin = tokio::time::Instant::now();
         let asking = async {
-            let mut pause = FIRST_PAUSE;
+            let mut pause = backoff.init_backoff;
             loop {
                 match self.try_once(wanted, &shown).await {
                     Ok(given) => return Ok(given),
-                    Err(failure) if failure.passes && begin.elapsed() + pause < budget.mul_f64(REPEATED_WITHIN) => {
+                    Err(failure) if failure.is_transient && begin.elapsed() + pause < *retry_timeout => {
                         tokio::time::sleep(pause).await;
-                        pause = (pause * 2).min(LONGEST_PAUSE).min(budget / 8);
+                        pause = (pause * 2).min(backoff.max_backoff);
                     }
                     Err(failure) => return Err(failure.error),
                 }
@@ -102,7 +94,7 @@ impl Web {
         self.deadline.read(ANY_PATH, UNBOUNDED, &shown, asking).await
     }
 
-    async fn try_once(&self, wanted: &RangeRequest<'_>, shown: &str) -> Result<Given, Failure> {
+    async fn try_once(&self, wanted: &RangeRequest<'_>, shown: &str) -> Result<WebResponse, Failure> {
         let url = wanted.query.map_or_else(|| shown.to_owned(), |query| format!("{shown}?{query}"));
         let last = wanted.offset.checked_add(wanted.length).and_then(|end| end.checked_sub(1));
         let last = last.ok_or_else(|| too_short(shown, wanted.offset, wanted.length, 0))?;
@@ -115,10 +107,10 @@ impl Web {
             .body(HttpRequestBody::empty());
         let request: HttpRequest =
             request.map_err(|e| Error::with_source(ErrorKind::Unsupported, format!("{shown}: it is no URL"), e))?;
-        let answer = self.client.execute(request).await.map_err(|error| broken(shown, error))?;
+        let answer = self.client.execute(request).await.map_err(|error| transport_error(shown, error))?;
         let status = answer.status();
         if status.is_redirection() && status != StatusCode::NOT_MODIFIED {
-            return Ok(Given::Elsewhere(redirect(&answer, &url, shown)?));
+            return Ok(WebResponse::Redirect(redirect(&answer, &url, shown)?));
         }
         let before = match status {
             StatusCode::PARTIAL_CONTENT => {
@@ -129,7 +121,7 @@ impl Web {
                 check_whole(&answer, wanted, shown)?;
                 wanted.offset
             }
-            other => return Err(refused(other, wanted, shown)),
+            other => return Err(status_error(other, wanted, shown)),
         };
         if let Some(encoding) = header(&answer, &CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
             let message = format!("{shown}: the server gives it encoded as {}, though not asked to", quoted(encoding));
@@ -138,11 +130,12 @@ impl Web {
         if let Some(checksum) = wanted.checksum {
             state_of(&answer).check(checksum)?;
         }
-        let bytes = take(answer.into_body(), before, wanted.length).await.map_err(|error| broken(shown, error))?;
+        let body = answer.into_body().bytes_stream();
+        let bytes = take_range(body, before, wanted.length).await.map_err(|error| transport_error(shown, error))?;
         if bytes.len() as u64 != wanted.length {
             return Err(too_short(shown, wanted.offset, wanted.length, bytes.len() as u64).into());
         }
-        Ok(Given::Bytes(bytes))
+        Ok(WebResponse::Bytes(bytes))
     }
 }
 
@@ -176,7 +169,7 @@ fn check_whole(answer: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) ->
         let available = size.saturating_sub(wanted.offset).min(wanted.length);
         return Err(too_short(shown, wanted.offset, wanted.length, available));
     }
-    if wanted.offset > MOST_SKIPPED {
+    if wanted.offset > MAX_SKIPPED {
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(
@@ -189,24 +182,6 @@ fn check_whole(answer: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) ->
     Ok(())
 }
 
-/// Returns the next `length` bytes of `body` after the first `before`, or fewer if the body ends.
-async fn take(body: HttpResponseBody, before: u64, length: u64) -> Result<Bytes, HttpError> {
-    let mut parts = body.bytes_stream();
-    let mut before = before;
-    // The buffer grows with the received bytes, not with the length that a reference claims.
-    let mut taken = BytesMut::new();
-    while (taken.len() as u64) < length {
-        let Some(mut part) = parts.next().await.transpose()? else { break };
-        let skipped = before.min(part.len() as u64);
-        before -= skipped;
-        drop(part.split_to(usize::try_from(skipped).unwrap_or(part.len())));
-        let missing = usize::try_from(length - taken.len() as u64).unwrap_or(usize::MAX);
-        part.truncate(missing);
-        taken.extend_from_slice(&part);
-    }
-    Ok(taken.freeze())
-}
-
 /// Returns the URL that a redirect leads to.
 fn redirect(answer: &HttpResponse, url: &str, shown: &str) -> Result<String> {
     let said = header(answer, &LOCATION).unwrap_or_default();
@@ -216,8 +191,8 @@ fn redirect(answer: &HttpResponse, url: &str, shown: &str) -> Result<String> {
         .ok_or_else(|| Error::corrupt(format!("{shown}: the server sends us on to {}, which is no URL", quoted(said))))
 }
 
-fn refused(status: StatusCode, wanted: &RangeRequest<'_>, shown: &str) -> Failure {
-    let passes = matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504);
+fn status_error(status: StatusCode, wanted: &RangeRequest<'_>, shown: &str) -> Failure {
+    let is_transient = matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504);
     let error = match status.as_u16() {
         404 | 410 => Error::new(ErrorKind::NotFound, format!("{shown}: the server has no such object")),
         401 | 403 | 407 => Error::new(
@@ -227,15 +202,15 @@ fn refused(status: StatusCode, wanted: &RangeRequest<'_>, shown: &str) -> Failur
         416 => too_short(shown, wanted.offset, wanted.length, 0),
         _ => Error::new(ErrorKind::Io, format!("{shown}: the server says {status}")),
     };
-    Failure { error, passes }
+    Failure { error, is_transient }
 }
 
-fn broken(shown: &str, error: HttpError) -> Failure {
+fn transport_error(shown: &str, error: HttpError) -> Failure {
     let (kind, what) = match error.kind() {
         HttpErrorKind::Timeout => (ErrorKind::Timeout, "the server did not answer in time"),
         HttpErrorKind::Connect => (ErrorKind::Io, "the server cannot be reached"),
         _ => (ErrorKind::Io, "the line broke"),
     };
-    let passes = !matches!(error.kind(), HttpErrorKind::Decode);
-    Failure { error: Error::with_source(kind, format!("{shown}: {what}"), error), passes }
+    let is_transient = !matches!(error.kind(), HttpErrorKind::Decode);
+    Failure { error: Error::with_source(kind, format!("{shown}: {what}"), error), is_transient }
 }

@@ -20,7 +20,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::ids::ObjectId;
 use crate::repo::migrate::Contents;
-use crate::storage::{Condition, ObjectInfo, Storage};
+use crate::storage::{Condition, ObjectInfo, ObjectSource, Storage};
 
 /// Chunks in transfer at a time.
 const AT_ONCE: usize = 8;
@@ -57,7 +57,7 @@ impl Destination {
         let chunk = |key: &str| key.strip_prefix("chunks/")?.parse::<ObjectId>().ok();
         let mut sizes = HashMap::new();
         let mut keep = |object: ObjectInfo| sizes.extend(chunk(&object.key).map(|id| (id, object.size)));
-        source.each("chunks/", &mut keep).await?;
+        source.for_each("chunks/", &mut keep).await?;
         let found = match &destination {
             Some(destination) => destination.list("").await?.into_iter().map(|o| (o.key, o.size)).collect(),
             None => HashMap::new(),
@@ -162,8 +162,9 @@ async fn copy(
     if is_torn {
         destination.delete(&[key.to_owned()]).await?;
     }
+    let located = source.locate(key).await?;
     if destination.local_files().is_some()
-        && let Some(file) = source.open_file(key).await?
+        && let Some(ObjectSource::File(file)) = located
     {
         let failed = |e: std::io::Error| Error::io(key, e);
         let same = file.try_clone().map_err(failed)?;
@@ -172,8 +173,8 @@ async fn copy(
         let is_linked = same.metadata().map_err(failed)?.nlink() > links;
         return Ok(if is_linked { CopyMethod::Linked } else { CopyMethod::Sent });
     }
-    if let Some(place) = source.store_address(key).await?
-        && destination.copy_from(&place, key, size).await?
+    if let Some(ObjectSource::Store(address)) = located
+        && destination.copy_from(&address, key, size).await?
     {
         return Ok(CopyMethod::StoreAddress);
     }

@@ -19,18 +19,11 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// Bucket whose keys begin with a slash; paths are the keys without it.
+/// Bucket whose keys begin with a slash; paths are the keys without it. Its address ends with a slash, and it removes objects one by one.
 #[derive(Clone, Debug)]
-pub(super) struct Slashed(AmazonS3);
+pub(super) struct SlashPrefixed(pub(super) AmazonS3);
 
-impl Slashed {
-    /// Wraps the bucket `store`, whose address ends with a slash, and which removes objects one by one.
-    pub(super) fn new(store: AmazonS3) -> Self {
-        Slashed(store)
-    }
-}
-
-impl fmt::Display for Slashed {
+impl fmt::Display for SlashPrefixed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, keys with a slash before", self.0)
     }
@@ -41,7 +34,7 @@ fn not_supported(what: &'static str) -> Error {
 }
 
 #[async_trait]
-impl ObjectStore for Slashed {
+impl ObjectStore for SlashPrefixed {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.0.put_opts(location, payload, options).await
     }

@@ -1,0 +1,144 @@
+//! Convenient forms of the operations of [`Storage`].
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+
+use super::local::LocalFiles;
+use super::{Condition, Content, ListMode, ObjectInfo, ReadMode, Removal, Storage, StoreAddress, Version};
+use crate::disk_cache::DiskCache;
+use crate::error::{Error, ErrorKind, Result};
+
+impl dyn Storage + '_ {
+    /// Returns the location as messages and `/proc/mounts` show it.
+    pub fn location(&self) -> &str {
+        &self.capabilities().location
+    }
+
+    /// Returns the reason why nothing can be written here, if there is one.
+    pub fn read_only(&self) -> Option<&'static str> {
+        self.capabilities().read_only
+    }
+
+    /// Returns the local directory that holds the repository, if there is one.
+    pub fn local_path(&self) -> Option<PathBuf> {
+        self.capabilities().local_path.clone()
+    }
+
+    /// Returns direct access to the files, if objects are local files.
+    pub fn local_files(&self) -> Option<&LocalFiles> {
+        self.capabilities().local_files.as_deref()
+    }
+
+    /// Returns the disk cache of this storage, if there is one.
+    pub fn disk_cache(&self) -> Option<&Arc<DiskCache>> {
+        self.capabilities().disk_cache.as_ref()
+    }
+
+    /// Returns the number of requests in flight over a network.
+    pub fn in_flight(&self) -> usize {
+        self.capabilities().in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Reads the whole object `key`, of at most `limit` bytes.
+    ///
+    /// Errors: [`ErrorKind::NotFound`] if the object does not exist, [`ErrorKind::OutOfMemory`] if it is larger than `limit`.
+    pub async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
+        self.get_versioned(key, limit).await.map(|(bytes, _)| bytes)
+    }
+
+    /// Reads an object that is never written again, otherwise like `get`.
+    pub async fn get_fixed(&self, key: &str, limit: u64) -> Result<Bytes> {
+        let found = self.read(key, limit, ReadMode::Immutable).await?;
+        found.map(|(bytes, _)| bytes).ok_or_else(|| unasked(key))
+    }
+
+    /// Reads an object like `get`, with the version that a later [`Condition::Unchanged`] needs.
+    pub async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
+        self.read(key, limit, ReadMode::Latest).await?.ok_or_else(|| unasked(key))
+    }
+
+    /// Reads an object like `get_versioned`. Returns `None` if it still has `version`.
+    pub async fn get_changed(&self, key: &str, limit: u64, version: &Version) -> Result<Option<(Bytes, Version)>> {
+        self.read(key, limit, ReadMode::IfChanged(version)).await
+    }
+
+    /// Stores `bytes` as object `key` if `condition` holds ([`Content::Conditional`]).
+    pub async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
+        self.store(key, Content::Conditional(bytes, condition)).await
+    }
+
+    /// Stores `bytes` as the new object `key` ([`Content::New`]).
+    pub async fn put_new(&self, key: &str, bytes: Bytes) -> Result<()> {
+        self.store(key, Content::New(bytes)).await
+    }
+
+    /// Stores the whole of `file`, of `length` bytes, as the new object `key` ([`Content::File`]).
+    pub async fn put_file(&self, key: &str, file: File, length: u64) -> Result<()> {
+        self.store(key, Content::File(file, length)).await
+    }
+
+    /// Stores a copy of `file`, of `length` bytes, as the new object `key` ([`Content::FileCopy`]).
+    pub async fn put_copy(&self, key: &str, file: File, length: u64) -> Result<()> {
+        self.store(key, Content::FileCopy(file, length)).await
+    }
+
+    /// Copies an object of `bytes` bytes to `key` within the store. Returns false if the store cannot do that.
+    pub async fn copy_from(&self, from: &StoreAddress, key: &str, bytes: u64) -> Result<bool> {
+        match self.store(key, Content::ObjectCopy(from, bytes)).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lists all objects whose key begins with `prefix`, which is empty or ends with `/`, in no particular order.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        let mut found = Vec::new();
+        let mut collect = |object| {
+            found.push(object);
+            ControlFlow::Continue(())
+        };
+        self.walk(prefix, ListMode::Collected, &mut collect).await?;
+        Ok(found)
+    }
+
+    /// Visits the objects of `list` one by one, since a list of all may not fit into memory.
+    pub async fn for_each(&self, prefix: &str, visit: &mut (dyn FnMut(ObjectInfo) + Send)) -> Result<()> {
+        let mut visit = |object| {
+            visit(object);
+            ControlFlow::Continue(())
+        };
+        self.walk(prefix, ListMode::Streamed, &mut visit).await
+    }
+
+    /// Returns the key of an arbitrary object, if there is one.
+    pub async fn any_key(&self) -> Result<Option<String>> {
+        let mut found = None;
+        let mut take = |object: ObjectInfo| {
+            found = Some(object.key);
+            ControlFlow::Break(())
+        };
+        self.walk("", ListMode::Streamed, &mut take).await?;
+        Ok(found)
+    }
+
+    /// Removes the objects `keys` ([`Removal::Objects`]).
+    pub async fn delete(&self, keys: &[String]) -> Result<()> {
+        self.remove(Removal::Objects(keys)).await
+    }
+
+    /// Removes object `key`, of at most `limit` bytes, if it still has `version` ([`Removal::Unchanged`]).
+    pub async fn delete_unchanged(&self, key: &str, limit: u64, version: &Version) -> Result<()> {
+        self.remove(Removal::Unchanged { key, limit, version }).await
+    }
+}
+
+/// Returns the error of a store that answers an unconditional read like one of [`ReadMode::IfChanged`].
+pub(super) fn unasked(key: &str) -> Error {
+    Error::corrupt(format!("{key}: the store says that nothing has changed, and nobody asked"))
+}
