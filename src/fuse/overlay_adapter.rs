@@ -178,16 +178,16 @@ impl Filesystem for WorkingAdapter {
     ) {
         let (name, new) = (name(of), CreateAttrs { rdev, ..new(request, mode) });
         self.serve(|shared| async move {
-            let made = shared.make(parent.0, name, new).await;
-            shared.entry("mknod", made, reply);
+            let created = shared.create_node(parent.0, name, new).await;
+            shared.entry("mknod", created, reply);
         });
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, of: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let (name, new) = (name(of), new(request, mode & 0o7777 | libc::S_IFDIR));
         self.serve(|shared| async move {
-            let made = shared.make(parent.0, name, new).await;
-            shared.entry("mkdir", made, reply);
+            let created = shared.create_node(parent.0, name, new).await;
+            shared.entry("mkdir", created, reply);
         });
     }
 
@@ -195,8 +195,8 @@ impl Filesystem for WorkingAdapter {
         let target = Some(Name::new(target.as_os_str().as_bytes()));
         let (name, new) = (name(of), CreateAttrs { target, ..new(request, 0o777 | libc::S_IFLNK) });
         self.serve(|shared| async move {
-            let made = shared.make(parent.0, name, new).await;
-            shared.entry("symlink", made, reply);
+            let created = shared.create_node(parent.0, name, new).await;
+            shared.entry("symlink", created, reply);
         });
     }
 
@@ -441,7 +441,7 @@ impl Filesystem for WorkingAdapter {
             // See super::listing_hint.
             let chunks_too = offset > 0 || shared.hint.begin(inode.0);
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
-            let mut told = Vec::new();
+            let mut listed_numbers = Vec::new();
             let mut sink = |entry: Listed<'_>| {
                 let attributes = attr(&entry.attributes);
                 let number = attributes.ino;
@@ -449,14 +449,14 @@ impl Filesystem for WorkingAdapter {
                 let ttl = if control::is_control(number.0) { Duration::ZERO } else { FOREVER };
                 let taken = !reply.add(number, entry.offset, name, &ttl, &attributes, Generation(0));
                 if taken && !matches!(entry.name, b"." | b"..") {
-                    told.push(number.0);
+                    listed_numbers.push(number.0);
                 }
                 taken
             };
             let listed = shared.list(inode.0, handle, offset, extent, &mut sink).await;
             // Each entry but the dots increments the lookup count.
-            for number in told {
-                shared.working.add_lookup_of(number);
+            for number in listed_numbers {
+                shared.working.increment_lookups_of(number);
             }
             match listed {
                 Ok(()) => reply.ok(),

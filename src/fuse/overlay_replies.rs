@@ -108,8 +108,8 @@ impl Shared {
         Errno::from_i32(error.errno())
     }
 
-    pub(super) fn entry(&self, operation: &str, made: Result<Attributes>, reply: ReplyEntry) {
-        match made {
+    pub(super) fn entry(&self, operation: &str, created: Result<Attributes>, reply: ReplyEntry) {
+        match created {
             Ok(attributes) => reply.entry(&FOREVER, &attr(&attributes), Generation(0)),
             Err(error) => reply.error(self.errno(operation, &error)),
         }
@@ -127,12 +127,12 @@ impl Shared {
         result.context(|| format!("{}/{name}", self.working.describe(parent).trim_end_matches('/')))
     }
 
-    pub(super) async fn make(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Attributes> {
+    pub(super) async fn create_node(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Attributes> {
         if control::is_control(parent) {
             return Err(control::fixed());
         }
-        let made = self.working.make(parent, name.clone(), new).await;
-        self.at(made, parent, &name)
+        let created = self.working.create_node(parent, name.clone(), new).await;
+        self.at(created, parent, &name)
     }
 
     pub(super) async fn lookup(&self, parent: u64, name: Name, reply: ReplyEntry) {
@@ -193,23 +193,23 @@ impl Shared {
         if control::is_control(parent) {
             return reply.error(self.errno("create", &control::fixed()));
         }
-        let made = self.working.create(parent, name.clone(), new).await;
-        let made = match self.at(made, parent, &name) {
-            Ok(made) => made,
+        let created = self.working.create(parent, name.clone(), new).await;
+        let created = match self.at(created, parent, &name) {
+            Ok(created) => created,
             Err(error) => return reply.error(self.errno("create", &error)),
         };
-        let attributes = attr(&made);
+        let attributes = attr(&created);
         // `cp` and similar tools create exclusively, and may then use copy_file_range, which can make the file a reference to a
         // stored chunk. That is impossible once the kernel writes to the file directly.
         if self.passthrough && flags & libc::O_EXCL == 0 {
-            let backed = self.working.back(made.number).and_then(|file| {
+            let backed = self.working.open_passthrough(created.number).and_then(|file| {
                 reply.open_backing(&*file).map_err(|e| {
-                    self.working.cancel_passthrough(made.number);
+                    self.working.cancel_passthrough(created.number);
                     Error::io("no passthrough", e)
                 })
             });
             if let Ok(backing) = backed {
-                let backing = self.backings.insert(made.number, backing);
+                let backing = self.backings.insert(created.number, backing);
                 let handle = FileHandle(WRITES | BACKED);
                 let noflush = FopenFlags::FOPEN_NOFLUSH;
                 return reply.created_passthrough(&FOREVER, &attributes, Generation(0), handle, noflush, &backing);

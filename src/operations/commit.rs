@@ -156,7 +156,7 @@ impl Session {
         };
         let progress = Arc::new(CommitProgress::default());
         *self.progress.lock() = Arc::clone(&progress);
-        let files = self.working.uploads().are_on().then(|| detected.changes.clone());
+        let files = self.working.uploads().is_enabled().then(|| detected.changes.clone());
         let (_hold, known_objects) = self.use_uploads(&mut detected.changes).await?;
         let has_uploads = known_objects.as_ref().is_some_and(|known_objects| !known_objects.chunks.is_empty());
         let mut request = Request { known_objects, ..request };
@@ -334,7 +334,7 @@ impl Session {
                 let Some(number) = file.name.parse::<u64>().ok().filter(|number| !backed.contains(number)) else {
                     continue;
                 };
-                match Files::rest(&file.open()?) {
+                match Files::writer_state(&file.open()?) {
                     WriterState::AtRest => {}
                     WriterState::Written => mapped.push((number, file.clone())),
                     WriterState::Unknown => file.can_link = false,
@@ -344,7 +344,9 @@ impl Session {
             let patience = std::time::Instant::now() + CLOSES;
             while !mapped.is_empty() && std::time::Instant::now() < patience {
                 std::thread::sleep(LOOK_EVERY);
-                mapped.retain(|(_, file)| file.open().is_ok_and(|file| Files::rest(&file) == WriterState::Written));
+                mapped.retain(|(_, file)| {
+                    file.open().is_ok_and(|file| Files::writer_state(&file) == WriterState::Written)
+                });
             }
             Ok((detected, mapped))
         };

@@ -87,7 +87,7 @@ impl Session {
         if self.storage.local_files().is_some() {
             return;
         }
-        self.working.uploads().begin();
+        self.working.uploads().enable();
         let session = Arc::clone(self);
         // The first value stays: there is one mount.
         let _ = self.uploading.set(tokio::spawn(async move { session.upload_ahead().await }).abort_handle());
@@ -122,10 +122,10 @@ impl Session {
                     let session = Arc::clone(&self);
                     running.spawn(async move { (id, session.send(file, ticket).await) });
                 }
-                Ok(UploadDecision::Later) => self.working.uploads().again(id),
+                Ok(UploadDecision::Later) => self.working.uploads().requeue(id),
                 Ok(UploadDecision::Never) => {}
                 Err(error) => {
-                    self.working.uploads().closed(id);
+                    self.working.uploads().enqueue_closed(id);
                     pause(&error, &mut failures).await;
                 }
             }
@@ -139,14 +139,14 @@ impl Session {
             *failures = 0;
             return;
         };
-        self.working.uploads().closed(id);
+        self.working.uploads().enqueue_closed(id);
         // The file changed meanwhile.
         if error.kind() == ErrorKind::Busy {
             return;
         }
         while let Some(other) = running.join_next().await {
             if let Ok((id, Err(_))) = other {
-                self.working.uploads().closed(id);
+                self.working.uploads().enqueue_closed(id);
             }
         }
         pause(&error, failures).await;
@@ -184,7 +184,7 @@ impl Session {
     }
 
     async fn is_chunk(&self, name: &Named) -> bool {
-        match &name.below {
+        match &name.document {
             Document::Stored(index) => {
                 let base = self.working.base();
                 base.tree.table().array(*index).is_some_and(|array| is_chunk(&array.grid, &array.encoding, &name.key))
@@ -203,7 +203,7 @@ impl Session {
     /// objects. No upload begins while the hold exists.
     pub(super) async fn use_uploads(&self, changes: &mut ChangeSet) -> Result<(UploadPause, Option<KnownObjects>)> {
         let hold = self.working.uploads().hold();
-        if !self.working.uploads().are_on() {
+        if !self.working.uploads().is_enabled() {
             return Ok((hold, None));
         }
         // Read before any object is trusted: the engine notices a later collection.
@@ -220,7 +220,7 @@ impl Session {
             let Some(uploaded) = self.working.uploads().wait_for(data, &stat).await else { continue };
             if is_collected(&uploaded) {
                 // The object looked like garbage to a collection: the file is stored again.
-                self.working.uploads().changed(data);
+                self.working.uploads().forget(data);
             } else if uploaded.at.elapsed() < TRUSTED_AGE {
                 known_objects.extend(chunk_of(&uploaded.payload));
                 *change = ChunkChange::Stored(uploaded.payload);
@@ -250,7 +250,7 @@ impl Session {
             // The last byte exists if all do.
             if let Err(error) = self.storage.get_range(&format!("chunks/{chunk}"), length.saturating_sub(1), 1).await {
                 tracing::info!("a chunk that was uploaded before is uploaded again: {error}");
-                self.working.uploads().changed(data);
+                self.working.uploads().forget(data);
             }
         });
         futures_util::stream::iter(looks).buffer_unordered(CONCURRENT_CHECKS).collect::<()>().await;

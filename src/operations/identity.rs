@@ -50,7 +50,7 @@ pub(super) async fn compare(
             identity.created(),
             told.repository,
         ))),
-        (false, ..) => Err(told.is_not(now, scratch)),
+        (false, ..) => Err(told.mismatch_error(now, scratch)),
     }
 }
 

@@ -49,9 +49,9 @@ pub async fn open(
 ) -> Result<(Arc<WorkingTree>, Arc<Reader>, Option<String>)> {
     let scratch = ScratchDirectory::open(opening.scratch, opening.mountpoint, opening.local)?;
     let origin = identity::of(repository, opening.branch).await?;
-    let recovered = if opening.discard { Recovered::nothing() } else { Recovered::read(&scratch, &origin)? };
-    let moved = match &recovered.told {
-        Some(told) => identity::compare(repository, told, &origin, scratch.path()).await?,
+    let recovered = if opening.discard { Recovered::empty() } else { Recovered::read(&scratch, &origin)? };
+    let moved = match &recovered.origin {
+        Some(origin_then) => identity::compare(repository, origin_then, &origin, scratch.path()).await?,
         None => None,
     };
     let tip = repository.resolve(&RefSpec::Branch(opening.branch.to_owned())).await;

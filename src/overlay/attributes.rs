@@ -1,7 +1,7 @@
 //! Attributes of inodes in the working tree, as `stat` returns them.
 
 use crate::error::Result;
-use crate::scratch::record::{Id, Meta, Source, Time};
+use crate::scratch::record::{Id, Meta, Source};
 use crate::tree::nodes::TreePlace;
 use crate::tree::{self, Kind};
 
@@ -150,9 +150,5 @@ impl WorkingTree {
                 Ok(whole)
             }
         }
-    }
-
-    pub(super) fn now() -> Time {
-        Time::now()
     }
 }

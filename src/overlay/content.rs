@@ -5,7 +5,7 @@
 //! everything for a write in the middle, unless the file is remote and large: then only the part that a commit needs
 //! ([`super::sparse_copy`]).
 //!
-//! A data file that a commit has linked into the repository is never written to: it is copied first ([`Files::is_own`]).
+//! A data file that a commit has linked into the repository is never written to: it is copied first ([`Files::is_unshared`]).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -139,7 +139,7 @@ impl WorkingTree {
     /// Writes `bytes` at `offset` of inode `number`.
     pub async fn write(&self, number: u64, offset: u64, bytes: &[u8]) -> Result<()> {
         match self.write_once(number, offset, bytes).await {
-            Err(error) if error.kind() == ErrorKind::NoSpace && self.make_room().await => {
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.free_space().await => {
                 self.write_once(number, offset, bytes).await
             }
             written => written,
@@ -179,7 +179,7 @@ impl WorkingTree {
             return Ok(None);
         }
         let file = self.file(locked, number, data)?;
-        Ok(Files::is_own(&file)?.then_some(file))
+        Ok(Files::is_unshared(&file)?.then_some(file))
     }
 
     /// Takes a write that begins at, or continues from, the beginning of a file without a data file. Returns false for other writes.
@@ -230,7 +230,7 @@ impl WorkingTree {
 
     /// Makes the data file of a partly written file the file's bytes.
     fn install_partial(&self, id: Id, number: u64, partial: &Partial) -> Result<()> {
-        self.prepare(partial.number);
+        self.write_out_early(partial.number);
         let mut locked = self.lock();
         self.record(&mut locked, Record::SetSource { id, source: Source::Data(partial.number), at: Time::now() })?;
         if let Some(open) = locked.opens.get_mut(number) {
@@ -245,15 +245,11 @@ impl WorkingTree {
         if self.make_sparse(id, partial.number, &partial.file, partial.covered..partial.old_size).await? {
             return Ok(());
         }
-        self.fill(id, partial).await.context(|| self.describe(number))?;
-        self.install_partial(id, number, partial)
-    }
-
-    /// Fetches the old bytes after the written ones.
-    async fn fill(&self, id: Id, partial: &Partial) -> Result<()> {
         let source = self.lock().state.get(id).and_then(|inode| inode.source().cloned());
         let source = source.ok_or_else(|| no_such(id))?;
-        self.fetch(id, &source, &partial.file, partial.covered..partial.old_size).await
+        let fetched = self.fetch(id, &source, &partial.file, partial.covered..partial.old_size).await;
+        fetched.context(|| self.describe(number))?;
+        self.install_partial(id, number, partial)
     }
 
     async fn fetch(&self, id: Id, source: &Source, into: &File, range: std::ops::Range<u64>) -> Result<()> {
@@ -340,7 +336,7 @@ impl WorkingTree {
         let times = self.attributes_of(id).await.map(|attributes| attributes.meta);
         let brought = self.copy_bytes(id, &source, data, keep).await.context(|| self.describe(number));
         if keep > 0 {
-            self.prepare(data);
+            self.write_out_early(data);
         }
         let brought = self.install_copy(id, (data, brought), &source, times);
         self.unlink_if_nearly_full().await;
@@ -419,12 +415,12 @@ impl WorkingTree {
         {
             let locked = self.lock();
             // There may be no handle whose release would record the change.
-            self.may_change(&locked, id);
+            self.record_change(&locked, id);
             if let (0, Some(Source::Data(data))) = (size, locked.state.get(id).and_then(|inode| inode.source())) {
-                locked.journal.durable().rewritten(*data);
+                locked.journal.durable().mark_emptied(*data);
             }
         }
-        self.uploads.closed(id);
+        self.uploads.enqueue_closed(id);
         resized
     }
 

@@ -90,7 +90,7 @@ impl WorkingTree {
             return Ok(false);
         };
         // A passthrough write would not notice the reference.
-        let backed = locked.opens.get(number).is_some_and(|open| open.backed > 0);
+        let backed = locked.opens.get(number).is_some_and(|open| open.passthrough_handles > 0);
         if backed || self.files().stat(data)?.size != 0 {
             return Ok(false);
         }

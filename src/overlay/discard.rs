@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 
 use super::listing::join;
 use super::replace::Invalidation;
-use super::state::{Directory, Entry, Inode, Node, State, UPPER};
+use super::state::{Directory, Entry, Inode, State, UPPER, numbered};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{Id, Meta, Name, ROOT, Time};
 use crate::tree::Tree;
@@ -125,18 +125,14 @@ impl<'a> Discard<'a> {
         let invalidations = self.invalidations();
         let mut new = self.state.successor();
         let root = self.state.get(ROOT).ok_or_else(|| Error::corrupt("a state without a root"))?;
-        new.adopt(ROOT, root, root.lower.clone().map(|place| (place, crate::tree::ROOT)));
+        new.adopt(ROOT, root, root.meta, root.lower.clone().map(|place| (place, crate::tree::ROOT)));
         let mut taken: HashSet<Id> = HashSet::new();
         for (parent, name, entry) in &self.kept {
             if let Some(id) = &entry.id
                 && taken.insert(*id)
                 && let Some(inode) = self.state.get(*id)
             {
-                let lower = inode.lower.clone().map(|place| {
-                    let number = self.tree.table().inode(&place);
-                    (place, number)
-                });
-                new.adopt(*id, inode, lower);
+                new.adopt(*id, inode, inode.meta, inode.lower.clone().map(|place| numbered(self.tree, place)));
             }
             new.put_entry(*parent, name.clone(), entry.id, entry.covers, Some(entry.order));
         }
@@ -146,7 +142,7 @@ impl<'a> Discard<'a> {
             if taken.insert(*id)
                 && let Some(inode) = self.state.get(*id)
             {
-                new.adopt(*id, inode, None);
+                new.adopt(*id, inode, inode.meta, None);
             }
             new.put_entry(parent, Name::new(name.as_bytes()), Some(*id), false, None);
         }
@@ -191,9 +187,8 @@ impl<'a> Discard<'a> {
             at = match (entry, natural) {
                 (Some(id), _) => id,
                 (None, Some(place)) if self.tree.is_directory_place(&place) => {
-                    let number = self.tree.table().inode(&place);
                     let meta = meta(&place);
-                    new.make_directory(at, name, meta, Some((place, number)))
+                    new.make_directory(at, name, meta, Some(numbered(self.tree, place)))
                 }
                 (None, Some(place)) if self.is_there(&place) => {
                     return Err(Error::new(
@@ -232,7 +227,7 @@ impl<'a> Discard<'a> {
     fn keep_open_files(&self, new: &mut State, kept: &HashSet<Id>) {
         for (id, inode) in self.state.iter().filter(|(id, _)| *id != ROOT && !kept.contains(id)) {
             if self.opens.contains(&inode.number) && !inode.is_directory() {
-                new.adopt(id, inode, None);
+                new.adopt(id, inode, inode.meta, None);
             }
         }
     }
@@ -244,37 +239,10 @@ impl<'a> Discard<'a> {
             if inode.number < UPPER && !inode.is_directory() {
                 invalidations.push(Invalidation::Inode(inode.number));
             }
-            for (name, _) in inode.directory().into_iter().flat_map(Directory::iter) {
+            for (name, _) in inode.directory().into_iter().flat_map(Directory::entries) {
                 invalidations.push(Invalidation::Entry(inode.number, name.clone()));
             }
         }
         invalidations
-    }
-}
-
-impl State {
-    /// Takes an inode over without names and entries, at place `lower` of the base.
-    fn adopt(&mut self, id: Id, inode: &Inode, lower: Option<(TreePlace, u64)>) {
-        let node = match &inode.node {
-            Node::Directory(_) => Node::Directory(Directory::default()),
-            Node::File(source) => Node::File(source.clone()),
-            Node::Symlink(target) => Node::Symlink(target.clone()),
-            Node::Special { kind, rdev } => Node::Special { kind: *kind, rdev: *rdev },
-        };
-        self.take_over(id, inode.number, node, inode.meta, inode.lookups);
-        let known = lower.as_ref().map(|(_, number)| *number) == Some(inode.number);
-        self.bind(id, lower);
-        if inode.number < UPPER && !known && id != ROOT {
-            self.renumber(id);
-        }
-    }
-
-    fn make_directory(&mut self, parent: Id, name: Name, meta: Meta, lower: Option<(TreePlace, u64)>) -> Id {
-        let id = self.take_next();
-        let number = lower.as_ref().map_or(UPPER + id, |(_, number)| *number);
-        self.take_over(id, number, Node::Directory(Directory::default()), meta, 0);
-        self.bind(id, lower);
-        self.put_entry(parent, name, Some(id), false, None);
-        id
     }
 }

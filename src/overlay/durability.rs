@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Locked, Lookup, WorkingTree, first_line};
+use super::{Locked, Lookup, WorkingTree};
 use crate::error::Result;
 use crate::scratch::journal::Journal;
 use crate::scratch::record::{Body, Record, Source};
@@ -30,18 +30,15 @@ impl WorkingTree {
 
     /// Ensures that data file `data`, whose bytes are about to replace other bytes, reaches the disk before the journal's line. The
     /// caller must hold no lock.
-    pub(super) fn prepare(&self, data: u64) {
+    pub(super) fn write_out_early(&self, data: u64) {
         let durable = Arc::clone(self.lock().journal.durable());
-        durable.prepare(data);
+        durable.write_out_early(data);
     }
 
     /// Returns the data file of `found`, if it has one.
     pub(super) fn data_of(&self, found: &Lookup) -> Option<u64> {
         let Lookup::Upper(id) = found else { return None };
-        match self.lock().state.get(*id)?.source() {
-            Some(Source::Data(data)) => Some(*data),
-            _ => None,
-        }
+        self.lock().state.get(*id)?.data_file()
     }
 
     /// Retires data file `data`, which the journal no longer needs.
@@ -59,7 +56,7 @@ impl WorkingTree {
     }
 
     /// Unlinks retired data files because an operation found no space. Returns false if there are none.
-    pub(super) async fn make_room(&self) -> bool {
+    pub(super) async fn free_space(&self) -> bool {
         self.lock().journal.durable().has_retired() && self.make_durable().await.is_ok()
     }
 
@@ -92,11 +89,8 @@ impl WorkingTree {
             if locked.stale || locked.state.publishing.is_some() || !locked.journal.is_long() {
                 return Ok(());
             }
-            let base = self.base();
-            let mut records = vec![first_line(&self.origin, base.id())];
-            records.extend(locked.state.dump(&base.tree));
             let durable = Arc::clone(locked.journal.durable());
-            (records, durable.length(), durable)
+            (self.journal_records(&locked.state, &self.base()), durable.length(), durable)
         };
         let compacted = Journal::compacted(self.scratch.directory(), &durable, position, &records)?;
         durable.flush()?;

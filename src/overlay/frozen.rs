@@ -10,9 +10,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::WorkingTree;
-use super::state::{Node, State};
+use super::state::{Directory, Node, State};
 use crate::commit::changes::ChunkFile;
 use crate::error::Result;
+use crate::scratch::data::Stat;
 use crate::scratch::record::{Id, Name, ROOT, Source};
 use crate::tree::nodes::TreePlace;
 
@@ -74,13 +75,7 @@ pub trait Contents: Send + Sync {
 #[async_trait]
 impl Contents for WorkingTree {
     fn changed(&self, number: u64) -> Result<Option<ChunkFile>> {
-        let found = self.files().find(number)?;
-        Ok(found.map(|stat| ChunkFile {
-            directory: Arc::clone(self.files().directory()),
-            name: number.to_string(),
-            length: stat.size,
-            can_link: true,
-        }))
+        Ok(self.files().find(number)?.map(|stat| self.chunk_file(number, &stat)))
     }
 
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
@@ -107,7 +102,7 @@ impl Frozen {
             next += 1;
             let Some(inode) = state.get(id) else { continue };
             let (mut entries, mut covering) = (BTreeMap::new(), BTreeSet::new());
-            for (name, entry) in inode.directory().into_iter().flat_map(super::state::Directory::entries) {
+            for (name, entry) in inode.directory().into_iter().flat_map(Directory::entries) {
                 let found = entry.id.and_then(|id| Some((id, state.get(id)?)));
                 let frozen = match found {
                     None => FrozenEntry::Whiteout,
@@ -145,6 +140,12 @@ impl Frozen {
 }
 
 impl WorkingTree {
+    /// Returns data file `data` as a file that a commit may store.
+    pub(super) fn chunk_file(&self, data: u64, stat: &Stat) -> ChunkFile {
+        let directory = Arc::clone(self.files().directory());
+        ChunkFile { directory, name: data.to_string(), length: stat.size, can_link: true }
+    }
+
     /// Copies the present changes. Writes in progress must have been completed, or kept out.
     pub fn freeze(&self) -> Frozen {
         let locked = self.lock();

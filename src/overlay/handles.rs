@@ -48,7 +48,7 @@ impl WorkingTree {
             let mut locked = self.lock();
             let id = self.promote(&mut locked, number)?;
             locked.opens.add(number, true);
-            self.may_change(&locked, id);
+            self.record_change(&locked, id);
             id
         };
         let prepared = async {
@@ -71,7 +71,7 @@ impl WorkingTree {
     fn opened(&self, locked: &mut Locked, number: u64, source: Option<Source>, options: OpenOptions) -> Result<Opened> {
         let in_scratch = matches!(source, Some(Source::Data(_)));
         let open = locked.opens.add(number, options.write);
-        if open.backed > 0 {
+        if open.passthrough_handles > 0 {
             // The kernel requires that all passthrough handles of a file have one backing.
             let backing = open.backing.as_ref().filter(|(data, _)| match &source {
                 Some(Source::Data(current)) => current == data,
@@ -79,9 +79,9 @@ impl WorkingTree {
             });
             let backing = backing.map(|(_, file)| Arc::clone(file));
             if backing.is_some() {
-                open.backed += 1;
+                open.passthrough_handles += 1;
                 if options.write {
-                    self.passed_on.store(true, Ordering::Release);
+                    self.passthrough_used.store(true, Ordering::Release);
                 }
                 return Ok(Opened { backing, in_scratch: true });
             }
@@ -103,15 +103,15 @@ impl WorkingTree {
             Some(file) => Ok(Arc::clone(file)),
             None => self.files.open(data).map(Arc::new),
         };
-        match file.and_then(|file| Files::is_own(&file).map(|own| (file, own))) {
+        match file.and_then(|file| Files::is_unshared(&file).map(|own| (file, own))) {
             // A write replaces a file that is in the repository too by a copy, which is impossible for a backing.
             Ok((_, false)) => Ok(Opened { backing: None, in_scratch }),
             Ok((file, true)) => {
                 open.file = Some(Arc::clone(&file));
                 open.backing = Some((data, Arc::clone(&file)));
-                open.backed += 1;
+                open.passthrough_handles += 1;
                 if options.write {
-                    self.passed_on.store(true, Ordering::Release);
+                    self.passthrough_used.store(true, Ordering::Release);
                 }
                 Ok(Opened { backing: Some(file), in_scratch })
             }
@@ -134,8 +134,8 @@ impl WorkingTree {
     /// Undoes passthrough for a handle whose backing the kernel did not take.
     pub fn cancel_passthrough(&self, number: u64) {
         if let Some(open) = self.lock().opens.get_mut(number) {
-            open.backed = open.backed.saturating_sub(1);
-            open.backing = open.backing.take().filter(|_| open.backed > 0);
+            open.passthrough_handles = open.passthrough_handles.saturating_sub(1);
+            open.backing = open.backing.take().filter(|_| open.passthrough_handles > 0);
         }
     }
 
@@ -155,7 +155,7 @@ impl WorkingTree {
         let mut locked = self.lock();
         let written = locked.opens.get(number).filter(|_| write).and_then(|open| open.file.clone());
         let id = locked.state.by_number(number);
-        if backed && let Some(open) = locked.opens.get_mut(number).filter(|open| open.backed == 1) {
+        if backed && let Some(open) = locked.opens.get_mut(number).filter(|open| open.passthrough_handles == 1) {
             let backing = open.backing.take().map(|(data, _)| Source::Data(data));
             let source = locked.source_of(number);
             // A commit left the data file to the handles that read it.
@@ -165,12 +165,12 @@ impl WorkingTree {
         }
         let last = locked.opens.remove(number, write, backed);
         if let Some(id) = id.filter(|_| write) {
-            self.may_change(&locked, id);
+            self.record_change(&locked, id);
             if locked.opens.get(number).is_none_or(|open| open.writers == 0) {
-                self.uploads.closed(id);
+                self.uploads.enqueue_closed(id);
             }
             if let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source()) {
-                locked.journal.durable().closed(*data);
+                locked.journal.durable().mark_closed(*data);
             }
         }
         let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));
@@ -181,9 +181,9 @@ impl WorkingTree {
     }
 
     /// Records that the data file of inode `id`, if it has one, may change from now on, or may have changed since the last call.
-    pub(super) fn may_change(&self, locked: &Locked, id: Id) {
+    pub(super) fn record_change(&self, locked: &Locked, id: Id) {
         if let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source()) {
-            self.uploads.changed(*data);
+            self.uploads.forget(*data);
         }
     }
 

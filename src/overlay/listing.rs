@@ -8,7 +8,8 @@ use super::WorkingTree;
 use super::attributes::Attributes;
 use crate::error::Result;
 use crate::scratch::record::{Name, ROOT};
-use crate::tree::directory::Extent;
+use crate::tree;
+use crate::tree::directory::{Entry, Extent};
 
 /// First offset of entries that are not the base's.
 const UPPER_OFFSET: u64 = 3 << 61;
@@ -44,7 +45,7 @@ impl WorkingTree {
     ) -> Result<()> {
         let base = self.base();
         let Some(id) = self.upper_directory(number) else {
-            let mut forward = |entry: crate::tree::directory::Entry<'_>| {
+            let mut forward = |entry: Entry<'_>| {
                 let attributes = base.attributes(entry.attributes);
                 sink(Listed { name: entry.name.as_bytes(), attributes, offset: entry.offset })
             };
@@ -58,14 +59,15 @@ impl WorkingTree {
             (inode.lower.clone(), inode.number, parent)
         };
         for (at, name, number) in [(DOT, ".", own), (DOT_DOT, "..", parent)] {
-            let attributes = Attributes { number, kind: libc::S_IFDIR, ..base.attributes(directory(number)) };
+            let lower = tree::Attributes { inode: number, kind: tree::Kind::Directory, size: 0 };
+            let attributes = base.attributes(lower);
             if at > offset && !sink(Listed { name: name.as_bytes(), attributes, offset: at }) {
                 return Ok(());
             }
         }
         if let Some(place) = lower.filter(|_| offset < UPPER_OFFSET) {
             let mut full = false;
-            let mut forward = |entry: crate::tree::directory::Entry<'_>| {
+            let mut forward = |entry: Entry<'_>| {
                 if entry.offset <= DOT_DOT {
                     return true;
                 }
@@ -110,8 +112,4 @@ impl WorkingTree {
 /// Appends `name` to `path`.
 pub(super) fn join(path: &str, name: &str) -> String {
     format!("{}/{name}", path.trim_end_matches('/'))
-}
-
-fn directory(inode: u64) -> crate::tree::Attributes {
-    crate::tree::Attributes { inode, kind: crate::tree::Kind::Directory, size: 0 }
 }

@@ -13,7 +13,6 @@ pub mod content;
 pub mod copy;
 mod discard;
 mod durability;
-mod edit;
 pub mod frozen;
 pub mod handles;
 pub mod listing;
@@ -89,7 +88,7 @@ pub struct WorkingTree {
     /// True while a commit may link data files: no further file is opened for passthrough.
     linking: AtomicBool,
     /// True if the kernel got a data file for passthrough writing since the mount began.
-    passed_on: AtomicBool,
+    passthrough_used: AtomicBool,
     uploads: Arc<EagerUploads>,
     files: Files,
     scratch: ScratchDirectory,
@@ -213,7 +212,7 @@ impl WorkingTree {
             undecided: AtomicBool::new(false),
             may_land: AtomicBool::new(false),
             linking: AtomicBool::new(false),
-            passed_on: AtomicBool::new(false),
+            passthrough_used: AtomicBool::new(false),
             uploads: Arc::default(),
             files,
             scratch,
@@ -242,14 +241,7 @@ impl WorkingTree {
         for id in nameless {
             locked.state.drop_inode(id);
         }
-        let used: HashSet<u64> = locked
-            .state
-            .iter()
-            .filter_map(|(_, inode)| match inode.source() {
-                Some(Source::Data(number)) => Some(*number),
-                _ => None,
-            })
-            .collect();
+        let used = locked.state.data_files();
         locked.state.forget_borrowed(&used);
         let restarted = locked.journal.was_restarted();
         let mut salvage = Salvage::new(self.scratch.directory(), self.files.directory());
@@ -344,7 +336,7 @@ impl WorkingTree {
 
     /// Returns true if the kernel may write, or may have written, to data files by passthrough.
     pub fn was_passthrough_used(&self) -> bool {
-        self.passed_on.load(Ordering::Acquire)
+        self.passthrough_used.load(Ordering::Acquire)
     }
 
     /// Records that the commit that was about to be published never will be.
@@ -415,30 +407,23 @@ impl WorkingTree {
             Some(Lookup::Lower(_, attributes)) => Ok(Some(self.base().attributes(attributes))),
             Some(Lookup::Upper(id)) => {
                 let attributes = self.attributes_of(id).await?;
-                self.told(id);
+                self.lock().state.increment_lookups(id);
                 Ok(Some(attributes))
             }
         }
     }
 
-    /// Raises the lookup count of inode `id`.
-    pub(super) fn told(&self, id: Id) {
-        if let Some(inode) = self.lock().state.get_mut(id) {
-            inode.lookups += 1;
-        }
-    }
-
     /// Raises the lookup count of inode `number`.
-    pub fn add_lookup_of(&self, number: u64) {
+    pub fn increment_lookups_of(&self, number: u64) {
         if let Some(inode) = self.lock().state.by_kernel_number(number) {
-            inode.lookups += 1;
+            inode.lookup_count += 1;
         }
     }
 
     /// Lowers the lookup count of inode `number` by `times`.
     pub fn forget(&self, number: u64, times: u64) {
         if let Some(inode) = self.lock().state.by_kernel_number(number) {
-            inode.lookups = inode.lookups.saturating_sub(times);
+            inode.lookup_count = inode.lookup_count.saturating_sub(times);
         }
     }
 
@@ -531,25 +516,20 @@ impl WorkingTree {
     }
 
     /// Returns the paths of the files whose bytes are in data files `numbers`.
-    pub fn paths_of_data(&self, numbers: &std::collections::HashSet<u64>) -> Vec<String> {
+    pub fn paths_of_data(&self, numbers: &HashSet<u64>) -> Vec<String> {
         let locked = self.lock();
-        let is_one = |source: Option<&Source>| matches!(source, Some(Source::Data(data)) if numbers.contains(data));
-        let found = locked.state.iter().filter(|(_, inode)| is_one(inode.source()));
+        let found =
+            locked.state.iter().filter(|(_, inode)| inode.data_file().is_some_and(|data| numbers.contains(&data)));
         let mut paths: Vec<String> = found.filter_map(|(id, _)| locked.state.path(id)).collect();
         paths.sort();
         paths
     }
 
     /// Returns the data files that passthrough handles use at the moment.
-    pub fn passthrough_data(&self) -> std::collections::HashSet<u64> {
+    pub fn passthrough_data(&self) -> HashSet<u64> {
         let locked = self.lock();
-        let backed =
-            locked.opens.numbers().filter(|number| locked.opens.get(*number).is_some_and(|open| open.backed > 0));
-        let data = backed.filter_map(|number| match locked.state.get(locked.state.by_number(number)?)?.source() {
-            Some(Source::Data(data)) => Some(*data),
-            _ => None,
-        });
-        data.collect()
+        let open = locked.opens.iter().filter(|(_, open)| open.passthrough_handles > 0);
+        open.filter_map(|(number, _)| locked.state.get(locked.state.by_number(number)?)?.data_file()).collect()
     }
 }
 

@@ -4,10 +4,10 @@
 //! The kernel keeps two operations on one name from running at the same time.
 
 use super::attributes::Attributes;
-use super::state::Node;
+use super::state::{Directory, Inode};
 use super::{Locked, Lookup, WorkingTree, no_such, not_a_directory};
 use crate::error::{Error, ErrorKind, Result};
-use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source};
+use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source, Time};
 use crate::tree::directory::{Entry, Extent};
 
 /// Directory of control files, at the root. No other file has this name.
@@ -43,38 +43,33 @@ pub enum RenameMode {
 
 impl WorkingTree {
     /// Creates an inode from `new` as `name` in directory `parent`.
-    pub async fn make(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Attributes> {
+    pub async fn create_node(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Attributes> {
         let _gate = self.enter().await?;
         let id = self.create_inode(parent, name, new).await?;
-        self.told(id);
+        self.lock().state.increment_lookups(id);
         self.attributes_of(id).await
     }
 
-    /// Creates a regular file, as [`WorkingTree::make`] does, and opens it for writing.
+    /// Creates a regular file, as [`WorkingTree::create_node`] does, and opens it for writing.
     pub async fn create(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Attributes> {
-        let attributes = {
-            let _gate = self.enter().await?;
-            let id = self.create_inode(parent, name, new).await?;
-            let attributes = self.attributes_of(id).await?;
-            let mut locked = self.lock();
-            if let Some(inode) = locked.state.get_mut(id) {
-                inode.lookups += 1;
-            }
-            locked.opens.add(attributes.number, true);
-            attributes
-        };
+        let _gate = self.enter().await?;
+        let id = self.create_inode(parent, name, new).await?;
+        let attributes = self.attributes_of(id).await?;
+        let mut locked = self.lock();
+        locked.state.increment_lookups(id);
+        locked.opens.add(attributes.number, true);
         Ok(attributes)
     }
 
     /// Returns the data file for passthrough to a file that [`WorkingTree::create`] has just created and opened.
-    pub fn back(&self, number: u64) -> Result<std::sync::Arc<std::fs::File>> {
+    pub fn open_passthrough(&self, number: u64) -> Result<std::sync::Arc<std::fs::File>> {
         let mut locked = self.lock();
         let source = locked.source_of(number);
         let Some(Source::Data(data)) = source else { return Err(no_such(number)) };
         let file = std::sync::Arc::new(self.files().open(data)?);
-        self.passed_on.store(true, std::sync::atomic::Ordering::Release);
+        self.passthrough_used.store(true, std::sync::atomic::Ordering::Release);
         let open = locked.opens.get_mut(number).ok_or_else(|| no_such(number))?;
-        open.backed += 1;
+        open.passthrough_handles += 1;
         open.backing = Some((data, std::sync::Arc::clone(&file)));
         open.file = Some(std::sync::Arc::clone(&file));
         Ok(file)
@@ -94,7 +89,7 @@ impl WorkingTree {
         if set_group && kind == libc::S_IFDIR {
             mode |= libc::S_ISGID as u16;
         }
-        let now = Self::now();
+        let now = Time::now();
         let gid = if set_group { directory.gid } else { new.gid };
         let meta = Meta { mode, uid: new.uid, gid, atime: now, mtime: now, ctime: now };
         let id = locked.state.take_next();
@@ -156,11 +151,11 @@ impl WorkingTree {
             }
             let parent = self.promote(&mut locked, parent)?;
             self.living_directory(&locked, parent)?;
-            self.record(&mut locked, Record::Link { parent, name, id, at: Self::now() })?;
-            self.uploads().closed(id);
+            self.record(&mut locked, Record::Link { parent, name, id, at: Time::now() })?;
+            self.uploads().enqueue_closed(id);
             id
         };
-        self.told(id);
+        self.lock().state.increment_lookups(id);
         self.attributes_of(id).await
     }
 
@@ -210,7 +205,7 @@ impl WorkingTree {
             Lookup::Lower(..) => None,
         };
         let parent = self.promote(locked, parent)?;
-        self.record(locked, Record::Remove { parent, name, hide, at: Self::now() })?;
+        self.record(locked, Record::Remove { parent, name, hide, at: Time::now() })?;
         self.drop_if_gone(locked, id);
         Ok(())
     }
@@ -226,7 +221,7 @@ impl WorkingTree {
 
     fn is_directory(&self, found: &Lookup) -> bool {
         match found {
-            Lookup::Upper(id) => self.lock().state.get(*id).is_some_and(super::state::Inode::is_directory),
+            Lookup::Upper(id) => self.lock().state.get(*id).is_some_and(Inode::is_directory),
             Lookup::Lower(place, _) => self.base().tree.is_directory_place(place),
         }
     }
@@ -255,7 +250,7 @@ impl WorkingTree {
             Lookup::Upper(id) => {
                 let locked = self.lock();
                 let inode = locked.state.get(*id).ok_or_else(|| no_such(*id))?;
-                if inode.directory().is_some_and(super::state::Directory::has_visible_entries) {
+                if inode.directory().is_some_and(Directory::has_visible_entries) {
                     return Err(not_empty());
                 }
                 (inode.lower.as_ref().map(|place| base.tree.table().inode(place)), Some(*id))
@@ -295,7 +290,7 @@ impl WorkingTree {
             (Some(_), RenameMode::NoReplace) => return Err(exists(&new_name)),
             (None, RenameMode::Exchange) => return Err(missing(&new_name)),
             (Some(target), RenameMode::Replace) => {
-                if self.same(&source, target) {
+                if self.is_same(&source, target) {
                     return Ok(());
                 }
                 match (self.is_directory(&source), self.is_directory(target)) {
@@ -315,7 +310,7 @@ impl WorkingTree {
         let hide = self.lower_shows(parent, &name).await?;
         let replaces = if target.is_some() && how == RenameMode::Replace { self.data_of(&source) } else { None };
         if let Some(data) = replaces {
-            self.prepare(data);
+            self.write_out_early(data);
         }
         self.rename_found((parent, name, source), (new_parent, new_name, target), how, hide, replaces)?;
         self.unlink_if_nearly_full().await;
@@ -344,16 +339,16 @@ impl WorkingTree {
         let (parent, new_parent) = (self.promote(&mut locked, parent)?, self.promote(&mut locked, new_parent)?);
         self.living_directory(&locked, new_parent)?;
         self.refuse_loop(&locked, id, new_parent)?;
-        let (exchange, at) = (how == RenameMode::Exchange, Self::now());
+        let (exchange, at) = (how == RenameMode::Exchange, Time::now());
         if exchange && let Some(other) = replaced {
             self.refuse_loop(&locked, other, parent)?;
         }
         let record = Record::Rename { parent, name, new_parent, new_name, exchange, hide, at };
         self.record_replacing(&mut locked, record, replaces)?;
         for id in std::iter::once(id).chain(replaced.filter(|_| exchange)) {
-            match locked.state.get(id).is_some_and(super::state::Inode::is_directory) {
+            match locked.state.get(id).is_some_and(Inode::is_directory) {
                 true => self.uploads().requeue_set_aside(),
-                false => self.uploads().closed(id),
+                false => self.uploads().enqueue_closed(id),
             }
         }
         if !exchange {
@@ -369,7 +364,7 @@ impl WorkingTree {
         }
     }
 
-    fn same(&self, one: &Lookup, other: &Lookup) -> bool {
+    fn is_same(&self, one: &Lookup, other: &Lookup) -> bool {
         match (one, other) {
             (Lookup::Upper(one), Lookup::Upper(other)) => one == other,
             (Lookup::Lower(_, one), Lookup::Lower(_, other)) => one.inode == other.inode,
@@ -393,8 +388,7 @@ impl WorkingTree {
     /// Returns the id of directory `number` if it is in the working tree.
     pub(super) fn upper_directory(&self, number: u64) -> Option<Id> {
         let locked = self.lock();
-        let id = locked.state.by_number(number)?;
-        matches!(locked.state.get(id)?.node, Node::Directory(_)).then_some(id)
+        locked.state.by_number(number).filter(|id| locked.state.get(*id).is_some_and(Inode::is_directory))
     }
 }
 

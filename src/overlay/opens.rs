@@ -21,7 +21,7 @@ pub struct Open {
     /// Handles that may write. A shared mapping keeps its handle.
     pub writers: u32,
     /// Passthrough handles.
-    pub backed: u32,
+    pub passthrough_handles: u32,
     /// Data file of the passthrough handles. After a commit only they may need it.
     pub backing: Option<(u64, Arc<File>)>,
     /// Data file, while it has the file's bytes.
@@ -57,7 +57,7 @@ impl Opens {
         let Some(open) = self.open.get_mut(&number) else { return false };
         open.handles = open.handles.saturating_sub(1);
         open.writers = open.writers.saturating_sub(u32::from(writes));
-        open.backed = open.backed.saturating_sub(u32::from(backed));
+        open.passthrough_handles = open.passthrough_handles.saturating_sub(u32::from(backed));
         if open.handles > 0 {
             return false;
         }
@@ -65,7 +65,12 @@ impl Opens {
         true
     }
 
-    /// Iterates over all open files.
+    /// Returns all open files.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Open)> {
+        self.open.iter().map(|(number, open)| (*number, open))
+    }
+
+    /// Returns all open files for changes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Open)> {
         self.open.iter_mut().map(|(number, open)| (*number, open))
     }

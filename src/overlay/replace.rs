@@ -69,10 +69,7 @@ impl WorkingTree {
                     wanted.push(id);
                 }
             }
-            let lacks = |inode: &Inode| match inode.source() {
-                Some(Source::Data(data)) => locked.state.borrowed(*data).is_some(),
-                _ => false,
-            };
+            let lacks = |inode: &Inode| inode.data_file().is_some_and(|data| locked.state.borrowed(data).is_some());
             // A file with a name where the base has its bytes is parted by the rebase.
             let lost = |inode: &Inode| {
                 let is_untracked = inode.names.iter().any(|name| untracked.contains(name));
@@ -90,23 +87,24 @@ impl WorkingTree {
         Ok(is_needed)
     }
 
+    /// Returns the records of a journal of `state` over `base`.
+    pub(super) fn journal_records(&self, state: &State, base: &Base) -> Vec<Record> {
+        let mut records = vec![first_line(&self.origin, base.id())];
+        records.extend(state.dump(&base.tree));
+        records
+    }
+
     /// Rewrites the journal.
     pub(super) fn rewrite(&self, locked: &mut Locked) -> Result<()> {
         locked.stale = true;
-        let base = self.base();
-        let first = first_line(&self.origin, base.id());
-        let mut records = locked.state.dump(&base.tree);
-        records.insert(0, first);
-        locked.journal.rewrite(&records)?;
+        locked.journal.rewrite(&self.journal_records(&locked.state, &self.base()))?;
         locked.stale = false;
         Ok(())
     }
 
     /// Replaces the journal by one of `state` over `base`. On failure the present one remains valid.
     pub(super) fn replace_journal(&self, locked: &mut Locked, state: &State, base: &Base) -> Result<()> {
-        let mut records = state.dump(&base.tree);
-        records.insert(0, first_line(&self.origin, base.id()));
-        locked.journal.rewrite(&records)?;
+        locked.journal.rewrite(&self.journal_records(state, base))?;
         locked.stale = false;
         Ok(())
     }
@@ -213,7 +211,7 @@ impl WorkingTree {
             let meta = inode.meta;
             let id = state.take_next();
             state.leave(*parent, name);
-            state.take_over(id, super::state::UPPER + id, super::state::Node::File(source), meta, 0);
+            state.insert_bare(id, super::state::UPPER + id, super::state::Node::File(source), meta, 0);
             state.put_entry(*parent, name.clone(), Some(id), entry.covers, Some(entry.order));
         }
         Ok(())
@@ -231,10 +229,14 @@ fn has_home_name(tree: &Tree, state: &State, inode: &Inode, untracked: &HashSet<
 
 /// Returns the nodes of the snapshot by id.
 pub fn node_ids(tree: &Tree) -> HashMap<NodeId, NodeIndex> {
-    let table = tree.table();
-    let indices = (0..table.len()).filter_map(|at| NodeIndex::try_from(at).ok());
-    let id = |index: NodeIndex| Some((tree.snapshot().node(table.get(index)?.stored? as usize)?.id, index));
-    indices.filter_map(id).collect()
+    let indices = (0..tree.table().len()).filter_map(|at| NodeIndex::try_from(at).ok());
+    indices.filter_map(|index| Some((node_id(tree, index)?, index))).collect()
+}
+
+/// Returns the id of node `index`; `None` for a directory without a node.
+pub(super) fn node_id(tree: &Tree, index: NodeIndex) -> Option<NodeId> {
+    let stored = tree.table().get(index)?.stored?;
+    Some(tree.snapshot().node(stored as usize)?.id)
 }
 
 /// Translates `place` of `from` to the place of the same node in `to`.
@@ -247,12 +249,11 @@ pub(super) fn translate(
     let index = match place {
         TreePlace::Directory(index) | TreePlace::Metadata(index) | TreePlace::Chunk(index, _) => *index,
     };
-    let stored = from.table().get(index)?.stored;
-    let Some(stored) = stored else {
+    if from.table().get(index)?.stored.is_none() {
         // A directory without a node is found by its path.
         return to.place_of(&from.path_of(place));
-    };
-    let id = from.snapshot().node(stored as usize)?.id;
+    }
+    let id = node_id(from, index)?;
     if index == 0 && !ids.contains_key(&id) {
         return matches!(place, TreePlace::Directory(_)).then_some(TreePlace::Directory(0));
     }
@@ -264,21 +265,6 @@ pub(super) fn translate(
             let array = to.table().array(index)?;
             let fits = coords.len() <= array.grid.len() && std::iter::zip(coords, &array.grid).all(|(c, n)| c < n);
             fits.then(|| TreePlace::Chunk(index, coords.clone()))
-        }
-    }
-}
-
-impl Locked {
-    /// Drops the backings of files whose bytes have changed: only handles that are still open use them.
-    pub(super) fn drop_backings(&mut self) {
-        let Locked { state, opens, .. } = self;
-        for (number, open) in opens.iter_mut() {
-            let source = state.by_number(number).and_then(|id| state.get(id)?.source());
-            if let Some((data, _)) = &open.backing
-                && source != Some(&Source::Data(*data))
-            {
-                open.backing = None;
-            }
         }
     }
 }

@@ -4,8 +4,9 @@
 
 use super::WorkingTree;
 use super::attributes::Attributes;
+use super::state::Inode;
 use crate::error::Result;
-use crate::scratch::record::{Record, Source, Time};
+use crate::scratch::record::{Record, Time};
 
 /// Attributes to set; the rest stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,18 +43,18 @@ impl WorkingTree {
         meta.gid = settings.gid.unwrap_or(meta.gid);
         meta.atime = settings.atime.unwrap_or(meta.atime);
         meta.mtime = settings.mtime.unwrap_or(meta.mtime);
-        meta.ctime = Self::now();
+        meta.ctime = Time::now();
         if settings == (SetAttrs { size: settings.size, ..SetAttrs::default() }) {
             return Ok(before);
         }
         {
             let mut locked = self.lock();
             if settings.mtime.is_some()
-                && let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source().cloned())
+                && let Some(data) = locked.state.get(id).and_then(Inode::data_file)
             {
                 self.files().set_times(data, meta.atime, meta.mtime)?;
                 // An upload depends on the file's times too.
-                self.uploads().closed(id);
+                self.uploads().enqueue_closed(id);
             }
             self.record(&mut locked, Record::Attributes { id, meta })?;
         }

@@ -159,7 +159,7 @@ impl WorkingTree {
         missing: Range<u64>,
         at: Time,
     ) -> Result<()> {
-        self.prepare(data);
+        self.write_out_early(data);
         let mut locked = self.lock();
         let number = locked.state.get(id).ok_or_else(|| no_such(id))?.number;
         // The missing ranges are recorded before the file can be read.
@@ -180,7 +180,7 @@ impl WorkingTree {
         }
         write_file(&self.files().open(data)?, bytes, offset)?;
         let range = offset..offset.saturating_add(bytes.len() as u64);
-        self.prepare(data);
+        self.write_out_early(data);
         self.cover(&mut self.lock(), data, &range)?;
         Ok(true)
     }

@@ -8,7 +8,7 @@
 //! kernel knows it. Ancestors are promoted first, so that every change can be reached from the root. A promoted directory shows the
 //! base's entries except those that it has or hides itself.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use smallvec::SmallVec;
 
@@ -58,7 +58,7 @@ pub struct Inode {
     /// Names: one for a directory, none for the root.
     pub names: SmallVec<[(Id, Name); 1]>,
     /// Lookup count of the kernel.
-    pub lookups: u64,
+    pub lookup_count: u64,
 }
 
 /// Kind of an inode, with the content of that kind.
@@ -115,11 +115,6 @@ impl Directory {
         self.entries.get(name).copied()
     }
 
-    /// Returns names and inodes of all entries, whiteouts included, in no particular order.
-    pub fn iter(&self) -> impl Iterator<Item = (&Name, Option<Id>)> {
-        self.entries.iter().map(|(name, entry)| (name, entry.id))
-    }
-
     /// Returns all entries, whiteouts included, in no particular order.
     pub fn entries(&self) -> impl Iterator<Item = (&Name, Entry)> {
         self.entries.iter().map(|(name, entry)| (name, *entry))
@@ -136,7 +131,7 @@ impl Directory {
     }
 
     /// Returns true if there are no entries, whiteouts included.
-    pub fn is_clean(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
@@ -184,6 +179,24 @@ impl Inode {
             _ => None,
         }
     }
+
+    /// Returns the data file with the file's bytes, if they are in one.
+    pub fn data_file(&self) -> Option<u64> {
+        match self.source() {
+            Some(Source::Data(data)) => Some(*data),
+            _ => None,
+        }
+    }
+}
+
+impl Node {
+    /// Copies the node, without the entries of a directory.
+    pub(super) fn bare(&self) -> Self {
+        match self {
+            Node::Directory(_) => Node::Directory(Directory::default()),
+            other => other.clone(),
+        }
+    }
 }
 
 impl State {
@@ -198,12 +211,42 @@ impl State {
     }
 
     /// Adds an inode without names that shows nothing of the base.
-    pub(super) fn take_over(&mut self, id: Id, number: u64, node: Node, meta: Meta, lookups: u64) {
+    pub(super) fn insert_bare(&mut self, id: Id, number: u64, node: Node, meta: Meta, lookup_count: u64) {
         if number < UPPER {
             self.promoted.insert(number, id);
         }
-        let inode = Inode { number, lower: None, lower_number: None, meta, node, names: SmallVec::new(), lookups };
+        let inode = Inode { number, lower: None, lower_number: None, meta, node, names: SmallVec::new(), lookup_count };
         self.inodes.insert(id, inode);
+    }
+
+    /// Takes over an inode of another state, without names and entries, at place `lower` of the base. `meta` replaces its attributes.
+    pub(super) fn adopt(&mut self, id: Id, inode: &Inode, meta: Meta, lower: Option<(TreePlace, u64)>) {
+        let is_known = lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
+        self.insert_bare(id, inode.number, inode.node.bare(), meta, inode.lookup_count);
+        self.bind(id, lower);
+        if inode.number < UPPER && !is_known && id != ROOT {
+            self.renumber(id);
+        }
+    }
+
+    /// Creates a directory over `lower`, a place of the base and its number there, or over nothing.
+    pub(super) fn make_directory(&mut self, parent: Id, name: Name, meta: Meta, lower: Option<(TreePlace, u64)>) -> Id {
+        let id = self.take_next();
+        let number = lower.as_ref().map_or(UPPER + id, |(_, number)| *number);
+        self.insert_bare(id, number, Node::Directory(Directory::default()), meta, 0);
+        self.bind(id, lower);
+        self.put_entry(parent, name, Some(id), false, None);
+        id
+    }
+
+    /// Removes the entry `name` of directory `parent`, and the name from its inode, so that the base's entry shows.
+    pub(super) fn leave(&mut self, parent: Id, name: &Name) {
+        let Some(Node::Directory(directory)) = self.get_mut(parent).map(|inode| &mut inode.node) else { return };
+        let id = directory.get(name).and_then(|entry| entry.id);
+        directory.clear(name);
+        if let Some(inode) = id.and_then(|id| self.get_mut(id)) {
+            inode.names.retain(|(p, n)| !(*p == parent && n == name));
+        }
     }
 
     /// Gives `name` of directory `parent` to `id`, or makes it a whiteout, at position `order` in listings or a new one.
@@ -219,7 +262,7 @@ impl State {
     }
 
     /// Reserves the numbers that `other` has used.
-    pub(super) fn go_on_from(&mut self, other: &State) {
+    pub(super) fn reserve_numbers(&mut self, other: &State) {
         self.next = self.next.max(other.next);
     }
 
@@ -235,8 +278,13 @@ impl State {
     }
 
     /// Drops the missing ranges of data files that are not in `used`.
-    pub(super) fn forget_borrowed(&mut self, used: &std::collections::HashSet<u64>) {
+    pub(super) fn forget_borrowed(&mut self, used: &HashSet<u64>) {
         self.borrowed.retain(|data, _| used.contains(data));
+    }
+
+    /// Returns the data files of all inodes.
+    pub fn data_files(&self) -> HashSet<u64> {
+        self.inodes.values().filter_map(Inode::data_file).collect()
     }
 
     /// Returns the number of inodes.
@@ -252,6 +300,13 @@ impl State {
     /// Returns the inode with id `id`, for changes that need no record.
     pub fn get_mut(&mut self, id: Id) -> Option<&mut Inode> {
         self.inodes.get_mut(&id)
+    }
+
+    /// Raises the lookup count of inode `id`.
+    pub(super) fn increment_lookups(&mut self, id: Id) {
+        if let Some(inode) = self.get_mut(id) {
+            inode.lookup_count += 1;
+        }
     }
 
     /// Returns all inodes.
@@ -406,7 +461,8 @@ impl State {
         }
         self.next = self.next.max(id.saturating_add(1));
         let lower_number = lower.is_some().then_some(number);
-        self.inodes.insert(id, Inode { number, lower, lower_number, meta, node, names: SmallVec::new(), lookups: 0 });
+        self.inodes
+            .insert(id, Inode { number, lower, lower_number, meta, node, names: SmallVec::new(), lookup_count: 0 });
         Ok(())
     }
 
@@ -511,7 +567,7 @@ impl State {
     /// Returns records that create this state from [`State::new`], on top of `tree`.
     pub fn dump(&self, tree: &Tree) -> Vec<Record> {
         let mut records = Vec::with_capacity(self.inodes.len());
-        let mut seen = std::collections::HashSet::from([ROOT]);
+        let mut seen = HashSet::from([ROOT]);
         let mut open = vec![ROOT];
         if let Some(root) = self.inodes.get(&ROOT) {
             records.push(Record::Promote {
@@ -549,8 +605,8 @@ impl State {
             }
         }
         for (_, inode) in self.inodes.iter().filter(|(id, _)| seen.contains(*id)) {
-            if let Some(Source::Data(data)) = inode.source() {
-                records.extend(self.borrowed.get(data).map(|borrowed| borrowed.record(*data)));
+            if let Some(data) = inode.data_file() {
+                records.extend(self.borrowed.get(&data).map(|borrowed| borrowed.record(data)));
             }
         }
         // The records above have changed the times of directories.
@@ -572,6 +628,12 @@ impl Inode {
             Node::Special { kind, rdev } => Body::Special { kind: *kind, rdev: *rdev },
         }
     }
+}
+
+/// Returns `place` with its inode number in `tree`.
+pub(super) fn numbered(tree: &Tree, place: TreePlace) -> (TreePlace, u64) {
+    let number = tree.table().inode(&place);
+    (place, number)
 }
 
 /// Removes `id` from an index by number, unless another inode has the number there by now.

@@ -1,7 +1,7 @@
 //! The bytes of changed files: `data/N`, one file each.
 //!
 //! A commit may link a data file into the repository instead of copying it. The file then has two names, belongs to history and must not
-//! change: writers check [`Files::is_own`] first and copy the file to a new number if it returns false.
+//! change: writers check [`Files::is_unshared`] first and copy the file to a new number if it returns false.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::durable::write_range;
 use super::record::Time;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -105,13 +106,13 @@ impl Files {
     }
 
     /// Returns true if a file may be written to: it has one name.
-    pub fn is_own(file: &File) -> Result<bool> {
+    pub fn is_unshared(file: &File) -> Result<bool> {
         file.metadata().map(|metadata| metadata.nlink() <= 1).map_err(|e| Error::io("a scratch file", e))
     }
 
     /// Tests whether any process, this one included, can write to `file`, which must be open for reading only. The kernel grants a read
     /// lease only if no descriptor or mapping is writable; the lease is returned at once.
-    pub fn rest(file: &File) -> WriterState {
+    pub fn writer_state(file: &File) -> WriterState {
         /// Selects the signal that the kernel sends when the file is opened during the lease. `SIGURG` has no effect by default.
         const F_SETSIG: libc::c_int = 10;
         let set = |what: libc::c_int, value: libc::c_int| {
@@ -162,11 +163,8 @@ impl Files {
     /// done.
     pub fn begin_flushing(file: Arc<File>) {
         if file.metadata().is_ok_and(|metadata| metadata.len() >= WORTH_FLUSHING) {
-            drop(tokio::task::spawn_blocking(move || {
-                // SAFETY: the descriptor is open as long as `file` is. The call takes no memory of this process.
-                // A failure does not matter: the call only starts the writing early.
-                unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
-            }));
+            // A failure does not matter: the call only starts the writing early.
+            drop(tokio::task::spawn_blocking(move || write_range(&file, libc::SYNC_FILE_RANGE_WRITE)));
         }
     }
 
@@ -225,12 +223,12 @@ mod tests {
         let path = directory.path().join("1");
         let writer = File::create(&path).unwrap();
         let reader = File::open(&path).unwrap();
-        assert_eq!(Files::rest(&reader), WriterState::Written);
+        assert_eq!(Files::writer_state(&reader), WriterState::Written);
         drop(writer);
         let other = File::open(&path).unwrap();
-        assert_eq!([&reader, &other].map(Files::rest), [WriterState::AtRest; 2], "readers are in nobody's way");
+        assert_eq!([&reader, &other].map(Files::writer_state), [WriterState::AtRest; 2], "readers are in nobody's way");
         // The lease was returned: otherwise this open would block.
         drop(File::options().write(true).open(&path).unwrap());
-        assert_eq!(Files::rest(&reader), WriterState::AtRest);
+        assert_eq!(Files::writer_state(&reader), WriterState::AtRest);
     }
 }

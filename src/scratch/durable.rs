@@ -7,7 +7,7 @@
 //! - A data file whose bytes replace other bytes (rename over a name, copy up, truncation) is written out before its line is flushed
 //!   ([`Durable::append`]).
 //! - While a flush of the journal runs, it may carry any newly appended line to the disk. A line that replaces bytes therefore waits
-//!   until its data file is written out ([`Durable::prepare`]); every other change proceeds.
+//!   until its data file is written out ([`Durable::write_out_early`]); every other change proceeds.
 //!
 //! A thread flushes [`INTERVAL`] after the first change that is not durable. ext4 commits every 5 seconds, so a mount keeps at least as
 //! many of the same changes. `fsync`, unmounting and a full disk take the same steps at once.
@@ -24,6 +24,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::boot;
+use super::requirements::open_directory;
 use super::reserve::Reserve;
 use crate::error::{Error, Result};
 
@@ -62,7 +63,7 @@ struct State {
     /// Data files that must reach the disk before the journal does.
     unsynced: HashSet<u64>,
     /// Data files that were emptied and are being written again.
-    rewritten: HashSet<u64>,
+    emptied: HashSet<u64>,
     /// Pairs of a length and a data file that is unneeded once that many bytes of the journal are durable.
     retired: VecDeque<(u64, u64)>,
     /// Data files written out since the journal's flush began; `None` if no flush runs.
@@ -102,11 +103,10 @@ impl std::fmt::Debug for Durable {
 impl Durable {
     /// Creates the state of the journal `file` in `directory`. Its `length` bytes are on the disk unless `unknown`.
     pub(super) fn new(directory: &Arc<OwnedFd>, file: File, length: u64, unknown: bool) -> Arc<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let kind = rustix::fs::fstatfs(&**directory).map(|stat| stat.f_type as u64).unwrap_or(0);
         Arc::new(Durable {
             directory: Arc::clone(directory),
-            data: rustix::fs::openat(&**directory, "data", flags, Mode::empty()).ok(),
+            data: open_directory(&**directory, "data", OFlags::NOFOLLOW).ok(),
             in_order: matches!(kind, EXT4 | XFS),
             spare: Reserve::new(directory),
             state: Mutex::new(State {
@@ -114,7 +114,7 @@ impl Durable {
                 length,
                 durable: if unknown { 0 } else { length },
                 unsynced: HashSet::new(),
-                rewritten: HashSet::new(),
+                emptied: HashSet::new(),
                 retired: VecDeque::new(),
                 flushing: None,
                 unknown,
@@ -145,7 +145,7 @@ impl Durable {
         let mut state = self.state.lock();
         if let Some(data) = replaces {
             if state.flushing.as_ref().is_some_and(|written| !written.contains(&data)) {
-                // The flush began after the caller called `prepare`. This is rare, and most of the bytes are on their way by then.
+                // The flush began after the caller called `write_out_early`. This is rare, and most of the bytes are on their way by then.
                 self.write_out(data)?;
             }
             state.unsynced.insert(data);
@@ -165,7 +165,7 @@ impl Durable {
 
     /// Writes out data file `data`, whose bytes are about to replace other bytes, if the journal is being flushed. Otherwise the next
     /// flush writes it, unless the file is replaced before. The caller must hold no lock.
-    pub fn prepare(&self, data: u64) {
+    pub fn write_out_early(&self, data: u64) {
         let flushing = self.state.lock().flushing.is_some();
         if flushing
             && self.write_out(data).is_ok()
@@ -176,14 +176,14 @@ impl Durable {
     }
 
     /// Records that data file `data` was emptied and will be written again: it is flushed when it is closed.
-    pub fn rewritten(&self, data: u64) {
-        self.state.lock().rewritten.insert(data);
+    pub fn mark_emptied(&self, data: u64) {
+        self.state.lock().emptied.insert(data);
     }
 
     /// Records that data file `data` was closed after writing.
-    pub fn closed(&self, data: u64) {
+    pub fn mark_closed(&self, data: u64) {
         let mut state = self.state.lock();
-        if state.rewritten.remove(&data) {
+        if state.emptied.remove(&data) {
             state.unsynced.insert(data);
             self.wake(&mut state);
         }
@@ -195,7 +195,7 @@ impl Durable {
         {
             let mut state = self.state.lock();
             state.unsynced.remove(&data);
-            state.rewritten.remove(&data);
+            state.emptied.remove(&data);
             if state.durable >= state.length && !state.unknown && state.flushing.is_none() {
                 drop(state);
                 self.unlink(data);
@@ -394,7 +394,7 @@ impl Durable {
     /// Reserves space for operations that free space on a full disk.
     pub fn keep_spare(&self) {
         let length = self.length();
-        self.spare.keep(length);
+        self.spare.resize(length);
     }
 
     /// Ends the thread after a last flush.
@@ -447,7 +447,8 @@ fn touch(directory: &impl AsFd) {
     let _ = rustix::fs::futimens(directory, &times);
 }
 
-fn write_range(file: &File, flags: libc::c_uint) -> std::io::Result<()> {
+/// Writes out the pages of `file` as `sync_file_range(2)` does with `flags`.
+pub(super) fn write_range(file: &File, flags: libc::c_uint) -> std::io::Result<()> {
     // SAFETY: the descriptor is open as long as `file` is. The call takes no memory of this process.
     let done = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
@@ -540,10 +541,10 @@ mod tests {
         let (place, journal) = scratch();
         std::fs::write(place.path().join("data/7"), "bytes").unwrap();
         let durable = journal.durable();
-        durable.closed(7);
+        durable.mark_closed(7);
         assert!(!durable.state.lock().is_dirty());
-        durable.rewritten(7);
-        durable.closed(7);
+        durable.mark_emptied(7);
+        durable.mark_closed(7);
         assert!(durable.state.lock().is_dirty());
         until(|| !durable.state.lock().is_dirty());
     }

@@ -82,12 +82,12 @@ pub enum Source {
 
 /// [`ChunkPayload`], with the bytes of an inline chunk as hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "StoredRepr", into = "StoredRepr")]
 pub struct Stored(pub ChunkPayload);
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Written {
+enum StoredRepr {
     Inline(String),
     Native { chunk: String, offset: u64, length: u64 },
     Virtual { location: String, offset: u64, length: u64, etag: Option<String>, last_modified: Option<u32> },
@@ -262,8 +262,8 @@ impl std::fmt::Display for Name {
 }
 
 impl From<NameRepr> for Name {
-    fn from(spelled: NameRepr) -> Self {
-        match spelled {
+    fn from(repr: NameRepr) -> Self {
+        match repr {
             NameRepr::Text(text) => Name(text.into_bytes().into()),
             NameRepr::Bytes(bytes) => Name(bytes.into()),
         }
@@ -276,12 +276,12 @@ impl From<Name> for NameRepr {
     }
 }
 
-impl From<Stored> for Written {
+impl From<Stored> for StoredRepr {
     fn from(Stored(payload): Stored) -> Self {
         match payload {
-            ChunkPayload::Inline(bytes) => Written::Inline(to_hex(&bytes)),
+            ChunkPayload::Inline(bytes) => StoredRepr::Inline(to_hex(&bytes)),
             ChunkPayload::Native { chunk, offset, length } => {
-                Written::Native { chunk: chunk.to_string(), offset, length }
+                StoredRepr::Native { chunk: chunk.to_string(), offset, length }
             }
             ChunkPayload::Virtual { location, offset, length, checksum } => {
                 let (etag, last_modified) = match checksum {
@@ -289,24 +289,26 @@ impl From<Stored> for Written {
                     Some(Checksum::LastModified(seconds)) => (None, Some(seconds)),
                     None => (None, None),
                 };
-                Written::Virtual { location, offset, length, etag, last_modified }
+                StoredRepr::Virtual { location, offset, length, etag, last_modified }
             }
         }
     }
 }
 
-impl TryFrom<Written> for Stored {
+impl TryFrom<StoredRepr> for Stored {
     type Error = Error;
 
-    fn try_from(written: Written) -> Result<Self, Error> {
-        Ok(Stored(match written {
-            Written::Inline(digits) => {
+    fn try_from(repr: StoredRepr) -> Result<Self, Error> {
+        Ok(Stored(match repr {
+            StoredRepr::Inline(digits) => {
                 let bytes =
                     from_hex(&digits).ok_or_else(|| Error::corrupt("an inline chunk is no hexadecimal text"))?;
                 ChunkPayload::Inline(Bytes::from(bytes))
             }
-            Written::Native { chunk, offset, length } => ChunkPayload::Native { chunk: chunk.parse()?, offset, length },
-            Written::Virtual { location, offset, length, etag, last_modified } => {
+            StoredRepr::Native { chunk, offset, length } => {
+                ChunkPayload::Native { chunk: chunk.parse()?, offset, length }
+            }
+            StoredRepr::Virtual { location, offset, length, etag, last_modified } => {
                 let checksum = etag.map(Checksum::Etag).or(last_modified.map(Checksum::LastModified));
                 ChunkPayload::Virtual { location, offset, length, checksum }
             }

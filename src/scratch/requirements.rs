@@ -100,6 +100,7 @@ impl Requirements {
     }
 }
 
+/// Opens directory `name` for reading, with the flags `more`.
 pub(super) fn open_directory(
     parent: impl std::os::fd::AsFd,
     name: impl rustix::path::Arg,

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::data::Stat;
 use super::record::Time;
+use super::requirements::open_directory;
 use crate::error::{Error, Result};
 
 /// Folder of the scratch directory for saved files.
@@ -77,8 +78,7 @@ fn folder(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(errno),
     }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    rustix::fs::openat(directory, FOLDER, flags, Mode::empty())
+    open_directory(directory, FOLDER, OFlags::NOFOLLOW)
 }
 
 /// Returns `name`, with a number appended if it is taken.

@@ -11,10 +11,9 @@ use super::super::replace::Invalidation;
 use super::super::state::State;
 use super::super::{Base, WorkingTree};
 use super::Collision;
-use super::merge::Merged;
 use crate::commit::changes::ChunkFile;
 use crate::error::Result;
-use crate::scratch::record::{Id, Name, Source};
+use crate::scratch::record::{Id, Name};
 
 /// State over another base.
 #[derive(Debug)]
@@ -40,29 +39,14 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    pub(super) fn new(merged: Merged, base: Arc<Base>, old: &State, new_data: Vec<u64>, generation: u64) -> Self {
-        let Merged { state, collisions, invalidations, disposable } = merged;
-        Candidate::of(state, base, old, generation).with(collisions, invalidations, disposable, new_data)
-    }
-
     /// Creates a candidate of `state` over `base`, to replace `old`.
     pub(in super::super) fn of(mut state: State, base: Arc<Base>, old: &State, generation: u64) -> Self {
-        let used = data_of(&state);
+        let used = state.data_files();
         state.forget_borrowed(&used);
-        let gone = data_of(old).difference(&used).copied().collect();
+        let gone = old.data_files().difference(&used).copied().collect();
         let (collisions, invalidations, disposable, new_data, kept) = Default::default();
         let is_published = false;
         Candidate { collisions, kept, state, base, disposable, invalidations, gone, new_data, is_published, generation }
-    }
-
-    fn with(
-        self,
-        collisions: Vec<Collision>,
-        invalidations: Vec<Invalidation>,
-        disposable: Vec<(Id, Name, Id)>,
-        new_data: Vec<u64>,
-    ) -> Self {
-        Candidate { collisions, invalidations, disposable, new_data, ..self }
     }
 
     /// Returns the differences from the base.
@@ -79,14 +63,6 @@ impl Candidate {
     pub fn contents<'a>(&'a self, working: &'a WorkingTree) -> CandidateContents<'a> {
         CandidateContents { working, base: Arc::clone(&self.base) }
     }
-}
-
-fn data_of(state: &State) -> HashSet<u64> {
-    let data = state.iter().filter_map(|(_, inode)| match inode.source() {
-        Some(Source::Data(number)) => Some(*number),
-        _ => None,
-    });
-    data.collect()
 }
 
 /// Bytes of a candidate's files.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::super::WorkingTree;
 use super::super::content::write_file;
-use super::super::state::{Inode, Node};
+use super::super::state::{Inode, Node, numbered};
 use super::merge::{FileName, Merge, same_but_times};
 use super::{Purpose, is_of_base};
 use crate::error::{Context, Error, Result};
@@ -164,7 +164,7 @@ impl Merge<'_> {
         for (id, inode) in nameless {
             // Open handles use it until they are closed.
             if self.opens.contains(&inode.number) {
-                self.out.state.take_over(id, inode.number, inode.node.clone(), inode.meta, inode.lookups);
+                self.out.state.insert_bare(id, inode.number, inode.node.clone(), inode.meta, inode.lookup_count);
             }
         }
     }
@@ -177,15 +177,12 @@ impl Merge<'_> {
     /// Keeps the names of a file with bytes in the working tree. With `is_split` the file becomes another inode.
     fn place_own(&mut self, id: Id, inode: &Inode, node: Node, names: Vec<FileName>, is_split: bool) {
         let home = names.iter().find(|name| name.is_home).and_then(|name| name.place.clone());
-        let lower = home.filter(|_| !is_split).map(|place| {
-            let number = self.to.tree.table().inode(&place);
-            (place, number)
-        });
+        let lower = home.filter(|_| !is_split).map(|place| numbered(&self.to.tree, place));
         let stays = !is_of_base(inode.number) || lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
         let new = if is_split { self.out.state.take_next() } else { id };
         let number = if is_split { super::UPPER + new } else { inode.number };
-        let lookups = if is_split { 0 } else { inode.lookups };
-        self.out.state.take_over(new, number, node, inode.meta, lookups);
+        let lookup_count = if is_split { 0 } else { inode.lookup_count };
+        self.out.state.insert_bare(new, number, node, inode.meta, lookup_count);
         self.out.state.bind(new, lower);
         // Open handles know the file by the number that it was opened with.
         let is_renumbered = !is_split && !stays && !self.opens.contains(&inode.number);
@@ -233,7 +230,9 @@ impl Merge<'_> {
                 self.invalidate_name(name.parent, &name.name);
             } else {
                 self.adopt(id, inode, Some(&place));
-                self.out.state.become_lower(id, Some(place), &self.to.tree);
+                if let Some(inode) = self.out.state.get_mut(id) {
+                    inode.node = Node::File(Source::Lower);
+                }
                 self.out.state.put_entry(name.parent, name.name.clone(), Some(id), false, Some(name.entry.order));
                 self.out.disposable.push((name.parent, name.name, id));
                 is_kept = true;
@@ -242,7 +241,7 @@ impl Merge<'_> {
         let loses_all = natural.is_none() && !is_kept;
         if is_open && loses_all && inode.source() != Some(&Source::Lower) {
             // Handles that are still open read it to the end.
-            self.out.state.take_over(id, inode.number, inode.node.clone(), inode.meta, inode.lookups);
+            self.out.state.insert_bare(id, inode.number, inode.node.clone(), inode.meta, inode.lookup_count);
         }
     }
 }
