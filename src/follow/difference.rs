@@ -14,6 +14,7 @@ use crate::compare::logs;
 use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
+use crate::overlay::Ino;
 use crate::overlay::replace::{Invalidation, node_ids};
 use crate::repo::Repository;
 use crate::scratch::record::Name;
@@ -57,7 +58,7 @@ impl Difference {
     pub(super) fn before(&self, old: &Tree, open: &HashSet<u64>) -> Vec<Invalidation> {
         let mut invalidations = self.of_names();
         invalidations
-            .extend(self.files.iter().filter(|file| !open.contains(file)).map(|file| Invalidation::Inode(*file)));
+            .extend(self.files.iter().filter(|file| !open.contains(file)).map(|file| Invalidation::Inode(Ino(*file))));
         invalidations
             .extend(open.iter().filter(|file| self.is_changed(old, **file)).filter_map(|file| name_of(old, *file)));
         invalidations
@@ -67,16 +68,17 @@ impl Difference {
     pub(super) fn after(&self, old: &Tree, stale: &HashSet<u64>, retired: &[u64]) -> Vec<Invalidation> {
         // Repeats the names: their invalidation takes the directory's lock, and so waits for older listings.
         let mut invalidations = self.of_names();
-        invalidations.extend(stale.iter().map(|file| Invalidation::Inode(*file)));
+        invalidations.extend(stale.iter().map(|file| Invalidation::Inode(Ino(*file))));
         invalidations.extend(retired.iter().filter_map(|file| name_of(old, *file)));
         invalidations
     }
 
     fn of_names(&self) -> Vec<Invalidation> {
-        let entry = |(directory, name): &(u64, String)| Invalidation::Entry(*directory, Name::new(name.as_bytes()));
+        let entry =
+            |(directory, name): &(u64, String)| Invalidation::Entry(Ino(*directory), Name::new(name.as_bytes()));
         let mut invalidations: Vec<Invalidation> = self.names.iter().map(entry).collect();
         let directories: HashSet<u64> = self.names.iter().map(|(directory, _)| *directory).collect();
-        invalidations.extend(directories.into_iter().map(Invalidation::Inode));
+        invalidations.extend(directories.into_iter().map(|directory| Invalidation::Inode(Ino(directory))));
         invalidations
     }
 
@@ -89,7 +91,7 @@ impl Difference {
 
 fn name_of(tree: &Tree, file: u64) -> Option<Invalidation> {
     let (above, name) = tree.parent_of(&tree.table().place(file)?)?;
-    Some(Invalidation::Entry(tree.table().inode(&above), Name::new(name.as_bytes())))
+    Some(Invalidation::Entry(Ino::of_place(tree, &above), Name::new(name.as_bytes())))
 }
 
 /// Compares `old` and `new`, two snapshots of `repository`.

@@ -23,6 +23,7 @@ use crate::format::ids::ObjectId;
 use crate::overlay::frozen::Frozen;
 use crate::overlay::replace::{Invalidation, TreeGuard};
 use crate::scratch::data::{Files, WriterState};
+use crate::scratch::record::DataFileId;
 
 /// Longest wait for files to be closed before a commit is refused. Closes under way take microseconds.
 const CLOSES: Duration = Duration::from_millis(500);
@@ -331,7 +332,8 @@ impl Session {
             let mut mapped = Vec::new();
             for change in detected.changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
                 let ChunkChange::File(file) = change else { continue };
-                let Some(number) = file.name.parse::<u64>().ok().filter(|number| !backed.contains(number)) else {
+                let Some(number) = DataFileId::from_file_name(&file.name).filter(|number| !backed.contains(number))
+                else {
                     continue;
                 };
                 match Files::writer_state(&file.open()?) {
@@ -368,7 +370,7 @@ impl Session {
         }
         for change in detected.changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
             if let ChunkChange::File(file) = change
-                && file.name.parse().is_ok_and(|number: u64| backed.contains(&number))
+                && DataFileId::from_file_name(&file.name).is_some_and(|number| backed.contains(&number))
             {
                 file.can_link = false;
             }

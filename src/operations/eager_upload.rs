@@ -26,7 +26,7 @@ use crate::format::ids::ObjectId;
 use crate::overlay::uploads::{Document, Named, Ticket, UploadDecision, UploadPause, Uploaded};
 use crate::repo::update::system_clock;
 use crate::scratch::data::Stat;
-use crate::scratch::record::Id;
+use crate::scratch::record::{DataFileId, EntryId};
 use crate::tree::nodes::ZARR_JSON;
 
 /// Concurrent uploads. With 4 MiB each, this many saturate a link of 1 Gbit/s and 200 ms.
@@ -78,7 +78,7 @@ impl std::fmt::Display for UploadMode {
 }
 
 /// Uploaded file and the result.
-type Sent = (Id, Result<()>);
+type Sent = (EntryId, Result<()>);
 type Joined = std::result::Result<Sent, tokio::task::JoinError>;
 
 impl Session {
@@ -162,7 +162,7 @@ impl Session {
     }
 
     /// Checks whether file `id` can be uploaded now.
-    async fn chance(&self, id: Id) -> Result<UploadDecision> {
+    async fn chance(&self, id: EntryId) -> Result<UploadDecision> {
         let names = self.working.names_below(id);
         // Files beside the document may be chunks now.
         if names.iter().any(|name| name.key == ZARR_JSON) {
@@ -213,7 +213,7 @@ impl Session {
             repository.may_have_been_collected_since(system_clock().saturating_sub(age))
         };
         let mut known_objects = HashSet::new();
-        let mut old: Vec<(u64, Uploaded)> = Vec::new();
+        let mut old: Vec<(DataFileId, Uploaded)> = Vec::new();
         for change in changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
             let ChunkChange::File(file) = change else { continue };
             let Some((data, stat)) = self.data_file(file)? else { continue };
@@ -244,7 +244,7 @@ impl Session {
     }
 
     /// Forgets those of `old` whose objects no longer exist.
-    async fn look_at(&self, old: Vec<(u64, Uploaded)>) {
+    async fn look_at(&self, old: Vec<(DataFileId, Uploaded)>) {
         let looks = old.into_iter().map(|(data, uploaded)| async move {
             let ChunkPayload::Native { chunk, length, .. } = uploaded.payload else { return };
             // The last byte exists if all do.
@@ -257,8 +257,8 @@ impl Session {
     }
 
     /// Returns the data file of a chunk with its current metadata; none if its size has changed meanwhile.
-    fn data_file(&self, file: &ChunkFile) -> Result<Option<(u64, Stat)>> {
-        let Ok(data) = file.name.parse() else { return Ok(None) };
+    fn data_file(&self, file: &ChunkFile) -> Result<Option<(DataFileId, Stat)>> {
+        let Some(data) = DataFileId::from_file_name(&file.name) else { return Ok(None) };
         let stat = self.working.files().find(data)?;
         Ok(stat.filter(|stat| stat.size == file.length).map(|stat| (data, stat)))
     }

@@ -12,6 +12,7 @@ use crate::format::transaction_log::Change::{
     DeletedArrays, DeletedGroups, NewArrays, NewGroups, UpdatedArrays, UpdatedGroups,
 };
 use crate::format::transaction_log::Move;
+use crate::overlay::Ino;
 use crate::overlay::replace::{Invalidation, node_ids};
 use crate::repo::Repository;
 use crate::scratch::record::Name;
@@ -93,9 +94,9 @@ impl Session {
 }
 
 fn name_of(tree: &Tree, place: &TreePlace, invalidations: &mut HashSet<Invalidation>) {
-    invalidations.insert(Invalidation::Inode(tree.table().inode(place)));
+    invalidations.insert(Invalidation::Inode(Ino::of_place(tree, place)));
     if let Some((above, name)) = tree.parent_of(place) {
-        invalidations.insert(Invalidation::Entry(tree.table().inode(&above), Name::new(name.as_bytes())));
+        invalidations.insert(Invalidation::Entry(Ino::of_place(tree, &above), Name::new(name.as_bytes())));
     }
 }
 

@@ -16,18 +16,18 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::frozen::FrozenFile;
 use super::opens::Partial;
-use super::{Base, Locked, WorkingTree, no_such};
+use super::{Base, Ino, Locked, WorkingTree, no_such};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::reader::Data;
 use crate::scratch::data::Files;
-use crate::scratch::record::{Id, Meta, Record, Source, Time};
+use crate::scratch::record::{DataFileId, EntryId, Meta, Record, Source, Time};
 
 /// Bytes moved at once by a copy up.
 const STEP: u64 = 1 << 20;
 
 impl WorkingTree {
     /// Reads up to `size` bytes of inode `number` from `offset` on: fewer only at the end of the file.
-    pub async fn read(&self, number: u64, offset: u64, size: u32) -> Result<Data> {
+    pub async fn read(&self, number: Ino, offset: u64, size: u32) -> Result<Data> {
         self.complete_number(number).await?;
         let upper = {
             let mut locked = self.lock();
@@ -49,7 +49,7 @@ impl WorkingTree {
             }
         };
         match upper {
-            None => self.base().tree.read(number, offset, size).await,
+            None => self.base().tree.read(number.0, offset, size).await,
             Some((_, _, Some(file))) => read_file(&file, offset, size).map(Data::Bytes),
             Some((id, source, None)) => {
                 self.read_source(id, &source, offset, size).await.context(|| self.describe(number))
@@ -58,7 +58,7 @@ impl WorkingTree {
     }
 
     /// Returns the data file of an inode, kept open as long as the inode is open.
-    fn file(&self, locked: &mut Locked, number: u64, data: u64) -> Result<Arc<File>> {
+    fn file(&self, locked: &mut Locked, number: Ino, data: DataFileId) -> Result<Arc<File>> {
         let open = locked.opens.get_mut(number);
         if let Some(file) = open.as_ref().and_then(|open| open.file.as_ref()) {
             return Ok(Arc::clone(file));
@@ -70,7 +70,7 @@ impl WorkingTree {
         Ok(file)
     }
 
-    async fn read_source(&self, id: Id, source: &Source, offset: u64, size: u32) -> Result<Data> {
+    async fn read_source(&self, id: EntryId, source: &Source, offset: u64, size: u32) -> Result<Data> {
         let base = self.base();
         match source {
             Source::Stored(stored) => base.tree.read_stored(&stored.0, offset, size).await,
@@ -119,7 +119,7 @@ impl WorkingTree {
     }
 
     /// Writes `bytes` at `offset` of inode `number` if that is possible without waiting; returns `None` if it is not.
-    pub fn write_now(&self, number: u64, offset: u64, bytes: &[u8]) -> Option<Result<()>> {
+    pub fn write_now(&self, number: Ino, offset: u64, bytes: &[u8]) -> Option<Result<()>> {
         let _gate = self.gate.try_read().ok().filter(|_| !self.is_undecided() && !self.may_land())?;
         let file = {
             let mut locked = self.lock();
@@ -137,7 +137,7 @@ impl WorkingTree {
     }
 
     /// Writes `bytes` at `offset` of inode `number`.
-    pub async fn write(&self, number: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub async fn write(&self, number: Ino, offset: u64, bytes: &[u8]) -> Result<()> {
         match self.write_once(number, offset, bytes).await {
             Err(error) if error.kind() == ErrorKind::NoSpace && self.free_space().await => {
                 self.write_once(number, offset, bytes).await
@@ -146,7 +146,7 @@ impl WorkingTree {
         }
     }
 
-    async fn write_once(&self, number: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+    async fn write_once(&self, number: Ino, offset: u64, bytes: &[u8]) -> Result<()> {
         let _gate = self.enter().await?;
         let id = {
             let mut locked = self.lock();
@@ -172,7 +172,7 @@ impl WorkingTree {
     }
 
     /// Returns the data file of inode `id` if it has one that may be written to and lacks nothing.
-    fn writable_file(&self, locked: &mut Locked, id: Id) -> Result<Option<Arc<File>>> {
+    fn writable_file(&self, locked: &mut Locked, id: EntryId) -> Result<Option<Arc<File>>> {
         let Some(inode) = locked.state.get(id) else { return Err(no_such(id)) };
         let (number, Some(Source::Data(data))) = (inode.number, inode.source().cloned()) else { return Ok(None) };
         if locked.state.borrowed(data).is_some() {
@@ -183,7 +183,7 @@ impl WorkingTree {
     }
 
     /// Takes a write that begins at, or continues from, the beginning of a file without a data file. Returns false for other writes.
-    async fn overwrite_range(&self, id: Id, offset: u64, bytes: &[u8]) -> Result<bool> {
+    async fn overwrite_range(&self, id: EntryId, offset: u64, bytes: &[u8]) -> Result<bool> {
         let (number, partial) = {
             let locked = self.lock();
             let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
@@ -196,7 +196,7 @@ impl WorkingTree {
             Some(partial) => partial,
             None if offset == 0 => {
                 let old_size = self.attributes_of(id).await?.size;
-                let data = self.lock().state.take_next();
+                let data = self.lock().state.next_data_file();
                 let file = Arc::new(self.files.create(data)?);
                 Partial { number: data, file, covered: 0, old_size }
             }
@@ -229,7 +229,7 @@ impl WorkingTree {
     }
 
     /// Makes the data file of a partly written file the file's bytes.
-    fn install_partial(&self, id: Id, number: u64, partial: &Partial) -> Result<()> {
+    fn install_partial(&self, id: EntryId, number: Ino, partial: &Partial) -> Result<()> {
         self.write_out_early(partial.number);
         let mut locked = self.lock();
         self.record(&mut locked, Record::SetSource { id, source: Source::Data(partial.number), at: Time::now() })?;
@@ -241,7 +241,7 @@ impl WorkingTree {
     }
 
     /// Completes a partly written file: the old bytes after the written ones are fetched or recorded as missing.
-    async fn complete_partial_file(&self, id: Id, number: u64, partial: &Partial) -> Result<()> {
+    async fn complete_partial_file(&self, id: EntryId, number: Ino, partial: &Partial) -> Result<()> {
         if self.make_sparse(id, partial.number, &partial.file, partial.covered..partial.old_size).await? {
             return Ok(());
         }
@@ -252,7 +252,7 @@ impl WorkingTree {
         self.install_partial(id, number, partial)
     }
 
-    async fn fetch(&self, id: Id, source: &Source, into: &File, range: std::ops::Range<u64>) -> Result<()> {
+    async fn fetch(&self, id: EntryId, source: &Source, into: &File, range: std::ops::Range<u64>) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
             let size = u32::try_from((range.end - at).min(STEP)).unwrap_or(u32::MAX);
@@ -266,7 +266,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    pub(super) async fn complete_number(&self, number: u64) -> Result<()> {
+    pub(super) async fn complete_number(&self, number: Ino) -> Result<()> {
         let id = {
             let locked = self.lock();
             let partial = locked.opens.get(number).is_some_and(|open| open.partial.is_some());
@@ -279,12 +279,12 @@ impl WorkingTree {
     }
 
     /// Completes inode `id` if it is partly written.
-    pub(super) async fn complete_partial(&self, id: Id) -> Result<()> {
+    pub(super) async fn complete_partial(&self, id: EntryId) -> Result<()> {
         let _alone = self.exclusively(id).await;
         self.complete_alone(id).await
     }
 
-    async fn complete_alone(&self, id: Id) -> Result<()> {
+    async fn complete_alone(&self, id: EntryId) -> Result<()> {
         let (number, partial) = {
             let locked = self.lock();
             let number = locked.state.get(id).ok_or_else(|| no_such(id))?.number;
@@ -295,7 +295,7 @@ impl WorkingTree {
     }
 
     /// Copies up inode `id` if needed. Returns its data file, complete and writable.
-    pub(super) async fn own(&self, id: Id) -> Result<Arc<File>> {
+    pub(super) async fn own(&self, id: EntryId) -> Result<Arc<File>> {
         if let Some(file) = self.writable_file(&mut self.lock(), id)? {
             return Ok(file);
         }
@@ -304,7 +304,7 @@ impl WorkingTree {
     }
 
     /// Copies up at least the first `keep` bytes, as [`WorkingTree::own`] does for all.
-    async fn copy_up_locked(&self, id: Id, keep: u64) -> Result<Arc<File>> {
+    async fn copy_up_locked(&self, id: EntryId, keep: u64) -> Result<Arc<File>> {
         self.complete_alone(id).await?;
         self.complete_sparse_locked(id).await?;
         let (source, number, data) = {
@@ -328,7 +328,7 @@ impl WorkingTree {
                 }
                 return Ok(file);
             }
-            (source, number, locked.state.take_next())
+            (source, number, locked.state.next_data_file())
         };
         let source = source
             .ok_or_else(|| Error::new(ErrorKind::IsADirectory, format!("{} is no file", self.describe(number))))?;
@@ -346,8 +346,8 @@ impl WorkingTree {
     /// Makes data file `data`, which has been copied up, the bytes of inode `id` in place of `source`.
     fn install_copy(
         &self,
-        id: Id,
-        (data, brought): (u64, Result<File>),
+        id: EntryId,
+        (data, brought): (DataFileId, Result<File>),
         source: &Source,
         times: Result<Meta>,
     ) -> Result<Arc<File>> {
@@ -383,7 +383,7 @@ impl WorkingTree {
     }
 
     /// Creates data file `data` from the first `keep` bytes of inode `id`, which are at `source`.
-    async fn copy_bytes(&self, id: Id, source: &Source, data: u64, keep: u64) -> Result<File> {
+    async fn copy_bytes(&self, id: EntryId, source: &Source, data: DataFileId, keep: u64) -> Result<File> {
         match source {
             Source::Data(_) if keep == 0 => self.files.create(data),
             Source::Data(old) => {
@@ -402,7 +402,7 @@ impl WorkingTree {
     }
 
     /// Cuts inode `id` to `size` bytes, or extends it with zeros.
-    pub(super) async fn resize(&self, id: Id, size: u64) -> Result<()> {
+    pub(super) async fn resize(&self, id: EntryId, size: u64) -> Result<()> {
         let _alone = self.exclusively(id).await;
         self.complete_alone(id).await?;
         // Most resizes empty a file and need none of its bytes.
@@ -425,7 +425,7 @@ impl WorkingTree {
     }
 
     /// Waits until no other task copies up or completes the same file, and keeps other tasks out.
-    pub(super) async fn exclusively(&self, id: Id) -> OwnedMutexGuard<()> {
+    pub(super) async fn exclusively(&self, id: EntryId) -> OwnedMutexGuard<()> {
         let turn = {
             let mut busy = self.busy.lock();
             busy.retain(|_, turn| Arc::strong_count(turn) > 1);
@@ -435,7 +435,7 @@ impl WorkingTree {
     }
 
     /// Makes the bytes of inode `number` and all names durable.
-    pub async fn sync(&self, number: Option<u64>) -> Result<()> {
+    pub async fn sync(&self, number: Option<Ino>) -> Result<()> {
         if let Some(number) = number {
             self.complete_number(number).await?;
         }
@@ -459,12 +459,12 @@ impl WorkingTree {
     }
 
     /// Completes inode `number` on `close`, which reports whether all written bytes could be kept.
-    pub async fn flush(&self, number: u64) -> Result<()> {
+    pub async fn flush(&self, number: Ino) -> Result<()> {
         self.complete_number(number).await
     }
 
     /// Allocates, punches or moves bytes as `fallocate(2)` does with `mode`.
-    pub async fn allocate(&self, number: u64, offset: u64, length: u64, mode: i32) -> Result<()> {
+    pub async fn allocate(&self, number: Ino, offset: u64, length: u64, mode: i32) -> Result<()> {
         let _gate = self.enter().await?;
         let id = {
             let mut locked = self.lock();
@@ -476,7 +476,7 @@ impl WorkingTree {
     }
 
     /// Finds the next data or hole as `lseek(2)` does; returns `None` beyond the end.
-    pub async fn seek(&self, number: u64, offset: u64, hole: bool) -> Result<Option<u64>> {
+    pub async fn seek(&self, number: Ino, offset: u64, hole: bool) -> Result<Option<u64>> {
         self.complete_number(number).await?;
         let file = {
             let mut locked = self.lock();

@@ -3,7 +3,7 @@
 //! `cp` requests everything at once. If that covers a chunk of the repository and the target is new and empty, the target becomes a
 //! second reference to the same stored bytes, now and in the commit: no bytes are read or written.
 
-use super::WorkingTree;
+use super::{Ino, WorkingTree};
 use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::scratch::data::copy_range;
@@ -16,7 +16,7 @@ const STEP: u64 = 1 << 20;
 
 impl WorkingTree {
     /// Copies up to `length` bytes. Returns the number of bytes copied, 0 at the end of the source.
-    pub async fn copy(&self, from: (u64, u64), to: (u64, u64), length: u64) -> Result<u64> {
+    pub async fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64> {
         let _gate = self.enter().await?;
         let ((source, offset), (target, at)) = (from, to);
         self.flush(source).await?;
@@ -66,12 +66,12 @@ impl WorkingTree {
     }
 
     /// Returns the location of the bytes of file `number` in the repository, if they are those of a chunk.
-    async fn payload_of(&self, number: u64) -> Result<Option<ChunkPayload>> {
+    async fn payload_of(&self, number: Ino) -> Result<Option<ChunkPayload>> {
         let base = self.base();
         let lower = {
             let locked = self.lock();
             match locked.state.by_number(number).and_then(|id| locked.state.get(id)) {
-                None => number,
+                None => number.0,
                 Some(inode) => match (inode.source(), &inode.lower) {
                     (Some(Source::Stored(stored)), _) => return Ok(Some(stored.0.clone())),
                     (Some(Source::Lower), Some(place)) => base.tree.table().inode(place),
@@ -83,7 +83,7 @@ impl WorkingTree {
     }
 
     /// Makes the empty file `number` a reference to `payload`. Returns false if that is not possible.
-    fn refer(&self, number: u64, payload: ChunkPayload) -> Result<bool> {
+    fn refer(&self, number: Ino, payload: ChunkPayload) -> Result<bool> {
         let mut locked = self.lock();
         let Some(id) = locked.state.by_number(number) else { return Ok(false) };
         let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source().cloned()) else {

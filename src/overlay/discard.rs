@@ -12,9 +12,9 @@ use futures_util::FutureExt;
 
 use super::listing::join;
 use super::replace::Invalidation;
-use super::state::{Directory, Entry, Inode, State, UPPER, numbered};
+use super::state::{Directory, Entry, Ino, Inode, State, numbered};
 use crate::error::{Error, ErrorKind, Result};
-use crate::scratch::record::{Id, Meta, Name, ROOT, Time};
+use crate::scratch::record::{EntryId, Meta, Name, ROOT, Time};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 
@@ -22,15 +22,15 @@ use crate::tree::nodes::TreePlace;
 pub(super) struct Discard<'a> {
     state: &'a State,
     /// Inode numbers of open files.
-    opens: &'a HashSet<u64>,
+    opens: &'a HashSet<Ino>,
     tree: &'a Tree,
     path: &'a str,
     /// Untracked files that do not take the place of an entry of the base.
-    untracked: &'a HashSet<(Id, Name)>,
+    untracked: &'a HashSet<(EntryId, Name)>,
     /// Entries that stay, with directory and name.
-    kept: Vec<(Id, Name, Entry)>,
+    kept: Vec<(EntryId, Name, Entry)>,
     /// Untracked files that stay, with their final paths.
-    relocated: Vec<(String, Id)>,
+    relocated: Vec<(String, EntryId)>,
 }
 
 /// Result of a discard: the new state and the invalidations that it requires.
@@ -47,10 +47,10 @@ impl<'a> Discard<'a> {
     /// Plans the discard of `path` in `state`.
     pub(super) fn new(
         state: &'a State,
-        opens: &'a HashSet<u64>,
+        opens: &'a HashSet<Ino>,
         tree: &'a Tree,
         path: &'a str,
-        untracked: &'a HashSet<(Id, Name)>,
+        untracked: &'a HashSet<(EntryId, Name)>,
     ) -> Self {
         let (kept, relocated) = (Vec::new(), Vec::new());
         let mut discard = Discard { state, opens, tree, path, untracked, kept, relocated };
@@ -59,12 +59,12 @@ impl<'a> Discard<'a> {
     }
 
     /// Returns the untracked files that stay, with their final paths.
-    pub(super) fn stays_at(&self) -> impl Iterator<Item = (&str, Id)> {
+    pub(super) fn stays_at(&self) -> impl Iterator<Item = (&str, EntryId)> {
         self.relocated.iter().map(|(path, id)| (path.as_str(), *id))
     }
 
     /// Discards `files` too: entries of the base come back in their places.
-    pub(super) fn discard_also(&mut self, files: &HashSet<Id>) {
+    pub(super) fn discard_also(&mut self, files: &HashSet<EntryId>) {
         self.relocated.retain(|(_, id)| !files.contains(id));
     }
 
@@ -112,7 +112,7 @@ impl<'a> Discard<'a> {
         if is_below(path, self.path) {
             return false;
         }
-        let moved = natural.and_then(|place| self.state.by_number(self.tree.table().inode(&place)));
+        let moved = natural.and_then(|place| self.state.by_number(Ino::of_place(self.tree, &place)));
         let now = moved.and_then(|id| self.state.path(id));
         now.is_none_or(|now| !is_below(&now, self.path))
     }
@@ -125,8 +125,8 @@ impl<'a> Discard<'a> {
         let invalidations = self.invalidations();
         let mut new = self.state.successor();
         let root = self.state.get(ROOT).ok_or_else(|| Error::corrupt("a state without a root"))?;
-        new.adopt(ROOT, root, root.meta, root.lower.clone().map(|place| (place, crate::tree::ROOT)));
-        let mut taken: HashSet<Id> = HashSet::new();
+        new.adopt(ROOT, root, root.meta, root.lower.clone().map(|place| (place, Ino::ROOT)));
+        let mut taken: HashSet<EntryId> = HashSet::new();
         for (parent, name, entry) in &self.kept {
             if let Some(id) = &entry.id
                 && taken.insert(*id)
@@ -177,7 +177,7 @@ impl<'a> Discard<'a> {
     }
 
     /// Returns the directory at `path` of the new state, created or promoted if needed.
-    fn directory(&self, new: &mut State, path: &str, meta: &impl Fn(&TreePlace) -> Meta) -> Result<Id> {
+    fn directory(&self, new: &mut State, path: &str, meta: &impl Fn(&TreePlace) -> Meta) -> Result<EntryId> {
         let mut at = ROOT;
         for part in path.split('/').filter(|part| !part.is_empty()) {
             let name = Name::new(part.as_bytes());
@@ -224,7 +224,7 @@ impl<'a> Discard<'a> {
     }
 
     /// Keeps discarded files that are open, for their handles.
-    fn keep_open_files(&self, new: &mut State, kept: &HashSet<Id>) {
+    fn keep_open_files(&self, new: &mut State, kept: &HashSet<EntryId>) {
         for (id, inode) in self.state.iter().filter(|(id, _)| *id != ROOT && !kept.contains(id)) {
             if self.opens.contains(&inode.number) && !inode.is_directory() {
                 new.adopt(id, inode, inode.meta, None);
@@ -236,7 +236,7 @@ impl<'a> Discard<'a> {
     fn invalidations(&self) -> Vec<Invalidation> {
         let mut invalidations = Vec::new();
         for (_, inode) in self.state.iter() {
-            if inode.number < UPPER && !inode.is_directory() {
+            if inode.number.is_of_base() && !inode.is_directory() {
                 invalidations.push(Invalidation::Inode(inode.number));
             }
             for (name, _) in inode.directory().into_iter().flat_map(Directory::entries) {

@@ -5,12 +5,17 @@ use std::sync::Arc;
 use super::{Locked, Lookup, WorkingTree};
 use crate::error::Result;
 use crate::scratch::journal::Journal;
-use crate::scratch::record::{Body, Record, Source};
+use crate::scratch::record::{Body, DataFileId, Record, Source};
 use crate::scratch::salvage;
 
 impl WorkingTree {
     /// Appends `record` to the journal and applies it. With it, the bytes of data file `replaces` take the place of other bytes.
-    pub(super) fn record_replacing(&self, locked: &mut Locked, record: Record, replaces: Option<u64>) -> Result<()> {
+    pub(super) fn record_replacing(
+        &self,
+        locked: &mut Locked,
+        record: Record,
+        replaces: Option<DataFileId>,
+    ) -> Result<()> {
         if locked.stale || locked.journal.durable().needs_rewrite() {
             self.rewrite(locked)?;
         }
@@ -30,19 +35,19 @@ impl WorkingTree {
 
     /// Ensures that data file `data`, whose bytes are about to replace other bytes, reaches the disk before the journal's line. The
     /// caller must hold no lock.
-    pub(super) fn write_out_early(&self, data: u64) {
+    pub(super) fn write_out_early(&self, data: DataFileId) {
         let durable = Arc::clone(self.lock().journal.durable());
         durable.write_out_early(data);
     }
 
     /// Returns the data file of `found`, if it has one.
-    pub(super) fn data_of(&self, found: &Lookup) -> Option<u64> {
+    pub(super) fn data_of(&self, found: &Lookup) -> Option<DataFileId> {
         let Lookup::Upper(id) = found else { return None };
         self.lock().state.get(*id)?.data_file()
     }
 
     /// Retires data file `data`, which the journal no longer needs.
-    pub(super) fn retire(&self, locked: &mut Locked, data: u64) {
+    pub(super) fn retire(&self, locked: &mut Locked, data: DataFileId) {
         locked.nearly_full |= locked.journal.durable().retire(data);
     }
 
@@ -115,7 +120,7 @@ impl WorkingTree {
 }
 
 /// Returns the data file whose bytes replace other bytes with `record`, as far as the record shows it.
-pub(super) fn replaces(record: &Record) -> Option<u64> {
+pub(super) fn replaces(record: &Record) -> Option<DataFileId> {
     match record {
         Record::SetSource { source: Source::Data(data), .. } => Some(*data),
         Record::Covered { data, .. } => Some(*data),
@@ -124,7 +129,7 @@ pub(super) fn replaces(record: &Record) -> Option<u64> {
 }
 
 /// Returns the data file that `record` names.
-pub(super) fn data_file_of(record: &Record) -> Option<u64> {
+pub(super) fn data_file_of(record: &Record) -> Option<DataFileId> {
     match record {
         Record::Create { body: Body::File(Source::Data(data)), .. }
         | Record::Promote { body: Body::File(Source::Data(data)), .. }

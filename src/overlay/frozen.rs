@@ -14,7 +14,7 @@ use super::state::{Directory, Node, State};
 use crate::commit::changes::ChunkFile;
 use crate::error::Result;
 use crate::scratch::data::Stat;
-use crate::scratch::record::{Id, Name, ROOT, Source};
+use crate::scratch::record::{DataFileId, EntryId, Name, ROOT, Source};
 use crate::tree::nodes::TreePlace;
 
 /// All changes to the base.
@@ -29,7 +29,7 @@ pub struct Frozen {
 #[derive(Debug)]
 pub struct FrozenDirectory {
     /// Inode.
-    pub id: Id,
+    pub id: EntryId,
     /// Place of the base whose entries it shows as well.
     pub lower: Option<TreePlace>,
     /// Entries by name.
@@ -48,14 +48,14 @@ pub enum FrozenEntry {
     /// Regular file.
     File(FrozenFile),
     /// Inode that Zarr has no place for.
-    Other(Id),
+    Other(EntryId),
 }
 
 /// Regular file.
 #[derive(Clone, Debug)]
 pub struct FrozenFile {
     /// Inode.
-    pub id: Id,
+    pub id: EntryId,
     /// Place in the base, if the file is from there.
     pub lower: Option<TreePlace>,
     /// Location of the bytes.
@@ -66,7 +66,7 @@ pub struct FrozenFile {
 #[async_trait]
 pub trait Contents: Send + Sync {
     /// Returns the file with the number of a [`Source::Data`]; `None` if it has been removed.
-    fn changed(&self, number: u64) -> Result<Option<ChunkFile>>;
+    fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>>;
 
     /// Reads all bytes of `file`; fails if there are more than `limit`.
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes>;
@@ -74,8 +74,8 @@ pub trait Contents: Send + Sync {
 
 #[async_trait]
 impl Contents for WorkingTree {
-    fn changed(&self, number: u64) -> Result<Option<ChunkFile>> {
-        Ok(self.files().find(number)?.map(|stat| self.chunk_file(number, &stat)))
+    fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>> {
+        Ok(self.files().find(data)?.map(|stat| self.chunk_file(data, &stat)))
     }
 
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
@@ -141,9 +141,9 @@ impl Frozen {
 
 impl WorkingTree {
     /// Returns data file `data` as a file that a commit may store.
-    pub(super) fn chunk_file(&self, data: u64, stat: &Stat) -> ChunkFile {
+    pub(super) fn chunk_file(&self, data: DataFileId, stat: &Stat) -> ChunkFile {
         let directory = Arc::clone(self.files().directory());
-        ChunkFile { directory, name: data.to_string(), length: stat.size, can_link: true }
+        ChunkFile { directory, name: data.file_name(), length: stat.size, can_link: true }
     }
 
     /// Copies the present changes. Writes in progress must have been completed, or kept out.

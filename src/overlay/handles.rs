@@ -7,10 +7,10 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Locked, WorkingTree, no_such};
+use super::{Ino, Locked, WorkingTree, no_such};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::data::Files;
-use crate::scratch::record::{Id, Source};
+use crate::scratch::record::{EntryId, Source};
 
 /// Options of an open.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,11 +34,11 @@ pub struct Opened {
 
 impl WorkingTree {
     /// Opens inode `number`. Every success needs a [`WorkingTree::release`].
-    pub async fn open_file(&self, number: u64, options: OpenOptions) -> Result<Opened> {
+    pub async fn open_file(&self, number: Ino, options: OpenOptions) -> Result<Opened> {
         if !options.write {
             let mut locked = self.lock();
             let source = locked.source_of(number);
-            if source.is_none() && number >= super::state::UPPER {
+            if source.is_none() && !number.is_of_base() {
                 return Err(no_such(number));
             }
             return self.opened(&mut locked, number, source, options);
@@ -68,7 +68,7 @@ impl WorkingTree {
         opened
     }
 
-    fn opened(&self, locked: &mut Locked, number: u64, source: Option<Source>, options: OpenOptions) -> Result<Opened> {
+    fn opened(&self, locked: &mut Locked, number: Ino, source: Option<Source>, options: OpenOptions) -> Result<Opened> {
         let in_scratch = matches!(source, Some(Source::Data(_)));
         let open = locked.opens.add(number, options.write);
         if open.passthrough_handles > 0 {
@@ -124,7 +124,7 @@ impl WorkingTree {
     }
 
     /// Returns true if the bytes of inode `id` are in a data file, even one that only passthrough handles still read.
-    fn has_data(&self, id: Id) -> bool {
+    fn has_data(&self, id: EntryId) -> bool {
         let locked = self.lock();
         let Some(inode) = locked.state.get(id) else { return false };
         let read_on = locked.opens.get(inode.number).is_some_and(|open| open.backing.is_some());
@@ -132,7 +132,7 @@ impl WorkingTree {
     }
 
     /// Undoes passthrough for a handle whose backing the kernel did not take.
-    pub fn cancel_passthrough(&self, number: u64) {
+    pub fn cancel_passthrough(&self, number: Ino) {
         if let Some(open) = self.lock().opens.get_mut(number) {
             open.passthrough_handles = open.passthrough_handles.saturating_sub(1);
             open.backing = open.backing.take().filter(|_| open.passthrough_handles > 0);
@@ -140,7 +140,7 @@ impl WorkingTree {
     }
 
     /// Closes one handle of inode `number`.
-    pub async fn release(&self, number: u64, write: bool, backed: bool) -> Result<()> {
+    pub async fn release(&self, number: Ino, write: bool, backed: bool) -> Result<()> {
         let completed = if write { self.complete_number(number).await } else { Ok(()) };
         let written = self.release_handle(number, write, backed);
         self.unlink_if_nearly_full().await;
@@ -151,7 +151,7 @@ impl WorkingTree {
     }
 
     /// Removes one handle. Returns the data file if the handle could write.
-    fn release_handle(&self, number: u64, write: bool, backed: bool) -> Option<Arc<File>> {
+    fn release_handle(&self, number: Ino, write: bool, backed: bool) -> Option<Arc<File>> {
         let mut locked = self.lock();
         let written = locked.opens.get(number).filter(|_| write).and_then(|open| open.file.clone());
         let id = locked.state.by_number(number);
@@ -181,14 +181,14 @@ impl WorkingTree {
     }
 
     /// Records that the data file of inode `id`, if it has one, may change from now on, or may have changed since the last call.
-    pub(super) fn record_change(&self, locked: &Locked, id: Id) {
+    pub(super) fn record_change(&self, locked: &Locked, id: EntryId) {
         if let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source()) {
             self.uploads.forget(*data);
         }
     }
 
     /// Drops an inode that has neither names nor handles, with its bytes.
-    pub(super) fn drop_inode(&self, locked: &mut Locked, id: Id) {
+    pub(super) fn drop_inode(&self, locked: &mut Locked, id: EntryId) {
         if let Some(inode) = locked.state.drop_inode(id)
             && let Some(Source::Data(data)) = inode.source()
         {

@@ -4,10 +4,10 @@
 //! [`UPPER_OFFSET`] on. A listing shows no entry that was created after it began: a program that renames the entries that it reads would
 //! otherwise never finish.
 
-use super::WorkingTree;
 use super::attributes::Attributes;
+use super::{Ino, WorkingTree};
 use crate::error::Result;
-use crate::scratch::record::{Name, ROOT};
+use crate::scratch::record::{EntryId, Name, ROOT};
 use crate::tree;
 use crate::tree::directory::{Entry, Extent};
 
@@ -37,7 +37,7 @@ impl WorkingTree {
     /// not take the entry.
     pub async fn list(
         &self,
-        number: u64,
+        number: Ino,
         offset: u64,
         limit: u64,
         extent: Extent,
@@ -49,7 +49,7 @@ impl WorkingTree {
                 let attributes = base.attributes(entry.attributes);
                 sink(Listed { name: entry.name.as_bytes(), attributes, offset: entry.offset })
             };
-            return base.tree.list(number, offset, extent, &mut forward).await;
+            return base.tree.list(number.0, offset, extent, &mut forward).await;
         };
         let (lower, own, parent) = {
             let locked = self.lock();
@@ -59,7 +59,7 @@ impl WorkingTree {
             (inode.lower.clone(), inode.number, parent)
         };
         for (at, name, number) in [(DOT, ".", own), (DOT_DOT, "..", parent)] {
-            let lower = tree::Attributes { inode: number, kind: tree::Kind::Directory, size: 0 };
+            let lower = tree::Attributes { inode: number.0, kind: tree::Kind::Directory, size: 0 };
             let attributes = base.attributes(lower);
             if at > offset && !sink(Listed { name: name.as_bytes(), attributes, offset: at }) {
                 return Ok(());
@@ -89,7 +89,7 @@ impl WorkingTree {
         let mut from = offset.max(UPPER_OFFSET).saturating_sub(UPPER_OFFSET) + u64::from(offset >= UPPER_OFFSET);
         loop {
             // One page at a time, because attributes may have to be waited for.
-            let page: Vec<(u64, Name, u64)> = {
+            let page: Vec<(u64, Name, EntryId)> = {
                 let locked = self.lock();
                 let directory = locked.state.get(id).and_then(super::state::Inode::directory);
                 let entries = directory.into_iter().flat_map(|directory| directory.from(from));

@@ -36,6 +36,7 @@ use tokio::sync::RwLockReadGuard;
 use self::attributes::Attributes;
 use self::opens::Opens;
 pub use self::recovered::Recovered;
+pub use self::state::Ino;
 use self::state::State;
 use self::uploads::EagerUploads;
 use crate::error::{Error, ErrorKind, Result};
@@ -44,7 +45,7 @@ use crate::repo::identity::Identity;
 use crate::scratch::data::Files;
 use crate::scratch::directory::ScratchDirectory;
 use crate::scratch::journal::{FORMAT, Journal};
-use crate::scratch::record::{Body, Id, Name, ROOT, Record, Source, Time};
+use crate::scratch::record::{Body, DataFileId, EntryId, Name, ROOT, Record, Source, Time};
 use crate::scratch::salvage::Salvage;
 use crate::tree::nodes::{MAX_NAME, TreePlace};
 use crate::tree::numbering::Numbering;
@@ -97,7 +98,7 @@ pub struct WorkingTree {
     /// Data files that lost their names in a power cut and were saved.
     salvaged: u64,
     /// Locks of the inodes that are being copied up or completed.
-    busy: Mutex<HashMap<Id, Arc<tokio::sync::Mutex<()>>>>,
+    busy: Mutex<HashMap<EntryId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// State guarded by `inner`.
@@ -116,7 +117,7 @@ pub(super) struct Locked {
 
 impl Locked {
     /// Returns the location of the bytes of file `number`; `None` if the file is the base's and unchanged.
-    pub(super) fn source_of(&self, number: u64) -> Option<Source> {
+    pub(super) fn source_of(&self, number: Ino) -> Option<Source> {
         self.state.get(self.state.by_number(number)?)?.source().cloned()
     }
 }
@@ -125,7 +126,7 @@ impl Locked {
 #[derive(Clone, Debug)]
 pub(super) enum Lookup {
     /// Inode of the working tree.
-    Upper(Id),
+    Upper(EntryId),
     /// Entry that only the base has.
     Lower(TreePlace, tree::Attributes),
 }
@@ -234,9 +235,9 @@ impl WorkingTree {
     /// Drops inodes that lost their last name while they were open, and data files without an inode.
     ///
     /// After a power cut, data files outside of `named`, the ones that lines on the disk name, are saved instead. Returns their number.
-    fn drop_orphans(&self, named: &HashSet<u64>) -> Result<u64> {
+    fn drop_orphans(&self, named: &HashSet<DataFileId>) -> Result<u64> {
         let mut locked = self.lock();
-        let nameless: Vec<Id> =
+        let nameless: Vec<EntryId> =
             locked.state.iter().filter(|(id, inode)| *id != ROOT && inode.names.is_empty()).map(|(id, _)| id).collect();
         for id in nameless {
             locked.state.drop_inode(id);
@@ -370,7 +371,7 @@ impl WorkingTree {
     }
 
     /// Finds the meaning of `name` in directory `parent`.
-    pub(super) async fn find(&self, parent: u64, name: &Name) -> Result<Option<Lookup>> {
+    pub(super) async fn find(&self, parent: Ino, name: &Name) -> Result<Option<Lookup>> {
         if name.0.len() > MAX_NAME {
             return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {} bytes", name.0.len())));
         }
@@ -391,17 +392,17 @@ impl WorkingTree {
             }
         };
         let base = self.base();
-        let number = lower.map_or(parent, |place| base.tree.table().inode(&place));
+        let number = lower.map_or(parent.0, |place| base.tree.table().inode(&place));
         // Every name in a snapshot is UTF-8.
         let Some(text) = name.text() else { return Ok(None) };
         let Some(found) = base.tree.lookup(number, text).await? else { return Ok(None) };
-        let place = base.tree.table().place(found.inode).ok_or_else(|| no_such(found.inode))?;
+        let place = base.tree.table().place(found.inode).ok_or_else(|| no_such(Ino(found.inode)))?;
         Ok(Some(Lookup::Lower(place, found)))
     }
 
     /// Returns the attributes of entry `name` of directory `parent`; `None` if there is none. Raises the lookup count, which
     /// [`WorkingTree::forget`] lowers.
-    pub async fn lookup(&self, parent: u64, name: &Name) -> Result<Option<Attributes>> {
+    pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Option<Attributes>> {
         match self.find(parent, name).await? {
             None => Ok(None),
             Some(Lookup::Lower(_, attributes)) => Ok(Some(self.base().attributes(attributes))),
@@ -414,21 +415,21 @@ impl WorkingTree {
     }
 
     /// Raises the lookup count of inode `number`.
-    pub fn increment_lookups_of(&self, number: u64) {
+    pub fn increment_lookups_of(&self, number: Ino) {
         if let Some(inode) = self.lock().state.by_kernel_number(number) {
             inode.lookup_count += 1;
         }
     }
 
     /// Lowers the lookup count of inode `number` by `times`.
-    pub fn forget(&self, number: u64, times: u64) {
+    pub fn forget(&self, number: Ino, times: u64) {
         if let Some(inode) = self.lock().state.by_kernel_number(number) {
             inode.lookup_count = inode.lookup_count.saturating_sub(times);
         }
     }
 
     /// Returns the target of symbolic link `number`.
-    pub fn read_link(&self, number: u64) -> Result<Name> {
+    pub fn read_link(&self, number: Ino) -> Result<Name> {
         let locked = self.lock();
         let inode = locked.state.by_number(number).and_then(|id| locked.state.get(id));
         match inode.map(|inode| &inode.node) {
@@ -438,21 +439,21 @@ impl WorkingTree {
     }
 
     /// Returns the inode of `number`, promoted if only the base had it. The caller must hold the gate.
-    pub(super) fn promote(&self, locked: &mut Locked, number: u64) -> Result<Id> {
+    pub(super) fn promote(&self, locked: &mut Locked, number: Ino) -> Result<EntryId> {
         if let Some(id) = locked.state.by_number(number) {
             return Ok(id);
         }
         let base = self.base();
-        let place = base.tree.table().place(number).ok_or_else(|| no_such(number))?;
+        let place = base.tree.table().place(number.0).ok_or_else(|| no_such(number))?;
         self.promote_place(locked, &base, place)
     }
 
-    fn promote_place(&self, locked: &mut Locked, base: &Base, place: TreePlace) -> Result<Id> {
+    fn promote_place(&self, locked: &mut Locked, base: &Base, place: TreePlace) -> Result<EntryId> {
         // From the nearest promoted ancestor down; the root is always promoted.
         let mut missing = Vec::new();
         let mut at = place;
         let mut parent = loop {
-            if let Some(id) = locked.state.by_number(base.tree.table().inode(&at)) {
+            if let Some(id) = locked.state.by_number(Ino::of_place(&base.tree, &at)) {
                 break id;
             }
             let (above, name) = base.tree.parent_of(&at).ok_or_else(|| Error::corrupt("a place without a parent"))?;
@@ -462,9 +463,9 @@ impl WorkingTree {
             let name = Name::new(name.as_bytes());
             // Removed while it was open: it does not come back.
             if locked.state.get(parent).and_then(|inode| inode.directory()?.get(&name)).is_some() {
-                return Err(no_such(base.tree.table().inode(&place)));
+                return Err(no_such(Ino::of_place(&base.tree, &place)));
             }
-            let id = locked.state.take_next();
+            let id = locked.state.next_entry();
             let body = if base.tree.is_directory_place(&place) { Body::Directory } else { Body::File(Source::Lower) };
             let record = Record::Promote {
                 parent: Some(parent),
@@ -481,7 +482,7 @@ impl WorkingTree {
     }
 
     /// Returns a path for messages.
-    pub fn describe(&self, number: u64) -> String {
+    pub fn describe(&self, number: Ino) -> String {
         let locked = self.lock();
         match locked.state.by_number(number) {
             Some(id) => locked.state.path(id).unwrap_or_else(|| "a deleted file".to_owned()),
@@ -490,13 +491,13 @@ impl WorkingTree {
     }
 
     /// Returns the path at which an inode of the base shows: below a directory that may have been moved.
-    fn describe_lower(&self, locked: &Locked, number: u64) -> String {
+    fn describe_lower(&self, locked: &Locked, number: Ino) -> String {
         let base = self.base();
-        let Some(mut place) = base.tree.table().place(number) else { return format!("inode {number}") };
+        let Some(mut place) = base.tree.table().place(number.0) else { return number.to_string() };
         let mut below = String::new();
         while let Some((above, name)) = base.tree.parent_of(&place) {
             below = format!("/{name}{below}");
-            if let Some(id) = locked.state.by_number(base.tree.table().inode(&above)) {
+            if let Some(id) = locked.state.by_number(Ino::of_place(&base.tree, &above)) {
                 let path = locked.state.path(id).unwrap_or_default();
                 return format!("{}{below}", path.trim_end_matches('/'));
             }
@@ -516,7 +517,7 @@ impl WorkingTree {
     }
 
     /// Returns the paths of the files whose bytes are in data files `numbers`.
-    pub fn paths_of_data(&self, numbers: &HashSet<u64>) -> Vec<String> {
+    pub fn paths_of_data(&self, numbers: &HashSet<DataFileId>) -> Vec<String> {
         let locked = self.lock();
         let found =
             locked.state.iter().filter(|(_, inode)| inode.data_file().is_some_and(|data| numbers.contains(&data)));
@@ -526,7 +527,7 @@ impl WorkingTree {
     }
 
     /// Returns the data files that passthrough handles use at the moment.
-    pub fn passthrough_data(&self) -> HashSet<u64> {
+    pub fn passthrough_data(&self) -> HashSet<DataFileId> {
         let locked = self.lock();
         let open = locked.opens.iter().filter(|(_, open)| open.passthrough_handles > 0);
         open.filter_map(|(number, _)| locked.state.get(locked.state.by_number(number)?)?.data_file()).collect()
@@ -544,10 +545,10 @@ pub(super) fn first_line(origin: &Origin, snapshot: ObjectId) -> Record {
     }
 }
 
-pub(super) fn no_such(number: u64) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is no inode {number}"))
+pub(super) fn no_such(what: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no {what}"))
 }
 
-pub(super) fn not_a_directory(number: u64) -> Error {
-    Error::new(ErrorKind::NotADirectory, format!("inode {number} is not a directory"))
+pub(super) fn not_a_directory(number: Ino) -> Error {
+    Error::new(ErrorKind::NotADirectory, format!("{number} is not a directory"))
 }

@@ -5,9 +5,9 @@
 
 use super::attributes::Attributes;
 use super::state::{Directory, Inode};
-use super::{Locked, Lookup, WorkingTree, no_such, not_a_directory};
+use super::{Ino, Locked, Lookup, WorkingTree, no_such, not_a_directory};
 use crate::error::{Error, ErrorKind, Result};
-use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source, Time};
+use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
 use crate::tree::directory::{Entry, Extent};
 
 /// Directory of control files, at the root. No other file has this name.
@@ -43,7 +43,7 @@ pub enum RenameMode {
 
 impl WorkingTree {
     /// Creates an inode from `new` as `name` in directory `parent`.
-    pub async fn create_node(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Attributes> {
+    pub async fn create_node(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<Attributes> {
         let _gate = self.enter().await?;
         let id = self.create_inode(parent, name, new).await?;
         self.lock().state.increment_lookups(id);
@@ -51,7 +51,7 @@ impl WorkingTree {
     }
 
     /// Creates a regular file, as [`WorkingTree::create_node`] does, and opens it for writing.
-    pub async fn create(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Attributes> {
+    pub async fn create(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<Attributes> {
         let _gate = self.enter().await?;
         let id = self.create_inode(parent, name, new).await?;
         let attributes = self.attributes_of(id).await?;
@@ -62,7 +62,7 @@ impl WorkingTree {
     }
 
     /// Returns the data file for passthrough to a file that [`WorkingTree::create`] has just created and opened.
-    pub fn open_passthrough(&self, number: u64) -> Result<std::sync::Arc<std::fs::File>> {
+    pub fn open_passthrough(&self, number: Ino) -> Result<std::sync::Arc<std::fs::File>> {
         let mut locked = self.lock();
         let source = locked.source_of(number);
         let Some(Source::Data(data)) = source else { return Err(no_such(number)) };
@@ -75,7 +75,7 @@ impl WorkingTree {
         Ok(file)
     }
 
-    async fn create_inode(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Id> {
+    async fn create_inode(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<EntryId> {
         self.check_name(parent, &name)?;
         if self.find(parent, &name).await?.is_some() {
             return Err(exists(&name));
@@ -92,32 +92,33 @@ impl WorkingTree {
         let now = Time::now();
         let gid = if set_group { directory.gid } else { new.gid };
         let meta = Meta { mode, uid: new.uid, gid, atime: now, mtime: now, ctime: now };
-        let id = locked.state.take_next();
+        let id = locked.state.next_entry();
         let body = match kind {
             libc::S_IFDIR => Body::Directory,
             libc::S_IFLNK => Body::Symlink(new.target.unwrap_or_else(|| Name::new(b""))),
             libc::S_IFREG | 0 => {
-                self.files().create(id)?;
-                Body::File(Source::Data(id))
+                // The first data file of an inode has its number.
+                self.files().create(DataFileId(id.0))?;
+                Body::File(Source::Data(DataFileId(id.0)))
             }
             kind => Body::Special { kind, rdev: new.rdev },
         };
         let recorded = self.record(&mut locked, Record::Create { parent, name, id, meta, body });
         if recorded.is_err() {
-            self.files().remove(id);
+            self.files().remove(DataFileId(id.0));
         }
         recorded.map(|()| id)
     }
 
-    fn check_name(&self, parent: u64, name: &Name) -> Result<()> {
-        if parent == ROOT && *name.0 == *CONTROL_DIRECTORY {
+    fn check_name(&self, parent: Ino, name: &Name) -> Result<()> {
+        if parent == Ino::ROOT && *name.0 == *CONTROL_DIRECTORY {
             return Err(Error::new(ErrorKind::NotPermitted, "/.icechunk belongs to the mount itself"));
         }
         Ok(())
     }
 
     /// Returns the attributes of a directory, unless it has been removed.
-    fn living_directory(&self, locked: &Locked, id: Id) -> Result<Meta> {
+    fn living_directory(&self, locked: &Locked, id: EntryId) -> Result<Meta> {
         let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
         if !inode.is_directory() {
             return Err(not_a_directory(inode.number));
@@ -129,7 +130,7 @@ impl WorkingTree {
     }
 
     /// Gives file `number` an additional name.
-    pub async fn link(&self, number: u64, parent: u64, name: Name) -> Result<Attributes> {
+    pub async fn link(&self, number: Ino, parent: Ino, name: Name) -> Result<Attributes> {
         let _gate = self.enter().await?;
         self.check_name(parent, &name)?;
         if self.find(parent, &name).await?.is_some() {
@@ -160,7 +161,7 @@ impl WorkingTree {
     }
 
     /// Removes the file `name` of directory `parent`.
-    pub async fn unlink(&self, parent: u64, name: Name) -> Result<()> {
+    pub async fn unlink(&self, parent: Ino, name: Name) -> Result<()> {
         let _gate = self.enter().await?;
         self.check_name(parent, &name)?;
         let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
@@ -171,7 +172,7 @@ impl WorkingTree {
     }
 
     /// Removes the empty directory `name` of directory `parent`.
-    pub async fn remove_directory(&self, parent: u64, name: Name) -> Result<()> {
+    pub async fn remove_directory(&self, parent: Ino, name: Name) -> Result<()> {
         let _gate = self.enter().await?;
         self.check_name(parent, &name)?;
         let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
@@ -182,7 +183,7 @@ impl WorkingTree {
         self.remove(parent, name, found).await
     }
 
-    async fn remove(&self, parent: u64, name: Name, found: Lookup) -> Result<()> {
+    async fn remove(&self, parent: Ino, name: Name, found: Lookup) -> Result<()> {
         let hide = self.lower_shows(parent, &name).await?;
         {
             let mut locked = self.lock();
@@ -195,12 +196,12 @@ impl WorkingTree {
         Ok(())
     }
 
-    fn remove_locked(&self, locked: &mut Locked, parent: u64, name: Name, found: Lookup, hide: bool) -> Result<()> {
+    fn remove_locked(&self, locked: &mut Locked, parent: Ino, name: Name, found: Lookup, hide: bool) -> Result<()> {
         // An open file must be found by its handles later.
         let id = match found {
             Lookup::Upper(id) => Some(id),
-            Lookup::Lower(_, attributes) if locked.opens.get(attributes.inode).is_some() => {
-                Some(self.promote(locked, attributes.inode)?)
+            Lookup::Lower(_, attributes) if locked.opens.get(Ino(attributes.inode)).is_some() => {
+                Some(self.promote(locked, Ino(attributes.inode))?)
             }
             Lookup::Lower(..) => None,
         };
@@ -211,7 +212,7 @@ impl WorkingTree {
     }
 
     /// Drops an inode that lost its last name, unless it is open.
-    fn drop_if_gone(&self, locked: &mut Locked, id: Option<Id>) {
+    fn drop_if_gone(&self, locked: &mut Locked, id: Option<EntryId>) {
         let Some(id) = id else { return };
         let Some(inode) = locked.state.get(id) else { return };
         if inode.names.is_empty() && locked.opens.get(inode.number).is_none() {
@@ -227,13 +228,13 @@ impl WorkingTree {
     }
 
     /// Returns true if the base has an entry `name` in directory `parent`, hidden or not.
-    async fn lower_shows(&self, parent: u64, name: &Name) -> Result<bool> {
+    async fn lower_shows(&self, parent: Ino, name: &Name) -> Result<bool> {
         let base = self.base();
         let lower = {
             let locked = self.lock();
             match locked.state.by_number(parent).and_then(|id| locked.state.get(id)) {
                 Some(inode) => inode.lower.as_ref().map(|place| base.tree.table().inode(place)),
-                None => Some(parent),
+                None => Some(parent.0),
             }
         };
         match (lower, name.text()) {
@@ -275,9 +276,9 @@ impl WorkingTree {
     /// Renames `name` of directory `parent`.
     pub async fn rename(
         &self,
-        parent: u64,
+        parent: Ino,
         name: Name,
-        new_parent: u64,
+        new_parent: Ino,
         new_name: Name,
         how: RenameMode,
     ) -> Result<()> {
@@ -320,18 +321,18 @@ impl WorkingTree {
     /// Renames after both names have been looked up.
     fn rename_found(
         &self,
-        (parent, name, source): (u64, Name, Lookup),
-        (new_parent, new_name, target): (u64, Name, Option<Lookup>),
+        (parent, name, source): (Ino, Name, Lookup),
+        (new_parent, new_name, target): (Ino, Name, Option<Lookup>),
         how: RenameMode,
         hide: bool,
-        replaces: Option<u64>,
+        replaces: Option<DataFileId>,
     ) -> Result<()> {
         let mut locked = self.lock();
         let id = self.promote_found(&mut locked, &source)?;
         let replaced = match &target {
             Some(Lookup::Upper(id)) => Some(*id),
             Some(found @ Lookup::Lower(_, attributes)) => {
-                let needed = how == RenameMode::Exchange || locked.opens.get(attributes.inode).is_some();
+                let needed = how == RenameMode::Exchange || locked.opens.get(Ino(attributes.inode)).is_some();
                 if needed { Some(self.promote_found(&mut locked, found)?) } else { None }
             }
             None => None,
@@ -357,10 +358,10 @@ impl WorkingTree {
         Ok(())
     }
 
-    fn promote_found(&self, locked: &mut Locked, found: &Lookup) -> Result<Id> {
+    fn promote_found(&self, locked: &mut Locked, found: &Lookup) -> Result<EntryId> {
         match found {
             Lookup::Upper(id) => Ok(*id),
-            Lookup::Lower(_, attributes) => self.promote(locked, attributes.inode),
+            Lookup::Lower(_, attributes) => self.promote(locked, Ino(attributes.inode)),
         }
     }
 
@@ -373,7 +374,7 @@ impl WorkingTree {
     }
 
     /// Refuses to move a directory below itself. The kernel checks this too, as far as it knows the directories.
-    fn refuse_loop(&self, locked: &Locked, id: Id, new_parent: Id) -> Result<()> {
+    fn refuse_loop(&self, locked: &Locked, id: EntryId, new_parent: EntryId) -> Result<()> {
         let mut at = new_parent;
         while at != ROOT {
             if at == id {
@@ -386,7 +387,7 @@ impl WorkingTree {
     }
 
     /// Returns the id of directory `number` if it is in the working tree.
-    pub(super) fn upper_directory(&self, number: u64) -> Option<Id> {
+    pub(super) fn upper_directory(&self, number: Ino) -> Option<EntryId> {
         let locked = self.lock();
         locked.state.by_number(number).filter(|id| locked.state.get(*id).is_some_and(Inode::is_directory))
     }

@@ -11,12 +11,12 @@ use tokio::sync::RwLockWriteGuard;
 use super::discard::{Discard, Discarded};
 use super::rebase::Candidate;
 use super::state::{Inode, State};
-use super::{Base, Locked, WorkingTree, first_line};
+use super::{Base, Ino, Locked, WorkingTree, first_line};
 use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
-use crate::scratch::record::{Id, Name, Record, Source};
+use crate::scratch::record::{DataFileId, EntryId, Name, Record, Source};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, NodeTable, TreePlace};
 
@@ -24,11 +24,11 @@ use crate::tree::nodes::{NodeIndex, NodeTable, TreePlace};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Invalidation {
     /// Dentry of a name in a directory.
-    Entry(u64, Name),
+    Entry(Ino, Name),
     /// Pages and attributes of an inode.
-    Inode(u64),
+    Inode(Ino),
     /// Attributes of an inode; its pages stay.
-    Attributes(u64),
+    Attributes(Ino),
 }
 
 /// Exclusive access to the working tree: no operation changes it while this is held.
@@ -58,14 +58,18 @@ impl WorkingTree {
     /// Copies up all bytes that only the base has and no commit will keep: untracked files and their missing ranges, deleted files that
     /// are still open, and files below the directories `foreign`, which are chunks in the wrong place. Returns true if there were any:
     /// their other names then refer to the copies and not to the base.
-    pub async fn preserve(&self, untracked: &HashSet<(Id, Name)>, foreign: &[(Id, Vec<TreePlace>)]) -> Result<bool> {
+    pub async fn preserve(
+        &self,
+        untracked: &HashSet<(EntryId, Name)>,
+        foreign: &[(EntryId, Vec<TreePlace>)],
+    ) -> Result<bool> {
         let base = self.base();
-        let mut wanted: Vec<Id> = Vec::new();
+        let mut wanted: Vec<EntryId> = Vec::new();
         {
             let mut locked = self.lock();
             for (_, places) in foreign {
                 for place in places {
-                    let id = self.promote(&mut locked, base.tree.table().inode(place))?;
+                    let id = self.promote(&mut locked, Ino::of_place(&base.tree, place))?;
                     wanted.push(id);
                 }
             }
@@ -121,10 +125,8 @@ impl WorkingTree {
             };
             let top = match new.parent_of(&TreePlace::Directory(*now)) {
                 // Everything below is invalidated with it.
-                Some((above, name)) => Invalidation::Entry(new.table().inode(&above), Name::new(name.as_bytes())),
-                None => {
-                    Invalidation::Entry(crate::tree::ROOT, Name::new(if after.encoding.prefixed { b"c" } else { b"0" }))
-                }
+                Some((above, name)) => Invalidation::Entry(Ino::of_place(new, &above), Name::new(name.as_bytes())),
+                None => Invalidation::Entry(Ino::ROOT, Name::new(if after.encoding.prefixed { b"c" } else { b"0" })),
             };
             invalidations.push(top);
         }
@@ -134,7 +136,7 @@ impl WorkingTree {
     /// Adds the numbers by which the kernel knows the inodes: one that was created here and committed keeps the number it had.
     pub fn for_kernel(&self, mut invalidations: Vec<Invalidation>) -> Vec<Invalidation> {
         let locked = self.lock();
-        let own = |number: u64| {
+        let own = |number: Ino| {
             let inode = locked.state.get(locked.state.by_number(number)?)?;
             Some(inode.number).filter(|own| *own != number)
         };
@@ -152,11 +154,11 @@ impl WorkingTree {
 
     /// Plans to discard the changes at and below `path`, except for files of `untracked`. Those in the place of an entry of the base,
     /// which comes back, are removed from the set and discarded too.
-    pub async fn plan_discard(&self, path: &str, untracked: &mut HashSet<(Id, Name)>) -> Result<Candidate> {
+    pub async fn plan_discard(&self, path: &str, untracked: &mut HashSet<(EntryId, Name)>) -> Result<Candidate> {
         let base = self.base();
         let (mut old, opens, generation) = {
             let locked = self.lock();
-            (locked.state.clone(), locked.opens.numbers().collect::<HashSet<u64>>(), locked.generation)
+            (locked.state.clone(), locked.opens.numbers().collect::<HashSet<Ino>>(), locked.generation)
         };
         let mut new_data = Vec::new();
         if let Err(error) = self.part_untracked(&mut old, &base, untracked, &mut new_data).await {
@@ -176,8 +178,8 @@ impl WorkingTree {
         for entry in &standing {
             untracked.remove(entry);
         }
-        let kept = |(parent, name): &(Id, Name)| old.get(*parent)?.directory()?.get(name)?.id;
-        let mut kept: HashSet<Id> = untracked.iter().filter_map(kept).collect();
+        let kept = |(parent, name): &(EntryId, Name)| old.get(*parent)?.directory()?.get(name)?.id;
+        let mut kept: HashSet<EntryId> = untracked.iter().filter_map(kept).collect();
         let mut discard = Discard::new(&old, &opens, &base.tree, path, untracked);
         let mut in_the_way = HashSet::new();
         for (home, id) in discard.stays_at() {
@@ -199,8 +201,8 @@ impl WorkingTree {
         &self,
         state: &mut State,
         base: &Base,
-        untracked: &HashSet<(Id, Name)>,
-        new_data: &mut Vec<u64>,
+        untracked: &HashSet<(EntryId, Name)>,
+        new_data: &mut Vec<DataFileId>,
     ) -> Result<()> {
         for (parent, name) in untracked {
             let entry = state.get(*parent).and_then(|inode| inode.directory()?.get(name));
@@ -209,9 +211,9 @@ impl WorkingTree {
             let Some(inode) = inode else { continue };
             let source = self.part(&base.tree, inode, true, new_data).await?;
             let meta = inode.meta;
-            let id = state.take_next();
+            let id = state.next_entry();
             state.leave(*parent, name);
-            state.insert_bare(id, super::state::UPPER + id, super::state::Node::File(source), meta, 0);
+            state.insert_bare(id, Ino::of_entry(id), super::state::Node::File(source), meta, 0);
             state.put_entry(*parent, name.clone(), Some(id), entry.covers, Some(entry.order));
         }
         Ok(())
@@ -219,7 +221,7 @@ impl WorkingTree {
 }
 
 /// Returns true if a name of the file that is not in `untracked` is where the base has the file.
-fn has_home_name(tree: &Tree, state: &State, inode: &Inode, untracked: &HashSet<(Id, Name)>) -> bool {
+fn has_home_name(tree: &Tree, state: &State, inode: &Inode, untracked: &HashSet<(EntryId, Name)>) -> bool {
     inode.names.iter().filter(|name| !untracked.contains(name)).any(|(parent, name)| {
         let parent = state.get(*parent).and_then(|parent| parent.lower.as_ref());
         let home = parent.zip(name.text()).and_then(|(place, name)| tree.step(place, name));

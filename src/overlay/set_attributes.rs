@@ -2,9 +2,9 @@
 //!
 //! Modes, owners and times last until the commit, because Icechunk does not store them. Changing them copies no bytes.
 
-use super::WorkingTree;
 use super::attributes::Attributes;
 use super::state::Inode;
+use super::{Ino, WorkingTree};
 use crate::error::Result;
 use crate::scratch::record::{Record, Time};
 
@@ -27,7 +27,7 @@ pub struct SetAttrs {
 
 impl WorkingTree {
     /// Sets attributes of inode `number`.
-    pub async fn set_attributes(&self, number: u64, settings: SetAttrs) -> Result<Attributes> {
+    pub async fn set_attributes(&self, number: Ino, settings: SetAttrs) -> Result<Attributes> {
         let _gate = self.enter().await?;
         let id = {
             let mut locked = self.lock();

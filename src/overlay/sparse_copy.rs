@@ -8,6 +8,7 @@
 //! The missing ranges only shrink, and each step is recorded after the bytes are in the file: after a crash, bytes that were not recorded
 //! are those of the repository. One task at a time writes to or completes a file.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use super::content::{read_file, write_file};
 use super::{Locked, WorkingTree, no_such};
 use crate::error::{Context, Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
-use crate::scratch::record::{Id, Record, Source, Stored, Time};
+use crate::scratch::record::{DataFileId, EntryId, Record, Source, Stored, Time};
 use crate::tree::nodes::TreePlace;
 
 /// Missing bytes below which a file is fetched at once, with one request.
@@ -79,7 +80,7 @@ impl SparseCopy {
     }
 
     /// Returns the journal record for data file `data`.
-    pub(super) fn record(&self, data: u64) -> Record {
+    pub(super) fn record(&self, data: DataFileId) -> Record {
         let missing = self.missing.iter().map(|range| (range.start, range.end)).collect();
         Record::Sparse { data, from: Stored(self.from.clone()), missing }
     }
@@ -91,21 +92,21 @@ impl SparseCopy {
 
 impl WorkingTree {
     /// Returns the data file of inode `id` and its missing ranges, if it is a sparse copy.
-    fn borrowed_of(&self, id: Id) -> Option<(u64, SparseCopy)> {
+    fn borrowed_of(&self, id: EntryId) -> Option<(DataFileId, SparseCopy)> {
         let locked = self.lock();
         let Some(Source::Data(data)) = locked.state.get(id)?.source() else { return None };
         Some((*data, locked.state.borrowed(*data)?.clone()))
     }
 
     /// Returns true if inode `id` has a sparse copy.
-    pub(super) fn is_sparse(&self, id: Id) -> bool {
+    pub(super) fn is_sparse(&self, id: EntryId) -> bool {
         let locked = self.lock();
         matches!(locked.state.get(id).and_then(|inode| inode.source()),
             Some(Source::Data(data)) if locked.state.borrowed(*data).is_some())
     }
 
     /// Returns the location of inode `id`'s bytes in the repository, if fetching `missing` of them is worth postponing.
-    async fn worth_borrowing(&self, id: Id, missing: impl Fn(u64) -> u64) -> Result<Option<ChunkPayload>> {
+    async fn worth_borrowing(&self, id: EntryId, missing: impl Fn(u64) -> u64) -> Result<Option<ChunkPayload>> {
         let base = self.base();
         if base.tree.reader().is_local() {
             return Ok(None);
@@ -129,10 +130,10 @@ impl WorkingTree {
     }
 
     /// Gives inode `id`, whose bytes are in the repository, an empty sparse copy. Returns false if fetching all bytes is better.
-    pub(super) async fn create_sparse(&self, id: Id) -> Result<bool> {
+    pub(super) async fn create_sparse(&self, id: EntryId) -> Result<bool> {
         let Some(from) = self.worth_borrowing(id, |length| length).await? else { return Ok(false) };
         let times = self.attributes_of(id).await?.meta;
-        let (length, data) = (from.length(), self.lock().state.take_next());
+        let (length, data) = (from.length(), self.lock().state.next_data_file());
         let file = self.files().create(data)?;
         let made = file.set_len(length).map_err(|e| Error::io("lengthening a scratch file", e));
         let made = made.and_then(|()| self.files().set_times(data, times.atime, times.mtime));
@@ -142,7 +143,13 @@ impl WorkingTree {
     }
 
     /// Makes data file `data` a sparse copy of inode `id` that lacks `missing`. Returns false if fetching them is better.
-    pub(super) async fn make_sparse(&self, id: Id, data: u64, file: &Arc<File>, missing: Range<u64>) -> Result<bool> {
+    pub(super) async fn make_sparse(
+        &self,
+        id: EntryId,
+        data: DataFileId,
+        file: &Arc<File>,
+        missing: Range<u64>,
+    ) -> Result<bool> {
         let rest = missing.end.saturating_sub(missing.start);
         let Some(from) = self.worth_borrowing(id, |_| rest).await? else { return Ok(false) };
         file.set_len(missing.end).map_err(|e| Error::io("lengthening a scratch file", e))?;
@@ -152,8 +159,8 @@ impl WorkingTree {
 
     fn install_sparse(
         &self,
-        id: Id,
-        data: u64,
+        id: EntryId,
+        data: DataFileId,
         file: Arc<File>,
         from: ChunkPayload,
         missing: Range<u64>,
@@ -173,7 +180,7 @@ impl WorkingTree {
     }
 
     /// Writes to a sparse copy. Returns false if the file is none.
-    pub(super) async fn write_sparse(&self, id: Id, offset: u64, bytes: &[u8]) -> Result<bool> {
+    pub(super) async fn write_sparse(&self, id: EntryId, offset: u64, bytes: &[u8]) -> Result<bool> {
         let Some((data, borrowed)) = self.borrowed_of(id) else { return Ok(false) };
         if borrowed.missing.len() >= MOST_RANGES {
             self.complete_sparse_locked(id).await?;
@@ -185,7 +192,7 @@ impl WorkingTree {
         Ok(true)
     }
 
-    fn cover(&self, locked: &mut Locked, data: u64, range: &Range<u64>) -> Result<()> {
+    fn cover(&self, locked: &mut Locked, data: DataFileId, range: &Range<u64>) -> Result<()> {
         if locked.state.borrowed(data).is_none_or(|borrowed| borrowed.of(range).is_empty()) {
             return Ok(());
         }
@@ -193,7 +200,7 @@ impl WorkingTree {
     }
 
     /// Resizes a sparse copy. Returns false if the file is none.
-    pub(super) fn resize_sparse(&self, id: Id, size: u64) -> Result<bool> {
+    pub(super) fn resize_sparse(&self, id: EntryId, size: u64) -> Result<bool> {
         let Some((data, _)) = self.borrowed_of(id) else { return Ok(false) };
         // Bytes that are cut off do not come back when the file grows again.
         self.cover(&mut self.lock(), data, &(size..u64::MAX))?;
@@ -202,7 +209,7 @@ impl WorkingTree {
     }
 
     /// Reads up to `size` bytes of data file `data` of inode `id`, with missing ranges from the repository.
-    pub(super) async fn read_data(&self, id: Id, data: u64, offset: u64, size: u32) -> Result<Bytes> {
+    pub(super) async fn read_data(&self, id: EntryId, data: DataFileId, offset: u64, size: u32) -> Result<Bytes> {
         // The missing ranges are read first: bytes written meanwhile may be seen, and bytes fetched meanwhile are the same.
         let missing = {
             let locked = self.lock();
@@ -233,8 +240,8 @@ impl WorkingTree {
     }
 
     /// Completes all sparse copies among the data files `numbers`.
-    pub async fn complete_sparse(&self, numbers: &std::collections::HashSet<u64>) -> Result<()> {
-        let wanted: Vec<Id> = {
+    pub async fn complete_sparse(&self, numbers: &HashSet<DataFileId>) -> Result<()> {
+        let wanted: Vec<EntryId> = {
             let locked = self.lock();
             let lacks = |source: Option<&Source>| matches!(source, Some(Source::Data(data)) if numbers.contains(data) && locked.state.borrowed(*data).is_some());
             locked.state.iter().filter(|(_, inode)| lacks(inode.source())).map(|(id, _)| id).collect()
@@ -247,7 +254,7 @@ impl WorkingTree {
     }
 
     /// Completes the sparse copy of inode `id`, if it has one. The caller must be the only writer.
-    pub(super) async fn complete_sparse_locked(&self, id: Id) -> Result<()> {
+    pub(super) async fn complete_sparse_locked(&self, id: EntryId) -> Result<()> {
         let Some((data, borrowed)) = self.borrowed_of(id) else { return Ok(()) };
         let place = || self.lock().state.path(id).unwrap_or_default();
         tracing::debug!("{}: fetching the {} bytes that were not written", place(), borrowed.bytes());

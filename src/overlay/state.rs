@@ -14,26 +14,56 @@ use smallvec::SmallVec;
 
 use super::sparse_copy::SparseCopy;
 use crate::error::{Error, Result};
-use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source, Time};
-use crate::tree::Tree;
+use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
 use crate::tree::nodes::TreePlace;
+use crate::tree::{self, Tree};
 
-/// Offset of inode numbers that were never in the base: their [`Id`] is added. Numbers of the base are far below.
+/// Offset of inode numbers that were never in the base: their [`EntryId`] is added. Numbers of the base are far below.
 pub const UPPER: u64 = 1 << 62;
+
+/// Inode number by which the kernel knows a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// Inode number of the root.
+    pub const ROOT: Ino = Ino(tree::ROOT);
+
+    /// Returns the number of `place` in `tree`.
+    pub fn of_place(tree: &Tree, place: &TreePlace) -> Self {
+        Ino(tree.table().inode(place))
+    }
+
+    /// Returns the number of inode `id`, if it was never in the base.
+    pub(super) fn of_entry(id: EntryId) -> Self {
+        Ino(UPPER + id.0)
+    }
+
+    /// Returns true if the base gave the number, and not the working tree.
+    pub(super) fn is_of_base(self) -> bool {
+        self.0 < UPPER
+    }
+}
+
+impl std::fmt::Display for Ino {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "inode {}", self.0)
+    }
+}
 
 /// All inodes that differ from the base.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    inodes: HashMap<Id, Inode>,
+    inodes: HashMap<EntryId, Inode>,
     /// Inodes by kernel number, where that is one of the base's. A replaced inode keeps its number while it is open.
-    promoted: HashMap<u64, Id>,
+    promoted: HashMap<Ino, EntryId>,
     /// Inodes by the base's number of the entry that they show: promoted inodes, and new inodes that a commit has added to the base,
     /// which the kernel knows by another number.
-    shown: HashMap<u64, Id>,
+    shown: HashMap<Ino, EntryId>,
     /// Next inode id, data file number or listing position.
     next: u64,
     /// Missing ranges of sparse copies, by data file.
-    borrowed: HashMap<u64, SparseCopy>,
+    borrowed: HashMap<DataFileId, SparseCopy>,
     /// Snapshot that a commit was about to publish when the journal ended.
     pub publishing: Option<String>,
     /// Snapshots that earlier commits were about to publish and that were not found.
@@ -46,17 +76,17 @@ pub struct State {
 #[derive(Clone, Debug)]
 pub struct Inode {
     /// Number by which the kernel knows it.
-    pub number: u64,
+    pub number: Ino,
     /// Place of the base that it shows.
     pub lower: Option<TreePlace>,
     /// Number of that place in the base.
-    lower_number: Option<u64>,
+    lower_number: Option<Ino>,
     /// Attributes.
     pub meta: Meta,
     /// Kind and content.
     pub node: Node,
     /// Names: one for a directory, none for the root.
-    pub names: SmallVec<[(Id, Name); 1]>,
+    pub names: SmallVec<[(EntryId, Name); 1]>,
     /// Lookup count of the kernel.
     pub lookup_count: u64,
 }
@@ -95,7 +125,7 @@ pub struct Entry {
     /// Position in listings.
     pub order: u64,
     /// Inode; `None` for a whiteout.
-    pub id: Option<Id>,
+    pub id: Option<EntryId>,
     is_directory: bool,
     /// True if an operation of this mount removed or replaced the base's entry of that name. Only then may the entry hide one of the
     /// base: an entry of the base that merely has the same name was never deleted here.
@@ -121,7 +151,7 @@ impl Directory {
     }
 
     /// Returns visible entries from position `order` in listings on.
-    pub fn from(&self, order: u64) -> impl Iterator<Item = (u64, &Name, Id)> {
+    pub fn from(&self, order: u64) -> impl Iterator<Item = (u64, &Name, EntryId)> {
         self.order.range(order..).filter_map(|(order, name)| Some((*order, name, self.entries.get(name)?.id?)))
     }
 
@@ -140,7 +170,7 @@ impl Directory {
         self.directories
     }
 
-    pub(super) fn set(&mut self, name: Name, id: Option<Id>, is_directory: bool, covers: bool, order: u64) {
+    pub(super) fn set(&mut self, name: Name, id: Option<EntryId>, is_directory: bool, covers: bool, order: u64) {
         self.clear(&name);
         if id.is_some() {
             self.order.insert(order, name.clone());
@@ -181,7 +211,7 @@ impl Inode {
     }
 
     /// Returns the data file with the file's bytes, if they are in one.
-    pub fn data_file(&self) -> Option<u64> {
+    pub fn data_file(&self) -> Option<DataFileId> {
         match self.source() {
             Some(Source::Data(data)) => Some(*data),
             _ => None,
@@ -202,7 +232,7 @@ impl Node {
 impl State {
     /// Creates a state without differences.
     pub fn new() -> Self {
-        State { next: ROOT + 1, ..State::default() }
+        State { next: ROOT.0 + 1, ..State::default() }
     }
 
     /// Returns an empty state whose numbers continue those of this one.
@@ -211,8 +241,8 @@ impl State {
     }
 
     /// Adds an inode without names that shows nothing of the base.
-    pub(super) fn insert_bare(&mut self, id: Id, number: u64, node: Node, meta: Meta, lookup_count: u64) {
-        if number < UPPER {
+    pub(super) fn insert_bare(&mut self, id: EntryId, number: Ino, node: Node, meta: Meta, lookup_count: u64) {
+        if number.is_of_base() {
             self.promoted.insert(number, id);
         }
         let inode = Inode { number, lower: None, lower_number: None, meta, node, names: SmallVec::new(), lookup_count };
@@ -220,19 +250,25 @@ impl State {
     }
 
     /// Takes over an inode of another state, without names and entries, at place `lower` of the base. `meta` replaces its attributes.
-    pub(super) fn adopt(&mut self, id: Id, inode: &Inode, meta: Meta, lower: Option<(TreePlace, u64)>) {
+    pub(super) fn adopt(&mut self, id: EntryId, inode: &Inode, meta: Meta, lower: Option<(TreePlace, Ino)>) {
         let is_known = lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
         self.insert_bare(id, inode.number, inode.node.bare(), meta, inode.lookup_count);
         self.bind(id, lower);
-        if inode.number < UPPER && !is_known && id != ROOT {
+        if inode.number.is_of_base() && !is_known && id != ROOT {
             self.renumber(id);
         }
     }
 
     /// Creates a directory over `lower`, a place of the base and its number there, or over nothing.
-    pub(super) fn make_directory(&mut self, parent: Id, name: Name, meta: Meta, lower: Option<(TreePlace, u64)>) -> Id {
-        let id = self.take_next();
-        let number = lower.as_ref().map_or(UPPER + id, |(_, number)| *number);
+    pub(super) fn make_directory(
+        &mut self,
+        parent: EntryId,
+        name: Name,
+        meta: Meta,
+        lower: Option<(TreePlace, Ino)>,
+    ) -> EntryId {
+        let id = self.next_entry();
+        let number = lower.as_ref().map_or(Ino::of_entry(id), |(_, number)| *number);
         self.insert_bare(id, number, Node::Directory(Directory::default()), meta, 0);
         self.bind(id, lower);
         self.put_entry(parent, name, Some(id), false, None);
@@ -240,7 +276,7 @@ impl State {
     }
 
     /// Removes the entry `name` of directory `parent`, and the name from its inode, so that the base's entry shows.
-    pub(super) fn leave(&mut self, parent: Id, name: &Name) {
+    pub(super) fn leave(&mut self, parent: EntryId, name: &Name) {
         let Some(Node::Directory(directory)) = self.get_mut(parent).map(|inode| &mut inode.node) else { return };
         let id = directory.get(name).and_then(|entry| entry.id);
         directory.clear(name);
@@ -250,7 +286,14 @@ impl State {
     }
 
     /// Gives `name` of directory `parent` to `id`, or makes it a whiteout, at position `order` in listings or a new one.
-    pub(super) fn put_entry(&mut self, parent: Id, name: Name, id: Option<Id>, covers: bool, order: Option<u64>) {
+    pub(super) fn put_entry(
+        &mut self,
+        parent: EntryId,
+        name: Name,
+        id: Option<EntryId>,
+        covers: bool,
+        order: Option<u64>,
+    ) {
         let order = order.unwrap_or_else(|| self.take_next());
         let is_directory = id.and_then(|id| self.get(id)).is_some_and(Inode::is_directory);
         if let Some(Node::Directory(directory)) = self.get_mut(parent).map(|inode| &mut inode.node) {
@@ -266,6 +309,16 @@ impl State {
         self.next = self.next.max(other.next);
     }
 
+    /// Returns the number for a new inode.
+    pub fn next_entry(&mut self) -> EntryId {
+        EntryId(self.take_next())
+    }
+
+    /// Returns the number for a new data file.
+    pub fn next_data_file(&mut self) -> DataFileId {
+        DataFileId(self.take_next())
+    }
+
     /// Returns a number that was never used.
     pub fn take_next(&mut self) -> u64 {
         self.next += 1;
@@ -273,17 +326,17 @@ impl State {
     }
 
     /// Returns the missing ranges of data file `data`, if it is a sparse copy.
-    pub(super) fn borrowed(&self, data: u64) -> Option<&SparseCopy> {
+    pub(super) fn borrowed(&self, data: DataFileId) -> Option<&SparseCopy> {
         self.borrowed.get(&data)
     }
 
     /// Drops the missing ranges of data files that are not in `used`.
-    pub(super) fn forget_borrowed(&mut self, used: &HashSet<u64>) {
+    pub(super) fn forget_borrowed(&mut self, used: &HashSet<DataFileId>) {
         self.borrowed.retain(|data, _| used.contains(data));
     }
 
     /// Returns the data files of all inodes.
-    pub fn data_files(&self) -> HashSet<u64> {
+    pub fn data_files(&self) -> HashSet<DataFileId> {
         self.inodes.values().filter_map(Inode::data_file).collect()
     }
 
@@ -293,44 +346,44 @@ impl State {
     }
 
     /// Returns the inode with id `id`.
-    pub fn get(&self, id: Id) -> Option<&Inode> {
+    pub fn get(&self, id: EntryId) -> Option<&Inode> {
         self.inodes.get(&id)
     }
 
     /// Returns the inode with id `id`, for changes that need no record.
-    pub fn get_mut(&mut self, id: Id) -> Option<&mut Inode> {
+    pub fn get_mut(&mut self, id: EntryId) -> Option<&mut Inode> {
         self.inodes.get_mut(&id)
     }
 
     /// Raises the lookup count of inode `id`.
-    pub(super) fn increment_lookups(&mut self, id: Id) {
+    pub(super) fn increment_lookups(&mut self, id: EntryId) {
         if let Some(inode) = self.get_mut(id) {
             inode.lookup_count += 1;
         }
     }
 
     /// Returns all inodes.
-    pub fn iter(&self) -> impl Iterator<Item = (Id, &Inode)> {
+    pub fn iter(&self) -> impl Iterator<Item = (EntryId, &Inode)> {
         self.inodes.iter().map(|(id, inode)| (*id, inode))
     }
 
     /// Returns the inode that the kernel knows by `number`, if it is in the working tree.
-    pub fn by_number(&self, number: u64) -> Option<Id> {
-        if number >= UPPER {
-            let id = number - UPPER;
+    pub fn by_number(&self, number: Ino) -> Option<EntryId> {
+        if !number.is_of_base() {
+            let id = EntryId(number.0 - UPPER);
             return self.inodes.contains_key(&id).then_some(id);
         }
         self.promoted.get(&number).or_else(|| self.shown.get(&number)).copied()
     }
 
     /// Returns the inode whose kernel number is `number`: the one that lookup counts are about.
-    pub fn by_kernel_number(&mut self, number: u64) -> Option<&mut Inode> {
+    pub fn by_kernel_number(&mut self, number: Ino) -> Option<&mut Inode> {
         let id = self.by_number(number)?;
         self.inodes.get_mut(&id).filter(|inode| inode.number == number)
     }
 
     /// Returns a path of the inode, for messages and classification. An inode without names has none.
-    pub fn path(&self, id: Id) -> Option<String> {
+    pub fn path(&self, id: EntryId) -> Option<String> {
         let mut parts = Vec::new();
         let mut at = id;
         while at != ROOT {
@@ -365,7 +418,7 @@ impl State {
             }
             Record::Create { parent, name, id, meta, body } => {
                 self.free_name(parent, &name)?;
-                self.insert(id, UPPER + id, None, meta, body)?;
+                self.insert(id, Ino::of_entry(id), None, meta, body)?;
                 self.attach(parent, name, id, Some(meta.ctime))
             }
             Record::Promote { parent, name, id, lower, meta, body } => {
@@ -374,7 +427,7 @@ impl State {
                 if let Some(parent) = parent {
                     self.free_name(parent, &name)?;
                 }
-                self.insert(id, tree.table().inode(&place), Some(place), meta, body)?;
+                self.insert(id, Ino::of_place(tree, &place), Some(place), meta, body)?;
                 match parent {
                     Some(parent) => self.attach(parent, name, id, None),
                     None => Ok(()),
@@ -405,7 +458,7 @@ impl State {
                 self.count_data(&source);
                 let inode = self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?;
                 let Node::File(old) = &mut inode.node else {
-                    return Err(Error::corrupt(format!("inode {id} has no bytes")));
+                    return Err(Error::corrupt(format!("{id} has no bytes")));
                 };
                 *old = source;
                 (inode.meta.mtime, inode.meta.ctime) = (at, at);
@@ -430,21 +483,21 @@ impl State {
         }
     }
 
-    fn free_name(&self, parent: Id, name: &Name) -> Result<()> {
+    fn free_name(&self, parent: EntryId, name: &Name) -> Result<()> {
         match self.directory(parent)?.get(name) {
             Some(Entry { id: Some(_), .. }) => Err(Error::corrupt(format!("`{name}` is there already"))),
             _ => Ok(()),
         }
     }
 
-    fn directory(&self, id: Id) -> Result<&Directory> {
+    fn directory(&self, id: EntryId) -> Result<&Directory> {
         let directory = self.inodes.get(&id).and_then(Inode::directory);
-        directory.ok_or_else(|| Error::corrupt(format!("inode {id} is no directory")))
+        directory.ok_or_else(|| Error::corrupt(format!("{id} is no directory")))
     }
 
-    fn insert(&mut self, id: Id, number: u64, lower: Option<TreePlace>, meta: Meta, body: Body) -> Result<()> {
+    fn insert(&mut self, id: EntryId, number: Ino, lower: Option<TreePlace>, meta: Meta, body: Body) -> Result<()> {
         if self.inodes.contains_key(&id) || (lower.is_some() && self.shown.contains_key(&number)) {
-            return Err(Error::corrupt(format!("inode {id} is there already")));
+            return Err(Error::corrupt(format!("{id} is there already")));
         }
         let node = match body {
             Body::Directory => Node::Directory(Directory::default()),
@@ -459,7 +512,7 @@ impl State {
             self.promoted.insert(number, id);
             self.shown.insert(number, id);
         }
-        self.next = self.next.max(id.saturating_add(1));
+        self.next = self.next.max(id.0.saturating_add(1));
         let lower_number = lower.is_some().then_some(number);
         self.inodes
             .insert(id, Inode { number, lower, lower_number, meta, node, names: SmallVec::new(), lookup_count: 0 });
@@ -468,17 +521,17 @@ impl State {
 
     fn count_data(&mut self, source: &Source) {
         if let Source::Data(number) = source {
-            self.next = self.next.max(number.saturating_add(1));
+            self.next = self.next.max(number.0.saturating_add(1));
         }
     }
 
     /// Gives `name` to `id`. The entry covers the base's if it replaces a whiteout.
-    fn attach(&mut self, parent: Id, name: Name, id: Id, at: Option<Time>) -> Result<()> {
+    fn attach(&mut self, parent: EntryId, name: Name, id: EntryId, at: Option<Time>) -> Result<()> {
         let covers = self.directory(parent)?.get(&name).is_some_and(|entry| entry.covers);
         self.attach_over(parent, name, id, covers || self.all_entries_cover, at)
     }
 
-    fn attach_over(&mut self, parent: Id, name: Name, id: Id, covers: bool, at: Option<Time>) -> Result<()> {
+    fn attach_over(&mut self, parent: EntryId, name: Name, id: EntryId, covers: bool, at: Option<Time>) -> Result<()> {
         self.set_entry(parent, name.clone(), covers, Some(id), at)?;
         if let Some(inode) = self.inodes.get_mut(&id) {
             inode.names.push((parent, name));
@@ -487,7 +540,14 @@ impl State {
     }
 
     /// Gives `name` to `id`, makes it a whiteout (no `id`, but `covers`), or removes the entry.
-    fn set_entry(&mut self, parent: Id, name: Name, covers: bool, id: Option<Id>, at: Option<Time>) -> Result<()> {
+    fn set_entry(
+        &mut self,
+        parent: EntryId,
+        name: Name,
+        covers: bool,
+        id: Option<EntryId>,
+        at: Option<Time>,
+    ) -> Result<()> {
         let order = self.take_next();
         let is_directory = id.and_then(|id| self.inodes.get(&id)).is_some_and(Inode::is_directory);
         let inode = self.inodes.get_mut(&parent).ok_or_else(|| unknown(parent))?;
@@ -495,7 +555,7 @@ impl State {
             (inode.meta.mtime, inode.meta.ctime) = (at, at);
         }
         let Node::Directory(directory) = &mut inode.node else {
-            return Err(Error::corrupt(format!("inode {parent} is no directory")));
+            return Err(Error::corrupt(format!("{parent} is no directory")));
         };
         if covers || id.is_some() {
             directory.set(name, id, is_directory, covers, order)
@@ -505,15 +565,22 @@ impl State {
         Ok(())
     }
 
-    fn detach(&mut self, id: Id, parent: Id, name: &Name, at: Time) {
+    fn detach(&mut self, id: EntryId, parent: EntryId, name: &Name, at: Time) {
         if let Some(inode) = self.inodes.get_mut(&id) {
             inode.names.retain(|(p, n)| !(*p == parent && n == name));
             inode.meta.ctime = at;
         }
     }
 
-    fn rename(&mut self, from: (Id, Name), to: (Id, Name), exchange: bool, hide: bool, at: Time) -> Result<()> {
-        let entry = |place: &(Id, Name)| Ok::<_, Error>(self.directory(place.0)?.get(&place.1).and_then(|e| e.id));
+    fn rename(
+        &mut self,
+        from: (EntryId, Name),
+        to: (EntryId, Name),
+        exchange: bool,
+        hide: bool,
+        at: Time,
+    ) -> Result<()> {
+        let entry = |place: &(EntryId, Name)| Ok::<_, Error>(self.directory(place.0)?.get(&place.1).and_then(|e| e.id));
         let (moved, other) = (entry(&from)?, entry(&to)?);
         let moved = moved.ok_or_else(|| Error::corrupt(format!("there is no `{}`", from.1)))?;
         match other {
@@ -538,7 +605,7 @@ impl State {
     }
 
     /// Drops an inode that has no names. The base's entry does not come back.
-    pub fn drop_inode(&mut self, id: Id) -> Option<Inode> {
+    pub fn drop_inode(&mut self, id: EntryId) -> Option<Inode> {
         let inode = self.inodes.remove(&id)?;
         unlist(&mut self.promoted, Some(inode.number), id);
         unlist(&mut self.shown, inode.lower_number, id);
@@ -546,7 +613,7 @@ impl State {
     }
 
     /// Makes an inode show `lower`, a place of the base and its number there, or nothing of the base.
-    pub(super) fn bind(&mut self, id: Id, lower: Option<(TreePlace, u64)>) {
+    pub(super) fn bind(&mut self, id: EntryId, lower: Option<(TreePlace, Ino)>) {
         let Some(inode) = self.inodes.get_mut(&id) else { return };
         let (place, number) = lower.unzip();
         inode.lower = place;
@@ -558,9 +625,9 @@ impl State {
     }
 
     /// Gives a promoted inode a number of the working tree.
-    pub(super) fn renumber(&mut self, id: Id) {
+    pub(super) fn renumber(&mut self, id: EntryId) {
         let Some(inode) = self.inodes.get_mut(&id) else { return };
-        let old = std::mem::replace(&mut inode.number, UPPER + id);
+        let old = std::mem::replace(&mut inode.number, Ino::of_entry(id));
         unlist(&mut self.promoted, Some(old), id);
     }
 
@@ -631,18 +698,18 @@ impl Inode {
 }
 
 /// Returns `place` with its inode number in `tree`.
-pub(super) fn numbered(tree: &Tree, place: TreePlace) -> (TreePlace, u64) {
-    let number = tree.table().inode(&place);
+pub(super) fn numbered(tree: &Tree, place: TreePlace) -> (TreePlace, Ino) {
+    let number = Ino::of_place(tree, &place);
     (place, number)
 }
 
 /// Removes `id` from an index by number, unless another inode has the number there by now.
-fn unlist(list: &mut HashMap<u64, Id>, number: Option<u64>, id: Id) {
+fn unlist(list: &mut HashMap<Ino, EntryId>, number: Option<Ino>, id: EntryId) {
     if let Some(number) = number.filter(|number| list.get(number) == Some(&id)) {
         list.remove(&number);
     }
 }
 
-fn unknown(id: Id) -> Error {
-    Error::corrupt(format!("there is no inode {id}"))
+fn unknown(id: EntryId) -> Error {
+    Error::corrupt(format!("there is no {id}"))
 }

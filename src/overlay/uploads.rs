@@ -22,7 +22,7 @@ use crate::commit::changes::ChunkFile;
 use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::scratch::data::{Files, Stat, WriterState};
-use crate::scratch::record::{Id, Name};
+use crate::scratch::record::{DataFileId, EntryId, Name};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 
@@ -47,14 +47,14 @@ struct Inner {
     is_enabled: bool,
     /// Number of commits that keep new uploads from beginning.
     holds: u32,
-    queue: BTreeSet<(Instant, Id)>,
-    due: HashMap<Id, Instant>,
+    queue: BTreeSet<(Instant, EntryId)>,
+    due: HashMap<EntryId, Instant>,
     /// Files that were examined and do not have the name of a chunk, at least not yet.
-    aside: HashSet<Id>,
+    aside: HashSet<EntryId>,
     /// Number of uploads and postponements, by file.
-    sent: HashMap<Id, u32>,
+    sent: HashMap<EntryId, u32>,
     /// Uploads, by data file.
-    copies: HashMap<u64, UploadState>,
+    copies: HashMap<DataFileId, UploadState>,
     next_ticket: u64,
 }
 
@@ -79,7 +79,7 @@ pub struct Uploaded {
 #[derive(Debug)]
 pub struct Ticket {
     uploads: Arc<EagerUploads>,
-    data: u64,
+    data: DataFileId,
     number: u64,
     stat: Stat,
 }
@@ -129,7 +129,7 @@ impl EagerUploads {
     }
 
     /// Queues file `id`, which was closed or renamed.
-    pub fn enqueue_closed(&self, id: Id) {
+    pub fn enqueue_closed(&self, id: EntryId) {
         let mut inner = self.inner.lock();
         if inner.is_enabled {
             inner.aside.remove(&id);
@@ -137,7 +137,7 @@ impl EagerUploads {
         }
     }
 
-    fn enqueue(&self, inner: &mut Inner, id: Id) {
+    fn enqueue(&self, inner: &mut Inner, id: EntryId) {
         let doubled = inner.sent.get(&id).copied().unwrap_or(0).min(LONGEST_QUIET);
         let due = Instant::now() + QUIET * (1 << doubled);
         if let Some(earlier) = inner.due.insert(id, due) {
@@ -150,14 +150,14 @@ impl EagerUploads {
     }
 
     /// Queues file `id` again, with a longer delay.
-    pub fn requeue(&self, id: Id) {
+    pub fn requeue(&self, id: EntryId) {
         let mut inner = self.inner.lock();
         *inner.sent.entry(id).or_default() += 1;
         self.enqueue(&mut inner, id);
     }
 
     /// Records that file `id` does not have the name of a chunk.
-    pub fn set_aside(&self, id: Id) {
+    pub fn set_aside(&self, id: EntryId) {
         self.inner.lock().aside.insert(id);
     }
 
@@ -170,7 +170,7 @@ impl EagerUploads {
     }
 
     /// Forgets the upload of data file `data`, whose bytes may have changed.
-    pub fn forget(&self, data: u64) {
+    pub fn forget(&self, data: DataFileId) {
         let mut inner = self.inner.lock();
         if inner.is_enabled && inner.copies.remove(&data).is_some() {
             drop(inner);
@@ -179,7 +179,7 @@ impl EagerUploads {
     }
 
     /// Waits for the next file to examine.
-    pub async fn next(&self) -> Id {
+    pub async fn next(&self) -> EntryId {
         loop {
             let woken = self.wake.notified();
             let first = {
@@ -205,7 +205,7 @@ impl EagerUploads {
         }
     }
 
-    fn ticket(self: &Arc<Self>, id: Id, data: u64, stat: Stat) -> Option<Ticket> {
+    fn ticket(self: &Arc<Self>, id: EntryId, data: DataFileId, stat: Stat) -> Option<Ticket> {
         let mut inner = self.inner.lock();
         let is_known = match inner.copies.get(&data) {
             Some(UploadState::InProgress { .. }) => true,
@@ -229,7 +229,7 @@ impl EagerUploads {
     }
 
     /// Returns the upload of data file `data`, if the file is still as in `stat`.
-    pub fn find(&self, data: u64, stat: &Stat) -> Option<Uploaded> {
+    pub fn find(&self, data: DataFileId, stat: &Stat) -> Option<Uploaded> {
         match self.inner.lock().copies.get(&data) {
             Some(UploadState::Done(uploaded)) if is_same(&uploaded.stat, stat) => Some(uploaded.clone()),
             _ => None,
@@ -237,7 +237,7 @@ impl EagerUploads {
     }
 
     /// Returns the upload as [`EagerUploads::find`] does, after waiting for one in progress.
-    pub async fn wait_for(&self, data: u64, stat: &Stat) -> Option<Uploaded> {
+    pub async fn wait_for(&self, data: DataFileId, stat: &Stat) -> Option<Uploaded> {
         loop {
             let mut arrived = std::pin::pin!(self.arrived.notified());
             arrived.as_mut().enable();
@@ -248,7 +248,7 @@ impl EagerUploads {
         }
     }
 
-    fn retain(&self, ids: &HashSet<Id>, data: &HashSet<u64>) {
+    fn retain(&self, ids: &HashSet<EntryId>, data: &HashSet<DataFileId>) {
         let mut inner = self.inner.lock();
         inner.copies.retain(|number, _| data.contains(number));
         inner.aside.retain(|id| ids.contains(id));
@@ -310,20 +310,20 @@ impl WorkingTree {
     }
 
     /// Returns the names of file `id`, each with the document that it is relative to.
-    pub fn names_below(&self, id: Id) -> Vec<Named> {
+    pub fn names_below(&self, id: EntryId) -> Vec<Named> {
         let (locked, base) = (self.lock(), self.base());
         let Some(inode) = locked.state.get(id) else { return Vec::new() };
         inode.names.iter().filter_map(|(parent, name)| named(&locked.state, &base.tree, *parent, name)).collect()
     }
 
     /// Returns the size of file `id` in bytes, if it has a data file.
-    pub fn own_size(&self, id: Id) -> Result<Option<u64>> {
+    pub fn own_size(&self, id: EntryId) -> Result<Option<u64>> {
         let Some(data) = self.lock().state.get(id).and_then(Inode::data_file) else { return Ok(None) };
         Ok(self.files.find(data)?.map(|stat| stat.size))
     }
 
     /// Begins to upload file `id`, if it has a data file of at least `least` bytes and no writer.
-    pub fn begin_upload(&self, id: Id, least: u64) -> Result<UploadDecision> {
+    pub fn begin_upload(&self, id: EntryId, least: u64) -> Result<UploadDecision> {
         let locked = self.lock();
         let Some(inode) = locked.state.get(id).filter(|inode| !inode.names.is_empty()) else {
             return Ok(UploadDecision::Never);
@@ -362,7 +362,7 @@ impl WorkingTree {
 }
 
 /// Returns `name` in directory `parent`, relative to the nearest ancestor directory that has a document.
-fn named(state: &State, tree: &Tree, mut parent: Id, name: &Name) -> Option<Named> {
+fn named(state: &State, tree: &Tree, mut parent: EntryId, name: &Name) -> Option<Named> {
     let document_name = Name::new(ZARR_JSON.as_bytes());
     let mut key = name.text()?.to_owned();
     // A cycle cannot arise, but a damaged journal can contain one.
@@ -414,40 +414,40 @@ mod tests {
     #[tokio::test]
     async fn what_changes_on_its_way_is_not_there() {
         let uploads = uploads();
-        assert!(uploads.ticket(1, 10, stat(5)).unwrap().stored(payload()));
-        assert!(uploads.find(10, &stat(5)).is_some());
-        assert!(uploads.find(10, &stat(6)).is_none(), "the file has changed by other means");
-        assert!(uploads.ticket(1, 10, stat(5)).is_none(), "it is there already");
-        let late = uploads.ticket(2, 11, stat(5)).unwrap();
-        uploads.forget(11);
-        let second = uploads.ticket(2, 11, stat(7)).unwrap();
+        assert!(uploads.ticket(EntryId(1), DataFileId(10), stat(5)).unwrap().stored(payload()));
+        assert!(uploads.find(DataFileId(10), &stat(5)).is_some());
+        assert!(uploads.find(DataFileId(10), &stat(6)).is_none(), "the file has changed by other means");
+        assert!(uploads.ticket(EntryId(1), DataFileId(10), stat(5)).is_none(), "it is there already");
+        let late = uploads.ticket(EntryId(2), DataFileId(11), stat(5)).unwrap();
+        uploads.forget(DataFileId(11));
+        let second = uploads.ticket(EntryId(2), DataFileId(11), stat(7)).unwrap();
         assert!(!late.stored(payload()));
         assert!(second.stored(payload()));
-        assert!(uploads.wait_for(11, &stat(7)).await.is_some());
-        uploads.forget(11);
-        assert!(uploads.wait_for(11, &stat(7)).await.is_none());
+        assert!(uploads.wait_for(DataFileId(11), &stat(7)).await.is_some());
+        uploads.forget(DataFileId(11));
+        assert!(uploads.wait_for(DataFileId(11), &stat(7)).await.is_none());
     }
 
     #[tokio::test]
     async fn a_commit_waits_for_what_is_on_its_way_and_lets_nothing_begin() {
         let uploads = uploads();
-        let ticket = uploads.ticket(1, 10, stat(5)).unwrap();
-        let failing = uploads.ticket(2, 11, stat(5)).unwrap();
+        let ticket = uploads.ticket(EntryId(1), DataFileId(10), stat(5)).unwrap();
+        let failing = uploads.ticket(EntryId(2), DataFileId(11), stat(5)).unwrap();
         let hold = uploads.hold();
-        assert!(uploads.ticket(3, 12, stat(5)).is_none());
+        assert!(uploads.ticket(EntryId(3), DataFileId(12), stat(5)).is_none());
         let (one, other) = (Arc::clone(&uploads), Arc::clone(&uploads));
-        let one = tokio::spawn(async move { one.wait_for(10, &stat(5)).await });
-        let other = tokio::spawn(async move { other.wait_for(11, &stat(5)).await });
+        let one = tokio::spawn(async move { one.wait_for(DataFileId(10), &stat(5)).await });
+        let other = tokio::spawn(async move { other.wait_for(DataFileId(11), &stat(5)).await });
         tokio::task::yield_now().await;
         assert!(!one.is_finished());
         ticket.stored(payload());
         drop(failing);
         assert!(one.await.unwrap().is_some() && other.await.unwrap().is_none());
-        uploads.enqueue_closed(4);
+        uploads.enqueue_closed(EntryId(4));
         let next = tokio::time::timeout(2 * QUIET, uploads.next()).await;
         assert!(next.is_err(), "something began during a commit");
         drop(hold);
-        assert_eq!(uploads.next().await, 4);
+        assert_eq!(uploads.next().await, EntryId(4));
     }
 
     #[tokio::test]
@@ -456,15 +456,15 @@ mod tests {
         let mut last = Duration::ZERO;
         for _ in 0..3 {
             let begin = Instant::now();
-            uploads.enqueue_closed(1);
-            uploads.enqueue_closed(1);
-            assert_eq!(uploads.next().await, 1);
+            uploads.enqueue_closed(EntryId(1));
+            uploads.enqueue_closed(EntryId(1));
+            assert_eq!(uploads.next().await, EntryId(1));
             let taken = begin.elapsed();
             assert!(taken >= QUIET && taken >= last * 3 / 2, "{taken:?} after {last:?}");
             last = taken;
-            drop(uploads.ticket(1, 10, stat(5)));
+            drop(uploads.ticket(EntryId(1), DataFileId(10), stat(5)));
         }
-        uploads.set_aside(1);
+        uploads.set_aside(EntryId(1));
         uploads.retain(&HashSet::new(), &HashSet::new());
         uploads.requeue_set_aside();
         assert!(uploads.inner.lock().queue.is_empty());

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::durable::write_range;
-use super::record::Time;
+use super::record::{DataFileId, Time};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Mode of data files before the umask: a commit may make them objects of the repository, which other users read. The directory around
@@ -67,26 +67,26 @@ impl Files {
     }
 
     /// Creates an empty data file.
-    pub fn create(&self, number: u64) -> Result<File> {
+    pub fn create(&self, number: DataFileId) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         self.open_with(number, flags)
     }
 
     /// Opens a data file for reading and writing.
-    pub fn open(&self, number: u64) -> Result<File> {
+    pub fn open(&self, number: DataFileId) -> Result<File> {
         self.open_with(number, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW)
     }
 
-    fn open_with(&self, number: u64, flags: OFlags) -> Result<File> {
-        rustix::fs::openat(&*self.directory, number.to_string(), flags, Mode::from_raw_mode(MODE))
+    fn open_with(&self, number: DataFileId, flags: OFlags) -> Result<File> {
+        rustix::fs::openat(&*self.directory, number.file_name(), flags, Mode::from_raw_mode(MODE))
             .map(File::from)
             .map_err(|errno| missing(number, errno))
     }
 
     /// Returns the `stat` of a data file; `None` if it has been removed.
-    pub fn find(&self, number: u64) -> Result<Option<Stat>> {
+    pub fn find(&self, number: DataFileId) -> Result<Option<Stat>> {
         let stat =
-            rustix::fs::statat(&*self.directory, number.to_string(), AtFlags::SYMLINK_NOFOLLOW).map(|stat| Stat {
+            rustix::fs::statat(&*self.directory, number.file_name(), AtFlags::SYMLINK_NOFOLLOW).map(|stat| Stat {
                 size: stat.st_size.unsigned_abs(),
                 blocks: stat.st_blocks.unsigned_abs(),
                 mtime: Time(stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0)),
@@ -101,7 +101,7 @@ impl Files {
     }
 
     /// Returns the `stat` of a data file, and fails with [`LOST`] if it has been removed.
-    pub fn stat(&self, number: u64) -> Result<Stat> {
+    pub fn stat(&self, number: DataFileId) -> Result<Stat> {
         self.find(number)?.ok_or_else(|| missing(number, Errno::NOENT))
     }
 
@@ -130,8 +130,8 @@ impl Files {
     }
 
     /// Copies the first `length` bytes of `file` to a new data file `number`.
-    pub fn copy(&self, file: &File, number: u64, length: u64) -> Result<File> {
-        let failed = |e| Error::io(format!("copying to scratch file {number}"), e);
+    pub fn copy(&self, file: &File, number: DataFileId, length: u64) -> Result<File> {
+        let failed = |e| Error::io(format!("copying to scratch file {}", number.0), e);
         let copy = self.create(number)?;
         let size = file.metadata().map_err(failed)?.len();
         copy_range(file, 0, &copy, 0, length.min(size)).map_err(failed)?;
@@ -139,21 +139,21 @@ impl Files {
     }
 
     /// Sets a data file's times.
-    pub fn set_times(&self, number: u64, atime: Time, mtime: Time) -> Result<()> {
+    pub fn set_times(&self, number: DataFileId, atime: Time, mtime: Time) -> Result<()> {
         let spec = |Time(tv_sec, nanos)| rustix::fs::Timespec { tv_sec, tv_nsec: i64::from(nanos) };
         let times = rustix::fs::Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
-        rustix::fs::utimensat(&*self.directory, number.to_string(), &times, AtFlags::SYMLINK_NOFOLLOW)
+        rustix::fs::utimensat(&*self.directory, number.file_name(), &times, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|errno| missing(number, errno))
     }
 
     /// Removes a data file if it exists.
-    pub fn remove(&self, number: u64) {
+    pub fn remove(&self, number: DataFileId) {
         // A file that cannot be removed now is found when the directory is next opened.
-        let _ = rustix::fs::unlinkat(&*self.directory, number.to_string(), AtFlags::empty());
+        let _ = rustix::fs::unlinkat(&*self.directory, number.file_name(), AtFlags::empty());
     }
 
     /// Removes data files in the background: after a very large commit, the removal takes a good part of its time.
-    pub fn remove_in_background(&self, numbers: Vec<u64>) {
+    pub fn remove_in_background(&self, numbers: Vec<DataFileId>) {
         let files = self.clone();
         // Files that remain when the daemon ends are removed when the directory is next opened.
         drop(tokio::task::spawn_blocking(move || numbers.into_iter().for_each(|number| files.remove(number))));
@@ -169,13 +169,13 @@ impl Files {
     }
 
     /// Returns the numbers of all data files.
-    pub fn list(&self) -> Result<Vec<u64>> {
+    pub fn list(&self) -> Result<Vec<DataFileId>> {
         let failed = |e: Errno| Error::io("listing scratch files", e.into());
         let entries = rustix::fs::Dir::read_from(&*self.directory).map_err(failed)?;
         let mut numbers = Vec::new();
         for entry in entries {
             let entry = entry.map_err(failed)?;
-            numbers.extend(entry.file_name().to_str().ok().and_then(|name| name.parse::<u64>().ok()));
+            numbers.extend(entry.file_name().to_str().ok().and_then(DataFileId::from_file_name));
         }
         Ok(numbers)
     }
@@ -203,8 +203,8 @@ pub fn copy_range(from: &File, offset: u64, to: &File, at: u64, length: u64) -> 
     Ok(length - left)
 }
 
-fn missing(number: u64, errno: Errno) -> Error {
-    let error = Error::io(format!("scratch file data/{number}"), errno.into());
+fn missing(number: DataFileId, errno: Errno) -> Error {
+    let error = Error::io(format!("scratch file data/{}", number.0), errno.into());
     // The file itself exists for the program, so the error must not be `NotFound`.
     if error.kind() == ErrorKind::NotFound {
         return Error::with_source(ErrorKind::Io, LOST, error);

@@ -20,7 +20,7 @@ use tracing::warn;
 
 use super::boot::{self, LastUse};
 use super::durable::Durable;
-use super::record::Record;
+use super::record::{DataFileId, Record};
 use super::salvage;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -175,7 +175,7 @@ impl Journal {
     }
 
     /// Appends a line. With it, the bytes of data file `replaces` take the place of other bytes. On failure the journal is unchanged.
-    pub fn append(&mut self, record: &Record, replaces: Option<u64>) -> Result<()> {
+    pub fn append(&mut self, record: &Record, replaces: Option<DataFileId>) -> Result<()> {
         encode(record, &mut self.line)?;
         let append = || {
             let added = self.durable.append(&self.line, replaces);

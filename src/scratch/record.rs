@@ -1,6 +1,6 @@
 //! Records: the lines of the journal.
 //!
-//! Inodes have separate numbers here (an [`Id`] each), because the kernel's numbers mean nothing in the next mount. The part of the base
+//! Inodes have separate numbers here (an [`EntryId`] each), because the kernel's numbers mean nothing in the next mount. The part of the base
 //! that an inode shows is recorded as its path there: a snapshot never changes, so the path keeps its meaning.
 
 use std::sync::Arc;
@@ -12,9 +12,17 @@ use crate::error::Error;
 use crate::format::chunk_payload::{Checksum, ChunkPayload};
 
 /// Number of an inode in the scratch directory, never reused. [`ROOT`] is the root.
-pub type Id = u64;
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EntryId(pub u64);
+
+/// Number of a data file, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DataFileId(pub u64);
+
 /// Id of the root directory.
-pub const ROOT: Id = 1;
+pub const ROOT: EntryId = EntryId(1);
 
 /// Seconds and nanoseconds since 1970-01-01 UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -75,7 +83,7 @@ pub enum Source {
     /// In the base, at the inode's lower path.
     Lower,
     /// In `data/N`.
-    Data(u64),
+    Data(DataFileId),
     /// In the repository: a chunk that was copied whole from another one.
     Stored(Stored),
 }
@@ -114,11 +122,11 @@ pub enum Record {
     /// New inode under a name.
     Create {
         /// Parent directory.
-        parent: Id,
+        parent: EntryId,
         /// Name, which was free.
         name: Name,
         /// New inode.
-        id: Id,
+        id: EntryId,
         /// Attributes of the inode.
         meta: Meta,
         /// Kind of the inode.
@@ -127,11 +135,11 @@ pub enum Record {
     /// Promotion: an entry of the base becomes an inode in its place.
     Promote {
         /// Parent directory; `None` for the root.
-        parent: Option<Id>,
+        parent: Option<EntryId>,
         /// Name.
         name: Name,
         /// New inode.
-        id: Id,
+        id: EntryId,
         /// Path in the base.
         lower: String,
         /// Attributes of the inode.
@@ -142,18 +150,18 @@ pub enum Record {
     /// Additional name for a file.
     Link {
         /// Parent directory.
-        parent: Id,
+        parent: EntryId,
         /// Name, which was free.
         name: Name,
         /// Linked file.
-        id: Id,
+        id: EntryId,
         /// Time of the change.
         at: Time,
     },
     /// Removal of a name.
     Remove {
         /// Parent directory.
-        parent: Id,
+        parent: EntryId,
         /// Name.
         name: Name,
         /// True if the base has an entry of that name, so that a whiteout is needed.
@@ -164,11 +172,11 @@ pub enum Record {
     /// Rename. An inode that had the new name loses it, or gets the old one.
     Rename {
         /// Old parent directory.
-        parent: Id,
+        parent: EntryId,
         /// Old name, which belongs to an inode of the working tree.
         name: Name,
         /// New parent directory.
-        new_parent: Id,
+        new_parent: EntryId,
         /// New name.
         new_name: Name,
         /// True if the two names are exchanged.
@@ -181,7 +189,7 @@ pub enum Record {
     /// New attributes of an inode.
     Attributes {
         /// Inode.
-        id: Id,
+        id: EntryId,
         /// All attributes.
         meta: Meta,
     },
@@ -189,7 +197,7 @@ pub enum Record {
     #[serde(rename = "moved")]
     SetSource {
         /// File.
-        id: Id,
+        id: EntryId,
         /// New location.
         source: Source,
         /// Time of the change.
@@ -199,7 +207,7 @@ pub enum Record {
     #[serde(rename = "borrowed")]
     Sparse {
         /// Data file.
-        data: u64,
+        data: DataFileId,
         /// Location of the missing bytes, at the same offsets.
         from: Stored,
         /// Ranges: first byte, and the byte after the last.
@@ -208,7 +216,7 @@ pub enum Record {
     /// Range of a sparse copy that is now in the data file.
     Covered {
         /// Data file.
-        data: u64,
+        data: DataFileId,
         /// First byte.
         begin: u64,
         /// Byte after the last.
@@ -218,7 +226,7 @@ pub enum Record {
     #[serde(rename = "hidden")]
     Whiteout {
         /// Parent directory.
-        parent: Id,
+        parent: EntryId,
         /// Name.
         name: Name,
     },
@@ -233,6 +241,30 @@ pub enum Record {
         /// Snapshot.
         snapshot: String,
     },
+}
+
+impl std::fmt::Display for EntryId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "entry {}", self.0)
+    }
+}
+
+impl DataFileId {
+    /// Returns the name of the file in the directory of data files.
+    pub fn file_name(self) -> String {
+        self.0.to_string()
+    }
+
+    /// Returns the number of the data file called `name`.
+    pub fn from_file_name(name: &str) -> Option<Self> {
+        name.parse().ok().map(DataFileId)
+    }
+}
+
+impl std::fmt::Display for DataFileId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "data file {}", self.0)
+    }
 }
 
 impl Time {
@@ -346,15 +378,19 @@ mod tests {
         ];
         let mut records: Vec<Record> = payloads
             .into_iter()
-            .map(|payload| Record::SetSource { id: 4, source: Source::Stored(Stored(payload)), at: Time(7, 8) })
+            .map(|payload| Record::SetSource {
+                id: EntryId(4),
+                source: Source::Stored(Stored(payload)),
+                at: Time(7, 8),
+            })
             .collect();
         let names = [&b"zarr.json"[..], b"\xff\xfe", b"7", b""];
         records.extend(names.map(|name| Record::Create {
             parent: ROOT,
             name: Name::new(name),
-            id: 2,
+            id: EntryId(2),
             meta,
-            body: Body::File(Source::Data(9)),
+            body: Body::File(Source::Data(DataFileId(9))),
         }));
         for record in records {
             let line = serde_json::to_string(&record).unwrap();

@@ -20,7 +20,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use crate::commit::changes::{ChangeSet, ChunkChange};
-use crate::scratch::record::{Id, Name};
+use crate::scratch::record::{DataFileId, EntryId, Name};
 use crate::tree::nodes::TreePlace;
 
 /// Change set of a working tree, with its violations and untracked files.
@@ -33,9 +33,9 @@ pub struct DetectedChanges {
     /// Files that a commit leaves out.
     pub untracked: Vec<Untracked>,
     /// Chunks of the snapshot that show where no array is, by the directory that shows them: a commit leaves them out too.
-    pub foreign: Vec<(Id, Vec<TreePlace>)>,
+    pub foreign: Vec<(EntryId, Vec<TreePlace>)>,
     /// Files that a commit contains, by directory and name: a file can have another, untracked name.
-    pub tracked: HashSet<(Id, Name)>,
+    pub tracked: HashSet<(EntryId, Name)>,
     /// Content of each changed node's `zarr.json` before, by path after the change; for a diff.
     pub before: Vec<(String, Vec<u8>)>,
     /// Bytes of new chunks and documents.
@@ -44,18 +44,18 @@ pub struct DetectedChanges {
 
 impl DetectedChanges {
     /// Returns the numbers of the data files that become chunks.
-    pub fn data_files(&self) -> HashSet<u64> {
+    pub fn data_files(&self) -> HashSet<DataFileId> {
         let changes = self.changes.chunks.values().flat_map(|chunks| chunks.values());
         changes
             .filter_map(|change| match change {
-                ChunkChange::File(file) => file.name.parse().ok(),
+                ChunkChange::File(file) => DataFileId::from_file_name(&file.name),
                 _ => None,
             })
             .collect()
     }
 
     /// Returns the names of untracked files, by directory.
-    pub fn untracked_entries(&self) -> HashSet<(Id, Name)> {
+    pub fn untracked_entries(&self) -> HashSet<(EntryId, Name)> {
         self.untracked.iter().map(|file| file.entry.clone()).collect()
     }
 }
@@ -76,10 +76,10 @@ pub struct Untracked {
     pub path: String,
     /// Inode.
     #[serde(skip)]
-    pub id: Id,
+    pub id: EntryId,
     /// Directory and name.
     #[serde(skip)]
-    pub entry: (Id, Name),
+    pub entry: (EntryId, Name),
 }
 
 /// Appends `name` to `path`.

@@ -16,7 +16,7 @@ use crate::format::transaction_log::Move;
 use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::overlay::{Base, WorkingTree};
 use crate::scratch::data::LOST;
-use crate::scratch::record::{Id, Name, Source};
+use crate::scratch::record::{EntryId, Name, Source};
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 
 /// Violation of a chunk outside of any array.
@@ -24,7 +24,7 @@ const STRAY: &str =
     "it has the name of a chunk, but there is no array above it: write the array's zarr.json, or remove it";
 
 /// IDs of nodes created here, by the directory's inode and whether it is an array: repeated detection gives the same IDs.
-pub type NewIds = parking_lot::Mutex<HashMap<(Id, bool), NodeId>>;
+pub type NewIds = parking_lot::Mutex<HashMap<(EntryId, bool), NodeId>>;
 
 /// Detection in progress.
 pub(super) struct Walk<'a> {
@@ -40,9 +40,9 @@ pub(super) struct Walk<'a> {
     /// Groups with the name of an array's chunk directory.
     groups_like_chunks: HashSet<String>,
     /// Directories whose path has a name that is not UTF-8. Printed, it looks like another one.
-    not_text: HashSet<Id>,
+    not_text: HashSet<EntryId>,
     /// Chunks that an array has in the directory of a node below it, by directory and name: they are not files of that node.
-    pub(super) shared_chunks: HashSet<(Id, Name)>,
+    pub(super) shared_chunks: HashSet<(EntryId, Name)>,
 }
 
 enum DocumentState {
@@ -89,7 +89,7 @@ impl<'a> Walk<'a> {
         self.out.violations.push(Violation { path: path.into(), why: why.to_string() });
     }
 
-    pub(super) fn untracked(&mut self, path: String, id: Id, entry: (Id, Name)) {
+    pub(super) fn untracked(&mut self, path: String, id: EntryId, entry: (EntryId, Name)) {
         self.out.untracked.push(Untracked { path, id, entry });
     }
 
@@ -310,7 +310,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Records directory `position` if its path is not UTF-8.
-    pub(super) fn note_name(&mut self, parent: Id, name: &Name, position: usize) {
+    pub(super) fn note_name(&mut self, parent: EntryId, name: &Name, position: usize) {
         if (self.not_text.contains(&parent) || name.text().is_none())
             && let Some(directory) = self.frozen.get(position)
         {

@@ -13,7 +13,7 @@ use super::super::{Base, WorkingTree};
 use super::Collision;
 use crate::commit::changes::ChunkFile;
 use crate::error::Result;
-use crate::scratch::record::{Id, Name};
+use crate::scratch::record::{DataFileId, EntryId, Name};
 
 /// State over another base.
 #[derive(Debug)]
@@ -21,17 +21,17 @@ pub struct Candidate {
     /// Names that collide. With any, the candidate must not be installed.
     pub collisions: Vec<Collision>,
     /// Files that a discard must keep.
-    pub kept: HashSet<Id>,
+    pub kept: HashSet<EntryId>,
     pub(in super::super) state: State,
     pub(in super::super) base: Arc<Base>,
     /// Entries that the base has too, kept only if the kernel knows their inodes by numbers of the working tree.
-    pub(in super::super) disposable: Vec<(Id, Name, Id)>,
+    pub(in super::super) disposable: Vec<(EntryId, Name, EntryId)>,
     /// Invalidations that the installation requires.
     pub(in super::super) invalidations: Vec<Invalidation>,
     /// Data files that are not needed any more.
-    pub(in super::super) gone: Vec<u64>,
+    pub(in super::super) gone: Vec<DataFileId>,
     /// Data files that were created for the candidate.
-    pub(in super::super) new_data: Vec<u64>,
+    pub(in super::super) new_data: Vec<DataFileId>,
     /// True if the changes are in the base. Passthrough handles then continue with the same bytes.
     pub(in super::super) is_published: bool,
     /// Generation of the state that the candidate was made from.
@@ -73,8 +73,8 @@ pub struct CandidateContents<'a> {
 
 #[async_trait]
 impl Contents for CandidateContents<'_> {
-    fn changed(&self, number: u64) -> Result<Option<ChunkFile>> {
-        self.working.changed(number)
+    fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>> {
+        self.working.changed(data)
     }
 
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {

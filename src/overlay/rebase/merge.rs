@@ -6,15 +6,15 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::super::Base;
 use super::super::listing::join;
 use super::super::replace::{Invalidation, node_ids, translate};
 use super::super::state::{Directory, Entry, Inode, State, numbered};
+use super::super::{Base, Ino};
 use super::whiteout::{Visibility, Whiteouts};
-use super::{Collision, Purpose, is_of_base};
+use super::{Collision, Purpose};
 use crate::error::{Error, Result};
 use crate::format::ids::NodeId;
-use crate::scratch::record::{Id, Meta, Name, ROOT, Source};
+use crate::scratch::record::{EntryId, Meta, Name, ROOT, Source};
 use crate::tree::Tree;
 use crate::tree::directory::Extent;
 use crate::tree::nodes::{NodeIndex, TreePlace};
@@ -25,20 +25,20 @@ pub(super) struct Merged {
     pub(super) collisions: Vec<Collision>,
     pub(super) invalidations: Vec<Invalidation>,
     /// Entries that the base has too, kept only if the kernel knows their inodes by numbers of the working tree.
-    pub(super) disposable: Vec<(Id, Name, Id)>,
+    pub(super) disposable: Vec<(EntryId, Name, EntryId)>,
 }
 
 /// Merge in progress.
 pub(super) struct Merge<'a> {
     pub(super) old: &'a State,
     /// Inode numbers of open files.
-    pub(super) opens: &'a HashSet<u64>,
+    pub(super) opens: &'a HashSet<Ino>,
     pub(super) from: Arc<Base>,
     pub(super) to: Arc<Base>,
     pub(super) purpose: Purpose<'a>,
     pub(super) out: Merged,
     /// Names of files, by inode.
-    pub(super) names: BTreeMap<Id, Vec<FileName>>,
+    pub(super) names: BTreeMap<EntryId, Vec<FileName>>,
     /// Nodes of the new base.
     ids: HashMap<NodeId, NodeIndex>,
     /// Directories, in order of creation.
@@ -48,7 +48,7 @@ pub(super) struct Merge<'a> {
 /// Name of a file, with the result of the merge for it.
 #[derive(Debug)]
 pub(super) struct FileName {
-    pub(super) parent: Id,
+    pub(super) parent: EntryId,
     pub(super) name: Name,
     pub(super) entry: Entry,
     /// True if the bytes under the name are the base's: they were published, or never changed.
@@ -63,9 +63,9 @@ pub(super) struct FileName {
 
 /// Directory of the new state.
 struct CreatedDirectory {
-    id: Id,
+    id: EntryId,
     /// Parent and name; `None` for the root.
-    name: Option<(Id, Name)>,
+    name: Option<(EntryId, Name)>,
     /// True if the new base has something at its place.
     has_base: bool,
     /// Place of the old base that it was over; `None` if it was created here.
@@ -77,8 +77,8 @@ struct CreatedDirectory {
 /// Directory whose entries are still to be visited.
 struct Visit {
     /// Inode in the old state; `None` if only whiteouts are translated below.
-    old: Option<Id>,
-    new: Id,
+    old: Option<EntryId>,
+    new: EntryId,
     path: String,
     /// Place of the old base that the entries are relative to.
     lower_old: Option<TreePlace>,
@@ -102,7 +102,7 @@ struct Placement {
 impl<'a> Merge<'a> {
     pub(super) fn new(
         old: &'a State,
-        opens: &'a HashSet<u64>,
+        opens: &'a HashSet<Ino>,
         from: &Arc<Base>,
         to: Arc<Base>,
         purpose: Purpose<'a>,
@@ -241,7 +241,7 @@ impl<'a> Merge<'a> {
         &mut self,
         whiteouts: &Whiteouts<'_>,
         here: EntryContext<'_>,
-        (id, inode, entry): (Id, &Inode, Entry),
+        (id, inode, entry): (EntryId, &Inode, Entry),
         pending: &mut Vec<Visit>,
     ) -> Result<()> {
         let Some(placement) = self.placement(whiteouts, &here, inode, entry).await? else {
@@ -335,10 +335,10 @@ impl<'a> Merge<'a> {
         &mut self,
         whiteouts: &Whiteouts<'_>,
         here: EntryContext<'_>,
-        (id, inode, entry): (Id, &Inode, Entry),
+        (id, inode, entry): (EntryId, &Inode, Entry),
     ) -> Result<()> {
         let key = here.visit.old.map(|directory| (directory, here.name.clone()));
-        let is_in = |set: &HashSet<(Id, Name)>| key.as_ref().is_some_and(|key| set.contains(key));
+        let is_in = |set: &HashSet<(EntryId, Name)>| key.as_ref().is_some_and(|key| set.contains(key));
         let (is_published, is_untracked) = match self.purpose {
             Purpose::Keep { untracked } => (false, is_in(untracked)),
             Purpose::Published { tracked } => (is_in(tracked), false),
@@ -381,7 +381,7 @@ impl<'a> Merge<'a> {
             let (number, meta) = (inode.number, inode.meta);
             if created.has_base {
                 let is_plain = self.is_published() || same_but_times(&meta, &self.to.meta(0o755));
-                match (is_of_base(number), is_plain) {
+                match (number.is_of_base(), is_plain) {
                     (true, true) => self.drop_entry(parent, &name, created.id),
                     (true, false) => {}
                     (false, _) => self.out.disposable.push((parent, name, created.id)),
@@ -396,7 +396,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Returns true if directory `id` showed anything of the old base.
-    async fn has_shown_base(&self, id: Id, lower: Option<&TreePlace>) -> Result<bool> {
+    async fn has_shown_base(&self, id: EntryId, lower: Option<&TreePlace>) -> Result<bool> {
         let (Some(place), Some(inode)) = (lower, self.old.get(id)) else { return Ok(false) };
         let tree = &self.from.tree;
         let mut shown = false;
@@ -418,13 +418,13 @@ impl<'a> Merge<'a> {
         Ok(shown)
     }
 
-    pub(super) fn drop_entry(&mut self, parent: Id, name: &Name, id: Id) {
+    pub(super) fn drop_entry(&mut self, parent: EntryId, name: &Name, id: EntryId) {
         self.out.state.leave(parent, name);
         self.out.state.drop_inode(id);
     }
 
     /// Takes an inode over without names and entries, at place `lower` of the new base.
-    pub(super) fn adopt(&mut self, id: Id, inode: &Inode, lower: Option<&TreePlace>) {
+    pub(super) fn adopt(&mut self, id: EntryId, inode: &Inode, lower: Option<&TreePlace>) {
         let lower = lower.map(|place| numbered(&self.to.tree, place.clone()));
         let meta = self.moved_meta(inode.meta);
         self.out.state.adopt(id, inode, meta, lower);
@@ -437,9 +437,9 @@ impl<'a> Merge<'a> {
     }
 
     /// Invalidates `name` of the new state's directory `parent`, for each number by which the kernel may know the directory.
-    pub(super) fn invalidate_name(&mut self, parent: Id, name: &Name) {
+    pub(super) fn invalidate_name(&mut self, parent: EntryId, name: &Name) {
         let numbers = [self.old.get(parent), self.out.state.get(parent)].into_iter().flatten();
-        let numbers: HashSet<u64> = numbers.map(|inode| inode.number).collect();
+        let numbers: HashSet<Ino> = numbers.map(|inode| inode.number).collect();
         self.out.invalidations.extend(numbers.into_iter().map(|number| Invalidation::Entry(number, name.clone())));
     }
 }

@@ -27,10 +27,10 @@ use std::sync::Arc;
 pub use self::candidate::Candidate;
 use self::merge::{Merge, Merged};
 use super::replace::{Invalidation, TreeGuard};
-use super::state::{State, UPPER};
+use super::state::State;
 use super::{Base, Locked, WorkingTree};
 use crate::error::{Error, ErrorKind, Result};
-use crate::scratch::record::{Id, Name};
+use crate::scratch::record::{DataFileId, EntryId, Name};
 use crate::tree::Tree;
 
 /// State of the changes with respect to the new base.
@@ -39,12 +39,12 @@ pub enum Purpose<'a> {
     /// The changes stay uncommitted.
     Keep {
         /// Untracked files, by directory and name: no commit takes them.
-        untracked: &'a HashSet<(Id, Name)>,
+        untracked: &'a HashSet<(EntryId, Name)>,
     },
     /// The changes are in the new base: all deletions, all moves, and the bytes of `tracked`.
     Published {
         /// Files whose bytes the commit took, by directory and name.
-        tracked: &'a HashSet<(Id, Name)>,
+        tracked: &'a HashSet<(EntryId, Name)>,
     },
 }
 
@@ -147,7 +147,7 @@ impl WorkingTree {
 impl Locked {
     /// Releases the data files of open files whose bytes are elsewhere now; with `drop_backings` the backings of passthrough handles too,
     /// which then only their handles use. Returns the data files of the remaining backings.
-    fn release_old_files(&mut self, drop_backings: bool) -> HashSet<u64> {
+    fn release_old_files(&mut self, drop_backings: bool) -> HashSet<DataFileId> {
         let Locked { state, opens, .. } = self;
         let mut backings = HashSet::new();
         for (number, open) in opens.iter_mut() {
@@ -167,7 +167,7 @@ impl Locked {
 impl State {
     /// Takes over the lookup counts, and the numbers used since `live` was copied.
     fn take_counts(&mut self, live: &State) {
-        let counts: Vec<(Id, u64)> = live.iter().map(|(id, inode)| (id, inode.lookup_count)).collect();
+        let counts: Vec<(EntryId, u64)> = live.iter().map(|(id, inode)| (id, inode.lookup_count)).collect();
         for (id, lookup_count) in counts {
             if let Some(inode) = self.get_mut(id) {
                 inode.lookup_count = lookup_count;
@@ -181,9 +181,4 @@ impl State {
     fn take_unpublished(&mut self, old: &State) {
         self.unpublished = old.unpublished.iter().chain(&old.publishing).cloned().collect();
     }
-}
-
-/// Returns true if `number` was given by the base and not by the working tree.
-fn is_of_base(number: u64) -> bool {
-    number < UPPER
 }
