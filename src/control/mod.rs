@@ -25,7 +25,7 @@ use crate::overlay::Ino;
 use crate::overlay::attributes::Attributes;
 use crate::overlay::listing::Listed;
 use crate::overlay::namespace::CONTROL_DIRECTORY;
-use crate::overlay::state::UPPER;
+use crate::overlay::node::UPPER;
 use crate::scratch::record::{Meta, Name, Time};
 use crate::tree::ROOT;
 

@@ -5,7 +5,8 @@ use crate::scratch::record::{DataFileId, EntryId, Meta, Source};
 use crate::tree::nodes::TreePlace;
 use crate::tree::{self, Kind};
 
-use super::state::{Inode, Node};
+use super::node::{Inode, Node};
+
 use super::{Base, Ino, Locked, WorkingTree, no_such};
 
 /// File type bits of a mode.
@@ -101,12 +102,26 @@ impl Inode {
     }
 }
 
+impl Locked {
+    /// Returns the attributes that are in memory.
+    fn partial_attributes(&self, id: EntryId) -> Result<PartialAttributes> {
+        let inode = self.state.get(id).ok_or_else(|| no_such(id))?;
+        Ok(match (inode.attributes(), self.open_files.partial_size(inode.number)) {
+            // The file is being overwritten from its beginning, and the rest is still the base's.
+            (PartialAttributes::SizeOfLower(whole, _), Some(size)) => {
+                PartialAttributes::Whole(Attributes { size, blocks: size.div_ceil(512), ..whole })
+            }
+            (other, _) => other,
+        })
+    }
+}
+
 impl WorkingTree {
     /// Returns the attributes of inode `number`.
     pub async fn attributes(&self, number: Ino) -> Result<Attributes> {
         let partly = {
             let locked = self.lock();
-            locked.state.by_number(number).map(|id| self.partly(&locked, id))
+            locked.state.by_number(number).map(|id| locked.partial_attributes(id))
         };
         match partly {
             Some(partly) => self.complete(partly?).await,
@@ -118,19 +133,8 @@ impl WorkingTree {
     }
 
     pub(super) async fn attributes_of(&self, id: EntryId) -> Result<Attributes> {
-        let partly = self.partly(&self.lock(), id)?;
+        let partly = self.lock().partial_attributes(id)?;
         self.complete(partly).await
-    }
-
-    fn partly(&self, locked: &Locked, id: EntryId) -> Result<PartialAttributes> {
-        let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
-        Ok(match (inode.attributes(), locked.opens.partial_size(inode.number)) {
-            // The file is being overwritten from its beginning, and the rest is still the base's.
-            (PartialAttributes::SizeOfLower(whole, _), Some(size)) => {
-                PartialAttributes::Whole(Attributes { size, blocks: size.div_ceil(512), ..whole })
-            }
-            (other, _) => other,
-        })
     }
 
     async fn complete(&self, partly: PartialAttributes) -> Result<Attributes> {

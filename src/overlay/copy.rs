@@ -6,7 +6,7 @@
 use super::{Ino, WorkingTree};
 use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
-use crate::scratch::data::copy_range;
+use crate::scratch::data::{copy_range, write_file};
 use crate::scratch::record::{Record, Source, Stored, Time};
 
 /// Largest number of bytes that one request copies: the program asks again for the rest.
@@ -34,7 +34,7 @@ impl WorkingTree {
         }
         let id = {
             let mut locked = self.lock();
-            self.promote(&mut locked, target)?
+            locked.promote(target)?
         };
         let into = self.own(id).await?;
         let data = {
@@ -59,7 +59,7 @@ impl WorkingTree {
             if bytes.is_empty() {
                 break;
             }
-            super::content::write_file(&into, &bytes, at + done)?;
+            write_file(&into, &bytes, at + done)?;
             done += bytes.len() as u64;
         }
         Ok(done)
@@ -90,15 +90,15 @@ impl WorkingTree {
             return Ok(false);
         };
         // A passthrough write would not notice the reference.
-        let backed = locked.opens.get(number).is_some_and(|open| open.passthrough_handles > 0);
+        let backed = locked.open_files.get(number).is_some_and(|open| open.passthrough_handles > 0);
         if backed || self.files().stat(data)?.size != 0 {
             return Ok(false);
         }
-        self.record(&mut locked, Record::SetSource { id, source: Source::Stored(Stored(payload)), at: Time::now() })?;
-        if let Some(open) = locked.opens.get_mut(number) {
+        locked.record(Record::SetSource { id, source: Source::Stored(Stored(payload)), at: Time::now() })?;
+        if let Some(open) = locked.open_files.get_mut(number) {
             open.file = None;
         }
-        self.retire(&mut locked, data);
+        locked.journal.retire(data);
         Ok(true)
     }
 }

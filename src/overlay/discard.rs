@@ -11,8 +11,9 @@ use std::collections::HashSet;
 use futures_util::FutureExt;
 
 use super::listing::join;
+use super::node::{Directory, Entry, Ino, Inode};
 use super::replace::Invalidation;
-use super::state::{Directory, Entry, Ino, Inode, State, numbered};
+use super::state::{State, numbered};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{EntryId, Meta, Name, ROOT, Time};
 use crate::tree::Tree;

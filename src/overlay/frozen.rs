@@ -9,13 +9,18 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::WorkingTree;
-use super::state::{Directory, Node, State};
+use super::node::{Directory, Node};
+use super::state::State;
+use super::{Base, WorkingTree};
 use crate::commit::changes::ChunkFile;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
+use crate::reader::Data;
 use crate::scratch::data::Stat;
 use crate::scratch::record::{DataFileId, EntryId, Name, ROOT, Source};
 use crate::tree::nodes::TreePlace;
+
+/// Bytes read at once.
+const STEP: u64 = 1 << 20;
 
 /// All changes to the base.
 #[derive(Debug)]
@@ -140,6 +145,41 @@ impl Frozen {
 }
 
 impl WorkingTree {
+    /// Reads all bytes of `file`; fails if there are more than `limit`.
+    pub async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
+        self.whole_over(&self.base(), file, limit).await
+    }
+
+    /// Reads all bytes of `file` over `base`, as [`WorkingTree::whole`] does.
+    pub(super) async fn whole_over(&self, base: &Base, file: &FrozenFile, limit: u64) -> Result<Bytes> {
+        let number = file.lower.as_ref().map(|place| base.tree.table().inode(place));
+        let size = match (&file.source, number) {
+            (Source::Data(data), _) => self.files.stat(*data)?.size,
+            (Source::Stored(stored), _) => stored.0.length(),
+            (Source::Lower, Some(number)) => base.tree.attributes(number).await?.size,
+            (Source::Lower, None) => 0,
+        };
+        if size > limit {
+            return Err(Error::new(ErrorKind::OutOfMemory, format!("{size} bytes; {limit} are the most")));
+        }
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < size {
+            let (at, left) = (bytes.len() as u64, size - bytes.len() as u64);
+            let left = u32::try_from(left.min(STEP)).unwrap_or(u32::MAX);
+            let part = match (&file.source, number) {
+                (Source::Data(data), _) => Data::Bytes(self.read_data(file.id, *data, at, left).await?),
+                (Source::Stored(stored), _) => base.tree.read_stored(&stored.0, at, left).await?,
+                (Source::Lower, Some(number)) => base.tree.read(number, at, left).await?,
+                (Source::Lower, None) => break,
+            };
+            if part.is_empty() {
+                break;
+            }
+            bytes.extend_from_slice(&part);
+        }
+        Ok(bytes.into())
+    }
+
     /// Returns data file `data` as a file that a commit may store.
     pub(super) fn chunk_file(&self, data: DataFileId, stat: &Stat) -> ChunkFile {
         let directory = Arc::clone(self.files().directory());
@@ -149,7 +189,7 @@ impl WorkingTree {
     /// Copies the present changes. Writes in progress must have been completed, or kept out.
     pub fn freeze(&self) -> Frozen {
         let locked = self.lock();
-        let written = locked.opens.written().filter_map(|number| {
+        let written = locked.open_files.written().filter_map(|number| {
             let id = locked.state.by_number(number)?;
             locked.state.path(id)
         });

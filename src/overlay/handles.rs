@@ -15,7 +15,7 @@ use crate::scratch::record::{EntryId, Source};
 /// Options of an open.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
-    /// Opens for writing too.
+    /// OpenFiles for writing too.
     pub write: bool,
     /// Empties the file.
     pub truncate: bool,
@@ -33,7 +33,7 @@ pub struct Opened {
 }
 
 impl WorkingTree {
-    /// Opens inode `number`. Every success needs a [`WorkingTree::release`].
+    /// OpenFiles inode `number`. Every success needs a [`WorkingTree::release`].
     pub async fn open_file(&self, number: Ino, options: OpenOptions) -> Result<Opened> {
         if !options.write {
             let mut locked = self.lock();
@@ -46,8 +46,8 @@ impl WorkingTree {
         let _gate = self.enter().await?;
         let id = {
             let mut locked = self.lock();
-            let id = self.promote(&mut locked, number)?;
-            locked.opens.add(number, true);
+            let id = locked.promote(number)?;
+            locked.open_files.add(number, true);
             self.record_change(&locked, id);
             id
         };
@@ -64,13 +64,13 @@ impl WorkingTree {
         };
         let opened = prepared.await;
         // The handle was counted first so that a commit sees it, and again on success.
-        self.lock().opens.remove(number, true, false);
+        self.lock().open_files.remove(number, true, false);
         opened
     }
 
     fn opened(&self, locked: &mut Locked, number: Ino, source: Option<Source>, options: OpenOptions) -> Result<Opened> {
         let in_scratch = matches!(source, Some(Source::Data(_)));
-        let open = locked.opens.add(number, options.write);
+        let open = locked.open_files.add(number, options.write);
         if open.passthrough_handles > 0 {
             // The kernel requires that all passthrough handles of a file have one backing.
             let backing = open.backing.as_ref().filter(|(data, _)| match &source {
@@ -85,7 +85,7 @@ impl WorkingTree {
                 }
                 return Ok(Opened { backing, in_scratch: true });
             }
-            locked.opens.remove(number, options.write, false);
+            locked.open_files.remove(number, options.write, false);
             return Err(Error::new(
                 ErrorKind::Busy,
                 "a program still has it open as it was before it was changed by others or given up: close it there first",
@@ -107,9 +107,7 @@ impl WorkingTree {
             // A write replaces a file that is in the repository too by a copy, which is impossible for a backing.
             Ok((_, false)) => Ok(Opened { backing: None, in_scratch }),
             Ok((file, true)) => {
-                open.file = Some(Arc::clone(&file));
-                open.backing = Some((data, Arc::clone(&file)));
-                open.passthrough_handles += 1;
+                open.add_passthrough(data, &file);
                 if options.write {
                     self.passthrough_used.store(true, Ordering::Release);
                 }
@@ -117,7 +115,7 @@ impl WorkingTree {
             }
             Err(error) => {
                 // A failed open is never released.
-                locked.opens.remove(number, options.write, false);
+                locked.open_files.remove(number, options.write, false);
                 Err(error)
             }
         }
@@ -127,15 +125,24 @@ impl WorkingTree {
     fn has_data(&self, id: EntryId) -> bool {
         let locked = self.lock();
         let Some(inode) = locked.state.get(id) else { return false };
-        let read_on = locked.opens.get(inode.number).is_some_and(|open| open.backing.is_some());
+        let read_on = locked.open_files.get(inode.number).is_some_and(|open| open.backing.is_some());
         read_on || matches!(inode.source(), Some(Source::Data(_)))
+    }
+
+    /// Returns the data file for passthrough to a file that [`WorkingTree::create`] has just created and opened.
+    pub fn open_passthrough(&self, number: Ino) -> Result<Arc<File>> {
+        let mut locked = self.lock();
+        let Some(Source::Data(data)) = locked.source_of(number) else { return Err(no_such(number)) };
+        let file = Arc::new(self.files().open(data)?);
+        self.passthrough_used.store(true, Ordering::Release);
+        locked.open_files.get_mut(number).ok_or_else(|| no_such(number))?.add_passthrough(data, &file);
+        Ok(file)
     }
 
     /// Undoes passthrough for a handle whose backing the kernel did not take.
     pub fn cancel_passthrough(&self, number: Ino) {
-        if let Some(open) = self.lock().opens.get_mut(number) {
-            open.passthrough_handles = open.passthrough_handles.saturating_sub(1);
-            open.backing = open.backing.take().filter(|_| open.passthrough_handles > 0);
+        if let Some(open) = self.lock().open_files.get_mut(number) {
+            open.cancel_passthrough();
         }
     }
 
@@ -153,20 +160,20 @@ impl WorkingTree {
     /// Removes one handle. Returns the data file if the handle could write.
     fn release_handle(&self, number: Ino, write: bool, backed: bool) -> Option<Arc<File>> {
         let mut locked = self.lock();
-        let written = locked.opens.get(number).filter(|_| write).and_then(|open| open.file.clone());
+        let written = locked.open_files.get(number).filter(|_| write).and_then(|open| open.file.clone());
         let id = locked.state.by_number(number);
-        if backed && let Some(open) = locked.opens.get_mut(number).filter(|open| open.passthrough_handles == 1) {
+        if backed && let Some(open) = locked.open_files.get_mut(number).filter(|open| open.passthrough_handles == 1) {
             let backing = open.backing.take().map(|(data, _)| Source::Data(data));
             let source = locked.source_of(number);
             // A commit left the data file to the handles that read it.
             if let (Some(Source::Data(data)), true) = (&backing, backing != source) {
-                self.retire(&mut locked, *data);
+                locked.journal.retire(*data);
             }
         }
-        let last = locked.opens.remove(number, write, backed);
+        let last = locked.open_files.remove(number, write, backed);
         if let Some(id) = id.filter(|_| write) {
             self.record_change(&locked, id);
-            if locked.opens.get(number).is_none_or(|open| open.writers == 0) {
+            if locked.open_files.get(number).is_none_or(|open| open.writers == 0) {
                 self.uploads.enqueue_closed(id);
             }
             if let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source()) {
@@ -175,7 +182,7 @@ impl WorkingTree {
         }
         let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));
         if let (true, true, Some(id)) = (last, deleted, id) {
-            self.drop_inode(&mut locked, id);
+            locked.drop_inode(id);
         }
         written.filter(|_| !deleted)
     }
@@ -184,15 +191,6 @@ impl WorkingTree {
     pub(super) fn record_change(&self, locked: &Locked, id: EntryId) {
         if let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source()) {
             self.uploads.forget(*data);
-        }
-    }
-
-    /// Drops an inode that has neither names nor handles, with its bytes.
-    pub(super) fn drop_inode(&self, locked: &mut Locked, id: EntryId) {
-        if let Some(inode) = locked.state.drop_inode(id)
-            && let Some(Source::Data(data)) = inode.source()
-        {
-            self.retire(locked, *data);
         }
     }
 }

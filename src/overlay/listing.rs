@@ -91,7 +91,7 @@ impl WorkingTree {
             // One page at a time, because attributes may have to be waited for.
             let page: Vec<(u64, Name, EntryId)> = {
                 let locked = self.lock();
-                let directory = locked.state.get(id).and_then(super::state::Inode::directory);
+                let directory = locked.state.get(id).and_then(super::node::Inode::directory);
                 let entries = directory.into_iter().flat_map(|directory| directory.from(from));
                 let entries = entries.take_while(|(order, ..)| *order < limit).take(256);
                 entries.map(|(order, name, id)| (order, name.clone(), id)).collect()

@@ -4,7 +4,8 @@
 //! The kernel keeps two operations on one name from running at the same time.
 
 use super::attributes::Attributes;
-use super::state::{Directory, Inode};
+use super::node::{Directory, Inode};
+
 use super::{Ino, Locked, Lookup, WorkingTree, no_such, not_a_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
@@ -57,22 +58,8 @@ impl WorkingTree {
         let attributes = self.attributes_of(id).await?;
         let mut locked = self.lock();
         locked.state.increment_lookups(id);
-        locked.opens.add(attributes.number, true);
+        locked.open_files.add(attributes.number, true);
         Ok(attributes)
-    }
-
-    /// Returns the data file for passthrough to a file that [`WorkingTree::create`] has just created and opened.
-    pub fn open_passthrough(&self, number: Ino) -> Result<std::sync::Arc<std::fs::File>> {
-        let mut locked = self.lock();
-        let source = locked.source_of(number);
-        let Some(Source::Data(data)) = source else { return Err(no_such(number)) };
-        let file = std::sync::Arc::new(self.files().open(data)?);
-        self.passthrough_used.store(true, std::sync::atomic::Ordering::Release);
-        let open = locked.opens.get_mut(number).ok_or_else(|| no_such(number))?;
-        open.passthrough_handles += 1;
-        open.backing = Some((data, std::sync::Arc::clone(&file)));
-        open.file = Some(std::sync::Arc::clone(&file));
-        Ok(file)
     }
 
     async fn create_inode(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<EntryId> {
@@ -81,8 +68,8 @@ impl WorkingTree {
             return Err(exists(&name));
         }
         let mut locked = self.lock();
-        let parent = self.promote(&mut locked, parent)?;
-        let directory = self.living_directory(&locked, parent)?;
+        let parent = locked.promote(parent)?;
+        let directory = locked.living_directory(parent)?;
         let set_group = u32::from(directory.mode) & libc::S_ISGID != 0;
         let kind = new.mode & libc::S_IFMT;
         let mut mode = u16::try_from(new.mode & 0o7777).unwrap_or(0);
@@ -103,7 +90,7 @@ impl WorkingTree {
             }
             kind => Body::Special { kind, rdev: new.rdev },
         };
-        let recorded = self.record(&mut locked, Record::Create { parent, name, id, meta, body });
+        let recorded = locked.record(Record::Create { parent, name, id, meta, body });
         if recorded.is_err() {
             self.files().remove(DataFileId(id.0));
         }
@@ -117,18 +104,6 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Returns the attributes of a directory, unless it has been removed.
-    fn living_directory(&self, locked: &Locked, id: EntryId) -> Result<Meta> {
-        let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
-        if !inode.is_directory() {
-            return Err(not_a_directory(inode.number));
-        }
-        if inode.names.is_empty() && id != ROOT {
-            return Err(Error::new(ErrorKind::NotFound, "the directory has been removed"));
-        }
-        Ok(inode.meta)
-    }
-
     /// Gives file `number` an additional name.
     pub async fn link(&self, number: Ino, parent: Ino, name: Name) -> Result<Attributes> {
         let _gate = self.enter().await?;
@@ -138,7 +113,7 @@ impl WorkingTree {
         }
         let id = {
             let mut locked = self.lock();
-            let id = self.promote(&mut locked, number)?;
+            let id = locked.promote(number)?;
             let inode = locked.state.get(id).ok_or_else(|| no_such(number))?;
             if inode.is_directory() {
                 return Err(Error::new(ErrorKind::NotPermitted, "a directory has one name"));
@@ -150,9 +125,9 @@ impl WorkingTree {
                 let full = std::io::Error::from_raw_os_error(libc::EMLINK);
                 return Err(Error::with_source(ErrorKind::Io, format!("`{name}`"), full));
             }
-            let parent = self.promote(&mut locked, parent)?;
-            self.living_directory(&locked, parent)?;
-            self.record(&mut locked, Record::Link { parent, name, id, at: Time::now() })?;
+            let parent = locked.promote(parent)?;
+            locked.living_directory(parent)?;
+            locked.record(Record::Link { parent, name, id, at: Time::now() })?;
             self.uploads().enqueue_closed(id);
             id
         };
@@ -187,37 +162,13 @@ impl WorkingTree {
         let hide = self.lower_shows(parent, &name).await?;
         {
             let mut locked = self.lock();
-            locked.journal.set_frees_space(true);
-            let removed = self.remove_locked(&mut locked, parent, name, found, hide);
-            locked.journal.set_frees_space(false);
+            locked.journal.file.set_frees_space(true);
+            let removed = locked.remove_found(parent, name, found, hide);
+            locked.journal.file.set_frees_space(false);
             removed?;
         }
         self.unlink_if_nearly_full().await;
         Ok(())
-    }
-
-    fn remove_locked(&self, locked: &mut Locked, parent: Ino, name: Name, found: Lookup, hide: bool) -> Result<()> {
-        // An open file must be found by its handles later.
-        let id = match found {
-            Lookup::Upper(id) => Some(id),
-            Lookup::Lower(_, attributes) if locked.opens.get(Ino(attributes.inode)).is_some() => {
-                Some(self.promote(locked, Ino(attributes.inode))?)
-            }
-            Lookup::Lower(..) => None,
-        };
-        let parent = self.promote(locked, parent)?;
-        self.record(locked, Record::Remove { parent, name, hide, at: Time::now() })?;
-        self.drop_if_gone(locked, id);
-        Ok(())
-    }
-
-    /// Drops an inode that lost its last name, unless it is open.
-    fn drop_if_gone(&self, locked: &mut Locked, id: Option<EntryId>) {
-        let Some(id) = id else { return };
-        let Some(inode) = locked.state.get(id) else { return };
-        if inode.names.is_empty() && locked.opens.get(inode.number).is_none() {
-            self.drop_inode(locked, id);
-        }
     }
 
     fn is_directory(&self, found: &Lookup) -> bool {
@@ -309,7 +260,7 @@ impl WorkingTree {
             _ => {}
         }
         let hide = self.lower_shows(parent, &name).await?;
-        let replaces = if target.is_some() && how == RenameMode::Replace { self.data_of(&source) } else { None };
+        let replaces = if target.is_some() && how == RenameMode::Replace { self.lock().data_of(&source) } else { None };
         if let Some(data) = replaces {
             self.write_out_early(data);
         }
@@ -328,24 +279,24 @@ impl WorkingTree {
         replaces: Option<DataFileId>,
     ) -> Result<()> {
         let mut locked = self.lock();
-        let id = self.promote_found(&mut locked, &source)?;
+        let id = locked.promote_found(&source)?;
         let replaced = match &target {
             Some(Lookup::Upper(id)) => Some(*id),
             Some(found @ Lookup::Lower(_, attributes)) => {
-                let needed = how == RenameMode::Exchange || locked.opens.get(Ino(attributes.inode)).is_some();
-                if needed { Some(self.promote_found(&mut locked, found)?) } else { None }
+                let needed = how == RenameMode::Exchange || locked.open_files.get(Ino(attributes.inode)).is_some();
+                if needed { Some(locked.promote_found(found)?) } else { None }
             }
             None => None,
         };
-        let (parent, new_parent) = (self.promote(&mut locked, parent)?, self.promote(&mut locked, new_parent)?);
-        self.living_directory(&locked, new_parent)?;
-        self.refuse_loop(&locked, id, new_parent)?;
+        let (parent, new_parent) = (locked.promote(parent)?, locked.promote(new_parent)?);
+        locked.living_directory(new_parent)?;
+        locked.refuse_loop(id, new_parent)?;
         let (exchange, at) = (how == RenameMode::Exchange, Time::now());
         if exchange && let Some(other) = replaced {
-            self.refuse_loop(&locked, other, parent)?;
+            locked.refuse_loop(other, parent)?;
         }
         let record = Record::Rename { parent, name, new_parent, new_name, exchange, hide, at };
-        self.record_replacing(&mut locked, record, replaces)?;
+        locked.record_replacing(record, replaces)?;
         for id in std::iter::once(id).chain(replaced.filter(|_| exchange)) {
             match locked.state.get(id).is_some_and(Inode::is_directory) {
                 true => self.uploads().requeue_set_aside(),
@@ -353,16 +304,9 @@ impl WorkingTree {
             }
         }
         if !exchange {
-            self.drop_if_gone(&mut locked, replaced);
+            locked.drop_if_gone(replaced);
         }
         Ok(())
-    }
-
-    fn promote_found(&self, locked: &mut Locked, found: &Lookup) -> Result<EntryId> {
-        match found {
-            Lookup::Upper(id) => Ok(*id),
-            Lookup::Lower(_, attributes) => self.promote(locked, Ino(attributes.inode)),
-        }
     }
 
     fn is_same(&self, one: &Lookup, other: &Lookup) -> bool {
@@ -373,23 +317,69 @@ impl WorkingTree {
         }
     }
 
+    /// Returns the id of directory `number` if it is in the working tree.
+    pub(super) fn upper_directory(&self, number: Ino) -> Option<EntryId> {
+        let locked = self.lock();
+        locked.state.by_number(number).filter(|id| locked.state.get(*id).is_some_and(Inode::is_directory))
+    }
+}
+
+impl Locked {
+    /// Returns the attributes of a directory, unless it has been removed.
+    fn living_directory(&self, id: EntryId) -> Result<Meta> {
+        let inode = self.state.get(id).ok_or_else(|| no_such(id))?;
+        if !inode.is_directory() {
+            return Err(not_a_directory(inode.number));
+        }
+        if inode.names.is_empty() && id != ROOT {
+            return Err(Error::new(ErrorKind::NotFound, "the directory has been removed"));
+        }
+        Ok(inode.meta)
+    }
+
+    /// Removes `name`, which has been looked up.
+    fn remove_found(&mut self, parent: Ino, name: Name, found: Lookup, hide: bool) -> Result<()> {
+        // An open file must be found by its handles later.
+        let id = match found {
+            Lookup::Upper(id) => Some(id),
+            Lookup::Lower(_, attributes) if self.open_files.get(Ino(attributes.inode)).is_some() => {
+                Some(self.promote(Ino(attributes.inode))?)
+            }
+            Lookup::Lower(..) => None,
+        };
+        let parent = self.promote(parent)?;
+        self.record(Record::Remove { parent, name, hide, at: Time::now() })?;
+        self.drop_if_gone(id);
+        Ok(())
+    }
+
+    /// Drops an inode that lost its last name, unless it is open.
+    fn drop_if_gone(&mut self, id: Option<EntryId>) {
+        let Some(id) = id else { return };
+        let Some(inode) = self.state.get(id) else { return };
+        if inode.names.is_empty() && self.open_files.get(inode.number).is_none() {
+            self.drop_inode(id);
+        }
+    }
+
+    fn promote_found(&mut self, found: &Lookup) -> Result<EntryId> {
+        match found {
+            Lookup::Upper(id) => Ok(*id),
+            Lookup::Lower(_, attributes) => self.promote(Ino(attributes.inode)),
+        }
+    }
+
     /// Refuses to move a directory below itself. The kernel checks this too, as far as it knows the directories.
-    fn refuse_loop(&self, locked: &Locked, id: EntryId, new_parent: EntryId) -> Result<()> {
+    fn refuse_loop(&self, id: EntryId, new_parent: EntryId) -> Result<()> {
         let mut at = new_parent;
         while at != ROOT {
             if at == id {
                 return Err(Error::invalid("a directory cannot be moved below itself"));
             }
-            let above = locked.state.get(at).and_then(|inode| inode.names.first());
+            let above = self.state.get(at).and_then(|inode| inode.names.first());
             at = above.map(|(parent, _)| *parent).ok_or_else(|| no_such(at))?;
         }
         Ok(())
-    }
-
-    /// Returns the id of directory `number` if it is in the working tree.
-    pub(super) fn upper_directory(&self, number: Ino) -> Option<EntryId> {
-        let locked = self.lock();
-        locked.state.by_number(number).filter(|id| locked.state.get(*id).is_some_and(Inode::is_directory))
     }
 }
 

@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
 
-use super::state::Ino;
+use super::node::Ino;
 use crate::scratch::record::DataFileId;
 
 /// All open files.
 #[derive(Debug, Default)]
-pub struct Opens {
+pub struct OpenFiles {
     open: HashMap<Ino, Open>,
 }
 
@@ -46,7 +46,22 @@ pub struct Partial {
     pub old_size: u64,
 }
 
-impl Opens {
+impl Open {
+    /// Adds a passthrough handle, with data file `data` as the backing.
+    pub fn add_passthrough(&mut self, data: DataFileId, file: &Arc<File>) {
+        self.passthrough_handles += 1;
+        self.backing = Some((data, Arc::clone(file)));
+        self.file = Some(Arc::clone(file));
+    }
+
+    /// Undoes passthrough for a handle whose backing the kernel did not take.
+    pub fn cancel_passthrough(&mut self) {
+        self.passthrough_handles = self.passthrough_handles.saturating_sub(1);
+        self.backing = self.backing.take().filter(|_| self.passthrough_handles > 0);
+    }
+}
+
+impl OpenFiles {
     /// Adds a handle.
     pub fn add(&mut self, number: Ino, writes: bool) -> &mut Open {
         let open = self.open.entry(number).or_default();

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use tokio::sync::RwLockWriteGuard;
 
 use super::discard::{Discard, Discarded};
+use super::node::Inode;
 use super::rebase::Candidate;
-use super::state::{Inode, State};
-use super::{Base, Ino, Locked, WorkingTree, first_line};
+use super::state::State;
+use super::{Base, Ino, WorkingTree};
 use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
@@ -49,7 +50,7 @@ impl WorkingTree {
     /// Records, durably, that a commit is about to publish `snapshot`.
     pub fn about_to_publish(&self, snapshot: ObjectId) -> Result<()> {
         let mut locked = self.lock();
-        self.record(&mut locked, Record::Publishing { snapshot: snapshot.to_string() })?;
+        locked.record(Record::Publishing { snapshot: snapshot.to_string() })?;
         let durable = Arc::clone(locked.journal.durable());
         drop(locked);
         durable.flush()
@@ -69,7 +70,7 @@ impl WorkingTree {
             let mut locked = self.lock();
             for (_, places) in foreign {
                 for place in places {
-                    let id = self.promote(&mut locked, Ino::of_place(&base.tree, place))?;
+                    let id = locked.promote(Ino::of_place(&base.tree, place))?;
                     wanted.push(id);
                 }
             }
@@ -80,7 +81,7 @@ impl WorkingTree {
                 (is_untracked && lacks(inode))
                     || inode.source() == Some(&Source::Lower)
                         && !has_home_name(&base.tree, &locked.state, inode, untracked)
-                        && (is_untracked || inode.names.is_empty() || locked.opens.get(inode.number).is_some())
+                        && (is_untracked || inode.names.is_empty() || locked.open_files.get(inode.number).is_some())
             };
             wanted.extend(locked.state.iter().filter(|(_, inode)| lost(inode)).map(|(id, _)| id));
         }
@@ -89,28 +90,6 @@ impl WorkingTree {
             self.own(id).await?;
         }
         Ok(is_needed)
-    }
-
-    /// Returns the records of a journal of `state` over `base`.
-    pub(super) fn journal_records(&self, state: &State, base: &Base) -> Vec<Record> {
-        let mut records = vec![first_line(&self.origin, base.id())];
-        records.extend(state.dump(&base.tree));
-        records
-    }
-
-    /// Rewrites the journal.
-    pub(super) fn rewrite(&self, locked: &mut Locked) -> Result<()> {
-        locked.stale = true;
-        locked.journal.rewrite(&self.journal_records(&locked.state, &self.base()))?;
-        locked.stale = false;
-        Ok(())
-    }
-
-    /// Replaces the journal by one of `state` over `base`. On failure the present one remains valid.
-    pub(super) fn replace_journal(&self, locked: &mut Locked, state: &State, base: &Base) -> Result<()> {
-        locked.journal.rewrite(&self.journal_records(state, base))?;
-        locked.stale = false;
-        Ok(())
     }
 
     /// Returns an invalidation for each array whose chunks have other numbers in `new` than in `old`: all its files must be looked up
@@ -158,7 +137,7 @@ impl WorkingTree {
         let base = self.base();
         let (mut old, opens, generation) = {
             let locked = self.lock();
-            (locked.state.clone(), locked.opens.numbers().collect::<HashSet<Ino>>(), locked.generation)
+            (locked.state.clone(), locked.open_files.numbers().collect::<HashSet<Ino>>(), locked.generation)
         };
         let mut new_data = Vec::new();
         if let Err(error) = self.part_untracked(&mut old, &base, untracked, &mut new_data).await {
@@ -213,7 +192,7 @@ impl WorkingTree {
             let meta = inode.meta;
             let id = state.next_entry();
             state.leave(*parent, name);
-            state.insert_bare(id, Ino::of_entry(id), super::state::Node::File(source), meta, 0);
+            state.insert_bare(id, Ino::of_entry(id), super::node::Node::File(source), meta, 0);
             state.put_entry(*parent, name.clone(), Some(id), entry.covers, Some(entry.order));
         }
         Ok(())

@@ -3,7 +3,7 @@
 //! Modes, owners and times last until the commit, because Icechunk does not store them. Changing them copies no bytes.
 
 use super::attributes::Attributes;
-use super::state::Inode;
+use super::node::Inode;
 use super::{Ino, WorkingTree};
 use crate::error::Result;
 use crate::scratch::record::{Record, Time};
@@ -31,7 +31,7 @@ impl WorkingTree {
         let _gate = self.enter().await?;
         let id = {
             let mut locked = self.lock();
-            self.promote(&mut locked, number)?
+            locked.promote(number)?
         };
         if let Some(size) = settings.size {
             self.resize(id, size).await?;
@@ -56,7 +56,7 @@ impl WorkingTree {
                 // An upload depends on the file's times too.
                 self.uploads().enqueue_closed(id);
             }
-            self.record(&mut locked, Record::Attributes { id, meta })?;
+            locked.record(Record::Attributes { id, meta })?;
         }
         self.attributes_of(id).await
     }

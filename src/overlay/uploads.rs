@@ -17,7 +17,8 @@ use tokio::time::Instant;
 
 use super::WorkingTree;
 use super::frozen::FrozenFile;
-use super::state::{Inode, State};
+use super::node::Inode;
+use super::state::State;
 use crate::commit::changes::ChunkFile;
 use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
@@ -333,7 +334,7 @@ impl WorkingTree {
         if locked.state.borrowed(data).is_some() {
             return Ok(UploadDecision::Never);
         }
-        if locked.opens.get(inode.number).is_some_and(|open| open.writers > 0) {
+        if locked.open_files.get(inode.number).is_some_and(|open| open.writers > 0) {
             return Ok(UploadDecision::Never);
         }
         let Some(stat) = self.files.find(data)?.filter(|stat| stat.size >= least.max(1)) else {

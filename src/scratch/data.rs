@@ -5,9 +5,10 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -181,9 +182,29 @@ impl Files {
     }
 }
 
+/// Reads up to `size` bytes of a data file from `offset` on: fewer only at the end of the file.
+pub fn read_file(file: &File, offset: u64, size: u32) -> Result<Bytes> {
+    let mut bytes = vec![0; size as usize];
+    let mut done = 0;
+    while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(Error::io("reading a scratch file", e)),
+        }
+    }
+    bytes.truncate(done);
+    Ok(bytes.into())
+}
+
+/// Writes `bytes` at `offset` of a data file.
+pub fn write_file(file: &File, bytes: &[u8], offset: u64) -> Result<()> {
+    file.write_all_at(bytes, offset).map_err(|e| Error::io("writing to the scratch directory", e))
+}
+
 /// Copies up to `length` bytes from file to file, in the kernel where possible. Returns the number of bytes copied.
 pub fn copy_range(from: &File, offset: u64, to: &File, at: u64, length: u64) -> std::io::Result<u64> {
-    use std::os::unix::fs::FileExt;
     let (mut source, mut target, mut left) = (offset, at, length);
     while left > 0 {
         let step = usize::try_from(left).unwrap_or(usize::MAX).min(1 << 30);

@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::super::content::write_file;
-use super::super::state::{Inode, Node, numbered};
+use super::super::node::{Inode, Node};
+use super::super::state::numbered;
 use super::super::{Ino, WorkingTree};
 use super::Purpose;
 use super::merge::{FileName, Merge, same_but_times};
 use crate::error::{Context, Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::overlay::replace::Invalidation;
+use crate::scratch::data::write_file;
 use crate::scratch::record::{DataFileId, EntryId, Source, Stored};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;

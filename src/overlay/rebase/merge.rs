@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::super::listing::join;
+use super::super::node::{Directory, Entry, Inode};
 use super::super::replace::{Invalidation, node_ids, translate};
-use super::super::state::{Directory, Entry, Inode, State, numbered};
+use super::super::state::{State, numbered};
 use super::super::{Base, Ino};
 use super::whiteout::{Visibility, Whiteouts};
 use super::{Collision, Purpose};

@@ -64,7 +64,7 @@ impl WorkingTree {
     pub async fn plan_rebase(&self, tree: &Arc<Tree>, purpose: Purpose<'_>, is_dry_run: bool) -> Result<Candidate> {
         let (old, opens, generation) = {
             let locked = self.lock();
-            (locked.state.clone(), locked.opens.numbers().collect(), locked.generation)
+            (locked.state.clone(), locked.open_files.numbers().collect(), locked.generation)
         };
         let (from, to) = (self.base(), Arc::new(Base::new(Arc::clone(tree))));
         let mut merge = Merge::new(&old, &opens, &from, Arc::clone(&to), purpose);
@@ -105,14 +105,14 @@ impl WorkingTree {
         for (parent, name, id) in disposable {
             let is_known = state.get(id).is_some_and(|inode| {
                 let has_entries = inode.directory().is_some_and(|directory| !directory.is_empty());
-                has_entries || inode.lookup_count > 0 || locked.opens.get(inode.number).is_some()
+                has_entries || inode.lookup_count > 0 || locked.open_files.get(inode.number).is_some()
             });
             if !is_known {
                 state.leave(parent, &name);
                 state.drop_inode(id);
             }
         }
-        let replaced = self.replace_journal(&mut locked, &state, &base);
+        let replaced = locked.journal.replace(&state, &base);
         let is_written = replaced.is_ok();
         if let Err(error) = replaced {
             if !is_published {
@@ -122,10 +122,11 @@ impl WorkingTree {
             }
             // The old journal records that the commit was about to be published, so the next mount reaches the same state. It needs its
             // files.
-            locked.stale = true;
+            locked.journal.is_stale = true;
             tracing::error!("{error}; nothing more can be changed until the scratch directory takes its journal again");
         }
         locked.state = state;
+        locked.base = Arc::clone(&base);
         *self.base.write() = base;
         let passthrough_data = locked.release_old_files(!is_published);
         drop(locked);
@@ -134,7 +135,7 @@ impl WorkingTree {
             self.files
                 .remove_in_background(gone.into_iter().filter(|number| !passthrough_data.contains(number)).collect());
         }
-        self.lock().journal.keep_spare();
+        self.lock().journal.file.keep_spare();
         Ok(invalidations)
     }
 
@@ -148,9 +149,9 @@ impl Locked {
     /// Releases the data files of open files whose bytes are elsewhere now; with `drop_backings` the backings of passthrough handles too,
     /// which then only their handles use. Returns the data files of the remaining backings.
     fn release_old_files(&mut self, drop_backings: bool) -> HashSet<DataFileId> {
-        let Locked { state, opens, .. } = self;
+        let Locked { state, open_files, .. } = self;
         let mut backings = HashSet::new();
-        for (number, open) in opens.iter_mut() {
+        for (number, open) in open_files.iter_mut() {
             let current = state.by_number(number).and_then(|id| state.get(id)?.data_file());
             if current.is_none() {
                 open.file = None;
