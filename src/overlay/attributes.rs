@@ -6,7 +6,6 @@ use crate::tree::nodes::TreePlace;
 use crate::tree::{self, Kind};
 
 use super::node::{Inode, Node};
-
 use super::{Base, Ino, Locked, WorkingTree, no_such};
 
 /// File type bits of a mode.

@@ -5,7 +5,6 @@
 
 use super::attributes::Attributes;
 use super::node::{Directory, Inode};
-
 use super::{Ino, Locked, Lookup, WorkingTree, no_such, not_a_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};

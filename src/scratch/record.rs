@@ -397,4 +397,12 @@ mod tests {
             assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record, "{line}");
         }
     }
+
+    #[test]
+    fn numbers_are_plain_in_the_journal() {
+        let line = r#"{"op":"moved","id":4,"source":{"data":9},"at":[7,8]}"#;
+        let record = Record::SetSource { id: EntryId(4), source: Source::Data(DataFileId(9)), at: Time(7, 8) };
+        assert_eq!(serde_json::to_string(&record).unwrap(), line);
+        assert_eq!(serde_json::from_str::<Record>(line).unwrap(), record);
+    }
 }
