@@ -22,10 +22,11 @@ use self::handles::Handles;
 use crate::error::{Error, ErrorKind, Result};
 use crate::operations::Session;
 use crate::operations::request::Answer;
+use crate::overlay::Ino;
 use crate::overlay::attributes::Attributes;
 use crate::overlay::listing::Listed;
 use crate::overlay::namespace::CONTROL_DIRECTORY;
-use crate::overlay::state::UPPER;
+use crate::overlay::node::UPPER;
 use crate::scratch::record::{Meta, Name, Time};
 use crate::tree::ROOT;
 
@@ -70,7 +71,7 @@ pub fn attributes(number: u64) -> Attributes {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let meta = Meta { mode, uid, gid, atime: now, mtime: now, ctime: now };
     // Sizes are unknown before the contents are rendered; 0 makes programs read to the end, as in /proc.
-    Attributes { number, kind, size: 0, blocks: 0, links, rdev: 0, meta }
+    Attributes { number: Ino(number), kind, size: 0, blocks: 0, links, rdev: 0, meta }
 }
 
 impl Control {
@@ -103,7 +104,7 @@ impl Control {
         let listed = dots.chain(files).zip(1..);
         for ((name, number), at) in listed.filter(|(_, at)| *at > offset) {
             let attributes = attributes(if number == ROOT { DIRECTORY } else { number });
-            let attributes = Attributes { number, ..attributes };
+            let attributes = Attributes { number: Ino(number), ..attributes };
             if !sink(Listed { name: name.as_bytes(), attributes, offset: at }) {
                 return;
             }

@@ -13,6 +13,7 @@ use crate::compare::chunks::ChunkDifferences;
 use crate::compare::logs;
 use crate::error::Result;
 use crate::format::ids::NodeId;
+use crate::overlay::Ino;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::replace::node_ids;
 use crate::repo::Repository;
@@ -57,7 +58,7 @@ impl Difference {
     pub(super) fn before(&self, old: &Tree, open: &HashSet<u64>) -> Vec<Invalidation> {
         let mut invalidations = self.name_invalidations();
         invalidations
-            .extend(self.files.iter().filter(|file| !open.contains(file)).map(|file| Invalidation::Inode(*file)));
+            .extend(self.files.iter().filter(|file| !open.contains(file)).map(|file| Invalidation::Inode(Ino(*file))));
         invalidations
             .extend(open.iter().filter(|file| self.is_changed(old, **file)).filter_map(|file| name_of(old, *file)));
         invalidations
@@ -67,7 +68,7 @@ impl Difference {
     pub(super) fn after(&self, old: &Tree, stale: &HashSet<u64>, retired: &[u64]) -> Vec<Invalidation> {
         // Repeats the names: their invalidation takes the directory's lock, and so waits for older listings.
         let mut invalidations = self.name_invalidations();
-        invalidations.extend(stale.iter().map(|file| Invalidation::Inode(*file)));
+        invalidations.extend(stale.iter().map(|file| Invalidation::Inode(Ino(*file))));
         invalidations.extend(retired.iter().filter_map(|file| name_of(old, *file)));
         invalidations
     }

@@ -95,10 +95,10 @@ impl Invalidator for Notifications {
     fn invalidate(&self, invalidation: &Invalidation) {
         // The kernel rejects invalidations of unknown inodes or names, which is harmless, and a mount that is gone needs none.
         let _ = match invalidation {
-            Invalidation::Entry(parent, name) => self.0.inval_entry(INodeNo(*parent), OsStr::from_bytes(&name.0)),
-            Invalidation::Inode(number) => self.0.inval_inode(INodeNo(*number), 0, 0),
+            Invalidation::Entry(parent, name) => self.0.inval_entry(INodeNo(parent.0), OsStr::from_bytes(&name.0)),
+            Invalidation::Inode(number) => self.0.inval_inode(INodeNo(number.0), 0, 0),
             // A negative offset means no bytes.
-            Invalidation::Attributes(number) => self.0.inval_inode(INodeNo(*number), -1, 0),
+            Invalidation::Attributes(number) => self.0.inval_inode(INodeNo(number.0), -1, 0),
         };
     }
 }

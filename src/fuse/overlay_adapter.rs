@@ -33,11 +33,11 @@ use super::overlay_replies::{BACKED, BLOCK, FOREVER, Shared, WRITES, attr, name,
 use super::quiet_log::QuietLog;
 use crate::control::{self, Control};
 use crate::error::Context;
-use crate::overlay::WorkingTree;
 use crate::overlay::handles::OpenOptions;
 use crate::overlay::listing::Listed;
 use crate::overlay::namespace::{CreateAttrs, RenameMode};
 use crate::overlay::set_attributes::SetAttrs;
+use crate::overlay::{Ino, WorkingTree};
 use crate::scratch::record::Name;
 use crate::tree::directory::Extent;
 
@@ -95,11 +95,11 @@ impl Filesystem for WorkingAdapter {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
         let name = name(of);
-        self.serve(|shared| async move { shared.lookup(parent.0, name, reply).await });
+        self.serve(|shared| async move { shared.lookup(Ino(parent.0), name, reply).await });
     }
 
     fn forget(&self, _request: &Request, inode: INodeNo, times: u64) {
-        self.shared.working.forget(inode.0, times);
+        self.shared.working.forget(Ino(inode.0), times);
     }
 
     fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -107,7 +107,7 @@ impl Filesystem for WorkingAdapter {
             return reply.attr(&Duration::ZERO, &attr(&control::attributes(inode.0)));
         }
         self.serve(|shared| async move {
-            match shared.working.attributes(inode.0).await {
+            match shared.working.attributes(Ino(inode.0)).await {
                 Ok(attributes) => reply.attr(&FOREVER, &attr(&attributes)),
                 Err(error) => reply.error(shared.errno("getattr", &error)),
             }
@@ -151,8 +151,8 @@ impl Filesystem for WorkingAdapter {
             });
         }
         self.serve(|shared| async move {
-            let set = shared.working.set_attributes(inode.0, settings).await;
-            match set.context(|| shared.working.describe(inode.0)) {
+            let set = shared.working.set_attributes(Ino(inode.0), settings).await;
+            match set.context(|| shared.working.describe(Ino(inode.0))) {
                 Ok(attributes) => reply.attr(&FOREVER, &attr(&attributes)),
                 Err(error) => reply.error(shared.errno("setattr", &error)),
             }
@@ -160,7 +160,7 @@ impl Filesystem for WorkingAdapter {
     }
 
     fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
-        match self.shared.working.read_link(inode.0) {
+        match self.shared.working.read_link(Ino(inode.0)) {
             Ok(target) => reply.data(&target.0),
             Err(error) => reply.error(self.shared.errno("readlink", &error)),
         }
@@ -178,16 +178,16 @@ impl Filesystem for WorkingAdapter {
     ) {
         let (name, new) = (name(of), CreateAttrs { rdev, ..new(request, mode) });
         self.serve(|shared| async move {
-            let made = shared.make(parent.0, name, new).await;
-            shared.entry("mknod", made, reply);
+            let created = shared.create_node(Ino(parent.0), name, new).await;
+            shared.entry("mknod", created, reply);
         });
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, of: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let (name, new) = (name(of), new(request, mode & 0o7777 | libc::S_IFDIR));
         self.serve(|shared| async move {
-            let made = shared.make(parent.0, name, new).await;
-            shared.entry("mkdir", made, reply);
+            let created = shared.create_node(Ino(parent.0), name, new).await;
+            shared.entry("mkdir", created, reply);
         });
     }
 
@@ -195,8 +195,8 @@ impl Filesystem for WorkingAdapter {
         let target = Some(Name::new(target.as_os_str().as_bytes()));
         let (name, new) = (name(of), CreateAttrs { target, ..new(request, 0o777 | libc::S_IFLNK) });
         self.serve(|shared| async move {
-            let made = shared.make(parent.0, name, new).await;
-            shared.entry("symlink", made, reply);
+            let created = shared.create_node(Ino(parent.0), name, new).await;
+            shared.entry("symlink", created, reply);
         });
     }
 
@@ -206,8 +206,8 @@ impl Filesystem for WorkingAdapter {
         }
         let name = name(of);
         self.serve(|shared| async move {
-            let done = shared.working.unlink(parent.0, name.clone()).await;
-            shared.empty("unlink", shared.at(done, parent.0, &name), reply);
+            let done = shared.working.unlink(Ino(parent.0), name.clone()).await;
+            shared.empty("unlink", shared.at(done, Ino(parent.0), &name), reply);
         });
     }
 
@@ -217,8 +217,8 @@ impl Filesystem for WorkingAdapter {
         }
         let name = name(of);
         self.serve(|shared| async move {
-            let done = shared.working.remove_directory(parent.0, name.clone()).await;
-            shared.empty("rmdir", shared.at(done, parent.0, &name), reply);
+            let done = shared.working.remove_directory(Ino(parent.0), name.clone()).await;
+            shared.empty("rmdir", shared.at(done, Ino(parent.0), &name), reply);
         });
     }
 
@@ -246,8 +246,8 @@ impl Filesystem for WorkingAdapter {
         };
         let (name, new_name) = (name(of), name(new_of));
         self.serve(|shared| async move {
-            let done = shared.working.rename(parent.0, name.clone(), new_parent.0, new_name, mode).await;
-            shared.empty("rename", shared.at(done, parent.0, &name), reply);
+            let done = shared.working.rename(Ino(parent.0), name.clone(), Ino(new_parent.0), new_name, mode).await;
+            shared.empty("rename", shared.at(done, Ino(parent.0), &name), reply);
         });
     }
 
@@ -257,8 +257,8 @@ impl Filesystem for WorkingAdapter {
         }
         let name = name(of);
         self.serve(|shared| async move {
-            let linked = shared.working.link(inode.0, parent.0, name.clone()).await;
-            shared.entry("link", shared.at(linked, parent.0, &name), reply);
+            let linked = shared.working.link(Ino(inode.0), Ino(parent.0), name.clone()).await;
+            shared.entry("link", shared.at(linked, Ino(parent.0), &name), reply);
         });
     }
 
@@ -273,7 +273,7 @@ impl Filesystem for WorkingAdapter {
         reply: ReplyCreate,
     ) {
         let (name, new) = (name(of), new(request, mode & 0o7777 | libc::S_IFREG));
-        self.serve(|shared| async move { shared.create(parent.0, name, new, flags, reply).await });
+        self.serve(|shared| async move { shared.create(Ino(parent.0), name, new, flags, reply).await });
     }
 
     fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -288,7 +288,7 @@ impl Filesystem for WorkingAdapter {
             });
         }
         let options = OpenOptions { write: write || truncate, truncate, passthrough: self.shared.passthrough };
-        self.serve(|shared| async move { shared.open(inode.0, options, reply).await });
+        self.serve(|shared| async move { shared.open(Ino(inode.0), options, reply).await });
     }
 
     fn release(
@@ -310,7 +310,7 @@ impl Filesystem for WorkingAdapter {
             self.shared.backings.release(inode.0);
         }
         self.serve(|shared| async move {
-            let done = shared.working.release(inode.0, handle.0 & WRITES != 0, backed).await;
+            let done = shared.working.release(Ino(inode.0), handle.0 & WRITES != 0, backed).await;
             shared.empty("close", done, reply);
         });
     }
@@ -330,7 +330,7 @@ impl Filesystem for WorkingAdapter {
             return reply.data(&self.shared.control.read(handle.0, offset, size));
         }
         self.serve(|shared| async move {
-            match shared.working.read(inode.0, offset, size).await {
+            match shared.working.read(Ino(inode.0), offset, size).await {
                 Ok(data) => reply.data(&data),
                 Err(error) => reply.error(shared.errno("read", &error)),
             }
@@ -351,7 +351,7 @@ impl Filesystem for WorkingAdapter {
     ) {
         let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
         if !control::is_control(inode.0)
-            && let Some(done) = self.shared.working.write_now(inode.0, offset, data)
+            && let Some(done) = self.shared.working.write_now(Ino(inode.0), offset, data)
         {
             return match done {
                 Ok(()) => reply.written(count),
@@ -363,7 +363,11 @@ impl Filesystem for WorkingAdapter {
             let done = if control::is_control(inode.0) {
                 shared.control.write(handle.0, &data).await
             } else {
-                shared.working.write(inode.0, offset, &data).await.context(|| shared.working.describe(inode.0))
+                shared
+                    .working
+                    .write(Ino(inode.0), offset, &data)
+                    .await
+                    .context(|| shared.working.describe(Ino(inode.0)))
             };
             match done {
                 Ok(()) => reply.written(count),
@@ -377,8 +381,8 @@ impl Filesystem for WorkingAdapter {
             return reply.ok();
         }
         self.serve(|shared| async move {
-            let done = shared.working.flush(inode.0).await;
-            shared.empty("close", done.context(|| shared.working.describe(inode.0)), reply);
+            let done = shared.working.flush(Ino(inode.0)).await;
+            shared.empty("close", done.context(|| shared.working.describe(Ino(inode.0))), reply);
         });
     }
 
@@ -387,8 +391,8 @@ impl Filesystem for WorkingAdapter {
             return reply.ok();
         }
         self.serve(|shared| async move {
-            let done = shared.working.sync(Some(inode.0)).await;
-            shared.empty("fsync", done.context(|| shared.working.describe(inode.0)), reply);
+            let done = shared.working.sync(Some(Ino(inode.0))).await;
+            shared.empty("fsync", done.context(|| shared.working.describe(Ino(inode.0))), reply);
         });
     }
 
@@ -420,9 +424,9 @@ impl Filesystem for WorkingAdapter {
         self.serve(|shared| async move {
             let mut sink = |entry: Listed<'_>| {
                 let kind = attr(&entry.attributes).kind;
-                !reply.add(INodeNo(entry.attributes.number), entry.offset, kind, OsStr::from_bytes(entry.name))
+                !reply.add(INodeNo(entry.attributes.number.0), entry.offset, kind, OsStr::from_bytes(entry.name))
             };
-            match shared.list(inode.0, handle, offset, Extent::All, &mut sink).await {
+            match shared.list(Ino(inode.0), handle, offset, Extent::All, &mut sink).await {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(shared.errno("readdir", &error)),
             }
@@ -441,7 +445,7 @@ impl Filesystem for WorkingAdapter {
             // See super::listing_hint.
             let chunks_too = offset > 0 || shared.hint.begin(inode.0);
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
-            let mut told = Vec::new();
+            let mut listed_numbers = Vec::new();
             let mut sink = |entry: Listed<'_>| {
                 let attributes = attr(&entry.attributes);
                 let number = attributes.ino;
@@ -449,14 +453,14 @@ impl Filesystem for WorkingAdapter {
                 let ttl = if control::is_control(number.0) { Duration::ZERO } else { FOREVER };
                 let taken = !reply.add(number, entry.offset, name, &ttl, &attributes, Generation(0));
                 if taken && !matches!(entry.name, b"." | b"..") {
-                    told.push(number.0);
+                    listed_numbers.push(number.0);
                 }
                 taken
             };
-            let listed = shared.list(inode.0, handle, offset, extent, &mut sink).await;
+            let listed = shared.list(Ino(inode.0), handle, offset, extent, &mut sink).await;
             // Each entry but the dots increments the lookup count.
-            for number in told {
-                shared.working.add_lookup_of(number);
+            for number in listed_numbers {
+                shared.working.increment_lookups_of(Ino(number));
             }
             match listed {
                 Ok(()) => reply.ok(),
@@ -495,7 +499,7 @@ impl Filesystem for WorkingAdapter {
         reply: ReplyEmpty,
     ) {
         self.serve(|shared| async move {
-            let done = shared.working.allocate(inode.0, offset, length, mode).await;
+            let done = shared.working.allocate(Ino(inode.0), offset, length, mode).await;
             shared.empty("fallocate", done, reply);
         });
     }
@@ -516,7 +520,7 @@ impl Filesystem for WorkingAdapter {
             return reply.error(Errno::EINVAL);
         }
         self.serve(|shared| async move {
-            match shared.working.seek(inode.0, offset, whence == libc::SEEK_HOLE).await {
+            match shared.working.seek(Ino(inode.0), offset, whence == libc::SEEK_HOLE).await {
                 Ok(Some(found)) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
                 Ok(None) => reply.error(Errno::ENXIO),
                 Err(error) => reply.error(shared.errno("lseek", &error)),
@@ -541,7 +545,7 @@ impl Filesystem for WorkingAdapter {
             return reply.error(Errno::EXDEV);
         }
         self.serve(|shared| async move {
-            match shared.working.copy((from.0, offset), (to.0, at), length).await {
+            match shared.working.copy((Ino(from.0), offset), (Ino(to.0), at), length).await {
                 Ok(copied) => reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),
                 Err(error) => reply.error(shared.errno("copy_file_range", &error)),
             }

@@ -18,11 +18,11 @@ use super::listing_hint::ListingHint;
 use super::quiet_log::QuietLog;
 use crate::control::{self, Control};
 use crate::error::{Context, Error, Result};
-use crate::overlay::WorkingTree;
 use crate::overlay::attributes::Attributes;
 use crate::overlay::handles::OpenOptions;
 use crate::overlay::listing::Listed;
 use crate::overlay::namespace::CreateAttrs;
+use crate::overlay::{Ino, WorkingTree};
 use crate::scratch::record::{Name, Time};
 use crate::tree::directory::Extent;
 
@@ -64,7 +64,7 @@ pub(super) fn attr(of: &Attributes) -> FileAttr {
         _ => FileType::RegularFile,
     };
     FileAttr {
-        ino: INodeNo(of.number),
+        ino: INodeNo(of.number.0),
         size: of.size,
         blocks: of.blocks,
         atime: time(of.meta.atime),
@@ -108,8 +108,8 @@ impl Shared {
         Errno::from_i32(error.errno())
     }
 
-    pub(super) fn entry(&self, operation: &str, made: Result<Attributes>, reply: ReplyEntry) {
-        match made {
+    pub(super) fn entry(&self, operation: &str, created: Result<Attributes>, reply: ReplyEntry) {
+        match created {
             Ok(attributes) => reply.entry(&FOREVER, &attr(&attributes), Generation(0)),
             Err(error) => reply.error(self.errno(operation, &error)),
         }
@@ -123,20 +123,20 @@ impl Shared {
     }
 
     /// Adds the entry's path to the error of an operation.
-    pub(super) fn at<T>(&self, result: Result<T>, parent: u64, name: &Name) -> Result<T> {
+    pub(super) fn at<T>(&self, result: Result<T>, parent: Ino, name: &Name) -> Result<T> {
         result.context(|| format!("{}/{name}", self.working.describe(parent).trim_end_matches('/')))
     }
 
-    pub(super) async fn make(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Attributes> {
-        if control::is_control(parent) {
+    pub(super) async fn create_node(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<Attributes> {
+        if control::is_control(parent.0) {
             return Err(control::read_only_error());
         }
-        let made = self.working.make(parent, name.clone(), new).await;
-        self.at(made, parent, &name)
+        let created = self.working.create_node(parent, name.clone(), new).await;
+        self.at(created, parent, &name)
     }
 
-    pub(super) async fn lookup(&self, parent: u64, name: Name, reply: ReplyEntry) {
-        if let Some(found) = self.control.lookup(parent, &name) {
+    pub(super) async fn lookup(&self, parent: Ino, name: Name, reply: ReplyEntry) {
+        if let Some(found) = self.control.lookup(parent.0, &name) {
             return match found {
                 // Control files change without the kernel's doing.
                 Some(found) => reply.entry(&Duration::ZERO, &attr(&found), Generation(0)),
@@ -145,7 +145,7 @@ impl Shared {
         }
         match self.working.lookup(parent, &name).await {
             Ok(Some(found)) => {
-                self.hint.looked_up(parent);
+                self.hint.looked_up(parent.0);
                 reply.entry(&FOREVER, &attr(&found), Generation(0));
             }
             // Number 0 is a negative entry, which the kernel caches.
@@ -164,7 +164,7 @@ impl Shared {
         if options.write { keep } else { keep | FopenFlags::FOPEN_NOFLUSH }
     }
 
-    pub(super) async fn open(&self, number: u64, options: OpenOptions, reply: ReplyOpen) {
+    pub(super) async fn open(&self, number: Ino, options: OpenOptions, reply: ReplyOpen) {
         let opened = match self.working.open_file(number, options).await {
             Ok(opened) => opened,
             Err(error) => return reply.error(self.errno("open", &error.context(self.working.describe(number)))),
@@ -173,8 +173,9 @@ impl Shared {
         let Some(file) = opened.backing else {
             return reply.opened(FileHandle(writes), self.plain(options, opened.in_scratch));
         };
-        let backing = self.backings.acquire(number).map(Ok);
-        let backing = backing.unwrap_or_else(|| reply.open_backing(&*file).map(|id| self.backings.insert(number, id)));
+        let backing = self.backings.acquire(number.0).map(Ok);
+        let backing =
+            backing.unwrap_or_else(|| reply.open_backing(&*file).map(|id| self.backings.insert(number.0, id)));
         match backing {
             // Passthrough writes are in the data file before `close`: no flush is needed.
             Ok(backing) => {
@@ -189,27 +190,27 @@ impl Shared {
         }
     }
 
-    pub(super) async fn create(&self, parent: u64, name: Name, new: CreateAttrs, flags: i32, reply: ReplyCreate) {
-        if control::is_control(parent) {
+    pub(super) async fn create(&self, parent: Ino, name: Name, new: CreateAttrs, flags: i32, reply: ReplyCreate) {
+        if control::is_control(parent.0) {
             return reply.error(self.errno("create", &control::read_only_error()));
         }
-        let made = self.working.create(parent, name.clone(), new).await;
-        let made = match self.at(made, parent, &name) {
-            Ok(made) => made,
+        let created = self.working.create(parent, name.clone(), new).await;
+        let created = match self.at(created, parent, &name) {
+            Ok(created) => created,
             Err(error) => return reply.error(self.errno("create", &error)),
         };
-        let attributes = attr(&made);
+        let attributes = attr(&created);
         // `cp` and similar tools create exclusively, and may then use copy_file_range, which can make the file a reference to a
         // stored chunk. That is impossible once the kernel writes to the file directly.
         if self.passthrough && flags & libc::O_EXCL == 0 {
-            let backed = self.working.back(made.number).and_then(|file| {
+            let backed = self.working.open_passthrough(created.number).and_then(|file| {
                 reply.open_backing(&*file).map_err(|e| {
-                    self.working.cancel_passthrough(made.number);
+                    self.working.cancel_passthrough(created.number);
                     Error::io("no passthrough", e)
                 })
             });
             if let Ok(backing) = backed {
-                let backing = self.backings.insert(made.number, backing);
+                let backing = self.backings.insert(created.number.0, backing);
                 let handle = FileHandle(WRITES | BACKED);
                 let noflush = FopenFlags::FOPEN_NOFLUSH;
                 return reply.created_passthrough(&FOREVER, &attributes, Generation(0), handle, noflush, &backing);
@@ -230,13 +231,13 @@ pub(super) fn name(of: &OsStr) -> Name {
 impl Shared {
     pub(super) async fn list(
         &self,
-        number: u64,
+        number: Ino,
         handle: FileHandle,
         offset: u64,
         extent: Extent,
         sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
     ) -> Result<()> {
-        if control::is_control(number) {
+        if control::is_control(number.0) {
             self.control.list(offset, sink);
             return Ok(());
         }
@@ -247,10 +248,10 @@ impl Shared {
             }
             listings.get(&handle.0).copied().unwrap_or(u64::MAX)
         };
-        if number == crate::tree::ROOT && !self.control.list_in_root(offset, sink) {
+        if number == Ino::ROOT && !self.control.list_in_root(offset, sink) {
             return Ok(());
         }
-        let offset = if number == crate::tree::ROOT { Control::root_offset(offset) } else { offset };
+        let offset = if number == Ino::ROOT { Control::root_offset(offset) } else { offset };
         self.working.list(number, offset, limit, extent, sink).await.context(|| self.working.describe(number))
     }
 }

@@ -26,6 +26,7 @@ use crate::overlay::invalidation::Invalidation;
 use crate::overlay::replace::TreeGuard;
 use crate::repo::Repository;
 use crate::scratch::data::{Files, WriterState};
+use crate::scratch::record::DataFileId;
 use crate::tree::Tree;
 
 /// Longest wait for files to be closed before a commit is refused. Closes under way take microseconds.
@@ -160,7 +161,7 @@ impl Session {
         };
         let progress = Arc::new(CommitProgress::default());
         *self.progress.lock() = Arc::clone(&progress);
-        let mut files = self.working.uploads().are_on().then(|| detected.changes.clone());
+        let mut files = self.working.uploads().is_enabled().then(|| detected.changes.clone());
         let (_hold, known_objects) = self.use_uploads(&mut detected.changes).await?;
         files = files.filter(|_| known_objects.as_ref().is_some_and(|known_objects| !known_objects.chunks.is_empty()));
         let mut request = Request { known_objects, ..request };
@@ -333,10 +334,11 @@ impl Session {
             let mut mapped = Vec::new();
             for change in detected.changes.chunk_changes_mut() {
                 let ChunkChange::File(file) = change else { continue };
-                let Some(number) = file.name.parse::<u64>().ok().filter(|number| !backed.contains(number)) else {
+                let Some(number) = DataFileId::from_file_name(&file.name).filter(|number| !backed.contains(number))
+                else {
                     continue;
                 };
-                match Files::rest(&file.open()?) {
+                match Files::writer_state(&file.open()?) {
                     WriterState::AtRest => {}
                     WriterState::Written => mapped.push((number, file.clone())),
                     WriterState::Unknown => file.can_link = false,
@@ -346,7 +348,9 @@ impl Session {
             let deadline = std::time::Instant::now() + CLOSE_TIMEOUT;
             while !mapped.is_empty() && std::time::Instant::now() < deadline {
                 std::thread::sleep(POLL_INTERVAL);
-                mapped.retain(|(_, file)| file.open().is_ok_and(|file| Files::rest(&file) == WriterState::Written));
+                mapped.retain(|(_, file)| {
+                    file.open().is_ok_and(|file| Files::writer_state(&file) == WriterState::Written)
+                });
             }
             Ok((detected, mapped))
         };
@@ -366,7 +370,7 @@ impl Session {
         }
         for change in detected.changes.chunk_changes_mut() {
             if let ChunkChange::File(file) = change
-                && file.name.parse().is_ok_and(|number: u64| backed.contains(&number))
+                && DataFileId::from_file_name(&file.name).is_some_and(|number| backed.contains(&number))
             {
                 file.can_link = false;
             }

@@ -25,7 +25,8 @@ use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
 use crate::overlay::uploads::{Document, Named, Ticket, UploadDecision, UploadPause, Uploaded};
 use crate::scratch::data::Stat;
-use crate::scratch::record::Id;
+use crate::scratch::record::DataFileId;
+use crate::scratch::record::EntryId;
 use crate::times::system_clock;
 use crate::tree::nodes::ZARR_JSON;
 
@@ -78,7 +79,7 @@ impl std::fmt::Display for UploadMode {
 }
 
 /// Uploaded file and the result.
-type Sent = (Id, Result<()>);
+type Sent = (EntryId, Result<()>);
 type Joined = std::result::Result<Sent, tokio::task::JoinError>;
 
 impl Session {
@@ -87,7 +88,7 @@ impl Session {
         if self.storage.local_files().is_some() {
             return;
         }
-        self.working.uploads().begin();
+        self.working.uploads().enable();
         let session = Arc::clone(self);
         // The first value stays: there is one mount.
         let _ = self.uploading.set(tokio::spawn(async move { session.upload_eagerly().await }).abort_handle());
@@ -122,10 +123,10 @@ impl Session {
                     let session = Arc::clone(&self);
                     running.spawn(async move { (id, session.send(file, ticket).await) });
                 }
-                Ok(UploadDecision::Later) => self.working.uploads().again(id),
+                Ok(UploadDecision::Later) => self.working.uploads().requeue(id),
                 Ok(UploadDecision::Never) => {}
                 Err(error) => {
-                    self.working.uploads().closed(id);
+                    self.working.uploads().enqueue_closed(id);
                     pause(&error, &mut failures).await;
                 }
             }
@@ -139,14 +140,14 @@ impl Session {
             *failures = 0;
             return;
         };
-        self.working.uploads().closed(id);
+        self.working.uploads().enqueue_closed(id);
         // The file changed meanwhile.
         if error.kind() == ErrorKind::Busy {
             return;
         }
         while let Some(other) = running.join_next().await {
             if let Ok((id, Err(_))) = other {
-                self.working.uploads().closed(id);
+                self.working.uploads().enqueue_closed(id);
             }
         }
         pause(&error, failures).await;
@@ -162,7 +163,7 @@ impl Session {
     }
 
     /// Checks whether file `id` can be uploaded now.
-    async fn upload_eligibility(&self, id: Id) -> Result<UploadDecision> {
+    async fn upload_eligibility(&self, id: EntryId) -> Result<UploadDecision> {
         let names = self.working.names_below(id);
         // Files beside the document may be chunks now.
         if names.iter().any(|name| name.key == ZARR_JSON) {
@@ -184,7 +185,7 @@ impl Session {
     }
 
     async fn is_chunk(&self, name: &Named) -> bool {
-        match &name.below {
+        match &name.document {
             Document::Stored(index) => {
                 let base = self.working.base();
                 base.tree.table().array(*index).is_some_and(|array| is_chunk(&array.grid, &array.encoding, &name.key))
@@ -203,7 +204,7 @@ impl Session {
     /// objects. No upload begins while the hold exists.
     pub(super) async fn use_uploads(&self, changes: &mut ChangeSet) -> Result<(UploadPause, Option<KnownObjects>)> {
         let hold = self.working.uploads().hold();
-        if !self.working.uploads().are_on() {
+        if !self.working.uploads().is_enabled() {
             return Ok((hold, None));
         }
         // Read before any object is trusted: the engine notices a later collection.
@@ -213,14 +214,14 @@ impl Session {
             repository.may_have_been_collected_since(system_clock().saturating_sub(age))
         };
         let mut known_objects = HashSet::new();
-        let mut old: Vec<(u64, Uploaded)> = Vec::new();
+        let mut old: Vec<(DataFileId, Uploaded)> = Vec::new();
         for change in changes.chunk_changes_mut() {
             let ChunkChange::File(file) = change else { continue };
             let Some((data, stat)) = self.data_file(file)? else { continue };
             let Some(uploaded) = self.working.uploads().wait_for(data, &stat).await else { continue };
             if is_collected(&uploaded) {
                 // The object looked like garbage to a collection: the file is stored again.
-                self.working.uploads().changed(data);
+                self.working.uploads().forget(data);
             } else if uploaded.at.elapsed() < TRUSTED_AGE {
                 known_objects.extend(chunk_of(&uploaded.payload));
                 *change = ChunkChange::Stored(uploaded.payload);
@@ -244,21 +245,21 @@ impl Session {
     }
 
     /// Forgets those of `old` whose objects no longer exist.
-    async fn verify_objects(&self, old: Vec<(u64, Uploaded)>) {
+    async fn verify_objects(&self, old: Vec<(DataFileId, Uploaded)>) {
         let looks = old.into_iter().map(|(data, uploaded)| async move {
             let ChunkPayload::Native { chunk, length, .. } = uploaded.payload else { return };
             // The last byte exists if all do.
             if let Err(error) = self.storage.get_range(&format!("chunks/{chunk}"), length.saturating_sub(1), 1).await {
                 tracing::info!("a chunk that was uploaded before is uploaded again: {error}");
-                self.working.uploads().changed(data);
+                self.working.uploads().forget(data);
             }
         });
         futures_util::stream::iter(looks).buffer_unordered(CONCURRENT_CHECKS).collect::<()>().await;
     }
 
     /// Returns the data file of a chunk with its current metadata; none if its size has changed meanwhile.
-    fn data_file(&self, file: &ChunkFile) -> Result<Option<(u64, Stat)>> {
-        let Ok(data) = file.name.parse() else { return Ok(None) };
+    fn data_file(&self, file: &ChunkFile) -> Result<Option<(DataFileId, Stat)>> {
+        let Some(data) = DataFileId::from_file_name(&file.name) else { return Ok(None) };
         let stat = self.working.files().find(data)?;
         Ok(stat.filter(|stat| stat.size == file.length).map(|stat| (data, stat)))
     }

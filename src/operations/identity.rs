@@ -50,7 +50,7 @@ pub(super) async fn compare(
             identity.creation_time(),
             recorded.repository,
         ))),
-        (false, ..) => Err(recorded.is_not(now, scratch)),
+        (false, ..) => Err(recorded.mismatch_error(now, scratch)),
     }
 }
 

@@ -13,12 +13,13 @@ use crate::format::transaction_log::Move;
 use crate::format::transaction_log::NodeChange::{
     DeletedArrays, DeletedGroups, NewArrays, NewGroups, UpdatedArrays, UpdatedGroups,
 };
+use crate::overlay::Ino;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::replace::node_ids;
 use crate::repo::Repository;
 use crate::scratch::record::Name;
 use crate::tree::nodes::{NodeIndex, TreePlace};
-use crate::tree::{self, Tree};
+use crate::tree::Tree;
 use crate::zarr::{Coords, is_in_grid};
 
 /// Receiver of invalidations for changes that did not come through the kernel. Calls may wait for requests to be answered: the
@@ -107,13 +108,13 @@ fn renumbered_array(old: &Tree, new: &Tree, before: NodeIndex, after: NodeIndex)
     // Everything below an entry is invalidated with it.
     Some(
         Invalidation::entry(new, &TreePlace::Directory(after)).unwrap_or_else(|| {
-            Invalidation::Entry(tree::ROOT, Name::new(if is.encoding.prefixed { b"c" } else { b"0" }))
+            Invalidation::Entry(Ino::ROOT, Name::new(if is.encoding.prefixed { b"c" } else { b"0" }))
         }),
     )
 }
 
 fn add(tree: &Tree, place: &TreePlace, invalidations: &mut HashSet<Invalidation>) {
-    invalidations.insert(Invalidation::Inode(tree.table().inode(place)));
+    invalidations.insert(Invalidation::Inode(Ino::of_place(tree, place)));
     invalidations.extend(Invalidation::entry(tree, place));
 }
 

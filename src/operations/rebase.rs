@@ -18,7 +18,7 @@ use crate::overlay::frozen::FrozenEntry;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::rebase::{Candidate, Collision, Purpose};
 use crate::overlay::replace::{TreeGuard, node_ids};
-use crate::scratch::record::{Id, Name};
+use crate::scratch::record::{EntryId, Name};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 use crate::zarr::Coords;
@@ -93,7 +93,7 @@ pub(super) async fn discard(
 pub(super) async fn collisions(
     working: &WorkingTree,
     tree: &Arc<Tree>,
-    untracked: &HashSet<(Id, Name)>,
+    untracked: &HashSet<(EntryId, Name)>,
 ) -> Result<Vec<Collision>> {
     let candidate = working.plan_rebase(tree, Purpose::Keep { untracked }, true).await?;
     let collisions = candidate.collisions.clone();
@@ -236,7 +236,7 @@ fn check_discarded(before: &DetectedChanges, after: &DetectedChanges, candidate:
     // Without the array above it, a file may look like a stray chunk: only its presence counts.
     let frozen = candidate.frozen();
     let entries = frozen.directories().iter().flat_map(|directory| directory.entries.values());
-    let there: HashSet<Id> = entries
+    let there: HashSet<EntryId> = entries
         .filter_map(|entry| match entry {
             FrozenEntry::File(file) => Some(file.id),
             FrozenEntry::Other(id) => Some(*id),

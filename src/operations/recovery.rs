@@ -51,8 +51,8 @@ pub async fn open(
 ) -> Result<(Arc<WorkingTree>, Arc<Reader>, Option<String>)> {
     let scratch = ScratchDirectory::open(opening.scratch, opening.mountpoint, opening.local)?;
     let origin = identity::origin_of(repository, opening.branch).await?;
-    let recovered = if opening.discard { Recovered::nothing() } else { Recovered::read(&scratch, &origin)? };
-    let moved = match &recovered.told {
+    let recovered = if opening.discard { Recovered::empty() } else { Recovered::read(&scratch, &origin)? };
+    let moved = match &recovered.origin {
         Some(recorded) => identity::compare(repository, recorded, &origin, scratch.path()).await?,
         None => None,
     };

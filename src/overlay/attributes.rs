@@ -1,12 +1,12 @@
 //! Attributes of inodes in the working tree, as `stat` returns them.
 
 use crate::error::Result;
-use crate::scratch::record::{Id, Meta, Source, Time};
+use crate::scratch::record::{DataFileId, EntryId, Meta, Source};
 use crate::tree::nodes::TreePlace;
 use crate::tree::{self, Kind};
 
-use super::state::{Inode, Node};
-use super::{Base, Locked, WorkingTree, no_such};
+use super::node::{Inode, Node};
+use super::{Base, Ino, Locked, WorkingTree, no_such};
 
 /// File type bits of a mode.
 pub const TYPE_BITS: u32 = libc::S_IFMT;
@@ -15,7 +15,7 @@ pub const TYPE_BITS: u32 = libc::S_IFMT;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Inode number.
-    pub number: u64,
+    pub number: Ino,
     /// File type bits of the mode.
     pub kind: u32,
     /// Bytes of a file or symbolic link.
@@ -47,7 +47,7 @@ impl Base {
         let meta = self.meta(mode);
         let blocks = lower.size.div_ceil(512);
         // One name for directories too means "not counted": tools then do not conclude that there are no subdirectories.
-        Attributes { number: lower.inode, kind, size: lower.size, blocks, links: 1, rdev: 0, meta }
+        Attributes { number: Ino(lower.inode), kind, size: lower.size, blocks, links: 1, rdev: 0, meta }
     }
 
     /// Returns the attributes that everything in the base has, with `mode`.
@@ -69,7 +69,7 @@ pub(super) enum PartialAttributes {
     /// All but the size, which is that of a place of the base.
     SizeOfLower(Attributes, TreePlace),
     /// All but size and times, which are those of a data file.
-    OfData(Attributes, u64),
+    OfData(Attributes, DataFileId),
 }
 
 impl Inode {
@@ -101,36 +101,39 @@ impl Inode {
     }
 }
 
-impl WorkingTree {
-    /// Returns the attributes of inode `number`.
-    pub async fn attributes(&self, number: u64) -> Result<Attributes> {
-        let partly = {
-            let locked = self.lock();
-            locked.state.by_number(number).map(|id| self.partly(&locked, id))
-        };
-        match partly {
-            Some(partly) => self.complete(partly?).await,
-            None => {
-                let base = self.base();
-                Ok(base.attributes(base.tree.attributes(number).await?))
-            }
-        }
-    }
-
-    pub(super) async fn attributes_of(&self, id: Id) -> Result<Attributes> {
-        let partly = self.partly(&self.lock(), id)?;
-        self.complete(partly).await
-    }
-
-    fn partly(&self, locked: &Locked, id: Id) -> Result<PartialAttributes> {
-        let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
-        Ok(match (inode.attributes(), locked.opens.partial_size(inode.number)) {
+impl Locked {
+    /// Returns the attributes that are in memory.
+    fn partial_attributes(&self, id: EntryId) -> Result<PartialAttributes> {
+        let inode = self.state.get(id).ok_or_else(|| no_such(id))?;
+        Ok(match (inode.attributes(), self.open_files.partial_size(inode.number)) {
             // The file is being overwritten from its beginning, and the rest is still the base's.
             (PartialAttributes::SizeOfLower(whole, _), Some(size)) => {
                 PartialAttributes::Whole(Attributes { size, blocks: size.div_ceil(512), ..whole })
             }
             (other, _) => other,
         })
+    }
+}
+
+impl WorkingTree {
+    /// Returns the attributes of inode `number`.
+    pub async fn attributes(&self, number: Ino) -> Result<Attributes> {
+        let partly = {
+            let locked = self.lock();
+            locked.state.by_number(number).map(|id| locked.partial_attributes(id))
+        };
+        match partly {
+            Some(partly) => self.complete(partly?).await,
+            None => {
+                let base = self.base();
+                Ok(base.attributes(base.tree.attributes(number.0).await?))
+            }
+        }
+    }
+
+    pub(super) async fn attributes_of(&self, id: EntryId) -> Result<Attributes> {
+        let partly = self.lock().partial_attributes(id)?;
+        self.complete(partly).await
     }
 
     async fn complete(&self, partly: PartialAttributes) -> Result<Attributes> {
@@ -150,9 +153,5 @@ impl WorkingTree {
                 Ok(whole)
             }
         }
-    }
-
-    pub(super) fn now() -> Time {
-        Time::now()
     }
 }

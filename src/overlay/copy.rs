@@ -3,10 +3,10 @@
 //! `cp` requests everything at once. If that covers a chunk of the repository and the target is new and empty, the target becomes a
 //! second reference to the same stored bytes, now and in the commit: no bytes are read or written.
 
-use super::WorkingTree;
+use super::{Ino, WorkingTree};
 use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
-use crate::scratch::data::copy_range;
+use crate::scratch::data::{copy_range, write_file};
 use crate::scratch::record::{Record, Source, Stored, Time};
 
 /// Largest number of bytes that one request copies: the program asks again for the rest.
@@ -16,7 +16,7 @@ const STEP: u64 = 1 << 20;
 
 impl WorkingTree {
     /// Copies up to `length` bytes. Returns the number of bytes copied, 0 at the end of the source.
-    pub async fn copy(&self, from: (u64, u64), to: (u64, u64), length: u64) -> Result<u64> {
+    pub async fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64> {
         let _gate = self.enter().await?;
         let ((source, offset), (target, at)) = (from, to);
         self.flush(source).await?;
@@ -34,7 +34,7 @@ impl WorkingTree {
         }
         let id = {
             let mut locked = self.lock();
-            self.promote(&mut locked, target)?
+            locked.promote(target)?
         };
         let into = self.own(id).await?;
         let data = {
@@ -59,19 +59,19 @@ impl WorkingTree {
             if bytes.is_empty() {
                 break;
             }
-            super::content::write_file(&into, &bytes, at + done)?;
+            write_file(&into, &bytes, at + done)?;
             done += bytes.len() as u64;
         }
         Ok(done)
     }
 
     /// Returns the location of the bytes of file `number` in the repository, if they are those of a chunk.
-    async fn payload_of(&self, number: u64) -> Result<Option<ChunkPayload>> {
+    async fn payload_of(&self, number: Ino) -> Result<Option<ChunkPayload>> {
         let base = self.base();
         let lower = {
             let locked = self.lock();
             match locked.state.by_number(number).and_then(|id| locked.state.get(id)) {
-                None => number,
+                None => number.0,
                 Some(inode) => match (inode.source(), &inode.lower) {
                     (Some(Source::Stored(stored)), _) => return Ok(Some(stored.0.clone())),
                     (Some(Source::Lower), Some(place)) => base.tree.table().inode(place),
@@ -83,22 +83,22 @@ impl WorkingTree {
     }
 
     /// Makes the empty file `number` a reference to `payload`. Returns false if that is not possible.
-    fn refer(&self, number: u64, payload: ChunkPayload) -> Result<bool> {
+    fn refer(&self, number: Ino, payload: ChunkPayload) -> Result<bool> {
         let mut locked = self.lock();
         let Some(id) = locked.state.by_number(number) else { return Ok(false) };
         let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source().cloned()) else {
             return Ok(false);
         };
         // A passthrough write would not notice the reference.
-        let backed = locked.opens.get(number).is_some_and(|open| open.backed > 0);
+        let backed = locked.open_files.get(number).is_some_and(|open| open.passthrough_handles > 0);
         if backed || self.files().stat(data)?.size != 0 {
             return Ok(false);
         }
-        self.record(&mut locked, Record::SetSource { id, source: Source::Stored(Stored(payload)), at: Time::now() })?;
-        if let Some(open) = locked.opens.get_mut(number) {
+        locked.record(Record::SetSource { id, source: Source::Stored(Stored(payload)), at: Time::now() })?;
+        if let Some(open) = locked.open_files.get_mut(number) {
             open.file = None;
         }
-        self.retire(&mut locked, data);
+        locked.journal.retire(data);
         Ok(true)
     }
 }

@@ -10,11 +10,12 @@ use std::collections::HashSet;
 
 use futures_util::FutureExt;
 
+use super::invalidation::Invalidation;
 use super::listing::join;
-use super::replace::Invalidation;
-use super::state::{Directory, Entry, Inode, Node, State, UPPER};
+use super::node::{Directory, Entry, Ino, Inode};
+use super::state::{State, numbered};
 use crate::error::{Error, ErrorKind, Result};
-use crate::scratch::record::{Id, Meta, Name, ROOT, Time};
+use crate::scratch::record::{EntryId, Meta, Name, ROOT, Time};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 
@@ -22,15 +23,15 @@ use crate::tree::nodes::TreePlace;
 pub(super) struct Discard<'a> {
     state: &'a State,
     /// Inode numbers of open files.
-    opens: &'a HashSet<u64>,
+    opens: &'a HashSet<Ino>,
     tree: &'a Tree,
     path: &'a str,
     /// Untracked files that do not take the place of an entry of the base.
-    untracked: &'a HashSet<(Id, Name)>,
+    untracked: &'a HashSet<(EntryId, Name)>,
     /// Entries that stay, with directory and name.
-    kept: Vec<(Id, Name, Entry)>,
+    kept: Vec<(EntryId, Name, Entry)>,
     /// Untracked files that stay, with their final paths.
-    relocated: Vec<(String, Id)>,
+    relocated: Vec<(String, EntryId)>,
 }
 
 /// Result of a discard: the new state and the invalidations that it requires.
@@ -47,10 +48,10 @@ impl<'a> Discard<'a> {
     /// Plans the discard of `path` in `state`.
     pub(super) fn new(
         state: &'a State,
-        opens: &'a HashSet<u64>,
+        opens: &'a HashSet<Ino>,
         tree: &'a Tree,
         path: &'a str,
-        untracked: &'a HashSet<(Id, Name)>,
+        untracked: &'a HashSet<(EntryId, Name)>,
     ) -> Self {
         let (kept, relocated) = (Vec::new(), Vec::new());
         let mut discard = Discard { state, opens, tree, path, untracked, kept, relocated };
@@ -59,12 +60,12 @@ impl<'a> Discard<'a> {
     }
 
     /// Returns the untracked files that stay, with their final paths.
-    pub(super) fn stays_at(&self) -> impl Iterator<Item = (&str, Id)> {
+    pub(super) fn stays_at(&self) -> impl Iterator<Item = (&str, EntryId)> {
         self.relocated.iter().map(|(path, id)| (path.as_str(), *id))
     }
 
     /// Discards `files` too: entries of the base come back in their places.
-    pub(super) fn discard_also(&mut self, files: &HashSet<Id>) {
+    pub(super) fn discard_also(&mut self, files: &HashSet<EntryId>) {
         self.relocated.retain(|(_, id)| !files.contains(id));
     }
 
@@ -112,7 +113,7 @@ impl<'a> Discard<'a> {
         if is_below(path, self.path) {
             return false;
         }
-        let moved = natural.and_then(|place| self.state.by_number(self.tree.table().inode(&place)));
+        let moved = natural.and_then(|place| self.state.by_number(Ino::of_place(self.tree, &place)));
         let now = moved.and_then(|id| self.state.path(id));
         now.is_none_or(|now| !is_below(&now, self.path))
     }
@@ -125,18 +126,14 @@ impl<'a> Discard<'a> {
         let invalidations = self.invalidations();
         let mut new = self.state.successor();
         let root = self.state.get(ROOT).ok_or_else(|| Error::corrupt("a state without a root"))?;
-        new.adopt(ROOT, root, root.lower.clone().map(|place| (place, crate::tree::ROOT)));
-        let mut taken: HashSet<Id> = HashSet::new();
+        new.adopt(ROOT, root, root.meta, root.lower.clone().map(|place| (place, Ino::ROOT)));
+        let mut taken: HashSet<EntryId> = HashSet::new();
         for (parent, name, entry) in &self.kept {
             if let Some(id) = &entry.id
                 && taken.insert(*id)
                 && let Some(inode) = self.state.get(*id)
             {
-                let lower = inode.lower.clone().map(|place| {
-                    let number = self.tree.table().inode(&place);
-                    (place, number)
-                });
-                new.adopt(*id, inode, lower);
+                new.adopt(*id, inode, inode.meta, inode.lower.clone().map(|place| numbered(self.tree, place)));
             }
             new.put_entry(*parent, name.clone(), entry.id, entry.covers, Some(entry.order));
         }
@@ -146,7 +143,7 @@ impl<'a> Discard<'a> {
             if taken.insert(*id)
                 && let Some(inode) = self.state.get(*id)
             {
-                new.adopt(*id, inode, None);
+                new.adopt(*id, inode, inode.meta, None);
             }
             new.put_entry(parent, Name::new(name.as_bytes()), Some(*id), false, None);
         }
@@ -181,7 +178,7 @@ impl<'a> Discard<'a> {
     }
 
     /// Returns the directory at `path` of the new state, created or promoted if needed.
-    fn directory(&self, new: &mut State, path: &str, meta: &impl Fn(&TreePlace) -> Meta) -> Result<Id> {
+    fn directory(&self, new: &mut State, path: &str, meta: &impl Fn(&TreePlace) -> Meta) -> Result<EntryId> {
         let mut at = ROOT;
         for part in path.split('/').filter(|part| !part.is_empty()) {
             let name = Name::new(part.as_bytes());
@@ -191,9 +188,8 @@ impl<'a> Discard<'a> {
             at = match (entry, natural) {
                 (Some(id), _) => id,
                 (None, Some(place)) if self.tree.is_directory_place(&place) => {
-                    let number = self.tree.table().inode(&place);
                     let meta = meta(&place);
-                    new.make_directory(at, name, meta, Some((place, number)))
+                    new.make_directory(at, name, meta, Some(numbered(self.tree, place)))
                 }
                 (None, Some(place)) if self.is_there(&place) => {
                     return Err(Error::new(
@@ -229,10 +225,10 @@ impl<'a> Discard<'a> {
     }
 
     /// Keeps discarded files that are open, for their handles.
-    fn keep_open_files(&self, new: &mut State, kept: &HashSet<Id>) {
+    fn keep_open_files(&self, new: &mut State, kept: &HashSet<EntryId>) {
         for (id, inode) in self.state.iter().filter(|(id, _)| *id != ROOT && !kept.contains(id)) {
             if self.opens.contains(&inode.number) && !inode.is_directory() {
-                new.adopt(id, inode, None);
+                new.adopt(id, inode, inode.meta, None);
             }
         }
     }
@@ -241,40 +237,13 @@ impl<'a> Discard<'a> {
     fn invalidations(&self) -> Vec<Invalidation> {
         let mut invalidations = Vec::new();
         for (_, inode) in self.state.iter() {
-            if inode.number < UPPER && !inode.is_directory() {
+            if inode.number.is_of_base() && !inode.is_directory() {
                 invalidations.push(Invalidation::Inode(inode.number));
             }
-            for (name, _) in inode.directory().into_iter().flat_map(Directory::iter) {
+            for (name, _) in inode.directory().into_iter().flat_map(Directory::entries) {
                 invalidations.push(Invalidation::Entry(inode.number, name.clone()));
             }
         }
         invalidations
-    }
-}
-
-impl State {
-    /// Takes an inode over without names and entries, at place `lower` of the base.
-    fn adopt(&mut self, id: Id, inode: &Inode, lower: Option<(TreePlace, u64)>) {
-        let node = match &inode.node {
-            Node::Directory(_) => Node::Directory(Directory::default()),
-            Node::File(source) => Node::File(source.clone()),
-            Node::Symlink(target) => Node::Symlink(target.clone()),
-            Node::Special { kind, rdev } => Node::Special { kind: *kind, rdev: *rdev },
-        };
-        self.take_over(id, inode.number, node, inode.meta, inode.lookups);
-        let known = lower.as_ref().map(|(_, number)| *number) == Some(inode.number);
-        self.bind(id, lower);
-        if inode.number < UPPER && !known && id != ROOT {
-            self.renumber(id);
-        }
-    }
-
-    fn make_directory(&mut self, parent: Id, name: Name, meta: Meta, lower: Option<(TreePlace, u64)>) -> Id {
-        let id = self.take_next();
-        let number = lower.as_ref().map_or(UPPER + id, |(_, number)| *number);
-        self.take_over(id, number, Node::Directory(Directory::default()), meta, 0);
-        self.bind(id, lower);
-        self.put_entry(parent, name, Some(id), false, None);
-        id
     }
 }

@@ -2,56 +2,23 @@
 
 use std::sync::Arc;
 
-use super::{Locked, Lookup, WorkingTree, first_line};
+use super::WorkingTree;
 use crate::error::Result;
 use crate::scratch::journal::Journal;
-use crate::scratch::record::{Body, Record, Source};
+use crate::scratch::record::{Body, DataFileId, Record, Source};
 use crate::scratch::salvage;
 
 impl WorkingTree {
-    /// Appends `record` to the journal and applies it. With it, the bytes of data file `replaces` take the place of other bytes.
-    pub(super) fn record_replacing(&self, locked: &mut Locked, record: Record, replaces: Option<u64>) -> Result<()> {
-        if locked.stale || locked.journal.durable().needs_rewrite() {
-            self.rewrite(locked)?;
-        }
-        // An inode without a name does not outlive the mount, and a rewritten journal does not have it.
-        let is_nameless = match &record {
-            Record::Attributes { id, .. } | Record::SetSource { id, .. } => {
-                *id != crate::scratch::record::ROOT && locked.state.get(*id).is_some_and(|inode| inode.names.is_empty())
-            }
-            _ => false,
-        };
-        if !is_nameless {
-            locked.journal.append(&record, replaces)?;
-        }
-        locked.generation += 1;
-        locked.state.apply(record, &self.base().tree)
-    }
-
     /// Ensures that data file `data`, whose bytes are about to replace other bytes, reaches the disk before the journal's line. The
     /// caller must hold no lock.
-    pub(super) fn prepare(&self, data: u64) {
+    pub(super) fn write_out_early(&self, data: DataFileId) {
         let durable = Arc::clone(self.lock().journal.durable());
-        durable.prepare(data);
-    }
-
-    /// Returns the data file of `found`, if it has one.
-    pub(super) fn data_of(&self, found: &Lookup) -> Option<u64> {
-        let Lookup::Upper(id) = found else { return None };
-        match self.lock().state.get(*id)?.source() {
-            Some(Source::Data(data)) => Some(*data),
-            _ => None,
-        }
-    }
-
-    /// Retires data file `data`, which the journal no longer needs.
-    pub(super) fn retire(&self, locked: &mut Locked, data: u64) {
-        locked.nearly_full |= locked.journal.durable().retire(data);
+        durable.write_out_early(data);
     }
 
     /// Unlinks retired data files at once if the disk is nearly full.
     pub(super) async fn unlink_if_nearly_full(&self) {
-        if std::mem::take(&mut self.lock().nearly_full)
+        if self.lock().journal.take_nearly_full()
             && let Err(error) = self.make_durable().await
         {
             tracing::warn!("{error}");
@@ -59,7 +26,7 @@ impl WorkingTree {
     }
 
     /// Unlinks retired data files because an operation found no space. Returns false if there are none.
-    pub(super) async fn make_room(&self) -> bool {
+    pub(super) async fn free_space(&self) -> bool {
         self.lock().journal.durable().has_retired() && self.make_durable().await.is_ok()
     }
 
@@ -74,7 +41,7 @@ impl WorkingTree {
         self.lock().journal.durable().set_upkeep(Arc::new(move || {
             let Some(working) = working.upgrade() else { return };
             if let Err(error) = working.compact() {
-                working.lock().journal.postpone_compaction();
+                working.lock().journal.file.postpone_compaction();
                 tracing::warn!("{error}; the scratch journal stays as it is");
             }
         }));
@@ -86,22 +53,19 @@ impl WorkingTree {
         let (records, position, durable) = {
             let mut locked = self.lock();
             if locked.journal.durable().needs_rewrite() && locked.state.publishing.is_none() {
-                return self.rewrite(&mut locked);
+                return locked.rewrite_journal();
             }
             // Only the journal records that a commit is about to be published.
-            if locked.stale || locked.state.publishing.is_some() || !locked.journal.is_long() {
+            if locked.journal.is_stale || locked.state.publishing.is_some() || !locked.journal.file.is_long() {
                 return Ok(());
             }
-            let base = self.base();
-            let mut records = vec![first_line(&self.origin, base.id())];
-            records.extend(locked.state.dump(&base.tree));
             let durable = Arc::clone(locked.journal.durable());
-            (records, durable.length(), durable)
+            (locked.journal.records(&locked.state, &locked.base), durable.length(), durable)
         };
         let compacted = Journal::compacted(self.scratch.directory(), &durable, position, &records)?;
         durable.flush()?;
         let mut locked = self.lock();
-        locked.journal.switch_to(compacted)?;
+        locked.journal.file.switch_to(compacted)?;
         let durable = Arc::clone(locked.journal.durable());
         drop(locked);
         durable.keep_spare();
@@ -120,17 +84,8 @@ impl WorkingTree {
     }
 }
 
-/// Returns the data file whose bytes replace other bytes with `record`, as far as the record shows it.
-pub(super) fn replaces(record: &Record) -> Option<u64> {
-    match record {
-        Record::SetSource { source: Source::Data(data), .. } => Some(*data),
-        Record::Covered { data, .. } => Some(*data),
-        _ => None,
-    }
-}
-
 /// Returns the data file that `record` names.
-pub(super) fn data_file_of(record: &Record) -> Option<u64> {
+pub(super) fn data_file_of(record: &Record) -> Option<DataFileId> {
     match record {
         Record::Create { body: Body::File(Source::Data(data)), .. }
         | Record::Promote { body: Body::File(Source::Data(data)), .. }

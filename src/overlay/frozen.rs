@@ -9,12 +9,20 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::WorkingTree;
-use super::state::{Node, State};
+use super::node::{Directory, Node};
+use super::state::State;
+use super::{Base, WorkingTree};
 use crate::commit::changes::ChunkFile;
 use crate::error::Result;
-use crate::scratch::record::{Id, Name, ROOT, Source};
+use crate::error::{Error, ErrorKind};
+use crate::reader::Data;
+use crate::scratch::data::Stat;
+use crate::scratch::record::DataFileId;
+use crate::scratch::record::{EntryId, Name, ROOT, Source};
 use crate::tree::nodes::{NodeIndex, TreePlace};
+
+/// Bytes read at once.
+const STEP: u64 = 1 << 20;
 
 /// All changes to the base.
 #[derive(Debug)]
@@ -28,7 +36,7 @@ pub struct Frozen {
 #[derive(Debug)]
 pub struct FrozenDirectory {
     /// Inode.
-    pub id: Id,
+    pub id: EntryId,
     /// Place of the base whose entries it shows as well.
     pub lower: Option<TreePlace>,
     /// Entries by name.
@@ -57,14 +65,14 @@ pub enum FrozenEntry {
     /// Regular file.
     File(FrozenFile),
     /// Inode that Zarr has no place for.
-    Other(Id),
+    Other(EntryId),
 }
 
 /// Regular file.
 #[derive(Clone, Debug)]
 pub struct FrozenFile {
     /// Inode.
-    pub id: Id,
+    pub id: EntryId,
     /// Place in the base, if the file is from there.
     pub lower: Option<TreePlace>,
     /// Location of the bytes.
@@ -75,7 +83,7 @@ pub struct FrozenFile {
 #[async_trait]
 pub trait Contents: Send + Sync {
     /// Returns the file with the number of a [`Source::Data`]; `None` if it has been removed.
-    fn changed(&self, number: u64) -> Result<Option<ChunkFile>>;
+    fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>>;
 
     /// Reads all bytes of `file`; fails if there are more than `limit`.
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes>;
@@ -83,14 +91,8 @@ pub trait Contents: Send + Sync {
 
 #[async_trait]
 impl Contents for WorkingTree {
-    fn changed(&self, number: u64) -> Result<Option<ChunkFile>> {
-        let found = self.files().find(number)?;
-        Ok(found.map(|stat| ChunkFile {
-            directory: Arc::clone(self.files().directory()),
-            name: number.to_string(),
-            length: stat.size,
-            can_link: true,
-        }))
+    fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>> {
+        Ok(self.files().find(data)?.map(|stat| self.chunk_file(data, &stat)))
     }
 
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
@@ -117,7 +119,7 @@ impl Frozen {
             next += 1;
             let Some(inode) = state.get(id) else { continue };
             let (mut entries, mut covering) = (BTreeMap::new(), BTreeSet::new());
-            for (name, entry) in inode.directory().into_iter().flat_map(super::state::Directory::entries) {
+            for (name, entry) in inode.directory().into_iter().flat_map(Directory::entries) {
                 let found = entry.id.and_then(|id| Some((id, state.get(id)?)));
                 let frozen = match found {
                     None => FrozenEntry::Whiteout,
@@ -155,10 +157,51 @@ impl Frozen {
 }
 
 impl WorkingTree {
+    /// Reads all bytes of `file`; fails if there are more than `limit`.
+    pub async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
+        self.whole_over(&self.base(), file, limit).await
+    }
+
+    /// Reads all bytes of `file` over `base`, as [`WorkingTree::whole`] does.
+    pub(super) async fn whole_over(&self, base: &Base, file: &FrozenFile, limit: u64) -> Result<Bytes> {
+        let number = file.lower.as_ref().map(|place| base.tree.table().inode(place));
+        let size = match (&file.source, number) {
+            (Source::Data(data), _) => self.files.stat(*data)?.size,
+            (Source::Stored(stored), _) => stored.0.length(),
+            (Source::Lower, Some(number)) => base.tree.attributes(number).await?.size,
+            (Source::Lower, None) => 0,
+        };
+        if size > limit {
+            return Err(Error::new(ErrorKind::OutOfMemory, format!("{size} bytes; {limit} are the most")));
+        }
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < size {
+            let (at, left) = (bytes.len() as u64, size - bytes.len() as u64);
+            let left = u32::try_from(left.min(STEP)).unwrap_or(u32::MAX);
+            let part = match (&file.source, number) {
+                (Source::Data(data), _) => Data::Bytes(self.read_data(file.id, *data, at, left).await?),
+                (Source::Stored(stored), _) => base.tree.read_stored(&stored.0, at, left).await?,
+                (Source::Lower, Some(number)) => base.tree.read(number, at, left).await?,
+                (Source::Lower, None) => break,
+            };
+            if part.is_empty() {
+                break;
+            }
+            bytes.extend_from_slice(&part);
+        }
+        Ok(bytes.into())
+    }
+
+    /// Returns data file `data` as a file that a commit may store.
+    pub(super) fn chunk_file(&self, data: DataFileId, stat: &Stat) -> ChunkFile {
+        let directory = Arc::clone(self.files().directory());
+        ChunkFile { directory, name: data.file_name(), length: stat.size, can_link: true }
+    }
+
     /// Copies the present changes. Writes in progress must have been completed, or kept out.
     pub fn freeze(&self) -> Frozen {
         let locked = self.lock();
-        let written = locked.opens.written().filter_map(|number| {
+        let written = locked.open_files.written().filter_map(|number| {
             let id = locked.state.by_number(number)?;
             locked.state.path(id)
         });

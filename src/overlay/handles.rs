@@ -7,15 +7,15 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Locked, WorkingTree, no_such};
+use super::{Ino, Locked, WorkingTree, no_such};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::data::Files;
-use crate::scratch::record::{Id, Source};
+use crate::scratch::record::{EntryId, Source};
 
 /// Options of an open.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
-    /// Opens for writing too.
+    /// OpenFiles for writing too.
     pub write: bool,
     /// Empties the file.
     pub truncate: bool,
@@ -33,12 +33,12 @@ pub struct Opened {
 }
 
 impl WorkingTree {
-    /// Opens inode `number`. Every success needs a [`WorkingTree::release`].
-    pub async fn open_file(&self, number: u64, options: OpenOptions) -> Result<Opened> {
+    /// OpenFiles inode `number`. Every success needs a [`WorkingTree::release`].
+    pub async fn open_file(&self, number: Ino, options: OpenOptions) -> Result<Opened> {
         if !options.write {
             let mut locked = self.lock();
             let source = locked.source_of(number);
-            if source.is_none() && number >= super::state::UPPER {
+            if source.is_none() && !number.is_of_base() {
                 return Err(no_such(number));
             }
             return self.opened(&mut locked, number, source, options);
@@ -46,9 +46,9 @@ impl WorkingTree {
         let _gate = self.enter().await?;
         let id = {
             let mut locked = self.lock();
-            let id = self.promote(&mut locked, number)?;
-            locked.opens.add(number, true);
-            self.may_change(&locked, id);
+            let id = locked.promote(number)?;
+            locked.open_files.add(number, true);
+            self.record_change(&locked, id);
             id
         };
         let prepared = async {
@@ -64,14 +64,14 @@ impl WorkingTree {
         };
         let opened = prepared.await;
         // The handle was counted first so that a commit sees it, and again on success.
-        self.lock().opens.remove(number, true, false);
+        self.lock().open_files.remove(number, true, false);
         opened
     }
 
-    fn opened(&self, locked: &mut Locked, number: u64, source: Option<Source>, options: OpenOptions) -> Result<Opened> {
+    fn opened(&self, locked: &mut Locked, number: Ino, source: Option<Source>, options: OpenOptions) -> Result<Opened> {
         let in_scratch = matches!(source, Some(Source::Data(_)));
-        let open = locked.opens.add(number, options.write);
-        if open.backed > 0 {
+        let open = locked.open_files.add(number, options.write);
+        if open.passthrough_handles > 0 {
             // The kernel requires that all passthrough handles of a file have one backing.
             let backing = open.backing.as_ref().filter(|(data, _)| match &source {
                 Some(Source::Data(current)) => current == data,
@@ -79,13 +79,13 @@ impl WorkingTree {
             });
             let backing = backing.map(|(_, file)| Arc::clone(file));
             if backing.is_some() {
-                open.backed += 1;
+                open.passthrough_handles += 1;
                 if options.write {
-                    self.passed_on.store(true, Ordering::Release);
+                    self.passthrough_used.store(true, Ordering::Release);
                 }
                 return Ok(Opened { backing, in_scratch: true });
             }
-            locked.opens.remove(number, options.write, false);
+            locked.open_files.remove(number, options.write, false);
             return Err(Error::new(
                 ErrorKind::Busy,
                 "a program still has it open as it was before it was changed by others or given up: close it there first",
@@ -103,44 +103,51 @@ impl WorkingTree {
             Some(file) => Ok(Arc::clone(file)),
             None => self.files.open(data).map(Arc::new),
         };
-        match file.and_then(|file| Files::is_own(&file).map(|own| (file, own))) {
+        match file.and_then(|file| Files::is_unshared(&file).map(|own| (file, own))) {
             // A write replaces a file that is in the repository too by a copy, which is impossible for a backing.
             Ok((_, false)) => Ok(Opened { backing: None, in_scratch }),
             Ok((file, true)) => {
-                open.file = Some(Arc::clone(&file));
-                open.backing = Some((data, Arc::clone(&file)));
-                open.backed += 1;
+                open.add_passthrough(data, &file);
                 if options.write {
-                    self.passed_on.store(true, Ordering::Release);
+                    self.passthrough_used.store(true, Ordering::Release);
                 }
                 Ok(Opened { backing: Some(file), in_scratch })
             }
             Err(error) => {
                 // A failed open is never released.
-                locked.opens.remove(number, options.write, false);
+                locked.open_files.remove(number, options.write, false);
                 Err(error)
             }
         }
     }
 
     /// Returns true if the bytes of inode `id` are in a data file, even one that only passthrough handles still read.
-    fn has_data(&self, id: Id) -> bool {
+    fn has_data(&self, id: EntryId) -> bool {
         let locked = self.lock();
         let Some(inode) = locked.state.get(id) else { return false };
-        let read_on = locked.opens.get(inode.number).is_some_and(|open| open.backing.is_some());
+        let read_on = locked.open_files.get(inode.number).is_some_and(|open| open.backing.is_some());
         read_on || matches!(inode.source(), Some(Source::Data(_)))
     }
 
+    /// Returns the data file for passthrough to a file that [`WorkingTree::create`] has just created and opened.
+    pub fn open_passthrough(&self, number: Ino) -> Result<Arc<File>> {
+        let mut locked = self.lock();
+        let Some(Source::Data(data)) = locked.source_of(number) else { return Err(no_such(number)) };
+        let file = Arc::new(self.files().open(data)?);
+        self.passthrough_used.store(true, Ordering::Release);
+        locked.open_files.get_mut(number).ok_or_else(|| no_such(number))?.add_passthrough(data, &file);
+        Ok(file)
+    }
+
     /// Undoes passthrough for a handle whose backing the kernel did not take.
-    pub fn cancel_passthrough(&self, number: u64) {
-        if let Some(open) = self.lock().opens.get_mut(number) {
-            open.backed = open.backed.saturating_sub(1);
-            open.backing = open.backing.take().filter(|_| open.backed > 0);
+    pub fn cancel_passthrough(&self, number: Ino) {
+        if let Some(open) = self.lock().open_files.get_mut(number) {
+            open.cancel_passthrough();
         }
     }
 
     /// Closes one handle of inode `number`.
-    pub async fn release(&self, number: u64, write: bool, backed: bool) -> Result<()> {
+    pub async fn release(&self, number: Ino, write: bool, backed: bool) -> Result<()> {
         let completed = if write { self.complete_number(number).await } else { Ok(()) };
         let written = self.release_handle(number, write, backed);
         self.unlink_if_nearly_full().await;
@@ -151,48 +158,39 @@ impl WorkingTree {
     }
 
     /// Removes one handle. Returns the data file if the handle could write.
-    fn release_handle(&self, number: u64, write: bool, backed: bool) -> Option<Arc<File>> {
+    fn release_handle(&self, number: Ino, write: bool, backed: bool) -> Option<Arc<File>> {
         let mut locked = self.lock();
-        let written = locked.opens.get(number).filter(|_| write).and_then(|open| open.file.clone());
+        let written = locked.open_files.get(number).filter(|_| write).and_then(|open| open.file.clone());
         let id = locked.state.by_number(number);
-        if backed && let Some(open) = locked.opens.get_mut(number).filter(|open| open.backed == 1) {
+        if backed && let Some(open) = locked.open_files.get_mut(number).filter(|open| open.passthrough_handles == 1) {
             let backing = open.backing.take().map(|(data, _)| Source::Data(data));
             let source = locked.source_of(number);
             // A commit left the data file to the handles that read it.
             if let (Some(Source::Data(data)), true) = (&backing, backing != source) {
-                self.retire(&mut locked, *data);
+                locked.journal.retire(*data);
             }
         }
-        let last = locked.opens.remove(number, write, backed);
+        let last = locked.open_files.remove(number, write, backed);
         if let Some(id) = id.filter(|_| write) {
-            self.may_change(&locked, id);
-            if locked.opens.get(number).is_none_or(|open| open.writers == 0) {
-                self.uploads.closed(id);
+            self.record_change(&locked, id);
+            if locked.open_files.get(number).is_none_or(|open| open.writers == 0) {
+                self.uploads.enqueue_closed(id);
             }
             if let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source()) {
-                locked.journal.durable().closed(*data);
+                locked.journal.durable().mark_closed(*data);
             }
         }
         let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));
         if let (true, true, Some(id)) = (last, deleted, id) {
-            self.drop_inode(&mut locked, id);
+            locked.drop_inode(id);
         }
         written.filter(|_| !deleted)
     }
 
     /// Records that the data file of inode `id`, if it has one, may change from now on, or may have changed since the last call.
-    pub(super) fn may_change(&self, locked: &Locked, id: Id) {
+    pub(super) fn record_change(&self, locked: &Locked, id: EntryId) {
         if let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source()) {
-            self.uploads.changed(*data);
-        }
-    }
-
-    /// Drops an inode that has neither names nor handles, with its bytes.
-    pub(super) fn drop_inode(&self, locked: &mut Locked, id: Id) {
-        if let Some(inode) = locked.state.drop_inode(id)
-            && let Some(Source::Data(data)) = inode.source()
-        {
-            self.retire(locked, *data);
+            self.uploads.forget(*data);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Requests to the kernel to drop what it has cached.
 
+use super::node::Ino;
 use crate::scratch::record::Name;
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
@@ -8,17 +9,17 @@ use crate::tree::nodes::TreePlace;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Invalidation {
     /// Dentry of a name in a directory.
-    Entry(u64, Name),
+    Entry(Ino, Name),
     /// Pages and attributes of an inode.
-    Inode(u64),
+    Inode(Ino),
     /// Attributes of an inode; its pages stay.
-    Attributes(u64),
+    Attributes(Ino),
 }
 
 impl Invalidation {
     /// Returns the invalidation of the name of `place` in `tree`; none for the root.
     pub fn entry(tree: &Tree, place: &TreePlace) -> Option<Self> {
         let (above, name) = tree.parent_of(place)?;
-        Some(Invalidation::Entry(tree.table().inode(&above), Name::new(name.as_bytes())))
+        Some(Invalidation::Entry(Ino::of_place(tree, &above), Name::new(name.as_bytes())))
     }
 }

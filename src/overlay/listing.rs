@@ -4,11 +4,12 @@
 //! [`UPPER_OFFSET`] on. A listing shows no entry that was created after it began: a program that renames the entries that it reads would
 //! otherwise never finish.
 
-use super::WorkingTree;
 use super::attributes::Attributes;
+use super::{Ino, WorkingTree};
 use crate::error::Result;
-use crate::scratch::record::{Name, ROOT};
-use crate::tree::directory::Extent;
+use crate::scratch::record::{EntryId, Name, ROOT};
+use crate::tree;
+use crate::tree::directory::{Entry, Extent};
 
 /// First offset of entries that are not the base's.
 const UPPER_OFFSET: u64 = 3 << 61;
@@ -36,7 +37,7 @@ impl WorkingTree {
     /// not take the entry.
     pub async fn list(
         &self,
-        number: u64,
+        number: Ino,
         offset: u64,
         limit: u64,
         extent: Extent,
@@ -44,11 +45,11 @@ impl WorkingTree {
     ) -> Result<()> {
         let base = self.base();
         let Some(id) = self.upper_directory(number) else {
-            let mut forward = |entry: crate::tree::directory::Entry<'_>| {
+            let mut forward = |entry: Entry<'_>| {
                 let attributes = base.attributes(entry.attributes);
                 sink(Listed { name: entry.name.as_bytes(), attributes, offset: entry.offset })
             };
-            return base.tree.list(number, offset, extent, &mut forward).await;
+            return base.tree.list(number.0, offset, extent, &mut forward).await;
         };
         let (lower, own, parent) = {
             let locked = self.lock();
@@ -58,14 +59,15 @@ impl WorkingTree {
             (inode.lower.clone(), inode.number, parent)
         };
         for (at, name, number) in [(DOT, ".", own), (DOT_DOT, "..", parent)] {
-            let attributes = Attributes { number, kind: libc::S_IFDIR, ..base.attributes(directory(number)) };
+            let lower = tree::Attributes { inode: number.0, kind: tree::Kind::Directory, size: 0 };
+            let attributes = base.attributes(lower);
             if at > offset && !sink(Listed { name: name.as_bytes(), attributes, offset: at }) {
                 return Ok(());
             }
         }
         if let Some(place) = lower.filter(|_| offset < UPPER_OFFSET) {
             let mut full = false;
-            let mut forward = |entry: crate::tree::directory::Entry<'_>| {
+            let mut forward = |entry: Entry<'_>| {
                 if entry.offset <= DOT_DOT {
                     return true;
                 }
@@ -87,9 +89,9 @@ impl WorkingTree {
         let mut from = offset.max(UPPER_OFFSET).saturating_sub(UPPER_OFFSET) + u64::from(offset >= UPPER_OFFSET);
         loop {
             // One page at a time, because attributes may have to be waited for.
-            let page: Vec<(u64, Name, u64)> = {
+            let page: Vec<(u64, Name, EntryId)> = {
                 let locked = self.lock();
-                let directory = locked.state.get(id).and_then(super::state::Inode::directory);
+                let directory = locked.state.get(id).and_then(super::node::Inode::directory);
                 let entries = directory.into_iter().flat_map(|directory| directory.from(from));
                 let entries = entries.take_while(|(order, ..)| *order < limit).take(256);
                 entries.map(|(order, name, id)| (order, name.clone(), id)).collect()
@@ -110,8 +112,4 @@ impl WorkingTree {
 /// Appends `name` to `path`.
 pub(super) fn join(path: &str, name: &str) -> String {
     format!("{}/{name}", path.trim_end_matches('/'))
-}
-
-fn directory(inode: u64) -> crate::tree::Attributes {
-    crate::tree::Attributes { inode, kind: crate::tree::Kind::Directory, size: 0 }
 }

@@ -1,8 +1,17 @@
 //! The working tree: a snapshot, and the changes of programs on top of it.
 //!
 //! The kernel sees one directory tree. [`state`] has the differences from the snapshot, [`crate::scratch`] keeps them on disk, and
-//! everything else comes from the snapshot's [`Tree`] as in a read-only mount. Names change in [`namespace`], bytes in [`content`],
-//! attributes in [`attributes`] and [`set_attributes`]; [`listing`] merges directories.
+//! everything else comes from the snapshot's [`Tree`] as in a read-only mount. [`WorkingTree`] is the facade; its parts are
+//!
+//! | | |
+//! |---|---|
+//! | [`node`], [`state`] | inodes and names: pure, without I/O |
+//! | [`opens`] | open files, their handles and data files |
+//! | `journal_writer` | the journal as this state needs it |
+//! | `locked` | these three under one lock, changed together by records |
+//! | `file_locks`, `copy_up`, [`content`], `sparse_content` | bytes of single files |
+//! | [`uploads`] | eager uploads |
+//! | [`rebase`], [`replace`], `discard` | moving to another snapshot or state |
 //!
 //! **Locks.** `inner` guards the state and the journal; it is never held during a read from storage. Operations that change the tree hold
 //! `gate` for reading; a commit, a discard or a refresh holds it for writing, so that it sees and replaces one state. Reads never wait
@@ -11,24 +20,29 @@
 pub mod attributes;
 pub mod content;
 pub mod copy;
+mod copy_up;
 mod discard;
 mod durability;
-mod edit;
+mod file_locks;
 pub mod frozen;
 pub mod handles;
 pub mod invalidation;
+mod journal_writer;
 pub mod listing;
+mod locked;
 pub mod namespace;
+pub mod node;
 pub mod opens;
 pub mod rebase;
 mod recovered;
 pub mod replace;
 pub mod set_attributes;
+mod sparse_content;
 pub mod sparse_copy;
 pub mod state;
 pub mod uploads;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,7 +50,11 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::RwLockReadGuard;
 
 use self::attributes::Attributes;
-use self::opens::Opens;
+use self::file_locks::FileLocks;
+use self::journal_writer::JournalWriter;
+use self::locked::Locked;
+pub use self::node::Ino;
+use self::opens::OpenFiles;
 pub use self::recovered::Recovered;
 use self::state::State;
 use self::uploads::EagerUploads;
@@ -45,8 +63,8 @@ use crate::format::ids::ObjectId;
 use crate::repo::identity::Identity;
 use crate::scratch::data::Files;
 use crate::scratch::directory::ScratchDirectory;
-use crate::scratch::journal::{FORMAT, Journal};
-use crate::scratch::record::{Body, Id, Name, ROOT, Record, Source, Time};
+use crate::scratch::journal::Journal;
+use crate::scratch::record::{Body, DataFileId, EntryId, Name, ROOT, Record, Time};
 use crate::scratch::salvage::Salvage;
 use crate::tree::nodes::{MAX_NAME, TreePlace};
 use crate::tree::numbering::Numbering;
@@ -90,7 +108,7 @@ pub struct WorkingTree {
     /// True while a commit may link data files: no further file is opened for passthrough.
     linking: AtomicBool,
     /// True if the kernel got a data file for passthrough writing since the mount began.
-    passed_on: AtomicBool,
+    passthrough_used: AtomicBool,
     uploads: Arc<EagerUploads>,
     files: Files,
     scratch: ScratchDirectory,
@@ -98,36 +116,14 @@ pub struct WorkingTree {
     numbering: Mutex<Numbering>,
     /// Data files that lost their names in a power cut and were saved.
     salvaged: u64,
-    /// Locks of the inodes that are being copied up or completed.
-    busy: Mutex<HashMap<Id, Arc<tokio::sync::Mutex<()>>>>,
-}
-
-/// State guarded by `inner`.
-#[derive(Debug)]
-pub(super) struct Locked {
-    pub(super) state: State,
-    pub(super) opens: Opens,
-    journal: Journal,
-    /// Changes with every record: a plan made from an older state must not be installed.
-    generation: u64,
-    /// True if the journal is not about this state, because it could not be rewritten.
-    stale: bool,
-    /// True if the disk is nearly full and data files wait to be unlinked.
-    nearly_full: bool,
-}
-
-impl Locked {
-    /// Returns the location of the bytes of file `number`; `None` if the file is the base's and unchanged.
-    pub(super) fn source_of(&self, number: u64) -> Option<Source> {
-        self.state.get(self.state.by_number(number)?)?.source().cloned()
-    }
+    file_locks: FileLocks,
 }
 
 /// Meaning of a name.
 #[derive(Clone, Debug)]
 pub(super) enum Lookup {
     /// Inode of the working tree.
-    Upper(Id),
+    Upper(EntryId),
     /// Entry that only the base has.
     Lower(TreePlace, tree::Attributes),
 }
@@ -152,7 +148,7 @@ impl Base {
 }
 
 impl WorkingTree {
-    /// Opens the working tree in `scratch` on top of `tree`, which must be the snapshot that `recovered` names, if it names one.
+    /// OpenFiles the working tree in `scratch` on top of `tree`, which must be the snapshot that `recovered` names, if it names one.
     pub fn open(
         tree: Arc<Tree>,
         numbering: Numbering,
@@ -197,62 +193,50 @@ impl WorkingTree {
             }
             None => {
                 state.apply(root.clone(), &base.tree)?;
-                Journal::replace(scratch.directory(), &[first_line(&origin, base.id()), root])?
+                Journal::replace(scratch.directory(), &[journal_writer::first_line(&origin, base.id()), root])?
             }
         };
+        let base = Arc::new(base);
+        let journal = JournalWriter::new(journal, origin.clone());
         let mut working = WorkingTree {
-            base: RwLock::new(Arc::new(base)),
-            inner: Mutex::new(Locked {
-                state,
-                opens: Opens::default(),
-                journal,
-                generation: 0,
-                stale: false,
-                nearly_full: false,
-            }),
+            base: RwLock::new(Arc::clone(&base)),
+            inner: Mutex::new(Locked { state, open_files: OpenFiles::default(), journal, base, generation: 0 }),
             gate: tokio::sync::RwLock::new(()),
             undecided: AtomicBool::new(false),
             may_land: AtomicBool::new(false),
             linking: AtomicBool::new(false),
-            passed_on: AtomicBool::new(false),
+            passthrough_used: AtomicBool::new(false),
             uploads: Arc::default(),
             files,
             scratch,
             origin,
             numbering: Mutex::new(numbering),
             salvaged: 0,
-            busy: Mutex::default(),
+            file_locks: FileLocks::default(),
         };
         working.salvaged = working.drop_orphans(&named)?;
         if let Err(error) = working.compact() {
             // The long journal remains valid.
             tracing::warn!("{error}; the scratch journal stays as it is");
-            working.lock().stale = false;
+            working.lock().journal.is_stale = false;
         }
-        working.lock().journal.keep_spare();
+        working.lock().journal.file.keep_spare();
         Ok(working)
     }
 
     /// Drops inodes that lost their last name while they were open, and data files without an inode.
     ///
     /// After a power cut, data files outside of `named`, the ones that lines on the disk name, are saved instead. Returns their number.
-    fn drop_orphans(&self, named: &HashSet<u64>) -> Result<u64> {
+    fn drop_orphans(&self, named: &HashSet<DataFileId>) -> Result<u64> {
         let mut locked = self.lock();
-        let nameless: Vec<Id> =
+        let nameless: Vec<EntryId> =
             locked.state.iter().filter(|(id, inode)| *id != ROOT && inode.names.is_empty()).map(|(id, _)| id).collect();
         for id in nameless {
             locked.state.drop_inode(id);
         }
-        let used: HashSet<u64> = locked
-            .state
-            .iter()
-            .filter_map(|(_, inode)| match inode.source() {
-                Some(Source::Data(number)) => Some(*number),
-                _ => None,
-            })
-            .collect();
+        let used = locked.state.data_files();
         locked.state.forget_borrowed(&used);
-        let restarted = locked.journal.was_restarted();
+        let restarted = locked.journal.file.was_restarted();
         let mut salvage = Salvage::new(self.scratch.directory(), self.files.directory());
         for number in self.files.list()?.into_iter().filter(|number| !used.contains(number)) {
             if !restarted {
@@ -291,7 +275,7 @@ impl WorkingTree {
         &self.files
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Locked> {
+    fn lock(&self) -> MutexGuard<'_, Locked> {
         self.inner.lock()
     }
 
@@ -320,7 +304,7 @@ impl WorkingTree {
         {
             let mut locked = self.lock();
             if let Some(snapshot) = locked.state.publishing.clone() {
-                self.record(&mut locked, Record::Unpublished { snapshot })?;
+                locked.record(Record::Unpublished { snapshot })?;
             }
         }
         self.make_durable().await?;
@@ -345,7 +329,7 @@ impl WorkingTree {
 
     /// Returns true if the kernel may write, or may have written, to data files by passthrough.
     pub fn was_passthrough_used(&self) -> bool {
-        self.passed_on.load(Ordering::Acquire)
+        self.passthrough_used.load(Ordering::Acquire)
     }
 
     /// Records that the commit that was about to be published never will be.
@@ -372,14 +356,8 @@ impl WorkingTree {
         given_up.filter_map(|snapshot| snapshot.parse().ok()).collect()
     }
 
-    /// Appends `record` to the journal and applies it.
-    pub(super) fn record(&self, locked: &mut Locked, record: Record) -> Result<()> {
-        let replaces = durability::replaces(&record);
-        self.record_replacing(locked, record, replaces)
-    }
-
     /// Finds the meaning of `name` in directory `parent`.
-    pub(super) async fn find(&self, parent: u64, name: &Name) -> Result<Option<Lookup>> {
+    pub(super) async fn find(&self, parent: Ino, name: &Name) -> Result<Option<Lookup>> {
         if name.0.len() > MAX_NAME {
             return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {} bytes", name.0.len())));
         }
@@ -400,125 +378,55 @@ impl WorkingTree {
             }
         };
         let base = self.base();
-        let number = lower.map_or(parent, |place| base.tree.table().inode(&place));
+        let number = lower.map_or(parent.0, |place| base.tree.table().inode(&place));
         // Every name in a snapshot is UTF-8.
         let Some(text) = name.text() else { return Ok(None) };
         let Some(found) = base.tree.lookup(number, text).await? else { return Ok(None) };
-        let place = base.tree.table().place(found.inode).ok_or_else(|| no_such(found.inode))?;
+        let place = base.tree.table().place(found.inode).ok_or_else(|| no_such(Ino(found.inode)))?;
         Ok(Some(Lookup::Lower(place, found)))
     }
 
     /// Returns the attributes of entry `name` of directory `parent`; `None` if there is none. Raises the lookup count, which
     /// [`WorkingTree::forget`] lowers.
-    pub async fn lookup(&self, parent: u64, name: &Name) -> Result<Option<Attributes>> {
+    pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Option<Attributes>> {
         match self.find(parent, name).await? {
             None => Ok(None),
             Some(Lookup::Lower(_, attributes)) => Ok(Some(self.base().attributes(attributes))),
             Some(Lookup::Upper(id)) => {
                 let attributes = self.attributes_of(id).await?;
-                self.told(id);
+                self.lock().state.increment_lookups(id);
                 Ok(Some(attributes))
             }
         }
     }
 
-    /// Raises the lookup count of inode `id`.
-    pub(super) fn told(&self, id: Id) {
-        if let Some(inode) = self.lock().state.get_mut(id) {
-            inode.lookups += 1;
-        }
-    }
-
     /// Raises the lookup count of inode `number`.
-    pub fn add_lookup_of(&self, number: u64) {
+    pub fn increment_lookups_of(&self, number: Ino) {
         if let Some(inode) = self.lock().state.by_kernel_number(number) {
-            inode.lookups += 1;
+            inode.lookup_count += 1;
         }
     }
 
     /// Lowers the lookup count of inode `number` by `times`.
-    pub fn forget(&self, number: u64, times: u64) {
+    pub fn forget(&self, number: Ino, times: u64) {
         if let Some(inode) = self.lock().state.by_kernel_number(number) {
-            inode.lookups = inode.lookups.saturating_sub(times);
+            inode.lookup_count = inode.lookup_count.saturating_sub(times);
         }
     }
 
     /// Returns the target of symbolic link `number`.
-    pub fn read_link(&self, number: u64) -> Result<Name> {
+    pub fn read_link(&self, number: Ino) -> Result<Name> {
         let locked = self.lock();
         let inode = locked.state.by_number(number).and_then(|id| locked.state.get(id));
         match inode.map(|inode| &inode.node) {
-            Some(state::Node::Symlink(target)) => Ok(target.clone()),
+            Some(node::Node::Symlink(target)) => Ok(target.clone()),
             _ => Err(Error::invalid("not a symbolic link")),
         }
     }
 
-    /// Returns the inode of `number`, promoted if only the base had it. The caller must hold the gate.
-    pub(super) fn promote(&self, locked: &mut Locked, number: u64) -> Result<Id> {
-        if let Some(id) = locked.state.by_number(number) {
-            return Ok(id);
-        }
-        let base = self.base();
-        let place = base.tree.table().place(number).ok_or_else(|| no_such(number))?;
-        self.promote_place(locked, &base, place)
-    }
-
-    fn promote_place(&self, locked: &mut Locked, base: &Base, place: TreePlace) -> Result<Id> {
-        // From the nearest promoted ancestor down; the root is always promoted.
-        let mut missing = Vec::new();
-        let mut at = place;
-        let mut parent = loop {
-            if let Some(id) = locked.state.by_number(base.tree.table().inode(&at)) {
-                break id;
-            }
-            let (above, name) = base.tree.parent_of(&at).ok_or_else(|| Error::corrupt("a place without a parent"))?;
-            missing.push((std::mem::replace(&mut at, above), name));
-        };
-        for (place, name) in missing.into_iter().rev() {
-            let name = Name::new(name.as_bytes());
-            // Removed while it was open: it does not come back.
-            if locked.state.get(parent).and_then(|inode| inode.directory()?.get(&name)).is_some() {
-                return Err(no_such(base.tree.table().inode(&place)));
-            }
-            let id = locked.state.take_next();
-            let body = if base.tree.is_directory_place(&place) { Body::Directory } else { Body::File(Source::Lower) };
-            let record = Record::Promote {
-                parent: Some(parent),
-                name,
-                id,
-                lower: base.tree.path_of(&place),
-                meta: base.meta_of(&place),
-                body,
-            };
-            self.record(locked, record)?;
-            parent = id;
-        }
-        Ok(parent)
-    }
-
-    /// Returns a path for messages.
-    pub fn describe(&self, number: u64) -> String {
-        let locked = self.lock();
-        match locked.state.by_number(number) {
-            Some(id) => locked.state.path(id).unwrap_or_else(|| "a deleted file".to_owned()),
-            None => self.describe_lower(&locked, number),
-        }
-    }
-
-    /// Returns the path at which an inode of the base shows: below a directory that may have been moved.
-    fn describe_lower(&self, locked: &Locked, number: u64) -> String {
-        let base = self.base();
-        let Some(mut place) = base.tree.table().place(number) else { return format!("inode {number}") };
-        let mut below = String::new();
-        while let Some((above, name)) = base.tree.parent_of(&place) {
-            below = format!("/{name}{below}");
-            if let Some(id) = locked.state.by_number(base.tree.table().inode(&above)) {
-                let path = locked.state.path(id).unwrap_or_default();
-                return format!("{}{below}", path.trim_end_matches('/'));
-            }
-            place = above;
-        }
-        below
+    /// Returns a path of inode `number` for messages.
+    pub fn describe(&self, number: Ino) -> String {
+        self.lock().describe(number)
     }
 
     /// Returns the bytes and blocks of the file system that holds the scratch directory.
@@ -528,47 +436,31 @@ impl WorkingTree {
 
     /// Returns true if any file is open for writing.
     pub fn any_open_for_writing(&self) -> bool {
-        self.lock().opens.written().next().is_some()
+        self.lock().open_files.written().next().is_some()
     }
 
     /// Returns the paths of the files whose bytes are in data files `numbers`.
-    pub fn paths_of_data(&self, numbers: &std::collections::HashSet<u64>) -> Vec<String> {
+    pub fn paths_of_data(&self, numbers: &HashSet<DataFileId>) -> Vec<String> {
         let locked = self.lock();
-        let is_one = |source: Option<&Source>| matches!(source, Some(Source::Data(data)) if numbers.contains(data));
-        let found = locked.state.iter().filter(|(_, inode)| is_one(inode.source()));
+        let found =
+            locked.state.iter().filter(|(_, inode)| inode.data_file().is_some_and(|data| numbers.contains(&data)));
         let mut paths: Vec<String> = found.filter_map(|(id, _)| locked.state.path(id)).collect();
         paths.sort();
         paths
     }
 
     /// Returns the data files that passthrough handles use at the moment.
-    pub fn passthrough_data(&self) -> std::collections::HashSet<u64> {
+    pub fn passthrough_data(&self) -> HashSet<DataFileId> {
         let locked = self.lock();
-        let backed =
-            locked.opens.numbers().filter(|number| locked.opens.get(*number).is_some_and(|open| open.backed > 0));
-        let data = backed.filter_map(|number| match locked.state.get(locked.state.by_number(number)?)?.source() {
-            Some(Source::Data(data)) => Some(*data),
-            _ => None,
-        });
-        data.collect()
+        let open = locked.open_files.iter().filter(|(_, open)| open.passthrough_handles > 0);
+        open.filter_map(|(number, _)| locked.state.get(locked.state.by_number(number)?)?.data_file()).collect()
     }
 }
 
-/// Returns the first line of a journal.
-pub(super) fn first_line(origin: &Origin, snapshot: ObjectId) -> Record {
-    Record::Base {
-        format: FORMAT,
-        repository: origin.repository.clone(),
-        branch: origin.branch.clone(),
-        snapshot: snapshot.to_string(),
-        identity: origin.identity.map(|identity| identity.to_string()),
-    }
+pub(super) fn no_such(what: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no {what}"))
 }
 
-pub(super) fn no_such(number: u64) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is no inode {number}"))
-}
-
-pub(super) fn not_a_directory(number: u64) -> Error {
-    Error::new(ErrorKind::NotADirectory, format!("inode {number} is not a directory"))
+pub(super) fn not_a_directory(number: Ino) -> Error {
+    Error::new(ErrorKind::NotADirectory, format!("{number} is not a directory"))
 }

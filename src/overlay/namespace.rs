@@ -4,10 +4,10 @@
 //! The kernel keeps two operations on one name from running at the same time.
 
 use super::attributes::Attributes;
-use super::state::Node;
-use super::{Locked, Lookup, WorkingTree, no_such, not_a_directory};
+use super::node::{Directory, Inode};
+use super::{Ino, Locked, Lookup, WorkingTree, no_such, not_a_directory};
 use crate::error::{Error, ErrorKind, Result};
-use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source};
+use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
 use crate::tree::directory::{Entry, Extent};
 
 /// Directory of control files, at the root. No other file has this name.
@@ -43,98 +43,68 @@ pub enum RenameMode {
 
 impl WorkingTree {
     /// Creates an inode from `new` as `name` in directory `parent`.
-    pub async fn make(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Attributes> {
+    pub async fn create_node(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<Attributes> {
         let _gate = self.enter().await?;
         let id = self.create_inode(parent, name, new).await?;
-        self.told(id);
+        self.lock().state.increment_lookups(id);
         self.attributes_of(id).await
     }
 
-    /// Creates a regular file, as [`WorkingTree::make`] does, and opens it for writing.
-    pub async fn create(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Attributes> {
-        let attributes = {
-            let _gate = self.enter().await?;
-            let id = self.create_inode(parent, name, new).await?;
-            let attributes = self.attributes_of(id).await?;
-            let mut locked = self.lock();
-            if let Some(inode) = locked.state.get_mut(id) {
-                inode.lookups += 1;
-            }
-            locked.opens.add(attributes.number, true);
-            attributes
-        };
+    /// Creates a regular file, as [`WorkingTree::create_node`] does, and opens it for writing.
+    pub async fn create(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<Attributes> {
+        let _gate = self.enter().await?;
+        let id = self.create_inode(parent, name, new).await?;
+        let attributes = self.attributes_of(id).await?;
+        let mut locked = self.lock();
+        locked.state.increment_lookups(id);
+        locked.open_files.add(attributes.number, true);
         Ok(attributes)
     }
 
-    /// Returns the data file for passthrough to a file that [`WorkingTree::create`] has just created and opened.
-    pub fn back(&self, number: u64) -> Result<std::sync::Arc<std::fs::File>> {
-        let mut locked = self.lock();
-        let source = locked.source_of(number);
-        let Some(Source::Data(data)) = source else { return Err(no_such(number)) };
-        let file = std::sync::Arc::new(self.files().open(data)?);
-        self.passed_on.store(true, std::sync::atomic::Ordering::Release);
-        let open = locked.opens.get_mut(number).ok_or_else(|| no_such(number))?;
-        open.backed += 1;
-        open.backing = Some((data, std::sync::Arc::clone(&file)));
-        open.file = Some(std::sync::Arc::clone(&file));
-        Ok(file)
-    }
-
-    async fn create_inode(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Id> {
+    async fn create_inode(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<EntryId> {
         self.check_name(parent, &name)?;
         if self.find(parent, &name).await?.is_some() {
             return Err(exists(&name));
         }
         let mut locked = self.lock();
-        let parent = self.promote(&mut locked, parent)?;
-        let directory = self.living_directory(&locked, parent)?;
+        let parent = locked.promote(parent)?;
+        let directory = locked.living_directory(parent)?;
         let set_group = u32::from(directory.mode) & libc::S_ISGID != 0;
         let kind = new.mode & libc::S_IFMT;
         let mut mode = u16::try_from(new.mode & 0o7777).unwrap_or(0);
         if set_group && kind == libc::S_IFDIR {
             mode |= libc::S_ISGID as u16;
         }
-        let now = Self::now();
+        let now = Time::now();
         let gid = if set_group { directory.gid } else { new.gid };
         let meta = Meta { mode, uid: new.uid, gid, atime: now, mtime: now, ctime: now };
-        let id = locked.state.take_next();
+        let id = locked.state.next_entry();
         let body = match kind {
             libc::S_IFDIR => Body::Directory,
             libc::S_IFLNK => Body::Symlink(new.target.unwrap_or_else(|| Name::new(b""))),
             libc::S_IFREG | 0 => {
-                self.files().create(id)?;
-                Body::File(Source::Data(id))
+                // The first data file of an inode has its number.
+                self.files().create(DataFileId(id.0))?;
+                Body::File(Source::Data(DataFileId(id.0)))
             }
             kind => Body::Special { kind, rdev: new.rdev },
         };
-        let recorded = self.record(&mut locked, Record::Create { parent, name, id, meta, body });
+        let recorded = locked.record(Record::Create { parent, name, id, meta, body });
         if recorded.is_err() {
-            self.files().remove(id);
+            self.files().remove(DataFileId(id.0));
         }
         recorded.map(|()| id)
     }
 
-    fn check_name(&self, parent: u64, name: &Name) -> Result<()> {
-        if parent == ROOT && *name.0 == *CONTROL_DIRECTORY {
+    fn check_name(&self, parent: Ino, name: &Name) -> Result<()> {
+        if parent == Ino::ROOT && *name.0 == *CONTROL_DIRECTORY {
             return Err(Error::new(ErrorKind::NotPermitted, "/.icechunk belongs to the mount itself"));
         }
         Ok(())
     }
 
-    /// Returns the attributes of a directory, unless it has been removed.
-    fn living_directory(&self, locked: &Locked, id: Id) -> Result<Meta> {
-        let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
-        if !inode.is_directory() {
-            return Err(not_a_directory(inode.number));
-        }
-        if inode.names.is_empty() && id != ROOT {
-            return Err(Error::new(ErrorKind::NotFound, "the directory has been removed"));
-        }
-        Ok(inode.meta)
-    }
-
     /// Gives file `number` an additional name.
-    pub async fn link(&self, number: u64, parent: u64, name: Name) -> Result<Attributes> {
+    pub async fn link(&self, number: Ino, parent: Ino, name: Name) -> Result<Attributes> {
         let _gate = self.enter().await?;
         self.check_name(parent, &name)?;
         if self.find(parent, &name).await?.is_some() {
@@ -142,7 +112,7 @@ impl WorkingTree {
         }
         let id = {
             let mut locked = self.lock();
-            let id = self.promote(&mut locked, number)?;
+            let id = locked.promote(number)?;
             let inode = locked.state.get(id).ok_or_else(|| no_such(number))?;
             if inode.is_directory() {
                 return Err(Error::new(ErrorKind::NotPermitted, "a directory has one name"));
@@ -154,18 +124,18 @@ impl WorkingTree {
                 let full = std::io::Error::from_raw_os_error(libc::EMLINK);
                 return Err(Error::with_source(ErrorKind::Io, format!("`{name}`"), full));
             }
-            let parent = self.promote(&mut locked, parent)?;
-            self.living_directory(&locked, parent)?;
-            self.record(&mut locked, Record::Link { parent, name, id, at: Self::now() })?;
-            self.uploads().closed(id);
+            let parent = locked.promote(parent)?;
+            locked.living_directory(parent)?;
+            locked.record(Record::Link { parent, name, id, at: Time::now() })?;
+            self.uploads().enqueue_closed(id);
             id
         };
-        self.told(id);
+        self.lock().state.increment_lookups(id);
         self.attributes_of(id).await
     }
 
     /// Removes the file `name` of directory `parent`.
-    pub async fn unlink(&self, parent: u64, name: Name) -> Result<()> {
+    pub async fn unlink(&self, parent: Ino, name: Name) -> Result<()> {
         let _gate = self.enter().await?;
         self.check_name(parent, &name)?;
         let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
@@ -176,7 +146,7 @@ impl WorkingTree {
     }
 
     /// Removes the empty directory `name` of directory `parent`.
-    pub async fn remove_directory(&self, parent: u64, name: Name) -> Result<()> {
+    pub async fn remove_directory(&self, parent: Ino, name: Name) -> Result<()> {
         let _gate = self.enter().await?;
         self.check_name(parent, &name)?;
         let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
@@ -187,58 +157,34 @@ impl WorkingTree {
         self.remove(parent, name, found).await
     }
 
-    async fn remove(&self, parent: u64, name: Name, found: Lookup) -> Result<()> {
+    async fn remove(&self, parent: Ino, name: Name, found: Lookup) -> Result<()> {
         let hide = self.lower_shows(parent, &name).await?;
         {
             let mut locked = self.lock();
-            locked.journal.set_frees_space(true);
-            let removed = self.remove_locked(&mut locked, parent, name, found, hide);
-            locked.journal.set_frees_space(false);
+            locked.journal.file.set_frees_space(true);
+            let removed = locked.remove_found(parent, name, found, hide);
+            locked.journal.file.set_frees_space(false);
             removed?;
         }
         self.unlink_if_nearly_full().await;
         Ok(())
     }
 
-    fn remove_locked(&self, locked: &mut Locked, parent: u64, name: Name, found: Lookup, hide: bool) -> Result<()> {
-        // An open file must be found by its handles later.
-        let id = match found {
-            Lookup::Upper(id) => Some(id),
-            Lookup::Lower(_, attributes) if locked.opens.get(attributes.inode).is_some() => {
-                Some(self.promote(locked, attributes.inode)?)
-            }
-            Lookup::Lower(..) => None,
-        };
-        let parent = self.promote(locked, parent)?;
-        self.record(locked, Record::Remove { parent, name, hide, at: Self::now() })?;
-        self.drop_if_gone(locked, id);
-        Ok(())
-    }
-
-    /// Drops an inode that lost its last name, unless it is open.
-    fn drop_if_gone(&self, locked: &mut Locked, id: Option<Id>) {
-        let Some(id) = id else { return };
-        let Some(inode) = locked.state.get(id) else { return };
-        if inode.names.is_empty() && locked.opens.get(inode.number).is_none() {
-            self.drop_inode(locked, id);
-        }
-    }
-
     fn is_directory(&self, found: &Lookup) -> bool {
         match found {
-            Lookup::Upper(id) => self.lock().state.get(*id).is_some_and(super::state::Inode::is_directory),
+            Lookup::Upper(id) => self.lock().state.get(*id).is_some_and(Inode::is_directory),
             Lookup::Lower(place, _) => self.base().tree.is_directory_place(place),
         }
     }
 
     /// Returns true if the base has an entry `name` in directory `parent`, hidden or not.
-    async fn lower_shows(&self, parent: u64, name: &Name) -> Result<bool> {
+    async fn lower_shows(&self, parent: Ino, name: &Name) -> Result<bool> {
         let base = self.base();
         let lower = {
             let locked = self.lock();
             match locked.state.by_number(parent).and_then(|id| locked.state.get(id)) {
                 Some(inode) => inode.lower.as_ref().map(|place| base.tree.table().inode(place)),
-                None => Some(parent),
+                None => Some(parent.0),
             }
         };
         match (lower, name.text()) {
@@ -255,7 +201,7 @@ impl WorkingTree {
             Lookup::Upper(id) => {
                 let locked = self.lock();
                 let inode = locked.state.get(*id).ok_or_else(|| no_such(*id))?;
-                if inode.directory().is_some_and(super::state::Directory::has_visible_entries) {
+                if inode.directory().is_some_and(Directory::has_visible_entries) {
                     return Err(not_empty());
                 }
                 (inode.lower.as_ref().map(|place| base.tree.table().inode(place)), Some(*id))
@@ -280,9 +226,9 @@ impl WorkingTree {
     /// Renames `name` of directory `parent`.
     pub async fn rename(
         &self,
-        parent: u64,
+        parent: Ino,
         name: Name,
-        new_parent: u64,
+        new_parent: Ino,
         new_name: Name,
         how: RenameMode,
     ) -> Result<()> {
@@ -295,7 +241,7 @@ impl WorkingTree {
             (Some(_), RenameMode::NoReplace) => return Err(exists(&new_name)),
             (None, RenameMode::Exchange) => return Err(missing(&new_name)),
             (Some(target), RenameMode::Replace) => {
-                if self.same(&source, target) {
+                if self.is_same(&source, target) {
                     return Ok(());
                 }
                 match (self.is_directory(&source), self.is_directory(target)) {
@@ -313,9 +259,9 @@ impl WorkingTree {
             _ => {}
         }
         let hide = self.lower_shows(parent, &name).await?;
-        let replaces = if target.is_some() && how == RenameMode::Replace { self.data_of(&source) } else { None };
+        let replaces = if target.is_some() && how == RenameMode::Replace { self.lock().data_of(&source) } else { None };
         if let Some(data) = replaces {
-            self.prepare(data);
+            self.write_out_early(data);
         }
         self.rename_found((parent, name, source), (new_parent, new_name, target), how, hide, replaces)?;
         self.unlink_if_nearly_full().await;
@@ -325,51 +271,44 @@ impl WorkingTree {
     /// Renames after both names have been looked up.
     fn rename_found(
         &self,
-        (parent, name, source): (u64, Name, Lookup),
-        (new_parent, new_name, target): (u64, Name, Option<Lookup>),
+        (parent, name, source): (Ino, Name, Lookup),
+        (new_parent, new_name, target): (Ino, Name, Option<Lookup>),
         how: RenameMode,
         hide: bool,
-        replaces: Option<u64>,
+        replaces: Option<DataFileId>,
     ) -> Result<()> {
         let mut locked = self.lock();
-        let id = self.promote_found(&mut locked, &source)?;
+        let id = locked.promote_found(&source)?;
         let replaced = match &target {
             Some(Lookup::Upper(id)) => Some(*id),
             Some(found @ Lookup::Lower(_, attributes)) => {
-                let needed = how == RenameMode::Exchange || locked.opens.get(attributes.inode).is_some();
-                if needed { Some(self.promote_found(&mut locked, found)?) } else { None }
+                let needed = how == RenameMode::Exchange || locked.open_files.get(Ino(attributes.inode)).is_some();
+                if needed { Some(locked.promote_found(found)?) } else { None }
             }
             None => None,
         };
-        let (parent, new_parent) = (self.promote(&mut locked, parent)?, self.promote(&mut locked, new_parent)?);
-        self.living_directory(&locked, new_parent)?;
-        self.refuse_loop(&locked, id, new_parent)?;
-        let (exchange, at) = (how == RenameMode::Exchange, Self::now());
+        let (parent, new_parent) = (locked.promote(parent)?, locked.promote(new_parent)?);
+        locked.living_directory(new_parent)?;
+        locked.refuse_loop(id, new_parent)?;
+        let (exchange, at) = (how == RenameMode::Exchange, Time::now());
         if exchange && let Some(other) = replaced {
-            self.refuse_loop(&locked, other, parent)?;
+            locked.refuse_loop(other, parent)?;
         }
         let record = Record::Rename { parent, name, new_parent, new_name, exchange, hide, at };
-        self.record_replacing(&mut locked, record, replaces)?;
+        locked.record_replacing(record, replaces)?;
         for id in std::iter::once(id).chain(replaced.filter(|_| exchange)) {
-            match locked.state.get(id).is_some_and(super::state::Inode::is_directory) {
+            match locked.state.get(id).is_some_and(Inode::is_directory) {
                 true => self.uploads().requeue_set_aside(),
-                false => self.uploads().closed(id),
+                false => self.uploads().enqueue_closed(id),
             }
         }
         if !exchange {
-            self.drop_if_gone(&mut locked, replaced);
+            locked.drop_if_gone(replaced);
         }
         Ok(())
     }
 
-    fn promote_found(&self, locked: &mut Locked, found: &Lookup) -> Result<Id> {
-        match found {
-            Lookup::Upper(id) => Ok(*id),
-            Lookup::Lower(_, attributes) => self.promote(locked, attributes.inode),
-        }
-    }
-
-    fn same(&self, one: &Lookup, other: &Lookup) -> bool {
+    fn is_same(&self, one: &Lookup, other: &Lookup) -> bool {
         match (one, other) {
             (Lookup::Upper(one), Lookup::Upper(other)) => one == other,
             (Lookup::Lower(_, one), Lookup::Lower(_, other)) => one.inode == other.inode,
@@ -377,24 +316,69 @@ impl WorkingTree {
         }
     }
 
+    /// Returns the id of directory `number` if it is in the working tree.
+    pub(super) fn upper_directory(&self, number: Ino) -> Option<EntryId> {
+        let locked = self.lock();
+        locked.state.by_number(number).filter(|id| locked.state.get(*id).is_some_and(Inode::is_directory))
+    }
+}
+
+impl Locked {
+    /// Returns the attributes of a directory, unless it has been removed.
+    fn living_directory(&self, id: EntryId) -> Result<Meta> {
+        let inode = self.state.get(id).ok_or_else(|| no_such(id))?;
+        if !inode.is_directory() {
+            return Err(not_a_directory(inode.number));
+        }
+        if inode.names.is_empty() && id != ROOT {
+            return Err(Error::new(ErrorKind::NotFound, "the directory has been removed"));
+        }
+        Ok(inode.meta)
+    }
+
+    /// Removes `name`, which has been looked up.
+    fn remove_found(&mut self, parent: Ino, name: Name, found: Lookup, hide: bool) -> Result<()> {
+        // An open file must be found by its handles later.
+        let id = match found {
+            Lookup::Upper(id) => Some(id),
+            Lookup::Lower(_, attributes) if self.open_files.get(Ino(attributes.inode)).is_some() => {
+                Some(self.promote(Ino(attributes.inode))?)
+            }
+            Lookup::Lower(..) => None,
+        };
+        let parent = self.promote(parent)?;
+        self.record(Record::Remove { parent, name, hide, at: Time::now() })?;
+        self.drop_if_gone(id);
+        Ok(())
+    }
+
+    /// Drops an inode that lost its last name, unless it is open.
+    fn drop_if_gone(&mut self, id: Option<EntryId>) {
+        let Some(id) = id else { return };
+        let Some(inode) = self.state.get(id) else { return };
+        if inode.names.is_empty() && self.open_files.get(inode.number).is_none() {
+            self.drop_inode(id);
+        }
+    }
+
+    fn promote_found(&mut self, found: &Lookup) -> Result<EntryId> {
+        match found {
+            Lookup::Upper(id) => Ok(*id),
+            Lookup::Lower(_, attributes) => self.promote(Ino(attributes.inode)),
+        }
+    }
+
     /// Refuses to move a directory below itself. The kernel checks this too, as far as it knows the directories.
-    fn refuse_loop(&self, locked: &Locked, id: Id, new_parent: Id) -> Result<()> {
+    fn refuse_loop(&self, id: EntryId, new_parent: EntryId) -> Result<()> {
         let mut at = new_parent;
         while at != ROOT {
             if at == id {
                 return Err(Error::invalid("a directory cannot be moved below itself"));
             }
-            let above = locked.state.get(at).and_then(|inode| inode.names.first());
+            let above = self.state.get(at).and_then(|inode| inode.names.first());
             at = above.map(|(parent, _)| *parent).ok_or_else(|| no_such(at))?;
         }
         Ok(())
-    }
-
-    /// Returns the id of directory `number` if it is in the working tree.
-    pub(super) fn upper_directory(&self, number: u64) -> Option<Id> {
-        let locked = self.lock();
-        let id = locked.state.by_number(number)?;
-        matches!(locked.state.get(id)?.node, Node::Directory(_)).then_some(id)
     }
 }
 

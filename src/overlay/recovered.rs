@@ -15,7 +15,7 @@ pub struct Recovered {
     pub(super) journal: Option<Journal>,
     pub(super) records: Vec<Record>,
     /// Branch and repository of the changes; `None` if there are no changes yet.
-    pub told: Option<Origin>,
+    pub origin: Option<Origin>,
     /// Base of the changes; `None` if there are no changes yet.
     pub base: Option<ObjectId>,
     /// Snapshot that a commit was about to publish.
@@ -26,7 +26,7 @@ pub struct Recovered {
 
 impl Recovered {
     /// Reads the journal in `scratch`, which must be about the branch of `origin`. The caller must check the repository
-    /// ([`Recovered::told`]).
+    /// ([`Recovered::origin`]).
     pub fn read(scratch: &ScratchDirectory, origin: &Origin) -> Result<Self> {
         let mut records = Vec::new();
         let mut first = None;
@@ -41,18 +41,18 @@ impl Recovered {
         let journal = journal
             .map_err(|e| e.context(format!("{}: to begin anew, mount with --discard", scratch.path().display())))?;
         let mut is_old = false;
-        let (told, base) = match first {
+        let (origin, base) = match first {
             None => (None, None),
             Some(Record::Base { format, repository, branch, snapshot, identity })
                 if (OLDEST_FORMAT..=FORMAT).contains(&format) =>
             {
                 is_old = format < FORMAT;
                 let identity = identity.map(|text| text.parse()).transpose()?;
-                let told = Origin { repository, branch, identity };
-                if told.branch != origin.branch {
-                    return Err(told.is_not(origin, scratch.path()));
+                let recorded = Origin { repository, branch, identity };
+                if recorded.branch != origin.branch {
+                    return Err(recorded.mismatch_error(origin, scratch.path()));
                 }
-                (Some(told), Some(snapshot.parse()?))
+                (Some(recorded), Some(snapshot.parse()?))
             }
             Some(Record::Base { format, .. }) => {
                 return Err(Error::new(
@@ -72,18 +72,18 @@ impl Recovered {
             Record::Unpublished { .. } => Some(None),
             _ => None,
         });
-        Ok(Recovered { journal, records, told, base, publishing: publishing.flatten().transpose()?, is_old })
+        Ok(Recovered { journal, records, origin, base, publishing: publishing.flatten().transpose()?, is_old })
     }
 
     /// Returns an empty content, for changes that are discarded.
-    pub fn nothing() -> Self {
-        Recovered { journal: None, records: Vec::new(), told: None, base: None, publishing: None, is_old: false }
+    pub fn empty() -> Self {
+        Recovered { journal: None, records: Vec::new(), origin: None, base: None, publishing: None, is_old: false }
     }
 }
 
 impl Origin {
     /// Returns the error for the scratch directory at `scratch` if its changes belong to this origin instead of `other`.
-    pub fn is_not(&self, other: &Origin, scratch: &Path) -> Error {
+    pub fn mismatch_error(&self, other: &Origin, scratch: &Path) -> Error {
         Error::invalid(format!(
             "the scratch directory {} has changes to branch {} of {}, not to branch {} of {}: name another with --scratch, or give \
              them up with --discard",

@@ -9,15 +9,16 @@ use std::sync::Arc;
 use tokio::sync::RwLockWriteGuard;
 
 use super::discard::{Discard, Discarded};
-pub(super) use super::invalidation::Invalidation;
+use super::invalidation::Invalidation;
+use super::node::Inode;
 use super::rebase::Candidate;
-use super::state::{Inode, State};
-use super::{Base, Locked, WorkingTree, first_line};
+use super::state::State;
+use super::{Base, Ino, WorkingTree};
 use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
-use crate::scratch::record::{Id, Name, Record, Source};
+use crate::scratch::record::{DataFileId, EntryId, Name, Record, Source};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, NodeTable, TreePlace};
 use crate::zarr::is_prefix_in_grid;
@@ -40,7 +41,7 @@ impl WorkingTree {
     /// Records, durably, that a commit is about to publish `snapshot`.
     pub fn about_to_publish(&self, snapshot: ObjectId) -> Result<()> {
         let mut locked = self.lock();
-        self.record(&mut locked, Record::Publishing { snapshot: snapshot.to_string() })?;
+        locked.record(Record::Publishing { snapshot: snapshot.to_string() })?;
         let durable = Arc::clone(locked.journal.durable());
         drop(locked);
         durable.flush()
@@ -49,28 +50,29 @@ impl WorkingTree {
     /// Copies up all bytes that only the base has and no commit will keep: untracked files and their missing ranges, deleted files that
     /// are still open, and files below the directories `foreign`, which are chunks in the wrong place. Returns true if there were any:
     /// their other names then refer to the copies and not to the base.
-    pub async fn preserve(&self, untracked: &HashSet<(Id, Name)>, foreign: &[(Id, Vec<TreePlace>)]) -> Result<bool> {
+    pub async fn preserve(
+        &self,
+        untracked: &HashSet<(EntryId, Name)>,
+        foreign: &[(EntryId, Vec<TreePlace>)],
+    ) -> Result<bool> {
         let base = self.base();
-        let mut wanted: Vec<Id> = Vec::new();
+        let mut wanted: Vec<EntryId> = Vec::new();
         {
             let mut locked = self.lock();
             for (_, places) in foreign {
                 for place in places {
-                    let id = self.promote(&mut locked, base.tree.table().inode(place))?;
+                    let id = locked.promote(Ino::of_place(&base.tree, place))?;
                     wanted.push(id);
                 }
             }
-            let lacks = |inode: &Inode| match inode.source() {
-                Some(Source::Data(data)) => locked.state.borrowed(*data).is_some(),
-                _ => false,
-            };
+            let lacks = |inode: &Inode| inode.data_file().is_some_and(|data| locked.state.borrowed(data).is_some());
             // A file with a name where the base has its bytes is parted by the rebase.
             let lost = |inode: &Inode| {
                 let is_untracked = inode.names.iter().any(|name| untracked.contains(name));
                 (is_untracked && lacks(inode))
                     || inode.source() == Some(&Source::Lower)
                         && !has_home_name(&base.tree, &locked.state, inode, untracked)
-                        && (is_untracked || inode.names.is_empty() || locked.opens.get(inode.number).is_some())
+                        && (is_untracked || inode.names.is_empty() || locked.open_files.get(inode.number).is_some())
             };
             wanted.extend(locked.state.iter().filter(|(_, inode)| lost(inode)).map(|(id, _)| id));
         }
@@ -81,31 +83,10 @@ impl WorkingTree {
         Ok(is_needed)
     }
 
-    /// Rewrites the journal.
-    pub(super) fn rewrite(&self, locked: &mut Locked) -> Result<()> {
-        locked.stale = true;
-        let base = self.base();
-        let first = first_line(&self.origin, base.id());
-        let mut records = locked.state.dump(&base.tree);
-        records.insert(0, first);
-        locked.journal.rewrite(&records)?;
-        locked.stale = false;
-        Ok(())
-    }
-
-    /// Replaces the journal by one of `state` over `base`. On failure the present one remains valid.
-    pub(super) fn replace_journal(&self, locked: &mut Locked, state: &State, base: &Base) -> Result<()> {
-        let mut records = state.dump(&base.tree);
-        records.insert(0, first_line(&self.origin, base.id()));
-        locked.journal.rewrite(&records)?;
-        locked.stale = false;
-        Ok(())
-    }
-
     /// Adds the numbers by which the kernel knows the inodes: one that was created here and committed keeps the number it had.
     pub fn for_kernel(&self, mut invalidations: Vec<Invalidation>) -> Vec<Invalidation> {
         let locked = self.lock();
-        let own = |number: u64| {
+        let own = |number: Ino| {
             let inode = locked.state.get(locked.state.by_number(number)?)?;
             Some(inode.number).filter(|own| *own != number)
         };
@@ -123,11 +104,11 @@ impl WorkingTree {
 
     /// Plans to discard the changes at and below `path`, except for files of `untracked`. Those in the place of an entry of the base,
     /// which comes back, are removed from the set and discarded too.
-    pub async fn plan_discard(&self, path: &str, untracked: &mut HashSet<(Id, Name)>) -> Result<Candidate> {
+    pub async fn plan_discard(&self, path: &str, untracked: &mut HashSet<(EntryId, Name)>) -> Result<Candidate> {
         let base = self.base();
         let (mut old, opens, generation) = {
             let locked = self.lock();
-            (locked.state.clone(), locked.opens.numbers().collect::<HashSet<u64>>(), locked.generation)
+            (locked.state.clone(), locked.open_files.numbers().collect::<HashSet<Ino>>(), locked.generation)
         };
         let mut new_data = Vec::new();
         if let Err(error) = self.part_untracked(&mut old, &base, untracked, &mut new_data).await {
@@ -147,8 +128,8 @@ impl WorkingTree {
         for entry in &standing {
             untracked.remove(entry);
         }
-        let kept = |(parent, name): &(Id, Name)| old.get(*parent)?.directory()?.get(name)?.id;
-        let mut kept: HashSet<Id> = untracked.iter().filter_map(kept).collect();
+        let kept = |(parent, name): &(EntryId, Name)| old.get(*parent)?.directory()?.get(name)?.id;
+        let mut kept: HashSet<EntryId> = untracked.iter().filter_map(kept).collect();
         let mut discard = Discard::new(&old, &opens, &base.tree, path, untracked);
         let mut in_the_way = HashSet::new();
         for (home, id) in discard.stays_at() {
@@ -170,8 +151,8 @@ impl WorkingTree {
         &self,
         state: &mut State,
         base: &Base,
-        untracked: &HashSet<(Id, Name)>,
-        new_data: &mut Vec<u64>,
+        untracked: &HashSet<(EntryId, Name)>,
+        new_data: &mut Vec<DataFileId>,
     ) -> Result<()> {
         for (parent, name) in untracked {
             let entry = state.get(*parent).and_then(|inode| inode.directory()?.get(name));
@@ -180,9 +161,9 @@ impl WorkingTree {
             let Some(inode) = inode else { continue };
             let source = self.part(&base.tree, inode, true, new_data).await?;
             let meta = inode.meta;
-            let id = state.take_next();
+            let id = state.next_entry();
             state.leave(*parent, name);
-            state.take_over(id, super::state::UPPER + id, super::state::Node::File(source), meta, 0);
+            state.insert_bare(id, Ino::of_entry(id), super::node::Node::File(source), meta, 0);
             state.put_entry(*parent, name.clone(), Some(id), entry.covers, Some(entry.order));
         }
         Ok(())
@@ -190,7 +171,7 @@ impl WorkingTree {
 }
 
 /// Returns true if a name of the file that is not in `untracked` is where the base has the file.
-fn has_home_name(tree: &Tree, state: &State, inode: &Inode, untracked: &HashSet<(Id, Name)>) -> bool {
+fn has_home_name(tree: &Tree, state: &State, inode: &Inode, untracked: &HashSet<(EntryId, Name)>) -> bool {
     inode.names.iter().filter(|name| !untracked.contains(name)).any(|(parent, name)| {
         let parent = state.get(*parent).and_then(|parent| parent.lower.as_ref());
         let home = parent.zip(name.text()).and_then(|(place, name)| tree.child_place(place, name));
@@ -200,10 +181,14 @@ fn has_home_name(tree: &Tree, state: &State, inode: &Inode, untracked: &HashSet<
 
 /// Returns the nodes of the snapshot by id.
 pub fn node_ids(tree: &Tree) -> HashMap<NodeId, NodeIndex> {
-    let table = tree.table();
-    let indices = (0..table.len()).filter_map(|at| NodeIndex::try_from(at).ok());
-    let id = |index: NodeIndex| Some((tree.snapshot().node(table.get(index)?.stored? as usize)?.id, index));
-    indices.filter_map(id).collect()
+    let indices = (0..tree.table().len()).filter_map(|at| NodeIndex::try_from(at).ok());
+    indices.filter_map(|index| Some((node_id(tree, index)?, index))).collect()
+}
+
+/// Returns the id of node `index`; `None` for a directory without a node.
+pub(super) fn node_id(tree: &Tree, index: NodeIndex) -> Option<NodeId> {
+    let stored = tree.table().get(index)?.stored?;
+    Some(tree.snapshot().node(stored as usize)?.id)
 }
 
 /// Translates `place` of `from` to the place of the same node in `to`.
@@ -216,12 +201,11 @@ pub(super) fn translate(
     let index = match place {
         TreePlace::Directory(index) | TreePlace::Metadata(index) | TreePlace::Chunk(index, _) => *index,
     };
-    let stored = from.table().get(index)?.stored;
-    let Some(stored) = stored else {
+    if from.table().get(index)?.stored.is_none() {
         // A directory without a node is found by its path.
         return to.place_of(&from.path_of(place));
-    };
-    let id = from.snapshot().node(stored as usize)?.id;
+    }
+    let id = node_id(from, index)?;
     if index == 0 && !ids.contains_key(&id) {
         return matches!(place, TreePlace::Directory(_)).then_some(TreePlace::Directory(0));
     }
@@ -232,21 +216,6 @@ pub(super) fn translate(
         TreePlace::Chunk(_, coords) => {
             let array = to.table().array(index)?;
             is_prefix_in_grid(coords, &array.grid).then(|| TreePlace::Chunk(index, coords.clone()))
-        }
-    }
-}
-
-impl Locked {
-    /// Drops the backings of files whose bytes have changed: only handles that are still open use them.
-    pub(super) fn drop_backings(&mut self) {
-        let Locked { state, opens, .. } = self;
-        for (number, open) in opens.iter_mut() {
-            let source = state.by_number(number).and_then(|id| state.get(id)?.source());
-            if let Some((data, _)) = &open.backing
-                && source != Some(&Source::Data(*data))
-            {
-                open.backing = None;
-            }
         }
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! Modes, owners and times last until the commit, because Icechunk does not store them. Changing them copies no bytes.
 
-use super::WorkingTree;
 use super::attributes::Attributes;
+use super::node::Inode;
+use super::{Ino, WorkingTree};
 use crate::error::Result;
-use crate::scratch::record::{Record, Source, Time};
+use crate::scratch::record::{Record, Time};
 
 /// Attributes to set; the rest stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,11 +27,11 @@ pub struct SetAttrs {
 
 impl WorkingTree {
     /// Sets attributes of inode `number`.
-    pub async fn set_attributes(&self, number: u64, settings: SetAttrs) -> Result<Attributes> {
+    pub async fn set_attributes(&self, number: Ino, settings: SetAttrs) -> Result<Attributes> {
         let _gate = self.enter().await?;
         let id = {
             let mut locked = self.lock();
-            self.promote(&mut locked, number)?
+            locked.promote(number)?
         };
         if let Some(size) = settings.size {
             self.resize(id, size).await?;
@@ -42,20 +43,20 @@ impl WorkingTree {
         meta.gid = settings.gid.unwrap_or(meta.gid);
         meta.atime = settings.atime.unwrap_or(meta.atime);
         meta.mtime = settings.mtime.unwrap_or(meta.mtime);
-        meta.ctime = Self::now();
+        meta.ctime = Time::now();
         if settings == (SetAttrs { size: settings.size, ..SetAttrs::default() }) {
             return Ok(before);
         }
         {
             let mut locked = self.lock();
             if settings.mtime.is_some()
-                && let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source().cloned())
+                && let Some(data) = locked.state.get(id).and_then(Inode::data_file)
             {
                 self.files().set_times(data, meta.atime, meta.mtime)?;
                 // An upload depends on the file's times too.
-                self.uploads().closed(id);
+                self.uploads().enqueue_closed(id);
             }
-            self.record(&mut locked, Record::Attributes { id, meta })?;
+            locked.record(Record::Attributes { id, meta })?;
         }
         self.attributes_of(id).await
     }

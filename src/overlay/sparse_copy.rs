@@ -8,35 +8,18 @@
 //! The missing ranges only shrink, and each step is recorded after the bytes are in the file: after a crash, bytes that were not recorded
 //! are those of the repository. One task at a time writes to or completes a file.
 
-use std::fs::File;
 use std::ops::Range;
-use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
-use futures_util::{StreamExt, TryStreamExt};
-
-use super::content::{read_file, write_file};
-use super::{Locked, WorkingTree, no_such};
-use crate::error::{Context, Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
-use crate::scratch::record::{Id, Record, Source, Stored, Time};
-use crate::tree::nodes::TreePlace;
-
-/// Missing bytes below which a file is fetched at once, with one request.
-const WORTH_BORROWING: u64 = 1 << 20;
-/// Largest number of missing ranges; a file with more is fetched.
-const MOST_RANGES: usize = 1000;
-/// Bytes of one request when the rest is fetched; `AT_A_TIME` requests run at once.
-const STEP: u64 = 4 << 20;
-const AT_A_TIME: usize = 4;
+use crate::scratch::record::{DataFileId, Record, Stored};
 
 /// Part of a data file that is still in the repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SparseCopy {
     /// Location of the whole chunk.
-    from: ChunkPayload,
+    pub(super) from: ChunkPayload,
     /// Ranges that are not in the data file, in order and not touching.
-    missing: Vec<Range<u64>>,
+    pub(super) missing: Vec<Range<u64>>,
 }
 
 impl SparseCopy {
@@ -72,218 +55,20 @@ impl SparseCopy {
     }
 
     /// Returns the missing parts of `range`.
-    fn of(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+    pub(super) fn of(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let first = self.missing.partition_point(|missing| missing.end <= range.start);
         let rest = self.missing.iter().skip(first).take_while(|missing| missing.start < range.end);
         rest.map(|missing| missing.start.max(range.start)..missing.end.min(range.end)).collect()
     }
 
     /// Returns the journal record for data file `data`.
-    pub(super) fn record(&self, data: u64) -> Record {
+    pub(super) fn record(&self, data: DataFileId) -> Record {
         let missing = self.missing.iter().map(|range| (range.start, range.end)).collect();
         Record::Sparse { data, from: Stored(self.from.clone()), missing }
     }
 
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.missing.iter().map(|range| range.end - range.start).sum()
-    }
-}
-
-impl WorkingTree {
-    /// Returns the data file of inode `id` and its missing ranges, if it is a sparse copy.
-    fn borrowed_of(&self, id: Id) -> Option<(u64, SparseCopy)> {
-        let locked = self.lock();
-        let Some(Source::Data(data)) = locked.state.get(id)?.source() else { return None };
-        Some((*data, locked.state.borrowed(*data)?.clone()))
-    }
-
-    /// Returns true if inode `id` has a sparse copy.
-    pub(super) fn is_sparse(&self, id: Id) -> bool {
-        let locked = self.lock();
-        matches!(locked.state.get(id).and_then(|inode| inode.source()),
-            Some(Source::Data(data)) if locked.state.borrowed(*data).is_some())
-    }
-
-    /// Returns the location of inode `id`'s bytes in the repository, if fetching `missing` of them is worth postponing.
-    async fn worth_borrowing(&self, id: Id, missing: impl Fn(u64) -> u64) -> Result<Option<ChunkPayload>> {
-        let base = self.base();
-        if base.tree.reader().is_local() {
-            return Ok(None);
-        }
-        let (source, lower) = {
-            let locked = self.lock();
-            let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
-            (inode.source().cloned(), inode.lower.clone())
-        };
-        let payload = match (source, lower) {
-            (Some(Source::Stored(stored)), _) => Some(stored.0),
-            (Some(Source::Lower), Some(place @ TreePlace::Chunk(..))) => {
-                base.tree.stored(base.tree.table().inode(&place)).await?
-            }
-            _ => None,
-        };
-        // Virtual chunks may change or be unreadable: the writer must get that error, not the commit.
-        Ok(payload.filter(|payload| {
-            matches!(payload, ChunkPayload::Native { .. }) && missing(payload.length()) >= WORTH_BORROWING
-        }))
-    }
-
-    /// Gives inode `id`, whose bytes are in the repository, an empty sparse copy. Returns false if fetching all bytes is better.
-    pub(super) async fn create_sparse(&self, id: Id) -> Result<bool> {
-        let Some(from) = self.worth_borrowing(id, |length| length).await? else { return Ok(false) };
-        let times = self.attributes_of(id).await?.meta;
-        let (length, data) = (from.length(), self.lock().state.take_next());
-        let file = self.files().create(data)?;
-        let made = file.set_len(length).map_err(|e| Error::io("lengthening a scratch file", e));
-        let made = made.and_then(|()| self.files().set_times(data, times.atime, times.mtime));
-        let noted = made.and_then(|()| self.install_sparse(id, data, Arc::new(file), from, 0..length, times.mtime));
-        noted.inspect_err(|_| self.files().remove(data))?;
-        Ok(true)
-    }
-
-    /// Makes data file `data` a sparse copy of inode `id` that lacks `missing`. Returns false if fetching them is better.
-    pub(super) async fn make_sparse(&self, id: Id, data: u64, file: &Arc<File>, missing: Range<u64>) -> Result<bool> {
-        let rest = missing.end.saturating_sub(missing.start);
-        let Some(from) = self.worth_borrowing(id, |_| rest).await? else { return Ok(false) };
-        file.set_len(missing.end).map_err(|e| Error::io("lengthening a scratch file", e))?;
-        self.install_sparse(id, data, Arc::clone(file), from, missing, Time::now())?;
-        Ok(true)
-    }
-
-    fn install_sparse(
-        &self,
-        id: Id,
-        data: u64,
-        file: Arc<File>,
-        from: ChunkPayload,
-        missing: Range<u64>,
-        at: Time,
-    ) -> Result<()> {
-        self.prepare(data);
-        let mut locked = self.lock();
-        let number = locked.state.get(id).ok_or_else(|| no_such(id))?.number;
-        // The missing ranges are recorded before the file can be read.
-        let missing = vec![(missing.start, missing.end)];
-        self.record(&mut locked, Record::Sparse { data, from: Stored(from), missing })?;
-        self.record(&mut locked, Record::SetSource { id, source: Source::Data(data), at })?;
-        if let Some(open) = locked.opens.get_mut(number) {
-            (open.partial, open.file) = (None, Some(file));
-        }
-        Ok(())
-    }
-
-    /// Writes to a sparse copy. Returns false if the file is none.
-    pub(super) async fn write_sparse(&self, id: Id, offset: u64, bytes: &[u8]) -> Result<bool> {
-        let Some((data, borrowed)) = self.borrowed_of(id) else { return Ok(false) };
-        if borrowed.missing.len() >= MOST_RANGES {
-            self.complete_sparse_locked(id).await?;
-        }
-        write_file(&self.files().open(data)?, bytes, offset)?;
-        let range = offset..offset.saturating_add(bytes.len() as u64);
-        self.prepare(data);
-        self.cover(&mut self.lock(), data, &range)?;
-        Ok(true)
-    }
-
-    fn cover(&self, locked: &mut Locked, data: u64, range: &Range<u64>) -> Result<()> {
-        if locked.state.borrowed(data).is_none_or(|borrowed| borrowed.of(range).is_empty()) {
-            return Ok(());
-        }
-        self.record(locked, Record::Covered { data, begin: range.start, end: range.end })
-    }
-
-    /// Resizes a sparse copy. Returns false if the file is none.
-    pub(super) fn resize_sparse(&self, id: Id, size: u64) -> Result<bool> {
-        let Some((data, _)) = self.borrowed_of(id) else { return Ok(false) };
-        // Bytes that are cut off do not come back when the file grows again.
-        self.cover(&mut self.lock(), data, &(size..u64::MAX))?;
-        let resized = self.files().open(data)?.set_len(size);
-        resized.map(|()| true).map_err(|e| Error::io("resizing", e))
-    }
-
-    /// Reads up to `size` bytes of data file `data` of inode `id`, with missing ranges from the repository.
-    pub(super) async fn read_data(&self, id: Id, data: u64, offset: u64, size: u32) -> Result<Bytes> {
-        // The missing ranges are read first: bytes written meanwhile may be seen, and bytes fetched meanwhile are the same.
-        let missing = {
-            let locked = self.lock();
-            let end = offset.saturating_add(u64::from(size));
-            locked.state.borrowed(data).map(|borrowed| (borrowed.from.clone(), borrowed.of(&(offset..end))))
-        };
-        let bytes = read_file(&self.files().open(data)?, offset, size)?;
-        let Some((from, missing)) = missing.filter(|(_, missing)| !missing.is_empty()) else { return Ok(bytes) };
-        let node = match self.lock().state.get(id).and_then(|inode| inode.lower.clone()) {
-            Some(TreePlace::Chunk(node, _)) => Some(node),
-            _ => None,
-        };
-        let base = self.base();
-        let mut whole = BytesMut::from(&*bytes);
-        for range in missing {
-            let begin = usize::try_from(range.start - offset).unwrap_or(usize::MAX);
-            // The file may have been cut meanwhile.
-            let Some(target) = whole.get_mut(begin..).filter(|target| !target.is_empty()) else { break };
-            let length = target.len().min(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
-            let size = u32::try_from(length).unwrap_or(u32::MAX);
-            let part = base.tree.read_stored_part(&from, node, range.start, size).await?;
-            let Some(target) = target.get_mut(..length).filter(|target| target.len() == part.len()) else {
-                return Err(Error::corrupt(format!("{length} bytes at {} are not all in the chunk", range.start)));
-            };
-            target.copy_from_slice(&part);
-        }
-        Ok(whole.freeze())
-    }
-
-    /// Completes all sparse copies among the data files `numbers`.
-    pub async fn complete_sparse(&self, numbers: &std::collections::HashSet<u64>) -> Result<()> {
-        let wanted: Vec<Id> = {
-            let locked = self.lock();
-            let lacks = |source: Option<&Source>| matches!(source, Some(Source::Data(data)) if numbers.contains(data) && locked.state.borrowed(*data).is_some());
-            locked.state.iter().filter(|(_, inode)| lacks(inode.source())).map(|(id, _)| id).collect()
-        };
-        for id in wanted {
-            let _alone = self.exclusively(id).await;
-            self.complete_sparse_locked(id).await?;
-        }
-        Ok(())
-    }
-
-    /// Completes the sparse copy of inode `id`, if it has one. The caller must be the only writer.
-    pub(super) async fn complete_sparse_locked(&self, id: Id) -> Result<()> {
-        let Some((data, borrowed)) = self.borrowed_of(id) else { return Ok(()) };
-        let place = || self.lock().state.path(id).unwrap_or_default();
-        tracing::debug!("{}: fetching the {} bytes that were not written", place(), borrowed.bytes());
-        let (file, times) = (self.files().open(data)?, self.attributes_of(id).await?.meta);
-        let steps = borrowed.missing.iter().flat_map(|range| {
-            let end = range.end;
-            (range.start..end).step_by(STEP as usize).map(move |begin| begin..end.min(begin + STEP))
-        });
-        let steps: Vec<Range<u64>> = steps.collect();
-        let fetched = futures_util::stream::iter(steps)
-            .map(|range| {
-                let from = &borrowed.from;
-                async move { self.fetch_stored(from, &range).await.map(|bytes| (range, bytes)) }
-            })
-            .buffered(AT_A_TIME)
-            .try_for_each(|(range, bytes)| {
-                let written =
-                    write_file(&file, &bytes, range.start).and_then(|()| self.cover(&mut self.lock(), data, &range));
-                futures_util::future::ready(written)
-            });
-        fetched.await.context(place)?;
-        // For programs the file has not changed.
-        self.files().set_times(data, times.atime, times.mtime)
-    }
-
-    async fn fetch_stored(&self, from: &ChunkPayload, range: &Range<u64>) -> Result<Bytes> {
-        let (base, length) = (self.base(), range.end - range.start);
-        if let Some(chunk) = base.tree.range_of(from)? {
-            return base.tree.reader().read_exactly(&chunk, range.start, length).await;
-        }
-        let size = u32::try_from(length).unwrap_or(u32::MAX);
-        let bytes = base.tree.read_stored_part(from, None, range.start, size).await?;
-        if bytes.len() as u64 != length {
-            return Err(Error::corrupt(format!("{length} bytes at {} are not all in the chunk", range.start)));
-        }
-        Ok(Bytes::copy_from_slice(&bytes))
     }
 }
 

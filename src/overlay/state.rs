@@ -8,32 +8,30 @@
 //! kernel knows it. Ancestors are promoted first, so that every change can be reached from the root. A promoted directory shows the
 //! base's entries except those that it has or hides itself.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 
+use super::node::{Directory, Entry, Ino, Inode, Node, UPPER};
 use super::sparse_copy::SparseCopy;
 use crate::error::{Error, Result};
-use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source, Time};
+use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
-
-/// Offset of inode numbers that were never in the base: their [`Id`] is added. Numbers of the base are far below.
-pub const UPPER: u64 = 1 << 62;
 
 /// All inodes that differ from the base.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    inodes: HashMap<Id, Inode>,
+    inodes: HashMap<EntryId, Inode>,
     /// Inodes by kernel number, where that is one of the base's. A replaced inode keeps its number while it is open.
-    promoted: HashMap<u64, Id>,
+    promoted: HashMap<Ino, EntryId>,
     /// Inodes by the base's number of the entry that they show: promoted inodes, and new inodes that a commit has added to the base,
     /// which the kernel knows by another number.
-    shown: HashMap<u64, Id>,
+    shown: HashMap<Ino, EntryId>,
     /// Next inode id, data file number or listing position.
     next: u64,
     /// Missing ranges of sparse copies, by data file.
-    borrowed: HashMap<u64, SparseCopy>,
+    borrowed: HashMap<DataFileId, SparseCopy>,
     /// Snapshot that a commit was about to publish when the journal ended.
     pub publishing: Option<String>,
     /// Snapshots that earlier commits were about to publish and that were not found.
@@ -42,154 +40,10 @@ pub struct State {
     pub(super) all_entries_cover: bool,
 }
 
-/// Inode that differs, or may differ, from the base.
-#[derive(Clone, Debug)]
-pub struct Inode {
-    /// Number by which the kernel knows it.
-    pub number: u64,
-    /// Place of the base that it shows.
-    pub lower: Option<TreePlace>,
-    /// Number of that place in the base.
-    lower_number: Option<u64>,
-    /// Attributes.
-    pub meta: Meta,
-    /// Kind and content.
-    pub node: Node,
-    /// Names: one for a directory, none for the root.
-    pub names: SmallVec<[(Id, Name); 1]>,
-    /// Lookup count of the kernel.
-    pub lookups: u64,
-}
-
-/// Kind of an inode, with the content of that kind.
-#[derive(Clone, Debug)]
-pub enum Node {
-    /// Directory, with the entries that are not the base's.
-    Directory(Directory),
-    /// Regular file.
-    File(Source),
-    /// Symbolic link.
-    Symlink(Name),
-    /// Device, FIFO or socket.
-    Special {
-        /// File type bits.
-        kind: u32,
-        /// Device number.
-        rdev: u32,
-    },
-}
-
-/// Entries of a directory.
-#[derive(Clone, Debug, Default)]
-pub struct Directory {
-    entries: HashMap<Name, Entry>,
-    /// Names in order of creation, which is the order of listings.
-    order: BTreeMap<u64, Name>,
-    /// Number of visible entries that are directories.
-    directories: u32,
-}
-
-/// Entry of a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// Position in listings.
-    pub order: u64,
-    /// Inode; `None` for a whiteout.
-    pub id: Option<Id>,
-    is_directory: bool,
-    /// True if an operation of this mount removed or replaced the base's entry of that name. Only then may the entry hide one of the
-    /// base: an entry of the base that merely has the same name was never deleted here.
-    pub covers: bool,
-}
-
-impl Entry {
-    /// Returns a whiteout: the base's entry of the name does not show.
-    pub(super) fn whiteout() -> Self {
-        Entry { order: 0, id: None, is_directory: false, covers: true }
-    }
-}
-
-impl Directory {
-    /// Returns the entry of `name`; `None` if the base decides about it.
-    pub fn get(&self, name: &Name) -> Option<Entry> {
-        self.entries.get(name).copied()
-    }
-
-    /// Returns names and inodes of all entries, whiteouts included, in no particular order.
-    pub fn iter(&self) -> impl Iterator<Item = (&Name, Option<Id>)> {
-        self.entries.iter().map(|(name, entry)| (name, entry.id))
-    }
-
-    /// Returns all entries, whiteouts included, in no particular order.
-    pub fn entries(&self) -> impl Iterator<Item = (&Name, Entry)> {
-        self.entries.iter().map(|(name, entry)| (name, *entry))
-    }
-
-    /// Returns visible entries from position `order` in listings on.
-    pub fn from(&self, order: u64) -> impl Iterator<Item = (u64, &Name, Id)> {
-        self.order.range(order..).filter_map(|(order, name)| Some((*order, name, self.entries.get(name)?.id?)))
-    }
-
-    /// Returns true if any entry is visible.
-    pub fn has_visible_entries(&self) -> bool {
-        self.entries.values().any(|entry| entry.id.is_some())
-    }
-
-    /// Returns true if there are no entries, whiteouts included.
-    pub fn is_clean(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Returns the number of directories among the entries.
-    pub fn directories(&self) -> u32 {
-        self.directories
-    }
-
-    pub(super) fn set(&mut self, name: Name, id: Option<Id>, is_directory: bool, covers: bool, order: u64) {
-        self.clear(&name);
-        if id.is_some() {
-            self.order.insert(order, name.clone());
-        }
-        self.directories += u32::from(is_directory);
-        self.entries.insert(name, Entry { order, id, is_directory, covers });
-    }
-
-    /// Removes the entry of `name`, so that the base's shows.
-    pub fn clear(&mut self, name: &Name) {
-        if let Some(entry) = self.entries.remove(name) {
-            self.order.remove(&entry.order);
-            self.directories -= u32::from(entry.is_directory);
-        }
-    }
-}
-
-impl Inode {
-    /// Returns true for a directory.
-    pub fn is_directory(&self) -> bool {
-        matches!(self.node, Node::Directory(_))
-    }
-
-    /// Returns the entries of a directory.
-    pub fn directory(&self) -> Option<&Directory> {
-        match &self.node {
-            Node::Directory(directory) => Some(directory),
-            _ => None,
-        }
-    }
-
-    /// Returns the location of a regular file's bytes.
-    pub fn source(&self) -> Option<&Source> {
-        match &self.node {
-            Node::File(source) => Some(source),
-            _ => None,
-        }
-    }
-}
-
 impl State {
     /// Creates a state without differences.
     pub fn new() -> Self {
-        State { next: ROOT + 1, ..State::default() }
+        State { next: ROOT.0 + 1, ..State::default() }
     }
 
     /// Returns an empty state whose numbers continue those of this one.
@@ -198,16 +52,59 @@ impl State {
     }
 
     /// Adds an inode without names that shows nothing of the base.
-    pub(super) fn take_over(&mut self, id: Id, number: u64, node: Node, meta: Meta, lookups: u64) {
-        if number < UPPER {
+    pub(super) fn insert_bare(&mut self, id: EntryId, number: Ino, node: Node, meta: Meta, lookup_count: u64) {
+        if number.is_of_base() {
             self.promoted.insert(number, id);
         }
-        let inode = Inode { number, lower: None, lower_number: None, meta, node, names: SmallVec::new(), lookups };
+        let inode = Inode { number, lower: None, lower_number: None, meta, node, names: SmallVec::new(), lookup_count };
         self.inodes.insert(id, inode);
     }
 
+    /// Takes over an inode of another state, without names and entries, at place `lower` of the base. `meta` replaces its attributes.
+    pub(super) fn adopt(&mut self, id: EntryId, inode: &Inode, meta: Meta, lower: Option<(TreePlace, Ino)>) {
+        let is_known = lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
+        self.insert_bare(id, inode.number, inode.node.bare(), meta, inode.lookup_count);
+        self.bind(id, lower);
+        if inode.number.is_of_base() && !is_known && id != ROOT {
+            self.renumber(id);
+        }
+    }
+
+    /// Creates a directory over `lower`, a place of the base and its number there, or over nothing.
+    pub(super) fn make_directory(
+        &mut self,
+        parent: EntryId,
+        name: Name,
+        meta: Meta,
+        lower: Option<(TreePlace, Ino)>,
+    ) -> EntryId {
+        let id = self.next_entry();
+        let number = lower.as_ref().map_or(Ino::of_entry(id), |(_, number)| *number);
+        self.insert_bare(id, number, Node::Directory(Directory::default()), meta, 0);
+        self.bind(id, lower);
+        self.put_entry(parent, name, Some(id), false, None);
+        id
+    }
+
+    /// Removes the entry `name` of directory `parent`, and the name from its inode, so that the base's entry shows.
+    pub(super) fn leave(&mut self, parent: EntryId, name: &Name) {
+        let Some(Node::Directory(directory)) = self.get_mut(parent).map(|inode| &mut inode.node) else { return };
+        let id = directory.get(name).and_then(|entry| entry.id);
+        directory.clear(name);
+        if let Some(inode) = id.and_then(|id| self.get_mut(id)) {
+            inode.names.retain(|(p, n)| !(*p == parent && n == name));
+        }
+    }
+
     /// Gives `name` of directory `parent` to `id`, or makes it a whiteout, at position `order` in listings or a new one.
-    pub(super) fn put_entry(&mut self, parent: Id, name: Name, id: Option<Id>, covers: bool, order: Option<u64>) {
+    pub(super) fn put_entry(
+        &mut self,
+        parent: EntryId,
+        name: Name,
+        id: Option<EntryId>,
+        covers: bool,
+        order: Option<u64>,
+    ) {
         let order = order.unwrap_or_else(|| self.take_next());
         let is_directory = id.and_then(|id| self.get(id)).is_some_and(Inode::is_directory);
         if let Some(Node::Directory(directory)) = self.get_mut(parent).map(|inode| &mut inode.node) {
@@ -219,8 +116,18 @@ impl State {
     }
 
     /// Reserves the numbers that `other` has used.
-    pub(super) fn go_on_from(&mut self, other: &State) {
+    pub(super) fn reserve_numbers(&mut self, other: &State) {
         self.next = self.next.max(other.next);
+    }
+
+    /// Returns the number for a new inode.
+    pub fn next_entry(&mut self) -> EntryId {
+        EntryId(self.take_next())
+    }
+
+    /// Returns the number for a new data file.
+    pub fn next_data_file(&mut self) -> DataFileId {
+        DataFileId(self.take_next())
     }
 
     /// Returns a number that was never used.
@@ -230,13 +137,18 @@ impl State {
     }
 
     /// Returns the missing ranges of data file `data`, if it is a sparse copy.
-    pub(super) fn borrowed(&self, data: u64) -> Option<&SparseCopy> {
+    pub(super) fn borrowed(&self, data: DataFileId) -> Option<&SparseCopy> {
         self.borrowed.get(&data)
     }
 
     /// Drops the missing ranges of data files that are not in `used`.
-    pub(super) fn forget_borrowed(&mut self, used: &std::collections::HashSet<u64>) {
+    pub(super) fn forget_borrowed(&mut self, used: &HashSet<DataFileId>) {
         self.borrowed.retain(|data, _| used.contains(data));
+    }
+
+    /// Returns the data files of all inodes.
+    pub fn data_files(&self) -> HashSet<DataFileId> {
+        self.inodes.values().filter_map(Inode::data_file).collect()
     }
 
     /// Returns the number of inodes.
@@ -245,37 +157,44 @@ impl State {
     }
 
     /// Returns the inode with id `id`.
-    pub fn get(&self, id: Id) -> Option<&Inode> {
+    pub fn get(&self, id: EntryId) -> Option<&Inode> {
         self.inodes.get(&id)
     }
 
     /// Returns the inode with id `id`, for changes that need no record.
-    pub fn get_mut(&mut self, id: Id) -> Option<&mut Inode> {
+    pub fn get_mut(&mut self, id: EntryId) -> Option<&mut Inode> {
         self.inodes.get_mut(&id)
     }
 
+    /// Raises the lookup count of inode `id`.
+    pub(super) fn increment_lookups(&mut self, id: EntryId) {
+        if let Some(inode) = self.get_mut(id) {
+            inode.lookup_count += 1;
+        }
+    }
+
     /// Returns all inodes.
-    pub fn iter(&self) -> impl Iterator<Item = (Id, &Inode)> {
+    pub fn iter(&self) -> impl Iterator<Item = (EntryId, &Inode)> {
         self.inodes.iter().map(|(id, inode)| (*id, inode))
     }
 
     /// Returns the inode that the kernel knows by `number`, if it is in the working tree.
-    pub fn by_number(&self, number: u64) -> Option<Id> {
-        if number >= UPPER {
-            let id = number - UPPER;
+    pub fn by_number(&self, number: Ino) -> Option<EntryId> {
+        if !number.is_of_base() {
+            let id = EntryId(number.0 - UPPER);
             return self.inodes.contains_key(&id).then_some(id);
         }
         self.promoted.get(&number).or_else(|| self.shown.get(&number)).copied()
     }
 
     /// Returns the inode whose kernel number is `number`: the one that lookup counts are about.
-    pub fn by_kernel_number(&mut self, number: u64) -> Option<&mut Inode> {
+    pub fn by_kernel_number(&mut self, number: Ino) -> Option<&mut Inode> {
         let id = self.by_number(number)?;
         self.inodes.get_mut(&id).filter(|inode| inode.number == number)
     }
 
     /// Returns a path of the inode, for messages and classification. An inode without names has none.
-    pub fn path(&self, id: Id) -> Option<String> {
+    pub fn path(&self, id: EntryId) -> Option<String> {
         let mut parts = Vec::new();
         let mut at = id;
         while at != ROOT {
@@ -310,7 +229,7 @@ impl State {
             }
             Record::Create { parent, name, id, meta, body } => {
                 self.free_name(parent, &name)?;
-                self.insert(id, UPPER + id, None, meta, body)?;
+                self.insert(id, Ino::of_entry(id), None, meta, body)?;
                 self.attach(parent, name, id, Some(meta.ctime))
             }
             Record::Promote { parent, name, id, lower, meta, body } => {
@@ -319,7 +238,7 @@ impl State {
                 if let Some(parent) = parent {
                     self.free_name(parent, &name)?;
                 }
-                self.insert(id, tree.table().inode(&place), Some(place), meta, body)?;
+                self.insert(id, Ino::of_place(tree, &place), Some(place), meta, body)?;
                 match parent {
                     Some(parent) => self.attach(parent, name, id, None),
                     None => Ok(()),
@@ -350,7 +269,7 @@ impl State {
                 self.count_data(&source);
                 let inode = self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?;
                 let Node::File(old) = &mut inode.node else {
-                    return Err(Error::corrupt(format!("inode {id} has no bytes")));
+                    return Err(Error::corrupt(format!("{id} has no bytes")));
                 };
                 *old = source;
                 (inode.meta.mtime, inode.meta.ctime) = (at, at);
@@ -375,21 +294,21 @@ impl State {
         }
     }
 
-    fn free_name(&self, parent: Id, name: &Name) -> Result<()> {
+    fn free_name(&self, parent: EntryId, name: &Name) -> Result<()> {
         match self.directory(parent)?.get(name) {
             Some(Entry { id: Some(_), .. }) => Err(Error::corrupt(format!("`{name}` is there already"))),
             _ => Ok(()),
         }
     }
 
-    fn directory(&self, id: Id) -> Result<&Directory> {
+    fn directory(&self, id: EntryId) -> Result<&Directory> {
         let directory = self.inodes.get(&id).and_then(Inode::directory);
-        directory.ok_or_else(|| Error::corrupt(format!("inode {id} is no directory")))
+        directory.ok_or_else(|| Error::corrupt(format!("{id} is no directory")))
     }
 
-    fn insert(&mut self, id: Id, number: u64, lower: Option<TreePlace>, meta: Meta, body: Body) -> Result<()> {
+    fn insert(&mut self, id: EntryId, number: Ino, lower: Option<TreePlace>, meta: Meta, body: Body) -> Result<()> {
         if self.inodes.contains_key(&id) || (lower.is_some() && self.shown.contains_key(&number)) {
-            return Err(Error::corrupt(format!("inode {id} is there already")));
+            return Err(Error::corrupt(format!("{id} is there already")));
         }
         let node = match body {
             Body::Directory => Node::Directory(Directory::default()),
@@ -404,25 +323,26 @@ impl State {
             self.promoted.insert(number, id);
             self.shown.insert(number, id);
         }
-        self.next = self.next.max(id.saturating_add(1));
+        self.next = self.next.max(id.0.saturating_add(1));
         let lower_number = lower.is_some().then_some(number);
-        self.inodes.insert(id, Inode { number, lower, lower_number, meta, node, names: SmallVec::new(), lookups: 0 });
+        self.inodes
+            .insert(id, Inode { number, lower, lower_number, meta, node, names: SmallVec::new(), lookup_count: 0 });
         Ok(())
     }
 
     fn count_data(&mut self, source: &Source) {
         if let Source::Data(number) = source {
-            self.next = self.next.max(number.saturating_add(1));
+            self.next = self.next.max(number.0.saturating_add(1));
         }
     }
 
     /// Gives `name` to `id`. The entry covers the base's if it replaces a whiteout.
-    fn attach(&mut self, parent: Id, name: Name, id: Id, at: Option<Time>) -> Result<()> {
+    fn attach(&mut self, parent: EntryId, name: Name, id: EntryId, at: Option<Time>) -> Result<()> {
         let covers = self.directory(parent)?.get(&name).is_some_and(|entry| entry.covers);
         self.attach_over(parent, name, id, covers || self.all_entries_cover, at)
     }
 
-    fn attach_over(&mut self, parent: Id, name: Name, id: Id, covers: bool, at: Option<Time>) -> Result<()> {
+    fn attach_over(&mut self, parent: EntryId, name: Name, id: EntryId, covers: bool, at: Option<Time>) -> Result<()> {
         self.set_entry(parent, name.clone(), covers, Some(id), at)?;
         if let Some(inode) = self.inodes.get_mut(&id) {
             inode.names.push((parent, name));
@@ -431,7 +351,14 @@ impl State {
     }
 
     /// Gives `name` to `id`, makes it a whiteout (no `id`, but `covers`), or removes the entry.
-    fn set_entry(&mut self, parent: Id, name: Name, covers: bool, id: Option<Id>, at: Option<Time>) -> Result<()> {
+    fn set_entry(
+        &mut self,
+        parent: EntryId,
+        name: Name,
+        covers: bool,
+        id: Option<EntryId>,
+        at: Option<Time>,
+    ) -> Result<()> {
         let order = self.take_next();
         let is_directory = id.and_then(|id| self.inodes.get(&id)).is_some_and(Inode::is_directory);
         let inode = self.inodes.get_mut(&parent).ok_or_else(|| unknown(parent))?;
@@ -439,7 +366,7 @@ impl State {
             (inode.meta.mtime, inode.meta.ctime) = (at, at);
         }
         let Node::Directory(directory) = &mut inode.node else {
-            return Err(Error::corrupt(format!("inode {parent} is no directory")));
+            return Err(Error::corrupt(format!("{parent} is no directory")));
         };
         if covers || id.is_some() {
             directory.set(name, id, is_directory, covers, order)
@@ -449,15 +376,22 @@ impl State {
         Ok(())
     }
 
-    fn detach(&mut self, id: Id, parent: Id, name: &Name, at: Time) {
+    fn detach(&mut self, id: EntryId, parent: EntryId, name: &Name, at: Time) {
         if let Some(inode) = self.inodes.get_mut(&id) {
             inode.names.retain(|(p, n)| !(*p == parent && n == name));
             inode.meta.ctime = at;
         }
     }
 
-    fn rename(&mut self, from: (Id, Name), to: (Id, Name), exchange: bool, hide: bool, at: Time) -> Result<()> {
-        let entry = |place: &(Id, Name)| Ok::<_, Error>(self.directory(place.0)?.get(&place.1).and_then(|e| e.id));
+    fn rename(
+        &mut self,
+        from: (EntryId, Name),
+        to: (EntryId, Name),
+        exchange: bool,
+        hide: bool,
+        at: Time,
+    ) -> Result<()> {
+        let entry = |place: &(EntryId, Name)| Ok::<_, Error>(self.directory(place.0)?.get(&place.1).and_then(|e| e.id));
         let (moved, other) = (entry(&from)?, entry(&to)?);
         let moved = moved.ok_or_else(|| Error::corrupt(format!("there is no `{}`", from.1)))?;
         match other {
@@ -482,7 +416,7 @@ impl State {
     }
 
     /// Drops an inode that has no names. The base's entry does not come back.
-    pub fn drop_inode(&mut self, id: Id) -> Option<Inode> {
+    pub fn drop_inode(&mut self, id: EntryId) -> Option<Inode> {
         let inode = self.inodes.remove(&id)?;
         unlist(&mut self.promoted, Some(inode.number), id);
         unlist(&mut self.shown, inode.lower_number, id);
@@ -490,7 +424,7 @@ impl State {
     }
 
     /// Makes an inode show `lower`, a place of the base and its number there, or nothing of the base.
-    pub(super) fn bind(&mut self, id: Id, lower: Option<(TreePlace, u64)>) {
+    pub(super) fn bind(&mut self, id: EntryId, lower: Option<(TreePlace, Ino)>) {
         let Some(inode) = self.inodes.get_mut(&id) else { return };
         let (place, number) = lower.unzip();
         inode.lower = place;
@@ -502,16 +436,16 @@ impl State {
     }
 
     /// Gives a promoted inode a number of the working tree.
-    pub(super) fn renumber(&mut self, id: Id) {
+    pub(super) fn renumber(&mut self, id: EntryId) {
         let Some(inode) = self.inodes.get_mut(&id) else { return };
-        let old = std::mem::replace(&mut inode.number, UPPER + id);
+        let old = std::mem::replace(&mut inode.number, Ino::of_entry(id));
         unlist(&mut self.promoted, Some(old), id);
     }
 
     /// Returns records that create this state from [`State::new`], on top of `tree`.
     pub fn dump(&self, tree: &Tree) -> Vec<Record> {
         let mut records = Vec::with_capacity(self.inodes.len());
-        let mut seen = std::collections::HashSet::from([ROOT]);
+        let mut seen = HashSet::from([ROOT]);
         let mut open = vec![ROOT];
         if let Some(root) = self.inodes.get(&ROOT) {
             records.push(Record::Promote {
@@ -549,8 +483,8 @@ impl State {
             }
         }
         for (_, inode) in self.inodes.iter().filter(|(id, _)| seen.contains(*id)) {
-            if let Some(Source::Data(data)) = inode.source() {
-                records.extend(self.borrowed.get(data).map(|borrowed| borrowed.record(*data)));
+            if let Some(data) = inode.data_file() {
+                records.extend(self.borrowed.get(&data).map(|borrowed| borrowed.record(data)));
             }
         }
         // The records above have changed the times of directories.
@@ -563,24 +497,22 @@ impl State {
     }
 }
 
-impl Inode {
-    fn body(&self) -> Body {
-        match &self.node {
-            Node::Directory(_) => Body::Directory,
-            Node::File(source) => Body::File(source.clone()),
-            Node::Symlink(target) => Body::Symlink(target.clone()),
-            Node::Special { kind, rdev } => Body::Special { kind: *kind, rdev: *rdev },
-        }
-    }
+/// Returns `place` with its inode number in `tree`.
+pub(super) fn numbered(tree: &Tree, place: TreePlace) -> (TreePlace, Ino) {
+    let number = Ino::of_place(tree, &place);
+    (place, number)
 }
 
 /// Removes `id` from an index by number, unless another inode has the number there by now.
-fn unlist(list: &mut HashMap<u64, Id>, number: Option<u64>, id: Id) {
+fn unlist(list: &mut HashMap<Ino, EntryId>, number: Option<Ino>, id: EntryId) {
     if let Some(number) = number.filter(|number| list.get(number) == Some(&id)) {
         list.remove(&number);
     }
 }
 
-fn unknown(id: Id) -> Error {
-    Error::corrupt(format!("there is no inode {id}"))
+fn unknown(id: EntryId) -> Error {
+    Error::corrupt(format!("there is no {id}"))
 }
+
+#[cfg(test)]
+mod tests;

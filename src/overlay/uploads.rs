@@ -2,7 +2,7 @@
 //!
 //! A file that is closed or renamed is queued and examined a little later ([`EagerUploads::next`]): by then a program that reopens or renames
 //! files at once is done. An upload is remembered by the number of its data file until the file may have changed. A data file changes
-//! through a writing handle or a truncation, and both report it ([`EagerUploads::changed`]), during an upload too. An object that is no longer
+//! through a writing handle or a truncation, and both report it ([`EagerUploads::forget`]), during an upload too. An object that is no longer
 //! remembered is garbage.
 //!
 //! Nothing of this is on disk. The next mount knows no uploads, and its commit stores all changed files.
@@ -17,12 +17,13 @@ use tokio::time::Instant;
 
 use super::WorkingTree;
 use super::frozen::FrozenFile;
+use super::node::Inode;
 use super::state::State;
 use crate::commit::changes::ChunkFile;
 use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::scratch::data::{Files, Stat, WriterState};
-use crate::scratch::record::{Id, Name, Source};
+use crate::scratch::record::{DataFileId, EntryId, Name};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 
@@ -44,24 +45,24 @@ pub struct EagerUploads {
 #[derive(Debug, Default)]
 struct Inner {
     /// True if eager uploads are used.
-    is_on: bool,
+    is_enabled: bool,
     /// Number of commits that keep new uploads from beginning.
     holds: u32,
-    queue: BTreeSet<(Instant, Id)>,
-    due: HashMap<Id, Instant>,
+    queue: BTreeSet<(Instant, EntryId)>,
+    due: HashMap<EntryId, Instant>,
     /// Files that were examined and do not have the name of a chunk, at least not yet.
-    aside: HashSet<Id>,
+    aside: HashSet<EntryId>,
     /// Number of uploads and postponements, by file.
-    sent: HashMap<Id, u32>,
+    sent: HashMap<EntryId, u32>,
     /// Uploads, by data file.
-    copies: HashMap<u64, Copy>,
+    copies: HashMap<DataFileId, UploadState>,
     next_ticket: u64,
 }
 
 #[derive(Debug)]
-enum Copy {
-    OnItsWay { ticket: u64 },
-    There(Uploaded),
+enum UploadState {
+    InProgress { ticket: u64 },
+    Done(Uploaded),
 }
 
 /// Data file that has been uploaded.
@@ -79,7 +80,7 @@ pub struct Uploaded {
 #[derive(Debug)]
 pub struct Ticket {
     uploads: Arc<EagerUploads>,
-    data: u64,
+    data: DataFileId,
     number: u64,
     stat: Stat,
 }
@@ -94,7 +95,7 @@ pub struct Named {
     /// Path relative to the nearest ancestor directory that has a document.
     pub key: String,
     /// Document of that directory.
-    pub below: Document,
+    pub document: Document,
 }
 
 /// `zarr.json` document.
@@ -119,25 +120,25 @@ pub enum UploadDecision {
 
 impl EagerUploads {
     /// Enables eager uploads.
-    pub fn begin(&self) {
-        self.inner.lock().is_on = true;
+    pub fn enable(&self) {
+        self.inner.lock().is_enabled = true;
     }
 
     /// Returns true if eager uploads are enabled.
-    pub fn are_on(&self) -> bool {
-        self.inner.lock().is_on
+    pub fn is_enabled(&self) -> bool {
+        self.inner.lock().is_enabled
     }
 
     /// Queues file `id`, which was closed or renamed.
-    pub fn closed(&self, id: Id) {
+    pub fn enqueue_closed(&self, id: EntryId) {
         let mut inner = self.inner.lock();
-        if inner.is_on {
+        if inner.is_enabled {
             inner.aside.remove(&id);
             self.enqueue(&mut inner, id);
         }
     }
 
-    fn enqueue(&self, inner: &mut Inner, id: Id) {
+    fn enqueue(&self, inner: &mut Inner, id: EntryId) {
         let doubled = inner.sent.get(&id).copied().unwrap_or(0).min(LONGEST_QUIET);
         let due = Instant::now() + QUIET * (1 << doubled);
         if let Some(earlier) = inner.due.insert(id, due) {
@@ -150,14 +151,14 @@ impl EagerUploads {
     }
 
     /// Queues file `id` again, with a longer delay.
-    pub fn again(&self, id: Id) {
+    pub fn requeue(&self, id: EntryId) {
         let mut inner = self.inner.lock();
         *inner.sent.entry(id).or_default() += 1;
         self.enqueue(&mut inner, id);
     }
 
     /// Records that file `id` does not have the name of a chunk.
-    pub fn set_aside(&self, id: Id) {
+    pub fn set_aside(&self, id: EntryId) {
         self.inner.lock().aside.insert(id);
     }
 
@@ -170,16 +171,16 @@ impl EagerUploads {
     }
 
     /// Forgets the upload of data file `data`, whose bytes may have changed.
-    pub fn changed(&self, data: u64) {
+    pub fn forget(&self, data: DataFileId) {
         let mut inner = self.inner.lock();
-        if inner.is_on && inner.copies.remove(&data).is_some() {
+        if inner.is_enabled && inner.copies.remove(&data).is_some() {
             drop(inner);
             self.arrived.notify_waiters();
         }
     }
 
     /// Waits for the next file to examine.
-    pub async fn next(&self) -> Id {
+    pub async fn next(&self) -> EntryId {
         loop {
             let woken = self.wake.notified();
             let first = {
@@ -205,11 +206,11 @@ impl EagerUploads {
         }
     }
 
-    fn ticket(self: &Arc<Self>, id: Id, data: u64, stat: Stat) -> Option<Ticket> {
+    fn ticket(self: &Arc<Self>, id: EntryId, data: DataFileId, stat: Stat) -> Option<Ticket> {
         let mut inner = self.inner.lock();
         let is_known = match inner.copies.get(&data) {
-            Some(Copy::OnItsWay { .. }) => true,
-            Some(Copy::There(uploaded)) => is_same(&uploaded.stat, &stat),
+            Some(UploadState::InProgress { .. }) => true,
+            Some(UploadState::Done(uploaded)) => is_same(&uploaded.stat, &stat),
             None => false,
         };
         if inner.holds > 0 || is_known {
@@ -218,7 +219,7 @@ impl EagerUploads {
         inner.next_ticket += 1;
         let number = inner.next_ticket;
         *inner.sent.entry(id).or_default() += 1;
-        inner.copies.insert(data, Copy::OnItsWay { ticket: number });
+        inner.copies.insert(data, UploadState::InProgress { ticket: number });
         Some(Ticket { uploads: Arc::clone(self), data, number, stat })
     }
 
@@ -229,26 +230,26 @@ impl EagerUploads {
     }
 
     /// Returns the upload of data file `data`, if the file is still as in `stat`.
-    pub fn find(&self, data: u64, stat: &Stat) -> Option<Uploaded> {
+    pub fn find(&self, data: DataFileId, stat: &Stat) -> Option<Uploaded> {
         match self.inner.lock().copies.get(&data) {
-            Some(Copy::There(uploaded)) if is_same(&uploaded.stat, stat) => Some(uploaded.clone()),
+            Some(UploadState::Done(uploaded)) if is_same(&uploaded.stat, stat) => Some(uploaded.clone()),
             _ => None,
         }
     }
 
     /// Returns the upload as [`EagerUploads::find`] does, after waiting for one in progress.
-    pub async fn wait_for(&self, data: u64, stat: &Stat) -> Option<Uploaded> {
+    pub async fn wait_for(&self, data: DataFileId, stat: &Stat) -> Option<Uploaded> {
         loop {
             let mut arrived = std::pin::pin!(self.arrived.notified());
             arrived.as_mut().enable();
-            if !matches!(self.inner.lock().copies.get(&data), Some(Copy::OnItsWay { .. })) {
+            if !matches!(self.inner.lock().copies.get(&data), Some(UploadState::InProgress { .. })) {
                 return self.find(data, stat);
             }
             arrived.await;
         }
     }
 
-    fn keep(&self, ids: &HashSet<Id>, data: &HashSet<u64>) {
+    fn retain(&self, ids: &HashSet<EntryId>, data: &HashSet<DataFileId>) {
         let mut inner = self.inner.lock();
         inner.copies.retain(|number, _| data.contains(number));
         inner.aside.retain(|id| ids.contains(id));
@@ -269,7 +270,9 @@ impl Ticket {
         let mut inner = self.uploads.inner.lock();
         let is_current = self.is_current(&inner);
         if is_current {
-            inner.copies.insert(self.data, Copy::There(Uploaded { payload, stat: self.stat, at: Instant::now() }));
+            inner
+                .copies
+                .insert(self.data, UploadState::Done(Uploaded { payload, stat: self.stat, at: Instant::now() }));
         }
         drop(inner);
         self.uploads.arrived.notify_waiters();
@@ -277,7 +280,7 @@ impl Ticket {
     }
 
     fn is_current(&self, inner: &Inner) -> bool {
-        matches!(inner.copies.get(&self.data), Some(Copy::OnItsWay { ticket }) if *ticket == self.number)
+        matches!(inner.copies.get(&self.data), Some(UploadState::InProgress { ticket }) if *ticket == self.number)
     }
 }
 
@@ -308,52 +311,44 @@ impl WorkingTree {
     }
 
     /// Returns the names of file `id`, each with the document that it is relative to.
-    pub fn names_below(&self, id: Id) -> Vec<Named> {
+    pub fn names_below(&self, id: EntryId) -> Vec<Named> {
         let (locked, base) = (self.lock(), self.base());
         let Some(inode) = locked.state.get(id) else { return Vec::new() };
         inode.names.iter().filter_map(|(parent, name)| named(&locked.state, &base.tree, *parent, name)).collect()
     }
 
     /// Returns the size of file `id` in bytes, if it has a data file.
-    pub fn own_size(&self, id: Id) -> Result<Option<u64>> {
-        let data = match self.lock().state.get(id).and_then(|inode| inode.source()) {
-            Some(Source::Data(data)) => *data,
-            _ => return Ok(None),
-        };
+    pub fn own_size(&self, id: EntryId) -> Result<Option<u64>> {
+        let Some(data) = self.lock().state.get(id).and_then(Inode::data_file) else { return Ok(None) };
         Ok(self.files.find(data)?.map(|stat| stat.size))
     }
 
     /// Begins to upload file `id`, if it has a data file of at least `least` bytes and no writer.
-    pub fn begin_upload(&self, id: Id, least: u64) -> Result<UploadDecision> {
+    pub fn begin_upload(&self, id: EntryId, least: u64) -> Result<UploadDecision> {
         let locked = self.lock();
         let Some(inode) = locked.state.get(id).filter(|inode| !inode.names.is_empty()) else {
             return Ok(UploadDecision::Never);
         };
-        let Some(Source::Data(data)) = inode.source() else { return Ok(UploadDecision::Never) };
+        let Some(data) = inode.data_file() else { return Ok(UploadDecision::Never) };
         // A commit completes the sparse copy if needed.
-        if locked.state.borrowed(*data).is_some() {
+        if locked.state.borrowed(data).is_some() {
             return Ok(UploadDecision::Never);
         }
-        if locked.opens.get(inode.number).is_some_and(|open| open.writers > 0) {
+        if locked.open_files.get(inode.number).is_some_and(|open| open.writers > 0) {
             return Ok(UploadDecision::Never);
         }
-        let Some(stat) = self.files.find(*data)?.filter(|stat| stat.size >= least.max(1)) else {
+        let Some(stat) = self.files.find(data)?.filter(|stat| stat.size >= least.max(1)) else {
             return Ok(UploadDecision::Never);
         };
-        let file = ChunkFile {
-            directory: Arc::clone(self.files.directory()),
-            name: data.to_string(),
-            length: stat.size,
-            can_link: true,
-        };
+        let file = self.chunk_file(data, &stat);
         if self.uploads.inner.lock().holds > 0 {
             return Ok(UploadDecision::Later);
         }
         // A mapping of a passthrough file outlives the handle. Without passthrough, every writer has a handle.
-        if self.was_passthrough_used() && Files::rest(&file.open()?) != WriterState::AtRest {
+        if self.was_passthrough_used() && Files::writer_state(&file.open()?) != WriterState::AtRest {
             return Ok(UploadDecision::Later);
         }
-        Ok(match self.uploads.ticket(id, *data, stat) {
+        Ok(match self.uploads.ticket(id, data, stat) {
             Some(ticket) => UploadDecision::Now(file, ticket),
             None => UploadDecision::Never,
         })
@@ -363,32 +358,28 @@ impl WorkingTree {
     pub fn forget_uploads(&self) {
         let locked = self.lock();
         let ids = locked.state.iter().map(|(id, _)| id).collect();
-        let data = locked.state.iter().filter_map(|(_, inode)| match inode.source() {
-            Some(Source::Data(data)) => Some(*data),
-            _ => None,
-        });
-        self.uploads.keep(&ids, &data.collect());
+        self.uploads.retain(&ids, &locked.state.data_files());
     }
 }
 
 /// Returns `name` in directory `parent`, relative to the nearest ancestor directory that has a document.
-fn named(state: &State, tree: &Tree, mut parent: Id, name: &Name) -> Option<Named> {
-    let document = Name::new(ZARR_JSON.as_bytes());
+fn named(state: &State, tree: &Tree, mut parent: EntryId, name: &Name) -> Option<Named> {
+    let document_name = Name::new(ZARR_JSON.as_bytes());
     let mut key = name.text()?.to_owned();
     // A cycle cannot arise, but a damaged journal can contain one.
     for _ in 0..=state.count() {
         let inode = state.get(parent)?;
-        match (inode.directory()?.get(&document), &inode.lower) {
+        match (inode.directory()?.get(&document_name), &inode.lower) {
             (Some(entry), _) => {
                 if let Some((id, inode)) = entry.id.and_then(|id| Some((id, state.get(id)?)))
                     && let Some(source) = inode.source()
                 {
                     let file = FrozenFile { id, lower: inode.lower.clone(), source: source.clone() };
-                    return Some(Named { key, below: Document::Changed(file) });
+                    return Some(Named { key, document: Document::Changed(file) });
                 }
             }
             (None, Some(TreePlace::Directory(index))) if tree.table().is_stored(*index) => {
-                return Some(Named { key, below: Document::Stored(*index) });
+                return Some(Named { key, document: Document::Stored(*index) });
             }
             _ => {}
         }
@@ -415,47 +406,47 @@ mod tests {
 
     fn uploads() -> Arc<EagerUploads> {
         let uploads = Arc::new(EagerUploads::default());
-        uploads.begin();
+        uploads.enable();
         uploads
     }
 
     #[tokio::test]
     async fn what_changes_on_its_way_is_not_there() {
         let uploads = uploads();
-        assert!(uploads.ticket(1, 10, stat(5)).unwrap().stored(payload()));
-        assert!(uploads.find(10, &stat(5)).is_some());
-        assert!(uploads.find(10, &stat(6)).is_none(), "the file has changed by other means");
-        assert!(uploads.ticket(1, 10, stat(5)).is_none(), "it is there already");
-        let late = uploads.ticket(2, 11, stat(5)).unwrap();
-        uploads.changed(11);
-        let second = uploads.ticket(2, 11, stat(7)).unwrap();
+        assert!(uploads.ticket(EntryId(1), DataFileId(10), stat(5)).unwrap().stored(payload()));
+        assert!(uploads.find(DataFileId(10), &stat(5)).is_some());
+        assert!(uploads.find(DataFileId(10), &stat(6)).is_none(), "the file has changed by other means");
+        assert!(uploads.ticket(EntryId(1), DataFileId(10), stat(5)).is_none(), "it is there already");
+        let late = uploads.ticket(EntryId(2), DataFileId(11), stat(5)).unwrap();
+        uploads.forget(DataFileId(11));
+        let second = uploads.ticket(EntryId(2), DataFileId(11), stat(7)).unwrap();
         assert!(!late.stored(payload()));
         assert!(second.stored(payload()));
-        assert!(uploads.wait_for(11, &stat(7)).await.is_some());
-        uploads.changed(11);
-        assert!(uploads.wait_for(11, &stat(7)).await.is_none());
+        assert!(uploads.wait_for(DataFileId(11), &stat(7)).await.is_some());
+        uploads.forget(DataFileId(11));
+        assert!(uploads.wait_for(DataFileId(11), &stat(7)).await.is_none());
     }
 
     #[tokio::test]
     async fn a_commit_waits_for_what_is_on_its_way_and_lets_nothing_begin() {
         let uploads = uploads();
-        let ticket = uploads.ticket(1, 10, stat(5)).unwrap();
-        let failing = uploads.ticket(2, 11, stat(5)).unwrap();
+        let ticket = uploads.ticket(EntryId(1), DataFileId(10), stat(5)).unwrap();
+        let failing = uploads.ticket(EntryId(2), DataFileId(11), stat(5)).unwrap();
         let hold = uploads.hold();
-        assert!(uploads.ticket(3, 12, stat(5)).is_none());
+        assert!(uploads.ticket(EntryId(3), DataFileId(12), stat(5)).is_none());
         let (one, other) = (Arc::clone(&uploads), Arc::clone(&uploads));
-        let one = tokio::spawn(async move { one.wait_for(10, &stat(5)).await });
-        let other = tokio::spawn(async move { other.wait_for(11, &stat(5)).await });
+        let one = tokio::spawn(async move { one.wait_for(DataFileId(10), &stat(5)).await });
+        let other = tokio::spawn(async move { other.wait_for(DataFileId(11), &stat(5)).await });
         tokio::task::yield_now().await;
         assert!(!one.is_finished());
         ticket.stored(payload());
         drop(failing);
         assert!(one.await.unwrap().is_some() && other.await.unwrap().is_none());
-        uploads.closed(4);
+        uploads.enqueue_closed(EntryId(4));
         let next = tokio::time::timeout(2 * QUIET, uploads.next()).await;
         assert!(next.is_err(), "something began during a commit");
         drop(hold);
-        assert_eq!(uploads.next().await, 4);
+        assert_eq!(uploads.next().await, EntryId(4));
     }
 
     #[tokio::test]
@@ -464,16 +455,16 @@ mod tests {
         let mut last = Duration::ZERO;
         for _ in 0..3 {
             let begin = Instant::now();
-            uploads.closed(1);
-            uploads.closed(1);
-            assert_eq!(uploads.next().await, 1);
+            uploads.enqueue_closed(EntryId(1));
+            uploads.enqueue_closed(EntryId(1));
+            assert_eq!(uploads.next().await, EntryId(1));
             let taken = begin.elapsed();
             assert!(taken >= QUIET && taken >= last * 3 / 2, "{taken:?} after {last:?}");
             last = taken;
-            drop(uploads.ticket(1, 10, stat(5)));
+            drop(uploads.ticket(EntryId(1), DataFileId(10), stat(5)));
         }
-        uploads.set_aside(1);
-        uploads.keep(&HashSet::new(), &HashSet::new());
+        uploads.set_aside(EntryId(1));
+        uploads.retain(&HashSet::new(), &HashSet::new());
         uploads.requeue_set_aside();
         assert!(uploads.inner.lock().queue.is_empty());
     }

@@ -34,7 +34,7 @@ pub(super) fn note(directory: &OwnedFd, journal: &File, durable: u64) {
 
 /// Reads the `boot` file in `directory` and applies it to `journal`; `None` if there is no file. Only a power cut leaves an unreadable
 /// one.
-pub(super) fn last(directory: &OwnedFd, journal: &File) -> Option<LastUse> {
+pub(super) fn last_use(directory: &OwnedFd, journal: &File) -> Option<LastUse> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::openat(directory, NAME, flags, Mode::empty()).ok()?);
     let mut text = vec![0; MAX];

@@ -1,17 +1,19 @@
 //! The bytes of changed files: `data/N`, one file each.
 //!
 //! A commit may link a data file into the repository instead of copying it. The file then has two names, belongs to history and must not
-//! change: writers check [`Files::is_own`] first and copy the file to a new number if it returns false.
+//! change: writers check [`Files::is_unshared`] first and copy the file to a new number if it returns false.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::record::Time;
+use super::durable::write_range;
+use super::record::{DataFileId, Time};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Mode of data files before the umask: a commit may make them objects of the repository, which other users read. The directory around
@@ -66,26 +68,26 @@ impl Files {
     }
 
     /// Creates an empty data file.
-    pub fn create(&self, number: u64) -> Result<File> {
+    pub fn create(&self, number: DataFileId) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         self.open_with(number, flags)
     }
 
     /// Opens a data file for reading and writing.
-    pub fn open(&self, number: u64) -> Result<File> {
+    pub fn open(&self, number: DataFileId) -> Result<File> {
         self.open_with(number, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW)
     }
 
-    fn open_with(&self, number: u64, flags: OFlags) -> Result<File> {
-        rustix::fs::openat(&*self.directory, number.to_string(), flags, Mode::from_raw_mode(MODE))
+    fn open_with(&self, number: DataFileId, flags: OFlags) -> Result<File> {
+        rustix::fs::openat(&*self.directory, number.file_name(), flags, Mode::from_raw_mode(MODE))
             .map(File::from)
             .map_err(|errno| missing(number, errno))
     }
 
     /// Returns the `stat` of a data file; `None` if it has been removed.
-    pub fn find(&self, number: u64) -> Result<Option<Stat>> {
+    pub fn find(&self, number: DataFileId) -> Result<Option<Stat>> {
         let stat =
-            rustix::fs::statat(&*self.directory, number.to_string(), AtFlags::SYMLINK_NOFOLLOW).map(|stat| Stat {
+            rustix::fs::statat(&*self.directory, number.file_name(), AtFlags::SYMLINK_NOFOLLOW).map(|stat| Stat {
                 size: stat.st_size.unsigned_abs(),
                 blocks: stat.st_blocks.unsigned_abs(),
                 mtime: Time(stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0)),
@@ -100,18 +102,18 @@ impl Files {
     }
 
     /// Returns the `stat` of a data file, and fails with [`LOST`] if it has been removed.
-    pub fn stat(&self, number: u64) -> Result<Stat> {
+    pub fn stat(&self, number: DataFileId) -> Result<Stat> {
         self.find(number)?.ok_or_else(|| missing(number, Errno::NOENT))
     }
 
     /// Returns true if a file may be written to: it has one name.
-    pub fn is_own(file: &File) -> Result<bool> {
+    pub fn is_unshared(file: &File) -> Result<bool> {
         file.metadata().map(|metadata| metadata.nlink() <= 1).map_err(|e| Error::io("a scratch file", e))
     }
 
     /// Tests whether any process, this one included, can write to `file`, which must be open for reading only. The kernel grants a read
     /// lease only if no descriptor or mapping is writable; the lease is returned at once.
-    pub fn rest(file: &File) -> WriterState {
+    pub fn writer_state(file: &File) -> WriterState {
         /// Selects the signal that the kernel sends when the file is opened during the lease. `SIGURG` has no effect by default.
         const F_SETSIG: libc::c_int = 10;
         let set = |what: libc::c_int, value: libc::c_int| {
@@ -129,8 +131,8 @@ impl Files {
     }
 
     /// Copies the first `length` bytes of `file` to a new data file `number`.
-    pub fn copy(&self, file: &File, number: u64, length: u64) -> Result<File> {
-        let failed = |e| Error::io(format!("copying to scratch file {number}"), e);
+    pub fn copy(&self, file: &File, number: DataFileId, length: u64) -> Result<File> {
+        let failed = |e| Error::io(format!("copying to scratch file {}", number.0), e);
         let copy = self.create(number)?;
         let size = file.metadata().map_err(failed)?.len();
         copy_range(file, 0, &copy, 0, length.min(size)).map_err(failed)?;
@@ -138,21 +140,21 @@ impl Files {
     }
 
     /// Sets a data file's times.
-    pub fn set_times(&self, number: u64, atime: Time, mtime: Time) -> Result<()> {
+    pub fn set_times(&self, number: DataFileId, atime: Time, mtime: Time) -> Result<()> {
         let spec = |Time(tv_sec, nanos)| rustix::fs::Timespec { tv_sec, tv_nsec: i64::from(nanos) };
         let times = rustix::fs::Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
-        rustix::fs::utimensat(&*self.directory, number.to_string(), &times, AtFlags::SYMLINK_NOFOLLOW)
+        rustix::fs::utimensat(&*self.directory, number.file_name(), &times, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|errno| missing(number, errno))
     }
 
     /// Removes a data file if it exists.
-    pub fn remove(&self, number: u64) {
+    pub fn remove(&self, number: DataFileId) {
         // A file that cannot be removed now is found when the directory is next opened.
-        let _ = rustix::fs::unlinkat(&*self.directory, number.to_string(), AtFlags::empty());
+        let _ = rustix::fs::unlinkat(&*self.directory, number.file_name(), AtFlags::empty());
     }
 
     /// Removes data files in the background: after a very large commit, the removal takes a good part of its time.
-    pub fn remove_in_background(&self, numbers: Vec<u64>) {
+    pub fn remove_in_background(&self, numbers: Vec<DataFileId>) {
         let files = self.clone();
         // Files that remain when the daemon ends are removed when the directory is next opened.
         drop(tokio::task::spawn_blocking(move || numbers.into_iter().for_each(|number| files.remove(number))));
@@ -162,30 +164,47 @@ impl Files {
     /// done.
     pub fn begin_flushing(file: Arc<File>) {
         if file.metadata().is_ok_and(|metadata| metadata.len() >= WORTH_FLUSHING) {
-            drop(tokio::task::spawn_blocking(move || {
-                // SAFETY: the descriptor is open as long as `file` is. The call takes no memory of this process.
-                // A failure does not matter: the call only starts the writing early.
-                unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
-            }));
+            // A failure does not matter: the call only starts the writing early.
+            drop(tokio::task::spawn_blocking(move || write_range(&file, libc::SYNC_FILE_RANGE_WRITE)));
         }
     }
 
     /// Returns the numbers of all data files.
-    pub fn list(&self) -> Result<Vec<u64>> {
+    pub fn list(&self) -> Result<Vec<DataFileId>> {
         let failed = |e: Errno| Error::io("listing scratch files", e.into());
         let entries = rustix::fs::Dir::read_from(&*self.directory).map_err(failed)?;
         let mut numbers = Vec::new();
         for entry in entries {
             let entry = entry.map_err(failed)?;
-            numbers.extend(entry.file_name().to_str().ok().and_then(|name| name.parse::<u64>().ok()));
+            numbers.extend(entry.file_name().to_str().ok().and_then(DataFileId::from_file_name));
         }
         Ok(numbers)
     }
 }
 
+/// Reads up to `size` bytes of a data file from `offset` on: fewer only at the end of the file.
+pub fn read_file(file: &File, offset: u64, size: u32) -> Result<Bytes> {
+    let mut bytes = vec![0; size as usize];
+    let mut done = 0;
+    while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(Error::io("reading a scratch file", e)),
+        }
+    }
+    bytes.truncate(done);
+    Ok(bytes.into())
+}
+
+/// Writes `bytes` at `offset` of a data file.
+pub fn write_file(file: &File, bytes: &[u8], offset: u64) -> Result<()> {
+    file.write_all_at(bytes, offset).map_err(|e| Error::io("writing to the scratch directory", e))
+}
+
 /// Copies up to `length` bytes from file to file, in the kernel where possible. Returns the number of bytes copied.
 pub fn copy_range(from: &File, offset: u64, to: &File, at: u64, length: u64) -> std::io::Result<u64> {
-    use std::os::unix::fs::FileExt;
     let (mut source, mut target, mut left) = (offset, at, length);
     while left > 0 {
         let step = usize::try_from(left).unwrap_or(usize::MAX).min(1 << 30);
@@ -205,8 +224,8 @@ pub fn copy_range(from: &File, offset: u64, to: &File, at: u64, length: u64) -> 
     Ok(length - left)
 }
 
-fn missing(number: u64, errno: Errno) -> Error {
-    let error = Error::io(format!("scratch file data/{number}"), errno.into());
+fn missing(number: DataFileId, errno: Errno) -> Error {
+    let error = Error::io(format!("scratch file data/{}", number.0), errno.into());
     // The file itself exists for the program, so the error must not be `NotFound`.
     if error.kind() == ErrorKind::NotFound {
         return Error::with_source(ErrorKind::Io, LOST, error);
@@ -225,12 +244,12 @@ mod tests {
         let path = directory.path().join("1");
         let writer = File::create(&path).unwrap();
         let reader = File::open(&path).unwrap();
-        assert_eq!(Files::rest(&reader), WriterState::Written);
+        assert_eq!(Files::writer_state(&reader), WriterState::Written);
         drop(writer);
         let other = File::open(&path).unwrap();
-        assert_eq!([&reader, &other].map(Files::rest), [WriterState::AtRest; 2], "readers are in nobody's way");
+        assert_eq!([&reader, &other].map(Files::writer_state), [WriterState::AtRest; 2], "readers are in nobody's way");
         // The lease was returned: otherwise this open would block.
         drop(File::options().write(true).open(&path).unwrap());
-        assert_eq!(Files::rest(&reader), WriterState::AtRest);
+        assert_eq!(Files::writer_state(&reader), WriterState::AtRest);
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use rustix::fs::{Dir, FileType, FlockOperation, Mode, OFlags};
 
+use super::requirements::open_directory;
 use super::{salvage, search};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;
@@ -117,8 +118,7 @@ impl ScratchDirectory {
 
     /// Opens the directory of data files.
     pub fn data(&self) -> Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        rustix::fs::openat(&*self.directory, "data", flags, Mode::empty())
+        open_directory(&*self.directory, "data", OFlags::NOFOLLOW)
             .map_err(|e| Error::io(format!("{}/data", self.path.display()), e.into()))
     }
 

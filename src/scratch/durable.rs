@@ -7,7 +7,7 @@
 //! - A data file whose bytes replace other bytes (rename over a name, copy up, truncation) is written out before its line is flushed
 //!   ([`Durable::append`]).
 //! - While a flush of the journal runs, it may carry any newly appended line to the disk. A line that replaces bytes therefore waits
-//!   until its data file is written out ([`Durable::prepare`]); every other change proceeds.
+//!   until its data file is written out ([`Durable::write_out_early`]); every other change proceeds.
 //!
 //! A thread flushes [`INTERVAL`] after the first change that is not durable. ext4 commits every 5 seconds, so a mount keeps at least as
 //! many of the same changes. `fsync`, unmounting and a full disk take the same steps at once.
@@ -24,6 +24,8 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::boot;
+use super::record::DataFileId;
+use super::requirements::open_directory;
 use super::reserve::Reserve;
 use crate::error::{Error, Result};
 
@@ -60,13 +62,13 @@ struct State {
     /// Bytes of the journal that are on the disk, with everything that they need.
     durable: u64,
     /// Data files that must reach the disk before the journal does.
-    unsynced: HashSet<u64>,
+    unsynced: HashSet<DataFileId>,
     /// Data files that were emptied and are being written again.
-    rewritten: HashSet<u64>,
+    emptied: HashSet<DataFileId>,
     /// Pairs of a length and a data file that is unneeded once that many bytes of the journal are durable.
-    retired: VecDeque<(u64, u64)>,
+    retired: VecDeque<(u64, DataFileId)>,
     /// Data files written out since the journal's flush began; `None` if no flush runs.
-    flushing: Option<HashSet<u64>>,
+    flushing: Option<HashSet<DataFileId>>,
     /// True if the last daemon did not end cleanly: anything in the directory may be in the page cache only.
     unknown: bool,
     /// Number of the last flush that began; `succeeded` is the last one that succeeded.
@@ -102,11 +104,10 @@ impl std::fmt::Debug for Durable {
 impl Durable {
     /// Creates the state of the journal `file` in `directory`. Its `length` bytes are on the disk unless `unknown`.
     pub(super) fn new(directory: &Arc<OwnedFd>, file: File, length: u64, unknown: bool) -> Arc<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let kind = rustix::fs::fstatfs(&**directory).map(|stat| stat.f_type as u64).unwrap_or(0);
         Arc::new(Durable {
             directory: Arc::clone(directory),
-            data: rustix::fs::openat(&**directory, "data", flags, Mode::empty()).ok(),
+            data: open_directory(&**directory, "data", OFlags::NOFOLLOW).ok(),
             in_order: matches!(kind, EXT4 | XFS),
             spare: Reserve::new(directory),
             state: Mutex::new(State {
@@ -114,7 +115,7 @@ impl Durable {
                 length,
                 durable: if unknown { 0 } else { length },
                 unsynced: HashSet::new(),
-                rewritten: HashSet::new(),
+                emptied: HashSet::new(),
                 retired: VecDeque::new(),
                 flushing: None,
                 unknown,
@@ -141,11 +142,11 @@ impl Durable {
     }
 
     /// Appends `line` to the journal. With it, the bytes of data file `replaces` take the place of other bytes.
-    pub(super) fn append(&self, line: &[u8], replaces: Option<u64>) -> std::io::Result<()> {
+    pub(super) fn append(&self, line: &[u8], replaces: Option<DataFileId>) -> std::io::Result<()> {
         let mut state = self.state.lock();
         if let Some(data) = replaces {
             if state.flushing.as_ref().is_some_and(|written| !written.contains(&data)) {
-                // The flush began after the caller called `prepare`. This is rare, and most of the bytes are on their way by then.
+                // The flush began after the caller called `write_out_early`. This is rare, and most of the bytes are on their way by then.
                 self.write_out(data)?;
             }
             state.unsynced.insert(data);
@@ -165,7 +166,7 @@ impl Durable {
 
     /// Writes out data file `data`, whose bytes are about to replace other bytes, if the journal is being flushed. Otherwise the next
     /// flush writes it, unless the file is replaced before. The caller must hold no lock.
-    pub fn prepare(&self, data: u64) {
+    pub fn write_out_early(&self, data: DataFileId) {
         let flushing = self.state.lock().flushing.is_some();
         if flushing
             && self.write_out(data).is_ok()
@@ -176,14 +177,14 @@ impl Durable {
     }
 
     /// Records that data file `data` was emptied and will be written again: it is flushed when it is closed.
-    pub fn rewritten(&self, data: u64) {
-        self.state.lock().rewritten.insert(data);
+    pub fn mark_emptied(&self, data: DataFileId) {
+        self.state.lock().emptied.insert(data);
     }
 
     /// Records that data file `data` was closed after writing.
-    pub fn closed(&self, data: u64) {
+    pub fn mark_closed(&self, data: DataFileId) {
         let mut state = self.state.lock();
-        if state.rewritten.remove(&data) {
+        if state.emptied.remove(&data) {
             state.unsynced.insert(data);
             self.wake(&mut state);
         }
@@ -191,11 +192,11 @@ impl Durable {
 
     /// Unlinks data file `data` once the present lines of the journal are durable. Returns true if the disk is nearly full, so that the
     /// caller should flush at once.
-    pub fn retire(&self, data: u64) -> bool {
+    pub fn retire(&self, data: DataFileId) -> bool {
         {
             let mut state = self.state.lock();
             state.unsynced.remove(&data);
-            state.rewritten.remove(&data);
+            state.emptied.remove(&data);
             if state.durable >= state.length && !state.unknown && state.flushing.is_none() {
                 drop(state);
                 self.unlink(data);
@@ -244,10 +245,10 @@ impl Durable {
     }
 
     /// Flushes; returns the data files that are not needed any more.
-    fn flush_in_turn(&self) -> Result<Vec<u64>> {
+    fn flush_in_turn(&self) -> Result<Vec<DataFileId>> {
         let failed = |e: std::io::Error| Error::io("flushing to the scratch directory", e);
         // Most of the work, while no append waits.
-        let first: Vec<u64> = {
+        let first: Vec<DataFileId> = {
             let state = self.state.lock();
             if state.failed {
                 return Err(failed(std::io::Error::other(
@@ -261,7 +262,7 @@ impl Durable {
             let mut state = self.state.lock();
             state.flushing = Some(HashSet::new());
             state.begun += 1;
-            let unsynced: Vec<u64> = state.unsynced.drain().collect();
+            let unsynced: Vec<DataFileId> = state.unsynced.drain().collect();
             (unsynced, Arc::clone(&state.file), state.length, state.unknown, state.begun)
         };
         let flushed = self.write_before(&unsynced, unknown).and_then(|()| file.sync_data());
@@ -281,7 +282,7 @@ impl Durable {
     }
 
     /// Makes the data files `numbers` durable, or everything if it is `unknown` which ones are not.
-    fn write_before(&self, numbers: &[u64], unknown: bool) -> std::io::Result<()> {
+    fn write_before(&self, numbers: &[DataFileId], unknown: bool) -> std::io::Result<()> {
         if unknown {
             return Ok(rustix::fs::syncfs(&*self.directory)?);
         }
@@ -298,7 +299,7 @@ impl Durable {
         Ok(rustix::fs::fsync(directory)?)
     }
 
-    fn write_all_out(&self, numbers: &[u64]) -> std::io::Result<()> {
+    fn write_all_out(&self, numbers: &[DataFileId]) -> std::io::Result<()> {
         for numbers in numbers.chunks(AT_A_TIME) {
             let files = numbers.iter().filter_map(|data| self.open(*data).transpose());
             let files = files.collect::<std::io::Result<Vec<File>>>()?;
@@ -312,7 +313,7 @@ impl Durable {
         Ok(())
     }
 
-    fn write_out(&self, data: u64) -> std::io::Result<()> {
+    fn write_out(&self, data: DataFileId) -> std::io::Result<()> {
         match self.open(data)? {
             Some(file) => self.write_file_out(&file),
             None => Ok(()),
@@ -331,20 +332,20 @@ impl Durable {
     }
 
     /// Opens a data file; returns `None` if it has been removed.
-    fn open(&self, data: u64) -> std::io::Result<Option<File>> {
+    fn open(&self, data: DataFileId) -> std::io::Result<Option<File>> {
         let Some(directory) = &self.data else { return Ok(None) };
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        match rustix::fs::openat(directory, data.to_string(), flags, Mode::empty()) {
+        match rustix::fs::openat(directory, data.file_name(), flags, Mode::empty()) {
             Ok(file) => Ok(Some(File::from(file))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    fn unlink(&self, data: u64) {
+    fn unlink(&self, data: DataFileId) {
         if let Some(directory) = &self.data {
             // A file that cannot be removed now is found when the directory is next opened.
-            let _ = rustix::fs::unlinkat(directory, data.to_string(), AtFlags::empty());
+            let _ = rustix::fs::unlinkat(directory, data.file_name(), AtFlags::empty());
         }
     }
 
@@ -354,7 +355,7 @@ impl Durable {
         // The new journal refers to the same data files as the old one, so they must be on the disk.
         let (unsynced, unknown) = {
             let mut state = self.state.lock();
-            (state.unsynced.drain().collect::<Vec<u64>>(), state.unknown)
+            (state.unsynced.drain().collect::<Vec<DataFileId>>(), state.unknown)
         };
         if let Err(error) = self.write_before(&unsynced, unknown) {
             self.state.lock().unsynced.extend(unsynced);
@@ -365,7 +366,7 @@ impl Durable {
 
     /// Continues with the durable journal `file` of `length` bytes, and unlinks the retired data files.
     pub(super) fn replaced(&self, _turn: MutexGuard<'_, ()>, file: File, length: u64) {
-        let retired: Vec<u64> = {
+        let retired: Vec<DataFileId> = {
             let mut state = self.state.lock();
             (state.file, state.length, state.durable) = (Arc::new(file), length, length);
             (state.failed, state.unknown) = (false, false);
@@ -394,7 +395,7 @@ impl Durable {
     /// Reserves space for operations that free space on a full disk.
     pub fn keep_spare(&self) {
         let length = self.length();
-        self.spare.keep(length);
+        self.spare.resize(length);
     }
 
     /// Ends the thread after a last flush.
@@ -447,7 +448,8 @@ fn touch(directory: &impl AsFd) {
     let _ = rustix::fs::futimens(directory, &times);
 }
 
-fn write_range(file: &File, flags: libc::c_uint) -> std::io::Result<()> {
+/// Writes out the pages of `file` as `sync_file_range(2)` does with `flags`.
+pub(super) fn write_range(file: &File, flags: libc::c_uint) -> std::io::Result<()> {
     // SAFETY: the descriptor is open as long as `file` is. The call takes no memory of this process.
     let done = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
@@ -488,16 +490,16 @@ mod tests {
             std::fs::write(path(n), "bytes").unwrap();
         }
         // Nothing waits, so the file is unlinked at once.
-        journal.durable().retire(1);
+        journal.durable().retire(DataFileId(1));
         assert!(!path(1).exists());
         journal.append(&record(1), None).unwrap();
-        journal.durable().retire(2);
+        journal.durable().retire(DataFileId(2));
         assert!(path(2).exists() && journal.durable().has_retired());
         journal.durable().flush().unwrap();
         assert!(!path(2).exists() && !journal.durable().has_retired());
         // The thread flushes without a call, too.
         journal.append(&record(2), None).unwrap();
-        journal.durable().retire(3);
+        journal.durable().retire(DataFileId(3));
         until(|| !path(3).exists());
         assert!(!journal.durable().state.lock().is_dirty());
     }
@@ -507,10 +509,10 @@ mod tests {
         let (place, mut journal) = scratch();
         let path = place.path().join("data/7");
         std::fs::write(&path, "bytes").unwrap();
-        journal.append(&record(1), Some(7)).unwrap();
-        assert!(journal.durable().state.lock().unsynced.contains(&7));
+        journal.append(&record(1), Some(DataFileId(7))).unwrap();
+        assert!(journal.durable().state.lock().unsynced.contains(&DataFileId(7)));
         journal.append(&record(2), None).unwrap();
-        journal.durable().retire(7);
+        journal.durable().retire(DataFileId(7));
         journal.rewrite(&[record(3)]).unwrap();
         assert!(!path.exists() && !journal.durable().state.lock().is_dirty());
     }
@@ -540,10 +542,10 @@ mod tests {
         let (place, journal) = scratch();
         std::fs::write(place.path().join("data/7"), "bytes").unwrap();
         let durable = journal.durable();
-        durable.closed(7);
+        durable.mark_closed(DataFileId(7));
         assert!(!durable.state.lock().is_dirty());
-        durable.rewritten(7);
-        durable.closed(7);
+        durable.mark_emptied(DataFileId(7));
+        durable.mark_closed(DataFileId(7));
         assert!(durable.state.lock().is_dirty());
         until(|| !durable.state.lock().is_dirty());
     }

@@ -20,7 +20,7 @@ use tracing::warn;
 
 use super::boot::{self, LastUse};
 use super::durable::Durable;
-use super::record::Record;
+use super::record::{DataFileId, Record};
 use super::salvage;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -79,7 +79,7 @@ impl Journal {
         };
         let failed = |e| Error::io("the scratch journal", e);
         let LastUse { restarted, durable } =
-            boot::last(directory, &file).unwrap_or(LastUse { restarted: false, durable: 0 });
+            boot::last_use(directory, &file).unwrap_or(LastUse { restarted: false, durable: 0 });
         let whole = file.metadata().map_err(failed)?.len();
         // A compacted journal that never came into use.
         let _ = rustix::fs::unlinkat(&**directory, COMPACT_NAME, AtFlags::empty());
@@ -143,7 +143,7 @@ impl Journal {
         let spare = durable.spare();
         // The journal is at least as long as a compact one, so only a nearly full disk requires the exact length.
         if !spare.has_room_for(position) {
-            let length = spelled_length(records)?;
+            let length = encoded_length(records)?;
             while length <= position / TIMES_LONGER && !spare.has_room_for(length) && spare.release_step() {}
             if !spare.has_room_for(length) {
                 let why = "writing the scratch journal anew: the disk has hardly more room than that takes";
@@ -175,8 +175,8 @@ impl Journal {
     }
 
     /// Appends a line. With it, the bytes of data file `replaces` take the place of other bytes. On failure the journal is unchanged.
-    pub fn append(&mut self, record: &Record, replaces: Option<u64>) -> Result<()> {
-        spell(record, &mut self.line)?;
+    pub fn append(&mut self, record: &Record, replaces: Option<DataFileId>) -> Result<()> {
+        encode(record, &mut self.line)?;
         let append = || {
             let added = self.durable.append(&self.line, replaces);
             added.map_err(|e| Error::io("the scratch directory takes no more changes", e))
@@ -265,7 +265,7 @@ fn write_as(directory: &OwnedFd, name: &str, records: &[Record]) -> Result<(File
         let mut length = 0;
         let mut line = Vec::new();
         for record in records {
-            spell(record, &mut line)?;
+            encode(record, &mut line)?;
             out.write_all(&line).map_err(failed)?;
             length += line.len() as u64;
         }
@@ -350,15 +350,15 @@ fn is_full<T>(result: &Result<T>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace)
 }
 
-fn spelled_length(records: &[Record]) -> Result<u64> {
+fn encoded_length(records: &[Record]) -> Result<u64> {
     let mut line = Vec::new();
     records.iter().try_fold(0, |length, record| {
-        spell(record, &mut line)?;
+        encode(record, &mut line)?;
         Ok(length + line.len() as u64)
     })
 }
 
-fn spell(record: &Record, line: &mut Vec<u8>) -> Result<()> {
+fn encode(record: &Record, line: &mut Vec<u8>) -> Result<()> {
     line.clear();
     line.extend_from_slice(b"00000000 ");
     serde_json::to_writer(&mut *line, record)

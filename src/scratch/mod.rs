@@ -18,7 +18,7 @@
 //! durable, its name included. [`durable`] describes the order in which bytes reach the disk.
 //!
 //! Bytes never go through the journal. A data file that a commit has linked into the repository has two names, and a file with two names
-//! is never written to ([`data::Files::is_own`]).
+//! is never written to ([`data::Files::is_unshared`]).
 
 mod boot;
 pub mod data;

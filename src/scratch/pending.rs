@@ -19,7 +19,7 @@ const MAX_HOLDER: u64 = 4096;
 
 /// Uncommitted work of a branch on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct PendingWork {
     /// Path of the scratch directory.
     pub path: PathBuf,
     /// True if it has uncommitted changes.
@@ -36,11 +36,11 @@ struct Line {
 }
 
 /// Finds the scratch directory of `branch` of the repository at `location`; returns `None` if there is none or it may not be read.
-pub fn look(location: &str, branch: &str) -> Option<Waiting> {
+pub fn look(location: &str, branch: &str) -> Option<PendingWork> {
     let path = default_path(location, branch).ok()?;
     let journal = File::open(path.join("journal")).ok()?;
     let holder = holder(&path);
-    Some(Waiting { has_changes: has_changes(journal), path, holder })
+    Some(PendingWork { has_changes: has_changes(journal), path, holder })
 }
 
 fn has_changes(journal: File) -> bool {

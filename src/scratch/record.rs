@@ -1,6 +1,6 @@
 //! Records: the lines of the journal.
 //!
-//! Inodes have separate numbers here (an [`Id`] each), because the kernel's numbers mean nothing in the next mount. The part of the base
+//! Inodes have separate numbers here (an [`EntryId`] each), because the kernel's numbers mean nothing in the next mount. The part of the base
 //! that an inode shows is recorded as its path there: a snapshot never changes, so the path keeps its meaning.
 
 use std::sync::Arc;
@@ -13,9 +13,17 @@ use crate::error::Error;
 use crate::format::chunk_payload::{Checksum, ChunkPayload};
 
 /// Number of an inode in the scratch directory, never reused. [`ROOT`] is the root.
-pub type Id = u64;
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EntryId(pub u64);
+
+/// Number of a data file, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DataFileId(pub u64);
+
 /// Id of the root directory.
-pub const ROOT: Id = 1;
+pub const ROOT: EntryId = EntryId(1);
 
 /// Seconds and nanoseconds since 1970-01-01 UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -76,19 +84,19 @@ pub enum Source {
     /// In the base, at the inode's lower path.
     Lower,
     /// In `data/N`.
-    Data(u64),
+    Data(DataFileId),
     /// In the repository: a chunk that was copied whole from another one.
     Stored(Stored),
 }
 
 /// [`ChunkPayload`], with the bytes of an inline chunk as hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "StoredRepr", into = "StoredRepr")]
 pub struct Stored(pub ChunkPayload);
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Written {
+enum StoredRepr {
     Inline(String),
     Native { chunk: String, offset: u64, length: u64 },
     Virtual { location: String, offset: u64, length: u64, etag: Option<String>, last_modified: Option<u32> },
@@ -115,11 +123,11 @@ pub enum Record {
     /// New inode under a name.
     Create {
         /// Parent directory.
-        parent: Id,
+        parent: EntryId,
         /// Name, which was free.
         name: Name,
         /// New inode.
-        id: Id,
+        id: EntryId,
         /// Attributes of the inode.
         meta: Meta,
         /// Kind of the inode.
@@ -128,11 +136,11 @@ pub enum Record {
     /// Promotion: an entry of the base becomes an inode in its place.
     Promote {
         /// Parent directory; `None` for the root.
-        parent: Option<Id>,
+        parent: Option<EntryId>,
         /// Name.
         name: Name,
         /// New inode.
-        id: Id,
+        id: EntryId,
         /// Path in the base.
         lower: String,
         /// Attributes of the inode.
@@ -143,18 +151,18 @@ pub enum Record {
     /// Additional name for a file.
     Link {
         /// Parent directory.
-        parent: Id,
+        parent: EntryId,
         /// Name, which was free.
         name: Name,
         /// Linked file.
-        id: Id,
+        id: EntryId,
         /// Time of the change.
         at: Time,
     },
     /// Removal of a name.
     Remove {
         /// Parent directory.
-        parent: Id,
+        parent: EntryId,
         /// Name.
         name: Name,
         /// True if the base has an entry of that name, so that a whiteout is needed.
@@ -165,11 +173,11 @@ pub enum Record {
     /// Rename. An inode that had the new name loses it, or gets the old one.
     Rename {
         /// Old parent directory.
-        parent: Id,
+        parent: EntryId,
         /// Old name, which belongs to an inode of the working tree.
         name: Name,
         /// New parent directory.
-        new_parent: Id,
+        new_parent: EntryId,
         /// New name.
         new_name: Name,
         /// True if the two names are exchanged.
@@ -182,7 +190,7 @@ pub enum Record {
     /// New attributes of an inode.
     Attributes {
         /// Inode.
-        id: Id,
+        id: EntryId,
         /// All attributes.
         meta: Meta,
     },
@@ -190,7 +198,7 @@ pub enum Record {
     #[serde(rename = "moved")]
     SetSource {
         /// File.
-        id: Id,
+        id: EntryId,
         /// New location.
         source: Source,
         /// Time of the change.
@@ -200,7 +208,7 @@ pub enum Record {
     #[serde(rename = "borrowed")]
     Sparse {
         /// Data file.
-        data: u64,
+        data: DataFileId,
         /// Location of the missing bytes, at the same offsets.
         from: Stored,
         /// Ranges: first byte, and the byte after the last.
@@ -209,7 +217,7 @@ pub enum Record {
     /// Range of a sparse copy that is now in the data file.
     Covered {
         /// Data file.
-        data: u64,
+        data: DataFileId,
         /// First byte.
         begin: u64,
         /// Byte after the last.
@@ -219,7 +227,7 @@ pub enum Record {
     #[serde(rename = "hidden")]
     Whiteout {
         /// Parent directory.
-        parent: Id,
+        parent: EntryId,
         /// Name.
         name: Name,
     },
@@ -234,6 +242,30 @@ pub enum Record {
         /// Snapshot.
         snapshot: String,
     },
+}
+
+impl std::fmt::Display for EntryId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "entry {}", self.0)
+    }
+}
+
+impl DataFileId {
+    /// Returns the name of the file in the directory of data files.
+    pub fn file_name(self) -> String {
+        self.0.to_string()
+    }
+
+    /// Returns the number of the data file called `name`.
+    pub fn from_file_name(name: &str) -> Option<Self> {
+        name.parse().ok().map(DataFileId)
+    }
+}
+
+impl std::fmt::Display for DataFileId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "data file {}", self.0)
+    }
 }
 
 impl Time {
@@ -263,8 +295,8 @@ impl std::fmt::Display for Name {
 }
 
 impl From<NameRepr> for Name {
-    fn from(spelled: NameRepr) -> Self {
-        match spelled {
+    fn from(repr: NameRepr) -> Self {
+        match repr {
             NameRepr::Text(text) => Name(text.into_bytes().into()),
             NameRepr::Bytes(bytes) => Name(bytes.into()),
         }
@@ -277,12 +309,12 @@ impl From<Name> for NameRepr {
     }
 }
 
-impl From<Stored> for Written {
+impl From<Stored> for StoredRepr {
     fn from(Stored(payload): Stored) -> Self {
         match payload {
-            ChunkPayload::Inline(bytes) => Written::Inline(HEXLOWER.encode(&bytes)),
+            ChunkPayload::Inline(bytes) => StoredRepr::Inline(HEXLOWER.encode(&bytes)),
             ChunkPayload::Native { chunk, offset, length } => {
-                Written::Native { chunk: chunk.to_string(), offset, length }
+                StoredRepr::Native { chunk: chunk.to_string(), offset, length }
             }
             ChunkPayload::Virtual { location, offset, length, checksum } => {
                 let (etag, last_modified) = match checksum {
@@ -290,25 +322,27 @@ impl From<Stored> for Written {
                     Some(Checksum::LastModified(seconds)) => (None, Some(seconds)),
                     None => (None, None),
                 };
-                Written::Virtual { location, offset, length, etag, last_modified }
+                StoredRepr::Virtual { location, offset, length, etag, last_modified }
             }
         }
     }
 }
 
-impl TryFrom<Written> for Stored {
+impl TryFrom<StoredRepr> for Stored {
     type Error = Error;
 
-    fn try_from(written: Written) -> Result<Self, Error> {
-        Ok(Stored(match written {
-            Written::Inline(digits) => {
+    fn try_from(repr: StoredRepr) -> Result<Self, Error> {
+        Ok(Stored(match repr {
+            StoredRepr::Inline(digits) => {
                 let bytes = HEXLOWER
                     .decode(digits.as_bytes())
                     .map_err(|_| Error::corrupt("an inline chunk is no hexadecimal text"))?;
                 ChunkPayload::Inline(Bytes::from(bytes))
             }
-            Written::Native { chunk, offset, length } => ChunkPayload::Native { chunk: chunk.parse()?, offset, length },
-            Written::Virtual { location, offset, length, etag, last_modified } => {
+            StoredRepr::Native { chunk, offset, length } => {
+                ChunkPayload::Native { chunk: chunk.parse()?, offset, length }
+            }
+            StoredRepr::Virtual { location, offset, length, etag, last_modified } => {
                 let checksum = etag.map(Checksum::Etag).or(last_modified.map(Checksum::LastModified));
                 ChunkPayload::Virtual { location, offset, length, checksum }
             }
@@ -337,19 +371,31 @@ mod tests {
         ];
         let mut records: Vec<Record> = payloads
             .into_iter()
-            .map(|payload| Record::SetSource { id: 4, source: Source::Stored(Stored(payload)), at: Time(7, 8) })
+            .map(|payload| Record::SetSource {
+                id: EntryId(4),
+                source: Source::Stored(Stored(payload)),
+                at: Time(7, 8),
+            })
             .collect();
         let names = [&b"zarr.json"[..], b"\xff\xfe", b"7", b""];
         records.extend(names.map(|name| Record::Create {
             parent: ROOT,
             name: Name::new(name),
-            id: 2,
+            id: EntryId(2),
             meta,
-            body: Body::File(Source::Data(9)),
+            body: Body::File(Source::Data(DataFileId(9))),
         }));
         for record in records {
             let line = serde_json::to_string(&record).unwrap();
             assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record, "{line}");
         }
+    }
+
+    #[test]
+    fn numbers_are_plain_in_the_journal() {
+        let line = r#"{"op":"moved","id":4,"source":{"data":9},"at":[7,8]}"#;
+        let record = Record::SetSource { id: EntryId(4), source: Source::Data(DataFileId(9)), at: Time(7, 8) };
+        assert_eq!(serde_json::to_string(&record).unwrap(), line);
+        assert_eq!(serde_json::from_str::<Record>(line).unwrap(), record);
     }
 }

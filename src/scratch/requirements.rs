@@ -100,6 +100,7 @@ impl Requirements {
     }
 }
 
+/// Opens directory `name` for reading, with the flags `more`.
 pub(super) fn open_directory(
     parent: impl std::os::fd::AsFd,
     name: impl rustix::path::Arg,
@@ -116,7 +117,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::journal::Journal;
-    use super::super::record::{ROOT, Time};
+    use super::super::record::{DataFileId, EntryId, Time};
     use super::*;
     use crate::format::testing::id;
 
@@ -134,9 +135,9 @@ mod tests {
             identity: None,
         };
         let copied = ChunkPayload::Native { chunk: id(7), offset: 3, length: 4 };
-        let moved = Record::SetSource { id: ROOT + 1, source: Source::Stored(Stored(copied)), at: Time(0, 0) };
+        let moved = Record::SetSource { id: EntryId(2), source: Source::Stored(Stored(copied)), at: Time(0, 0) };
         let from = Stored(ChunkPayload::Native { chunk: id(9), offset: 0, length: 40 });
-        let written = Record::Sparse { data: 3, from, missing: vec![(5, 40)] };
+        let written = Record::Sparse { data: DataFileId(3), from, missing: vec![(5, 40)] };
         let publishing = Record::Publishing { snapshot: id(2).to_string() };
         let directory = Arc::new(OwnedFd::from(std::fs::File::open(&scratch).unwrap()));
         Journal::replace(&directory, &[base, moved, written, publishing]).unwrap();

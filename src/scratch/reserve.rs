@@ -49,12 +49,12 @@ impl Reserve {
     /// Adjusts the size to a journal of `length` bytes, if the journal has grown by much since the last time.
     pub(super) fn follow(&self, length: u64) {
         if self.kept.lock().followed.saturating_add(STEP / 2) < length {
-            self.keep(length);
+            self.resize(length);
         }
     }
 
     /// Adjusts the size to a journal of `length` bytes: as much as a new journal takes and a quarter more.
-    pub(super) fn keep(&self, length: u64) {
+    pub(super) fn resize(&self, length: u64) {
         let mut kept = self.kept.lock();
         kept.followed = length;
         let wanted = (STEP + length + length / 4).next_multiple_of(STEP);
@@ -133,13 +133,13 @@ mod tests {
         let spare = Reserve::new(&open());
         let size = || std::fs::metadata(place.path().join(NAME)).map_or(0, |metadata| metadata.len());
         assert!(!spare.release_step() && !spare.release_all() && size() == 0);
-        spare.keep(0);
+        spare.resize(0);
         assert_eq!(size(), STEP);
         spare.follow(STEP / 2);
         assert_eq!(size(), STEP, "hardly longer");
         spare.follow(4 * STEP);
         assert_eq!(size(), 6 * STEP);
-        spare.keep(2 * STEP);
+        spare.resize(2 * STEP);
         assert_eq!(size(), 6 * STEP, "not much too large");
         // A later daemon finds the space.
         let spare = Reserve::new(&open());
@@ -148,8 +148,8 @@ mod tests {
             assert_eq!(size(), left * STEP);
         }
         assert!(!spare.release_step());
-        spare.keep(100 * STEP);
-        spare.keep(0);
+        spare.resize(100 * STEP);
+        spare.resize(0);
         assert_eq!(size(), STEP);
         assert!(spare.release_all() && size() == 0 && !spare.release_all());
     }

@@ -11,7 +11,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::data::Stat;
-use super::record::Time;
+use super::record::{DataFileId, Time};
+use super::requirements::open_directory;
 use crate::error::{Error, Result};
 
 /// Folder of the scratch directory for saved files.
@@ -42,14 +43,13 @@ impl<'a> Salvage<'a> {
     }
 
     /// Saves data file `number`, which no line names. Returns false if there is nothing to save.
-    pub fn keep(&mut self, number: u64, stat: &Stat) -> Result<bool> {
+    pub fn keep(&mut self, number: DataFileId, stat: &Stat) -> Result<bool> {
         if stat.size == 0 || stat.ctime < self.journal_born {
             return Ok(false);
         }
-        let failed =
-            |e: Errno| Error::io(format!("data file {number}, which a power cut left without a name"), e.into());
+        let failed = |e: Errno| Error::io(format!("{number}, which a power cut left without a name"), e.into());
         let folder = folder(self.directory).map_err(failed)?;
-        rustix::fs::renameat(self.data, number.to_string(), &folder, free_name(&folder, &number.to_string()))
+        rustix::fs::renameat(self.data, number.file_name(), &folder, free_name(&folder, &number.file_name()))
             .map_err(failed)?;
         self.count += 1;
         Ok(true)
@@ -77,8 +77,7 @@ fn folder(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(errno),
     }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    rustix::fs::openat(directory, FOLDER, flags, Mode::empty())
+    open_directory(directory, FOLDER, OFlags::NOFOLLOW)
 }
 
 /// Returns `name`, with a number appended if it is taken.

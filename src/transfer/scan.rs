@@ -28,7 +28,7 @@ use crate::format::chunk_payload::ChunkPayload;
 use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::printable;
 use crate::repo::create::GROUP_DOCUMENT;
-use crate::scratch::record::{Id, Name, Source, Stored};
+use crate::scratch::record::{DataFileId, EntryId, Name, Source, Stored};
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::nodes::{TreePlace, ZARR_JSON};
 use crate::tree::{Kind, Tree};
@@ -263,7 +263,7 @@ impl Scanned {
     ///
     /// Groups above `path` that the tree does not have are created.
     pub(super) async fn lay_over(&self, tree: &Tree, path: &str, delete: bool) -> Result<(Frozen, Vec<SkippedPath>)> {
-        let mut next_id: Id = crate::scratch::record::ROOT;
+        let mut next_id: EntryId = crate::scratch::record::ROOT;
         let mut out: Vec<FrozenDirectory> = Vec::with_capacity(self.directories.len());
         let mut clashes = Vec::new();
         let mut lower = Some(TreePlace::Directory(0));
@@ -308,7 +308,7 @@ impl Scanned {
                         }
                         FrozenEntry::Directory(first + child)
                     }
-                    ScannedEntry::File(number) => new_file(Source::Data(*number), &mut next_id),
+                    ScannedEntry::File(number) => new_file(Source::Data(DataFileId(*number)), &mut next_id),
                 };
                 entries.insert(name.clone(), entry);
             }
@@ -329,13 +329,13 @@ impl Scanned {
     }
 }
 
-fn take(next: &mut Id) -> Id {
+fn take(next: &mut EntryId) -> EntryId {
     let id = *next;
-    *next += 1;
+    next.0 += 1;
     id
 }
 
-fn new_file(source: Source, next_id: &mut Id) -> FrozenEntry {
+fn new_file(source: Source, next_id: &mut EntryId) -> FrozenEntry {
     FrozenEntry::File(FrozenFile { id: take(next_id), lower: None, source })
 }
 
@@ -380,9 +380,9 @@ async fn hide_rest(tree: &Tree, place: &TreePlace, entries: &mut BTreeMap<Name, 
 
 #[async_trait]
 impl Contents for Scanned {
-    fn changed(&self, number: u64) -> Result<Option<ChunkFile>> {
+    fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>> {
         // A directory name that is not UTF-8 is itself a violation, so that chunks below it need no file.
-        let file = self.file(number).and_then(|(path, length)| Some((std::str::from_utf8(path).ok()?, *length)));
+        let file = self.file(data.0).and_then(|(path, length)| Some((std::str::from_utf8(path).ok()?, *length)));
         Ok(file.map(|(path, length)| ChunkFile {
             directory: Arc::clone(&self.root),
             name: path.to_owned(),
@@ -393,7 +393,7 @@ impl Contents for Scanned {
 
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
         let number = match &file.source {
-            Source::Data(number) => *number,
+            Source::Data(data) => data.0,
             Source::Stored(Stored(ChunkPayload::Inline(document))) => return Ok(document.clone()),
             Source::Stored(_) | Source::Lower => return Ok(Bytes::new()),
         };

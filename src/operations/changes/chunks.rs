@@ -15,7 +15,7 @@ use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
 use crate::overlay::frozen::{FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::scratch::data::LOST;
-use crate::scratch::record::{Id, Name, Source};
+use crate::scratch::record::{EntryId, Name, Source};
 use crate::tree::array::Array;
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 use crate::zarr::array::ArrayMetadata;
@@ -213,7 +213,7 @@ impl Detection<'_> {
         array: &ArrayContext,
         key: &str,
         file: &FrozenFile,
-        entry: (Id, Name),
+        entry: (EntryId, Name),
         here: Option<TreePlace>,
         changes: &mut BTreeMap<Coords, ChunkChange>,
     ) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::format::snapshot::Node as SnapshotNode;
 use crate::format::transaction_log::Move;
 use crate::overlay::Base;
 use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory};
-use crate::scratch::record::{Id, Name};
+use crate::scratch::record::{EntryId, Name};
 use crate::tree::nodes::{NodeIndex, ZARR_JSON};
 
 /// Detection in progress.
@@ -27,9 +27,9 @@ pub(super) struct Detection<'a> {
     /// Groups with the name of an array's chunk directory.
     pub(super) groups_like_chunks: HashSet<String>,
     /// Directories whose path has a name that is not UTF-8. Printed, it looks like another one.
-    pub(super) not_text: HashSet<Id>,
+    pub(super) not_text: HashSet<EntryId>,
     /// Chunks that an array has in the directory of a node below it, by directory and name: they are not files of that node.
-    pub(super) shared_chunks: HashSet<(Id, Name)>,
+    pub(super) shared_chunks: HashSet<(EntryId, Name)>,
 }
 
 impl<'a> Detection<'a> {
@@ -41,7 +41,7 @@ impl<'a> Detection<'a> {
         self.out.violations.push(Violation { path: path.into(), why: why.to_string() });
     }
 
-    pub(super) fn report_untracked(&mut self, path: String, id: Id, entry: (Id, Name)) {
+    pub(super) fn report_untracked(&mut self, path: String, id: EntryId, entry: (EntryId, Name)) {
         self.out.untracked.push(Untracked { path, id, entry });
     }
 
@@ -65,7 +65,7 @@ impl<'a> Detection<'a> {
     }
 
     /// Records directory `position` if its path is not UTF-8.
-    pub(super) fn note_name(&mut self, parent: Id, name: &Name, position: usize) {
+    pub(super) fn note_name(&mut self, parent: EntryId, name: &Name, position: usize) {
         if (self.not_text.contains(&parent) || name.text().is_none())
             && let Some(directory) = self.frozen.get(position)
         {

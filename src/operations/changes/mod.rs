@@ -22,7 +22,8 @@ use serde::Serialize;
 
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::format::ids::NodeId;
-use crate::scratch::record::{Id, Name};
+use crate::scratch::record::DataFileId;
+use crate::scratch::record::{EntryId, Name};
 use crate::tree::nodes::TreePlace;
 
 /// Change set of a working tree, with its violations and untracked files.
@@ -35,9 +36,9 @@ pub struct DetectedChanges {
     /// Files that a commit leaves out.
     pub untracked: Vec<Untracked>,
     /// Chunks of the snapshot that show where no array is, by the directory that shows them: a commit leaves them out too.
-    pub foreign: Vec<(Id, Vec<TreePlace>)>,
+    pub foreign: Vec<(EntryId, Vec<TreePlace>)>,
     /// Files that a commit contains, by directory and name: a file can have another, untracked name.
-    pub tracked: HashSet<(Id, Name)>,
+    pub tracked: HashSet<(EntryId, Name)>,
     /// Content of each changed node's `zarr.json` before, by path after the change; for a diff.
     pub before: Vec<(String, Vec<u8>)>,
     /// Bytes of new chunks and documents.
@@ -46,18 +47,18 @@ pub struct DetectedChanges {
 
 impl DetectedChanges {
     /// Returns the numbers of the data files that become chunks.
-    pub fn data_files(&self) -> HashSet<u64> {
+    pub fn data_files(&self) -> HashSet<DataFileId> {
         self.changes
             .chunk_changes()
             .filter_map(|change| match change {
-                ChunkChange::File(file) => file.name.parse().ok(),
+                ChunkChange::File(file) => DataFileId::from_file_name(&file.name),
                 _ => None,
             })
             .collect()
     }
 
     /// Returns the names of untracked files, by directory.
-    pub fn untracked_entries(&self) -> HashSet<(Id, Name)> {
+    pub fn untracked_entries(&self) -> HashSet<(EntryId, Name)> {
         self.untracked.iter().map(|file| file.entry.clone()).collect()
     }
 }
@@ -78,14 +79,14 @@ pub struct Untracked {
     pub path: String,
     /// Inode.
     #[serde(skip)]
-    pub id: Id,
+    pub id: EntryId,
     /// Directory and name.
     #[serde(skip)]
-    pub entry: (Id, Name),
+    pub entry: (EntryId, Name),
 }
 
 /// IDs of nodes created here, by the directory's inode and whether it is an array: repeated detection gives the same IDs.
-pub type NewIds = parking_lot::Mutex<HashMap<(Id, bool), NodeId>>;
+pub type NewIds = parking_lot::Mutex<HashMap<(EntryId, bool), NodeId>>;
 
 /// Appends `name` to `path`.
 pub(super) fn below(path: &str, name: &str) -> String {

@@ -16,7 +16,7 @@ use crate::format::snapshot::NodeData;
 use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::overlay::{Base, WorkingTree};
 use crate::scratch::data::LOST;
-use crate::scratch::record::{Id, Source};
+use crate::scratch::record::{EntryId, Source};
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 
 /// Violation of a chunk outside of any array.
@@ -181,7 +181,7 @@ impl Detection<'_> {
     }
 
     /// Returns the ID of a node that was created in `directory`.
-    fn new_id(&self, directory: Id, is_array: bool) -> Result<NodeId> {
+    fn new_id(&self, directory: EntryId, is_array: bool) -> Result<NodeId> {
         match self.new_ids.lock().entry((directory, is_array)) {
             Entry::Occupied(known) => Ok(*known.get()),
             Entry::Vacant(free) => Ok(*free.insert(NodeId::random()?)),

@@ -7,14 +7,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::super::frozen::{Contents, Frozen, FrozenFile};
-use super::super::replace::Invalidation;
+use super::super::invalidation::Invalidation;
 use super::super::state::State;
 use super::super::{Base, WorkingTree};
 use super::Collision;
-use super::merge::Merged;
 use crate::commit::changes::ChunkFile;
 use crate::error::Result;
-use crate::scratch::record::{Id, Name, Source};
+use crate::scratch::record::{DataFileId, EntryId, Name};
 
 /// State over another base.
 #[derive(Debug)]
@@ -22,17 +21,17 @@ pub struct Candidate {
     /// Names that collide. With any, the candidate must not be installed.
     pub collisions: Vec<Collision>,
     /// Files that a discard must keep.
-    pub kept: HashSet<Id>,
+    pub kept: HashSet<EntryId>,
     pub(in super::super) state: State,
     pub(in super::super) base: Arc<Base>,
     /// Entries that the base has too, kept only if the kernel knows their inodes by numbers of the working tree.
-    pub(in super::super) disposable: Vec<(Id, Name, Id)>,
+    pub(in super::super) disposable: Vec<(EntryId, Name, EntryId)>,
     /// Invalidations that the installation requires.
     pub(in super::super) invalidations: Vec<Invalidation>,
     /// Data files that are not needed any more.
-    pub(in super::super) gone: Vec<u64>,
+    pub(in super::super) gone: Vec<DataFileId>,
     /// Data files that were created for the candidate.
-    pub(in super::super) new_data: Vec<u64>,
+    pub(in super::super) new_data: Vec<DataFileId>,
     /// True if the changes are in the base. Passthrough handles then continue with the same bytes.
     pub(in super::super) is_published: bool,
     /// Generation of the state that the candidate was made from.
@@ -40,29 +39,14 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    pub(super) fn new(merged: Merged, base: Arc<Base>, old: &State, new_data: Vec<u64>, generation: u64) -> Self {
-        let Merged { state, collisions, invalidations, disposable } = merged;
-        Candidate::of(state, base, old, generation).with(collisions, invalidations, disposable, new_data)
-    }
-
     /// Creates a candidate of `state` over `base`, to replace `old`.
     pub(in super::super) fn of(mut state: State, base: Arc<Base>, old: &State, generation: u64) -> Self {
-        let used = data_of(&state);
+        let used = state.data_files();
         state.forget_borrowed(&used);
-        let gone = data_of(old).difference(&used).copied().collect();
+        let gone = old.data_files().difference(&used).copied().collect();
         let (collisions, invalidations, disposable, new_data, kept) = Default::default();
         let is_published = false;
         Candidate { collisions, kept, state, base, disposable, invalidations, gone, new_data, is_published, generation }
-    }
-
-    fn with(
-        self,
-        collisions: Vec<Collision>,
-        invalidations: Vec<Invalidation>,
-        disposable: Vec<(Id, Name, Id)>,
-        new_data: Vec<u64>,
-    ) -> Self {
-        Candidate { collisions, invalidations, disposable, new_data, ..self }
     }
 
     /// Returns the differences from the base.
@@ -81,14 +65,6 @@ impl Candidate {
     }
 }
 
-fn data_of(state: &State) -> HashSet<u64> {
-    let data = state.iter().filter_map(|(_, inode)| match inode.source() {
-        Some(Source::Data(number)) => Some(*number),
-        _ => None,
-    });
-    data.collect()
-}
-
 /// Bytes of a candidate's files.
 pub struct CandidateContents<'a> {
     working: &'a WorkingTree,
@@ -97,8 +73,8 @@ pub struct CandidateContents<'a> {
 
 #[async_trait]
 impl Contents for CandidateContents<'_> {
-    fn changed(&self, number: u64) -> Result<Option<ChunkFile>> {
-        self.working.changed(number)
+    fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>> {
+        self.working.changed(data)
     }
 
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {

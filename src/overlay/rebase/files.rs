@@ -8,15 +8,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::super::WorkingTree;
-use super::super::content::write_file;
-use super::super::state::{Inode, Node};
+use super::super::node::{Inode, Node};
+use super::super::state::numbered;
+use super::super::{Ino, WorkingTree};
+use super::Purpose;
 use super::merge::{FileName, Merge, same_but_times};
-use super::{Purpose, is_of_base};
 use crate::error::{Context, Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
-use crate::overlay::replace::Invalidation;
-use crate::scratch::record::{Id, Source, Stored};
+use crate::overlay::invalidation::Invalidation;
+use crate::scratch::data::write_file;
+use crate::scratch::record::{DataFileId, EntryId, Source, Stored};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 
@@ -29,15 +30,15 @@ const MOST_INLINE: usize = 256 << 10;
 #[derive(Default)]
 pub(super) struct Parted {
     /// New sources of parted files, by inode and by whether they are for untracked names.
-    sources: HashMap<(Id, bool), Source>,
+    sources: HashMap<(EntryId, bool), Source>,
     /// Files that the new base has unchanged: all names stay names of one file.
-    same: HashMap<Id, TreePlace>,
+    same: HashMap<EntryId, TreePlace>,
 }
 
 impl WorkingTree {
     /// Collects the bytes of files of the old base under names where the new base does not show the same: a reference to the same chunk,
     /// or a copy. Adds the numbers of new data files to `new_data`.
-    pub(super) async fn materialize(&self, merge: &Merge<'_>, new_data: &mut Vec<u64>) -> Result<Parted> {
+    pub(super) async fn materialize(&self, merge: &Merge<'_>, new_data: &mut Vec<DataFileId>) -> Result<Parted> {
         let mut parted = Parted::default();
         for (id, names) in &merge.names {
             let Some(inode) = merge.old.get(*id).filter(|inode| inode.source() == Some(&Source::Lower)) else {
@@ -63,7 +64,7 @@ impl WorkingTree {
         tree: &Arc<Tree>,
         inode: &Inode,
         is_untracked: bool,
-        new_data: &mut Vec<u64>,
+        new_data: &mut Vec<DataFileId>,
     ) -> Result<Source> {
         let place = inode.lower.as_ref().ok_or_else(|| Error::corrupt("a file of the base without a place in it"))?;
         let number = tree.table().inode(place);
@@ -80,7 +81,7 @@ impl WorkingTree {
                 return Ok(Source::Stored(Stored(payload)));
             }
         }
-        let data = self.lock().state.take_next();
+        let data = self.lock().state.next_data_file();
         let file = self.files.create(data)?;
         new_data.push(data);
         let mut at = 0_u64;
@@ -147,7 +148,7 @@ impl Merge<'_> {
                 self.out.invalidations.push(Invalidation::Attributes(inode.number));
             }
             // The number stays with the file that the base shows under it.
-            let mut is_split = is_known_as_base || (is_of_base(inode.number) && !base.is_empty());
+            let mut is_split = is_known_as_base || (inode.number.is_of_base() && !base.is_empty());
             if inode.source() != Some(&Source::Lower) {
                 self.place_own(id, inode, inode.node.clone(), own, is_split);
                 continue;
@@ -164,28 +165,25 @@ impl Merge<'_> {
         for (id, inode) in nameless {
             // Open handles use it until they are closed.
             if self.opens.contains(&inode.number) {
-                self.out.state.take_over(id, inode.number, inode.node.clone(), inode.meta, inode.lookups);
+                self.out.state.insert_bare(id, inode.number, inode.node.clone(), inode.meta, inode.lookup_count);
             }
         }
     }
 
     /// Returns the number of the new base's entry under a name.
-    fn number_at(&self, name: &FileName) -> Option<u64> {
-        Some(self.to.tree.table().inode(name.place.as_ref()?))
+    fn number_at(&self, name: &FileName) -> Option<Ino> {
+        Some(Ino::of_place(&self.to.tree, name.place.as_ref()?))
     }
 
     /// Keeps the names of a file with bytes in the working tree. With `is_split` the file becomes another inode.
-    fn place_own(&mut self, id: Id, inode: &Inode, node: Node, names: Vec<FileName>, is_split: bool) {
+    fn place_own(&mut self, id: EntryId, inode: &Inode, node: Node, names: Vec<FileName>, is_split: bool) {
         let home = names.iter().find(|name| name.is_home).and_then(|name| name.place.clone());
-        let lower = home.filter(|_| !is_split).map(|place| {
-            let number = self.to.tree.table().inode(&place);
-            (place, number)
-        });
-        let stays = !is_of_base(inode.number) || lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
-        let new = if is_split { self.out.state.take_next() } else { id };
-        let number = if is_split { super::UPPER + new } else { inode.number };
-        let lookups = if is_split { 0 } else { inode.lookups };
-        self.out.state.take_over(new, number, node, inode.meta, lookups);
+        let lower = home.filter(|_| !is_split).map(|place| numbered(&self.to.tree, place));
+        let stays = !inode.number.is_of_base() || lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
+        let new = if is_split { self.out.state.next_entry() } else { id };
+        let number = if is_split { Ino::of_entry(new) } else { inode.number };
+        let lookup_count = if is_split { 0 } else { inode.lookup_count };
+        self.out.state.insert_bare(new, number, node, inode.meta, lookup_count);
         self.out.state.bind(new, lower);
         // Open handles know the file by the number that it was opened with.
         let is_renumbered = !is_split && !stays && !self.opens.contains(&inode.number);
@@ -208,7 +206,7 @@ impl Merge<'_> {
     }
 
     /// Leaves all names of a file to the base. The inode stays if the kernel knows it by a number of the working tree.
-    fn release_to_base(&mut self, id: Id, inode: &Inode, names: Vec<FileName>) {
+    fn release_to_base(&mut self, id: EntryId, inode: &Inode, names: Vec<FileName>) {
         let is_open = self.opens.contains(&inode.number);
         let is_published = matches!(self.purpose, Purpose::Published { .. });
         let natural = names.iter().position(|name| self.number_at(name) == Some(inode.number));
@@ -229,11 +227,13 @@ impl Merge<'_> {
                     self.out.state.put_entry(name.parent, name.name, Some(id), false, Some(name.entry.order));
                     is_kept = true;
                 }
-            } else if is_of_base(inode.number) {
+            } else if inode.number.is_of_base() {
                 self.invalidate_name(name.parent, &name.name);
             } else {
                 self.adopt(id, inode, Some(&place));
-                self.out.state.become_lower(id, Some(place), &self.to.tree);
+                if let Some(inode) = self.out.state.get_mut(id) {
+                    inode.node = Node::File(Source::Lower);
+                }
                 self.out.state.put_entry(name.parent, name.name.clone(), Some(id), false, Some(name.entry.order));
                 self.out.disposable.push((name.parent, name.name, id));
                 is_kept = true;
@@ -242,7 +242,7 @@ impl Merge<'_> {
         let loses_all = natural.is_none() && !is_kept;
         if is_open && loses_all && inode.source() != Some(&Source::Lower) {
             // Handles that are still open read it to the end.
-            self.out.state.take_over(id, inode.number, inode.node.clone(), inode.meta, inode.lookups);
+            self.out.state.insert_bare(id, inode.number, inode.node.clone(), inode.meta, inode.lookup_count);
         }
     }
 }

@@ -6,15 +6,17 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::super::Base;
+use super::super::invalidation::Invalidation;
 use super::super::listing::join;
-use super::super::replace::{Invalidation, node_ids, translate};
-use super::super::state::{Directory, Entry, Inode, Node, State};
+use super::super::node::{Directory, Entry, Inode};
+use super::super::replace::{node_ids, translate};
+use super::super::state::{State, numbered};
+use super::super::{Base, Ino};
 use super::whiteout::{Visibility, Whiteouts};
-use super::{Collision, Purpose, bare, is_of_base};
+use super::{Collision, Purpose};
 use crate::error::{Error, Result};
 use crate::format::ids::NodeId;
-use crate::scratch::record::{Id, Meta, Name, ROOT, Source};
+use crate::scratch::record::{EntryId, Meta, Name, ROOT, Source};
 use crate::tree::Tree;
 use crate::tree::directory::Extent;
 use crate::tree::nodes::{NodeIndex, TreePlace};
@@ -25,30 +27,30 @@ pub(super) struct Merged {
     pub(super) collisions: Vec<Collision>,
     pub(super) invalidations: Vec<Invalidation>,
     /// Entries that the base has too, kept only if the kernel knows their inodes by numbers of the working tree.
-    pub(super) disposable: Vec<(Id, Name, Id)>,
+    pub(super) disposable: Vec<(EntryId, Name, EntryId)>,
 }
 
 /// Merge in progress.
 pub(super) struct Merge<'a> {
     pub(super) old: &'a State,
     /// Inode numbers of open files.
-    pub(super) opens: &'a HashSet<u64>,
+    pub(super) opens: &'a HashSet<Ino>,
     pub(super) from: Arc<Base>,
     pub(super) to: Arc<Base>,
     pub(super) purpose: Purpose<'a>,
     pub(super) out: Merged,
     /// Names of files, by inode.
-    pub(super) names: BTreeMap<Id, Vec<FileName>>,
+    pub(super) names: BTreeMap<EntryId, Vec<FileName>>,
     /// Nodes of the new base.
     ids: HashMap<NodeId, NodeIndex>,
     /// Directories, in order of creation.
-    made: Vec<CreatedDirectory>,
+    created: Vec<CreatedDirectory>,
 }
 
 /// Name of a file, with the result of the merge for it.
 #[derive(Debug)]
 pub(super) struct FileName {
-    pub(super) parent: Id,
+    pub(super) parent: EntryId,
     pub(super) name: Name,
     pub(super) entry: Entry,
     /// True if the bytes under the name are the base's: they were published, or never changed.
@@ -63,9 +65,9 @@ pub(super) struct FileName {
 
 /// Directory of the new state.
 struct CreatedDirectory {
-    id: Id,
+    id: EntryId,
     /// Parent and name; `None` for the root.
-    name: Option<(Id, Name)>,
+    name: Option<(EntryId, Name)>,
     /// True if the new base has something at its place.
     has_base: bool,
     /// Place of the old base that it was over; `None` if it was created here.
@@ -77,8 +79,8 @@ struct CreatedDirectory {
 /// Directory whose entries are still to be visited.
 struct Visit {
     /// Inode in the old state; `None` if only whiteouts are translated below.
-    old: Option<Id>,
-    new: Id,
+    old: Option<EntryId>,
+    new: EntryId,
     path: String,
     /// Place of the old base that the entries are relative to.
     lower_old: Option<TreePlace>,
@@ -102,7 +104,7 @@ struct Placement {
 impl<'a> Merge<'a> {
     pub(super) fn new(
         old: &'a State,
-        opens: &'a HashSet<u64>,
+        opens: &'a HashSet<Ino>,
         from: &Arc<Base>,
         to: Arc<Base>,
         purpose: Purpose<'a>,
@@ -114,8 +116,8 @@ impl<'a> Merge<'a> {
             invalidations: Vec::new(),
             disposable: Vec::new(),
         };
-        let (names, made) = (BTreeMap::new(), Vec::new());
-        Merge { old, opens, from: Arc::clone(from), to, purpose, out, names, ids, made }
+        let (names, created) = (BTreeMap::new(), Vec::new());
+        Merge { old, opens, from: Arc::clone(from), to, purpose, out, names, ids, created }
     }
 
     pub(super) fn finish(self) -> Merged {
@@ -136,7 +138,7 @@ impl<'a> Merge<'a> {
         let root = self.old.get(ROOT).ok_or_else(|| Error::corrupt("a state without a root"))?;
         let top = TreePlace::Directory(0);
         self.adopt(ROOT, root, Some(&top));
-        self.made.push(CreatedDirectory {
+        self.created.push(CreatedDirectory {
             id: ROOT,
             name: None,
             has_base: true,
@@ -209,21 +211,22 @@ impl<'a> Merge<'a> {
         let parent = here.visit.new;
         let Some(place) = here.new_place.filter(|_| here.has_new) else { return Ok(()) };
         // The published base does not have anything that was deleted here.
-        let shows = match here.old_place.as_ref().filter(|_| covers && !self.is_published()) {
-            Some(old) => whiteouts.shows(Some(old), &place).await?,
+        let visibility = match here.old_place.as_ref().filter(|_| covers && !self.is_published()) {
+            Some(old) => whiteouts.visibility(Some(old), &place).await?,
             None => Visibility::All,
         };
-        if shows == Visibility::Nothing {
+        if visibility == Visibility::Nothing {
             self.out.state.put_entry(parent, here.name, None, true, None);
             return Ok(());
         }
         self.invalidate_name(parent, &here.name);
-        if shows == Visibility::Some && self.to.tree.is_directory_place(&place) {
+        if visibility == Visibility::Some && self.to.tree.is_directory_place(&place) {
             let meta = self.to.meta_of(&place);
-            let id = self.make_directory((parent, here.name.clone()), &place, meta);
+            let lower = Some(numbered(&self.to.tree, place.clone()));
+            let id = self.out.state.make_directory(parent, here.name.clone(), meta, lower);
             let name = Some((parent, here.name));
             let old_lower = here.old_place.clone();
-            self.made.push(CreatedDirectory { id, name, has_base: true, old_lower, is_needed: false });
+            self.created.push(CreatedDirectory { id, name, has_base: true, old_lower, is_needed: false });
             pending.push(Visit {
                 old: None,
                 new: id,
@@ -240,7 +243,7 @@ impl<'a> Merge<'a> {
         &mut self,
         whiteouts: &Whiteouts<'_>,
         here: EntryContext<'_>,
-        (id, inode, entry): (Id, &Inode, Entry),
+        (id, inode, entry): (EntryId, &Inode, Entry),
         pending: &mut Vec<Visit>,
     ) -> Result<()> {
         let Some(placement) = self.placement(whiteouts, &here, inode, entry).await? else {
@@ -260,7 +263,7 @@ impl<'a> Merge<'a> {
         self.out.state.put_entry(parent, here.name.clone(), Some(id), placement.covers, Some(entry.order));
         let is_needed = placement.is_moved || (placement.covers && here.has_new);
         let name = Some((parent, here.name));
-        self.made.push(CreatedDirectory { id, name, has_base: placement.has_base, old_lower: before, is_needed });
+        self.created.push(CreatedDirectory { id, name, has_base: placement.has_base, old_lower: before, is_needed });
         pending.push(Visit {
             old: Some(id),
             new: id,
@@ -324,7 +327,7 @@ impl<'a> Merge<'a> {
         match &here.new_place {
             Some(place) if here.has_new => {
                 let old = here.old_place.as_ref().filter(|_| entry.covers);
-                Ok(whiteouts.shows(old, place).await? == Visibility::Nothing)
+                Ok(whiteouts.visibility(old, place).await? == Visibility::Nothing)
             }
             _ => Ok(true),
         }
@@ -334,10 +337,10 @@ impl<'a> Merge<'a> {
         &mut self,
         whiteouts: &Whiteouts<'_>,
         here: EntryContext<'_>,
-        (id, inode, entry): (Id, &Inode, Entry),
+        (id, inode, entry): (EntryId, &Inode, Entry),
     ) -> Result<()> {
         let key = here.visit.old.map(|directory| (directory, here.name.clone()));
-        let is_in = |set: &HashSet<(Id, Name)>| key.as_ref().is_some_and(|key| set.contains(key));
+        let is_in = |set: &HashSet<(EntryId, Name)>| key.as_ref().is_some_and(|key| set.contains(key));
         let (is_published, is_untracked) = match self.purpose {
             Purpose::Keep { untracked } => (false, is_in(untracked)),
             Purpose::Published { tracked } => (is_in(tracked), false),
@@ -349,7 +352,7 @@ impl<'a> Merge<'a> {
         let is_base = is_published || (is_home && follows && inode.source() == Some(&Source::Lower));
         if let (Some(new), false) = (&place, is_base) {
             // A file changed in its place finds its old form there; anything else must have been removed here.
-            let is_own = is_home && whiteouts.shows(here.old_place.as_ref(), new).await? == Visibility::Nothing;
+            let is_own = is_home && whiteouts.visibility(here.old_place.as_ref(), new).await? == Visibility::Nothing;
             if !is_own && !self.is_covered(whiteouts, &here, entry).await? {
                 let is_file = !self.to.tree.is_directory_place(new);
                 // A chunk or document created on both sides: conflict detection has already dealt with it.
@@ -371,31 +374,31 @@ impl<'a> Merge<'a> {
     /// Drops directories without entries if the base shows them anyway, or if they only showed entries that the base has lost.
     pub(super) async fn prune_directories(&mut self) -> Result<()> {
         // Children come after their parents.
-        while let Some(made) = self.made.pop() {
-            let (Some((parent, name)), false) = (made.name, made.is_needed) else { continue };
-            let Some(inode) = self.out.state.get(made.id) else { continue };
-            if inode.directory().is_none_or(|directory| !directory.is_clean()) {
+        while let Some(created) = self.created.pop() {
+            let (Some((parent, name)), false) = (created.name, created.is_needed) else { continue };
+            let Some(inode) = self.out.state.get(created.id) else { continue };
+            if inode.directory().is_none_or(|directory| !directory.is_empty()) {
                 continue;
             }
             let (number, meta) = (inode.number, inode.meta);
-            if made.has_base {
+            if created.has_base {
                 let is_plain = self.is_published() || same_but_times(&meta, &self.to.meta(0o755));
-                match (is_of_base(number), is_plain) {
-                    (true, true) => self.drop_entry(parent, &name, made.id),
+                match (number.is_of_base(), is_plain) {
+                    (true, true) => self.drop_entry(parent, &name, created.id),
                     (true, false) => {}
-                    (false, _) => self.out.disposable.push((parent, name, made.id)),
+                    (false, _) => self.out.disposable.push((parent, name, created.id)),
                 }
-            } else if self.has_shown_base(made.id, made.old_lower.as_ref()).await? {
+            } else if self.has_shown_base(created.id, created.old_lower.as_ref()).await? {
                 // The base's entries are gone, and there are no other entries.
                 self.invalidate_name(parent, &name);
-                self.drop_entry(parent, &name, made.id);
+                self.drop_entry(parent, &name, created.id);
             }
         }
         Ok(())
     }
 
     /// Returns true if directory `id` showed anything of the old base.
-    async fn has_shown_base(&self, id: Id, lower: Option<&TreePlace>) -> Result<bool> {
+    async fn has_shown_base(&self, id: EntryId, lower: Option<&TreePlace>) -> Result<bool> {
         let (Some(place), Some(inode)) = (lower, self.old.get(id)) else { return Ok(false) };
         let tree = &self.from.tree;
         let mut shown = false;
@@ -417,21 +420,16 @@ impl<'a> Merge<'a> {
         Ok(shown)
     }
 
-    pub(super) fn drop_entry(&mut self, parent: Id, name: &Name, id: Id) {
+    pub(super) fn drop_entry(&mut self, parent: EntryId, name: &Name, id: EntryId) {
         self.out.state.leave(parent, name);
         self.out.state.drop_inode(id);
     }
 
     /// Takes an inode over without names and entries, at place `lower` of the new base.
-    pub(super) fn adopt(&mut self, id: Id, inode: &Inode, lower: Option<&TreePlace>) {
-        let lower = lower.map(|place| (place.clone(), self.to.tree.table().inode(place)));
-        let is_known = lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
+    pub(super) fn adopt(&mut self, id: EntryId, inode: &Inode, lower: Option<&TreePlace>) {
+        let lower = lower.map(|place| numbered(&self.to.tree, place.clone()));
         let meta = self.moved_meta(inode.meta);
-        self.out.state.take_over(id, inode.number, bare(&inode.node), meta, inode.lookups);
-        self.out.state.bind(id, lower);
-        if is_of_base(inode.number) && !is_known && id != ROOT {
-            self.out.state.renumber(id);
-        }
+        self.out.state.adopt(id, inode, meta, lower);
     }
 
     /// Replaces times that no program set by those of the new base.
@@ -440,19 +438,10 @@ impl<'a> Merge<'a> {
         Meta { atime: moved(meta.atime), mtime: moved(meta.mtime), ctime: moved(meta.ctime), ..meta }
     }
 
-    fn make_directory(&mut self, (parent, name): (Id, Name), place: &TreePlace, meta: Meta) -> Id {
-        let id = self.out.state.take_next();
-        let number = self.to.tree.table().inode(place);
-        self.out.state.take_over(id, number, Node::Directory(Directory::default()), meta, 0);
-        self.out.state.bind(id, Some((place.clone(), number)));
-        self.out.state.put_entry(parent, name, Some(id), false, None);
-        id
-    }
-
     /// Invalidates `name` of the new state's directory `parent`, for each number by which the kernel may know the directory.
-    pub(super) fn invalidate_name(&mut self, parent: Id, name: &Name) {
+    pub(super) fn invalidate_name(&mut self, parent: EntryId, name: &Name) {
         let numbers = [self.old.get(parent), self.out.state.get(parent)].into_iter().flatten();
-        let numbers: HashSet<u64> = numbers.map(|inode| inode.number).collect();
+        let numbers: HashSet<Ino> = numbers.map(|inode| inode.number).collect();
         self.out.invalidations.extend(numbers.into_iter().map(|number| Invalidation::Entry(number, name.clone())));
     }
 }

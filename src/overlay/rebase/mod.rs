@@ -25,12 +25,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 pub use self::candidate::Candidate;
-use self::merge::Merge;
-use super::replace::{Invalidation, TreeGuard};
-use super::state::{Node, UPPER};
+use self::merge::{Merge, Merged};
+use super::invalidation::Invalidation;
+use super::replace::TreeGuard;
+use super::state::State;
 use super::{Base, Locked, WorkingTree};
 use crate::error::{Error, ErrorKind, Result};
-use crate::scratch::record::{Id, Name, Source};
+use crate::scratch::record::{DataFileId, EntryId, Name};
 use crate::tree::Tree;
 
 /// State of the changes with respect to the new base.
@@ -39,12 +40,12 @@ pub enum Purpose<'a> {
     /// The changes stay uncommitted.
     Keep {
         /// Untracked files, by directory and name: no commit takes them.
-        untracked: &'a HashSet<(Id, Name)>,
+        untracked: &'a HashSet<(EntryId, Name)>,
     },
     /// The changes are in the new base: all deletions, all moves, and the bytes of `tracked`.
     Published {
         /// Files whose bytes the commit took, by directory and name.
-        tracked: &'a HashSet<(Id, Name)>,
+        tracked: &'a HashSet<(EntryId, Name)>,
     },
 }
 
@@ -64,7 +65,7 @@ impl WorkingTree {
     pub async fn plan_rebase(&self, tree: &Arc<Tree>, purpose: Purpose<'_>, is_dry_run: bool) -> Result<Candidate> {
         let (old, opens, generation) = {
             let locked = self.lock();
-            (locked.state.clone(), locked.opens.numbers().collect(), locked.generation)
+            (locked.state.clone(), locked.open_files.numbers().collect(), locked.generation)
         };
         let (from, to) = (self.base(), Arc::new(Base::new(Arc::clone(tree))));
         let mut merge = Merge::new(&old, &opens, &from, Arc::clone(&to), purpose);
@@ -80,9 +81,10 @@ impl WorkingTree {
             }
             merge.prune_directories().await?;
         }
-        let merged = merge.finish();
         let is_published = matches!(purpose, Purpose::Published { .. });
-        Ok(Candidate { is_published, ..Candidate::new(merged, to, &old, new_data, generation) })
+        let Merged { state, collisions, invalidations, disposable } = merge.finish();
+        let candidate = Candidate::of(state, to, &old, generation);
+        Ok(Candidate { is_published, collisions, invalidations, disposable, new_data, ..candidate })
     }
 
     /// Shows `candidate` after writing its journal durably. Returns the invalidations for the kernel.
@@ -103,15 +105,15 @@ impl WorkingTree {
         }
         for (parent, name, id) in disposable {
             let is_known = state.get(id).is_some_and(|inode| {
-                let has_entries = inode.directory().is_some_and(|directory| !directory.is_clean());
-                has_entries || inode.lookups > 0 || locked.opens.get(inode.number).is_some()
+                let has_entries = inode.directory().is_some_and(|directory| !directory.is_empty());
+                has_entries || inode.lookup_count > 0 || locked.open_files.get(inode.number).is_some()
             });
             if !is_known {
                 state.leave(parent, &name);
                 state.drop_inode(id);
             }
         }
-        let replaced = self.replace_journal(&mut locked, &state, &base);
+        let replaced = locked.journal.replace(&state, &base);
         let is_written = replaced.is_ok();
         if let Err(error) = replaced {
             if !is_published {
@@ -121,21 +123,20 @@ impl WorkingTree {
             }
             // The old journal records that the commit was about to be published, so the next mount reaches the same state. It needs its
             // files.
-            locked.stale = true;
+            locked.journal.is_stale = true;
             tracing::error!("{error}; nothing more can be changed until the scratch directory takes its journal again");
         }
         locked.state = state;
+        locked.base = Arc::clone(&base);
         *self.base.write() = base;
-        if !is_published {
-            locked.drop_backings();
-        }
-        let backed = locked.forget_old_files();
+        let passthrough_data = locked.release_old_files(!is_published);
         drop(locked);
         // The journal on disk does not need them. Files that passthrough handles still use are removed when those are closed.
         if is_written {
-            self.files.remove_in_background(gone.into_iter().filter(|number| !backed.contains(number)).collect());
+            self.files
+                .remove_in_background(gone.into_iter().filter(|number| !passthrough_data.contains(number)).collect());
         }
-        self.lock().journal.keep_spare();
+        self.lock().journal.file.keep_spare();
         Ok(invalidations)
     }
 
@@ -146,54 +147,40 @@ impl WorkingTree {
 }
 
 impl Locked {
-    /// Releases the data files of open files whose bytes are elsewhere now. Returns the data files that passthrough handles still use.
-    fn forget_old_files(&mut self) -> HashSet<u64> {
-        let Locked { state, opens, .. } = self;
-        let mut backed = HashSet::new();
-        for (number, open) in opens.iter_mut() {
-            let source = state.by_number(number).and_then(|id| state.get(id)?.source().cloned());
-            match source {
-                Some(Source::Data(_)) => {}
-                _ => open.file = None,
+    /// Releases the data files of open files whose bytes are elsewhere now; with `drop_backings` the backings of passthrough handles too,
+    /// which then only their handles use. Returns the data files of the remaining backings.
+    fn release_old_files(&mut self, drop_backings: bool) -> HashSet<DataFileId> {
+        let Locked { state, open_files, .. } = self;
+        let mut backings = HashSet::new();
+        for (number, open) in open_files.iter_mut() {
+            let current = state.by_number(number).and_then(|id| state.get(id)?.data_file());
+            if current.is_none() {
+                open.file = None;
             }
-            if let Some((data, _)) = &open.backing {
-                backed.insert(*data);
+            if drop_backings {
+                open.backing = open.backing.take().filter(|(data, _)| Some(*data) == current);
             }
+            backings.extend(open.backing.as_ref().map(|(data, _)| *data));
         }
-        backed
+        backings
     }
 }
 
-impl super::state::State {
+impl State {
     /// Takes over the lookup counts, and the numbers used since `live` was copied.
-    fn take_counts(&mut self, live: &super::state::State) {
-        let counts: Vec<(Id, u64)> = live.iter().map(|(id, inode)| (id, inode.lookups)).collect();
-        for (id, lookups) in counts {
+    fn take_counts(&mut self, live: &State) {
+        let counts: Vec<(EntryId, u64)> = live.iter().map(|(id, inode)| (id, inode.lookup_count)).collect();
+        for (id, lookup_count) in counts {
             if let Some(inode) = self.get_mut(id) {
-                inode.lookups = lookups;
+                inode.lookup_count = lookup_count;
             }
         }
-        self.go_on_from(live);
+        self.reserve_numbers(live);
     }
 
     /// Takes over the commits of `old` that may still become visible. None of them has exactly these changes. They may become visible
     /// over another base too, since each commit is made for the tip of the branch.
-    fn take_unpublished(&mut self, old: &super::state::State) {
+    fn take_unpublished(&mut self, old: &State) {
         self.unpublished = old.unpublished.iter().chain(&old.publishing).cloned().collect();
-    }
-}
-
-/// Returns true if `number` was given by the base and not by the working tree.
-fn is_of_base(number: u64) -> bool {
-    number < UPPER
-}
-
-/// Copies the node of an inode, without entries.
-fn bare(node: &Node) -> Node {
-    match node {
-        Node::Directory(_) => Node::Directory(super::state::Directory::default()),
-        Node::File(source) => Node::File(source.clone()),
-        Node::Symlink(target) => Node::Symlink(target.clone()),
-        Node::Special { kind, rdev } => Node::Special { kind: *kind, rdev: *rdev },
     }
 }

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use crate::compare::chunks::ChunkDifferences;
 use crate::error::Result;
 use crate::format::ids::NodeId;
+use crate::overlay::replace::node_id;
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, TreePlace};
 use crate::zarr::Coords;
@@ -65,7 +66,7 @@ impl<'a> Whiteouts<'a> {
     }
 
     /// Returns the visible part of `new`, a place that exists in the new base, if everything at `old` was hidden.
-    pub(super) async fn shows(&self, old: Option<&TreePlace>, new: &TreePlace) -> Result<Visibility> {
+    pub(super) async fn visibility(&self, old: Option<&TreePlace>, new: &TreePlace) -> Result<Visibility> {
         let Some(old) = old else { return Ok(Visibility::All) };
         let keys = self.keys_at(old);
         let mut tally = Tally::default();
@@ -187,9 +188,4 @@ impl<'a> Whiteouts<'a> {
         }
         Ok(())
     }
-}
-
-fn node_id(tree: &Tree, index: NodeIndex) -> Option<NodeId> {
-    let stored = tree.table().get(index)?.stored?;
-    Some(tree.snapshot().node(stored as usize)?.id)
 }

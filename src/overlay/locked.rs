@@ -1,0 +1,148 @@
+//! The part of a working tree under one lock: inodes, open files and the journal. Nothing here waits for storage.
+
+use std::sync::Arc;
+
+use super::journal_writer::JournalWriter;
+use super::node::{Ino, Inode};
+use super::opens::OpenFiles;
+use super::state::State;
+use super::{Base, Lookup, no_such};
+use crate::error::{Error, Result};
+use crate::scratch::record::{Body, DataFileId, EntryId, Name, ROOT, Record, Source};
+use crate::tree::nodes::TreePlace;
+
+/// State guarded by the lock `inner` of a [`super::WorkingTree`].
+#[derive(Debug)]
+pub(super) struct Locked {
+    pub(super) state: State,
+    pub(super) open_files: OpenFiles,
+    pub(super) journal: JournalWriter,
+    /// Base of the state.
+    pub(super) base: Arc<Base>,
+    /// Changes with every record: a plan made from an older state must not be installed.
+    pub(super) generation: u64,
+}
+
+impl Locked {
+    /// Returns the location of the bytes of file `number`; `None` if the file is the base's and unchanged.
+    pub(super) fn source_of(&self, number: Ino) -> Option<Source> {
+        self.state.get(self.state.by_number(number)?)?.source().cloned()
+    }
+
+    /// Returns the data file of `found`, if it has one.
+    pub(super) fn data_of(&self, found: &Lookup) -> Option<DataFileId> {
+        let Lookup::Upper(id) = found else { return None };
+        self.state.get(*id)?.data_file()
+    }
+
+    /// Appends `record` to the journal and applies it.
+    pub(super) fn record(&mut self, record: Record) -> Result<()> {
+        let replaces = replaces(&record);
+        self.record_replacing(record, replaces)
+    }
+
+    /// Appends `record` to the journal and applies it. With it, the bytes of data file `replaces` take the place of other bytes.
+    pub(super) fn record_replacing(&mut self, record: Record, replaces: Option<DataFileId>) -> Result<()> {
+        self.journal.make_appendable(&self.state, &self.base)?;
+        // An inode without a name does not outlive the mount, and a rewritten journal does not have it.
+        let is_nameless = match &record {
+            Record::Attributes { id, .. } | Record::SetSource { id, .. } => {
+                *id != ROOT && self.state.get(*id).is_some_and(|inode| inode.names.is_empty())
+            }
+            _ => false,
+        };
+        if !is_nameless {
+            self.journal.file.append(&record, replaces)?;
+        }
+        self.generation += 1;
+        self.state.apply(record, &self.base.tree)
+    }
+
+    /// Rewrites the journal.
+    pub(super) fn rewrite_journal(&mut self) -> Result<()> {
+        self.journal.rewrite(&self.state, &self.base)
+    }
+
+    /// Drops an inode that has neither names nor handles, with its bytes.
+    pub(super) fn drop_inode(&mut self, id: EntryId) {
+        if let Some(data) = self.state.drop_inode(id).as_ref().and_then(Inode::data_file) {
+            self.journal.retire(data);
+        }
+    }
+
+    /// Returns the inode of `number`, promoted if only the base had it. The caller must hold the gate.
+    pub(super) fn promote(&mut self, number: Ino) -> Result<EntryId> {
+        if let Some(id) = self.state.by_number(number) {
+            return Ok(id);
+        }
+        let base = Arc::clone(&self.base);
+        let place = base.tree.table().place(number.0).ok_or_else(|| no_such(number))?;
+        self.promote_place(&base, place)
+    }
+
+    fn promote_place(&mut self, base: &Base, place: TreePlace) -> Result<EntryId> {
+        // From the nearest promoted ancestor down; the root is always promoted.
+        let mut missing = Vec::new();
+        let mut at = place;
+        let mut parent = loop {
+            if let Some(id) = self.state.by_number(Ino::of_place(&base.tree, &at)) {
+                break id;
+            }
+            let (above, name) = base.tree.parent_of(&at).ok_or_else(|| Error::corrupt("a place without a parent"))?;
+            missing.push((std::mem::replace(&mut at, above), name));
+        };
+        for (place, name) in missing.into_iter().rev() {
+            let name = Name::new(name.as_bytes());
+            // Removed while it was open: it does not come back.
+            if self.state.get(parent).and_then(|inode| inode.directory()?.get(&name)).is_some() {
+                return Err(no_such(Ino::of_place(&base.tree, &place)));
+            }
+            let id = self.state.next_entry();
+            let body = if base.tree.is_directory_place(&place) { Body::Directory } else { Body::File(Source::Lower) };
+            let record = Record::Promote {
+                parent: Some(parent),
+                name,
+                id,
+                lower: base.tree.path_of(&place),
+                meta: base.meta_of(&place),
+                body,
+            };
+            self.record(record)?;
+            parent = id;
+        }
+        Ok(parent)
+    }
+
+    /// Returns a path of inode `number` for messages.
+    pub(super) fn describe(&self, number: Ino) -> String {
+        match self.state.by_number(number) {
+            Some(id) => self.state.path(id).unwrap_or_else(|| "a deleted file".to_owned()),
+            None => self.describe_lower(number),
+        }
+    }
+
+    /// Returns the path at which an inode of the base shows: below a directory that may have been moved.
+    fn describe_lower(&self, number: Ino) -> String {
+        let base = &self.base;
+        let Some(mut place) = base.tree.table().place(number.0) else { return number.to_string() };
+        let mut below = String::new();
+        while let Some((above, name)) = base.tree.parent_of(&place) {
+            below = format!("/{name}{below}");
+            if let Some(id) = self.state.by_number(Ino::of_place(&base.tree, &above)) {
+                let path = self.state.path(id).unwrap_or_default();
+                return format!("{}{below}", path.trim_end_matches('/'));
+            }
+            place = above;
+        }
+        below
+    }
+}
+
+/// Returns the data file whose bytes replace other bytes with `record`, as far as the record shows it.
+fn replaces(record: &Record) -> Option<DataFileId> {
+    match record {
+        Record::SetSource { source: Source::Data(data), .. } => Some(*data),
+        Record::Covered { data, .. } => Some(*data),
+        _ => None,
+    }
+}
