@@ -285,8 +285,8 @@ mod tests {
     use super::*;
     use crate::format::snapshot::{NodeData, Snapshot};
     use crate::format::testing::{id, node_id};
+    use crate::format::transaction_log::NodeChange;
     use crate::format::transaction_log::TransactionLog;
-    use crate::format::transaction_log::{NodeChange, TransactionLog};
 
     fn group(n: u8, path: &str) -> NodeDraft {
         NodeDraft { id: node_id(n), path: path.into(), zarr_json: b"{}".to_vec(), array: None }

@@ -18,8 +18,8 @@ use crate::overlay::invalidation::Invalidation;
 use crate::overlay::replace::node_ids;
 use crate::repo::Repository;
 use crate::scratch::record::Name;
-use crate::tree::nodes::{NodeIndex, TreePlace};
 use crate::tree::Tree;
+use crate::tree::nodes::{NodeIndex, TreePlace};
 use crate::zarr::{Coords, is_in_grid};
 
 /// Receiver of invalidations for changes that did not come through the kernel. Calls may wait for requests to be answered: the

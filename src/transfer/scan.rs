@@ -428,13 +428,13 @@ mod tests {
             std::fs::write(folder.join("a/b/zarr.json"), text).unwrap();
         }
         let scanned = scan(Arc::new(File::open(&source).unwrap().into()), 1, &Counters::default()).unwrap();
-        let file = FrozenFile { id: 1, lower: None, source: Source::Data(0) };
+        let file = FrozenFile { id: EntryId(1), lower: None, source: Source::Data(DataFileId(0)) };
         assert_eq!(scanned.whole(&file, 100).await.unwrap(), "own");
         std::fs::rename(source.join("a"), source.join("old")).unwrap();
         for target in [foreign.join("a"), "old".into()] {
             std::os::unix::fs::symlink(target, source.join("a")).unwrap();
             assert!(scanned.whole(&file, 100).await.is_err());
-            assert!(scanned.changed(0).unwrap().unwrap().open().is_err());
+            assert!(scanned.changed(DataFileId(0)).unwrap().unwrap().open().is_err());
             std::fs::remove_file(source.join("a")).unwrap();
         }
         std::fs::rename(source.join("old"), source.join("a")).unwrap();

@@ -9,15 +9,11 @@ use crate::common::{self, FixtureSet, icechunkfs, read_files};
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::format::draft::TransactionLogDraft;
 use icechunkfs::format::envelope::SpecVersion;
-use icechunkfs::format::transaction_log::Move;
-use icechunkfs::format::transaction_log::{Change, Move};
-use icechunkfs::repo::update::system_clock;
+use icechunkfs::format::transaction_log::{Move, NodeChange};
 use icechunkfs::repo::verify::report::{Report, Severity};
 use icechunkfs::repo::verify::{self, VerifyOptions};
 use icechunkfs::storage::{self, Condition, Storage};
-use icechunkfs::storage::{self, Condition, Storage, object::ObjectStorage};
 use icechunkfs::times::system_clock;
-use object_store::memory::InMemory;
 
 /// Rules that fixtures of old releases break; all others must be valid, except for notes.
 const KNOWN: &[(&str, &[&str])] = &[
@@ -207,7 +203,7 @@ async fn logged_moves_onto_nodes_or_outside_groups_are_reported() {
     let now = |path: &str| snapshot.nodes().find(|node| node.path == path).unwrap().id;
     let moved = |from: &str, to: &str| Move { from: from.into(), to: to.into(), node: now(to), is_array: true };
     let log = TransactionLogDraft {
-        nodes: [a, b, c].map(|id| (Change::DeletedArrays, id)).into(),
+        nodes: [a, b, c].map(|id| (NodeChange::DeletedArrays, id)).into(),
         moves: vec![moved("/a", "/b"), moved("/c", "/none/c")],
         ..TransactionLogDraft::default()
     };

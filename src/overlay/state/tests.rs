@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::*;
 use crate::error::ErrorKind;
@@ -10,7 +9,7 @@ use crate::format::snapshot::Snapshot;
 use crate::format::testing::{self, group, id};
 use crate::reader::Reader;
 use crate::reader::memory::Budget;
-use crate::storage::object::ObjectStorage;
+use crate::storage::empty_storage;
 use crate::tree::nodes::NodeTable;
 
 const A: EntryId = EntryId(2);
@@ -19,11 +18,9 @@ const OTHER: EntryId = EntryId(4);
 const DATA: DataFileId = DataFileId(3);
 
 fn tree() -> Tree {
-    let store = Arc::new(object_store::memory::InMemory::new());
-    let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(5));
     let snapshot = Snapshot::decode(&testing::snapshot(id(1), &[group(1, "/"), group(2, "/a")]), 1 << 20).unwrap();
     let table = NodeTable::build(&snapshot).unwrap();
-    let reader = Reader::new(Arc::new(storage), Budget::new(64 << 20, 0).unwrap());
+    let reader = Reader::new(empty_storage("memory"), Budget::new(64 << 20, 0).unwrap());
     Tree::new(snapshot, table, Arc::new(reader))
 }
 

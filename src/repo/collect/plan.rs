@@ -83,7 +83,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::format::repo_state::SnapshotRecord;
-    use crate::format::repo_state::{LogEntry, Operation, SnapshotRecord, Status};
+
     use crate::format::testing::id;
 
     fn state(commits: &[(u8, Option<u8>)], branches: &[(&str, u8)]) -> RepoState {

@@ -338,7 +338,7 @@ mod tests {
 
     use super::*;
     use crate::format::envelope::SpecVersion;
-    use crate::format::repo_state::{Operation, RepoState, Update};
+    use crate::format::repo_state::{LogEntry, Operation, RepoState};
     use crate::format::testing::{id, repo};
     use crate::storage::Condition;
 
@@ -346,7 +346,7 @@ mod tests {
     async fn broken_rules(copy: &str, is_stored: bool) -> Vec<&'static str> {
         let info = RepoInfo::decode(&repo(&[(id(1), -1)], &[("main", 0)])).unwrap();
         let mut state = RepoState::from_info(&info).unwrap();
-        let update = |updated_at, backup_path| Update { operation: Operation::GcRan, updated_at, backup_path };
+        let update = |updated_at, backup_path| LogEntry { operation: Operation::GcRan, updated_at, backup_path };
         state.updates = vec![update(2, None), update(1, Some(copy.to_owned()))];
         let file = state.encode().unwrap();
         let storage = Arc::clone(crate::repo::testing::open(file.clone()).await.storage());
