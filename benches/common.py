@@ -53,7 +53,7 @@ class Bench:
     space: Workspace
     sizes: Sizes
     runs: int
-    user: User | None  # somebody without privilege; none if that is already us
+    user: User | None  # a user without privilege; none if the benchmark already runs as one
     report: Report
 
     @functools.cached_property

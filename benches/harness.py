@@ -44,7 +44,7 @@ class User:
         except KeyError:
             raise BenchError(f"there is no user {name}: --user takes one without privilege") from None
         if entry.pw_uid == 0:
-            raise BenchError(f"--user {name} is root: name somebody without privilege")
+            raise BenchError(f"--user {name} is root: name a user without privilege")
         return cls(name, entry.pw_uid, entry.pw_gid)
 
 

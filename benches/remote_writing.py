@@ -2,7 +2,7 @@
 
 A program writes chunk after chunk, with a temporary name as zarr-python does. With `--upload commit` the commit sends all of it:
 that is bandwidth. With `--upload eager` it finds what the line could carry meanwhile there already; the program is held to nine
-tenths of the line then, since what is written faster than the line carries waits for the line whoever sends it.
+tenths of the line then, since what is written faster than the line carries waits for the line in any case.
 
 benches/remote.py has the server and the line.
 """

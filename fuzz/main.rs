@@ -1,4 +1,4 @@
-//! The fuzzers: libFuzzer over everything that reads what somebody else wrote. `scripts/fuzz` builds, seeds and runs them.
+//! The fuzzers: libFuzzer over every parser of untrusted input. `scripts/fuzz` builds, seeds and runs them.
 //!
 //! It is an example of the package, so that it is built of the same dependencies as the tests, and no other toolchain is needed: coverage
 //! is an option of the released compiler.

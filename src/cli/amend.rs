@@ -61,10 +61,10 @@ pub fn run(arguments: &AmendArgs) -> Result<()> {
         let message = arguments.message.clone().unwrap_or_else(|| tip.message.clone());
         if metadata == tip.metadata && message == tip.message {
             let nothing = json!({"branch": branch, "snapshot": null, "replaced": [], "parent": tip.parent, "kept": []});
-            return if arguments.json { print_json(&nothing) } else { print("it says so already\n") };
+            return if arguments.json { print_json(&nothing) } else { print("nothing to amend\n") };
         }
         let question = format!(
-            "Branch {} gets another newest commit in the place of\n  {}\nMounts and programs that work on that one have \
+            "Branch {} gets a new tip in place of\n  {}\nMounts and programs based on that commit have \
              to begin anew.",
             printable::line(branch),
             replace_commits::commit_line(tip)

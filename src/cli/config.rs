@@ -188,7 +188,7 @@ fn warn_of(changed: &ConfigChange) {
     };
     for name in ["unsafe_use_conditional_update", "unsafe_use_conditional_create"] {
         if is_off(name) {
-            warn!("storage.{name} is off: programs that keep to it lose each other's commits, if two write at a time");
+            warn!("storage.{name} is off: programs that obey it lose commits if two of them write at the same time");
         }
     }
 }

@@ -36,7 +36,7 @@ impl ConfirmArgs {
         if !stdin.is_terminal() || !stderr.is_terminal() {
             return Err(Error::multi_line(
                 ErrorKind::InvalidInput,
-                &format!("{what}\nthere is no terminal to ask on: say --yes to go on"),
+                &format!("{what}\nno terminal to ask on: pass --yes to continue"),
             ));
         }
         if ask(&what, stdin.lock(), stderr.lock()).map_err(|e| Error::io("the terminal", e))? {
@@ -49,7 +49,7 @@ impl ConfirmArgs {
 
 /// Writes the question and reads the answer. Returns true only for a clear yes; the end of the input is a no.
 fn ask(what: &str, input: impl Read, mut output: impl Write) -> std::io::Result<bool> {
-    write!(output, "{what}\nGo on? [y/N] ")?;
+    write!(output, "{what}\nContinue? [y/N] ")?;
     output.flush()?;
     let mut answer = Vec::new();
     BufReader::new(input.take(LONGEST_ANSWER)).read_until(b'\n', &mut answer)?;
@@ -80,7 +80,7 @@ mod tests {
         ] {
             let mut asked = Vec::new();
             assert_eq!(ask("Tag `v1` will be gone.", answer.as_bytes(), &mut asked).unwrap(), expected, "{answer:?}");
-            assert!(asked.starts_with(b"Tag `v1` will be gone.\nGo on? [y/N] "));
+            assert!(asked.starts_with(b"Tag `v1` will be gone.\nContinue? [y/N] "));
         }
         assert!(!ask("", [b'y'; 1000].as_slice(), Vec::new()).unwrap());
     }

@@ -77,7 +77,7 @@ fn died(child: libc::pid_t) -> String {
     let status = rustix::process::waitpid(pid, rustix::process::WaitOptions::empty()).ok().flatten();
     match status.and_then(|(_, status)| status.terminating_signal()) {
         Some(signal) => format!("the daemon was killed by signal {signal} before the mount answered"),
-        None => "the daemon ended before the mount answered; its log may say why".to_owned(),
+        None => "the daemon ended before the mount answered; see its log".to_owned(),
     }
 }
 

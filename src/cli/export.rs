@@ -110,7 +110,7 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
                 let listed = listed(extra.iter().map(|path| printable::line(&format!("  {path}"))), extra.len() as u64);
                 arguments
                     .confirm
-                    .confirm(&format!("{dest}: what the snapshot does not have will be removed:\n{listed}"))
+                    .confirm(&format!("{dest}: files that the snapshot does not have will be removed:\n{listed}"))
             };
             let destination = destination.map(Arc::new);
             export::export(tree, &source.path, destination, options, Arc::clone(&counters), &confirm).await

@@ -99,7 +99,7 @@ impl GcRun<'_> {
         let progress = Progress::default();
         let draw = |bar: &ProgressBar| {
             let (done, total) = progress.files();
-            bar.set_message(if progress.is_removing() { "removing" } else { "finding what is needed" });
+            bar.set_message(if progress.is_removing() { "removing" } else { "finding reachable objects" });
             bar.set_length(total);
             bar.set_position(done);
         };
@@ -153,7 +153,7 @@ fn text(collected: &Collected, found: &SearchResult, older_than: u64, would: boo
         let (user, place) = (trust::name_of(foreign.owner), foreign.path.display());
         let _ = writeln!(
             text,
-            "not counted: uncommitted work of user {user} in {place}; to keep what it is based on, name its scratch directory with \
+            "not counted: uncommitted work of user {user} in {place}; to keep its base, pass its scratch directory as \
              --keep-scratch"
         );
     }

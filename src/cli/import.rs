@@ -136,7 +136,7 @@ async fn target(arguments: &ImportArgs) -> Result<ImportTarget> {
         Ok(repository) => Ok(ImportTarget::Branch(repository, arguments.branch.clone())),
         Err(error) if error.kind() == ErrorKind::NotARepository => match storage.any_key().await? {
             None => nothing(storage),
-            Some(_) => Err(error.context("a repository is created in an empty place only")),
+            Some(_) => Err(error.context("a repository can only be created in an empty place")),
         },
         Err(error) => Err(error),
     }
@@ -161,7 +161,7 @@ fn failure(imported: &ImportResult) -> Option<Error> {
             ))
         });
         let message = format!(
-            "others have changed the same things meanwhile; nothing was committed. Import again for the branch as it is now:\n{}",
+            "concurrent commits changed the same things; nothing was committed. Import again to compare with the branch tip:\n{}",
             listed(conflicts, imported.conflicts.len() as u64)
         );
         return Some(Error::multi_line(ErrorKind::Stale, &message));
@@ -194,7 +194,7 @@ fn to_text(imported: &ImportResult, arguments: &ImportArgs) -> String {
         let _ = write!(text, "; {chunks_unchanged} were there");
     }
     if !imported.rebased_over.is_empty() {
-        let _ = write!(text, "; applied to {} newer commits of others", imported.rebased_over.len());
+        let _ = write!(text, "; rebased onto {} concurrent commits", imported.rebased_over.len());
     }
     text.push('\n');
     if imported.untracked_count > 0 {

@@ -12,7 +12,7 @@ use super::repo_args::RepoArgs;
 use super::{open, print, print_json, progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
-use crate::repo::migrate::in_place::{self, Progress, Summary};
+use crate::repo::migrate::in_place::{self, MigrationProgress, Summary};
 use crate::repo::migrate::{Contents, elsewhere};
 use crate::storage;
 use crate::times::system_clock;
@@ -52,7 +52,7 @@ pub fn run(arguments: &MigrateArgs) -> Result<()> {
             arguments.repo.location
         ))?;
     }
-    let progress = Progress::default();
+    let progress = MigrationProgress::default();
     let draw = |bar: &ProgressBar| {
         bar.set_length(progress.snapshots.load(Ordering::Relaxed));
         bar.set_position(progress.read.load(Ordering::Relaxed));
@@ -69,7 +69,7 @@ pub fn run(arguments: &MigrateArgs) -> Result<()> {
         left => Err(Error::new(
             ErrorKind::Contended,
             format!(
-                "{} old refs lead to commits that were made meanwhile and do not follow the branch's newest one, or that \
+                "{} old refs lead to concurrent commits that do not follow the branch tip, or that \
                  version 2 has removed: {}. They stay; mount their snapshots with --snapshot, or remove the refs",
                 left.len(),
                 left.join(", ")
@@ -134,7 +134,7 @@ fn describe_contents(contents: &Contents) -> String {
 
 /// Migrates to a new repository at `to`.
 fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
-    let progress = elsewhere::Progress::default();
+    let progress = elsewhere::CopyProgress::default();
     let draw = |bar: &ProgressBar| {
         bar.set_length(progress.commits.load(Ordering::Relaxed));
         bar.set_message(indicatif::HumanBytes(progress.bytes.load(Ordering::Relaxed)).to_string());
@@ -198,7 +198,7 @@ fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
         (summary.store_address, "chunk objects were copied by the store itself"),
         (summary.found, "chunk objects were there from an earlier try"),
         (summary.missing, "chunk objects are missing from the old repository, and from the new one"),
-        (summary.empty, "references to chunks of no bytes were left out: no value can be read from such"),
+        (summary.empty, "references to chunks without bytes were left out: they hold no value"),
     ] {
         if count > 0 {
             let _ = writeln!(text, "{count} {what}");

@@ -48,10 +48,7 @@ pub fn run(arguments: &OpsArgs) -> Result<()> {
             }
         };
         if let Some(key) = operations.missing() {
-            tracing::warn!(
-                "{}: the log goes on in {key}, which is not there any more",
-                repository.storage().location()
-            );
+            tracing::warn!("{}: the log continues in {key}, which no longer exists", repository.storage().location());
         }
         if arguments.json {
             print_json(&entries.iter().map(as_json).collect::<Vec<_>>())?;

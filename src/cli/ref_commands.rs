@@ -146,7 +146,7 @@ pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
             Some(format!("It is in use on this machine ({holder}), with changes that are not committed."))
         }
         (Some(holder), false) => Some(format!("It is in use on this machine ({holder}).")),
-        (None, true) => Some(format!("Changes that were made to it and not committed wait in {place}.")),
+        (None, true) => Some(format!("Its uncommitted changes stay in {place}.")),
         (None, false) => None,
     }
 }

@@ -89,14 +89,15 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
             let commits = repository.history(tip, 1).await?;
             let replaced: String = commits.iter().map(replace_commits::commit_line).collect();
             let question = format!(
-                "Branch {branch} gets another newest commit in the place of\n  {replaced}\nMounts and programs that work on that one \
+                "Branch {branch} gets a new tip in place of\n  {replaced}\nMounts and programs based on that commit \
                  have to begin anew."
             );
             replace_commits::confirm(&repository, branch, &commits, &question, arguments.confirm).await?;
         }
         let storage = Arc::clone(repository.storage());
         let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(2 * base.size() as u64)?));
-        let options = EngineOptions { memory: limits.uploads(), pack_below: arguments.pack_below, ..EngineOptions::default() };
+        let options =
+            EngineOptions { memory: limits.uploads(), pack_below: arguments.pack_below, ..EngineOptions::default() };
         let mut changes = ChangeSet::default();
         let mut repacked = None;
         if arguments.repack {

@@ -70,7 +70,7 @@ pub fn run(arguments: &SquashArgs) -> Result<()> {
         squash::check(&repository).await?;
         let commits = range(&repository, branch, &arguments.range).await?;
         let question = format!(
-            "{} commits of branch {} become one:\n{}Mounts and programs that work on one of them have to begin anew.",
+            "{} commits of branch {} become one:\n{}Mounts and programs based on one of them have to start again.",
             commits.len(),
             printable::line(branch),
             listed(&commits)

@@ -22,7 +22,7 @@ use crate::trust;
 /// Deadline of the search. Home directories may be on a network file system that does not answer.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-const UNKNOWN: &str = "what uncommitted work needs is not known: mount the branch and commit or discard it, or remove the scratch directory";
+const UNKNOWN: &str = "the objects that uncommitted changes need are not known: mount the branch and commit or discard it, or remove the scratch directory";
 
 /// Returns a function that finds uncommitted changes on the repository in `storage`, also in the scratch directories `named`. It
 /// stores its last result in `found`.
@@ -141,15 +141,13 @@ fn scratch_of(mount: &Mount) -> Result<Option<PathBuf>> {
                 ErrorKind::Busy,
                 format!(
                     "{place} is a mount of this repository whose daemon has died: unmount it, and name its scratch directory with \
-                     --keep-scratch if it has one of its own"
+                     --keep-scratch if it has its own"
                 ),
             ));
         }
         Err(error) => {
             return Err(Error::io(
-                format!(
-                    "{place} is a mount of this repository, and this user may not ask it what it needs: run this as its owner"
-                ),
+                format!("{place} is a mount of this repository, and this user may not query it: run this as its owner"),
                 error,
             ));
         }

@@ -57,7 +57,7 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
                 && !daemon.wait(ENDING)
             {
                 note(&format!(
-                    "process {} goes on: it still writes changes to the disk, or the mount is in another namespace, too",
+                    "process {} has not ended: it still writes changes to the disk, or the mount is also in another namespace",
                     daemon.pid()
                 ));
             }

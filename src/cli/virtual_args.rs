@@ -16,7 +16,7 @@ const VARIABLE: &str = "ICECHUNKFS_VIRTUAL_OPTION";
 
 /// Virtual chunks that may be read, and the access to them.
 #[derive(Clone, Default, Args)]
-#[command(next_help_heading = "Virtual chunks (each is also a variable ICECHUNKFS_..., with one word a line)")]
+#[command(next_help_heading = "Virtual chunks (each is also a variable ICECHUNKFS_..., one value per line)")]
 pub struct VirtualArgs {
     /// Read virtual chunks below PREFIX: a URL (s3://bucket/data, https://host/path, file:///data) or a path. No other file
     /// outside the repository is read. Repeatable.

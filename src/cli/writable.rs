@@ -139,7 +139,7 @@ pub async fn end_mount(session: Arc<Session>, ephemeral: bool) {
     session.end_uploads();
     // Nothing is written to the directory after this.
     if let Err(error) = session.working().make_durable().await {
-        warn!("{error}: what was written last may be lost if the power fails");
+        warn!("{error}: the last writes may be lost if the power fails");
     }
     let path = session.working().scratch().path().to_owned();
     match session.status().await {

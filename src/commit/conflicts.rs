@@ -60,10 +60,10 @@ impl ConflictKind {
     /// Returns a text for display: what happened at the conflict's path.
     pub fn describe(self) -> &'static str {
         match self {
-            ConflictKind::MoveOperationCannotBeRebased => "one side moved what the other changed",
-            ConflictKind::NewNodeConflictsWithExistingNode => "both made a node here",
-            ConflictKind::NewNodeInInvalidGroup => "a node was made below an array",
-            ConflictKind::NewNodeInDeletedGroup => "a node was made in a group that the other side removed or moved",
+            ConflictKind::MoveOperationCannotBeRebased => "one side moved a node that the other changed",
+            ConflictKind::NewNodeConflictsWithExistingNode => "both created a node here",
+            ConflictKind::NewNodeInInvalidGroup => "a node was created below an array",
+            ConflictKind::NewNodeInDeletedGroup => "a node was created in a group that the other side removed or moved",
             ConflictKind::ZarrMetadataDoubleUpdate => "both changed zarr.json",
             ConflictKind::ZarrMetadataUpdateOfDeletedArray => "zarr.json of an array that they deleted was changed",
             ConflictKind::ZarrMetadataUpdateOfDeletedGroup => "zarr.json of a group that they deleted was changed",

@@ -71,7 +71,7 @@ enum Attempt {
 }
 
 /// State of a commit from attempt to attempt.
-struct Work<'a> {
+struct CommitWork<'a> {
     request: &'a Request,
     progress: &'a CommitProgress,
     version: SpecVersion,
@@ -193,7 +193,7 @@ impl Engine {
             None => Splitting::new(&config),
         };
         let (storage, reader) = (Arc::clone(&self.storage), Arc::clone(&self.reader));
-        let mut work = Work {
+        let mut work = CommitWork {
             request,
             progress,
             version,
@@ -247,7 +247,7 @@ impl Engine {
                 }
                 Attempt::Moved => {}
                 Attempt::Collected => {
-                    info!("garbage was collected while the commit was made: it is stored anew");
+                    info!("garbage was collected during the commit: storing its objects again");
                     let repository = Repository::open(Arc::clone(&self.storage)).await?;
                     work.stored_since = repository.log_position();
                     work.known_objects.clear();
@@ -259,21 +259,21 @@ impl Engine {
         Err(Error::new(
             ErrorKind::Contended,
             format!(
-                "others committed to branch `{}` first, {} times: commit again",
+                "concurrent commits to branch `{}` came first {} times: commit again",
                 request.branch, self.options.max_rebases
             ),
         ))
     }
 
     /// Rebases the changes onto the branch tip, or returns the conflicts.
-    async fn rebase_onto_tip(&self, work: &mut Work<'_>, repository: &Repository) -> Result<Vec<Conflict>> {
+    async fn rebase_onto_tip(&self, work: &mut CommitWork<'_>, repository: &Repository) -> Result<Vec<Conflict>> {
         let branch = &work.request.branch;
         let commits = match rebase::commits_since(repository, branch, work.base.id()).await {
             // A rewrite has no changes of the user that would have to be kept.
             Err(error) if error.kind() == ErrorKind::Stale && work.rewrite.is_some() => {
                 return Err(Error::new(
                     ErrorKind::Stale,
-                    format!("the history of branch `{branch}` was changed meanwhile: nothing is done; do it again"),
+                    format!("the history of branch `{branch}` changed concurrently: nothing was done; try again"),
                 ));
             }
             commits => commits?,
@@ -314,8 +314,13 @@ impl Engine {
     }
 
     /// Rebases the changes onto `landed`, a late commit of an earlier state of the changes, which follows the base.
-    async fn rebase_onto_landed(&self, work: &mut Work<'_>, repository: &Repository, landed: ObjectId) -> Result<()> {
-        info!("commit {landed}, which had been given up, is on the branch: this one follows it");
+    async fn rebase_onto_landed(
+        &self,
+        work: &mut CommitWork<'_>,
+        repository: &Repository,
+        landed: ObjectId,
+    ) -> Result<()> {
+        info!("commit {landed}, which seemed to have failed, is on the branch: this commit follows it");
         let after = Arc::new(repository.snapshot(landed, MAX_SNAPSHOT).await?);
         let log = rebase::read_log(&**repository.storage(), landed).await?;
         let landed = LateCommit { before: &work.base, after: &after, log: &log, reader: &self.reader };
@@ -328,7 +333,7 @@ impl Engine {
     /// Rebases the changes over the concurrent `commits`, oldest first, or returns the conflicts.
     async fn rebase(
         &self,
-        work: &mut Work<'_>,
+        work: &mut CommitWork<'_>,
         repository: &Repository,
         commits: &[SnapshotInfo],
     ) -> Result<Vec<Conflict>> {
@@ -357,7 +362,7 @@ impl Engine {
     }
 
     /// Assigns new ids to moved nodes that are stored as new ones: all in version 1, else those whose move the log may not contain.
-    async fn renew_ids(&self, work: &mut Work<'_>, repository: &Repository) -> Result<()> {
+    async fn renew_ids(&self, work: &mut CommitWork<'_>, repository: &Repository) -> Result<()> {
         if work.changes.moved.is_empty() {
             return Ok(());
         }
@@ -382,7 +387,7 @@ impl Engine {
     }
 
     /// Returns the parent of the commit that is amended; none without an amend.
-    async fn parent_of_replaced(&self, work: &Work<'_>, repository: &Repository) -> Result<Option<Snapshot>> {
+    async fn parent_of_replaced(&self, work: &CommitWork<'_>, repository: &Repository) -> Result<Option<Snapshot>> {
         if !work.request.amend {
             return Ok(None);
         }
@@ -395,7 +400,7 @@ impl Engine {
     /// Stores the chunks of the changes, and protects those that are stored already from garbage collection.
     async fn store_chunks(
         &self,
-        work: &mut Work<'_>,
+        work: &mut CommitWork<'_>,
         repository: &Repository,
         sizes: Sizes,
         renewed: &RenewedTimes,
@@ -409,7 +414,7 @@ impl Engine {
     }
 
     /// Writes manifests, log and snapshot on top of the current base, and publishes the snapshot.
-    async fn attempt(&self, work: &mut Work<'_>, attempt: u32) -> Result<Attempt> {
+    async fn attempt(&self, work: &mut CommitWork<'_>, attempt: u32) -> Result<Attempt> {
         let id = ObjectId::random()?;
         let parent = work.base.id();
         work.progress.enter(Stage::Manifests);
@@ -492,7 +497,7 @@ impl Engine {
 
 /// Returns the metadata as the commit's files store it, sorted by name. Like in the reference implementation, every commit
 /// except an amend notes the number of its rebase attempts.
-fn metadata(work: &Work<'_>, attempt: u32) -> Result<Vec<RawItem>> {
+fn metadata(work: &CommitWork<'_>, attempt: u32) -> Result<Vec<RawItem>> {
     let (request, version) = (work.request, work.version);
     let mut all = request.metadata.clone();
     if let Some(rules) = &work.rewrite {

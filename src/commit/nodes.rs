@@ -81,7 +81,7 @@ fn draft_unchanged(node: &Node<'_>) -> Result<NodeDraft> {
         NodeData::Group => None,
         NodeData::Array(array) => Some(ArrayDraft {
             shape: array.dimensions().ok_or_else(|| {
-                Error::corrupt(format!("array {}: the snapshot says a chunk has no elements", node.path))
+                Error::corrupt(format!("array {}: the snapshot states that a chunk has no elements", node.path))
             })?,
             dimension_names: array.dimension_names(),
             manifests: array.manifests(),

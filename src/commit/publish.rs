@@ -115,7 +115,7 @@ fn parent_and_pruned_logs(
             return Err(Error::new(
                 ErrorKind::Stale,
                 format!(
-                    "commits before {} have expired or were collected meanwhile: nothing is changed; do it again",
+                    "commits before {} expired or were collected concurrently: nothing was changed; try again",
                     publication.tip
                 ),
             ));
@@ -178,5 +178,5 @@ pub(super) fn branch_is_gone(branch: &str) -> Error {
 
 /// Returns the error for an attempt to amend the first snapshot of a repository.
 pub(super) fn no_amend_of_the_first() -> Error {
-    Error::invalid("the first commit of a repository cannot be amended: make a commit of its own instead")
+    Error::invalid("the first commit of a repository cannot be amended: make a new commit instead")
 }

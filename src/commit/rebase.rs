@@ -110,7 +110,7 @@ async fn absent(reader: &Arc<Reader>, snapshot: &Snapshot, chunks: BTreeMap<Node
 /// Reads the transaction log of snapshot `id`. Fails if it is missing, because nothing can be compared without it.
 pub async fn read_log(storage: &dyn Storage, id: ObjectId) -> Result<TransactionLog> {
     read_log_if_any(storage, id).await?.ok_or_else(|| {
-        Error::corrupt(format!("transactions/{id}: missing, so that what commit {id} changed is not known"))
+        Error::corrupt(format!("transactions/{id}: missing, so the changes of commit {id} are not known"))
     })
 }
 

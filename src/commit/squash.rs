@@ -128,7 +128,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
         Published::Collected => {
             return Err(Error::new(
                 ErrorKind::Contended,
-                "garbage was collected meanwhile: nothing is changed; do it again",
+                "garbage was collected concurrently: nothing was changed; try again",
             ));
         }
         Published::Moved => {
@@ -157,8 +157,8 @@ fn check_moves(log: &TransactionLogDraft, snapshot: &Snapshot, parent: &Snapshot
         Some(one) => Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "these commits delete {} and move {} to its place, which the format cannot say of one commit: squash the \
-                 commits before and after the move by themselves",
+                "these commits delete {} and move {} to its place, which the format cannot record in one commit: squash the \
+                 commits before and after the move separately",
                 one.to, one.from
             ),
         )),

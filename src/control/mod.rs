@@ -32,7 +32,7 @@ use crate::tree::ROOT;
 
 /// Note that reading `commit` returns in addition if the program wrote more than once.
 const TRUNCATED_NOTE: &str = "\
-note: the message is what the program wrote first; for one of several lines use `icechunkfs commit -m`, or write it at once\n";
+note: the message is the program's first write; for several lines use `icechunkfs commit -m`, or write them at once\n";
 /// Inode number of the directory; its files follow. Far above the snapshot's numbers and just below those of new files.
 const DIRECTORY: u64 = UPPER - 64;
 /// Offset of the directory in a listing of the root: the listing of the tree follows it from the beginning.
@@ -77,7 +77,7 @@ pub fn attributes(number: u64) -> Attributes {
 impl Control {
     /// Creates the control directory of `session`; the root lists it if `listed_at_root`.
     pub fn new(session: Arc<Session>, listed_at_root: bool) -> Self {
-        let outcome = Mutex::new("no commit was made in this mount yet\n".to_owned());
+        let outcome = Mutex::new("no commit in this mount yet\n".to_owned());
         Control { session, errors: RecentErrors::default(), handles: Handles::default(), listed_at_root, outcome }
     }
 

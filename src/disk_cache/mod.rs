@@ -11,7 +11,7 @@
 //! The cache only saves time. Whatever fails (the disk is full, the directory is missing or not writable) costs time and
 //! nothing else: the bytes come from the store, and the log reports the failure once in a while.
 //!
-//! Any number of processes of one user share a directory; [`space`] has the protocol. Whoever may write there can put any
+//! Any number of processes of one user share a directory; [`space`] has the protocol. A user who may write there can put any
 //! bytes into the cache, so a cache that other users may write to is refused, and a cache of root is read by all whom its
 //! mode admits and written by root alone ([`place`]).
 //!
@@ -293,7 +293,7 @@ impl DiskCache {
 
     fn drop_damaged(&self, name: &Name) {
         let path = self.place.path_of(name);
-        warn!("{}: not what it was when it was written; it is removed and fetched again", path.display());
+        warn!("{}: changed since it was written; removed, and fetched again", path.display());
         self.remove(name);
     }
 

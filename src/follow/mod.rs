@@ -100,7 +100,7 @@ impl Follower {
                 match (&last_failure, &failure) {
                     (None, Some(failure)) => {
                         let shown = follower.shown.view().tree().snapshot().id();
-                        warn!("following branch {}: {failure}; snapshot {shown} stays shown", follower.branch);
+                        warn!("following branch {}: {failure}; still showing snapshot {shown}", follower.branch);
                     }
                     (Some(_), None) => info!("following branch {} again", follower.branch),
                     _ => {}
@@ -116,7 +116,7 @@ impl Follower {
         match watch.check().await? {
             CheckResult::Unchanged => {}
             CheckResult::NotFound => {
-                return Err(Error::new(ErrorKind::NotFound, "there is no such branch any more"));
+                return Err(Error::new(ErrorKind::NotFound, "the branch no longer exists"));
             }
             CheckResult::Changed(repository, tip) => {
                 if tip != self.shown.view().tree().snapshot().id() {

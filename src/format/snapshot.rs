@@ -148,7 +148,7 @@ impl Snapshot {
             }
             if expanded > max {
                 return Err(Error::corrupt(
-                    "the snapshot's nodes share what they say of their manifests: it would take too much memory",
+                    "the snapshot's nodes share parts of their manifest lists: decoding would take too much memory",
                 ));
             }
         }

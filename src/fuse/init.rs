@@ -29,7 +29,7 @@ pub(super) fn negotiate(config: &mut KernelConfig, more: InitFlags) -> InitFlags
     ];
     for (what, outcome) in settings {
         if let Err(nearest) = outcome {
-            warn!("the kernel refuses our setting for {what}; it would take {nearest}");
+            warn!("the kernel refuses the setting for {what}; it accepts {nearest}");
         }
     }
     if let Err(nearest) = config.set_time_granularity(std::time::Duration::from_nanos(1)) {

@@ -50,7 +50,7 @@ mod tests {
         assert!(!hint.begin(1));
         assert!(!hint.begin(2), "nobody looked");
         hint.looked_up(7);
-        assert!(!hint.begin(3), "somebody looked elsewhere");
+        assert!(!hint.begin(3), "another directory was looked at");
         hint.looked_up(3);
         assert!((0..CREDIT).all(|n| hint.begin(u64::from(n))));
         assert!(!hint.begin(4), "and now it is asked anew");

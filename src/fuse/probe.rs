@@ -89,8 +89,8 @@ fn no_answer(mountpoint: &Path, timeout: Duration) -> Error {
     Error::new(
         ErrorKind::Timeout,
         format!(
-            "{}: the mount does not answer within {} s: {daemon} stands still, or waits for storage. Let it go on, or take the mount away \
-             with `icechunkfs unmount --force`; uncommitted work stays in its scratch directory",
+            "{}: the mount does not answer within {} s: {daemon} is stopped, or waits for storage. Resume it, or detach the mount \
+             with `icechunkfs unmount --force`; uncommitted changes stay in the scratch directory",
             mountpoint.display(),
             timeout.as_secs(),
         ),

@@ -74,7 +74,7 @@ impl std::fmt::Display for Committed {
             None => f.write_str("nothing to commit")?,
         }
         if !self.rebased_over.is_empty() {
-            write!(f, "; applied to {} newer commits of others", self.rebased_over.len())?;
+            write!(f, "; rebased onto {} concurrent commits", self.rebased_over.len())?;
         }
         match self.untracked.len() {
             0 => {}
@@ -130,7 +130,7 @@ impl Session {
             let (committed, invalidations) = published?;
             (Committed { untracked, ungrouped, ..committed }, invalidations)
         };
-        // Sent once the gate is open: an invalidation may wait for requests that wait for the gate.
+        // Sent once the tree lock is open: an invalidation may wait for requests that wait for the tree lock.
         self.invalidate(invalidations).await?;
         Ok(committed)
     }
@@ -183,7 +183,7 @@ impl Session {
             CommitOutcome::Conflicts(conflicts) => {
                 let named: Vec<&str> = conflicts.iter().map(|conflict| conflict.path.as_str()).take(LISTED).collect();
                 let message = format!(
-                    "others have changed the same things meanwhile ({} conflicts: {}): .icechunk/conflicts has all of them. \
+                    "concurrent commits changed the same things ({} conflicts: {}): .icechunk/conflicts lists all of them. \
                      Nothing was committed, and nothing is lost",
                     conflicts.len(),
                     named.join(", ")
@@ -293,7 +293,7 @@ impl Session {
         }
         let decided = {
             let guard = self.working.quiesce().await;
-            self.resolve_pending_locked(&guard).await.context(|| "finding out what became of the last commit")?
+            self.resolve_pending_locked(&guard).await.context(|| "finding out whether the last commit was published")?
         };
         self.invalidate(decided.map(|(_, invalidations)| invalidations).unwrap_or_default()).await
     }
@@ -379,7 +379,7 @@ impl Session {
 }
 
 fn not_shown() -> &'static str {
-    "the commit is made, but the mount cannot show it yet; commit again to try"
+    "the commit is published, but the mount cannot show it yet; commit again to retry"
 }
 
 pub(super) fn refuse_open(frozen: &Frozen) -> Result<()> {

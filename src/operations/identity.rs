@@ -13,7 +13,7 @@ pub(super) async fn origin_of(repository: &Repository, branch: &str) -> Result<O
     let identity = match repository.identity().await {
         // An operation that needs the unreadable object reports the error itself.
         Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unsupported) => {
-            debug!("what identifies the repository cannot be read: {error}");
+            debug!("the repository's identity cannot be read: {error}");
             None
         }
         found => found?,

@@ -64,7 +64,7 @@ pub(super) async fn follow_commit(
     let candidate = working.plan_rebase(tree, Purpose::Published { tracked: &before.tracked }, false).await?;
     let checked = async {
         if let Some(collision) = candidate.collisions.first() {
-            return Err(unaccounted(&format!("{} is in the way of what was committed", collision.path)));
+            return Err(unaccounted(&format!("{} has the name of something that was committed", collision.path)));
         }
         let after = detect(working, &candidate, new_ids).await?;
         check_committed(before, &after)
@@ -266,7 +266,9 @@ fn check_discarded(before: &DetectedChanges, after: &DetectedChanges, candidate:
 fn violations_error(error: &Error) -> Error {
     Error::new(
         ErrorKind::Stale,
-        format!("settle what cannot be committed first (status lists it), then refresh; nothing was moved ({error})"),
+        format!(
+            "first resolve what cannot be committed (status lists it), then refresh; nothing was changed ({error})"
+        ),
     )
 }
 

@@ -156,8 +156,8 @@ pub(super) async fn find_landed(
 
 pub(super) fn landed_message(landed: ObjectId) -> String {
     format!(
-        "commit {landed} of this mount is on the branch, though its publication seemed to have failed: what the mount shows was \
-         changed since. Commit that first"
+        "commit {landed} of this mount is on the branch, though its publication seemed to have failed: the mount was \
+         changed since. Commit those changes first"
     )
 }
 
@@ -183,7 +183,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
                 Ok(Rebased::Collisions(collisions)) => {
                     let path = collisions.first().map(|collision| collision.path.as_str()).unwrap_or_default();
                     return Ok(Some(warning(format!(
-                        "{path} is untracked here, and others have committed something of that name: the mount stays on \
+                        "{path} is untracked here, and a remote commit has that name: the mount stays on \
                          snapshot {base} until that is moved away and the mount refreshed"
                     ))));
                 }

@@ -31,7 +31,7 @@ impl Session {
             invalidations
         };
         self.invalidate(invalidations).await?;
-        Ok(format!("discarded what differed below {}", printable::line(&path)))
+        Ok(format!("discarded changes below {}", printable::line(&path)))
     }
 
     /// Converts `path`, given with or without the mountpoint, to an absolute path within the mount.
@@ -71,7 +71,7 @@ impl Session {
                 return Err(Error::new(
                     ErrorKind::Stale,
                     format!(
-                        "others have changed the same things ({count} conflicts, in .icechunk/conflicts); nothing was moved"
+                        "concurrent commits changed the same things ({count} conflicts, in .icechunk/conflicts); nothing was changed"
                     ),
                 ));
             }
@@ -115,7 +115,7 @@ impl Session {
 fn untracked_in_the_way(conflicts: &[Conflict]) -> String {
     let named: Vec<&str> = conflicts.iter().map(|conflict| conflict.path.as_str()).take(5).collect();
     format!(
-        "untracked names that others have committed ({}: {}): move them away, then refresh; nothing was moved",
+        "untracked names that remote commits have ({}: {}): move them away, then refresh; nothing was changed",
         conflicts.len(),
         named.join(", ")
     )

@@ -165,11 +165,11 @@ impl Status {
             self.base
         );
         if self.branch_gone {
-            text += "the branch has been deleted: make it again at the base snapshot to commit, or copy what differs\n";
+            text += "the branch was deleted: create it again at the base snapshot to commit, or copy your changes\n";
         } else if self.branch_reset {
             let tip = self.tip.as_deref().unwrap_or_default();
             text += &format!(
-                "the branch was reset, to {tip}: make a branch at the base snapshot and commit there, or copy what differs\n"
+                "the branch was reset to {tip}: create a branch at the base snapshot and commit there, or copy your changes\n"
             );
         } else if self.branch_moved {
             let tip = self.tip.as_deref().unwrap_or_default();
@@ -177,7 +177,7 @@ impl Status {
         }
         if let Some(landed) = &self.landed {
             text += &format!(
-                "commit {landed} of this mount is on the branch, though it seemed to have failed: commit to go on\n"
+                "commit {landed} of this mount is on the branch, though it seemed to have failed: commit to continue\n"
             );
         }
         if self.clean {

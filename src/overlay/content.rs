@@ -81,7 +81,7 @@ impl WorkingTree {
 
     /// Writes `bytes` at `offset` of inode `number` if that is possible without waiting; returns `None` if it is not.
     pub fn write_now(&self, number: Ino, offset: u64, bytes: &[u8]) -> Option<Result<()>> {
-        let _gate = self.gate.try_read().ok().filter(|_| !self.is_undecided() && !self.may_land())?;
+        let _tree_lock = self.tree_lock.try_read().ok().filter(|_| !self.is_undecided() && !self.may_land())?;
         let file = {
             let mut locked = self.lock();
             let id = locked.state.by_number(number)?;
@@ -108,7 +108,7 @@ impl WorkingTree {
     }
 
     async fn write_once(&self, number: Ino, offset: u64, bytes: &[u8]) -> Result<()> {
-        let _gate = self.enter().await?;
+        let _tree_lock = self.enter().await?;
         let id = {
             let mut locked = self.lock();
             let id = locked.promote(number)?;
@@ -293,7 +293,7 @@ impl WorkingTree {
 
     /// Allocates, punches or moves bytes as `fallocate(2)` does with `mode`.
     pub async fn allocate(&self, number: Ino, offset: u64, length: u64, mode: i32) -> Result<()> {
-        let _gate = self.enter().await?;
+        let _tree_lock = self.enter().await?;
         let id = {
             let mut locked = self.lock();
             locked.promote(number)?

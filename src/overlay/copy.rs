@@ -17,7 +17,7 @@ const STEP: u64 = 1 << 20;
 impl WorkingTree {
     /// Copies up to `length` bytes. Returns the number of bytes copied, 0 at the end of the source.
     pub async fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64> {
-        let _gate = self.enter().await?;
+        let _tree_lock = self.enter().await?;
         let ((source, offset), (target, at)) = (from, to);
         self.flush(source).await?;
         let size = self.attributes(source).await?.size;

@@ -168,8 +168,9 @@ impl<'a> Discard<'a> {
                 None => return Ok(()),
                 Some(Some(id)) if self.state.get(id).is_some_and(|child| child.lower == natural) => at = id,
                 Some(_) => {
-                    let message =
-                        format!("{above} was deleted, moved or made anew: discard that, and what is below comes back");
+                    let message = format!(
+                        "{above} was deleted, moved or recreated: discard that, which restores everything below it"
+                    );
                     return Err(Error::new(ErrorKind::NotFound, message));
                 }
             }

@@ -43,7 +43,7 @@ impl WorkingTree {
             }
             return self.opened(&mut locked, number, source, options);
         }
-        let _gate = self.enter().await?;
+        let _tree_lock = self.enter().await?;
         let id = {
             let mut locked = self.lock();
             let id = locked.promote(number)?;
@@ -88,7 +88,7 @@ impl WorkingTree {
             locked.open_files.remove(number, options.write, false);
             return Err(Error::new(
                 ErrorKind::Busy,
-                "a program still has it open as it was before it was changed by others or given up: close it there first",
+                "a program has it open in the state before a remote change or a discard: close it there first",
             ));
         }
         let same_kind = open.handles == 1 + u32::from(options.write);

@@ -70,7 +70,7 @@ impl Locked {
         }
     }
 
-    /// Returns the inode of `number`, promoted if only the base had it. The caller must hold the gate.
+    /// Returns the inode of `number`, promoted if only the base had it. The caller must hold the tree lock.
     pub(super) fn promote(&mut self, number: Ino) -> Result<EntryId> {
         if let Some(id) = self.state.by_number(number) {
             return Ok(id);

@@ -14,8 +14,8 @@
 //! | [`rebase`], [`replace`], `discard` | moving to another snapshot or state |
 //!
 //! **Locks.** `inner` guards the state and the journal; it is never held during a read from storage. Operations that change the tree hold
-//! `gate` for reading; a commit, a discard or a refresh holds it for writing, so that it sees and replaces one state. Reads never wait
-//! for the gate. Invalidations are sent while no lock is held, since the kernel may wait for a request that waits for the lock.
+//! `tree_lock` for reading; a commit, a discard or a refresh holds it for writing, so that it sees and replaces one state. Reads never wait
+//! for the tree lock. Invalidations are sent while no lock is held, since the kernel may wait for a request that waits for the lock.
 
 pub mod attributes;
 pub mod content;
@@ -99,7 +99,7 @@ pub struct Origin {
 pub struct WorkingTree {
     base: RwLock<Arc<Base>>,
     inner: Mutex<Locked>,
-    gate: tokio::sync::RwLock<()>,
+    tree_lock: tokio::sync::RwLock<()>,
     /// True if the outcome of a commit is unknown, or the tree could not follow it: nothing may change until it is resolved.
     undecided: AtomicBool,
     /// True if the last commit was not found, but slow storage may still complete it. Until the next change, that commit has all of the
@@ -176,13 +176,13 @@ impl WorkingTree {
                 state.all_entries_cover = recovered.is_old;
                 for record in recovered.records {
                     state.apply(record, &base.tree).map_err(|e| {
-                        e.context(format!("{}: to begin anew, mount with --discard", scratch.path().display()))
+                        e.context(format!("{}: to start again, mount with --discard", scratch.path().display()))
                     })?;
                 }
                 state.all_entries_cover = false;
                 if state.get(ROOT).is_none() {
                     return Err(Error::corrupt(format!(
-                        "{}: the scratch journal says nothing: to begin anew, mount with --discard",
+                        "{}: the scratch journal is empty: to start again, mount with --discard",
                         scratch.path().display()
                     )));
                 }
@@ -201,7 +201,7 @@ impl WorkingTree {
         let mut working = WorkingTree {
             base: RwLock::new(Arc::clone(&base)),
             inner: Mutex::new(Locked { state, open_files: OpenFiles::default(), journal, base, generation: 0 }),
-            gate: tokio::sync::RwLock::new(()),
+            tree_lock: tokio::sync::RwLock::new(()),
             undecided: AtomicBool::new(false),
             may_land: AtomicBool::new(false),
             linking: AtomicBool::new(false),
@@ -279,13 +279,13 @@ impl WorkingTree {
         self.inner.lock()
     }
 
-    /// Enters the gate, which keeps the tree from being replaced during a change.
+    /// Takes the tree lock for reading, which keeps the tree from being replaced during a change.
     pub(super) async fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
-        let entered = self.gate.read().await;
+        let entered = self.tree_lock.read().await;
         if self.is_undecided() {
             return Err(Error::new(
                 ErrorKind::Io,
-                "a commit failed at its end, and whether it is visible is not known: commit again, or refresh, before you go on",
+                "a commit failed at its end, and it is not known whether it was published: commit again, or refresh, before you continue",
             ));
         }
         if self.may_land() {

@@ -44,7 +44,7 @@ pub enum RenameMode {
 impl WorkingTree {
     /// Creates an inode from `new` as `name` in directory `parent`.
     pub async fn create_node(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<Attributes> {
-        let _gate = self.enter().await?;
+        let _tree_lock = self.enter().await?;
         let id = self.create_inode(parent, name, new).await?;
         self.lock().state.increment_lookups(id);
         self.attributes_of(id).await
@@ -52,7 +52,7 @@ impl WorkingTree {
 
     /// Creates a regular file, as [`WorkingTree::create_node`] does, and opens it for writing.
     pub async fn create(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<Attributes> {
-        let _gate = self.enter().await?;
+        let _tree_lock = self.enter().await?;
         let id = self.create_inode(parent, name, new).await?;
         let attributes = self.attributes_of(id).await?;
         let mut locked = self.lock();
@@ -105,7 +105,7 @@ impl WorkingTree {
 
     /// Gives file `number` an additional name.
     pub async fn link(&self, number: Ino, parent: Ino, name: Name) -> Result<Attributes> {
-        let _gate = self.enter().await?;
+        let _tree_lock = self.enter().await?;
         self.check_name(parent, &name)?;
         if self.find(parent, &name).await?.is_some() {
             return Err(exists(&name));
@@ -136,7 +136,7 @@ impl WorkingTree {
 
     /// Removes the file `name` of directory `parent`.
     pub async fn unlink(&self, parent: Ino, name: Name) -> Result<()> {
-        let _gate = self.enter().await?;
+        let _tree_lock = self.enter().await?;
         self.check_name(parent, &name)?;
         let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
         if self.is_directory(&found) {
@@ -147,7 +147,7 @@ impl WorkingTree {
 
     /// Removes the empty directory `name` of directory `parent`.
     pub async fn remove_directory(&self, parent: Ino, name: Name) -> Result<()> {
-        let _gate = self.enter().await?;
+        let _tree_lock = self.enter().await?;
         self.check_name(parent, &name)?;
         let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
         if !self.is_directory(&found) {
@@ -232,7 +232,7 @@ impl WorkingTree {
         new_name: Name,
         how: RenameMode,
     ) -> Result<()> {
-        let _gate = self.enter().await?;
+        let _tree_lock = self.enter().await?;
         self.check_name(parent, &name)?;
         self.check_name(new_parent, &new_name)?;
         let source = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;

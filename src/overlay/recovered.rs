@@ -39,7 +39,7 @@ impl Recovered {
             Ok(())
         });
         let journal = journal
-            .map_err(|e| e.context(format!("{}: to begin anew, mount with --discard", scratch.path().display())))?;
+            .map_err(|e| e.context(format!("{}: to start again, mount with --discard", scratch.path().display())))?;
         let mut is_old = false;
         let (origin, base) = match first {
             None => (None, None),
@@ -62,7 +62,7 @@ impl Recovered {
             }
             Some(_) => {
                 return Err(Error::corrupt(format!(
-                    "{}: the scratch journal does not begin with its first line: to begin anew, mount with --discard",
+                    "{}: the scratch journal does not begin with its first line: to start again, mount with --discard",
                     scratch.path().display()
                 )));
             }

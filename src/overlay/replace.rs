@@ -1,7 +1,7 @@
 //! Parts of a move to another snapshot besides the merge ([`super::rebase`]): quiescing operations, copying up bytes that would be lost,
 //! rewriting the journal, and invalidations.
 //!
-//! The gate is held for writing throughout, so that nothing changes meanwhile and no file is open for writing.
+//! The tree lock is held for writing throughout, so that nothing changes meanwhile and no file is open for writing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub type TreeGuard<'a> = RwLockWriteGuard<'a, ()>;
 impl WorkingTree {
     /// Waits for operations that change the tree to end, and keeps new ones out.
     pub async fn quiesce(&self) -> TreeGuard<'_> {
-        self.gate.write().await
+        self.tree_lock.write().await
     }
 
     /// Creates a tree of `snapshot`, with inode numbers that continue those that the kernel knows.

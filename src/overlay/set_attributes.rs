@@ -28,7 +28,7 @@ pub struct SetAttrs {
 impl WorkingTree {
     /// Sets attributes of inode `number`.
     pub async fn set_attributes(&self, number: Ino, settings: SetAttrs) -> Result<Attributes> {
-        let _gate = self.enter().await?;
+        let _tree_lock = self.enter().await?;
         let id = {
             let mut locked = self.lock();
             locked.promote(number)?

@@ -147,7 +147,7 @@ impl Reader {
         let manifest =
             blocking(move || Manifest::decode_with_id(info.id, &file, limit)).await.context(|| key.to_owned())?;
         if manifest.id() != info.id {
-            return Err(Error::corrupt(format!("{key}: the file says that it is manifest {}", manifest.id())));
+            return Err(Error::corrupt(format!("{key}: the file states that it is manifest {}", manifest.id())));
         }
         Ok(manifest)
     }

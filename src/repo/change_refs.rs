@@ -249,8 +249,8 @@ pub(super) fn check_target(kind: RefKind, name: &str, found: Option<ObjectId>, e
         Some(found) => Err(Error::new(
             ErrorKind::Stale,
             format!(
-                "{kind} `{name}` points to {found} now, not to {expected}: somebody has changed it meanwhile, and nothing is \
-                 done; look, and do it again if it is still right"
+                "{kind} `{name}` points to {found} now, not to {expected}: it changed concurrently, and nothing was \
+                 done; check it, and try again if it is still right"
             ),
         )),
         None => Err(ref_not_found(kind, name)),
@@ -268,7 +268,7 @@ pub(super) fn ref_not_found(kind: RefKind, name: &str) -> Error {
 
 pub(super) fn exists(kind: RefKind, name: &str, there: ObjectId) -> Error {
     let help = match kind {
-        RefKind::Branch => "`branch REPO reset` makes it point elsewhere",
+        RefKind::Branch => "`branch REPO reset` moves it",
         RefKind::Tag => "tags never change",
     };
     Error::new(ErrorKind::AlreadyExists, format!("there is a {kind} `{name}` already, at {there}; {help}"))

@@ -119,6 +119,6 @@ impl Repository {
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::new(ErrorKind::Contended, format!("{CONFIG_KEY}: others changed it first, {TRIES} times")))
+        Err(Error::new(ErrorKind::Contended, format!("{CONFIG_KEY}: concurrent changes came first {TRIES} times")))
     }
 }

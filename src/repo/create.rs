@@ -99,7 +99,7 @@ async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
     write_commit(storage, &snapshot, &log).await?;
     update::update(storage, clock, |state| {
         if state.branches.get(DEFAULT_BRANCH) != Some(&parent) {
-            return Err(Error::new(ErrorKind::Contended, "somebody has committed to the new repository already"));
+            return Err(Error::new(ErrorKind::Contended, "the new repository already has a commit"));
         }
         state.branches.insert(DEFAULT_BRANCH.to_owned(), snapshot.id);
         state.snapshots.insert(snapshot.id, SnapshotRecord::of(&snapshot, Some(parent)));

@@ -232,7 +232,7 @@ impl Repository {
         };
         let snapshot = decoded.map_err(missing)?.value;
         if snapshot.id() != id {
-            return Err(Error::corrupt(format!("{key}: the file says that it is snapshot {}", snapshot.id())));
+            return Err(Error::corrupt(format!("{key}: the file states that it is snapshot {}", snapshot.id())));
         }
         Ok(snapshot)
     }

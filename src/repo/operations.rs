@@ -77,7 +77,7 @@ impl Operations {
         // A name with a folder would lead outside of `overwritten/`.
         if name.is_empty() || name.contains('/') || name.contains("..") {
             return Err(Error::corrupt(format!(
-                "the operations log goes on in `{name}`, which is no file's bare name"
+                "the operations log continues in `{name}`, which is not a bare file name"
             )));
         }
         if !self.seen.insert(name.clone()) {

@@ -40,7 +40,7 @@ impl Repository {
         let found = history.get(steps).ok_or_else(|| {
             Error::new(
                 ErrorKind::NotFound,
-                format!("`{word}`: there are only {} commits before {}", history.len().saturating_sub(1), base.spec),
+                format!("`{word}`: only {} commits precede {}", history.len().saturating_sub(1), base.spec),
             )
         })?;
         Ok(Resolved { id: found.id, spec: RefSpec::Snapshot(found.id) })
@@ -60,7 +60,7 @@ impl Repository {
             [first, rest @ ..] if rest.iter().any(|other| other.id != first.id) => {
                 let all: Vec<String> = meanings.iter().map(|meaning| meaning.spec.to_string()).collect();
                 Err(Error::invalid(format!(
-                    "`{word}` can mean {}: say branch/NAME, tag/NAME or snapshot/ID",
+                    "`{word}` can mean {}: write branch/NAME, tag/NAME or snapshot/ID",
                     all.join(" or ")
                 )))
             }

@@ -113,7 +113,7 @@ async fn run(
     }
     Err(Error::new(
         ErrorKind::Contended,
-        format!("{}: others changed the repository first, {TRIES} times", storage.location()),
+        format!("{}: concurrent changes of the repository came first {TRIES} times", storage.location()),
     ))
 }
 

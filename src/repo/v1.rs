@@ -133,7 +133,7 @@ pub async fn move_branch(storage: &dyn Storage, name: &str, expected: ObjectId, 
 }
 
 fn lost_races(key: &str) -> Error {
-    Error::new(ErrorKind::Contended, format!("{key}: others wrote it first, {TRIES} times"))
+    Error::new(ErrorKind::Contended, format!("{key}: concurrent writes came first {TRIES} times"))
 }
 
 /// Creates branch `name` with the given target. Fails with [`ErrorKind::AlreadyExists`] if it exists.
@@ -162,7 +162,7 @@ async fn create_ref(storage: &dyn Storage, kind: &str, name: &str, target: Objec
         }
         // The file existed and is gone: a concurrent deletion.
     }
-    Err(Error::new(ErrorKind::Contended, format!("{key}: others wrote and deleted it meanwhile, {TRIES} times")))
+    Err(Error::new(ErrorKind::Contended, format!("{key}: it was written and deleted concurrently {TRIES} times")))
 }
 
 /// Points branch `name` to `new`, or deletes it if that is none. Unlike [`move_branch`], fails if the branch points anywhere but to

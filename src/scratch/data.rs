@@ -22,7 +22,7 @@ const MODE: u32 = 0o666;
 /// Smallest file, in bytes, whose flush begins when it is closed: writing it takes the disk longer than the call.
 const WORTH_FLUSHING: u64 = 256 << 10;
 /// Error message for a data file that has been removed.
-pub const LOST: &str = "its bytes were removed from the scratch directory: discard the path, or write the file anew";
+pub const LOST: &str = "its bytes were removed from the scratch directory: discard the path, or write the file again";
 
 /// Directory of data files.
 #[derive(Clone, Debug)]

@@ -252,7 +252,7 @@ impl Durable {
             let state = self.state.lock();
             if state.failed {
                 return Err(failed(std::io::Error::other(
-                    "the last flush failed, and the journal has not been written anew",
+                    "the last flush failed, and the journal has not been rewritten",
                 )));
             }
             state.unsynced.iter().copied().collect()
@@ -425,7 +425,7 @@ impl Durable {
             pause = match self.flush() {
                 Ok(()) => INTERVAL,
                 Err(error) => {
-                    tracing::error!("{error}: what was written last may be lost if the power fails");
+                    tracing::error!("{error}: the last writes may be lost if the power fails");
                     AFTER_FAILURE
                 }
             };

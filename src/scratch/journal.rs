@@ -146,7 +146,7 @@ impl Journal {
             let length = encoded_length(records)?;
             while length <= position / TIMES_LONGER && !spare.has_room_for(length) && spare.release_step() {}
             if !spare.has_room_for(length) {
-                let why = "writing the scratch journal anew: the disk has hardly more room than that takes";
+                let why = "rewriting the scratch journal: the disk has too little room";
                 return Err(Error::new(ErrorKind::NoSpace, why));
             }
         }

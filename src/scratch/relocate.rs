@@ -71,7 +71,7 @@ pub fn relocate(key: &ScratchKey<'_>) -> Result<Option<String>> {
     for directory in [old.parent(), Some(of_repository), Some(all)].into_iter().flatten() {
         File::open(directory).and_then(|opened| opened.sync_all()).map_err(failed(directory))?;
     }
-    Ok(Some(format!("the work that waited in {} goes on in {}", old.display(), key.path.display())))
+    Ok(Some(format!("uncommitted changes of {} were moved to {}", old.display(), key.path.display())))
 }
 
 /// Lists scratch directories below `all` of the same branch and repository whose recorded repository path no longer exists.

@@ -59,7 +59,7 @@ pub(super) fn with_cache(store: Arc<dyn Storage>, cache: Arc<DiskCache>) -> Arc<
 
 /// Returns the cached part of the repository that messages call `shown`.
 pub(super) fn offline(cache: Option<Arc<DiskCache>>, shown: String) -> Result<Arc<dyn Storage>> {
-    let cache = cache.ok_or_else(|| Error::invalid("--offline shows what is in a cache: name it with --cache"))?;
+    let cache = cache.ok_or_else(|| Error::invalid("--offline shows the content of a cache: pass it with --cache"))?;
     let capabilities = Capabilities {
         read_only: Some("it is mounted offline"),
         disk_cache: Some(Arc::clone(&cache)),
@@ -214,7 +214,7 @@ impl OfflineStorage {
         let place = self.cache.directory().display();
         Error::new(
             ErrorKind::Offline,
-            format!("{what}: not in the cache {place}, and the store may not be asked: mount without --offline for it"),
+            format!("{what}: not in the cache {place}, and --offline forbids asking the store: mount without it"),
         )
     }
 

@@ -69,8 +69,8 @@ pub(super) fn does_not_compare(location: &str) -> Error {
     Error::new(
         ErrorKind::Unsupported,
         format!(
-            "{location}: this store does not compare before it writes (If-Match, If-None-Match), so that two programs that \
-             commit at a time would lose one's commit: mount it read-only, or with --unsafe-single-writer if nobody else writes"
+            "{location}: this store does not compare before it writes (If-Match, If-None-Match), so two programs that \
+             commit at the same time could lose a commit: mount it read-only, or with --unsafe-single-writer if there is no other writer"
         ),
     )
 }

@@ -140,5 +140,5 @@ impl dyn Storage + '_ {
 
 /// Returns the error of a store that answers an unconditional read like one of [`ReadMode::IfChanged`].
 pub(super) fn unasked(key: &str) -> Error {
-    Error::corrupt(format!("{key}: the store says that nothing has changed, and nobody asked"))
+    Error::corrupt(format!("{key}: the store answers that nothing has changed, to an unconditional request"))
 }

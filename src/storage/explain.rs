@@ -10,8 +10,8 @@ use crate::error::{Error, ErrorKind};
 
 /// Error texts of stores for failures that have nothing to do with the object, with the kind of error and the advice for the user.
 const KNOWN_ERRORS: [(&[&str], ErrorKind, &str); 10] = [
-    (&["NoSuchBucket", "The specified bucket does not exist"], ErrorKind::NotARepository, "there is no such bucket"),
-    (&["ContainerNotFound"], ErrorKind::NotARepository, "there is no such container"),
+    (&["NoSuchBucket", "The specified bucket does not exist"], ErrorKind::NotARepository, "the bucket does not exist"),
+    (&["ContainerNotFound"], ErrorKind::NotARepository, "the container does not exist"),
     (
         &["InvalidAccessKeyId"],
         ErrorKind::PermissionDenied,
@@ -20,20 +20,16 @@ const KNOWN_ERRORS: [(&[&str], ErrorKind, &str); 10] = [
     (&["SignatureDoesNotMatch"], ErrorKind::PermissionDenied, "the secret key does not fit the access key"),
     (&["ExpiredToken"], ErrorKind::PermissionDenied, "the credentials have expired: renew them"),
     (&["RequestTimeTooSkewed"], ErrorKind::PermissionDenied, "this machine's clock is wrong: set it"),
-    (
-        &["AuthorizationHeaderMalformed"],
-        ErrorKind::InvalidInput,
-        "the bucket is in another region: say it with --region",
-    ),
+    (&["AuthorizationHeaderMalformed"], ErrorKind::InvalidInput, "the bucket is in another region: pass --region"),
     (
         &["PermanentRedirect", "Received redirect without LOCATION"],
         ErrorKind::InvalidInput,
-        "the bucket is in another region or at another endpoint: say it with --region or --endpoint-url",
+        "the bucket is in another region or at another endpoint: pass --region or --endpoint-url",
     ),
     (
         &["169.254.169.254"],
         ErrorKind::PermissionDenied,
-        "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a --profile, or say --anonymous \
+        "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass --profile, or --anonymous \
          for a public bucket",
     ),
     // Listings report a denied access only by this code.

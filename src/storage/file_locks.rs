@@ -72,7 +72,7 @@ const LUSTRE: u64 = 0x0bd0_0bd0;
 const FUSE: u64 = 0x6573_5546;
 
 const UNKNOWN: &str = "whether its file system carries locks between machines is not known, so that two machines that commit at a \
-    time could lose one's commit; --unsafe-single-writer commits all the same, if you guarantee a single writer";
+    time could lose one's commit; to commit anyway, guarantee a single writer with --unsafe-single-writer";
 const LOCAL_NFS: &str = "it is on NFS whose locks stay on this machine (mount option nolock or local_lock), so that two machines that \
     commit at a time could lose one's commit: mount the file system with its locks, or give --unsafe-single-writer if you guarantee a \
     single writer";
@@ -224,7 +224,7 @@ fn failed(key: &str, errno: Errno) -> Error {
         Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL => Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{what}: the file system takes no locks ({errno}): --unsafe-single-writer commits all the same, if you guarantee a single writer"
+                "{what}: the file system has no locks ({errno}): to commit anyway, guarantee a single writer with --unsafe-single-writer"
             ),
         ),
         errno => Error::io(what, errno.into()),

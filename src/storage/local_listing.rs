@@ -96,7 +96,7 @@ impl DirectoryWalk<'_> {
             return Ok(());
         }
         let batch = std::mem::replace(&mut self.found, Vec::with_capacity(BATCH));
-        let gone = |_| Error::new(ErrorKind::Timeout, "nobody waits for the listing any more");
+        let gone = |_| Error::new(ErrorKind::Timeout, "the listing was canceled");
         self.sender.blocking_send(Ok(batch)).map_err(gone)
     }
 }

@@ -239,7 +239,7 @@ pub trait Storage: Send + Sync + Debug {
 
 /// Returns the error of a precondition that does not hold.
 fn changed(key: &str) -> Error {
-    Error::new(ErrorKind::Contended, format!("{key}: somebody else has created or changed it meanwhile"))
+    Error::new(ErrorKind::Contended, format!("{key}: it was created or changed concurrently"))
 }
 
 /// Returns the error of a storage that cannot copy an object to `key`.

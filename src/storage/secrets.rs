@@ -132,7 +132,7 @@ fn read(path: &Path) -> Result<Secrets> {
     if about.mode() & OTHERS != 0 || (about.uid() != user && about.uid() != 0) {
         return Err(Error::new(
             ErrorKind::PermissionDenied,
-            format!("--secrets {shown}: others may read or change it: make it yours alone with chmod 600"),
+            format!("--secrets {shown}: other users may read or change it: run chmod 600 on it"),
         ));
     }
     let mut text = String::new();

@@ -200,7 +200,7 @@ fn seconds(text: &str) -> Result<Duration> {
     Duration::try_from_secs_f64(seconds)
         .ok()
         .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| Error::invalid(format!("`{text}`: a time is more than nothing and less than for ever")))
+        .ok_or_else(|| Error::invalid(format!("`{text}`: a timeout must be positive and finite")))
 }
 
 fn rate(text: &str) -> Result<u64> {

@@ -158,8 +158,8 @@ impl Destination {
                 return Err(Error::new(
                     ErrorKind::NotEmpty,
                     format!(
-                        "{name} holds an unfinished export of snapshot {snapshot} of {repository}: finish that one, or say \
-                         --force to go on with this one, and --delete to remove what only that one has"
+                        "{name} holds an unfinished export of snapshot {snapshot} of {repository}: finish that one, or pass \
+                         --force to continue with this one, and --delete to remove what only that one has"
                     ),
                 ));
             }
@@ -169,7 +169,7 @@ impl Destination {
                 return Err(Error::new(
                     ErrorKind::NotEmpty,
                     format!(
-                        "{name} is not empty: name another directory, or say --force to replace in it what differs, and \
+                        "{name} is not empty: choose another directory, or pass --force to replace what differs, and \
                          --delete to remove what the snapshot does not have"
                     ),
                 ));
@@ -198,7 +198,7 @@ impl Destination {
             ),
             Errno::NOTDIR => Error::new(
                 ErrorKind::NotADirectory,
-                format!("{place}: a file is where a directory belongs: remove it, or say --delete"),
+                format!("{place}: a file is where a directory belongs: remove it, or pass --delete"),
             ),
             _ => Error::io(place, errno.into()),
         }
@@ -307,7 +307,7 @@ impl Destination {
             FileType::Directory => Err(Error::new(
                 ErrorKind::IsADirectory,
                 format!(
-                    "{}: a directory is where a file belongs: remove it, or say --delete",
+                    "{}: a directory is where a file belongs: remove it, or pass --delete",
                     self.path.join(join(path, name)).display()
                 ),
             )),

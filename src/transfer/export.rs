@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Kind, Tree};
 
 /// Advice about files that cannot be read.
-const SKIP: &str = "--skip-unreadable exports the rest and lists what was left out";
+const SKIP: &str = "--skip-unreadable exports the rest and lists the omitted files";
 
 /// Options of an export.
 #[derive(Clone, Copy, Debug, Default)]

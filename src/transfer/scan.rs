@@ -349,11 +349,11 @@ async fn clash(tree: &Tree, place: &TreePlace, found: ScannedEntry) -> Result<Op
     let is_directory = tree.is_directory_place(place);
     Ok(match (found, place) {
         (ScannedEntry::File(_), TreePlace::Directory(_)) => {
-            Some("it is a file where the branch has a group or an array: remove one of them, or say --delete")
+            Some("it is a file where the branch has a group or an array: remove one of them, or pass --delete")
         }
         (ScannedEntry::Directory(_), TreePlace::Chunk(..)) if !is_directory => {
             match tree.attributes(tree.table().inode(place)).await {
-                Ok(_) => Some("it is a directory where the branch has a chunk: remove one of them, or say --delete"),
+                Ok(_) => Some("it is a directory where the branch has a chunk: remove one of them, or pass --delete"),
                 Err(error) if error.kind() == ErrorKind::NotFound => None,
                 Err(error) => return Err(error),
             }

@@ -5,7 +5,7 @@
 //! the sticky bit, as on `/tmp`, is as good, because the next component must have a trusted owner itself. sshd has that rule
 //! for `authorized_keys`. A group whose only member is the owner counts as the owner, as in Debian's sshd for users with a
 //! private group, unless there is an access control list. Directories that the user declares safe with
-//! `ICECHUNKFS_SAFE_DIRECTORY` are trusted, whoever may write to them.
+//! `ICECHUNKFS_SAFE_DIRECTORY` are trusted, regardless of who may write to them.
 //!
 //! Paths are walked by descriptors ([`path`]), so that what was checked is what is used.
 
@@ -133,7 +133,7 @@ pub fn open_log(path: &Path) -> Result<File> {
 pub fn distrust_error(path: &Path, why: &Distrust) -> Error {
     let advice = match why {
         Distrust::Owner(_) => "name a place that belongs to you or to root",
-        Distrust::Writable(_) => "if nobody else has put anything there, run `chmod go-w` on it",
+        Distrust::Writable(_) => "if no other user has put anything there, run `chmod go-w` on it",
         Distrust::Linked | Distrust::Kind => "name another place",
     };
     Error::new(ErrorKind::PermissionDenied, format!("{}: {why}: {advice}", path.display()))

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Symbolic links that are followed at most, as in the kernel.
 const MAX_LINKS: u32 = 40;
 
-/// Environment variable with the directories that the user declares safe, whoever owns them or may write to them: absolute
+/// Environment variable with the directories that the user declares safe, regardless of who owns them or may write to them: absolute
 /// paths without links, separated by `:`. Git has the same for repositories.
 const SAFE_DIRECTORY_VARIABLE: &str = "ICECHUNKFS_SAFE_DIRECTORY";
 

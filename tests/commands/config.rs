@@ -250,7 +250,7 @@ async fn settings_that_the_reference_could_not_open_are_refused() {
             ("inline_chunk_threshold_bytes", "-5", "0 to 65535"),
             ("inline_chunk_threshold_byte", "5", "did you mean `inline_chunk_threshold_bytes`"),
             ("compression.algorithm", "gzip", "one of `zstd`"),
-            ("virtual_chunk_containers.a.store", "in_memory", "there is no container `a`"),
+            ("virtual_chunk_containers.a.store", "in_memory", "no container `a`"),
             ("manifest.preload.preload_if", "always", "one of"),
             ("storage.concurrency.max_concurrent_requests_for_object", "0", "1 to 65535"),
         ] {
@@ -262,7 +262,7 @@ async fn settings_that_the_reference_could_not_open_are_refused() {
         assert!(careless.contains("there is no setting"), "{careless}");
         assert!(common::read_files(place) == before, "nothing was written");
         let risky = config(place, &["set", "storage.unsafe_use_conditional_update", "false"]);
-        assert!(risky.stderr.contains("lose each other's commits"), "{}", risky.stderr);
+        assert!(risky.stderr.contains("lose commits if two of them write"), "{}", risky.stderr);
         // The value is read from standard input.
         let mut command = std::process::Command::new(common::program());
         command.arg("config").arg(place).args(["set", "manifest.splitting", "-"]);

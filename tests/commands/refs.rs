@@ -592,7 +592,7 @@ async fn ref_commands_report_what_they_changed() {
             );
         } else {
             assert_eq!(refused.status.code(), Some(2));
-            assert!(refused.stderr.contains("say --yes"), "{}", refused.stderr);
+            assert!(refused.stderr.contains("pass --yes"), "{}", refused.stderr);
             run(&["branch", "reset", "dev", "--to", "old", "-y"]).success();
         }
         let refused = run(&["branch", "reset", "main", "--to", "old"]);

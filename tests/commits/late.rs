@@ -286,7 +286,7 @@ fn step(world: &mut World, random: &mut Random, n: usize) {
             world.steps.push(format!("refresh: {}", refreshed.status.success()));
             if !refreshed.status.success() {
                 let said = refreshed.failure();
-                assert!(said.contains("Commit that first"), "{said} after {}", world.steps_so_far());
+                assert!(said.contains("Commit those changes first"), "{said} after {}", world.steps_so_far());
             }
         }
         _ => change(world, random, n),
@@ -335,7 +335,7 @@ fn the_next_commit_follows_one_that_landed_late() {
             assert_eq!(world.status()["landed"], landed.as_str(), "{}", world.status());
             let place = world.mount.path().display().to_string();
             let said = icechunkfs(world.line.port, &["refresh", &place]).failure();
-            assert!(said.contains(&landed) && said.contains("Commit that first"), "{said}");
+            assert!(said.contains(&landed) && said.contains("Commit those changes first"), "{said}");
             world.commit_and_check();
             let history = icechunkfs(world.port, &["log", &world.repo, "--json"]).json();
             assert_eq!(history[1]["id"], landed.as_str(), "the commit must follow the one that landed");

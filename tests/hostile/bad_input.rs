@@ -153,7 +153,7 @@ fn a_missing_or_damaged_snapshot_is_named() {
     // Another snapshot has its name.
     let other = copy.files("snapshots").into_iter().find(|other| *other != file).unwrap();
     std::fs::copy(&other, &file).unwrap();
-    assert_contains(&mount.command(copy.path(), &[]).failure(), &[&id, "the file says that it is snapshot"]);
+    assert_contains(&mount.command(copy.path(), &[]).failure(), &[&id, "the file states that it is snapshot"]);
     assert!(mount.mounted_as().is_none());
 }
 
@@ -270,7 +270,7 @@ fn count_denied(directory: &Path) -> usize {
 #[test]
 fn an_unreadable_repository_is_reported() {
     if !common::is_root() {
-        eprintln!("NOT RUN: needs root to make files that somebody may not read");
+        eprintln!("NOT RUN: needs root to make files that another user may not read");
         assert!(std::env::var_os("CI").is_none());
         return;
     }

@@ -336,11 +336,11 @@ fn resets_and_expirations_are_followed_in_both_versions() {
         assert_eq!(std::fs::read(main.path().join("a/c/1")).unwrap(), b"new");
         // Deleted, and created again at another commit.
         reference.delete_branch("side");
-        common::wait_until("a word in the log", || side.log().contains("there is no such branch"));
+        common::wait_until("a word in the log", || side.log().contains("the branch no longer exists"));
         assert!(side.path().join("a/zarr.json").exists());
         let looked = Instant::now();
         common::wait_until("some looks", || looked.elapsed() > Duration::from_secs(1));
-        assert_eq!(side.log().matches("there is no such branch").count(), 1, "{}", side.log());
+        assert_eq!(side.log().matches("the branch no longer exists").count(), 1, "{}", side.log());
         reference.create_branch("side");
         wait_for_content(&side.path().join("a/c/0"), b"three");
         assert!(side.log().contains("following branch side again"), "{}", side.log());

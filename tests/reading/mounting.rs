@@ -122,7 +122,7 @@ fn inode_numbers_are_the_same_in_every_mount() {
 
 #[test]
 fn a_mount_of_an_unprivileged_user_is_private() {
-    if !needs_root("mounting as somebody else") {
+    if !needs_root("mounting as another user") {
         return;
     }
     let home = Home::new();

@@ -30,7 +30,7 @@ fn refusals_are_reported_at_once_with_advice() {
         ("403 Forbidden", "RequestTimeTooSkewed", "clock is wrong"),
         ("400 Bad Request", "AuthorizationHeaderMalformed", "--region"),
         ("301 Moved Permanently", "PermanentRedirect", "--region or --endpoint-url"),
-        ("404 Not Found", "NoSuchBucket", "no such bucket"),
+        ("404 Not Found", "NoSuchBucket", "bucket does not exist"),
     ];
     for (status, code, told) in refusals {
         line.decide(move |_, _| Fault::Says(status, code));

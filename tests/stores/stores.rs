@@ -23,7 +23,7 @@ fn an_unreachable_store_is_reported() {
     let none = failure_of(&mut command(server.port, &refs(&[])));
     assert!(none.contains("s3://icechunkfs-test/none holds no Icechunk repository"), "{none}");
     let bucket = failure_of(&mut command(server.port, &["refs", "s3://no-such-bucket/x"]));
-    assert!(bucket.contains("there is no such bucket"), "{bucket}");
+    assert!(bucket.contains("the bucket does not exist"), "{bucket}");
     let nobody = failure_of(&mut command(free_port(), &refs(&["--timeout", "2"])));
     assert!(nobody.contains("cannot be reached"), "{nobody}");
     let half = failure_of(command(server.port, &refs(&[])).env_remove("AWS_SECRET_ACCESS_KEY"));

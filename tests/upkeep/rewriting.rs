@@ -269,7 +269,7 @@ async fn invalid_rewrites_are_refused_and_change_nothing() {
         assert!(output.contains(why), "{name} {words:?}: {output}");
         assert_eq!(std::fs::read(place.join("repo")).unwrap(), before, "{name} {words:?}");
     };
-    refused("squash", &["--last", "2"], "say --yes");
+    refused("squash", &["--last", "2"], "pass --yes");
     refused("squash", &["--yes"], "--last");
     refused("squash", &["--last", "1", "--yes"], "--last");
     refused("squash", &["--last", "2", "--from", "main", "--yes"], "cannot be used with");
@@ -277,12 +277,12 @@ async fn invalid_rewrites_are_refused_and_change_nothing() {
     refused("squash", &["--last", "4", "--yes"], "begins with");
     refused("squash", &["--last", "9", "--yes"], "has only 4 commits");
     refused("squash", &["--last", "2", "--branch", "mian", "--yes"], "did you mean `main`");
-    refused("amend", &["-m", "x"], "say --yes");
+    refused("amend", &["-m", "x"], "pass --yes");
     refused("amend", &["--yes"], "nothing to amend");
     refused("amend", &["--unset", "x", "--yes"], "no such metadata");
     refused("amend", &["--metadata", "__icechunk={}", "--yes"], "reserved");
     refused("rewrite-manifests", &["--split", "x"], "is not DIM=N");
-    refused("rewrite-manifests", &["--amend"], "say --yes");
+    refused("rewrite-manifests", &["--amend"], "pass --yes");
     let other = lab.repository().await.history(ids(&lab).await[0], 9).await.unwrap();
     let initial = SnapshotId::from(other.last().unwrap().id.0);
     reopen(place).await.create_branch("empty", &initial).await.unwrap();

@@ -28,7 +28,7 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
         )));
     };
     for id in &logged.missing {
-        warn!("the log of commit {id}, which has expired, is gone: what it changed is not told");
+        warn!("the log of commit {id}, which has expired, is gone: its changes are not listed");
     }
     let limits = MemoryLimits::default();
     let mut paths: HashMap<NodeId, String> = HashMap::new();

@@ -52,7 +52,7 @@ pub(super) fn set(members: &mut Map<String, Value>, path: &[String], value: Valu
         put(members, path, with_key_member(key, old.as_ref(), value)?)?;
     } else if old.is_none() {
         return Err(Error::invalid(format!(
-            "there is no container `{key}`: set a whole one, such as set {} '{{\"url_prefix\": \"s3://bucket/prefix/\", \
+            "no container `{key}`: set a whole one, such as set {} '{{\"url_prefix\": \"s3://bucket/prefix/\", \
              \"store\": {{\"s3\": {{\"region\": \"us-east-1\"}}}}}}'",
             shell::quote(&format_key(&[CONTAINERS_KEY.to_owned(), key.clone()]))
         )));
@@ -226,7 +226,7 @@ mod tests {
             ("a/b", r#"{"url_prefix": "s3://b/", "store": {"s3": {}}}"#, "no `/`"),
             ("\"gs://x/\".name", "ocean", "another container with the name"),
             ("\"gs://x/\".url_prefix", "s3://x/", "not in a store of kind `gcs`"),
-            ("nobody.url_prefix", "s3://x/", "there is no container `nobody`"),
+            ("nobody.url_prefix", "s3://x/", "no container `nobody`"),
             ("ocean.store.gcs", "{}", "one of"),
             ("ocean.store.s3.checksum_algorithm", "md5", "`crc64_nvme`"),
             ("ocean.store.s3.anonymous", "no", "true or false"),

@@ -66,13 +66,13 @@ pub fn set(members: &Map<String, Value>, key: &str, text: &str) -> Result<Option
     let place = SettingPath::find(members, key)?;
     let Some(kind) = place.kind else {
         return Err(Error::invalid(format!(
-            "`{}` was set by a newer program: this version does not know what it may be, and can only unset it",
+            "`{}` was set by a newer program: this version does not know its values, and can only unset it",
             format_key(&place.path)
         )));
     };
     let mut value = value_of(text, kind);
     if value.is_null() {
-        return Err(Error::invalid(format!("to set nothing, say unset {}", shell::quote(&format_key(&place.path)))));
+        return Err(Error::invalid(format!("to remove it, use unset {}", shell::quote(&format_key(&place.path)))));
     }
     schema::fill_defaults(&mut value, kind);
     let mut after = members.clone();
@@ -136,7 +136,7 @@ fn put(members: &mut Map<String, Value>, path: &[String], value: Value) -> Resul
     }
     match below {
         Value::Object(below) => put(below, rest, value),
-        _ => Err(Error::invalid(format!("`{name}` is set as a whole: it has no `{}` of its own", format_key(rest)))),
+        _ => Err(Error::invalid(format!("`{name}` is set as a whole: it has no member `{}`", format_key(rest)))),
     }
 }
 

@@ -13,7 +13,7 @@
 //! hides exactly the nodes and chunks that it hid when it was made ([`whiteout`]): entries created under the same name by a concurrent
 //! commit show.
 //!
-//! The gate is held for writing throughout, so that no program changes anything. Reads continue and lookup counts change: decisions that
+//! The tree lock is held for writing throughout, so that no program changes anything. Reads continue and lookup counts change: decisions that
 //! depend on them are made last, under the lock.
 
 mod candidate;

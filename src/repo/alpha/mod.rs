@@ -68,8 +68,8 @@ pub(super) fn read_only(location: &str) -> Error {
     Error::new(
         ErrorKind::ReadOnly,
         format!(
-            "{location} is of a release before 0.2, which can be read and not written: `icechunkfs migrate` makes a \
-             repository of today's format of it"
+            "{location} is of a release before 0.2, which is read-only: `icechunkfs migrate` makes a \
+             repository of the current format from it"
         ),
     )
 }
@@ -194,7 +194,7 @@ pub(super) async fn read(storage: &dyn Storage, id: ObjectId, limit: u64) -> Res
     let decode = move |file: &[u8]| AlphaSnapshot::decode(file, limit);
     let mut snapshot = decoded::fixed(storage, &key, limit, decode).await?.value;
     if snapshot.commit.id != id {
-        return Err(Error::corrupt(format!("{key}: the file says that it is snapshot {}", snapshot.commit.id)));
+        return Err(Error::corrupt(format!("{key}: the file states that it is snapshot {}", snapshot.commit.id)));
     }
     for file in snapshot.attribute_files() {
         let key = format!("attributes/{file}");

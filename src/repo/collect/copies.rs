@@ -170,7 +170,7 @@ async fn chain(storage: &Arc<dyn Storage>, head: Option<String>) -> Result<Vec<(
     while let Some(name) = next.take() {
         if name.contains('/') || files.iter().any(|(seen, _)| *seen == name) {
             return Err(Error::corrupt(format!(
-                "repo: the operations log goes on in `{name}`, which is no copy before it"
+                "repo: the operations log continues in `{name}`, which is not an earlier copy"
             )));
         }
         match decoded::fixed(&**storage, &format!("{FOLDER}{name}"), MAX_REPO_FILE, RepoInfo::decode).await {

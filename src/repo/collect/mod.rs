@@ -122,8 +122,9 @@ impl Collected {
 
 /// Removes the garbage that `options` select.
 ///
-/// Fails with [`ErrorKind::ReadOnly`] if the repository takes no writes, with [`ErrorKind::Corrupt`] if a needed object cannot be read,
-/// in which case nothing was removed, and with [`ErrorKind::Contended`] if every attempt lost its race.
+/// Fails with [`ReadOnly`](crate::error::ErrorKind::ReadOnly) if the repository takes no writes, with
+/// [`Corrupt`](crate::error::ErrorKind::Corrupt) if a needed object cannot be read, in which case nothing was removed, and with
+/// [`Contended`](crate::error::ErrorKind::Contended) if every attempt lost its race.
 pub async fn collect(
     repository: &Repository,
     options: GcOptions,

@@ -174,7 +174,7 @@ async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>
 }
 
 fn unknown() -> &'static str {
-    "what must be kept is not known, and nothing was removed (`icechunkfs verify` tells more)"
+    "the objects to keep are not known, and nothing was removed (`icechunkfs verify` has details)"
 }
 
 #[cfg(test)]

@@ -147,7 +147,7 @@ impl Garbage {
                 Ok(())
             });
             let removed: Result<()> = removals.buffer_unordered(AT_ONCE).try_collect().await;
-            removed.context(|| "some objects could not be removed; run this again to go on")?;
+            removed.context(|| "some objects could not be removed; run this again to continue")?;
             failpoints::pass(point)?;
         }
         Ok(())

@@ -51,7 +51,7 @@ async fn refs(storage: &Arc<dyn Storage>) -> Result<BTreeSet<ObjectId>> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
         Ok(_) => {
-            let why = "the repository was migrated to version 2 meanwhile: nothing was removed; run this again";
+            let why = "the repository was migrated to version 2 concurrently: nothing was removed; run this again";
             return Err(Error::new(ErrorKind::Contended, why));
         }
     }

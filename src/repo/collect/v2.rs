@@ -33,7 +33,7 @@ pub(super) async fn collect(
     Err(Error::new(
         ErrorKind::Contended,
         format!(
-            "{}: others brought back commits that should go, {TRIES} times: nothing was removed",
+            "{}: concurrent changes restored commits that were to be removed, {TRIES} times: nothing was removed",
             storage.location()
         ),
     ))

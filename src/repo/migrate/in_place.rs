@@ -34,7 +34,7 @@ const READ_AT_ONCE: usize = 16;
 
 /// Progress of a migration.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct MigrationProgress {
     /// Number of snapshot files; 0 while unknown.
     pub snapshots: AtomicU64,
     /// Number of snapshot files that were read.
@@ -60,11 +60,16 @@ pub struct Summary {
 ///
 /// Fails with [`ErrorKind::ReadOnly`] if the storage takes no writes, with [`ErrorKind::Corrupt`] before any change if a snapshot is
 /// missing.
-pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progress: &Progress) -> Result<Summary> {
+pub async fn migrate(
+    repository: &Repository,
+    clock: Clock,
+    dry_run: bool,
+    progress: &MigrationProgress,
+) -> Result<Summary> {
     let storage = repository.storage();
     if let Generation::Alpha(_) = repository.generation {
         return Err(Error::invalid(format!(
-            "{} is of a release before 0.2, which is not migrated where it lies: say where to with --to",
+            "{} is of a release before 0.2, which cannot be migrated in place: pass the new place with --to",
             storage.location()
         )));
     }
@@ -110,7 +115,12 @@ pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progr
 }
 
 /// Adds commits that programs of version 1 made since, and removes the objects that `repo` replaces.
-async fn finish(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summary, progress: &Progress) -> Result<()> {
+async fn finish(
+    storage: &Arc<dyn Storage>,
+    clock: Clock,
+    summary: &mut Summary,
+    progress: &MigrationProgress,
+) -> Result<()> {
     // Once the ref of `main` is gone, programs of version 1 neither commit to `main` nor open the repository.
     for only_main in [true, false] {
         catch_up(storage, clock, summary, progress).await?;
@@ -149,7 +159,12 @@ fn has_snapshot(repository: &Repository, id: ObjectId) -> bool {
 }
 
 /// Adds to `repo` the commits that programs of version 1 made to branches that have not moved in `repo`.
-async fn catch_up(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summary, progress: &Progress) -> Result<()> {
+async fn catch_up(
+    storage: &Arc<dyn Storage>,
+    clock: Clock,
+    summary: &mut Summary,
+    progress: &MigrationProgress,
+) -> Result<()> {
     let known = Repository::open(Arc::clone(storage)).await?;
     let old = Repository::new(Arc::clone(storage), Generation::V1(v1::Layout::default()));
     let refs = old.refs().await?;
@@ -162,7 +177,7 @@ async fn catch_up(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summar
         progress.read.fetch_add(new.len() as u64, Ordering::Relaxed);
         let change = |state: &mut RepoState| {
             if state.branches.get(&branch) != Some(&before) {
-                return Err(Error::new(ErrorKind::Contended, format!("branch `{branch}` has moved on meanwhile")));
+                return Err(Error::new(ErrorKind::Contended, format!("branch `{branch}` has moved concurrently")));
             }
             for commit in &new {
                 state.snapshots.insert(commit.id, record(commit)?);
@@ -199,7 +214,7 @@ async fn old_refs(storage: &dyn Storage) -> Result<BTreeMap<String, Option<Objec
 }
 
 /// Reads everything that refs of version 1 lead to.
-pub(super) async fn read_contents(repository: &Repository, progress: &Progress) -> Result<Contents> {
+pub(super) async fn read_contents(repository: &Repository, progress: &MigrationProgress) -> Result<Contents> {
     let storage = &**repository.storage();
     let refs = repository.refs().await?;
     let deleted_tags = v1::deleted_tags(storage).await?;

@@ -47,7 +47,7 @@ pub(super) async fn check(
         Err(error) if error.kind() == ErrorKind::NotFound && !is_needed => return Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let why = match beside {
-                Some(_) => "it is missing: what the commit changed is not known, and nothing can be compared with it",
+                Some(_) => "missing: the changes of the commit are not known, and nothing can be compared with them",
                 None => "it is missing, and a commit after it still needs it (the commit itself has expired)",
             };
             context.findings.error("log", &key, why);
@@ -118,7 +118,7 @@ fn check_moves(findings: &Findings, key: &str, log: &TransactionLog, snapshot: &
 
 fn check_log(findings: &Findings, key: &str, id: ObjectId, log: &TransactionLog) {
     if log.id() != id {
-        findings.error("id", key, format!("the file says that it is the log of snapshot {}", log.id()));
+        findings.error("id", key, format!("the file states that it is the log of snapshot {}", log.id()));
     }
     for (change, name) in LISTS {
         if !log.nodes(change).is_sorted_by(|a, b| a < b) {
@@ -176,7 +176,7 @@ fn check_against_snapshot(findings: &Findings, key: &str, log: &TransactionLog, 
             findings.warning(
                 "log-deleted",
                 key,
-                format!("it says that node {id} was deleted, and it is there: {path}"),
+                format!("it states that node {id} was deleted, but the node exists: {path}"),
             );
         }
     }
@@ -215,7 +215,7 @@ fn check_against_snapshot(findings: &Findings, key: &str, log: &TransactionLog, 
             findings.warning(
                 "log-move",
                 key,
-                format!("it says that node {} was moved to {}, where it is not", one.node, one.to),
+                format!("it states that node {} was moved to {}, where it is not", one.node, one.to),
             );
         }
     }

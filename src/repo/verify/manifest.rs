@@ -71,7 +71,7 @@ impl Work {
         let findings = &self.context.findings;
         check_envelope(&self.context, &self.key, file, FileType::Manifest, manifest.buffer.has_identifier());
         if manifest.id() != id {
-            findings.error("id", &self.key, format!("the file says that it is manifest {}", manifest.id()));
+            findings.error("id", &self.key, format!("the file states that it is manifest {}", manifest.id()));
         }
         let arrays = manifest.root().arrays();
         if !arrays.iter().is_sorted_by(|a, b| a.node_id().0 < b.node_id().0) {
@@ -85,14 +85,14 @@ impl Work {
         for info in &self.used.infos {
             if info.size != file.len() as u64 {
                 let why = format!(
-                    "it has {} bytes, and a snapshot says {}: other clients read as many as that",
+                    "it has {} bytes, but a snapshot states {}: other clients read that many",
                     file.len(),
                     info.size
                 );
                 findings.error("manifest-size", &self.key, why);
             }
             if u64::from(info.chunk_refs) != total {
-                let why = format!("it has {total} references, and a snapshot says {}", info.chunk_refs);
+                let why = format!("it has {total} references, but a snapshot states {}", info.chunk_refs);
                 findings.warning("manifest-count", &self.key, why);
             }
         }
@@ -105,7 +105,7 @@ impl Work {
             if !present.contains(node)
                 && let Some(one) = uses.first()
             {
-                let why = format!("snapshot {} says that it has chunks here, and there are none", one.snapshot);
+                let why = format!("snapshot {} states that it has chunks here, but there are none", one.snapshot);
                 findings.add(Severity::Warning, "manifest-array", &self.key, Some(&one.path), None, why);
             }
         }
@@ -123,7 +123,7 @@ impl Work {
                 Severity::Warning,
                 "manifest-empty",
                 None,
-                "it is listed without any chunk, which nobody writes".into(),
+                "it is listed without any chunk, which no client writes".into(),
             );
         }
         let mut last: Option<Vec<u32>> = None;
@@ -136,7 +136,7 @@ impl Work {
                     add(Severity::Warning, "chunk-twice", Some(&coords), why.into());
                 }
                 Some(Ordering::Greater) => {
-                    let why = "the chunks are not sorted: what is searched for is not found";
+                    let why = "the chunks are not sorted: searches fail";
                     add(Severity::Error, "chunks-sorted", Some(&coords), why.into());
                 }
                 _ => {}
@@ -180,7 +180,7 @@ impl Work {
             Err(error) => return add(Severity::Error, "payload", Some(coords), error.to_string()),
         };
         let empty =
-            || add(Severity::Warning, "zero-length", Some(coords), "it has no bytes: newer clients refuse such".into());
+            || add(Severity::Warning, "zero-length", Some(coords), "it has no bytes: newer clients refuse it".into());
         let from = || Reference { manifest: self.key.clone(), path: Arc::clone(name), coords: coords.to_vec() };
         match payload {
             ChunkPayload::Inline([]) => empty(),
@@ -229,7 +229,7 @@ fn check_place(
         };
         if coords.len() != grid.len() {
             let why = format!(
-                "it has {} coordinates in an array of {} dimensions: nobody finds it",
+                "it has {} coordinates in an array of {} dimensions: no client finds it",
                 coords.len(),
                 grid.len()
             );
@@ -241,18 +241,18 @@ fn check_place(
                 Severity::Warning,
                 "chunk-grid",
                 Some(coords),
-                format!("it lies outside of the grid {grid:?}: nobody finds it"),
+                format!("it is outside the grid {grid:?}: no client finds it"),
             );
             continue;
         }
         if contains_coords(&one.extents, coords) {
             is_needed = true;
         } else if one.all.iter().any(|other| contains_coords(&other.extents, coords)) {
-            let why = "it lies outside of the extents of this manifest and within those of another: a reference that was left behind";
+            let why = "it is outside the extents of this manifest and inside those of another: a leftover reference";
             add(Severity::Warning, "chunk-stale", Some(coords), why.into());
         } else {
             let why = format!(
-                "it lies outside of the extents {:?} that snapshot {} has for this manifest: nobody finds it",
+                "it is outside the extents {:?} that snapshot {} has for this manifest: no client finds it",
                 one.extents, one.snapshot
             );
             add(Severity::Error, "chunk-extents", Some(coords), why);

@@ -146,7 +146,7 @@ async fn check(
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{} is of a release before 0.2, of whose format not all rules are known: `icechunkfs migrate` reads all of \
+                    "{} is of a release before 0.2, and not all rules of its format are known: `icechunkfs migrate` reads all of \
                      it, and what it makes can be verified",
                     context.storage.location()
                 ),
@@ -156,7 +156,7 @@ async fn check(
         (SpecVersion::V2, Err(error)) => context.findings.error("repo", "repo", error.to_string()),
         _ => check_files(&context, options).await?,
     }
-    let context = Arc::try_unwrap(context).map_err(|_| Error::new(ErrorKind::Io, "a part of the check goes on"))?;
+    let context = Arc::try_unwrap(context).map_err(|_| Error::new(ErrorKind::Io, "a part of the check continues"))?;
     Ok((context.findings.into_report(), seen))
 }
 

@@ -102,7 +102,7 @@ pub(super) fn check(
         }
         let above = node.path.rsplit_once('/').map(|(above, _)| if above.is_empty() { "/" } else { above });
         if above.is_some_and(|above| above != node.path && kinds.get(above) == Some(&true)) {
-            findings.add(Severity::Warning, "below-array", &key, Some(node.path), None, "it lies below an array");
+            findings.add(Severity::Warning, "below-array", &key, Some(node.path), None, "it is below an array");
         }
         match &node.data {
             NodeData::Unknown(kind) => {
@@ -157,7 +157,7 @@ fn document(context: &Context, key: &str, node: &Node<'_>, kind: &str) -> Option
     let said = found.get("node_type").and_then(Value::as_str);
     if said != Some(kind) {
         let said = said.map_or("nothing".to_owned(), |said| format!("`{said}`"));
-        let why = format!("its zarr.json says of the node's type {said}, and the snapshot that it is a {kind}");
+        let why = format!("its zarr.json gives the node type {said}, but the snapshot a {kind}");
         context.findings.add(Severity::Warning, "node-type", key, Some(node.path), None, why);
     }
     Some(found)
@@ -249,7 +249,7 @@ fn check_shape(
             // Libraries of version 2 wrote wrong chunk lengths into version 1 files, which no reader uses.
             if !same_lengths || (version == SpecVersion::V2 && stored != said) {
                 let why = format!(
-                    "the snapshot stores (length, chunks) {stored:?} for its dimensions, and zarr.json says {said:?}"
+                    "the snapshot stores (length, chunks) {stored:?} for its dimensions, but zarr.json gives {said:?}"
                 );
                 add(Severity::Warning, "shape", why);
             }

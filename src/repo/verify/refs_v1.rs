@@ -36,7 +36,7 @@ pub(super) async fn check(context: &Context) -> Result<BTreeSet<ObjectId>> {
             }
             (Some(_), "ref.json.deleted") if folder.starts_with(TAG) => {
                 if !keys.contains(key.trim_end_matches(".deleted")) {
-                    findings.note("tombstone", key, "the tag that it says is deleted has no file");
+                    findings.note("tombstone", key, "the tag that it marks as deleted has no file");
                 }
             }
             _ => findings.note("unknown", key, "nothing of the format is called so"),

@@ -29,7 +29,7 @@ pub(super) fn check(context: &Context, info: &RepoInfo) -> Commits {
     let findings = &context.findings;
     let root = info.root();
     if root.spec_version() != 2 {
-        findings.warning("repo-version", KEY, format!("it says that it is of version {}, not 2", root.spec_version()));
+        findings.warning("repo-version", KEY, format!("it states version {}, not 2", root.spec_version()));
     }
     check_names(findings, info);
     let commits = check_snapshots(context, info);
@@ -100,7 +100,7 @@ fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
             findings.warning(
                 "pruned-empty",
                 KEY,
-                format!("snapshot {id} has an empty list of pruned logs, which nobody writes"),
+                format!("snapshot {id} has an empty list of pruned logs, which no client writes"),
             );
         }
         if let Some(why) = metadata_problem(entry.metadata()) {
@@ -155,7 +155,7 @@ fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
 /// Reports a time in microseconds that no clock can have shown yet.
 pub(super) fn check_time(context: &Context, object: &str, what: &str, time: u64) {
     if i64::try_from(time).is_err() {
-        context.findings.error("time", object, format!("{what}: {time} microseconds is no time"));
+        context.findings.error("time", object, format!("{what}: {time} microseconds is not a time"));
     } else if time > context.now.saturating_add(MAX_SKEW) {
         context.findings.warning(
             "time-ahead",
@@ -316,7 +316,7 @@ fn check_log(
             findings.warning(
                 "backup-name",
                 key,
-                format!("the operations log{what} names the copy `{name}`: a name is repo.TIME.ID, without a folder"),
+                format!("the operations log{what} names the copy `{name}`: expected repo.TIME.ID, without a folder"),
             );
         }
     }

@@ -22,7 +22,7 @@ pub(super) fn check(
     let findings = &context.findings;
     check_envelope(context, &key, file, FileType::Snapshot, snapshot.buffer.has_identifier());
     if snapshot.id() != id {
-        findings.error("id", &key, format!("the file says that it is snapshot {}", snapshot.id()));
+        findings.error("id", &key, format!("the file states that it is snapshot {}", snapshot.id()));
     }
     check_time(context, &key, "the snapshot", snapshot.flushed_at());
     if let Some(why) = metadata_problem(Some(snapshot.root().metadata())) {
@@ -53,7 +53,7 @@ pub(super) fn check(
     let idle: Vec<&ObjectId> = infos.keys().filter(|id| !used.contains(id)).collect();
     if let Some(first) = idle.first() {
         let message = format!(
-            "{} manifests are listed that no array refers to, such as {first}: other clients refuse to commit onto it",
+            "{} manifests are listed without an array that refers to them, such as {first}: other clients refuse to commit onto it",
             idle.len()
         );
         findings.warning("manifest-unused", &key, message);

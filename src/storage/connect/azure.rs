@@ -58,7 +58,7 @@ pub(super) fn connect(
     let name = builder.get_config_value(&AzureConfigKey::AccountName);
     if name.is_none() && !emulated {
         return Err(Error::invalid(
-            "az: no storage account: say it with --account or AZURE_STORAGE_ACCOUNT_NAME, or name the repository \
+            "az: no storage account: pass --account, set AZURE_STORAGE_ACCOUNT_NAME, or name the repository \
              abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX",
         ));
     }

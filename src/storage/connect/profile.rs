@@ -258,7 +258,7 @@ async fn run(command: &str) -> Result<Kept> {
         Some(text) => {
             let time: jiff::Timestamp = text
                 .parse()
-                .map_err(|_| failed(format!("it says that the keys expire at `{text}`, which is no time")))?;
+                .map_err(|_| failed(format!("it states that the keys expire at `{text}`, which is not a time")))?;
             SystemTime::from(time).checked_sub(AHEAD).unwrap_or(SystemTime::UNIX_EPOCH)
         }
         None => SystemTime::now() + Duration::from_secs(3600),

@@ -98,7 +98,7 @@ pub(super) async fn connect(
 
 /// Asks Amazon for the region of a bucket, without credentials.
 async fn region_of(bucket: &Bucket, parameters: &StoreParameters) -> Result<Region> {
-    let unknown = |why: &str| format!("the region of bucket `{}` is not known{why}: say it with --region", bucket.name);
+    let unknown = |why: &str| format!("the region of bucket `{}` is not known{why}: pass --region", bucket.name);
     let no_answer = |source| Error::with_source(ErrorKind::NotFound, unknown(""), source);
     // The bucket is in the path: a dot in its name would not match Amazon's certificate.
     let home = Endpoint::with_domain(ANYWHERE, AMAZON)?;
@@ -112,7 +112,7 @@ async fn region_of(bucket: &Bucket, parameters: &StoreParameters) -> Result<Regi
     let asked = asked.map_err(|_| Error::new(ErrorKind::Timeout, unknown("")))?;
     let answer = asked.map_err(|e| Error::with_source(ErrorKind::NotFound, unknown(""), e))?;
     if answer.status() == http::StatusCode::NOT_FOUND {
-        return Err(Error::new(ErrorKind::NotFound, unknown(", since there is no such bucket")));
+        return Err(Error::new(ErrorKind::NotFound, unknown(", since the bucket does not exist")));
     }
     let told = answer.headers().get(BUCKET_REGION).and_then(|value| value.to_str().ok());
     told.ok_or_else(|| Error::new(ErrorKind::NotFound, unknown("")))?.parse()

@@ -148,8 +148,7 @@ impl Address {
             return Err(Error::corrupt(format!("it has {} bytes; {MAX_LOCATION} are the most", text.len())));
         }
         let (scheme, rest) = text.split_once("://").ok_or_else(|| Error::corrupt("it is no URL"))?;
-        let unknown =
-            || Error::new(ErrorKind::Unsupported, "files, s3, gs, az, http, https and vcc can be read, and no others");
+        let unknown = || Error::new(ErrorKind::Unsupported, "only file, s3, gs, az, http, https and vcc can be read");
         let scheme = Scheme::parse(scheme).ok_or_else(unknown)?;
         let rest = rest.split(['?', '#']).next().unwrap_or_default();
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -305,7 +304,7 @@ fn components_of(path: &str, is_prefix: bool) -> Result<Vec<String>> {
             return Err(Error::corrupt("it has a NUL in it"));
         }
         if matches!(component, "" | "." | "..") {
-            let why = "it has an empty component, `.` or `..` in its path, and such cannot be allowed";
+            let why = "it has an empty component, `.` or `..` in its path, which cannot be allowed";
             return Err(Error::new(ErrorKind::VirtualNotAllowed, why));
         }
         components.push(component.to_owned());

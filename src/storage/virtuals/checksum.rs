@@ -17,7 +17,7 @@ impl ObjectState {
     pub(super) fn check(&self, checksum: &Checksum) -> Result<()> {
         let unknown = |what: &str| {
             Error::corrupt(format!(
-                "the reference has {what} to check the object by, and the server says none: to take its bytes as they are, say \
+                "the reference has {what} to check the object by, but the server sends none: to read its bytes unchecked, pass \
                  --virtual-option 'PREFIX,unchecked'"
             ))
         };

@@ -189,7 +189,7 @@ impl VirtualChunks {
             return Err(Error::new(
                 ErrorKind::VirtualNotAllowed,
                 format!(
-                    "location {}: the repository's configuration has no container of this name: say where it is with \
+                    "location {}: the repository's configuration has no container of this name: pass its place with \
                      --virtual-map {}",
                     quoted(location),
                     map_from(&asked.root())
@@ -245,7 +245,7 @@ impl VirtualChunks {
         read.map_err(|error| match error.kind() {
             // The file exists for the reading program, so that the error must not be a missing file.
             ErrorKind::NotFound | ErrorKind::NotARepository | ErrorKind::NotADirectory => {
-                let message = "the object that the chunk is in is gone, or never was where the reference says";
+                let message = "the object that the chunk is in does not exist (any more) where the reference points";
                 Error::with_source(ErrorKind::Corrupt, message, error)
             }
             _ => error.context("virtual chunk"),
@@ -277,7 +277,7 @@ impl VirtualChunks {
         let RangeRequest { address, offset, length, checksum, .. } = *wanted;
         if self.common.offline {
             let message =
-                format!("{address}: it is not in the cache, and nobody may be asked: mount without --offline for it");
+                format!("{address}: not in the cache, and --offline forbids asking the store: mount without it");
             return Err(Error::new(ErrorKind::Offline, message));
         }
         if address.is_web() {
@@ -376,7 +376,7 @@ fn no_store(address: &Address) -> Error {
 /// Returns the error of a store that needs other settings.
 fn settings_wanted(address: &Address, advice: Option<&str>, error: Error) -> Error {
     let general = format!(
-        "settings for virtual chunks are said as --virtual-option {}",
+        "settings for virtual chunks are passed as --virtual-option {}",
         reach::option_text(address, "KEY=VALUE")
     );
     let message = format!("{address} ({})", advice.unwrap_or(&general));

@@ -31,7 +31,7 @@ impl StoreSettings {
         self.trusted = false;
         if !has_credentials(&self.settings) && !self.settings.anonymous {
             self.settings.anonymous = true;
-            self.advice = Some(format!("it was asked without credentials, since only the repository says {}", why()));
+            self.advice = Some(format!("it was asked without credentials, since only the repository states {}", why()));
         }
     }
 }
@@ -60,7 +60,7 @@ impl VirtualChunks {
             if connect::account_of_environment().as_ref() != Some(&account) {
                 reached.distrust(|| {
                     format!(
-                        "that it is in the account {account}: if that is right, say --virtual-option {}",
+                        "that it is in the account {account}: if that is right, pass --virtual-option {}",
                         option_text(address, &format!("account={account}"))
                     )
                 });
@@ -80,7 +80,7 @@ fn set_endpoint(reached: &mut StoreSettings, address: &Address, store: Option<&C
         return Err(Error::new(
             ErrorKind::VirtualNotAllowed,
             format!(
-                "{address}: the repository's configuration has it at {}, and says that nothing goes unencrypted: if it may, say \
+                "{address}: the repository's configuration has it at {}, and forbids unencrypted requests: to allow them, pass \
                  --virtual-option {}",
                 quoted(endpoint.as_str()),
                 option_text(address, "endpoint_url=URL")
@@ -89,7 +89,7 @@ fn set_endpoint(reached: &mut StoreSettings, address: &Address, store: Option<&C
     }
     reached.distrust(|| {
         format!(
-            "that the store is at {}: if it is, say --virtual-option {}, or give it credentials of its own with --virtual-option {}",
+            "that the store is at {}: if it is, pass --virtual-option {}, or give it its own credentials with --virtual-option {}",
             quoted(endpoint.as_str()),
             option_text(address, "endpoint_url=URL"),
             option_text(address, "profile=NAME")

@@ -173,8 +173,8 @@ fn check_whole(answer: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) ->
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{shown}: the server gives whole files only, and {} MiB would come before the chunk each time: take a copy, and \
-                 say with --virtual-map where it is",
+                "{shown}: the server gives whole files only, and {} MiB would come before the chunk each time: copy the file, and \
+                 pass its place with --virtual-map",
                 wanted.offset >> 20
             ),
         ));
@@ -194,13 +194,13 @@ fn redirect(answer: &HttpResponse, url: &str, shown: &str) -> Result<String> {
 fn status_error(status: StatusCode, wanted: &RangeRequest<'_>, shown: &str) -> Failure {
     let is_transient = matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504);
     let error = match status.as_u16() {
-        404 | 410 => Error::new(ErrorKind::NotFound, format!("{shown}: the server has no such object")),
+        404 | 410 => Error::new(ErrorKind::NotFound, format!("{shown}: the server does not have the object")),
         401 | 403 | 407 => Error::new(
             ErrorKind::PermissionDenied,
-            format!("{shown}: the server says {status}; what it wants may be said as a header"),
+            format!("{shown}: the server answers {status}; a header may provide what it requires"),
         ),
         416 => too_short(shown, wanted.offset, wanted.length, 0),
-        _ => Error::new(ErrorKind::Io, format!("{shown}: the server says {status}")),
+        _ => Error::new(ErrorKind::Io, format!("{shown}: the server answers {status}")),
     };
     Failure { error, is_transient }
 }

@@ -17,7 +17,7 @@ impl Linked {
         copy_tree(&FixtureSet::own().get(fixture).repository, &place.path().join("repo"));
         std::fs::create_dir_all(place.path().join("outside/deep")).unwrap();
         for name in ["file", "deep/ref.json", "repo.1"] {
-            std::fs::write(place.path().join("outside").join(name), "of somebody else").unwrap();
+            std::fs::write(place.path().join("outside").join(name), "of another user").unwrap();
         }
         for folder in ["refs", "chunks", "snapshots", "manifests", "transactions", "overwritten"] {
             let folder = place.path().join("repo").join(folder);

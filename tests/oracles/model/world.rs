@@ -290,7 +290,7 @@ impl<S: Subject> World<S> {
         self.base.extend(keys);
     }
 
-    /// Where the contract does not define whether the mount moves to the newest commit, it must do so for all of it or
+    /// If the contract does not define whether the mount moves to the newest commit, it must do so for all of it or
     /// nothing.
     fn adopt_pending_if_shown(&mut self) {
         let shown = self
@@ -395,7 +395,7 @@ impl<S: Subject> World<S> {
     /// Returns true if something cannot be committed: its state on another base is not defined.
     fn has_violations(&self) -> bool {
         let (_, view) = self.look();
-        (!view.faults.is_empty() || !view.unclear.is_empty()) && self.subject.reason().contains("settle what cannot")
+        (!view.faults.is_empty() || !view.unclear.is_empty()) && self.subject.reason().contains("resolve what cannot")
     }
 
     /// Returns true if the other writer made nodes in the root group, which is deleted or no group here: that is a

@@ -158,7 +158,7 @@ fn changed_objects_are_errors() {
         (5, "too short"),
         (6, "too short"),
         (7, "no such location is allowed"),
-        (8, "no such bucket"),
+        (8, "bucket does not exist"),
     ] {
         let output = cat(n).failure();
         assert!(output.contains(message), "{n}: {output}");

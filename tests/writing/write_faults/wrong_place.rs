@@ -130,7 +130,7 @@ fn a_moved_repository_keeps_its_default_scratch_directory() {
     let moved = made.repository().with_file_name("moved");
     std::fs::rename(made.repository(), &moved).unwrap();
     let (mount, output) = mounted(&moved);
-    for words in ["goes on in", "resuming", "the repository was at"] {
+    for words in ["were moved to", "resuming", "the repository was at"] {
         assert!(output.contains(words), "`{words}` is not in: {output}");
     }
     assert!(read_files(&mount.path()) == shown);

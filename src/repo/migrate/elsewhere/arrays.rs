@@ -119,7 +119,7 @@ impl<'a> Manifests<'a> {
             .map_err(|error| error.not_found_as_corrupt(format!("{key}: missing, though a snapshot names it")))?
             .value;
         if manifest.id() != id {
-            return Err(Error::corrupt(format!("{key}: the file says that it is manifest {}", manifest.id())));
+            return Err(Error::corrupt(format!("{key}: the file states that it is manifest {}", manifest.id())));
         }
         let manifest = Arc::new(manifest);
         self.bytes += manifest.size();

@@ -50,7 +50,7 @@ const MAX_NOTE: u64 = 1 << 16;
 
 /// Progress of a migration.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct CopyProgress {
     /// Number of commits; 0 while unknown.
     pub commits: AtomicU64,
     /// Number of migrated commits.
@@ -94,7 +94,7 @@ pub async fn migrate(
     destination: Option<&Arc<dyn Storage>>,
     clock: Clock,
     dry_run: bool,
-    progress: &Progress,
+    progress: &CopyProgress,
 ) -> Result<Summary> {
     if let Some(destination) = destination {
         if !dry_run {
@@ -195,7 +195,7 @@ struct Migration<'a> {
     repository: &'a Repository,
     manifests: Manifests<'a>,
     names: NodeIds,
-    progress: &'a Progress,
+    progress: &'a CopyProgress,
 }
 
 impl Migration<'_> {

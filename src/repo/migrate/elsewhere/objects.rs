@@ -136,7 +136,7 @@ impl Destination {
 
     pub(super) fn count_empty(&mut self, references: u64) {
         if references > 0 {
-            warn!("{references} chunks of no bytes are left out: nobody could read a value out of them");
+            warn!("{references} chunks of no bytes are left out: they hold no value");
         }
         self.counted.empty += references;
     }
