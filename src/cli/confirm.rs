@@ -42,7 +42,7 @@ impl ConfirmArgs {
         if ask(&what, stdin.lock(), stderr.lock()).map_err(|e| Error::io("the terminal", e))? {
             Ok(())
         } else {
-            Err(Error::new(ErrorKind::NotPermitted, "the answer was not yes: nothing is changed"))
+            Err(Error::new(ErrorKind::NotPermitted, "the answer was not yes: nothing was changed"))
         }
     }
 }

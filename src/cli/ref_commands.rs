@@ -92,7 +92,7 @@ pub(super) async fn target(
     match expect {
         Some(expected) if expected != found => Err(Error::new(
             ErrorKind::Stale,
-            format!("{kind} `{name}` points to {found}, not to {expected}: nothing is done"),
+            format!("{kind} `{name}` points to {found}, not to {expected}: nothing was done"),
         )),
         _ => Ok(found),
     }

@@ -163,7 +163,7 @@ async fn print_rewrite(
                 indicatif::HumanBytes(moved.bytes)
             );
             if !is_complete {
-                text += "there are more that are worth it: do it again\n";
+                text += "more manifests are worth rewriting: run it again\n";
             }
         }
         return print(&text);

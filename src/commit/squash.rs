@@ -135,7 +135,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
             return Err(Error::new(
                 ErrorKind::Stale,
                 format!(
-                    "branch `{branch}` does not point to {} any more: nothing is changed; look, and do it again",
+                    "branch `{branch}` does not point to {} any more: nothing was changed; check it, and try again",
                     tip.id
                 ),
             ));

@@ -59,7 +59,7 @@ fn destructive_commands_ask_on_a_terminal() {
     for no in ["n\n", "\n", "yes please\n", "\u{4}"] {
         let (status, seen) = on_terminal(&["branch", repo, "delete", "dev"], no);
         assert_eq!((status, branches()), (Some(1), 2), "{seen}");
-        assert!(seen.contains("Create the root group") && seen.contains("nothing is changed"), "{seen}");
+        assert!(seen.contains("Create the root group") && seen.contains("nothing was changed"), "{seen}");
     }
     let (status, seen) = on_terminal(&["branch", repo, "delete", "dev"], "y\n");
     assert_eq!((status, branches()), (Some(0), 1), "{seen}");
@@ -111,9 +111,9 @@ fn destructive_commands_name_a_mount_of_the_branch() {
     assert!(delete(&[]).failure().contains("with changes that are not committed"));
     mount.unmount();
     let said = delete(&[]).failure();
-    assert!(said.contains("wait in") && !said.contains("in use"), "{said}");
+    assert!(said.contains("stay in") && !said.contains("in use"), "{said}");
     // With confirmation the command reports the mount.
     let done = delete(&["--yes"]);
-    assert!(done.stderr.contains("wait in"), "{}", done.stderr);
+    assert!(done.stderr.contains("stay in"), "{}", done.stderr);
     done.success();
 }

@@ -602,7 +602,7 @@ async fn ref_commands_report_what_they_changed() {
             assert!(refused.stderr.contains("2 commits are then on no branch"), "{}", refused.stderr);
         }
         let stale = run(&["branch", "reset", "main", "--to", "old", "--yes", "--expect", &id(2)]).failure();
-        assert!(stale.contains("nothing is done"), "{stale}");
+        assert!(stale.contains("nothing was done"), "{stale}");
         let reset = run(&["branch", "reset", "main", "--to", "old", "--yes", "--expect", &id(3), "--json"]).json();
         assert_eq!(reset, json!({"name": "main", "previous": id(3), "snapshot": id(1)}));
         assert!(text(&["branch", "reset", "main", "--to", "v1"]).contains("already"));
@@ -672,7 +672,7 @@ fn refs_and_settings_of_a_store_are_changed_by_conditional_writes() {
         assert_eq!(run(&["config", "get", "caching.num_chunk_refs", "--json"]).json(), 2);
         assert_eq!(run(&["config", "get", "max_concurrent_requests", "--json"]).json(), 3);
         let stale = run(&["branch", "delete", "b 0", "--yes", "--expect", "1CECHNKREP0F1RSTCMT0"]);
-        assert!(stale.failure().contains("nothing is done"));
+        assert!(stale.failure().contains("nothing was done"));
         if name.contains("v2") {
             let told = run(&["ops", "--json"]).json();
             let count = |kind: &str| told.as_array().unwrap().iter().filter(|one| one["operation"] == kind).count();

@@ -438,7 +438,7 @@ fn writers_continue_during_a_rewrite() {
                     true => squashed += 1,
                     false => {
                         assert!(
-                            output.stderr.contains("do it again") || output.stderr.contains("only"),
+                            output.stderr.contains("try again") || output.stderr.contains("only"),
                             "{}",
                             output.stderr
                         )

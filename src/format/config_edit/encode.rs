@@ -39,7 +39,7 @@ fn check_round_trip(members: &Map<String, Value>, read: Result<RepoConfig>) -> R
     }
     Err(Error::new(
         ErrorKind::Unsupported,
-        "the configuration that is stored has something in it that this version cannot write again: nothing is changed",
+        "the stored configuration has a part that this version cannot write: nothing was changed",
     ))
 }
 

@@ -100,7 +100,7 @@ fn check_change(
     }
     let wrong = problems::introduced(before, &members);
     if !wrong.is_empty() {
-        return Err(Error::invalid(format!("{}; nothing is changed", wrong.join("; "))));
+        return Err(Error::invalid(format!("{}; nothing was changed", wrong.join("; "))));
     }
     let set = |value: Option<&Value>| value.filter(|value| !value.is_null()).cloned();
     let new = set(key::get_path(&members, path));

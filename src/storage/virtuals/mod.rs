@@ -245,7 +245,7 @@ impl VirtualChunks {
         read.map_err(|error| match error.kind() {
             // The file exists for the reading program, so that the error must not be a missing file.
             ErrorKind::NotFound | ErrorKind::NotARepository | ErrorKind::NotADirectory => {
-                let message = "the object that the chunk is in does not exist (any more) where the reference points";
+                let message = "the object that contains the chunk is gone, or was never where the reference points";
                 Error::with_source(ErrorKind::Corrupt, message, error)
             }
             _ => error.context("virtual chunk"),
