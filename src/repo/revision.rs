@@ -104,7 +104,7 @@ mod tests {
     use crate::repo::testing::open;
 
     #[tokio::test]
-    async fn words_mean_what_they_say() {
+    async fn revisions_resolve_to_snapshots() {
         let snapshots = [(id(1), -1), (id(2), 0), (id(3), 1)];
         let branches = [("branch/main", 0), ("main", 2), ("old~1", 0), ("older", 1), ("tag/x~", 1)];
         let repository = open(repo(&snapshots, &branches)).await;
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(repository.resolve_revision(&format!("snapshot/{said}~1")).await.unwrap().id, id(1));
         assert_eq!(find("branch/main").await.unwrap_err().kind(), ErrorKind::InvalidInput);
         let error = find("main~3").await.unwrap_err();
-        assert!(error.to_string().contains("only 2 commits before branch main"), "{error}");
+        assert!(error.to_string().contains("only 2 commits precede branch main"), "{error}");
         let error = find("mian").await.unwrap_err();
         assert!(error.to_string().contains("did you mean `main`"), "{error}");
         for nothing in ["", "~", "~1", "main~x", "tag/main", "snapshot/main", "main/~1"] {
