@@ -150,7 +150,11 @@ fn yaml_to_json(value: serde_yaml_ng::Value, depth: usize) -> Result<Value> {
             for (key, value) in items {
                 let key = match yaml_to_json(key, depth)? {
                     Value::String(key) => key,
-                    other => other.to_string(),
+                    // No setting has such a key. As text, each level would double the escapes of those below it.
+                    Value::Array(_) | Value::Object(_) => {
+                        return Err(Error::corrupt("a key that is a list or a mapping"));
+                    }
+                    scalar => scalar.to_string(),
                 };
                 out.insert(key, yaml_to_json(value, depth)?);
             }
