@@ -271,7 +271,7 @@ impl Session {
             return Err(error);
         }
         self.working.set_undecided(true);
-        match self.resolve_pending_locked(guard).await {
+        match self.resolve_with(guard).await {
             Ok(Some((id, invalidations))) => {
                 tracing::warn!("the commit is visible as snapshot {id}, although: {error}");
                 let (nodes, chunks) = (detected.changes.node_count(), detected.changes.chunk_count());
@@ -293,12 +293,12 @@ impl Session {
         }
         let decided = {
             let guard = self.working.quiesce().await;
-            self.resolve_pending_locked(&guard).await.context(|| "finding out whether the last commit was published")?
+            self.resolve_with(&guard).await.context(|| "finding out whether the last commit was published")?
         };
         self.invalidate(decided.map(|(_, invalidations)| invalidations).unwrap_or_default()).await
     }
 
-    async fn resolve_pending_locked(&self, guard: &TreeGuard<'_>) -> Result<Option<(ObjectId, Vec<Invalidation>)>> {
+    async fn resolve_with(&self, guard: &TreeGuard<'_>) -> Result<Option<(ObjectId, Vec<Invalidation>)>> {
         let repository = self.repository().await?;
         let base = self.working.base();
         let finished = match self.working.publishing() {

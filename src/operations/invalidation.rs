@@ -10,9 +10,6 @@ use crate::commit::rebase::read_log;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::format::transaction_log::Move;
-use crate::format::transaction_log::NodeChange::{
-    DeletedArrays, DeletedGroups, NewArrays, NewGroups, UpdatedArrays, UpdatedGroups,
-};
 use crate::overlay::Ino;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::replace::node_ids;
@@ -75,9 +72,7 @@ impl Session {
                 break;
             };
             let mut nodes: HashSet<_> = log.moves()?.iter().map(|moved| moved.node).collect();
-            for change in [NewGroups, NewArrays, DeletedGroups, DeletedArrays, UpdatedGroups, UpdatedArrays] {
-                nodes.extend(log.nodes(change));
-            }
+            nodes.extend(log.changed_nodes().map(|(_, node)| node));
             for (tree, ids) in [(old, &old_ids), (new, &new_ids)] {
                 for index in nodes.iter().filter_map(|node| ids.get(node)) {
                     add_node(tree, *index, &mut invalidations);

@@ -8,9 +8,6 @@ use crate::tree::{self, Kind};
 use super::node::{Inode, Node};
 use super::{Base, Ino, Locked, WorkingTree, no_such};
 
-/// File type bits of a mode.
-pub const TYPE_BITS: u32 = libc::S_IFMT;
-
 /// Attributes of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {

@@ -68,7 +68,7 @@ impl WorkingTree {
         locked.journal.file.switch_to(compacted)?;
         let durable = Arc::clone(locked.journal.durable());
         drop(locked);
-        durable.keep_spare();
+        durable.keep_reserve();
         Ok(())
     }
 

@@ -220,7 +220,7 @@ impl WorkingTree {
             tracing::warn!("{error}; the scratch journal stays as it is");
             working.lock().journal.is_stale = false;
         }
-        working.lock().journal.file.keep_spare();
+        working.lock().journal.file.keep_reserve();
         Ok(working)
     }
 

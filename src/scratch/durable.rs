@@ -48,7 +48,7 @@ pub struct Durable {
     data: Option<OwnedFd>,
     /// True if the file system commits earlier changes together with later ones, whichever file is flushed.
     in_order: bool,
-    spare: Reserve,
+    reserve: Reserve,
     state: Mutex<State>,
     changed: Condvar,
     /// Held throughout a flush. Taken before `state`.
@@ -109,7 +109,7 @@ impl Durable {
             directory: Arc::clone(directory),
             data: open_directory(&**directory, "data", OFlags::NOFOLLOW).ok(),
             in_order: matches!(kind, EXT4 | XFS),
-            spare: Reserve::new(directory),
+            reserve: Reserve::new(directory),
             state: Mutex::new(State {
                 file: Arc::new(file),
                 length,
@@ -160,7 +160,7 @@ impl Durable {
         self.wake(&mut state);
         let length = state.length;
         drop(state);
-        self.spare.follow(length);
+        self.reserve.follow(length);
         Ok(())
     }
 
@@ -240,7 +240,7 @@ impl Durable {
         for data in retired? {
             self.unlink(data);
         }
-        self.keep_spare();
+        self.keep_reserve();
         Ok(())
     }
 
@@ -388,14 +388,14 @@ impl Durable {
     }
 
     /// Returns the space reserved for operations that free space.
-    pub(super) fn spare(&self) -> &Reserve {
-        &self.spare
+    pub(super) fn reserve(&self) -> &Reserve {
+        &self.reserve
     }
 
     /// Reserves space for operations that free space on a full disk.
-    pub fn keep_spare(&self) {
+    pub fn keep_reserve(&self) {
         let length = self.length();
-        self.spare.resize(length);
+        self.reserve.resize(length);
     }
 
     /// Ends the thread after a last flush.

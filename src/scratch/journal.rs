@@ -100,8 +100,8 @@ impl Journal {
 
     /// Replaces the journal by one of `records`. The new one is durable when this returns; until then the old one holds.
     pub fn replace(directory: &Arc<OwnedFd>, records: &[Record]) -> Result<Self> {
-        let spare = || rustix::fs::unlinkat(&**directory, super::reserve::NAME, AtFlags::empty()).is_ok();
-        let (file, length) = write_new(directory, records, spare)?;
+        let use_reserve = || rustix::fs::unlinkat(&**directory, super::reserve::NAME, AtFlags::empty()).is_ok();
+        let (file, length) = write_new(directory, records, use_reserve)?;
         take_name(directory, NEW_NAME)?;
         let journal = Self::over(directory, file, length, false);
         boot::note(directory, &journal.durable.file().0, length);
@@ -130,7 +130,7 @@ impl Journal {
     /// Replaces this journal by one of `records`, and does the work that waits for its lines.
     pub fn rewrite(&mut self, records: &[Record]) -> Result<()> {
         let turn = self.durable.hold()?;
-        let (file, length) = write_new(&self.directory, records, || self.durable.spare().release_all())?;
+        let (file, length) = write_new(&self.directory, records, || self.durable.reserve().release_all())?;
         take_name(&self.directory, NEW_NAME)?;
         self.durable.replaced(turn, file, length);
         self.compact_length = length;
@@ -140,12 +140,12 @@ impl Journal {
     /// Writes a journal of `records`, which describe this one up to byte `position`, next to it.
     pub fn compacted(directory: &OwnedFd, durable: &Durable, position: u64, records: &[Record]) -> Result<Compacted> {
         let (replaces, _) = durable.file();
-        let spare = durable.spare();
+        let reserve = durable.reserve();
         // The journal is at least as long as a compact one, so only a nearly full disk requires the exact length.
-        if !spare.has_room_for(position) {
+        if !reserve.has_room_for(position) {
             let length = encoded_length(records)?;
-            while length <= position / TIMES_LONGER && !spare.has_room_for(length) && spare.release_step() {}
-            if !spare.has_room_for(length) {
+            while length <= position / TIMES_LONGER && !reserve.has_room_for(length) && reserve.release_step() {}
+            if !reserve.has_room_for(length) {
                 let why = "rewriting the scratch journal: the disk has too little room";
                 return Err(Error::new(ErrorKind::NoSpace, why));
             }
@@ -187,7 +187,7 @@ impl Journal {
         }
         // Changes that fill the disk further must leave space for those that free it.
         let frees = self.frees_space || matches!(record, Record::Remove { .. } | Record::Publishing { .. });
-        while is_full(&added) && frees && self.durable.spare().release_step() {
+        while is_full(&added) && frees && self.durable.reserve().release_step() {
             added = append();
         }
         added
@@ -199,8 +199,8 @@ impl Journal {
     }
 
     /// Reserves space for operations that free space on a full disk.
-    pub fn keep_spare(&self) {
-        self.durable.keep_spare();
+    pub fn keep_reserve(&self) {
+        self.durable.keep_reserve();
     }
 
     /// Returns the durability state of the journal.
@@ -246,9 +246,9 @@ impl Drop for Journal {
     }
 }
 
-fn write_new(directory: &OwnedFd, records: &[Record], use_spare: impl Fn() -> bool) -> Result<(File, u64)> {
+fn write_new(directory: &OwnedFd, records: &[Record], use_reserve: impl Fn() -> bool) -> Result<(File, u64)> {
     let written = write_as(directory, NEW_NAME, records);
-    if is_full(&written) && use_spare() {
+    if is_full(&written) && use_reserve() {
         return write_as(directory, NEW_NAME, records);
     }
     written

@@ -83,7 +83,7 @@ pub(super) async fn fetch(tree: &Arc<Tree>, inodes: &[u64]) -> Vec<Result<Conten
     contents.into_iter().zip(inodes).map(named).collect()
 }
 
-type WantedFile = Vec<(usize, ChunkPayload)>;
+type WantedFiles = Vec<(usize, ChunkPayload)>;
 type Fetched = Vec<(usize, Result<Content>)>;
 
 /// Opens the file that is exactly chunk `inode`, if there is one.
@@ -97,7 +97,7 @@ pub(super) async fn whole_file(tree: &Arc<Tree>, inode: u64) -> Result<Option<Fi
 }
 
 /// Opens those of `wanted` that are files of this machine; returns the rest first.
-async fn files(tree: &Arc<Tree>, wanted: WantedFile) -> (WantedFile, Fetched) {
+async fn files(tree: &Arc<Tree>, wanted: WantedFiles) -> (WantedFiles, Fetched) {
     let is_large =
         |payload: &ChunkPayload| matches!(payload, ChunkPayload::Native { length, .. } if *length >= MIN_COPIED);
     if !tree.reader().has_files() || !wanted.iter().any(|(_, payload)| is_large(payload)) {
@@ -150,7 +150,7 @@ struct Run {
 }
 
 /// Reads all of `wanted`; each result has its slot.
-pub(super) async fn payloads(tree: &Arc<Tree>, wanted: WantedFile) -> Fetched {
+pub(super) async fn payloads(tree: &Arc<Tree>, wanted: WantedFiles) -> Fetched {
     // A disk cache finds entries by the ranges that mounts request, so with one ranges are not merged.
     let merge = tree.reader().is_local() || !tree.reader().has_files();
     let (runs, single) = runs(wanted, merge);
@@ -205,7 +205,7 @@ async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
 }
 
 /// Groups `wanted` into runs of neighbors; returns the rest second.
-fn runs(wanted: WantedFile, merge: bool) -> (Vec<Run>, WantedFile) {
+fn runs(wanted: WantedFiles, merge: bool) -> (Vec<Run>, WantedFiles) {
     let (mut ranges, mut single) = (Vec::new(), Vec::new());
     for (at, payload) in wanted {
         match payload {
@@ -288,7 +288,7 @@ mod tests {
             native(3, 0, MAX_RUN),
             native(3, MAX_RUN, 1),
         ];
-        let wanted: WantedFile = all.into_iter().enumerate().collect();
+        let wanted: WantedFiles = all.into_iter().enumerate().collect();
         let (found, single) = runs(wanted.clone(), true);
         let shown: Vec<(u8, Range<u64>, Vec<usize>)> = found
             .iter()

@@ -136,7 +136,7 @@ impl WorkingTree {
             self.files
                 .remove_in_background(gone.into_iter().filter(|number| !passthrough_data.contains(number)).collect());
         }
-        self.lock().journal.file.keep_spare();
+        self.lock().journal.file.keep_reserve();
         Ok(invalidations)
     }
 
