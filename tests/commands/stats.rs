@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::writing::{GROUP, Reference, array};
-use crate::common::{Fixture, FixtureSet};
+use crate::common::{Fixture, FixtureSet, lab};
 use crate::transfer::trees::{Files, Random, command, json, random, repository, write};
 use futures_util::TryStreamExt;
 use icechunk::ops::stats::{ChunkStorageStats, repo_chunks_storage};
@@ -18,8 +18,7 @@ use serde_json::Value;
 fn by_reference(repo: &Path) -> ChunkStorageStats {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let storage = icechunk::new_local_filesystem_storage(repo).await.unwrap();
-        let repository = icechunk::Repository::open(storage).execute().await.unwrap();
+        let repository = lab::reopen(repo).await;
         let (one, much) = (NonZeroU16::new(4).unwrap(), NonZeroUsize::new(1 << 26).unwrap());
         repo_chunks_storage(Arc::clone(repository.asset_manager()), one, much, much, one).await.unwrap()
     })
@@ -179,8 +178,7 @@ fn shared_exclusive_and_dead_bytes_are_distinguished() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let reset = |branch: &'static str, to: String| {
         runtime.block_on(async {
-            let storage = icechunk::new_local_filesystem_storage(&repo).await.unwrap();
-            let repository = icechunk::Repository::open(storage).execute().await.unwrap();
+            let repository = lab::reopen(&repo).await;
             repository.reset_branch(branch, &to.as_str().try_into().unwrap(), None).await.unwrap();
         });
     };
@@ -219,8 +217,7 @@ fn dead_bytes_of_packs_and_missing_objects_are_reported() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         use icechunk::ops::expiration::{ExpiredRefAction, expire};
-        let storage = icechunk::new_local_filesystem_storage(&repo).await.unwrap();
-        let repository = icechunk::Repository::open(storage).execute().await.unwrap();
+        let repository = lab::reopen(&repo).await;
         let main = icechunk::repository::VersionInfo::BranchTipRef("main".into());
         let history: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
         let (now, ignore) = (history[0].flushed_at, ExpiredRefAction::Ignore);

@@ -5,7 +5,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use icechunk::RepositoryConfig;
+use icechunk::format::format_constants::SpecVersionBin;
+
 use crate::common::faulty::{Fault, Line};
+use crate::common::lab;
 use crate::common::moto::{self, BUCKET, command, commit, icechunkfs, repository, s3};
 use crate::common::writing::{array, number, put};
 use crate::common::{self, Mount, read_files, run};
@@ -47,11 +51,7 @@ fn create(port: u16, version: u64, name: &str) -> String {
     }
     let directory = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let storage = icechunk::new_local_filesystem_storage(directory.path()).await.unwrap();
-        let version = icechunk::format::format_constants::SpecVersionBin::V1;
-        icechunk::Repository::create(storage).spec_version(version).execute().await.unwrap();
-    });
+    runtime.block_on(lab::create(directory.path(), SpecVersionBin::V1, RepositoryConfig::default()));
     for (key, bytes) in read_files(directory.path()) {
         moto::request(port, "PUT", &format!("/{BUCKET}/{name}/{key}"), &bytes);
     }

@@ -138,15 +138,7 @@ fn check_log(repo: &Path, id: ObjectId, nodes: &BTreeSet<NodeId>, version: SpecV
     let log = TransactionLog::decode(&file, LIMIT).unwrap();
     assert_eq!(log.id(), id);
     let list = |change| log.nodes(change).collect::<Vec<_>>();
-    let all = [
-        NodeChange::NewGroups,
-        NodeChange::NewArrays,
-        NodeChange::DeletedGroups,
-        NodeChange::DeletedArrays,
-        NodeChange::UpdatedGroups,
-        NodeChange::UpdatedArrays,
-    ];
-    for change in all {
+    for change in NodeChange::ALL {
         assert!(list(change).is_sorted_by(|a, b| a < b), "{what}: {change:?}");
     }
     for change in [NodeChange::DeletedGroups, NodeChange::DeletedArrays] {

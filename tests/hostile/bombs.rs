@@ -7,6 +7,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use icechunk::RepositoryConfig;
+use icechunk::format::format_constants::SpecVersionBin;
+
+use crate::common::lab;
 use crate::common::writing::{GROUP, Writable, array, put};
 use crate::common::{Mount, program};
 
@@ -176,11 +180,7 @@ fn a_configuration_that_expands_to_billions_of_values_is_refused() {
     for (text, what) in [(laughs, "aliases"), (nested, "brackets")] {
         let directory = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let storage = icechunk::new_local_filesystem_storage(directory.path()).await.unwrap();
-            let version = icechunk::format::format_constants::SpecVersionBin::V1;
-            icechunk::Repository::create(storage).spec_version(version).execute().await.unwrap();
-        });
+        runtime.block_on(lab::create(directory.path(), SpecVersionBin::V1, RepositoryConfig::default()));
         std::fs::write(directory.path().join("config.yaml"), text).unwrap();
         all_are_bounded(directory.path(), what, &[]);
         let output = run(&["config", &directory.path().display().to_string(), "get"]).output;

@@ -1,16 +1,15 @@
 //! Repositories that the reference implementation (the `icechunk` crate) writes during the test, read through mounts.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::common::{self, Mount, run};
+use crate::common::writing::array;
+use crate::common::{self, Mount, lab, run};
 use bytes::Bytes;
-use futures_util::TryStreamExt;
+use icechunk::format::ChunkIndices;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::format::manifest::ChunkPayload;
-use icechunk::format::{ByteRange, ChunkIndices};
 use icechunk::repository::VersionInfo;
 use icechunk::{Repository, RepositoryConfig, Store};
 use proptest::prelude::*;
@@ -18,19 +17,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use tokio::sync::RwLock;
 
 async fn create(path: &Path, version: SpecVersionBin, inline: u16) -> Repository {
-    let storage = icechunk::new_local_filesystem_storage(path).await.unwrap();
     let config = RepositoryConfig { inline_chunk_threshold_bytes: Some(inline), ..Default::default() };
-    Repository::create(storage).config(config).spec_version(version).execute().await.unwrap()
-}
-
-fn array_json(shape: &[u32], chunks: &[u32]) -> String {
-    serde_json::json!({
-        "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint8", "fill_value": 0, "attributes": {},
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "codecs": [{"name": "bytes"}]
-    })
-    .to_string()
+    lab::create(path, version, config).await
 }
 
 /// A change of a repository between two commits.
@@ -104,9 +92,8 @@ async fn apply(repository: &Repository, steps: &[Step]) {
                 let below = arrays
                     .iter()
                     .any(|(other, _)| path.starts_with(&format!("{other}/")) || other.starts_with(&format!("{path}/")));
-                let shape: Vec<u32> = grid.iter().map(|n| n * 2).collect();
-                let chunks = vec![2; grid.len()];
-                let document = array_json(&shape, &chunks);
+                let shape: Vec<u64> = grid.iter().map(|n| u64::from(n * 2)).collect();
+                let document = array(&shape, &vec![2; grid.len()]);
                 if !below && store.set(&format!("{path}/zarr.json"), document.into()).await.is_ok() {
                     arrays.retain(|(other, _)| other != path);
                     arrays.push((path.clone(), grid.clone()));
@@ -135,19 +122,6 @@ async fn apply(repository: &Repository, steps: &[Step]) {
     }
 }
 
-/// Returns all keys and bytes of branch `main`, read by the reference.
-async fn reference_keys(repository: &Repository) -> BTreeMap<String, Vec<u8>> {
-    let session = repository.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
-    let store = Store::from_session(Arc::new(RwLock::new(session))).await;
-    let names: Vec<String> = store.list().await.unwrap().try_collect().await.unwrap();
-    let mut keys = BTreeMap::new();
-    for name in names {
-        let bytes = store.get(&name, &ByteRange::ALL).await.unwrap();
-        keys.insert(name, bytes.to_vec());
-    }
-    keys
-}
-
 /// Random repositories of both versions show what the reference reads back.
 #[test]
 fn random_repositories_show_the_same_keys() {
@@ -164,7 +138,7 @@ fn random_repositories_show_the_same_keys() {
         let expected = runtime.block_on(async {
             let repository = create(directory.path(), version, inline).await;
             apply(&repository, &steps).await;
-            reference_keys(&repository).await
+            lab::keys_at(&repository, &VersionInfo::BranchTipRef("main".into())).await
         });
         let mount = Mount::new(directory.path(), &[]);
         prop_assert_eq!(common::read_files(&mount.path()), expected);
@@ -186,7 +160,7 @@ fn a_million_chunks_fit_into_little_memory() {
         let repository = create(directory.path(), SpecVersionBin::V2, 512).await;
         let mut session = repository.writable_session("main").await.unwrap();
         let shape = icechunk::format::snapshot::ArrayShape::new([(u64::from(EDGE), EDGE); 3]).unwrap();
-        let document = array_json(&[EDGE; 3], &[1; 3]);
+        let document = array(&[u64::from(EDGE); 3], &[1; 3]);
         let path: icechunk::format::Path = "/a".try_into().unwrap();
         session.add_array(path.clone(), shape, None, document.into()).await.unwrap();
         for i in 0..EDGE {
@@ -232,7 +206,7 @@ fn the_memory_bound_holds_under_many_readers() {
         let repository = create(directory.path(), SpecVersionBin::V2, 0).await;
         let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
         let store = Store::from_session(Arc::clone(&session)).await;
-        let document = array_json(&[(CHUNKS * CHUNK) as u32], &[CHUNK as u32]);
+        let document = array(&[(CHUNKS * CHUNK) as u64], &[CHUNK as u64]);
         store.set("a/zarr.json", document.into()).await.unwrap();
         for n in 0..CHUNKS {
             store.set(&format!("a/c/{n}"), vec![n as u8; CHUNK].into()).await.unwrap();

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::common::{Mount, icechunkfs, run};
+use crate::common::{Mount, icechunkfs, lab, run};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use icechunk::repository::VersionInfo;
@@ -14,11 +14,6 @@ use icechunkfs::repo::update;
 use icechunkfs::storage;
 use icechunkfs::times::system_clock;
 use tokio::sync::RwLock;
-
-async fn open(path: &Path) -> Repository {
-    let storage = icechunk::new_local_filesystem_storage(path).await.unwrap();
-    Repository::open(storage).execute().await.unwrap()
-}
 
 async fn keys(repository: &Repository) -> Vec<String> {
     let session = repository.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
@@ -40,7 +35,7 @@ async fn the_reference_works_in_a_created_repository() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("new/repo");
     init(&place, &[]);
-    let repository = open(&place).await;
+    let repository = lab::reopen(&place).await;
     assert_eq!(messages(&repository).await, ["Repository initialized"]);
     assert!(keys(&repository).await.is_empty());
 
@@ -51,7 +46,7 @@ async fn the_reference_works_in_a_created_repository() {
     store.set("a/zarr.json", document).await.unwrap();
     let id = session.write().await.commit("theirs").execute().await.unwrap();
     repository.create_tag("v1", &id).await.unwrap();
-    assert_eq!(messages(&open(&place).await).await, ["theirs", "Repository initialized"]);
+    assert_eq!(messages(&lab::reopen(&place).await).await, ["theirs", "Repository initialized"]);
 
     let refs = icechunkfs(["refs".as_ref(), place.as_os_str(), "--json".as_ref()]).json();
     assert_eq!((&refs["branches"]["main"], &refs["tags"]["v1"]), (&id.to_string().into(), &id.to_string().into()));
@@ -63,7 +58,7 @@ async fn the_reference_works_in_a_created_repository() {
 async fn the_root_group_is_a_separate_commit() {
     let directory = tempfile::tempdir().unwrap();
     init(directory.path(), &["--zarr-group"]);
-    let repository = open(directory.path()).await;
+    let repository = lab::reopen(directory.path()).await;
     assert_eq!(messages(&repository).await, ["Create the root group", "Repository initialized"]);
     assert_eq!(keys(&repository).await, ["zarr.json"]);
     // The change of `repo` left a copy, and both programs read the log across it.
@@ -131,7 +126,7 @@ fn no_concurrent_change_of_repo_is_lost() {
     let refs = icechunkfs(["refs".as_ref(), directory.path().as_os_str(), "--json".as_ref()]).json();
     assert_eq!(refs["branches"].as_object().unwrap().len(), WRITERS * CHANGES + 1);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let listed = runtime.block_on(async { open(directory.path()).await.list_branches().await.unwrap() });
+    let listed = runtime.block_on(async { lab::reopen(directory.path()).await.list_branches().await.unwrap() });
     assert_eq!(listed.len(), WRITERS * CHANGES + 1);
     let staging = std::fs::read_dir(directory.path())
         .unwrap()

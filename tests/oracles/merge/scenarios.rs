@@ -6,9 +6,12 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use icechunk::RepositoryConfig;
+use icechunk::format::format_constants::SpecVersionBin;
 use serde_json::Value;
 
 use crate::common;
+use crate::common::lab;
 use crate::common::writing::{GROUP, Reference, Writable, array, put, touch};
 
 /// Two mounts of a new repository, with `keys` committed before.
@@ -226,11 +229,7 @@ fn a_node_deleted_on_both_sides_and_recreated_by_others_stays() {
                 remount(&pair.a);
             }
             refresh(&pair.a);
-            assert_clean(&pair.a);
-            assert_eq!(read(&pair.a, "y/c/1").unwrap(), "new");
-            write(&pair.a, "z/c/0", "ours");
-            commit(&pair.a, "ours");
-            assert_eq!(pair.committed()["y/c/1"], "new");
+            assert_recreated_chunk_stays(&pair);
         }
     }
 }
@@ -256,12 +255,17 @@ fn a_chunk_deleted_on_both_sides_and_recreated_by_others_stays() {
         write(&pair.b, "y/c/1", "new");
         commit(&pair.b, "anew");
         refresh(&pair.a);
-        assert_clean(&pair.a);
-        assert_eq!(read(&pair.a, "y/c/1").unwrap(), "new");
-        write(&pair.a, "z/c/0", "ours");
-        commit(&pair.a, "ours");
-        assert_eq!(pair.committed()["y/c/1"], "new");
+        assert_recreated_chunk_stays(&pair);
     }
+}
+
+/// Checks that `a` shows chunk `y/c/1` of the others, and that its next commit keeps it.
+fn assert_recreated_chunk_stays(pair: &Pair) {
+    assert_clean(&pair.a);
+    assert_eq!(read(&pair.a, "y/c/1").unwrap(), "new");
+    write(&pair.a, "z/c/0", "ours");
+    commit(&pair.a, "ours");
+    assert_eq!(pair.committed()["y/c/1"], "new");
 }
 
 #[test]
@@ -505,11 +509,7 @@ fn writes_after_a_commit_that_lands_late_are_kept() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("repo");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let storage = icechunk::new_local_filesystem_storage(&place).await.unwrap();
-            let version = icechunk::format::format_constants::SpecVersionBin::V1;
-            icechunk::Repository::create(storage).spec_version(version).execute().await.unwrap();
-        });
+        runtime.block_on(lab::create(&place, SpecVersionBin::V1, RepositoryConfig::default()));
         let document = line();
         let keys: [(&str, &[u8]); 2] = [("zarr.json", GROUP.as_bytes()), ("y/zarr.json", document.as_bytes())];
         Reference::open(&place).commit(&keys, "the beginning");

@@ -6,12 +6,13 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 use serde_json::Value;
 
 use super::oracle::{self, Keys, Numbers, Sides, is_at_or_below, join, node_of, nodes};
 use crate::common::writing::{GROUP, Reference, Writable};
-use crate::common::{self, icechunkfs, run};
+use crate::common::{self, icechunkfs, lab, run};
 
 /// One step of a run. Steps name their targets, so that a listing keeps its meaning without some of its steps: a step
 /// without a target does nothing.
@@ -201,10 +202,7 @@ impl World {
         let place = directory.path().join("repo");
         let is_v1 = version == SpecVersionBin::V1;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let storage = icechunk::new_local_filesystem_storage(&place).await.unwrap();
-            icechunk::Repository::create(storage).spec_version(version).execute().await.unwrap();
-        });
+        runtime.block_on(lab::create(&place, version, RepositoryConfig::default()));
         let reference = Reference::open(&place);
         reference.commit(&[("zarr.json", GROUP.as_bytes())], "the beginning");
         let tip = Keys::from([("zarr.json".to_owned(), GROUP.as_bytes().to_vec())]);
