@@ -13,6 +13,7 @@
 //! | [`operations`] | operations on a whole working tree: status, diff, commit, discard, refresh |
 //! | [`overlay`] | the working tree: uncommitted changes on top of a base snapshot |
 //! | [`scratch`] | uncommitted state on disk: a journal and the data files of changed files |
+//! | [`views`] | a snapshot in other forms, for programs that do not read Zarr version 3 |
 //! | [`tree`] | a snapshot as a directory tree: names, attributes, listings; independent of the kernel |
 //! | [`repack`] | packing of small chunks into fewer objects |
 //! | [`compare`] | differences between two snapshots |
@@ -65,4 +66,5 @@ pub mod times;
 pub mod transfer;
 pub mod tree;
 pub mod trust;
+pub mod views;
 pub mod zarr;

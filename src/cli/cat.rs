@@ -7,6 +7,8 @@ use super::virtual_args::VirtualArgs;
 use super::{open, print_raw};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::tree::Kind;
+use crate::views;
+use crate::views::kind::ViewKind;
 
 /// Bytes per read.
 const STEP: u32 = 1 << 20;
@@ -20,6 +22,9 @@ pub struct CatArgs {
     /// Snapshot to read.
     #[command(flatten)]
     pub reference: RefArgs,
+    /// View in which the key is: zarr or zarr2 (the hierarchy as Zarr version 2).
+    #[arg(long, default_value_t = ViewKind::Zarr, value_parser = str::parse::<ViewKind>)]
+    pub view: ViewKind,
     /// The repository. Last, because the help heading of its settings applies to all later options.
     #[command(flatten)]
     pub repo: RepoArgs,
@@ -34,14 +39,15 @@ pub fn run(arguments: &CatArgs) -> Result<()> {
     open::runtime()?.block_on(async {
         let repository = arguments.repo.open_with(&arguments.virtuals).await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
-        let file = tree.resolve(&arguments.key).await.context(|| spec.to_string())?;
+        let view = arguments.view.make(tree).await?;
+        let file = views::resolve(&*view, &arguments.key).await.context(|| spec.to_string())?;
         if file.kind == Kind::Directory {
             let message = format!("`{}` is a directory; `icechunkfs ls` lists what is in it", arguments.key);
             return Err(Error::new(ErrorKind::IsADirectory, message));
         }
         let mut offset = 0;
         while offset < file.size {
-            let data = tree.read(file.inode, offset, STEP).await?;
+            let data = view.read(file.inode, offset, STEP).await?;
             print_raw(&data)?;
             offset += u64::from(STEP);
         }

@@ -19,6 +19,7 @@ use crate::memory;
 use crate::reader::Reader;
 use crate::repo::refs::RefSpec;
 use crate::tree::numbering::Numbering;
+use crate::views::kind::ViewKind;
 
 /// Mounts, and serves until it is unmounted: in this process, or in a daemon.
 pub fn run(mut arguments: MountArgs, verbose: u8) -> Result<()> {
@@ -67,7 +68,8 @@ fn serve(
     let runtime = open::runtime()?;
     let mountpoint = mount::prepare(&arguments.mountpoint, extra.nonempty)?;
     // A check leaves nothing behind, not even a scratch directory.
-    let read_only = arguments.read_only || arguments.follow.is_some() || extra.check_only;
+    let read_only =
+        arguments.read_only || arguments.follow.is_some() || extra.check_only || arguments.view != ViewKind::Zarr;
     let prepared = runtime.block_on(prepare(arguments, spec, &mountpoint, read_only))?;
     let (mode, reason) = io_mode::choose(arguments.io, prepared.tree().table(), prepared.tree().reader().has_files())?;
     // Data files are always local files: the kernel can move their bytes whatever the chunks' size.
@@ -125,7 +127,7 @@ struct Prepared {
 impl Prepared {
     fn tree(&self) -> Arc<crate::tree::Tree> {
         match &self.served {
-            Served::Snapshot(tree) => Arc::clone(tree),
+            Served::Snapshot(view) => Arc::clone(view.tree()),
             Served::Followed(follower) => Arc::clone(follower.shown().view().tree()),
             Served::Branch(session, _) => Arc::clone(&session.working().base().tree),
         }
@@ -159,7 +161,8 @@ async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path, read_
         return Ok(Prepared { served: Served::Followed(follower), source, note });
     }
     let tree = open::tree(&repository, spec, arguments.limits()).await?;
-    Ok(Prepared { served: Served::Snapshot(tree), source, note })
+    let view = arguments.view.make(tree).await?;
+    Ok(Prepared { served: Served::Snapshot(view), source, note })
 }
 
 /// Checks that the mount answers: a failure is better reported now than met by the first program.

@@ -14,6 +14,7 @@ use crate::fuse::mount::Flag;
 use crate::operations::UploadMode;
 use crate::size;
 use crate::storage::settings::{Settings, Source};
+use crate::views::kind::ViewKind;
 
 /// Default interval between checks of a followed branch, in seconds; each check is a small request.
 const DEFAULT_FOLLOW_INTERVAL: &str = "10";
@@ -39,6 +40,9 @@ pub struct MountArgs {
     /// Snapshot to mount.
     #[command(flatten)]
     pub reference: RefArgs,
+    /// Form in which the snapshot is shown: zarr (version 3, as stored) or zarr2 (version 2, read-only).
+    #[arg(long, value_name = "VIEW", default_value_t = ViewKind::Zarr, value_parser = str::parse::<ViewKind>)]
+    pub view: ViewKind,
     /// Mount read-only. Tags, snapshots and past times always are.
     #[arg(long)]
     pub read_only: bool,
@@ -141,6 +145,7 @@ pub fn apply(arguments: &mut MountArgs) -> Result<MountFlags> {
             "tag" => arguments.reference.tag = Some(needed()?.to_owned()),
             "snapshot" => arguments.reference.snapshot = Some(needed()?.to_owned()),
             "as_of" | "as-of" => arguments.reference.as_of = Some(needed()?.to_owned()),
+            "view" => arguments.view = needed()?.parse().map_err(within)?,
             "follow" => {
                 arguments.follow =
                     Some(parse_follow_interval(value.unwrap_or(DEFAULT_FOLLOW_INTERVAL)).map_err(within)?)
@@ -189,13 +194,21 @@ fn check_follow(arguments: &MountArgs) -> Result<()> {
     let of = &arguments.reference;
     let fixed = of.tag.is_some() || of.snapshot.is_some() || of.as_of.is_some();
     let written = arguments.scratch.is_some() || arguments.discard || arguments.ephemeral;
+    let is_other_view = arguments.view != ViewKind::Zarr;
     match arguments.follow {
+        Some(_) if is_other_view => {
+            Err(Error::invalid(format!("the view {} cannot follow a branch yet: leave out --follow", arguments.view)))
+        }
         Some(_) if fixed => {
             Err(Error::invalid("only a branch can be followed: tags, snapshots and times of the past stay"))
         }
         Some(_) if written => Err(Error::invalid(
             "a mount that follows its branch is read-only: it takes none of --scratch, --discard and --ephemeral",
         )),
+        None if is_other_view && written => Err(Error::invalid(format!(
+            "the view {} is read-only: it takes none of --scratch, --discard and --ephemeral",
+            arguments.view
+        ))),
         _ => Ok(()),
     }
 }

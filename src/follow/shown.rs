@@ -10,6 +10,8 @@ use tokio::sync::watch;
 use super::difference::Difference;
 use crate::tree::Tree;
 use crate::tree::numbering::Renumbered;
+use crate::views::ViewTree;
+use crate::views::native::NativeView;
 
 /// First number of files that have become other inodes: above all numbers of places, below those that directory offsets need.
 const OTHER_INODES: u64 = 1 << 61;
@@ -18,6 +20,7 @@ const OTHER_INODES: u64 = 1 << 61;
 #[derive(Debug)]
 pub struct View {
     tree: Arc<Tree>,
+    files: Arc<dyn ViewTree>,
     time: SystemTime,
     /// True if the kernel may cache the replies.
     cacheable: bool,
@@ -27,9 +30,14 @@ pub struct View {
 
 impl View {
     fn new(tree: Arc<Tree>, cacheable: bool, retired: HashMap<u64, Arc<Tree>>) -> Arc<Self> {
+        let files = Arc::new(NativeView(Arc::clone(&tree)));
+        Self::of(tree, files, cacheable, retired)
+    }
+
+    fn of(tree: Arc<Tree>, files: Arc<dyn ViewTree>, cacheable: bool, retired: HashMap<u64, Arc<Tree>>) -> Arc<Self> {
         let since = Duration::from_micros(tree.snapshot().flushed_at());
         let time = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);
-        Arc::new(View { tree, time, cacheable, retired })
+        Arc::new(View { tree, files, time, cacheable, retired })
     }
 
     /// Returns the tree.
@@ -37,9 +45,17 @@ impl View {
         &self.tree
     }
 
-    /// Returns the tree that file `number` is read from.
-    pub fn tree_of(&self, number: u64) -> &Arc<Tree> {
-        self.retired.get(&number).unwrap_or(&self.tree)
+    /// Returns the files that the mount shows.
+    pub fn files(&self) -> &Arc<dyn ViewTree> {
+        &self.files
+    }
+
+    /// Returns the files that file `number` is read from.
+    pub fn files_of(&self, number: u64) -> Arc<dyn ViewTree> {
+        match self.retired.get(&number) {
+            Some(tree) => Arc::new(NativeView(Arc::clone(tree))),
+            None => Arc::clone(&self.files),
+        }
     }
 
     /// Returns the time of every file: that of the commit.
@@ -90,7 +106,12 @@ pub(super) struct Moved {
 impl ViewState {
     /// Creates the state of a mount that always shows `tree`.
     pub fn fixed(tree: Arc<Tree>) -> Self {
-        let view = RwLock::new(View::new(tree, true, HashMap::new()));
+        ViewState::of(Arc::new(NativeView(tree)))
+    }
+
+    /// Creates the state of a mount that always shows `files`.
+    pub fn of(files: Arc<dyn ViewTree>) -> Self {
+        let view = RwLock::new(View::of(Arc::clone(files.tree()), files, true, HashMap::new()));
         ViewState { view, moves: None, listings: Mutex::default() }
     }
 

@@ -133,6 +133,7 @@ impl Shared {
     /// Returns the file to back `inode` with; none if the daemon has to serve its reads.
     async fn backing_file(&self, view: &View, inode: u64) -> Result<Option<File>> {
         let tree = view.tree();
+        let Some(inode) = view.files().native(inode) else { return Ok(None) };
         let source = tree.source(inode).await?;
         // The daemon does not see the kernel's passthrough reads.
         tree.record_access(inode, &source);
@@ -164,7 +165,7 @@ impl Shared {
     fn register(&self, view: &View, inode: u64, file: &File, reply: &ReplyOpen) -> Option<BackingId> {
         // Most often there are too many open files. Reading by copy still works.
         let failed = |error| {
-            let place = view.tree().describe(inode);
+            let place = view.files().describe(inode);
             self.log.failed("open", &Error::io(format!("{place}: no passthrough, reading by copy"), error));
         };
         reply.open_backing(file).map_err(failed).ok()
@@ -191,7 +192,7 @@ impl Filesystem for Adapter {
             return self.shared.absent(&self.shared.shown.view(), reply);
         };
         self.serve(|shared, view| async move {
-            match view.tree().lookup(parent.0, &name).await {
+            match view.files().lookup(parent.0, &name).await {
                 Ok(Some(found)) => {
                     shared.hint.looked_up(parent.0);
                     reply.entry(&cache_timeout(&view), &shared.attr(&view, found), Generation(0));
@@ -204,7 +205,7 @@ impl Filesystem for Adapter {
 
     fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         self.serve(|shared, view| async move {
-            match view.tree_of(inode.0).attributes(inode.0).await {
+            match view.files_of(inode.0).attributes(inode.0).await {
                 Ok(attributes) => reply.attr(&cache_timeout(&view), &shared.attr(&view, attributes)),
                 Err(error) => reply.error(shared.errno("getattr", &error)),
             }
@@ -258,7 +259,7 @@ impl Filesystem for Adapter {
         reply: ReplyData,
     ) {
         self.serve(|shared, view| async move {
-            match view.tree_of(inode.0).read(inode.0, offset, size).await {
+            match view.files_of(inode.0).read(inode.0, offset, size).await {
                 Ok(data) => reply.data(&data),
                 Err(error) => reply.error(shared.errno("read", &error)),
             }
@@ -293,7 +294,7 @@ impl Filesystem for Adapter {
                 let Attributes { inode, kind, .. } = entry.attributes;
                 !reply.add(INodeNo(inode), entry.offset, file_type(kind), entry.name)
             };
-            match view.tree().list(inode.0, offset, Extent::All, &mut sink).await {
+            match view.files().list(inode.0, offset, Extent::All, &mut sink).await {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(shared.errno("readdir", &error)),
             }
@@ -318,7 +319,7 @@ impl Filesystem for Adapter {
                 let attr = shared.attr(&view, entry.attributes);
                 !reply.add(attr.ino, entry.offset, entry.name, &cache_timeout(&view), &attr, Generation(0))
             };
-            match view.tree().list(inode.0, offset, extent, &mut sink).await {
+            match view.files().list(inode.0, offset, extent, &mut sink).await {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(shared.errno("readdir", &error)),
             }

@@ -27,7 +27,7 @@ use crate::follow::Follower;
 use crate::follow::shown::ViewState;
 use crate::operations::{Invalidator, Session};
 use crate::overlay::invalidation::Invalidation;
-use crate::tree::Tree;
+use crate::views::ViewTree;
 
 /// Subtype of the file system, which makes the type `fuse.icechunkfs`.
 const SUBTYPE: &str = "icechunkfs";
@@ -81,7 +81,7 @@ impl Options {
 #[derive(Debug)]
 pub enum Served {
     /// Snapshot, which never changes.
-    Snapshot(Arc<Tree>),
+    Snapshot(Arc<dyn ViewTree>),
     /// Tip of a branch, which the mount follows.
     Followed(Arc<Follower>),
     /// Writable branch.
@@ -166,8 +166,8 @@ impl Mounted {
     /// Mounts `served` at `mountpoint` (absolute, prepared) and serves it on separate threads until it is unmounted.
     pub fn new(served: Served, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
         match served {
-            Served::Snapshot(tree) => {
-                let adapter = snapshot_adapter(Arc::new(ViewState::fixed(tree)), options, runtime);
+            Served::Snapshot(view) => {
+                let adapter = snapshot_adapter(Arc::new(ViewState::of(view)), options, runtime);
                 Self::start(adapter, mountpoint, options)
             }
             Served::Followed(follower) => {

@@ -1,0 +1,98 @@
+//! Report of a view: what it leaves out or shows otherwise than the native tree, and why.
+//!
+//! A mount shows it as the file `.icechunk/NAME`, where NAME is that of the view: one line per finding, with the path, what was
+//! done, and the reason. The directory is not listed at the root, as programs take every directory for a group; it exists all the
+//! same. Its two inode numbers are above those of all places, files of NetCDF views and files that have become other inodes.
+
+use bytes::Bytes;
+
+use crate::printable;
+use crate::tree::directory::Entry;
+use crate::tree::{Attributes, Kind, ROOT};
+
+/// Name of the directory at the root of a mount that has the report.
+pub const DIRECTORY: &str = ".icechunk";
+/// Inode number of the directory.
+const DIRECTORY_INODE: u64 = (1 << 63) - 2;
+/// Inode number of the report.
+const REPORT_INODE: u64 = (1 << 63) - 1;
+
+/// Findings of a view, as a file in the directory `.icechunk`.
+#[derive(Debug)]
+pub struct Report {
+    name: &'static str,
+    text: Bytes,
+    findings: usize,
+}
+
+impl Report {
+    /// Creates the report of view `name` from lines of path, deed and reason.
+    pub fn new(name: &'static str, findings: &[Finding]) -> Self {
+        let text: String = findings
+            .iter()
+            .map(|finding| {
+                let [path, deed, reason] =
+                    [&finding.path, &finding.deed, &finding.reason].map(|part| printable::line(part));
+                format!("{path}\t{deed}\t{reason}\n")
+            })
+            .collect();
+        Report { name, text: text.into(), findings: findings.len() }
+    }
+
+    /// Returns the number of findings.
+    pub fn count(&self) -> usize {
+        self.findings
+    }
+
+    /// Returns the entry `name` of `parent` if it belongs to the report.
+    pub fn lookup(&self, parent: u64, name: &str) -> Option<Attributes> {
+        match (parent, name) {
+            (ROOT, DIRECTORY) => self.attributes(DIRECTORY_INODE),
+            (DIRECTORY_INODE, name) if name == self.name => self.attributes(REPORT_INODE),
+            _ => None,
+        }
+    }
+
+    /// Returns the attributes of `inode` if it belongs to the report.
+    pub fn attributes(&self, inode: u64) -> Option<Attributes> {
+        match inode {
+            DIRECTORY_INODE => Some(Attributes { inode, kind: Kind::Directory, size: 0 }),
+            REPORT_INODE => Some(Attributes { inode, kind: Kind::File, size: self.text.len() as u64 }),
+            _ => None,
+        }
+    }
+
+    /// Lists the directory of the report after `offset`. Returns false if `inode` is another directory.
+    pub fn list(&self, inode: u64, offset: u64, sink: &mut super::Sink<'_>) -> bool {
+        if inode != DIRECTORY_INODE {
+            return false;
+        }
+        let entries = [(1, ".", DIRECTORY_INODE), (2, "..", ROOT), (3, self.name, REPORT_INODE)];
+        for (at, name, inode) in entries.into_iter().filter(|(at, ..)| *at > offset) {
+            let directory = Attributes { inode, kind: Kind::Directory, size: 0 };
+            let attributes = self.attributes(inode).unwrap_or(directory);
+            if !sink(Entry { name, attributes, offset: at }) {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Reads the report if `inode` is its own.
+    pub fn read(&self, inode: u64, offset: u64, size: u32) -> Option<Bytes> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.text.len());
+        let end = start.saturating_add(size as usize).min(self.text.len());
+        (inode == REPORT_INODE).then(|| self.text.slice(start..end))
+    }
+}
+
+/// Part of a node that a view leaves out or shows otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Path of the node, or of one of its attributes or dimensions.
+    pub path: String,
+    /// What the view does: `left out`, `renamed`, `widened`, ...
+    pub deed: String,
+    /// The reason.
+    pub reason: String,
+}
