@@ -22,7 +22,8 @@ pub struct CatArgs {
     /// Snapshot to read.
     #[command(flatten)]
     pub reference: RefArgs,
-    /// View in which the key is: zarr or zarr2 (the hierarchy as Zarr version 2).
+    /// View in which the key is: zarr, zarr2 (the hierarchy as Zarr version 2) or netcdf (a NetCDF file
+    /// for each group).
     #[arg(long, default_value_t = ViewKind::Zarr, value_parser = str::parse::<ViewKind>)]
     pub view: ViewKind,
     /// The repository. Last, because the help heading of its settings applies to all later options.
@@ -39,7 +40,7 @@ pub fn run(arguments: &CatArgs) -> Result<()> {
     open::runtime()?.block_on(async {
         let repository = arguments.repo.open_with(&arguments.virtuals).await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
-        let view = arguments.view.make(tree).await?;
+        let view = arguments.view.make(tree, repository.storage().location()).await?;
         let file = views::resolve(&*view, &arguments.key).await.context(|| spec.to_string())?;
         if file.kind == Kind::Directory {
             let message = format!("`{}` is a directory; `icechunkfs ls` lists what is in it", arguments.key);

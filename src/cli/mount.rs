@@ -161,7 +161,7 @@ async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path, read_
         return Ok(Prepared { served: Served::Followed(follower), source, note });
     }
     let tree = open::tree(&repository, spec, arguments.limits()).await?;
-    let view = arguments.view.make(tree).await?;
+    let view = arguments.view.make(tree, &source).await?;
     Ok(Prepared { served: Served::Snapshot(view), source, note })
 }
 

@@ -40,7 +40,8 @@ pub struct MountArgs {
     /// Snapshot to mount.
     #[command(flatten)]
     pub reference: RefArgs,
-    /// Form in which the snapshot is shown: zarr (version 3, as stored) or zarr2 (version 2, read-only).
+    /// Form in which the snapshot is shown: zarr (version 3, as stored), zarr2 (version 2) or netcdf (a NetCDF-4
+    /// file for each group). Views other than zarr are read-only.
     #[arg(long, value_name = "VIEW", default_value_t = ViewKind::Zarr, value_parser = str::parse::<ViewKind>)]
     pub view: ViewKind,
     /// Mount read-only. Tags, snapshots and past times always are.

@@ -18,14 +18,25 @@ pub enum ViewKind {
     Zarr,
     /// Zarr version 2.
     Zarr2,
+    /// A NetCDF-4 file for each group with arrays.
+    Netcdf,
 }
 
 impl ViewKind {
-    /// Makes the view of `tree`.
-    pub async fn make(self, tree: Arc<Tree>) -> Result<Arc<dyn ViewTree>> {
+    /// Makes the view of `tree`, a snapshot of the repository at `location`.
+    pub async fn make(self, tree: Arc<Tree>, location: &str) -> Result<Arc<dyn ViewTree>> {
+        // Only one view has a file that is named after the repository.
+        let name = location.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         match self {
             ViewKind::Zarr => Ok(Arc::new(NativeView(tree))),
             ViewKind::Zarr2 => Ok(Arc::new(Zarr2View::new(tree).await?)),
+            #[cfg(feature = "netcdf")]
+            ViewKind::Netcdf => Ok(Arc::new(super::netcdf::NetcdfView::new(tree, name))),
+            #[cfg(not(feature = "netcdf"))]
+            ViewKind::Netcdf => Err(Error::new(
+                crate::error::ErrorKind::Unsupported,
+                format!("{name}: this program was built without the feature `netcdf`"),
+            )),
         }
     }
 }
@@ -37,7 +48,8 @@ impl FromStr for ViewKind {
         match text {
             "zarr" => Ok(ViewKind::Zarr),
             "zarr2" => Ok(ViewKind::Zarr2),
-            _ => Err(Error::invalid(format!("`{text}` is no view: zarr and zarr2 are"))),
+            "netcdf" => Ok(ViewKind::Netcdf),
+            _ => Err(Error::invalid(format!("`{text}` is no view: zarr, zarr2 and netcdf are"))),
         }
     }
 }
@@ -47,6 +59,7 @@ impl fmt::Display for ViewKind {
         f.write_str(match self {
             ViewKind::Zarr => "zarr",
             ViewKind::Zarr2 => "zarr2",
+            ViewKind::Netcdf => "netcdf",
         })
     }
 }

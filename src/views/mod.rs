@@ -10,6 +10,8 @@
 
 pub mod kind;
 pub mod native;
+#[cfg(feature = "netcdf")]
+pub mod netcdf;
 pub mod report;
 pub mod zarr2;
 

@@ -1,0 +1,179 @@
+//! Units of variables: read, decoded, converted, and kept as long as there is room.
+//!
+//! A program that reads a slab out of a large chunk does so row by row, in thousands of small reads, as it has no filter to apply.
+//! So decoded units are kept in the reader's cache, within the memory bound of the mount, and concurrent readers share one decode.
+//! A program that reads one unit after another gets the next ones decoded ahead, on other cores; the stored bytes of these are
+//! prefetched as for chunk files.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+
+use super::rows;
+use super::variable::{MAX_DECODED_TEXTS, Variable};
+use crate::blocking::blocking;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::memory;
+use crate::tree::nodes::{NodeIndex, TreePlace};
+use crate::tree::{Kind, Tree};
+use crate::zarr::Coords;
+use crate::zarr::shard::{Index, ShardLayout};
+
+/// Bytes per read of stored bytes.
+const STEP: u64 = 64 << 20;
+
+/// Units of one variable.
+#[derive(Debug)]
+pub(super) struct Units {
+    pub(super) variable: Variable,
+    /// Number of the last unit that was read, plus one.
+    last: AtomicU64,
+}
+
+impl Units {
+    /// Creates the units of `variable`; none was read yet.
+    pub(super) fn new(variable: Variable) -> Arc<Self> {
+        Arc::new(Units { variable, last: AtomicU64::new(0) })
+    }
+
+    /// Returns the bytes of unit `number` as the file shows them; none if it is not stored.
+    pub(super) async fn read(self: &Arc<Self>, tree: &Arc<Tree>, number: u64) -> Result<Option<Bytes>> {
+        let before = self.last.swap(number + 1, Ordering::Relaxed);
+        if before == number && number > 0 {
+            self.decode_ahead(tree, number);
+        }
+        self.decoded(tree, number).await
+    }
+
+    /// Starts decoding the units after `number`: one per core.
+    fn decode_ahead(self: &Arc<Self>, tree: &Arc<Tree>, number: u64) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+        let count: u64 = self.variable.grid.iter().product();
+        let most = tree.reader().cache_capacity() / 4 / self.variable.shown_bytes().max(1);
+        for next in number + 1..=(number + cores.min(most)).min(count.saturating_sub(1)) {
+            if tree.reader().has_derived(self.key(next)) {
+                continue;
+            }
+            let (units, tree) = (Arc::clone(self), Arc::clone(tree));
+            // The reader of the unit gets any error.
+            drop(tokio::spawn(async move { units.decoded(&tree, next).await.map(drop) }));
+        }
+    }
+
+    fn key(&self, number: u64) -> (u32, u64) {
+        (self.variable.node, number)
+    }
+
+    async fn decoded(self: &Arc<Self>, tree: &Arc<Tree>, number: u64) -> Result<Option<Bytes>> {
+        let (units, source) = (Arc::clone(self), Arc::clone(tree));
+        let bytes = tree.reader().derived(self.key(number), async move { units.make(&source, number).await }).await?;
+        // Units have at least one byte.
+        Ok(Some(bytes).filter(|bytes| !bytes.is_empty()))
+    }
+
+    /// Reads and decodes a unit; no bytes if it is not stored.
+    async fn make(self: Arc<Self>, tree: &Arc<Tree>, number: u64) -> Result<Bytes> {
+        let variable = &self.variable;
+        let coords = variable.coords(number);
+        let place = match &variable.shards {
+            None => StoredPlace::chunk(tree, variable.node, &coords),
+            Some(layout) => StoredPlace::inner(tree, variable.node, &coords, layout),
+        };
+        let Some(stored) = place.read(tree).await? else { return Ok(Bytes::new()) };
+        let size = variable.element.size.max(1) as u64;
+        let decoded = variable.unit.iter().product::<u64>() * size;
+        // Stored bytes, decoded ones, and those of the file live at the same time.
+        let needed = stored.len() as u64 + decoded + variable.shown_bytes();
+        let name = tree.describe(place.inode);
+        let mut reservation = memory::reserve(needed, &name).await?;
+        let length = variable.shown_bytes();
+        let bytes = blocking(move || self.decode(stored).context(|| name)).await?;
+        // Shrinking never waits.
+        reservation.resize(length, "a decoded chunk")?;
+        Ok(memory::with_reservation(bytes.into(), reservation))
+    }
+
+    fn decode(&self, stored: Vec<u8>) -> Result<Vec<u8>> {
+        let variable = &self.variable;
+        if variable.chain.is_variable() {
+            let width = variable.longest as usize;
+            let count: u64 = variable.unit.iter().product();
+            let texts = variable.chain.decode_variable(stored, count as usize, MAX_DECODED_TEXTS)?;
+            let mut shown = vec![0; texts.len() * width];
+            for (text, place) in texts.iter().zip(shown.chunks_exact_mut(width)) {
+                let place = place.get_mut(..text.len()).ok_or_else(|| Error::corrupt("a text longer than the longest"))?;
+                place.copy_from_slice(text);
+            }
+            return Ok(rows::crop(shown, &variable.unit, &variable.kept, width));
+        }
+        let decoded = variable.chain.decode(stored, variable.elements())?;
+        let kept = rows::crop(decoded, &variable.unit, &variable.kept, variable.element.size);
+        Ok(variable.element.convert(kept))
+    }
+}
+
+/// Place of the stored bytes of a unit.
+pub(super) struct StoredPlace<'a> {
+    inode: u64,
+    place: TreePlace,
+    /// Structure of the shard, and number of the inner chunk in it.
+    inner: Option<(&'a ShardLayout, u64)>,
+}
+
+impl<'a> StoredPlace<'a> {
+    /// Returns the place of the chunk at `coords` of the array at `node`.
+    pub(super) fn chunk(tree: &Tree, node: NodeIndex, coords: &[u64]) -> Self {
+        // Coordinates of a grid fit into 32 bits.
+        let coords: Coords = coords.iter().map(|coord| *coord as u32).collect();
+        let place = TreePlace::Chunk(node, coords);
+        StoredPlace { inode: tree.table().inode(&place), place, inner: None }
+    }
+
+    /// Returns the place of the inner chunk at `coords`, counted over all shards of the array.
+    fn inner(tree: &Tree, node: NodeIndex, coords: &[u64], layout: &'a ShardLayout) -> Self {
+        let divided = coords.iter().zip(&layout.grid).map(|(coord, grid)| coord.checked_div(*grid).unwrap_or(0));
+        let shard = Self::chunk(tree, node, &divided.collect::<Vec<_>>());
+        let number = coords.iter().zip(&layout.grid).fold(0_u64, |number, (coord, grid)| {
+            number.saturating_mul(*grid).saturating_add(coord.checked_rem(*grid).unwrap_or(0))
+        });
+        StoredPlace { inner: Some((layout, number)), ..shard }
+    }
+
+    /// Reads the stored bytes; none if there are none.
+    pub(super) async fn read(&self, tree: &Arc<Tree>) -> Result<Option<Vec<u8>>> {
+        if !tree.has(&self.place).await? {
+            return Ok(None);
+        }
+        let found = tree.attributes(self.inode).await?;
+        if found.kind != Kind::File {
+            return Ok(None);
+        }
+        let Some((layout, number)) = self.inner else { return read(tree, self.inode, 0, found.size).await.map(Some) };
+        let name = || tree.describe(self.inode);
+        let index = layout.index_range(found.size).ok_or_else(|| Error::corrupt("a shard shorter than its index")).context(name)?;
+        let bytes = read(tree, self.inode, index.start, index.end - index.start).await?;
+        let index = Index::decode(layout, found.size, bytes.into()).context(name)?;
+        if index.entry(number).is_none() {
+            return Ok(None);
+        }
+        let range = index.range(number).ok_or_else(|| Error::corrupt(format!("inner chunk {number} is not in its shard")));
+        let range = range.context(name)?;
+        read(tree, self.inode, range.start, range.end - range.start).await.map(Some)
+    }
+}
+
+async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Vec<u8>> {
+    let reservation = memory::reserve(length, &tree.describe(inode)).await?;
+    let mut bytes = Vec::with_capacity(length as usize);
+    while (bytes.len() as u64) < length {
+        let left = (length - bytes.len() as u64).min(STEP);
+        let data = tree.read(inode, offset + bytes.len() as u64, left as u32).await?;
+        if data.is_empty() {
+            return Err(Error::new(ErrorKind::Corrupt, format!("{}: shorter than its reference says", tree.describe(inode))));
+        }
+        bytes.extend_from_slice(&data);
+    }
+    drop(reservation);
+    Ok(bytes)
+}

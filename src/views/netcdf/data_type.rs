@@ -1,0 +1,227 @@
+//! Data types: how the elements of a Zarr array show in NetCDF.
+
+use serde_json::Value;
+
+use super::hdf5::model::DataType;
+
+/// Longest character dimension made of one element, in bytes.
+const MAX_CHARS: u64 = 65_535;
+
+/// Elements of an array as they are stored, and as a NetCDF variable shows them.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ElementType {
+    /// Bytes of a stored element, decoded.
+    pub(super) size: usize,
+    /// Bytes of the numbers that an element consists of.
+    pub(super) number: usize,
+    pub(super) shown: Shown,
+}
+
+/// Form of elements in NetCDF.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Shown {
+    /// Same bytes.
+    Number(DataType),
+    /// Same bytes; attribute `dtype` tells that they are booleans.
+    Boolean,
+    /// Half-precision numbers, widened: programs cannot read them. True for bfloat16.
+    Widened { is_bfloat: bool },
+    /// Real and imaginary part along another dimension.
+    Complex(DataType),
+    /// Integers with `units`.
+    Time { units: Option<String>, is_span: bool },
+    /// Bytes along another dimension.
+    Chars,
+    /// UTF-32 as UTF-8, along another dimension.
+    Utf32,
+    /// Texts of any length, along another dimension as long as the longest.
+    Texts,
+}
+
+impl ElementType {
+    /// Parses member `data_type` of a `zarr.json`. Fails with the reason if NetCDF has no such type.
+    pub(super) fn parse(data_type: &Value) -> Result<Self, String> {
+        let name = data_type.as_str().or_else(|| data_type.get("name")?.as_str()).ok_or("a data type without a name")?;
+        let setting = |key: &str| data_type.get("configuration")?.get(key);
+        let int = |size: u8, signed| Shown::Number(DataType::Int { size, signed });
+        let (size, shown) = match name {
+            "bool" => (1, Shown::Boolean),
+            "int8" => (1, int(1, true)),
+            "int16" => (2, int(2, true)),
+            "int32" => (4, int(4, true)),
+            "int64" => (8, int(8, true)),
+            "uint8" => (1, int(1, false)),
+            "uint16" => (2, int(2, false)),
+            "uint32" => (4, int(4, false)),
+            "uint64" => (8, int(8, false)),
+            "float16" => (2, Shown::Widened { is_bfloat: false }),
+            "bfloat16" => (2, Shown::Widened { is_bfloat: true }),
+            "float32" => (4, Shown::Number(DataType::Float32)),
+            "float64" => (8, Shown::Number(DataType::Float64)),
+            "complex64" | "complex_float32" => (8, Shown::Complex(DataType::Float32)),
+            "complex128" | "complex_float64" => (16, Shown::Complex(DataType::Float64)),
+            "numpy.datetime64" | "numpy.timedelta64" => {
+                let is_span = name == "numpy.timedelta64";
+                let factor = setting("scale_factor").map_or(Some(1), Value::as_u64);
+                let unit = setting("unit").and_then(Value::as_str).filter(|_| factor == Some(1)).and_then(time_unit);
+                let units = unit.map(|unit| if is_span { unit.into() } else { format!("{unit} since 1970-01-01 00:00:00") });
+                (8, Shown::Time { units, is_span })
+            }
+            "null_terminated_bytes" | "fixed_length_utf32" => {
+                let bytes = setting("length_bytes").and_then(Value::as_u64).ok_or("a type without length_bytes")?;
+                let is_utf32 = name == "fixed_length_utf32";
+                if bytes == 0 || bytes > MAX_CHARS || (is_utf32 && bytes % 4 != 0) {
+                    return Err(format!("elements of {bytes} bytes"));
+                }
+                (bytes as usize, if is_utf32 { Shown::Utf32 } else { Shown::Chars })
+            }
+            "string" => (0, Shown::Texts),
+            _ => return Err(format!("data type {name}")),
+        };
+        let number = match &shown {
+            Shown::Complex(_) => size / 2,
+            Shown::Chars => 1,
+            Shown::Utf32 => 4,
+            _ => size,
+        };
+        Ok(ElementType { size, number, shown })
+    }
+
+    /// Returns the HDF5 type of the variable.
+    pub(super) fn data_type(&self) -> DataType {
+        match &self.shown {
+            Shown::Number(data_type) | Shown::Complex(data_type) => data_type.clone(),
+            Shown::Boolean => DataType::Int { size: 1, signed: true },
+            Shown::Widened { .. } => DataType::Float32,
+            Shown::Time { .. } => DataType::Int { size: 8, signed: true },
+            Shown::Chars | Shown::Utf32 | Shown::Texts => DataType::FixedString { len: 1, utf8: false },
+        }
+    }
+
+    /// Returns the last dimension that the type adds: its name and length. `longest` is the length of the longest text.
+    pub(super) fn extra_dimension(&self, longest: u64) -> Option<(String, u64)> {
+        match &self.shown {
+            Shown::Complex(_) => Some(("complex".to_owned(), 2)),
+            Shown::Chars | Shown::Utf32 => Some((format!("string{}", self.size), self.size as u64)),
+            Shown::Texts => Some((format!("string{longest}"), longest)),
+            _ => None,
+        }
+    }
+
+    /// Returns the bytes that an element takes in the file, the extra dimension included. `longest` as above.
+    pub(super) fn shown_size(&self, longest: u64) -> usize {
+        match &self.shown {
+            Shown::Widened { .. } => 4,
+            Shown::Texts => longest as usize,
+            _ => self.size,
+        }
+    }
+
+    /// Converts decoded elements to the bytes of the file.
+    pub(super) fn convert(&self, decoded: Vec<u8>) -> Vec<u8> {
+        match &self.shown {
+            Shown::Widened { is_bfloat } => {
+                let widen = if *is_bfloat { bfloat_to_float } else { half_to_float };
+                let halves = decoded.as_chunks::<2>().0;
+                halves.iter().flat_map(|half| widen(u16::from_le_bytes(*half)).to_le_bytes()).collect()
+            }
+            Shown::Utf32 => {
+                let mut shown = vec![0; decoded.len()];
+                for (text, place) in decoded.chunks_exact(self.size).zip(shown.chunks_exact_mut(self.size)) {
+                    let letters = text.as_chunks::<4>().0.iter().map(|letter| u32::from_le_bytes(*letter));
+                    let utf8: String = letters
+                        .take_while(|letter| *letter != 0)
+                        .map(|letter| char::from_u32(letter).unwrap_or(char::REPLACEMENT_CHARACTER))
+                        .collect();
+                    // UTF-8 needs at most four bytes for a letter, as UTF-32 does.
+                    if let Some(start) = place.get_mut(..utf8.len()) {
+                        start.copy_from_slice(utf8.as_bytes());
+                    }
+                }
+                shown
+            }
+            _ => decoded,
+        }
+    }
+}
+
+fn time_unit(unit: &str) -> Option<&'static str> {
+    Some(match unit {
+        "D" => "days",
+        "h" => "hours",
+        "m" => "minutes",
+        "s" => "seconds",
+        "ms" => "milliseconds",
+        "us" | "μs" => "microseconds",
+        "ns" => "nanoseconds",
+        _ => return None,
+    })
+}
+
+fn bfloat_to_float(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// Widens an IEEE 754 half, whose exponent has five bits and whose fraction has ten.
+fn half_to_float(bits: u16) -> f32 {
+    let sign = u32::from(bits & 0x8000) << 16;
+    let (exponent, fraction) = (u32::from(bits >> 10 & 0x1F), u32::from(bits & 0x3FF));
+    match (exponent, fraction) {
+        // Subnormal numbers are multiples of 2^-24, which a float has exactly.
+        (0, fraction) => f32::from_bits((fraction as f32 / 16_777_216.0).to_bits() | sign),
+        (0x1F, fraction) => f32::from_bits(sign | 0x7F80_0000 | fraction << 13),
+        (exponent, fraction) => f32::from_bits(sign | (exponent + 112) << 23 | fraction << 13),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn halves_are_widened_exactly() {
+        let cases = [
+            (0x3C00_u16, 1.0_f32), (0xC000, -2.0), (0x7BFF, 65504.0), (0x0400, 6.103_515_6e-5), (0x0001, 5.960_464_5e-8),
+            (0x03FF, 6.097_555e-5), (0x7C00, f32::INFINITY), (0xFC00, f32::NEG_INFINITY), (0x8000, -0.0), (0x3555, 0.333_251_95),
+        ];
+        for (half, float) in cases {
+            assert_eq!(half_to_float(half).to_bits(), float.to_bits(), "{half:04x}");
+        }
+        assert!(half_to_float(0x7E00).is_nan());
+        assert_eq!(bfloat_to_float(0x3F80), 1.0);
+    }
+
+    #[test]
+    fn texts_become_characters_of_the_same_size() {
+        let utf32 = ElementType::parse(&json!({"name": "fixed_length_utf32", "configuration": {"length_bytes": 8}})).unwrap();
+        let decoded: Vec<u8> = ['ä', '😀', 'x', '\0'].iter().flat_map(|c| u32::from(*c).to_le_bytes()).collect();
+        assert_eq!(utf32.convert(decoded), ["ä😀\0\0".as_bytes(), b"x\0\0\0\0\0\0\0"].concat());
+        assert_eq!(utf32.extra_dimension(0), Some(("string8".to_owned(), 8)));
+    }
+
+    #[test]
+    fn unknown_and_hostile_types_are_refused() {
+        for wrong in [
+            json!("int4"), json!({}), json!(7), json!({"name": "struct"}), json!("r16"),
+            json!({"name": "fixed_length_utf32", "configuration": {"length_bytes": 6}}),
+            json!({"name": "null_terminated_bytes", "configuration": {"length_bytes": 1_u64 << 40}}),
+            json!({"name": "null_terminated_bytes", "configuration": {"length_bytes": 0}}),
+        ] {
+            assert!(ElementType::parse(&wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn times_have_units() {
+        let time = |unit, factor| json!({"name": "numpy.datetime64", "configuration": {"unit": unit, "scale_factor": factor}});
+        let units = |data_type| match ElementType::parse(&data_type).unwrap().shown {
+            Shown::Time { units, .. } => units,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(units(time("ms", 1)).as_deref(), Some("milliseconds since 1970-01-01 00:00:00"));
+        assert_eq!(units(time("s", 10)), None);
+        assert_eq!(units(time("Y", 1)), None);
+    }
+}

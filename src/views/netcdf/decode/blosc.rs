@@ -1,0 +1,28 @@
+//! Decompression of Blosc buffers by the C library, which bounds its output.
+
+use std::ffi::c_void;
+
+use crate::error::{Error, Result};
+
+/// Decompresses a Blosc buffer to at most `limit` bytes.
+#[allow(unsafe_code, reason = "the C library has no safe interface")]
+pub(super) fn decompress(stored: &[u8], limit: usize) -> Result<Vec<u8>> {
+    let source = stored.as_ptr().cast::<c_void>();
+    let mut length = 0_usize;
+    // SAFETY: `source` and its length belong to one slice, and `length` is written only during the call.
+    let valid = unsafe { blosc_src::blosc_cbuffer_validate(source, stored.len(), &mut length) };
+    if valid != 0 {
+        return Err(Error::corrupt("no valid Blosc buffer"));
+    }
+    if length > limit {
+        return Err(Error::corrupt(format!("a Blosc buffer of {length} bytes where {limit} are the most")));
+    }
+    let mut decoded = vec![0_u8; length];
+    // SAFETY: the buffer was validated, which makes decompressing it safe; `decoded` has `length` bytes, and the library writes no
+    // more than it is told.
+    let written = unsafe { blosc_src::blosc_decompress_ctx(source, decoded.as_mut_ptr().cast(), length, 1) };
+    if usize::try_from(written).ok() != Some(length) {
+        return Err(Error::corrupt("a damaged Blosc buffer"));
+    }
+    Ok(decoded)
+}

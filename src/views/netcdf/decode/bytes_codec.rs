@@ -1,0 +1,175 @@
+//! Codecs from bytes to bytes, by their names in `zarr.json`.
+
+use std::io::Read;
+
+use serde_json::Value;
+
+use super::blosc;
+use crate::error::{Error, Result};
+
+/// Codec that turns stored bytes into other bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BytesCodec {
+    Zstd,
+    Gzip,
+    Zlib,
+    Bzip2,
+    Blosc,
+    /// Checksum of 4 bytes; true if it is before the data instead of after them.
+    Crc32c {
+        at_start: bool,
+    },
+    /// Byte shuffle of elements of this many bytes.
+    Shuffle(usize),
+}
+
+impl BytesCodec {
+    /// Parses a codec. Returns none if this program does not have it.
+    pub(super) fn parse(name: &str, configuration: &Value) -> Option<Self> {
+        let setting = |key: &str| configuration.get(key);
+        Some(match name {
+            "zstd" | "numcodecs.zstd" => BytesCodec::Zstd,
+            "gzip" | "numcodecs.gzip" => BytesCodec::Gzip,
+            "zlib" | "numcodecs.zlib" => BytesCodec::Zlib,
+            "bz2" | "numcodecs.bz2" => BytesCodec::Bzip2,
+            "blosc" | "numcodecs.blosc" => BytesCodec::Blosc,
+            "crc32c" => BytesCodec::Crc32c { at_start: false },
+            "numcodecs.crc32c" => {
+                let place = setting("location").and_then(Value::as_str).unwrap_or("start");
+                BytesCodec::Crc32c { at_start: place == "start" }
+            }
+            "numcodecs.shuffle" | "shuffle" => {
+                let size = setting("elementsize").map_or(Some(4), Value::as_u64)?;
+                BytesCodec::Shuffle(usize::try_from(size).ok().filter(|size| *size > 0)?)
+            }
+            _ => return None,
+        })
+    }
+
+    /// Returns the most bytes that this codec stores for `decoded` bytes: what the next decoder may produce.
+    pub(super) fn max_stored(self, decoded: usize) -> usize {
+        match self {
+            BytesCodec::Crc32c { .. } => decoded.saturating_add(4),
+            BytesCodec::Shuffle(_) => decoded,
+            // No encoder of these adds more to data that cannot be compressed.
+            _ => decoded.saturating_add(decoded / 8).saturating_add(4096),
+        }
+    }
+
+    /// Decodes `stored` to at most `limit` bytes.
+    pub(super) fn decode(self, stored: Vec<u8>, limit: usize) -> Result<Vec<u8>> {
+        let decoded = match self {
+            BytesCodec::Zstd => bounded(zstd::Decoder::with_buffer(stored.as_slice()).map_err(damaged)?, limit)?,
+            BytesCodec::Gzip => bounded(flate2::bufread::MultiGzDecoder::new(stored.as_slice()), limit)?,
+            BytesCodec::Zlib => bounded(flate2::bufread::ZlibDecoder::new(stored.as_slice()), limit)?,
+            BytesCodec::Bzip2 => bounded(bzip2::bufread::MultiBzDecoder::new(stored.as_slice()), limit)?,
+            BytesCodec::Blosc => blosc::decompress(&stored, limit)?,
+            BytesCodec::Crc32c { at_start } => without_checksum(stored, at_start)?,
+            BytesCodec::Shuffle(size) => unshuffled(&stored, size),
+        };
+        Ok(decoded)
+    }
+}
+
+fn damaged(error: std::io::Error) -> Error {
+    Error::corrupt(format!("damaged compressed data: {error}"))
+}
+
+/// Reads all of `decoder`, which must not have more than `limit` bytes.
+fn bounded(decoder: impl Read, limit: usize) -> Result<Vec<u8>> {
+    let mut decoded = Vec::with_capacity(limit);
+    decoder.take(limit as u64 + 1).read_to_end(&mut decoded).map_err(damaged)?;
+    if decoded.len() > limit {
+        return Err(Error::corrupt(format!("compressed data of more than {limit} bytes")));
+    }
+    Ok(decoded)
+}
+
+fn without_checksum(mut stored: Vec<u8>, at_start: bool) -> Result<Vec<u8>> {
+    let short = || Error::corrupt("too short for its checksum");
+    let data = if at_start {
+        let (checksum, data) = stored.split_first_chunk::<4>().ok_or_else(short)?;
+        let (checksum, data) = (*checksum, data.to_vec());
+        stored = data;
+        checksum
+    } else {
+        let checksum = *stored.last_chunk::<4>().ok_or_else(short)?;
+        stored.truncate(stored.len() - 4);
+        checksum
+    };
+    let (wanted, computed) = (u32::from_le_bytes(data), crc32c::crc32c(&stored));
+    if wanted != computed {
+        return Err(Error::corrupt(format!("CRC-32C {computed:08x}, and {wanted:08x} is stored")));
+    }
+    Ok(stored)
+}
+
+/// Reverses a byte shuffle: the first bytes of all elements, then the second ones, and so on; a rest is as it was.
+fn unshuffled(stored: &[u8], size: usize) -> Vec<u8> {
+    let count = stored.len() / size;
+    let mut decoded = stored.to_vec();
+    for (plane, bytes) in stored.chunks_exact(count.max(1)).take(if count == 0 { 0 } else { size }).enumerate() {
+        for (element, byte) in decoded.chunks_exact_mut(size).zip(bytes) {
+            if let Some(place) = element.get_mut(plane) {
+                *place = *byte;
+            }
+        }
+    }
+    decoded
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+    use std::io::Write;
+
+    #[test]
+    fn each_codec_decodes_what_its_encoder_makes_and_refuses_more_than_the_limit() {
+        let data: Vec<u8> = (0..10_000_u32).flat_map(|n| (n / 7).to_le_bytes()).collect();
+        let gzip = {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(&data).unwrap();
+            encoder.finish().unwrap()
+        };
+        let zlib = {
+            let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(&data).unwrap();
+            encoder.finish().unwrap()
+        };
+        let bzip2 = {
+            let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+            encoder.write_all(&data).unwrap();
+            encoder.finish().unwrap()
+        };
+        let zstd = zstd::encode_all(data.as_slice(), 1).unwrap();
+        for (name, stored) in [("gzip", gzip), ("zlib", zlib), ("bz2", bzip2), ("numcodecs.zstd", zstd)] {
+            let codec = BytesCodec::parse(name, &Value::Null).unwrap();
+            assert!(stored.len() < data.len() / 2);
+            assert_eq!(codec.decode(stored.clone(), data.len()).unwrap(), data, "{name}");
+            assert!(codec.decode(stored.clone(), data.len() - 1).is_err(), "{name}");
+            let half = stored.iter().take(stored.len() / 2).copied().collect();
+            assert!(codec.decode(half, data.len()).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn checksums_are_checked_at_either_end() {
+        let sum = crc32c::crc32c(b"data").to_le_bytes();
+        let (end, start) = ([b"data".as_slice(), &sum].concat(), [sum.as_slice(), b"data"].concat());
+        let at_end = BytesCodec::parse("crc32c", &Value::Null).unwrap();
+        let at_start = BytesCodec::parse("numcodecs.crc32c", &Value::Null).unwrap();
+        assert_eq!(at_end.decode(end.clone(), 4).unwrap(), b"data");
+        assert_eq!(at_start.decode(start, 4).unwrap(), b"data");
+        assert!(at_start.decode(end, 4).is_err() && at_end.decode(vec![1, 2], 4).is_err());
+    }
+
+    #[test]
+    fn a_shuffle_is_reversed() {
+        let shuffle = BytesCodec::parse("numcodecs.shuffle", &json!({"elementsize": 2})).unwrap();
+        assert_eq!(shuffle.decode(vec![1, 3, 5, 2, 4, 6, 7], 7).unwrap(), [1, 2, 3, 4, 5, 6, 7]);
+        assert!(BytesCodec::parse("shuffle", &json!({"elementsize": 0})).is_none());
+        assert_eq!(BytesCodec::Shuffle(8).decode(vec![1, 2], 2).unwrap(), [1, 2]);
+    }
+}

@@ -1,0 +1,301 @@
+//! Codec chain of an array.
+
+use serde_json::Value;
+
+use super::bytes_codec::BytesCodec;
+use super::transpose::Transpose;
+use crate::error::{Error, Result};
+use crate::zarr::shard::{Index, ShardLayout};
+
+/// Deepest nesting of shards.
+const MAX_DEPTH: usize = 4;
+
+/// Codecs from stored bytes to elements.
+#[derive(Clone, Debug, PartialEq)]
+pub(in super::super) struct Chain {
+    /// In the order of `zarr.json`, which is that of encoding.
+    transposes: Vec<Transpose>,
+    elements: ElementCodec,
+    /// In the order of `zarr.json`.
+    bytes: Vec<BytesCodec>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum ElementCodec {
+    /// Numbers in a byte order.
+    Bytes { big_endian: bool },
+    /// Texts or byte strings of any length, each after its length.
+    Variable,
+    /// Inner chunks with codecs of their own.
+    Shard { layout: Box<ShardLayout>, inner: Box<Chain> },
+}
+
+/// Layout of the elements of a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Elements<'a> {
+    /// Bytes of an element.
+    pub(in super::super) size: usize,
+    /// Bytes of the numbers that an element consists of, whose order may be reversed.
+    pub(in super::super) number: usize,
+    /// Elements per dimension of the chunk.
+    pub(in super::super) shape: &'a [u64],
+    /// One element of the fill value.
+    pub(in super::super) fill: &'a [u8],
+}
+
+impl Elements<'_> {
+    fn bytes(&self, shape: &[u64]) -> Result<usize> {
+        let count = shape.iter().try_fold(self.size as u64, |bytes, length| bytes.checked_mul(*length));
+        count.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| Error::corrupt("a chunk of 2^64 bytes"))
+    }
+}
+
+impl Chain {
+    /// Parses member `codecs` of a `zarr.json` for chunks of `shape`. Fails with the reason if this program lacks a codec.
+    pub(in super::super) fn parse(codecs: &Value, shape: &[u64]) -> Result<Self, String> {
+        Self::parse_at(codecs, shape, 0)
+    }
+
+    fn parse_at(codecs: &Value, shape: &[u64], depth: usize) -> Result<Self, String> {
+        if depth > MAX_DEPTH {
+            return Err(format!("shards within shards, more than {MAX_DEPTH} deep"));
+        }
+        let codecs = codecs.as_array().ok_or("codecs are no list")?;
+        let (mut transposes, mut elements, mut bytes) = (Vec::new(), None, Vec::new());
+        let mut shape = shape.to_vec();
+        for codec in codecs {
+            let name = codec.as_str().or_else(|| codec.get("name")?.as_str()).ok_or("a codec without a name")?;
+            let configuration = codec.get("configuration").unwrap_or(&Value::Null);
+            if elements.is_some() {
+                let codec = BytesCodec::parse(name, configuration).ok_or_else(|| format!("codec {name}"))?;
+                bytes.push(codec);
+                continue;
+            }
+            match name {
+                "transpose" => {
+                    let transpose = parse_transpose(configuration, shape.len()).ok_or("a transpose of no order")?;
+                    shape = transpose.stored_shape(&shape);
+                    transposes.push(transpose);
+                }
+                "bytes" => {
+                    let big_endian = match configuration.get("endian").and_then(Value::as_str) {
+                        None | Some("little") => false,
+                        Some("big") => true,
+                        Some(other) => return Err(format!("byte order {other}")),
+                    };
+                    elements = Some(ElementCodec::Bytes { big_endian });
+                }
+                "vlen-utf8" | "vlen-bytes" | "numcodecs.vlen-utf8" | "numcodecs.vlen-bytes" => {
+                    elements = Some(ElementCodec::Variable);
+                }
+                "sharding_indexed" => {
+                    let document = serde_json::json!({
+                        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shape}},
+                        "codecs": [codec],
+                    });
+                    let layout = ShardLayout::parse(document.to_string().as_bytes()).map_err(|e| e.to_string())?;
+                    let layout = Box::new(layout.ok_or("a shard of unknown structure")?);
+                    let inner = configuration.get("codecs").unwrap_or(&Value::Null);
+                    let inner = Box::new(Self::parse_at(inner, &layout.inner_shape, depth + 1)?);
+                    elements = Some(ElementCodec::Shard { layout, inner });
+                }
+                _ => return Err(format!("codec {name}")),
+            }
+        }
+        let elements = elements.ok_or("no codec makes bytes of the elements")?;
+        Ok(Chain { transposes, elements, bytes })
+    }
+
+    /// Returns the outermost shards and the codecs of their inner chunks, if inner chunks can be read by themselves.
+    pub(in super::super) fn shards(&self) -> Option<(&ShardLayout, &Chain)> {
+        match &self.elements {
+            ElementCodec::Shard { layout, inner } if self.transposes.is_empty() => Some((layout, inner)),
+            _ => None,
+        }
+    }
+
+    /// Returns true if elements have no fixed length.
+    pub(in super::super) fn is_variable(&self) -> bool {
+        matches!(self.elements, ElementCodec::Variable)
+    }
+
+    /// Decodes a stored chunk to its elements, little-endian and in C order.
+    pub(in super::super) fn decode(&self, stored: Vec<u8>, of: Elements<'_>) -> Result<Vec<u8>> {
+        let mut shapes = vec![of.shape.to_vec()];
+        for transpose in &self.transposes {
+            let shape = transpose.stored_shape(shapes.last().map_or(&[], Vec::as_slice));
+            shapes.push(shape);
+        }
+        let innermost = shapes.pop().unwrap_or_default();
+        let length = of.bytes(&innermost)?;
+        let limit = match &self.elements {
+            ElementCodec::Bytes { .. } => length,
+            ElementCodec::Shard { layout, .. } => {
+                length.saturating_add(length / 8).saturating_add(layout.index_length() as usize).saturating_add(4096)
+            }
+            ElementCodec::Variable => return Err(Error::corrupt("elements of any length where fixed ones are needed")),
+        };
+        let stored = self.to_bytes(stored, limit)?;
+        let mut decoded = match &self.elements {
+            ElementCodec::Bytes { big_endian } => {
+                let mut elements = stored;
+                if elements.len() != length {
+                    let found = elements.len();
+                    return Err(Error::corrupt(format!("a chunk of {found} bytes where its shape needs {length}")));
+                }
+                if *big_endian && of.number > 1 {
+                    elements.chunks_exact_mut(of.number).for_each(<[u8]>::reverse);
+                }
+                elements
+            }
+            ElementCodec::Shard { layout, inner } => whole_shard(layout, inner, &stored, of, length)?,
+            ElementCodec::Variable => Vec::new(),
+        };
+        for (transpose, shape) in self.transposes.iter().zip(&shapes).rev() {
+            decoded = transpose.decode(&decoded, shape, of.size);
+        }
+        Ok(decoded)
+    }
+
+    /// Decodes a stored chunk of `count` elements of any length, in C order, which together have at most `limit` bytes.
+    pub(in super::super) fn decode_variable(&self, stored: Vec<u8>, count: usize, limit: usize) -> Result<Vec<Vec<u8>>> {
+        if !self.transposes.is_empty() {
+            return Err(Error::corrupt("a transpose of elements of any length"));
+        }
+        let stored = self.to_bytes(stored, limit.saturating_add(4 * count + 4))?;
+        let short = || Error::corrupt("a chunk of texts ends within a text");
+        let number = |bytes: &[u8]| bytes.first_chunk::<4>().map(|n| u32::from_le_bytes(*n) as usize);
+        let wanted = number(&stored).ok_or_else(short)?;
+        if wanted != count {
+            return Err(Error::corrupt(format!("a chunk of {wanted} texts where its shape has {count}")));
+        }
+        let mut rest = stored.get(4..).unwrap_or_default();
+        let mut values = Vec::with_capacity(count);
+        for _ in 0..count {
+            let length = number(rest).ok_or_else(short)?;
+            let (value, after) = rest.get(4..).and_then(|rest| rest.split_at_checked(length)).ok_or_else(short)?;
+            values.push(value.to_vec());
+            rest = after;
+        }
+        Ok(values)
+    }
+
+    fn to_bytes(&self, stored: Vec<u8>, limit: usize) -> Result<Vec<u8>> {
+        // The last codec in encoding is the first in decoding, and may produce what the codecs before it may have stored.
+        let mut limits = vec![limit];
+        for codec in &self.bytes {
+            limits.push(codec.max_stored(limits.last().copied().unwrap_or(limit)));
+        }
+        limits.pop();
+        let mut bytes = stored;
+        for (codec, limit) in self.bytes.iter().zip(limits).rev() {
+            bytes = codec.decode(bytes, limit)?;
+        }
+        Ok(bytes)
+    }
+}
+
+fn parse_transpose(configuration: &Value, rank: usize) -> Option<Transpose> {
+    let order = match configuration.get("order")? {
+        Value::String(order) if order == "C" => (0..rank).collect(),
+        Value::String(order) if order == "F" => (0..rank).rev().collect(),
+        order => order.as_array()?.iter().map(|axis| axis.as_u64().map(|axis| axis as usize)).collect::<Option<_>>()?,
+    };
+    Transpose::new(order, rank)
+}
+
+/// Decodes all inner chunks of a shard to one array.
+fn whole_shard(layout: &ShardLayout, inner: &Chain, shard: &[u8], of: Elements<'_>, length: usize) -> Result<Vec<u8>> {
+    let total = shard.len() as u64;
+    let place = layout.index_range(total).ok_or_else(|| Error::corrupt("a shard shorter than its index"))?;
+    let index = shard.get(place.start as usize..place.end as usize).unwrap_or_default();
+    let index = Index::decode(layout, total, bytes::Bytes::copy_from_slice(index))?;
+    let shape: Vec<u64> = layout.grid.iter().zip(&layout.inner_shape).map(|(count, inner)| count * inner).collect();
+    let mut decoded = of.fill.repeat(length.checked_div(of.size).unwrap_or(0));
+    for number in 0..layout.count() {
+        if index.entry(number).is_none() {
+            continue;
+        }
+        let range = index.range(number).ok_or_else(|| Error::corrupt(format!("inner chunk {number} is not in its shard")))?;
+        let stored = shard.get(range.start as usize..range.end as usize).unwrap_or_default().to_vec();
+        let part = inner.decode(stored, Elements { shape: &layout.inner_shape, ..of })?;
+        let first: Vec<u64> =
+            layout.coords(number).iter().zip(&layout.inner_shape).map(|(coord, inner)| coord * inner).collect();
+        super::super::rows::paste(&mut decoded, &shape, &first, &part, &layout.inner_shape, of.size);
+    }
+    Ok(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    const FILL: &[u8] = &[0xFF, 0xFF];
+
+    fn elements(shape: &[u64]) -> Elements<'_> {
+        Elements { size: 2, number: 2, shape, fill: FILL }
+    }
+
+    #[test]
+    fn numbers_become_little_endian_and_c_order() {
+        let codecs = json!([
+            {"name": "transpose", "configuration": {"order": [1, 0]}},
+            {"name": "bytes", "configuration": {"endian": "big"}},
+            "zstd"
+        ]);
+        let chain = Chain::parse(&codecs, &[2, 3]).unwrap();
+        // 3 x 2 big-endian numbers: the transposed array.
+        let stored: Vec<u8> = [0_u16, 3, 1, 4, 2, 5].iter().flat_map(|n| n.to_be_bytes()).collect();
+        let stored = zstd::encode_all(stored.as_slice(), 1).unwrap();
+        let wanted: Vec<u8> = (0..6_u16).flat_map(u16::to_le_bytes).collect();
+        assert_eq!(chain.decode(stored.clone(), elements(&[2, 3])).unwrap(), wanted);
+        // Another length than that of the shape is damage, not less data.
+        assert!(chain.decode(stored.clone(), elements(&[2, 4])).is_err());
+        assert!(chain.decode(stored, elements(&[2, 2])).is_err());
+    }
+
+    #[test]
+    fn absent_inner_chunks_of_a_shard_are_filled() {
+        let codecs = json!([{"name": "sharding_indexed", "configuration": {
+            "chunk_shape": [1, 2], "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}}]);
+        let chain = Chain::parse(&codecs, &[2, 4]).unwrap();
+        let mut shard = vec![1, 0, 2, 0, 3, 0, 4, 0];
+        for (offset, length) in [(4_u64, 4_u64), (u64::MAX, u64::MAX), (u64::MAX, u64::MAX), (0, 4)] {
+            shard.extend(offset.to_le_bytes().into_iter().chain(length.to_le_bytes()));
+        }
+        let decoded = chain.decode(shard.clone(), elements(&[2, 4])).unwrap();
+        assert_eq!(decoded, [3, 0, 4, 0, 255, 255, 255, 255, 255, 255, 255, 255, 1, 0, 2, 0]);
+        shard.truncate(20);
+        assert!(chain.decode(shard, elements(&[2, 4])).is_err());
+    }
+
+    #[test]
+    fn texts_of_any_length_are_read_within_their_chunk() {
+        let chain = Chain::parse(&json!(["vlen-utf8"]), &[2]).unwrap();
+        let mut stored = 2_u32.to_le_bytes().to_vec();
+        for text in ["ä", ""] {
+            stored.extend((text.len() as u32).to_le_bytes());
+            stored.extend(text.as_bytes());
+        }
+        assert_eq!(chain.decode_variable(stored.clone(), 2, 100).unwrap(), ["ä".as_bytes().to_vec(), vec![]]);
+        assert!(chain.decode_variable(stored.clone(), 3, 100).is_err());
+        stored.pop();
+        assert!(chain.decode_variable(stored, 2, 100).is_err());
+    }
+
+    #[test]
+    fn codecs_that_are_missing_here_are_named() {
+        for (codecs, reason) in [
+            (json!(["bytes", "pcodec"]), "codec pcodec"),
+            (json!([{"name": "numcodecs.delta"}, "bytes"]), "codec numcodecs.delta"),
+            (json!(["zstd"]), "codec zstd"),
+            (json!([]), "no codec makes bytes of the elements"),
+            (json!({}), "codecs are no list"),
+        ] {
+            assert_eq!(Chain::parse(&codecs, &[1]).unwrap_err(), reason);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The NetCDF view: one NetCDF-4 (HDF5) file for each group with arrays, made while it is read.
+//!
+//! The layout of a file follows from the `zarr.json` of its arrays alone: its header is made in memory when the file is first
+//! looked at, the nodes of its B-trees are computed from their addresses, and its data are the decoded chunks of the arrays. So a byte
+//! range costs only the chunks that it touches. [`hdf5`] lays files out, [`group`] describes a group as one, [`variable`] an array,
+//! [`decode`] has the codecs, [`chunks`] the decoded chunks.
+//!
+//! Files are read-only and never change. The file of group `a/b` is `a/b.nc`, beside the group's directory, that of the root
+//! `REPOSITORY.nc`; directories show only groups that have subgroups. What is left out, renamed or widened is listed in the report
+//! (`.icechunk/netcdf`) and counted once in the log; a bad array never spoils its file.
+
+mod attributes;
+mod chunks;
+mod data_type;
+mod decode;
+mod dimensions;
+mod fill_value;
+mod group;
+pub mod hdf5;
+mod names;
+mod rows;
+mod variable;
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use lru::LruCache;
+use parking_lot::Mutex;
+use tokio::sync::OnceCell;
+use tracing::warn;
+
+use self::group::GroupFile;
+use self::hdf5::plan::Part;
+use super::report::{Finding, Report};
+use super::{Sink, ViewTree};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::memory::{self, Reservation};
+use crate::reader::Data;
+use crate::tree::directory::{Entry, Extent};
+use crate::tree::nodes::{NodeIndex, TreePlace};
+use crate::tree::{Attributes, Kind, Tree};
+
+/// Name of the view, and of its report.
+pub const NAME: &str = "netcdf";
+/// First inode number of files: number n is the file of node n. Above places and files that have become other inodes.
+const FILES: u64 = 1 << 62;
+/// Files whose headers are kept.
+const KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+/// Offsets in a listing: the dots, the root's own file, and two for each child.
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+const OWN_FILE: u64 = 3;
+const FIRST_CHILD: u64 = 4;
+
+/// Snapshot as NetCDF files.
+#[derive(Debug)]
+pub struct NetcdfView {
+    tree: Arc<Tree>,
+    /// Name of the root's file.
+    root_name: String,
+    files: Mutex<LruCache<NodeIndex, Arc<OnceCell<File>>>>,
+    report: OnceCell<Report>,
+}
+
+#[derive(Debug)]
+struct File {
+    contents: GroupFile,
+    _memory: Reservation,
+}
+
+impl NetcdfView {
+    /// Makes the view of `tree`; the file of the root group is called `name`.nc.
+    pub fn new(tree: Arc<Tree>, name: &str) -> Self {
+        let name: String = name.chars().map(|c| if c == '/' || c.is_control() { '_' } else { c }).take(200).collect();
+        let root_name = format!("{}.nc", if name.is_empty() || name.starts_with('.') { "root" } else { &name });
+        NetcdfView { tree, root_name, files: Mutex::new(LruCache::new(KEPT)), report: OnceCell::new() }
+    }
+
+    fn is_array(&self, node: NodeIndex) -> bool {
+        self.tree.table().array(node).is_some()
+    }
+
+    /// Returns true if `node` is a group with arrays.
+    fn has_file(&self, node: NodeIndex) -> bool {
+        !self.is_array(node) && self.tree.table().children(node).iter().any(|child| self.is_array(*child))
+    }
+
+    /// Returns true if `node` shows as a directory.
+    fn is_directory(&self, node: NodeIndex) -> bool {
+        node == 0
+            || (!self.is_array(node) && self.tree.table().children(node).iter().any(|child| !self.is_array(*child)))
+    }
+
+    fn directory(&self, node: NodeIndex) -> Attributes {
+        let inode = self.tree.table().inode(&TreePlace::Directory(node));
+        Attributes { inode, kind: Kind::Directory, size: 0 }
+    }
+
+    fn directory_node(&self, inode: u64) -> Option<NodeIndex> {
+        match self.tree.table().place(inode)? {
+            TreePlace::Directory(node) if self.is_directory(node) => Some(node),
+            _ => None,
+        }
+    }
+
+    fn file_node(&self, inode: u64) -> Option<NodeIndex> {
+        let node = NodeIndex::try_from(inode.checked_sub(FILES)?).ok()?;
+        self.has_file(node).then_some(node)
+    }
+
+    /// Returns the child of `parent` whose file is called `name`.
+    fn file_of(&self, parent: NodeIndex, name: &str) -> Option<NodeIndex> {
+        if parent == 0 && name == self.root_name {
+            return Some(0).filter(|root| self.has_file(*root));
+        }
+        let child = self.tree.table().child(parent, name.strip_suffix(".nc")?)?;
+        self.has_file(child).then_some(child)
+    }
+
+    async fn file_attributes(&self, node: NodeIndex) -> Result<Attributes> {
+        let file = self.file(node).await?;
+        let size = file.get().map_or(0, |file| file.contents.plan.size());
+        Ok(Attributes { inode: FILES + u64::from(node), kind: Kind::File, size })
+    }
+
+    /// Returns the file of `node`, made if it is not kept.
+    async fn file(&self, node: NodeIndex) -> Result<Arc<OnceCell<File>>> {
+        let cell = Arc::clone(self.files.lock().get_or_insert(node, Arc::default));
+        cell.get_or_try_init(|| async {
+            let contents = GroupFile::make(&self.tree, node).await?;
+            let name = self.file_path(node);
+            let memory = memory::reserve(contents.plan.memory() as u64, &name).await?;
+            if !contents.findings.is_empty() {
+                let count = contents.findings.len();
+                warn!("{name}: {count} changes against the arrays; .icechunk/{NAME} lists what is left out or renamed");
+            }
+            Ok::<_, Error>(File { contents, _memory: memory })
+        })
+        .await?;
+        Ok(cell)
+    }
+
+    fn file_path(&self, node: NodeIndex) -> String {
+        match node {
+            0 => format!("/{}", self.root_name),
+            _ => format!("/{}.nc", self.tree.table().path(node)),
+        }
+    }
+
+    async fn report(&self) -> Result<&Report> {
+        let make = || async {
+            let mut findings: Vec<Finding> = Vec::new();
+            for node in 0..self.tree.table().len() as NodeIndex {
+                if !self.has_file(node) {
+                    continue;
+                }
+                if self.tree.table().get(node).is_some_and(|it| self.is_shadowed(it.parent, node)) {
+                    let reason = "a group has the name of its file".to_owned();
+                    findings.push(Finding { path: self.file_path(node), deed: "left out".to_owned(), reason });
+                    continue;
+                }
+                match GroupFile::make(&self.tree, node).await {
+                    Ok(file) => findings.extend(file.findings),
+                    Err(error) => findings.push(Finding {
+                        path: self.file_path(node),
+                        deed: "left out".to_owned(),
+                        reason: error.to_string(),
+                    }),
+                }
+            }
+            Ok(Report::new(NAME, &findings))
+        };
+        self.report.get_or_try_init(make).await
+    }
+
+    /// Returns true if a directory has the name of the file of `node` in `parent`.
+    fn is_shadowed(&self, parent: NodeIndex, node: NodeIndex) -> bool {
+        let name = if node == 0 { self.root_name.clone() } else { format!("{}.nc", self.tree.table().name(node)) };
+        self.tree.table().child(parent, &name).is_some_and(|other| self.is_directory(other))
+    }
+
+    async fn read_file(&self, node: NodeIndex, offset: u64, size: u32) -> Result<Bytes> {
+        let cell = self.file(node).await?;
+        let Some(File { contents, .. }) = cell.get() else { return Ok(Bytes::new()) };
+        let end = offset.saturating_add(u64::from(size)).min(contents.plan.size());
+        let mut read = BytesMut::new();
+        let mut at = offset;
+        while at < end {
+            let left = end - at;
+            match contents.plan.part(at, left) {
+                Part::Bytes(bytes) => read.extend_from_slice(&bytes),
+                Part::Zeros(count) => read.resize(read.len() + count.min(left) as usize, 0),
+                Part::Data { dataset, chunk, from, len } => {
+                    let units = contents.units.get(dataset).and_then(Option::as_ref);
+                    let units = units.ok_or_else(|| Error::new(ErrorKind::Io, "data of a dimension without variable"))?;
+                    match units.read(&self.tree, chunk).await? {
+                        Some(bytes) => {
+                            let part = bytes.get(from as usize..(from + len) as usize);
+                            let part = part.ok_or_else(|| Error::corrupt("a decoded chunk shorter than its shape"))?;
+                            if read.is_empty() && at + len == end {
+                                return Ok(bytes.slice_ref(part));
+                            }
+                            read.extend_from_slice(part);
+                        }
+                        None => fill(&mut read, &units.variable.shown_fill(), from, len),
+                    }
+                }
+            }
+            let now = offset + read.len() as u64;
+            if now <= at {
+                return Err(Error::new(ErrorKind::Io, format!("no bytes at offset {at}")));
+            }
+            at = now;
+        }
+        Ok(read.freeze())
+    }
+}
+
+/// Appends `length` bytes of repeated `element`, from byte `from` on.
+fn fill(read: &mut BytesMut, element: &[u8], from: u64, length: u64) {
+    let start = from.checked_rem(element.len() as u64).unwrap_or(0) as usize;
+    read.extend(element.iter().copied().cycle().skip(start).take(length as usize));
+}
+
+#[async_trait]
+impl ViewTree for NetcdfView {
+    fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
+        if name == super::report::DIRECTORY || parent > FILES {
+            return Ok(self.report().await?.lookup(parent, name));
+        }
+        let node = self.directory_node(parent).ok_or_else(|| not_found(parent))?;
+        if let Some(child) = self.tree.table().child(node, name).filter(|child| self.is_directory(*child)) {
+            return Ok(Some(self.directory(child)));
+        }
+        match self.file_of(node, name) {
+            Some(file) => self.file_attributes(file).await.map(Some).context(|| self.file_path(file)),
+            None => Ok(None),
+        }
+    }
+
+    async fn attributes(&self, inode: u64) -> Result<Attributes> {
+        if let Some(node) = self.file_node(inode) {
+            return self.file_attributes(node).await.context(|| self.file_path(node));
+        }
+        if inode > FILES {
+            return self.report().await?.attributes(inode).ok_or_else(|| not_found(inode));
+        }
+        self.directory_node(inode).map(|node| self.directory(node)).ok_or_else(|| not_found(inode))
+    }
+
+    async fn list(&self, inode: u64, offset: u64, _extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
+        if inode > FILES {
+            return match self.report().await?.list(inode, offset, sink) {
+                true => Ok(()),
+                false => Err(not_found(inode)),
+            };
+        }
+        let node = self.directory_node(inode).ok_or_else(|| not_found(inode))?;
+        let table = self.tree.table();
+        let parent = table.get(node).map_or(0, |it| it.parent);
+        for (at, name, node) in [(DOT, ".", node), (DOT_DOT, "..", parent)] {
+            if at > offset && !sink(Entry { name, attributes: self.directory(node), offset: at }) {
+                return Ok(());
+            }
+        }
+        if node == 0 && offset < OWN_FILE && self.has_file(0) && !self.is_shadowed(0, 0) {
+            let attributes = self.file_attributes(0).await?;
+            if !sink(Entry { name: &self.root_name, attributes, offset: OWN_FILE }) {
+                return Ok(());
+            }
+        }
+        let first = (offset.saturating_sub(FIRST_CHILD - 1) / 2) as usize;
+        for (at, &child) in table.children(node).iter().enumerate().skip(first) {
+            let at = FIRST_CHILD + 2 * at as u64;
+            if at > offset && self.is_directory(child) {
+                let entry = Entry { name: table.name(child), attributes: self.directory(child), offset: at };
+                if !sink(entry) {
+                    return Ok(());
+                }
+            }
+            if at + 1 > offset && self.has_file(child) && !self.is_shadowed(node, child) {
+                let name = format!("{}.nc", table.name(child));
+                // A file that cannot be made is shown all the same: reading it gives the reason.
+                let failed = Attributes { inode: FILES + u64::from(child), kind: Kind::File, size: 0 };
+                let attributes = self.file_attributes(child).await.unwrap_or(failed);
+                if !sink(Entry { name: &name, attributes, offset: at + 1 }) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn read(&self, inode: u64, offset: u64, size: u32) -> Result<Data> {
+        match self.file_node(inode) {
+            Some(node) => {
+                self.read_file(node, offset, size).await.map(Data::Bytes).context(|| self.file_path(node))
+            }
+            None if inode > FILES => {
+                self.report().await?.read(inode, offset, size).map(Data::Bytes).ok_or_else(|| not_found(inode))
+            }
+            None => Err(not_found(inode)),
+        }
+    }
+
+    fn native(&self, _inode: u64) -> Option<u64> {
+        None
+    }
+
+    fn describe(&self, inode: u64) -> String {
+        match self.file_node(inode) {
+            Some(node) => self.file_path(node),
+            None => self.tree.describe(inode),
+        }
+    }
+}
+
+fn not_found(inode: u64) -> Error {
+    Error::new(ErrorKind::NotFound, format!("no inode {inode} in this view"))
+}
