@@ -10,6 +10,7 @@
 
 pub mod kind;
 pub mod native;
+pub mod netcdf;
 pub mod report;
 pub mod zarr2;
 
