@@ -1,7 +1,7 @@
 //! Version 1 B-trees that index chunks (HDF5 spec III.A.1, node type 1).
 //!
-//! All chunks are listed in row-major order in nodes of fixed length, each of them full but the last of its level. So the contents of a
-//! node follow from its address, and no node is kept.
+//! All chunks are listed in row-major order in nodes of fixed length, each of them full but the last of its level. So
+//! the contents of a node follow from its address, and no node is kept.
 
 use super::UNDEFINED;
 use super::storage::Storage;
@@ -34,8 +34,8 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Lays out the tree for at least one chunk of shape `chunk` at `address`; none if it is too long. The address of the data is set
-    /// later, by [`Tree::set_data`].
+    /// Lays out the tree for at least one chunk of shape `chunk` at `address`; none if it is too long. The address of
+    /// the data is set later, by [`Tree::set_data`].
     pub(super) fn new(storage: &Storage, chunk: &[u32], address: u64) -> Option<Self> {
         let node = node_len(chunk.len())?;
         let mut levels = Vec::new();
@@ -72,7 +72,8 @@ impl Tree {
         size_of_val(&*self.grid) + size_of_val(&*self.chunk) + size_of_val(&*self.levels)
     }
 
-    /// Returns the node that contains the byte at `address`, and the position of that byte in it; none outside of the tree.
+    /// Returns the node that contains the byte at `address`, and the position of that byte in it; none outside of the
+    /// tree.
     pub(super) fn node_at(&self, address: u64) -> Option<(Vec<u8>, usize)> {
         let len = node_len(self.chunk.len())?;
         // The root has the lowest address, and is last in the list.
@@ -160,23 +161,26 @@ mod tests {
         (tree, storage)
     }
 
+    /// Position of a chunk of up to four dimensions; the others are 0.
+    type Position = [u64; 4];
+
     fn number(node: &[u8], at: usize) -> u64 {
         u64::from_le_bytes(node[at..at + 8].try_into().unwrap())
     }
 
     /// Walks the node at `address`, whose neighbours are given, and returns its keys' first and last positions.
-    fn walk(tree: &Tree, address: u64, level: u8, chunks: &mut Vec<(u64, Vec<u64>)>, nodes: &mut u64) -> [Vec<u64>; 2] {
+    fn walk(tree: &Tree, address: u64, level: u8, chunks: &mut Vec<(u64, Position)>, nodes: &mut u64) -> [Position; 2] {
         let (node, from) = tree.node_at(address).unwrap();
         assert_eq!((from, node.len() as u64), (0, node_len(tree.chunk.len()).unwrap()));
         assert_eq!((&node[..5], node[5]), (&b"TREE\x01"[..], level));
         *nodes += 1;
         let rank = tree.chunk.len();
         let count = usize::from(u16::from_le_bytes([node[6], node[7]]));
-        let key = |child: usize| -> Vec<u64> {
+        let key = |child: usize| -> Position {
             let at = 24 + child * (8 + 8 * (rank + 2));
             assert_eq!(u64::from(tree.chunk_bytes), number(&node, at), "a chunk's length, no filter skipped");
             assert_eq!(0, number(&node, at + 8 + 8 * rank));
-            (0..rank).map(|dimension| number(&node, at + 8 + 8 * dimension)).collect()
+            std::array::from_fn(|dimension| if dimension < rank { number(&node, at + 8 + 8 * dimension) } else { 0 })
         };
         for child in 0..count {
             let at = number(&node, 24 + child * (8 + 8 * (rank + 2)) + 8 * (rank + 2));
@@ -205,9 +209,11 @@ mod tests {
             let (tree, storage) = tree(shape, chunk);
             let (mut chunks, mut walked) = (Vec::new(), 0);
             let [_, end] = walk(&tree, tree.address, *height, &mut chunks, &mut walked);
-            let ends: Vec<u64> =
-                shape.iter().zip(*chunk).map(|(size, chunk)| size.next_multiple_of(u64::from(*chunk))).collect();
-            assert_eq!((walked, &end), (*nodes, &ends), "{shape:?}");
+            let ends: Position = std::array::from_fn(|dimension| match (shape.get(dimension), chunk.get(dimension)) {
+                (Some(size), Some(chunk)) => size.next_multiple_of(u64::from(*chunk)),
+                _ => 0,
+            });
+            assert_eq!((walked, end), (*nodes, ends), "{shape:?}");
             assert_eq!(chunks.len() as u64, storage.chunks, "{shape:?}");
             assert_eq!(tree.end, tree.address + nodes * node_len(shape.len()).unwrap());
             assert!(tree.node_at(tree.address - 1).is_none() && tree.node_at(tree.end).is_none());

@@ -1,4 +1,4 @@
-//! Superblock, object headers and their messages (HDF5 spec II.C, IV.A.1.b and IV.A.2), except attributes.
+//! Superblock, object headers and their messages (HDF5 spec II.A, IV.A.1.b and IV.A.2), except attributes.
 
 use super::checksum::lookup3;
 use super::model::{Dataset, Layout};
@@ -162,7 +162,8 @@ pub(super) fn null_dataspace() -> Vec<u8> {
 }
 
 fn fill_value(dataset: &Dataset) -> Result<Vec<u8>> {
-    // Space is allocated incrementally (3) or late (2), the fill value is written if it is set (8), and it is set (0x20).
+    // Space is allocated incrementally (3) or late (2), the fill value is written if it is set (8), and it is set
+    // (0x20).
     let allocation = if matches!(dataset.layout, Layout::Chunked(_)) { 3 } else { 2 };
     let Some(fill) = &dataset.fill else { return Ok(vec![3, 0x08 | allocation]) };
     let size = datatype::size(dataset.data_type)?;

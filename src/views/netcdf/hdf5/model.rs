@@ -18,10 +18,10 @@ pub struct Dataset {
     pub data_type: DataType,
     /// Size of each dimension; empty for a scalar.
     pub shape: Vec<u64>,
-    /// Whether the first dimension has no maximal size; only for [`Layout::Chunked`].
+    /// True if the first dimension has no maximal size; only for [`Layout::Chunked`].
     pub unlimited: bool,
-    /// Fill value: one element, in the byte order of `data_type`. None means the default of the format, as for dimensions without a
-    /// variable.
+    /// Fill value: one element, in the byte order of `data_type`. None means the default of the format, as for
+    /// dimensions without a variable.
     pub fill: Option<Vec<u8>>,
     /// Storage of the data.
     pub layout: Layout,
@@ -47,7 +47,7 @@ pub enum DataType {
     Int {
         /// Length in bytes: 1, 2, 4 or 8.
         size: u8,
-        /// Whether it is in two's complement.
+        /// True for two's complement.
         signed: bool,
     },
     /// Little-endian IEEE 754 binary32.
@@ -60,7 +60,7 @@ pub enum DataType {
     FixedString {
         /// Length in bytes: positive.
         len: u32,
-        /// Whether it is declared as UTF-8, not as ASCII.
+        /// True if it is declared as UTF-8, not as ASCII.
         utf8: bool,
     },
     /// Address of the header of an object. Only the writer uses it, for [`Value::References`].
@@ -83,7 +83,8 @@ pub struct Attribute {
 /// Value of an attribute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Scalar text: a fixed string, of more than 60,000 bytes a string in the heap. The empty text has a null dataspace.
+    /// Scalar text: a fixed string, of more than 60,000 bytes a string in the heap. The empty text has a null
+    /// dataspace.
     Text(String),
     /// Scalar fixed ASCII string of exactly these bytes: `CLASS` has its NUL.
     FixedBytes(Vec<u8>),
@@ -98,7 +99,7 @@ pub enum Value {
     },
     /// List of texts in the heap.
     Texts(Vec<String>),
-    /// List that has, for each entry, a list of one reference to the dataset with this index in [`FileModel::datasets`]:
-    /// `DIMENSION_LIST`.
+    /// List that has, for each entry, a list of one reference to the dataset with this index in
+    /// [`FileModel::datasets`]: `DIMENSION_LIST`.
     References(Vec<usize>),
 }

@@ -82,8 +82,9 @@ struct Addresses {
 }
 
 impl Plan {
-    /// Lays out the file. Fails, naming the dataset and the attribute, for what the format cannot represent: messages over 65,535 bytes,
-    /// more than 32 dimensions, chunks of 4 GiB or more, sizes over 2^63 bytes, names that are used twice.
+    /// Lays out the file. Fails, naming the dataset and the attribute, for what the format cannot represent: messages
+    /// over 65,535 bytes, more than 32 dimensions, chunks of 4 GiB or more, sizes over 2^63 bytes, names that are used
+    /// twice.
     pub fn new(model: &FileModel) -> Result<Plan, Error> {
         check_names(model)?;
         let storages = model
@@ -126,8 +127,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Checks a dataset with its attributes: if it fails, the dataset must be left out of the file. [`Plan::new`] may still fail, for
-    /// what concerns the file: its length, names used twice, references.
+    /// Checks a dataset with its attributes: if it fails, the dataset must be left out of the file. [`Plan::new`] may
+    /// still fail, for what concerns the file: its length, names used twice, references.
     pub fn check_dataset(dataset: &Dataset) -> Result<()> {
         check_attribute_names(&dataset.attributes)?;
         let storage = Storage::new(dataset)?;
@@ -200,8 +201,8 @@ impl Plan {
         size_of::<Plan>() + self.head.capacity() + trees + self.arrays.capacity() * size_of::<Array>()
     }
 
-    /// Describes the bytes from `offset` on: at most `len`, one part at a time. The part is empty only at the end of the file or if
-    /// `len` is 0. Takes O(log datasets).
+    /// Describes the bytes from `offset` on: at most `len`, one part at a time. The part is empty only at the end of
+    /// the file or if `len` is 0. Takes O(log datasets).
     pub fn part(&self, offset: u64, len: u64) -> Part<'_> {
         let len = len.min(self.size.saturating_sub(offset));
         if len == 0 {

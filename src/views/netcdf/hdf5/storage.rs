@@ -11,7 +11,8 @@ pub(super) const PAGE: u64 = 4096;
 /// Length in bytes of a chunk from which on its slot is a multiple of [`PAGE`].
 const BIG_CHUNK: u64 = 64 << 10;
 
-/// Lengths of the data of a dataset. All have been checked: no offset in the data and no position of an element overflows.
+/// Lengths of the data of a dataset. All have been checked: no offset in the data and no position of an element
+/// overflows.
 #[derive(Debug)]
 pub(super) struct Storage {
     /// Length of all elements in bytes; with chunks the length of all slots.
