@@ -206,10 +206,6 @@ fn check_follow(arguments: &MountArgs) -> Result<()> {
         Some(_) if written => Err(Error::invalid(
             "a mount that follows its branch is read-only: it takes none of --scratch, --discard and --ephemeral",
         )),
-        None if is_other_view && written => Err(Error::invalid(format!(
-            "the view {} is read-only: it takes none of --scratch, --discard and --ephemeral",
-            arguments.view
-        ))),
         _ => Ok(()),
     }
 }

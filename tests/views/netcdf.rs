@@ -1,0 +1,184 @@
+//! The NetCDF view, read by a NetCDF reader that shares no code with it, and by real programs.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use netcdf_reader::NcFile;
+use serde_json::{Value, json};
+
+use crate::common::{Mount, icechunkfs, run};
+
+/// Writes `files` as a Zarr tree and imports it. Returns the repository.
+fn import(directory: &Path, files: &[(&str, Vec<u8>)]) -> PathBuf {
+    let (plain, repo) = (directory.join("plain"), directory.join("ocean"));
+    for (key, bytes) in files {
+        let path = plain.join(key);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    icechunkfs(["init", repo.to_str().unwrap()]).success();
+    icechunkfs(["import", plain.to_str().unwrap(), repo.to_str().unwrap(), "-m", "made"]).success();
+    repo
+}
+
+fn group(attributes: &Value) -> Vec<u8> {
+    json!({"zarr_format": 3, "node_type": "group", "attributes": attributes}).to_string().into_bytes()
+}
+
+/// Returns the `zarr.json` of an array with members of `more` besides those that it needs.
+fn array(data_type: &str, shape: &[u64], chunks: &[u64], more: &Value) -> Vec<u8> {
+    let mut document = json!({
+        "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": data_type, "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}], "attributes": {},
+    });
+    for (key, value) in more.as_object().unwrap() {
+        document[key] = value.clone();
+    }
+    document.to_string().into_bytes()
+}
+
+fn int16s(values: &[i16]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    zstd::encode_all(bytes, 1).unwrap()
+}
+
+#[test]
+fn a_group_shows_as_a_file_with_its_values_dimensions_and_attributes() {
+    let directory = tempfile::tempdir().unwrap();
+    let compressed = json!({
+        "codecs": ["bytes", "zstd"], "dimension_names": ["time", "x"], "fill_value": -1,
+        "attributes": {"units": "K", "levels": [1, 2]},
+    });
+    let files = [
+        ("zarr.json", group(&json!({"title": "a test"}))),
+        ("time/zarr.json", array("int16", &[3], &[3], &json!({"dimension_names": ["time"]}))),
+        ("time/c/0", int16s(&[10, 20, 30])),
+        ("t/zarr.json", array("int16", &[3, 3], &[2, 2], &compressed)),
+        ("t/c/0/0", zstd(&int16s(&[1, 2, 4, 5]))),
+        // Chunk 0/1 is missing, and the edge chunks reach beyond the array.
+        ("t/c/1/0", zstd(&int16s(&[7, 8, 99, 99]))),
+        ("t/c/1/1", zstd(&int16s(&[9, 99, 99, 99]))),
+        ("deep/er/zarr.json", group(&json!({}))),
+        ("deep/er/v/zarr.json", array("int16", &[], &[], &json!({}))),
+        ("deep/er/v/c", int16s(&[5])),
+    ];
+    let repo = import(directory.path(), &files);
+    let mount = Mount::new(&repo, &["--view", "netcdf"]);
+    let names = |path: &Path| {
+        let mut names: Vec<_> =
+            fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&mount.path()), ["deep", "ocean.nc"]);
+    assert_eq!(names(&mount.path().join("deep")), ["er.nc"]);
+
+    let file = NcFile::open(mount.path().join("ocean.nc")).unwrap();
+    let values = file.read_variable::<i16>("t").unwrap();
+    assert_eq!(values.shape(), [3, 3]);
+    assert_eq!(values.iter().copied().collect::<Vec<_>>(), [1, 2, -1, 4, 5, -1, 7, 8, 9]);
+    assert_eq!(file.read_variable::<i16>("time").unwrap().iter().copied().collect::<Vec<_>>(), [10, 20, 30]);
+    let dimensions: Vec<(String, u64)> =
+        file.dimensions().unwrap().iter().map(|dimension| (dimension.name.clone(), dimension.size)).collect();
+    assert_eq!(dimensions, [("time".to_owned(), 3), ("x".to_owned(), 3)]);
+    assert!(file.global_attribute("title").is_ok());
+    let variable = file.variable("t").unwrap();
+    assert!(variable.attribute("units").is_some() && variable.attribute("levels").is_some());
+
+    let deep = NcFile::open(mount.path().join("deep/er.nc")).unwrap();
+    assert_eq!(deep.read_variable::<i16>("v").unwrap().iter().copied().collect::<Vec<_>>(), [5]);
+
+    // The same bytes without a mount.
+    let printed = icechunkfs(["cat", repo.to_str().unwrap(), "ocean.nc", "--view", "netcdf"]).success();
+    assert!(printed == fs::read(mount.path().join("ocean.nc")).unwrap());
+    // Read-only, whoever asks.
+    let denied = fs::OpenOptions::new().write(true).open(mount.path().join("ocean.nc")).unwrap_err();
+    assert_eq!(denied.raw_os_error(), Some(libc::EROFS));
+    assert_eq!(fs::metadata(mount.path().join("ocean.nc")).unwrap().permissions().mode() & 0o222, 0o200);
+}
+
+#[test]
+fn a_damaged_chunk_spoils_its_own_bytes_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let compressed = json!({"codecs": ["bytes", "zstd"]});
+    // A frame of 2 GiB of zeros, which the array's chunks do not have.
+    let bomb = zstd(&vec![0; 64 << 20]);
+    let wrong_length = zstd(&int16s(&[1]));
+    let files = [
+        ("zarr.json", group(&json!({}))),
+        ("t/zarr.json", array("int16", &[8], &[2], &compressed)),
+        ("t/c/0", zstd(&int16s(&[1, 2]))),
+        ("t/c/1", b"no zstd frame".to_vec()),
+        ("t/c/2", wrong_length),
+        ("t/c/3", bomb),
+    ];
+    let repo = import(directory.path(), &files);
+    let mount = Mount::new(&repo, &["--view", "netcdf", "-o", "memory=48M"]);
+    let path = mount.path().join("ocean.nc");
+    let size = fs::metadata(&path).unwrap().len();
+    let file = fs::File::open(&path).unwrap();
+    // The last 16 bytes are the four chunks.
+    let mut page = [0_u8; 4];
+    let results: Vec<_> = (0..4).map(|n| file.read_exact_at(&mut page, size - 16 + 4 * n)).collect();
+    // They share a page of the kernel, and so the error.
+    assert!(results.iter().all(|result| result.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EIO))));
+    let printed = icechunkfs(["cat", repo.to_str().unwrap(), "ocean.nc", "--view", "netcdf"]).failure();
+    assert!(printed.contains("t/c/1"), "{printed}");
+    // The mount goes on.
+    assert_eq!(fs::read(&path).unwrap_err().raw_os_error(), Some(libc::EIO));
+    let mut head = [0_u8; 8];
+    file.read_exact_at(&mut head, 0).unwrap();
+    assert_eq!(&head, b"\x89HDF\r\n\x1a\n");
+}
+
+#[test]
+fn an_array_that_cannot_be_shown_is_reported_and_spoils_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let bad = [
+        ("huge", array("int16", &[1 << 60, 1 << 60], &[1 << 40, 1 << 40], &json!({}))),
+        ("codec", array("int16", &[2], &[2], &json!({"codecs": ["bytes", "unheard-of"]}))),
+        ("type", array("int4", &[2], &[2], &json!({}))),
+        ("fill", array("int16", &[2], &[2], &json!({"fill_value": "x"}))),
+        ("zero", array("int16", &[0], &[2], &json!({}))),
+        ("rank", array("int16", &[1; 33], &[1; 33], &json!({}))),
+        ("x".repeat(250).leak() as &str, array("int16", &[2], &[2], &json!({"attributes": {"y".repeat(300): 1}}))),
+    ];
+    let mut files =
+        vec![("zarr.json".to_owned(), group(&json!({}))), ("good/zarr.json".to_owned(), array("int16", &[2], &[2], &json!({})))];
+    files.push(("good/c/0".to_owned(), int16s(&[3, 4])));
+    files.extend(bad.iter().map(|(name, document)| (format!("{name}/zarr.json"), document.clone())));
+    let files: Vec<(&str, Vec<u8>)> = files.iter().map(|(key, bytes)| (key.as_str(), bytes.clone())).collect();
+    let repo = import(directory.path(), &files);
+    let mount = Mount::new(&repo, &["--view", "netcdf"]);
+    let file = NcFile::open(mount.path().join("ocean.nc")).unwrap();
+    assert_eq!(file.read_variable::<i16>("good").unwrap().iter().copied().collect::<Vec<_>>(), [3, 4]);
+    let report = fs::read_to_string(mount.path().join(".icechunk/netcdf")).unwrap();
+    for name in ["huge", "codec", "type", "fill", "zero", "rank"] {
+        assert!(report.contains(&format!("/{name}\tleft out\t")), "{name} is not in\n{report}");
+        assert!(file.variable(name).is_err(), "{name}");
+    }
+    assert!(report.contains("@yyy"));
+}
+
+#[test]
+fn programs_read_what_zarr_python_reads() {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python");
+    assert!(python.exists(), "target/venv is missing: run `scripts/setup --python`");
+    let directory = tempfile::tempdir().unwrap();
+    let repo = directory.path().join("types");
+    let script = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/views").join(name);
+    run(Command::new(&python).arg(script("netcdf_write.py")).arg(&repo)).success();
+    let mount = Mount::new(&repo, &["--view", "netcdf"]);
+    let compared = run(Command::new(&python).arg(script("netcdf_compare.py")).arg(&repo).arg(mount.path()));
+    let text = String::from_utf8_lossy(&compared.stdout).into_owned();
+    assert!(compared.status.success(), "{text}{}", compared.stderr);
+    let count: usize = text.lines().last().unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!(count > 60, "{text}");
+}
