@@ -1,4 +1,5 @@
 //! Tests of whole files.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 mod sample;
 
