@@ -142,6 +142,7 @@ fn node_len(rank: usize) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::super::model::{DataType, Dataset, Layout};
     use super::*;
 

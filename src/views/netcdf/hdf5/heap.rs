@@ -171,6 +171,7 @@ impl<'m> Heap<'m> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
     use super::*;
 
     fn number(bytes: &[u8], at: usize) -> u64 {

@@ -1,4 +1,5 @@
 //! Tests of whole files.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 mod sample;
 
@@ -30,9 +31,6 @@ static SAMPLE: LazyLock<Sample> = LazyLock::new(|| {
 fn another_reader_finds_all_values() -> TestResult {
     let sample = &*SAMPLE;
     assert_eq!(sample.bytes.len() as u64, sample.plan.size());
-    if let Some(path) = std::env::var_os("HDF5_SAMPLE") {
-        std::fs::write(path, &sample.bytes)?;
-    }
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), &sample.bytes)?;
     let file = NcFile::open(file.path())?;
@@ -68,7 +66,7 @@ fn another_reader_finds_all_attributes() -> TestResult {
     let expected = [
         ("title", NcAttrValue::Chars("plain".into())),
         ("unicode", NcAttrValue::Chars("Größe".into())),
-        ("long", NcAttrValue::Strings(vec!["0123456789".repeat(7000)])),
+        ("long", NcAttrValue::Chars("0123456789".repeat(7000))),
         ("texts", NcAttrValue::Strings(["one", "", "drei ü", "one"].map(str::to_owned).to_vec())),
         ("int", NcAttrValue::Ints(vec![-5])),
         ("ints", NcAttrValue::Ints(vec![1, -2, 3])),
@@ -77,7 +75,8 @@ fn another_reader_finds_all_attributes() -> TestResult {
         ("u64", NcAttrValue::UInt64s(vec![u64::MAX])),
     ];
     for (name, value) in expected {
-        assert_eq!(file.global_attribute(name)?.value, value, "{name}");
+        let found = &file.global_attribute(name)?.value;
+        assert!(*found == value, "{name}: {:.200}", format!("{found:?}"));
     }
     assert_eq!(
         file.variable("cube")?.attribute("long_name").and_then(|name| name.value.as_string()),
