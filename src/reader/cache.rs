@@ -34,14 +34,14 @@ pub enum Key {
     /// Layout of a shard in pieces.
     Layout(ChunkRange),
     /// Bytes that a view makes of the chunks of an array: the array's node, and a number among its parts.
-    Derived(u32, u64),
+    ViewBytes(u32, u64),
 }
 
 impl Key {
     fn weight(&self) -> u64 {
         ENTRY_OVERHEAD
             + match self {
-                Key::Manifest(_) | Key::Derived(..) => 0,
+                Key::Manifest(_) | Key::ViewBytes(..) => 0,
                 Key::Chunk(chunk) | Key::Layout(chunk) => chunk.weight(),
             }
     }

@@ -117,15 +117,15 @@ impl Reader {
 
     /// Returns the bytes that a view makes of chunks, under a `key` of its own: from the cache, or made by `make`, once for all
     /// concurrent callers.
-    pub async fn derived(
+    pub async fn view_bytes(
         &self,
         (node, part): (u32, u64),
         make: impl Future<Output = Result<Bytes>> + Send + 'static,
     ) -> Result<Bytes> {
-        let loaded = self.cache.get_or_load(Key::Derived(node, part), async move { make.await.map(Value::Chunk) });
+        let loaded = self.cache.get_or_load(Key::ViewBytes(node, part), async move { make.await.map(Value::Chunk) });
         match loaded.await? {
             Value::Chunk(bytes) => Ok(bytes),
-            _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in the place of derived bytes")),
+            _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in the place of bytes of a view")),
         }
     }
 
@@ -135,8 +135,8 @@ impl Reader {
     }
 
     /// Returns true if the bytes of `key` are in the cache or being made.
-    pub fn has_derived(&self, (node, part): (u32, u64)) -> bool {
-        self.cache.has(&Key::Derived(node, part))
+    pub fn has_view_bytes(&self, (node, part): (u32, u64)) -> bool {
+        self.cache.has(&Key::ViewBytes(node, part))
     }
 
     /// Keeps a manifest that was just written: it will be read next.

@@ -91,7 +91,7 @@ impl Report {
 pub struct Finding {
     /// Path of the node, or of one of its attributes or dimensions.
     pub path: String,
-    /// What the view does: `left out`, `renamed`, `widened`, ...
+    /// Deed of the view: `left out`, `renamed to NAME`, `widened to float32` and others.
     pub deed: String,
     /// The reason.
     pub reason: String,

@@ -98,7 +98,7 @@ fn a_group_shows_as_a_file_with_its_values_dimensions_and_attributes() {
     // The same bytes without a mount.
     let printed = icechunkfs(["cat", repo.to_str().unwrap(), "ocean.nc", "--view", "netcdf"]).success();
     assert!(printed == fs::read(mount.path().join("ocean.nc")).unwrap());
-    // Read-only, whoever asks.
+    // Read-only, even for root.
     let denied = fs::OpenOptions::new().write(true).open(mount.path().join("ocean.nc")).unwrap_err();
     assert_eq!(denied.raw_os_error(), Some(libc::EROFS));
     assert_eq!(fs::metadata(mount.path().join("ocean.nc")).unwrap().permissions().mode() & 0o222, 0o200);

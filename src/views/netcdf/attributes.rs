@@ -15,13 +15,27 @@ const MAX_LIST: usize = 65_000;
 
 /// Attributes that the format itself, or netCDF, uses.
 const RESERVED: [&str; 9] = [
-    "CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS", "_NCProperties", "_nc3_strict", "_NCCOPY",
+    "CLASS",
+    "NAME",
+    "DIMENSION_LIST",
+    "REFERENCE_LIST",
+    "DIMENSION_LABELS",
+    "_NCProperties",
+    "_nc3_strict",
+    "_NCCOPY",
     "_ARRAY_DIMENSIONS",
 ];
 
 /// Attributes that programs compare with the variable's elements, and so have its type.
 const TYPED: [&str; 8] = [
-    "_FillValue", "missing_value", "valid_min", "valid_max", "valid_range", "actual_range", "flag_values", "flag_masks",
+    "_FillValue",
+    "missing_value",
+    "valid_min",
+    "valid_max",
+    "valid_range",
+    "actual_range",
+    "flag_values",
+    "flag_masks",
 ];
 
 /// Converts attributes of the node at `path`. What is left out or renamed is added to `findings`.
@@ -181,7 +195,10 @@ mod tests {
             (json!(0.5), numbers(DataType::Float64, &0.5_f64.to_le_bytes(), None)),
             (json!(true), numbers(int8.clone(), &[1], None)),
             (json!([1, 2]), numbers(int32, &[1, 0, 0, 0, 2, 0, 0, 0], Some(2))),
-            (json!([1, 0.5]), numbers(DataType::Float64, &[1_f64.to_le_bytes(), 0.5_f64.to_le_bytes()].concat(), Some(2))),
+            (
+                json!([1, 0.5]),
+                numbers(DataType::Float64, &[1_f64.to_le_bytes(), 0.5_f64.to_le_bytes()].concat(), Some(2)),
+            ),
             (json!([true, false]), numbers(int8, &[1, 0], Some(2))),
             (json!(["a", ""]), Some(Value::Texts(vec!["a".into(), "".into()]))),
             (json!(["a", 1]), Some(Value::Text("[\"a\",1]".into()))),
@@ -201,7 +218,10 @@ mod tests {
         assert_eq!(one("_FillValue", json!(-9), Some("int16")).0, numbers(int16.clone(), &[0xF7, 0xFF], Some(1)));
         assert_eq!(one("missing_value", json!(-9), Some("int16")).0, numbers(int16.clone(), &[0xF7, 0xFF], None));
         assert_eq!(one("valid_range", json!([0, 1]), Some("int16")).0, numbers(int16, &[0, 0, 1, 0], Some(2)));
-        assert_eq!(one("_FillValue", json!("AAAAAAAA+H8="), Some("float32")).0, numbers(DataType::Float32, &[0, 0, 0xC0, 0x7F], Some(1)));
+        assert_eq!(
+            one("_FillValue", json!("AAAAAAAA+H8="), Some("float32")).0,
+            numbers(DataType::Float32, &[0, 0, 0xC0, 0x7F], Some(1))
+        );
         let (dropped, findings) = one("_FillValue", json!(70_000), Some("int16"));
         assert_eq!((dropped, findings.len()), (None, 1));
         // Others keep their own type if they do not fit.

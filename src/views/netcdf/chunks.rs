@@ -52,7 +52,7 @@ impl Units {
         let count: u64 = self.variable.grid.iter().product();
         let most = tree.reader().cache_capacity() / 4 / self.variable.shown_bytes().max(1);
         for next in number + 1..=(number + cores.min(most)).min(count.saturating_sub(1)) {
-            if tree.reader().has_derived(self.key(next)) {
+            if tree.reader().has_view_bytes(self.key(next)) {
                 continue;
             }
             let (units, tree) = (Arc::clone(self), Arc::clone(tree));
@@ -67,7 +67,8 @@ impl Units {
 
     async fn decoded(self: &Arc<Self>, tree: &Arc<Tree>, number: u64) -> Result<Option<Bytes>> {
         let (units, source) = (Arc::clone(self), Arc::clone(tree));
-        let bytes = tree.reader().derived(self.key(number), async move { units.make(&source, number).await }).await?;
+        let bytes =
+            tree.reader().view_bytes(self.key(number), async move { units.make(&source, number).await }).await?;
         // Units have at least one byte.
         Ok(Some(bytes).filter(|bytes| !bytes.is_empty()))
     }
@@ -102,7 +103,8 @@ impl Units {
             let texts = variable.chain.decode_variable(stored, count as usize, MAX_DECODED_TEXTS)?;
             let mut shown = vec![0; texts.len() * width];
             for (text, place) in texts.iter().zip(shown.chunks_exact_mut(width)) {
-                let place = place.get_mut(..text.len()).ok_or_else(|| Error::corrupt("a text longer than the longest"))?;
+                let place =
+                    place.get_mut(..text.len()).ok_or_else(|| Error::corrupt("a text longer than the longest"))?;
                 place.copy_from_slice(text);
             }
             return Ok(rows::crop(shown, &variable.unit, &variable.kept, width));
@@ -151,13 +153,17 @@ impl<'a> StoredPlace<'a> {
         }
         let Some((layout, number)) = self.inner else { return read(tree, self.inode, 0, found.size).await.map(Some) };
         let name = || tree.describe(self.inode);
-        let index = layout.index_range(found.size).ok_or_else(|| Error::corrupt("a shard shorter than its index")).context(name)?;
+        let index = layout
+            .index_range(found.size)
+            .ok_or_else(|| Error::corrupt("a shard shorter than its index"))
+            .context(name)?;
         let bytes = read(tree, self.inode, index.start, index.end - index.start).await?;
         let index = Index::decode(layout, found.size, bytes.into()).context(name)?;
         if index.entry(number).is_none() {
             return Ok(None);
         }
-        let range = index.range(number).ok_or_else(|| Error::corrupt(format!("inner chunk {number} is not in its shard")));
+        let range =
+            index.range(number).ok_or_else(|| Error::corrupt(format!("inner chunk {number} is not in its shard")));
         let range = range.context(name)?;
         read(tree, self.inode, range.start, range.end - range.start).await.map(Some)
     }
@@ -170,7 +176,10 @@ async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<
         let left = (length - bytes.len() as u64).min(STEP);
         let data = tree.read(inode, offset + bytes.len() as u64, left as u32).await?;
         if data.is_empty() {
-            return Err(Error::new(ErrorKind::Corrupt, format!("{}: shorter than its reference says", tree.describe(inode))));
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("{}: shorter than its reference says", tree.describe(inode)),
+            ));
         }
         bytes.extend_from_slice(&data);
     }

@@ -41,7 +41,8 @@ pub(super) enum Shown {
 impl ElementType {
     /// Parses member `data_type` of a `zarr.json`. Fails with the reason if NetCDF has no such type.
     pub(super) fn parse(data_type: &Value) -> Result<Self, String> {
-        let name = data_type.as_str().or_else(|| data_type.get("name")?.as_str()).ok_or("a data type without a name")?;
+        let name =
+            data_type.as_str().or_else(|| data_type.get("name")?.as_str()).ok_or("a data type without a name")?;
         let setting = |key: &str| data_type.get("configuration")?.get(key);
         let int = |size: u8, signed| Shown::Number(DataType::Int { size, signed });
         let (size, shown) = match name {
@@ -64,7 +65,8 @@ impl ElementType {
                 let is_span = name == "numpy.timedelta64";
                 let factor = setting("scale_factor").map_or(Some(1), Value::as_u64);
                 let unit = setting("unit").and_then(Value::as_str).filter(|_| factor == Some(1)).and_then(time_unit);
-                let units = unit.map(|unit| if is_span { unit.into() } else { format!("{unit} since 1970-01-01 00:00:00") });
+                let units =
+                    unit.map(|unit| if is_span { unit.into() } else { format!("{unit} since 1970-01-01 00:00:00") });
                 (8, Shown::Time { units, is_span })
             }
             "null_terminated_bytes" | "fixed_length_utf32" => {
@@ -183,8 +185,16 @@ mod tests {
     #[test]
     fn halves_are_widened_exactly() {
         let cases = [
-            (0x3C00_u16, 1.0_f32), (0xC000, -2.0), (0x7BFF, 65504.0), (0x0400, 6.103_515_6e-5), (0x0001, 5.960_464_5e-8),
-            (0x03FF, 6.097_555e-5), (0x7C00, f32::INFINITY), (0xFC00, f32::NEG_INFINITY), (0x8000, -0.0), (0x3555, 0.333_251_95),
+            (0x3C00_u16, 1.0_f32),
+            (0xC000, -2.0),
+            (0x7BFF, 65504.0),
+            (0x0400, 6.103_515_6e-5),
+            (0x0001, 5.960_464_5e-8),
+            (0x03FF, 6.097_555e-5),
+            (0x7C00, f32::INFINITY),
+            (0xFC00, f32::NEG_INFINITY),
+            (0x8000, -0.0),
+            (0x3555, 0.333_251_95),
         ];
         for (half, float) in cases {
             assert_eq!(half_to_float(half).to_bits(), float.to_bits(), "{half:04x}");
@@ -195,7 +205,8 @@ mod tests {
 
     #[test]
     fn texts_become_characters_of_the_same_size() {
-        let utf32 = ElementType::parse(&json!({"name": "fixed_length_utf32", "configuration": {"length_bytes": 8}})).unwrap();
+        let utf32 =
+            ElementType::parse(&json!({"name": "fixed_length_utf32", "configuration": {"length_bytes": 8}})).unwrap();
         let decoded: Vec<u8> = ['ä', '😀', 'x', '\0'].iter().flat_map(|c| u32::from(*c).to_le_bytes()).collect();
         assert_eq!(utf32.convert(decoded), ["ä😀\0\0".as_bytes(), b"x\0\0\0\0\0\0\0"].concat());
         assert_eq!(utf32.extra_dimension(0), Some(("string8".to_owned(), 8)));
@@ -204,7 +215,11 @@ mod tests {
     #[test]
     fn unknown_and_hostile_types_are_refused() {
         for wrong in [
-            json!("int4"), json!({}), json!(7), json!({"name": "struct"}), json!("r16"),
+            json!("int4"),
+            json!({}),
+            json!(7),
+            json!({"name": "struct"}),
+            json!("r16"),
             json!({"name": "fixed_length_utf32", "configuration": {"length_bytes": 6}}),
             json!({"name": "null_terminated_bytes", "configuration": {"length_bytes": 1_u64 << 40}}),
             json!({"name": "null_terminated_bytes", "configuration": {"length_bytes": 0}}),
@@ -215,7 +230,8 @@ mod tests {
 
     #[test]
     fn times_have_units() {
-        let time = |unit, factor| json!({"name": "numpy.datetime64", "configuration": {"unit": unit, "scale_factor": factor}});
+        let time =
+            |unit, factor| json!({"name": "numpy.datetime64", "configuration": {"unit": unit, "scale_factor": factor}});
         let units = |data_type| match ElementType::parse(&data_type).unwrap().shown {
             Shown::Time { units, .. } => units,
             other => panic!("{other:?}"),

@@ -67,7 +67,10 @@ mod tests {
     fn a_name_means_one_size() {
         let (mut dimensions, mut findings) = (Dimensions::default(), Vec::new());
         let mut number = |name: Option<&str>, size| dimensions.number(name, size, "/a", &mut findings);
-        assert_eq!([number(Some("x"), 3), number(Some("x"), 4), number(Some("x"), 3), number(Some("x"), 4)], [0, 1, 0, 1]);
+        assert_eq!(
+            [number(Some("x"), 3), number(Some("x"), 4), number(Some("x"), 3), number(Some("x"), 4)],
+            [0, 1, 0, 1]
+        );
         assert_eq!([number(None, 4), number(None, 4), number(Some("dim_4"), 5), number(Some("a/b"), 1)], [2, 2, 3, 4]);
         let names: Vec<&str> = dimensions.list.iter().map(|dimension| dimension.name.as_str()).collect();
         assert_eq!(names, ["x", "x_4", "dim_4", "dim_4_5", "a_b"]);

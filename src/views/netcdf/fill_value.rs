@@ -28,7 +28,8 @@ pub(super) fn parse(fill: &Value, of: &ElementType) -> Option<Vec<u8>> {
             Some(bytes)
         }
         Shown::Utf32 => {
-            let mut bytes: Vec<u8> = fill.as_str()?.chars().flat_map(|letter| u32::from(letter).to_le_bytes()).collect();
+            let mut bytes: Vec<u8> =
+                fill.as_str()?.chars().flat_map(|letter| u32::from(letter).to_le_bytes()).collect();
             bytes.resize(of.size, 0);
             Some(bytes)
         }
@@ -49,8 +50,11 @@ pub(super) fn number(value: &Value, data_type: &DataType) -> Option<Vec<u8>> {
                 _ => return None,
             };
             let bits = u32::from(*size) * 8;
-            let (least, most) = if *signed { (-(1_i128 << (bits - 1)), (1_i128 << (bits - 1)) - 1) } else { (0, (1_i128 << bits) - 1) };
-            (least..=most).contains(&number).then(|| number.to_le_bytes().get(..usize::from(*size)).map(<[u8]>::to_vec))?
+            let (least, most) =
+                if *signed { (-(1_i128 << (bits - 1)), (1_i128 << (bits - 1)) - 1) } else { (0, (1_i128 << bits) - 1) };
+            (least..=most)
+                .contains(&number)
+                .then(|| number.to_le_bytes().get(..usize::from(*size)).map(<[u8]>::to_vec))?
         }
         DataType::Float32 => match hexadecimal(value, 4)? {
             Float::Bits(bits) => Some((bits as u32).to_le_bytes().to_vec()),
@@ -143,8 +147,15 @@ mod tests {
             assert_eq!(bytes(data_type.clone(), fill.clone()).as_deref(), Some(wanted), "{data_type} {fill}");
         }
         for (data_type, fill) in [
-            ("int8", json!(128)), ("uint8", json!(-1)), ("int8", json!("NaN")), ("float32", json!("0x7fc0")),
-            ("bool", json!(0)), ("complex64", json!([1.0])), ("float64", json!({})), ("int64", json!(1e30)), ("int32", json!(0.5)),
+            ("int8", json!(128)),
+            ("uint8", json!(-1)),
+            ("int8", json!("NaN")),
+            ("float32", json!("0x7fc0")),
+            ("bool", json!(0)),
+            ("complex64", json!([1.0])),
+            ("float64", json!({})),
+            ("int64", json!(1e30)),
+            ("int32", json!(0.5)),
         ] {
             assert_eq!(bytes(json!(data_type), fill.clone()), None, "{data_type} {fill}");
         }

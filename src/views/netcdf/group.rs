@@ -1,7 +1,8 @@
 //! The contents of a file: the arrays of a group as variables, their dimensions, and the attributes that netCDF needs.
 //!
 //! A dimension is a dataset: that of the variable with its name whose first dimension it is (a coordinate variable), or an empty one.
-//! Which attributes tie variables to dimensions, and which programs need them, is in the table of [`super`].
+//! Attributes tie variables to dimensions: `DIMENSION_LIST` and `_Netcdf4Coordinates` on variables, `CLASS`, `NAME` and `_Netcdf4Dimid` on
+//! dimensions. Without any one of them some program of the table in `docs/views.md` refuses the file or loses names.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -95,7 +96,8 @@ impl GroupFile {
             match Plan::new(&model) {
                 Ok(plan) => {
                     findings.append(&mut found);
-                    let mut slots: Vec<Option<Variable>> = variables.into_iter().map(|named| Some(named.variable)).collect();
+                    let mut slots: Vec<Option<Variable>> =
+                        variables.into_iter().map(|named| Some(named.variable)).collect();
                     let units = order
                         .into_iter()
                         .map(|at| at.and_then(|at| slots.get_mut(at)?.take()).map(Units::new))
@@ -144,8 +146,7 @@ fn group_attributes(tree: &Tree, group: NodeIndex, findings: &mut Vec<Finding>) 
     let document = tree.zarr_json(group).and_then(|json| serde_json::from_slice::<serde_json::Value>(json).ok());
     let stored = document.as_ref().and_then(|document| document.get("attributes")?.as_object());
     let path = format!("/{}", tree.table().path(group));
-    let mut converted =
-        stored.map(|stored| attributes::convert(stored, None, &path, findings)).unwrap_or_default();
+    let mut converted = stored.map(|stored| attributes::convert(stored, None, &path, findings)).unwrap_or_default();
     let version = format!("version=2,icechunkfs={}", env!("CARGO_PKG_VERSION"));
     converted.insert(0, Attribute { name: "_NCProperties".to_owned(), value: Value::Text(version) });
     converted

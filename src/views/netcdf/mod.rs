@@ -194,7 +194,8 @@ impl NetcdfView {
                 Part::Zeros(count) => read.resize(read.len() + count.min(left) as usize, 0),
                 Part::Data { dataset, chunk, from, len } => {
                     let units = contents.units.get(dataset).and_then(Option::as_ref);
-                    let units = units.ok_or_else(|| Error::new(ErrorKind::Io, "data of a dimension without variable"))?;
+                    let units =
+                        units.ok_or_else(|| Error::new(ErrorKind::Io, "data of a dimension without variable"))?;
                     match units.read(&self.tree, chunk).await? {
                         Some(bytes) => {
                             let part = bytes.get(from as usize..(from + len) as usize);
@@ -299,9 +300,7 @@ impl ViewTree for NetcdfView {
 
     async fn read(&self, inode: u64, offset: u64, size: u32) -> Result<Data> {
         match self.file_node(inode) {
-            Some(node) => {
-                self.read_file(node, offset, size).await.map(Data::Bytes).context(|| self.file_path(node))
-            }
+            Some(node) => self.read_file(node, offset, size).await.map(Data::Bytes).context(|| self.file_path(node)),
             None if inode > FILES => {
                 self.report().await?.read(inode, offset, size).map(Data::Bytes).ok_or_else(|| not_found(inode))
             }

@@ -9,7 +9,8 @@ const MAX_NAME: usize = 256;
 /// empty.
 pub(super) fn allowed(name: &str) -> Option<String> {
     let normal = ComposingNormalizerBorrowed::new_nfc().normalize(name);
-    let plain: String = normal.chars().map(|c| if c.is_control() || matches!(c, '/' | '\\') { '_' } else { c }).collect();
+    let plain: String =
+        normal.chars().map(|c| if c.is_control() || matches!(c, '/' | '\\') { '_' } else { c }).collect();
     let kept = plain.trim_end_matches(' ');
     let mut name = kept.to_owned();
     name.extend(std::iter::repeat_n('_', plain.len() - kept.len()));
@@ -27,8 +28,18 @@ mod tests {
     #[test]
     fn names_become_such_as_every_program_reads() {
         let cases = [
-            ("temperature", "temperature"), ("a b", "a b"), ("a  ", "a__"), ("+x", "_+x"), ("a/b\\c", "a_b_c"),
-            ("tab\there", "tab_here"), ("Größe", "Größe"), ("e\u{301}", "é"), (" x", "_ x"), ("9", "9"), ("\u{7f}", "_"), (" ", "_"),
+            ("temperature", "temperature"),
+            ("a b", "a b"),
+            ("a  ", "a__"),
+            ("+x", "_+x"),
+            ("a/b\\c", "a_b_c"),
+            ("tab\there", "tab_here"),
+            ("Größe", "Größe"),
+            ("e\u{301}", "é"),
+            (" x", "_ x"),
+            ("9", "9"),
+            ("\u{7f}", "_"),
+            (" ", "_"),
         ];
         for (name, wanted) in cases {
             assert_eq!(allowed(name).as_deref(), Some(wanted), "{name:?}");

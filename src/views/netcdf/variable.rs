@@ -67,7 +67,10 @@ impl Variable {
         if chunk.contains(&0) {
             return Err("chunks of size 0".to_owned());
         }
-        let extra = usize::from(!matches!(element.shown, Shown::Number(_) | Shown::Boolean | Shown::Widened { .. } | Shown::Time { .. }));
+        let extra = usize::from(!matches!(
+            element.shown,
+            Shown::Number(_) | Shown::Boolean | Shown::Widened { .. } | Shown::Time { .. }
+        ));
         if shape.len() + extra > MAX_RANK {
             return Err(format!("{} dimensions: HDF5 has at most {MAX_RANK}", shape.len()));
         }
@@ -108,7 +111,9 @@ impl Variable {
         let grid: Vec<u64> = shape.iter().zip(&unit).map(|(length, unit)| length.div_ceil(*unit)).collect();
         let size = element.shown_size(longest) as u64;
         let bytes = |shape: &[u64], size: u64| shape.iter().try_fold(size, |bytes, length| bytes.checked_mul(*length));
-        if bytes(&kept, size).is_none_or(|bytes| bytes >= MAX_CHUNK) || bytes(&unit, element.size.max(1) as u64).is_none_or(|bytes| bytes >= MAX_CHUNK) {
+        if bytes(&kept, size).is_none_or(|bytes| bytes >= MAX_CHUNK)
+            || bytes(&unit, element.size.max(1) as u64).is_none_or(|bytes| bytes >= MAX_CHUNK)
+        {
             return Err("chunks of 4 GiB or more".to_owned());
         }
         let names = member("dimension_names").as_array().filter(|names| names.len() == shape.len());
@@ -119,7 +124,19 @@ impl Variable {
         let attributes = member("attributes").as_object().cloned().unwrap_or_default();
         let has_nan_fill = fill_json.as_str() == Some("NaN");
         Ok(Variable {
-            node, element, shape, unit, kept, grid, shards, chain, fill, longest, dimension_names, attributes, has_nan_fill,
+            node,
+            element,
+            shape,
+            unit,
+            kept,
+            grid,
+            shards,
+            chain,
+            fill,
+            longest,
+            dimension_names,
+            attributes,
+            has_nan_fill,
         })
     }
 
@@ -183,7 +200,8 @@ async fn longest_text(
     let grid: Vec<u64> = shape.iter().zip(unit).map(|(length, unit)| length.div_ceil(*unit)).collect();
     let (units, each) = (product(&grid), product(unit));
     let count = units.zip(each).and_then(|(units, each)| units.checked_mul(each));
-    let is_small = product(shape).is_some_and(|count| count <= MAX_TEXTS) && count.is_some_and(|count| count <= 4 * MAX_TEXTS);
+    let is_small =
+        product(shape).is_some_and(|count| count <= MAX_TEXTS) && count.is_some_and(|count| count <= 4 * MAX_TEXTS);
     let (Some(units), true) = (units, is_small) else {
         return Err(format!("more than {MAX_TEXTS} texts of any length"));
     };
@@ -196,7 +214,8 @@ async fn longest_text(
     for number in 0..units {
         let at = super::chunks::StoredPlace::chunk(tree, node, &coords(&grid, number));
         let Some(bytes) = at.read(tree).await.map_err(|e| e.to_string())? else { continue };
-        let texts = chain.decode_variable(bytes, each.unwrap_or(0) as usize, MAX_DECODED_TEXTS).map_err(|e| e.to_string())?;
+        let texts =
+            chain.decode_variable(bytes, each.unwrap_or(0) as usize, MAX_DECODED_TEXTS).map_err(|e| e.to_string())?;
         longest = longest.max(texts.iter().map(|text| text.len() as u64).max().unwrap_or(0));
     }
     if longest > u64::from(u16::MAX) {

@@ -158,7 +158,12 @@ impl Chain {
     }
 
     /// Decodes a stored chunk of `count` elements of any length, in C order, which together have at most `limit` bytes.
-    pub(in super::super) fn decode_variable(&self, stored: Vec<u8>, count: usize, limit: usize) -> Result<Vec<Vec<u8>>> {
+    pub(in super::super) fn decode_variable(
+        &self,
+        stored: Vec<u8>,
+        count: usize,
+        limit: usize,
+    ) -> Result<Vec<Vec<u8>>> {
         if !self.transposes.is_empty() {
             return Err(Error::corrupt("a transpose of elements of any length"));
         }
@@ -216,7 +221,8 @@ fn whole_shard(layout: &ShardLayout, inner: &Chain, shard: &[u8], of: Elements<'
         if index.entry(number).is_none() {
             continue;
         }
-        let range = index.range(number).ok_or_else(|| Error::corrupt(format!("inner chunk {number} is not in its shard")))?;
+        let range =
+            index.range(number).ok_or_else(|| Error::corrupt(format!("inner chunk {number} is not in its shard")))?;
         let stored = shard.get(range.start as usize..range.end as usize).unwrap_or_default().to_vec();
         let part = inner.decode(stored, Elements { shape: &layout.inner_shape, ..of })?;
         let first: Vec<u64> =
