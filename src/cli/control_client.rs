@@ -15,6 +15,7 @@ use super::{print, print_json, progress, replace_commits};
 use crate::commit::engine::OnConflict;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{mount_table, probe};
+use crate::operations::CommitOptions;
 use crate::operations::request::{Answer, Command};
 use crate::overlay::namespace::CONTROL_DIRECTORY;
 
@@ -64,12 +65,12 @@ pub struct DiscardArgs {
 
 /// Commits the changes in a mount.
 pub fn commit(arguments: &CommitArgs) -> Result<()> {
-    let command = Command::Commit {
+    let command = Command::Commit(CommitOptions {
         message: arguments.message.clone(),
         metadata: replace_commits::metadata(&arguments.metadata)?,
         amend: arguments.amend,
         on_conflict: arguments.on_conflict,
-    };
+    });
     let control = control(&arguments.mountpoint)?;
     let draw = |bar: &ProgressBar| {
         let text = std::fs::read(control.join("progress")).unwrap_or_default();

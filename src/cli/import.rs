@@ -86,13 +86,13 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
         EngineOptions { pack_below: arguments.pack_below, memory: limits.uploads(), ..EngineOptions::default() };
     let (counters, progress) = (Arc::new(Counters::default()), CommitProgress::default());
     let draw = |bar: &ProgressBar| {
-        let (bytes, done) = progress.bytes();
-        bar.set_length(bytes);
-        bar.set_position(done);
-        let message = match (progress.stage(), counters.now()) {
+        let state = progress.now();
+        bar.set_length(state.bytes);
+        bar.set_position(state.bytes_done);
+        let message = match (state.stage, counters.now()) {
             (Stage::Waiting, (found, _, 0)) => format!("looking at files: {found}"),
             (Stage::Waiting, (_, _, bytes)) => format!("comparing with the branch: {}", HumanBytes(bytes)),
-            (stage, _) => stage.name().to_owned(),
+            (stage, _) => <&str>::from(stage).to_owned(),
         };
         bar.set_message(message);
     };

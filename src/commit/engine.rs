@@ -28,7 +28,6 @@ use super::resolve;
 use super::splitting::{self, Splitting};
 use super::times::RenewedTimes;
 use super::upload::{self, MemoryLimit, StoredChunks};
-use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::chunk_payload::ChunkPayload;
@@ -36,7 +35,7 @@ use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
-use crate::format::repo_state::{RawItem, SnapshotRecord};
+use crate::format::repo_state::RawItem;
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
 use crate::repo::clock::ChangeTime;
@@ -60,14 +59,6 @@ pub struct Engine {
     memory: MemoryLimit,
     /// Inline threshold in bytes, determined when first needed.
     inline: OnceCell<u64>,
-}
-
-enum Attempt {
-    Committed(ObjectId),
-    /// The branch tip is not the base any more.
-    Moved,
-    /// Garbage was collected since the objects were stored.
-    Collected,
 }
 
 /// State of a commit from attempt to attempt.
@@ -242,11 +233,11 @@ impl Engine {
                 return Ok(CommitOutcome::Nothing);
             }
             match self.attempt(&mut work, attempt).await? {
-                Attempt::Committed(snapshot) => {
+                (snapshot, Published::Done) => {
                     return Ok(CommitOutcome::Committed { snapshot, rebased_over: work.rebased_over });
                 }
-                Attempt::Moved => {}
-                Attempt::Collected => {
+                (_, Published::Moved) => {}
+                (_, Published::Collected) => {
                     info!("garbage was collected during the commit: storing its objects again");
                     let repository = Repository::open(Arc::clone(&self.storage)).await?;
                     work.stored_since = repository.log_position();
@@ -340,16 +331,13 @@ impl Engine {
         let found = rebase::compare(repository, &self.reader, &work.base, commits, &work.changes).await?;
         let Some(found) = found else { return Ok(Vec::new()) };
         resolve::drop_chunks(&mut work.changes, &mut work.chunks, &found.deleted_in_tip);
-        let solvable = |conflict: &Conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate;
+        let are_solvable = found.conflicts.iter().all(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate);
         match work.request.on_conflict {
             _ if found.conflicts.is_empty() => {}
+            OnConflict::Ours if are_solvable && work.rewrite.is_none() => {}
             // A rewrite leaves arrays and chunks with concurrent changes alone: it would only have moved their bytes.
-            _ if work.rewrite.is_some() => {
-                resolve::drop_conflicting_changes(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts)
-            }
-            OnConflict::Ours if found.conflicts.iter().all(solvable) => {}
-            OnConflict::Theirs if found.conflicts.iter().all(solvable) => {
-                resolve::drop_conflicting_chunks(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts);
+            on_conflict if work.rewrite.is_some() || (are_solvable && on_conflict == OnConflict::Theirs) => {
+                resolve::drop_conflicting(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts);
             }
             _ => return Ok(found.conflicts),
         }
@@ -376,7 +364,8 @@ impl Engine {
                     None => (work.changes.moved.clone(), moves::paths(&work.base)),
                     Some(parent) => {
                         let previous = rebase::read_log(&*self.storage, work.base.id()).await?;
-                        (log::merge_moves(previous.moves()?, work.changes.moved.clone()), moves::paths(&parent))
+                        let moves = previous.moves()?.into_iter().chain(work.changes.moved.iter().cloned());
+                        (log::merge_moves(moves), moves::paths(&parent))
                     }
                 };
                 let not_allowed = moves::not_allowed(&all, &occupied, &groups);
@@ -413,8 +402,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes manifests, log and snapshot on top of the current base, and publishes the snapshot.
-    async fn attempt(&self, work: &mut CommitWork<'_>, attempt: u32) -> Result<Attempt> {
+    /// Writes manifests, log and snapshot on top of the current base, and publishes the snapshot, whose id is returned.
+    async fn attempt(&self, work: &mut CommitWork<'_>, attempt: u32) -> Result<(ObjectId, Published)> {
         let id = ObjectId::random()?;
         let parent = work.base.id();
         work.progress.enter(Stage::Manifests);
@@ -446,20 +435,7 @@ impl Engine {
             log = self.amended(&work.base, log).await?;
         }
         let has_moves = !log.moves.is_empty();
-        let record = SnapshotRecord::of(&draft, None);
-        let version = work.version;
-        let files = move || Ok((log.encode(id, version)?, draft.encode()?));
-        let (log, snapshot) = blocking(files).await?;
-        failpoints::pass("commit.log")?;
-        self.storage.put_new(&format!("transactions/{id}"), log.into()).await?;
-        failpoints::pass("commit.log.done")?;
-        failpoints::pass("commit.snapshot")?;
-        let (key, logged) = (format!("snapshots/{id}"), format!("transactions/{id}"));
-        let stored = self.storage.put_new(&key, snapshot.into());
-        let (stored, checked) = tokio::join!(stored, moment.check(&*self.storage, &logged));
-        stored.and(checked)?;
-        self.storage.sync(&["chunks", "manifests", "transactions", "snapshots"]).await?;
-        failpoints::pass("commit.snapshot.done")?;
+        let record = publish::store_snapshot(&*self.storage, moment, log, draft).await?;
 
         work.progress.enter(Stage::Publish);
         if let Some(about_to_publish) = &work.request.about_to_publish {
@@ -471,18 +447,15 @@ impl Engine {
         let replaces = if *amend { replaced.as_slice() } else { &[] };
         let stored_since = work.stored_since;
         let publication = Publication { branch, tip: parent, replaces, has_moves, new: id, stored_since, record };
-        let published = match version {
+        let published = match work.version {
             SpecVersion::V1 => publish::v1(&self.storage, &publication).await?,
             SpecVersion::V2 => publish::v2(&self.storage, self.clock, &publication).await?,
         };
-        match published {
-            Published::Moved => return Ok(Attempt::Moved),
-            Published::Collected => return Ok(Attempt::Collected),
-            Published::Done => {}
+        if published == Published::Done {
+            // The commit is published, whatever happens from here on.
+            let _ = failpoints::pass("commit.publish.done");
         }
-        // The commit is published, whatever happens from here on.
-        let _ = failpoints::pass("commit.publish.done");
-        Ok(Attempt::Committed(id))
+        Ok((id, published))
     }
 
     /// Merges `log` into the log of `replaced`, the commit that is amended.

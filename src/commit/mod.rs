@@ -25,7 +25,7 @@ pub mod engine;
 mod gc_guard;
 mod hierarchy;
 mod late_commit;
-mod log;
+pub mod log;
 mod manifests;
 pub mod membership;
 mod moves;

@@ -5,11 +5,14 @@
 
 use std::sync::Arc;
 
+use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoints;
+use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::repo::Repository;
+use crate::repo::clock::ChangeTime;
 use crate::repo::collect::mark::LogPosition;
 use crate::repo::update;
 use crate::repo::v1;
@@ -18,6 +21,30 @@ use crate::times::Clock;
 
 /// The feature flag that allows commits with moves.
 const MOVE_NODE: u16 = 3;
+
+/// Writes the log and the snapshot of a commit at `moment`, under new names: nothing refers to them yet. Returns the snapshot's
+/// record in `repo`. When this returns, everything that the snapshot refers to is durable.
+pub(super) async fn store_snapshot(
+    storage: &dyn Storage,
+    moment: ChangeTime,
+    log: TransactionLogDraft,
+    draft: SnapshotDraft,
+) -> Result<SnapshotRecord> {
+    let record = SnapshotRecord::of(&draft, None);
+    let (snapshot_key, log_key) = (format!("snapshots/{}", draft.id), format!("transactions/{}", draft.id));
+    let encode = move || Ok((log.encode(draft.id, draft.version)?, draft.encode()?));
+    let (log, snapshot) = blocking(encode).await?;
+    failpoints::pass("commit.log")?;
+    storage.put_new(&log_key, log.into()).await?;
+    failpoints::pass("commit.log.done")?;
+    failpoints::pass("commit.snapshot")?;
+    let stored = storage.put_new(&snapshot_key, snapshot.into());
+    let (stored, checked) = tokio::join!(stored, moment.check(storage, &log_key));
+    stored.and(checked)?;
+    storage.sync(&["chunks", "manifests", "transactions", "snapshots"]).await?;
+    failpoints::pass("commit.snapshot.done")?;
+    Ok(record)
+}
 
 #[derive(Debug)]
 pub(super) struct Publication<'a> {

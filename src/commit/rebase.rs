@@ -1,9 +1,9 @@
 //! Compares a change set with the commits made since its base.
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::changes::ChangeSet;
+use super::changes::{ChangeSet, ChunkChange};
 use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict};
 use super::publish::branch_is_gone;
 use super::references::References;
@@ -16,7 +16,6 @@ use crate::format::transaction_log::TransactionLog;
 use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::{Storage, decoded};
-use crate::zarr::Coords;
 
 /// Concurrent commits, and their effect on a change set.
 #[derive(Debug)]
@@ -58,53 +57,26 @@ pub(super) async fn compare(
     }
     let tip = Arc::new(repository.snapshot(tip.id, MAX_SNAPSHOT).await?);
     let theirs = ConcurrentChanges::read(&others, changes)?;
-    let deleted_in_tip = absent(reader, &tip, theirs.possible_deletion_conflicts(changes)).await?;
-    let mut agreed = unchanged(reader, base, &tip, theirs.possible_update_conflicts(changes)).await?;
-    for (node, chunks) in &deleted_in_tip {
-        agreed.entry(*node).or_default().extend(chunks.iter().cloned());
+    let (mut agreed, mut deleted_in_tip) = (ChunkSet::new(), ChunkSet::new());
+    let both = theirs.changed_by_both(changes);
+    let nodes: HashSet<NodeId> = both.iter().map(|(node, ..)| *node).collect();
+    let [before, after] = [base, &*tip].map(|snapshot| References::new(snapshot, reader, |node| nodes.contains(node)));
+    for (node, coords, change) in both {
+        let is_agreed = match (change, after.find(node, coords).await?) {
+            (ChunkChange::Delete, None) if after.has_array(node) => {
+                deleted_in_tip.entry(node).or_default().insert(coords.clone());
+                true
+            }
+            (ChunkChange::Delete, _) => false,
+            // Commits in between have changed the chunk and changed it back.
+            (_, payload) => payload == before.find(node, coords).await?,
+        };
+        if is_agreed {
+            agreed.entry(node).or_default().insert(coords.clone());
+        }
     }
     let conflicts = conflicts::find(base, &tip, changes, &others, &theirs, &agreed)?;
     Ok(Some(Comparison { tip, commits: commits.iter().map(|commit| commit.id).collect(), conflicts, deleted_in_tip }))
-}
-
-/// Returns those of `chunks` that are the same in `base` and `tip`: commits in between have changed them and changed them back.
-async fn unchanged(
-    reader: &Arc<Reader>,
-    base: &Snapshot,
-    tip: &Snapshot,
-    chunks: BTreeMap<NodeId, Vec<Coords>>,
-) -> Result<ChunkSet> {
-    let mut unchanged = ChunkSet::new();
-    if chunks.is_empty() {
-        return Ok(unchanged);
-    }
-    let [before, after] =
-        [base, tip].map(|snapshot| References::new(snapshot, reader, |node| chunks.contains_key(node)));
-    for (node, coords) in &chunks {
-        for coords in coords {
-            if before.find(*node, coords).await? == after.find(*node, coords).await? {
-                unchanged.entry(*node).or_default().insert(coords.clone());
-            }
-        }
-    }
-    Ok(unchanged)
-}
-
-/// Returns those of `chunks` that `snapshot` does not have, though it has their array.
-async fn absent(reader: &Arc<Reader>, snapshot: &Snapshot, chunks: BTreeMap<NodeId, Vec<Coords>>) -> Result<ChunkSet> {
-    let mut absent = ChunkSet::new();
-    if chunks.is_empty() {
-        return Ok(absent);
-    }
-    let references = References::new(snapshot, reader, |node| chunks.contains_key(node));
-    for node in references.arrays() {
-        for coords in chunks.get(&node).into_iter().flatten() {
-            if references.find(node, coords).await?.is_none() {
-                absent.entry(node).or_default().insert(coords.clone());
-            }
-        }
-    }
-    Ok(absent)
 }
 
 /// Reads the transaction log of snapshot `id`. Fails if it is missing, because nothing can be compared without it.

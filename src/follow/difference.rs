@@ -4,7 +4,7 @@
 //! branch was reset, amended or has moved too far, those of all manifests that differ. Each is then looked up in both snapshots,
 //! so that a rewrite of the same bytes in the same place does not count.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
 use tracing::warn;
@@ -235,7 +235,7 @@ impl<'a> Pair<'a> {
 
     async fn compare_chunks(
         &self,
-        written: Option<&HashMap<NodeId, HashSet<Coords>>>,
+        written: Option<&BTreeMap<NodeId, BTreeSet<Coords>>>,
         found: &mut Difference,
     ) -> Result<()> {
         let Pair { old, before, new, after } = *self;

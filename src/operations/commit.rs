@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::changes::guard::reject_unexplained_deletions;
@@ -38,16 +38,20 @@ const DEFAULT_MESSAGE: &str = "Changes made through a mount";
 const LISTED: usize = 20;
 
 /// Options of a commit.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CommitOptions {
     /// Commit message; a default one if empty.
     pub message: String,
     /// Metadata of the commit.
+    #[serde(default)]
     pub metadata: Map<String, Value>,
     /// True if the commit replaces the branch tip.
+    #[serde(default)]
     pub amend: bool,
     /// Resolution of chunks that a concurrent commit changed too.
-    pub on_conflict: OnConflict,
+    #[serde(default)]
+    pub on_conflict: Option<OnConflict>,
 }
 
 /// Result of a commit.
@@ -122,8 +126,7 @@ impl Session {
                 return Ok(Committed { untracked, ..Committed::default() });
             }
             let base = self.working.base();
-            let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes).into_iter().map(|node| node.path);
-            let ungrouped: Vec<String> = ungrouped.collect();
+            let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
             self.working.set_linking(true);
             let published = self.publish(&guard, detected, options).await;
             self.working.set_linking(false);
@@ -152,7 +155,7 @@ impl Session {
             message,
             metadata: options.metadata,
             amend: options.amend,
-            on_conflict: options.on_conflict,
+            on_conflict: options.on_conflict.unwrap_or_default(),
             rewrite: None,
             about_to_publish: Some(Arc::new(move |id| working.about_to_publish(id))),
             known_objects: None,

@@ -19,7 +19,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use serde::Serialize;
 use serde_json::{Map, Value};
 
 use self::changes::nodes::detect_changes;
@@ -30,7 +29,7 @@ pub use self::invalidation::{Invalidator, invalidate_all};
 pub use self::recovery::{RecoveryOptions, open};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::Engine;
-use crate::commit::progress::CommitProgress;
+use crate::commit::progress::{CommitProgress, CommitState};
 use crate::error::Result;
 use crate::overlay::WorkingTree;
 use crate::overlay::frozen::Frozen;
@@ -73,15 +72,6 @@ impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session").field("working", &self.working).finish_non_exhaustive()
     }
-}
-
-#[derive(Serialize)]
-struct ProgressNow {
-    stage: &'static str,
-    chunks: u64,
-    chunks_done: u64,
-    bytes: u64,
-    bytes_done: u64,
 }
 
 impl Session {
@@ -159,10 +149,8 @@ impl Session {
     }
 
     /// Returns the progress of a running commit.
-    pub fn progress(&self) -> impl Serialize + use<> {
-        let progress = Arc::clone(&self.progress.lock());
-        let ((chunks, chunks_done), (bytes, bytes_done)) = (progress.chunks(), progress.bytes());
-        ProgressNow { stage: progress.stage().name(), chunks, chunks_done, bytes, bytes_done }
+    pub fn progress(&self) -> CommitState {
+        self.progress.lock().now()
     }
 
     /// Returns the conflicts of the last commit or refresh as text.

@@ -1,10 +1,9 @@
 //! Commands of `icechunkfs commit` and similar, as JSON through the control file `.icechunk/request`, and their answers.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{CommitOptions, Session};
-use crate::commit::engine::OnConflict;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Command of a request.
@@ -12,19 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
     /// Commit of all uncommitted changes.
-    Commit {
-        /// Commit message; the default one if empty.
-        message: String,
-        /// Metadata of the commit.
-        #[serde(default)]
-        metadata: Map<String, Value>,
-        /// True if the commit replaces the branch tip.
-        #[serde(default)]
-        amend: bool,
-        /// Treatment of chunks that concurrent commits have changed too.
-        #[serde(default)]
-        on_conflict: Option<OnConflict>,
-    },
+    Commit(CommitOptions),
     /// Discard of uncommitted changes.
     Discard {
         /// Path at and below which to discard; everything if empty.
@@ -86,9 +73,8 @@ impl Session {
 
     async fn execute(&self, command: Command) -> Result<(String, Value)> {
         match command {
-            Command::Commit { message, metadata, amend, on_conflict } => {
-                let on_conflict = on_conflict.unwrap_or_default();
-                let committed = self.commit(CommitOptions { message, metadata, amend, on_conflict }).await?;
+            Command::Commit(options) => {
+                let committed = self.commit(options).await?;
                 Ok((committed.to_string(), value(&committed)?))
             }
             Command::Discard { path } => {

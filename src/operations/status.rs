@@ -121,7 +121,7 @@ impl Session {
         let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
         let changes = detected.changes;
         Ok(Status {
-            ungrouped: ungrouped.into_iter().map(|node| node.path).collect(),
+            ungrouped,
             repository: origin.repository.clone(),
             branch: origin.branch.clone(),
             base: base.id().to_string(),

@@ -21,13 +21,13 @@ use crate::repo::Repository;
 use crate::zarr::Coords;
 
 pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, arguments: &DiffArgs) -> Result<()> {
-    let Some(logged) = logs::between(repository, from, to).await? else {
+    let Some((logged, missing)) = logs::between(repository, from, to).await? else {
         return Err(Error::invalid(format!(
             "{from} is no ancestor of {to}, so that no logs lead from one to the other: leave --logs out to compare the \
              snapshots themselves"
         )));
     };
-    for id in &logged.missing {
+    for id in &missing {
         warn!("the log of commit {id}, which has expired, is gone: its changes are not listed");
     }
     let limits = MemoryLimits::default();
@@ -51,7 +51,7 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
         ("updated_arrays", named(NodeChange::UpdatedArrays)),
     ];
     let mut chunks: BTreeMap<&str, BTreeSet<&Coords>> = BTreeMap::new();
-    for (id, coords) in &logged.updated_chunks {
+    for (id, coords) in &logged.chunks {
         match paths.get(id) {
             // Two nodes can have one path, each in one of the snapshots.
             Some(path) => chunks.entry(path).or_default().extend(coords),
@@ -69,7 +69,7 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
         put("updated_chunks", json!(chunks));
         put("moved_nodes", logged.moves.iter().map(|m| json!({"from": m.from, "to": m.to})).collect());
         put("nodes_in_neither", in_neither.len().into());
-        put("missing_logs", json!(logged.missing));
+        put("missing_logs", json!(missing));
         return print_json(&out);
     }
     let mut text = String::new();

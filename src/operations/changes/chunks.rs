@@ -71,20 +71,19 @@ impl ArrayContext {
 
     /// Returns true if `key` has numbers where the encoding has them, but too many, too few, or in another spelling.
     fn looks_like_a_chunk(&self, key: &str) -> bool {
-        let Some(key) = key.strip_suffix(self.encoding.suffix.as_str()) else { return false };
-        let separator = if self.encoding.separator == Separator::Slash { '/' } else { '.' };
-        let numbers = if self.encoding.prefixed {
-            let prefix = format!("c{separator}");
-            match key.strip_prefix(prefix.as_str()) {
-                Some(numbers) => numbers,
-                None => return false,
-            }
-        } else {
-            key
-        };
-        let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        !numbers.is_empty() && numbers.split(separator).all(number)
+        let KeyEncoding { prefixed, separator, suffix } = &self.encoding;
+        let separator = if *separator == Separator::Slash { '/' } else { '.' };
+        let numbers = key.strip_suffix(suffix.as_str()).and_then(|key| match prefixed {
+            true => key.strip_prefix('c')?.strip_prefix(separator),
+            false => Some(key),
+        });
+        numbers.is_some_and(|numbers| numbers.split(separator).all(is_number))
     }
+}
+
+/// Returns true if `name` has digits only.
+pub(super) fn is_number(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 impl Detection<'_> {
@@ -387,38 +386,29 @@ impl Detection<'_> {
         let Some(array) = self.base.tree.table().array(index) else { return Ok(false) };
         // Only the chunk keys matter.
         let array = ArrayContext::of(array.id, String::new(), index, array);
-        let mut pending = vec![(position, String::new())];
-        let mut hidden = Vec::new();
-        while let Some((position, relative)) = pending.pop() {
+        let mut pending = vec![(position, String::new(), true)];
+        while let Some((position, relative, in_place)) = pending.pop() {
             let directory = self.get(position)?;
+            let place = directory.lower.as_ref().filter(|_| in_place);
+            if let Some(place) = place
+                && !self.untouched_chunks(directory, place).await?.is_empty()
+            {
+                return Ok(true);
+            }
             for (name, entry) in &directory.entries {
                 let key = join_key(&relative, &name.to_string());
                 match entry {
                     FrozenEntry::File(_) if matches!(array.role_of(&key), FileRole::Chunk(_)) => return Ok(true),
                     FrozenEntry::Directory(child) => {
-                        let child_lower = &self.get(*child)?.lower;
-                        let natural =
-                            directory.lower.as_ref().and_then(|place| self.base.tree.child_place(place, name.text()?));
-                        if natural != *child_lower {
-                            hidden.extend(natural);
-                        }
-                        pending.push((*child, key));
+                        let natural = place.and_then(|place| self.base.tree.child_place(place, name.text()?));
+                        let in_place = natural.is_some() && natural == self.get(*child)?.lower;
+                        pending.push((*child, key, in_place));
                     }
-                    _ => {
-                        let step = |place| self.base.tree.child_place(place, name.text()?);
-                        hidden.extend(directory.lower.as_ref().and_then(step));
-                    }
+                    _ => {}
                 }
             }
         }
-        let all = self.chunks_below(&TreePlace::Directory(index)).await?;
-        let is_hidden = |coords: &Coords| {
-            hidden.iter().any(|place| match place {
-                TreePlace::Chunk(_, prefix) => coords.starts_with(prefix),
-                _ => false,
-            })
-        };
-        Ok(!all.iter().all(is_hidden))
+        Ok(false)
     }
 }
 
@@ -429,15 +419,12 @@ pub fn is_chunk(grid: &[u32], encoding: &KeyEncoding, key: &str) -> bool {
 
 /// Parses `key` as coordinates in an array of `rank` dimensions, in its grid or not.
 fn coords_of(encoding: &KeyEncoding, rank: usize, key: &str) -> Option<Coords> {
-    if encoding.separator == Separator::Dot || rank == 0 {
-        return encoding.parse_flat(key, rank).map(Coords::from_vec);
+    let numbers = key.strip_suffix(encoding.suffix.as_str())?.split(['/', '.']).skip(encoding.prefixed.into());
+    let mut coords: Coords = numbers.map(parse_number).collect::<Option<_>>()?;
+    if rank == 0 {
+        coords.clear();
     }
-    let numbers = if encoding.prefixed { key.strip_prefix("c/")? } else { key };
-    let parts: Vec<&str> = numbers.split('/').collect();
-    let (last, above) = parts.split_last()?;
-    let mut coords: Coords = above.iter().map(|part| parse_number(part)).collect::<Option<_>>()?;
-    coords.push(encoding.parse_last(last)?);
-    (coords.len() == rank).then_some(coords)
+    (coords.len() == rank && encoding.key(&coords) == key).then_some(coords)
 }
 
 /// Returns true if a place is a chunk or chunk directory of array `index`.

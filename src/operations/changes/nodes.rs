@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::chunks::ArrayContext;
+use super::chunks::{ArrayContext, is_number};
 use super::detection::{Detection, document_name};
 use super::documents::{Document, MAX_DOCUMENT};
 use super::{DetectedChanges, NewIds, below};
@@ -268,7 +268,6 @@ impl Detection<'_> {
 
 /// Returns the directory `c` of a path that ends like a chunk's: with `c` and numbers below it.
 fn chunk_directory(path: &str) -> Option<&str> {
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let (mut rest, last) = path.rsplit_once('/')?;
     if !is_number(last) {
         return None;
