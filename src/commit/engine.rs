@@ -19,10 +19,10 @@ use super::moves;
 use super::nodes;
 use super::progress::{CommitProgress, Stage};
 use super::publish::{self, Publication, Published};
-use super::rebase;
+use super::rebase::{self, Comparison};
 use super::replace_moves::without_moves;
 pub use super::request::{
-    CheckResult, CommitOutcome, EngineOptions, OnConflict, PublishCallback, RebaseCheck, Request, Rewrite, Sizes,
+    CommitOutcome, EngineOptions, OnConflict, PublishCallback, RebaseCheck, Request, Rewrite, Sizes,
 };
 use super::resolve;
 use super::splitting::{self, Splitting};
@@ -138,17 +138,12 @@ impl Engine {
         outcome
     }
 
-    /// Checks if `changes`, made for `base`, can be rebased onto the tip of `branch`.
-    pub async fn check(&self, base: &Arc<Snapshot>, branch: &str, changes: &ChangeSet) -> Result<CheckResult> {
+    /// Compares `changes`, made for `base`, with the newer commits of `branch`. Returns `None` if there are none.
+    pub async fn check(&self, base: &Snapshot, branch: &str, changes: &ChangeSet) -> Result<Option<Comparison>> {
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
         let changes = effective(base, changes);
         let commits = rebase::commits_since(&repository, branch, base.id()).await?;
-        Ok(match rebase::compare(&repository, &self.reader, base, &commits, &changes).await? {
-            None => CheckResult { tip: base.id(), conflicts: Vec::new(), commits_between: Vec::new() },
-            Some(since) => {
-                CheckResult { tip: since.tip.id(), conflicts: since.conflicts, commits_between: since.commits }
-            }
-        })
+        rebase::compare(&repository, &self.reader, base, &commits, &changes).await
     }
 
     async fn run(

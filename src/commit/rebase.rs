@@ -19,11 +19,13 @@ use crate::storage::{Storage, decoded};
 
 /// Concurrent commits, and their effect on a change set.
 #[derive(Debug)]
-pub(super) struct Comparison {
-    pub(super) tip: Arc<Snapshot>,
+pub struct Comparison {
+    /// Newest commit.
+    pub tip: Arc<Snapshot>,
     /// Commits after the base, oldest first; the last one is the tip.
-    pub(super) commits: Vec<ObjectId>,
-    pub(super) conflicts: Vec<Conflict>,
+    pub commits: Vec<ObjectId>,
+    /// Conflicts of the change set with them.
+    pub conflicts: Vec<Conflict>,
     /// Chunks that the changes delete and that the tip does not have any more.
     pub(super) deleted_in_tip: ChunkSet,
 }

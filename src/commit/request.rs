@@ -156,17 +156,6 @@ pub enum CommitOutcome {
     Conflicts(Vec<Conflict>),
 }
 
-/// Relation of a change set to the tip of a branch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckResult {
-    /// Tip of the branch.
-    pub tip: ObjectId,
-    /// Conflicts between the change set and the commits up to the tip.
-    pub conflicts: Vec<Conflict>,
-    /// Commits after the base of the changes, oldest first.
-    pub commits_between: Vec<ObjectId>,
-}
-
 impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Request({:?} to {:?})", self.message, self.branch)

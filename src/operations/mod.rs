@@ -116,7 +116,7 @@ impl Session {
     /// Freezes the working tree and detects the changes that it would commit now.
     async fn detect_changes(&self) -> Result<(Frozen, DetectedChanges)> {
         let frozen = self.working.freeze();
-        let detected = detect_changes(&self.working, &frozen, &self.new_ids).await?;
+        let detected = detect_changes(self.working.base(), &*self.working, &frozen, &self.new_ids).await?;
         Ok((frozen, detected))
     }
 

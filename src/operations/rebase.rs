@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::changes::nodes::detect_changes_in;
+use super::changes::nodes::detect_changes;
 use super::changes::{DetectedChanges, NewIds};
 use crate::commit::changes::ChunkChange;
 use crate::commit::conflicts::{Conflict, ConflictKind};
@@ -114,7 +114,7 @@ pub(super) fn as_conflicts(collisions: Vec<Collision>, tip: &Snapshot) -> Vec<Co
 }
 
 async fn detect(working: &WorkingTree, candidate: &Candidate, new_ids: &NewIds) -> Result<DetectedChanges> {
-    detect_changes_in(Arc::clone(candidate.base()), &candidate.contents(working), &candidate.frozen(), new_ids).await
+    detect_changes(Arc::clone(candidate.base()), &candidate.contents(working), &candidate.frozen(), new_ids).await
 }
 
 fn install(

@@ -131,7 +131,7 @@ pub(super) async fn finish(
     let below = history.iter().skip(at + 1).map(|commit| commit.id);
     let remote_commits = below.take_while(|commit| *commit != base).collect();
     let frozen = working.freeze();
-    let detected = detect_changes(working, &frozen, &NewIds::default()).await?;
+    let detected = detect_changes(working.base(), working, &frozen, &NewIds::default()).await?;
     working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
     let tree = tree_at(repository, working, reader, id).await?;
     let invalidations = rebase::follow_commit(working, guard, &tree, &detected, &NewIds::default()).await?;
@@ -164,7 +164,7 @@ pub(super) fn landed_message(landed: ObjectId) -> String {
 /// Rebases a tree without changes onto the tip; returns a message about uncommitted changes or obstacles.
 async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Reader>) -> Result<Option<String>> {
     let frozen = working.freeze();
-    let detected = detect_changes(working, &frozen, &NewIds::default()).await?;
+    let detected = detect_changes(working.base(), working, &frozen, &NewIds::default()).await?;
     let base = working.base().id();
     let branch = &working.origin().branch;
     let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;

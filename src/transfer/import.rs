@@ -23,7 +23,7 @@ use crate::commit::progress::CommitProgress;
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::Snapshot;
 use crate::operations::changes::NewIds;
-use crate::operations::changes::nodes::detect_changes_in;
+use crate::operations::changes::nodes;
 use crate::operations::changes::{DetectedChanges, Violation};
 use crate::overlay::Base;
 use crate::reader::Reader;
@@ -243,7 +243,7 @@ async fn detect_changes(
 ) -> Result<(DetectedChanges, Vec<SkippedPath>)> {
     let (frozen, clashes) = scanned.lay_over(tree, &options.path, options.delete).await?;
     let base = Arc::new(Base { tree: Arc::clone(tree), time: Time::default(), uid: 0, gid: 0 });
-    let detected = detect_changes_in(base, scanned, &frozen, &NewIds::default()).await?;
+    let detected = nodes::detect_changes(base, scanned, &frozen, &NewIds::default()).await?;
     Ok((detected, clashes))
 }
 

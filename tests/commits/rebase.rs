@@ -80,17 +80,17 @@ async fn after(
     ours(&mut our_model);
     let lab = Lab::open(table.place.path());
     let changes = our_model.changes_since(&table.model, &lab.scratch);
-    let checked = lab.engine.check(&table.base, "main", &changes).await.unwrap();
-    assert_eq!(checked.commits_between.len(), theirs.len());
+    let compared = lab.engine.check(&table.base, "main", &changes).await.unwrap().unwrap();
+    assert_eq!(compared.commits.len(), theirs.len());
     let request = Request { on_conflict, ..request("ours") };
     let outcome = lab.commit_as(&table.base, &changes, request).await.unwrap();
     match &outcome {
         CommitOutcome::Conflicts(conflicts) => {
-            assert_eq!(conflicts, &checked.conflicts);
+            assert_eq!(conflicts, &compared.conflicts);
             assert_eq!(reference_keys(table.place.path()).await, their_model.keys(), "nothing was committed");
         }
         CommitOutcome::Committed { rebased_over, .. } => {
-            assert_eq!(rebased_over, &checked.commits_between);
+            assert_eq!(rebased_over, &compared.commits);
             fsck::check(table.place.path(), ours_of(version));
         }
         CommitOutcome::Nothing => {}

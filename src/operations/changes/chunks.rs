@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::detection::{Detection, document_name};
+use super::documents::MAX_DOCUMENT;
 use super::{below, join_key};
 use crate::commit::changes::ChunkChange;
 use crate::error::{Context, Result};
@@ -16,9 +17,7 @@ use crate::format::ids::NodeId;
 use crate::overlay::frozen::{FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::scratch::data::LOST;
 use crate::scratch::record::{EntryId, Name, Source};
-use crate::tree::array::Array;
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
-use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
 use crate::zarr::{Coords, is_in_grid};
 
@@ -32,7 +31,7 @@ pub(super) struct ArrayContext {
     path: String,
     /// Index in the snapshot, if the array is there.
     index: Option<NodeIndex>,
-    grid: Box<[u32]>,
+    grid: Vec<u32>,
     encoding: KeyEncoding,
 }
 
@@ -45,13 +44,15 @@ enum FileRole {
 }
 
 impl ArrayContext {
-    pub(super) fn new(id: NodeId, path: String, index: Option<NodeIndex>, metadata: &ArrayMetadata) -> Self {
-        let (grid, encoding) = (metadata.grid.as_slice().into(), metadata.key_encoding.clone());
-        ArrayContext { id, path, index, grid, encoding }
-    }
-
-    pub(super) fn of(id: NodeId, path: String, index: NodeIndex, array: &Array) -> Self {
-        ArrayContext { id, path, index: Some(index), grid: array.grid.clone(), encoding: array.encoding.clone() }
+    /// Returns the array `id`, at `path` now, which is node `index` of the snapshot if it is there.
+    pub(super) fn new(
+        id: NodeId,
+        path: &str,
+        index: Option<NodeIndex>,
+        grid: Vec<u32>,
+        encoding: KeyEncoding,
+    ) -> Self {
+        ArrayContext { id, path: path.to_owned(), index, grid, encoding }
     }
 
     /// Classifies the file at `key`, relative to the array.
@@ -234,7 +235,7 @@ impl Detection<'_> {
             Source::Lower => match self.stored_at(file.lower.as_ref()).await? {
                 Some(change) => change,
                 // The file is a document under a chunk's name.
-                None => self.bytes_as_chunk(file).await?,
+                None => ChunkChange::Stored(ChunkPayload::Inline(self.contents.whole(file, MAX_DOCUMENT).await?)),
             },
             Source::Stored(stored) => ChunkChange::Stored(stored.0.clone()),
             Source::Data(number) => {
@@ -265,11 +266,6 @@ impl Detection<'_> {
         let Some(place @ TreePlace::Chunk(..)) = place else { return Ok(None) };
         let stored = self.base.tree.stored(self.base.tree.table().inode(place)).await?;
         Ok(stored.map(ChunkChange::Stored))
-    }
-
-    async fn bytes_as_chunk(&self, file: &FrozenFile) -> Result<ChunkChange> {
-        let bytes = self.contents.whole(file, super::documents::MAX_DOCUMENT).await?;
-        Ok(ChunkChange::Stored(ChunkPayload::Inline(bytes)))
     }
 
     /// Deletes every chunk of the snapshot at or below `place`.
@@ -376,16 +372,14 @@ impl Detection<'_> {
             self.report_violation(below(&path, ZARR_JSON), "a group or array below an array, where Zarr has none");
         }
         if !is_shared {
-            self.queue_node(position, path);
+            self.pending.push((position, path));
         }
         Ok(())
     }
 
     /// Returns true if a directory that was array `index` still shows any chunk.
     pub(super) async fn any_chunk_left(&self, position: usize, index: NodeIndex) -> Result<bool> {
-        let Some(array) = self.base.tree.table().array(index) else { return Ok(false) };
-        // Only the chunk keys matter.
-        let array = ArrayContext::of(array.id, String::new(), index, array);
+        let Some(array) = self.stored_array(index, "") else { return Ok(false) };
         let mut pending = vec![(position, String::new(), true)];
         while let Some((position, relative, in_place)) = pending.pop() {
             let directory = self.get(position)?;
@@ -437,13 +431,7 @@ mod tests {
     use super::*;
 
     fn array(grid: &[u32], encoding: KeyEncoding) -> ArrayContext {
-        ArrayContext {
-            id: crate::format::testing::node_id(1),
-            path: "/a".into(),
-            index: None,
-            grid: grid.into(),
-            encoding,
-        }
+        ArrayContext::new(crate::format::testing::node_id(1), "/a", None, grid.to_vec(), encoding)
     }
 
     fn role(array: &ArrayContext, key: &str) -> &'static str {
