@@ -67,7 +67,9 @@ impl Session {
             let repository = self.repository().await?;
             self.refuse_landed(&repository, &base).await?;
             let compared = self.engine.check(base.tree.snapshot(), &branch, &detected.changes).await?;
-            let Some(compared) = compared else { return Ok(format!("{branch} has no newer commit than {}", base.id())) };
+            let Some(compared) = compared else {
+                return Ok(format!("{branch} has no newer commit than {}", base.id()));
+            };
             if !compared.conflicts.is_empty() {
                 let count = compared.conflicts.len();
                 *self.conflicts.lock() = compared.conflicts;

@@ -45,13 +45,7 @@ enum FileRole {
 
 impl ArrayContext {
     /// Returns the array `id`, at `path` now, which is node `index` of the snapshot if it is there.
-    pub(super) fn new(
-        id: NodeId,
-        path: &str,
-        index: Option<NodeIndex>,
-        grid: Vec<u32>,
-        encoding: KeyEncoding,
-    ) -> Self {
+    pub(super) fn new(id: NodeId, path: &str, index: Option<NodeIndex>, grid: Vec<u32>, encoding: KeyEncoding) -> Self {
         ArrayContext { id, path: path.to_owned(), index, grid, encoding }
     }
 

@@ -12,10 +12,10 @@ use crate::commit::changes::WrittenNode;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::NodeData;
-use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::overlay::Base;
+use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::scratch::data::LOST;
-use crate::scratch::record::{EntryId, Source};
+use crate::scratch::record::Source;
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 
 /// Violation of a chunk outside of any array.
@@ -156,8 +156,8 @@ impl Detection<'_> {
                 let node = self.stored(index)?;
                 (node.id, Some(node.zarr_json.to_vec()))
             }
-            None => match self.new_id(directory.id, is_array) {
-                Ok(id) => (id, None),
+            None => match NodeId::random() {
+                Ok(new) => (*self.new_ids.lock().entry((directory.id, is_array)).or_insert(new), None),
                 Err(_) => {
                     self.report_violation(path, "the system has no random numbers");
                     return None;
@@ -181,12 +181,6 @@ impl Detection<'_> {
     pub(super) fn stored_array(&self, index: NodeIndex, path: &str) -> Option<ArrayContext> {
         let array = self.base.tree.table().array(index)?;
         Some(ArrayContext::new(array.id, path, Some(index), array.grid.to_vec(), array.encoding.clone()))
-    }
-
-    /// Returns the ID of a node that was created in `directory`.
-    fn new_id(&self, directory: EntryId, is_array: bool) -> Result<NodeId> {
-        let new = NodeId::random()?;
-        Ok(*self.new_ids.lock().entry((directory, is_array)).or_insert(new))
     }
 
     /// Returns true if a node with this document is still the snapshot's node: of the same kind, and with the same chunk keys.
