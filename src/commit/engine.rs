@@ -80,9 +80,9 @@ struct CommitWork<'a> {
     stored_since: Option<LogPosition>,
     /// Chunk objects that the caller guarantees to exist.
     known_objects: HashSet<ObjectId>,
-    /// True if the chunks must be stored again because the changes were rebased onto a late commit ([`super::late_commit`]).
-    must_store_again: bool,
-    /// True if such a commit is at or below the base.
+    /// True if the chunks must be stored: at first, after a garbage collection, and after a rebase onto a late commit.
+    must_store: bool,
+    /// True if a late commit ([`super::late_commit`]) is at or below the base.
     has_landed: bool,
 }
 
@@ -174,10 +174,9 @@ impl Engine {
             return Ok(CommitOutcome::Nothing);
         }
         let config = repository.config().await?;
-        let splitting = match request.rewrite.as_ref().and_then(|rewrite| rewrite.splitting.as_ref()) {
-            Some(rules) => Splitting::of(rules),
-            None => Splitting::new(&config),
-        };
+        let rules = request.rewrite.as_ref().and_then(|rewrite| rewrite.splitting.as_ref());
+        let rules = rules.or(splitting::rules(&config));
+        let splitting = rules.map(Splitting::of).unwrap_or_default();
         let (storage, reader) = (Arc::clone(&self.storage), Arc::clone(&self.reader));
         let mut work = CommitWork {
             request,
@@ -188,41 +187,26 @@ impl Engine {
             changes,
             chunks: StoredChunks::new(),
             manifests: ManifestWriter::new(storage, reader, version, splitting),
-            rewrite: request.rewrite.as_ref().map(|rewrite| match &rewrite.splitting {
-                Some(rules) => rules.clone(),
-                None => splitting::rules(&config).cloned().unwrap_or_else(splitting::no_splitting),
-            }),
+            rewrite: request.rewrite.as_ref().map(|_| rules.cloned().unwrap_or_else(splitting::no_splitting)),
             rebased_over: Vec::new(),
             stored_since: request.known_objects.as_ref().map(|known| known.mark).or(repository.log_position()),
             known_objects: request.known_objects.as_ref().map(|known| known.chunks.clone()).unwrap_or_default(),
-            must_store_again: false,
+            must_store: true,
             has_landed: false,
         };
-        // A change set that cannot be committed is refused before anything is stored.
-        let conflicts = self.rebase_onto_tip(&mut work, &repository).await?;
-        if !conflicts.is_empty() {
-            return Ok(CommitOutcome::Conflicts(conflicts));
-        }
-        self.renew_ids(&mut work, &repository).await?;
-        let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
-        nodes::apply(&work.base, &stored.changes, &stored.sources, version)?;
-        drop(stored);
-        failpoints::pass("commit.chunks")?;
-        let sizes = self.options.sizes(&config);
-        self.store_chunks(&mut work, &repository, sizes, renewed).await?;
-        failpoints::pass("commit.chunks.done")?;
+        let mut repository = repository;
         for attempt in 0..=self.options.max_rebases {
             if attempt > 0 {
                 pause(attempt).await?;
-                let repository = Repository::open(Arc::clone(&self.storage)).await?;
-                let conflicts = self.rebase_onto_tip(&mut work, &repository).await?;
-                if !conflicts.is_empty() {
-                    return Ok(CommitOutcome::Conflicts(conflicts));
-                }
-                self.renew_ids(&mut work, &repository).await?;
-                if work.must_store_again {
-                    self.store_chunks(&mut work, &repository, sizes, renewed).await?;
-                }
+                repository = Repository::open(Arc::clone(&self.storage)).await?;
+            }
+            let conflicts = self.rebase_onto_tip(&mut work, &repository).await?;
+            if !conflicts.is_empty() {
+                return Ok(CommitOutcome::Conflicts(conflicts));
+            }
+            self.renew_ids(&mut work, &repository).await?;
+            if work.must_store {
+                self.store_chunks(&mut work, &repository, self.options.sizes(&config), renewed).await?;
             }
             if work.changes.is_empty() && !request.may_be_empty() {
                 return Ok(CommitOutcome::Nothing);
@@ -234,10 +218,9 @@ impl Engine {
                 (_, Published::Moved) => {}
                 (_, Published::Collected) => {
                     info!("garbage was collected during the commit: storing its objects again");
-                    let repository = Repository::open(Arc::clone(&self.storage)).await?;
-                    work.stored_since = repository.log_position();
+                    work.stored_since = Repository::open(Arc::clone(&self.storage)).await?.log_position();
                     work.known_objects.clear();
-                    self.store_chunks(&mut work, &repository, sizes, renewed).await?;
+                    work.must_store = true;
                     work.manifests.forget();
                 }
             }
@@ -279,19 +262,15 @@ impl Engine {
             work.request.unconfirmed.contains(&commit.id) && commit.pruned_ancestor_tx_logs.is_empty()
         };
         let mut rest = commits.as_slice();
-        while let Some(at) = rest.iter().position(is_ours)
-            && let ([before @ .., landed], after) = rest.split_at(at + 1)
-        {
+        loop {
+            let (before, after) = rest.split_at(rest.iter().position(is_ours).unwrap_or(rest.len()));
             let conflicts = self.rebase(work, repository, before).await?;
             if !conflicts.is_empty() {
                 return Ok(conflicts);
             }
+            let [landed, after @ ..] = after else { break };
             self.rebase_onto_landed(work, repository, landed.id).await?;
             rest = after;
-        }
-        let conflicts = self.rebase(work, repository, rest).await?;
-        if !conflicts.is_empty() {
-            return Ok(conflicts);
         }
         match &work.request.may_rebase_onto {
             Some(may_rebase_onto) => may_rebase_onto(Arc::clone(&work.base), work.has_landed).await,
@@ -312,7 +291,7 @@ impl Engine {
         let landed = LateCommit { before: &work.base, after: &after, log: &log, reader: &self.reader };
         work.changes = landed.rebase(&work.changes).await?;
         work.base = after;
-        (work.must_store_again, work.has_landed) = (true, true);
+        (work.must_store, work.has_landed) = (true, true);
         Ok(())
     }
 
@@ -381,7 +360,8 @@ impl Engine {
         }
     }
 
-    /// Stores the chunks of the changes, and protects those that are stored already from garbage collection.
+    /// Stores the chunks of the changes, and protects those that are stored already from garbage collection. A change set that
+    /// cannot be committed is refused before anything is stored.
     async fn store_chunks(
         &self,
         work: &mut CommitWork<'_>,
@@ -389,12 +369,16 @@ impl Engine {
         sizes: Sizes,
         renewed: &RenewedTimes,
     ) -> Result<()> {
+        let storable = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
+        nodes::apply(&work.base, &storable.changes, &storable.sources, work.version)?;
+        drop(storable);
+        failpoints::pass("commit.chunks")?;
         work.progress.enter(Stage::Chunks);
-        work.must_store_again = false;
         let now = (self.clock)();
         gc_guard::guard(repository, &mut work.changes, &work.known_objects, now, &self.memory).await?;
         work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, work.progress).await?;
-        Ok(())
+        work.must_store = false;
+        failpoints::pass("commit.chunks.done")
     }
 
     /// Writes manifests, log and snapshot on top of the current base, and publishes the snapshot, whose id is returned.

@@ -54,10 +54,6 @@ pub(super) fn no_splitting() -> Value {
 }
 
 impl Splitting {
-    pub(super) fn new(config: &RepoConfig) -> Self {
-        rules(config).map(Splitting::of).unwrap_or_default()
-    }
-
     /// Parses the rules in `splitting`, which is in the configuration format.
     pub(super) fn of(splitting: &Value) -> Self {
         let rules = splitting.get("split_sizes").and_then(Value::as_array);
@@ -214,12 +210,10 @@ fn rule(value: &Value) -> Option<(ArrayCondition, Vec<(AxisCondition, u32)>)> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn splitting(rules: Value) -> Splitting {
-        let config = json!({"manifest": {"splitting": {"split_sizes": rules}}});
-        Splitting::new(&RepoConfig::from_flexbuffer(&flexbuffers::to_vec(&config).unwrap()).unwrap())
+        Splitting::of(&json!({"split_sizes": rules}))
     }
 
     fn steps(splitting: &Splitting, path: &str, names: &[Option<&str>]) -> Vec<u32> {

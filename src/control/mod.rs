@@ -20,7 +20,7 @@ use self::errors::RecentErrors;
 use self::files::ControlFile;
 use self::handles::Handles;
 use crate::error::{Error, ErrorKind, Result};
-use crate::operations::Session;
+use crate::operations::{CommitOptions, Session};
 use crate::operations::request::Answer;
 use crate::overlay::Ino;
 use crate::overlay::attributes::Attributes;
@@ -187,7 +187,7 @@ impl Control {
         let session = &self.session;
         let (name, command): (_, Command<'_>) = match file {
             ControlFile::Commit => {
-                let commit = session.commit_with_message(text);
+                let commit = session.commit(CommitOptions { message: text.to_owned(), ..CommitOptions::default() });
                 ("commit", Box::pin(async move { commit.await.map(|done| done.to_string()) }))
             }
             ControlFile::Discard => ("discard", Box::pin(session.discard(text))),

@@ -100,11 +100,6 @@ impl std::fmt::Display for Committed {
 }
 
 impl Session {
-    /// Commits with `message`, or a default one if it is empty.
-    pub async fn commit_with_message(&self, message: &str) -> Result<Committed> {
-        self.commit(CommitOptions { message: message.to_owned(), ..CommitOptions::default() }).await
-    }
-
     /// Commits the change set of the working tree.
     ///
     /// Fails with [`ErrorKind::Busy`] if files are open for writing, [`ErrorKind::InvalidInput`] if there are violations (the

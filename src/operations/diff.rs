@@ -11,6 +11,7 @@ use crate::commit::changes::ChunkChange;
 use crate::error::Result;
 use crate::format::ids::NodeId;
 use crate::printable;
+use crate::zarr::Coords;
 
 /// Coordinates of one array that the text lists; the rest is counted.
 const LISTED: usize = 50;
@@ -50,7 +51,6 @@ impl Session {
     /// Returns the uncommitted changes, node by node.
     pub async fn diff(&self) -> Result<Diff> {
         let (_, detected) = self.detect_changes().await?;
-        let paths = self.paths_of_arrays(&detected);
         let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
         let before: HashMap<&str, &[u8]> =
             detected.before.iter().map(|(path, bytes)| (path.as_str(), &**bytes)).collect();
@@ -71,22 +71,16 @@ impl Session {
             let from = Some(moved.from.clone());
             nodes.push(NodeDiff { path: moved.to.clone(), what: "moved", from, ..NodeDiff::default() });
         }
-        for (id, chunks) in &detected.changes.chunks {
-            let path = paths.get(id).cloned().unwrap_or_else(|| id.to_string());
-            let (deleted, written): (Vec<_>, Vec<_>) =
-                chunks.iter().partition(|(_, change)| matches!(change, ChunkChange::Delete));
-            let coords = |list: Vec<(&crate::zarr::Coords, &ChunkChange)>| {
-                list.into_iter().map(|(coords, _)| coords.to_vec()).collect()
-            };
-            let (written, deleted) = (coords(written), coords(deleted));
+        for (path, [written, deleted]) in self.changed_arrays(&detected) {
+            let [written, deleted] = [written, deleted].map(|all| all.into_iter().map(|coords| coords.to_vec()).collect());
             nodes.push(NodeDiff { path, what: "chunks", written, deleted, ..NodeDiff::default() });
         }
         nodes.sort_by(|a, b| a.path.cmp(&b.path).then(a.what.cmp(b.what)));
         Ok(Diff { nodes })
     }
 
-    /// Returns the paths of arrays with changed chunks.
-    pub(super) fn paths_of_arrays(&self, detected: &DetectedChanges) -> HashMap<NodeId, String> {
+    /// Returns the paths of arrays with changed chunks, and the chunks that are written and deleted.
+    pub(super) fn changed_arrays<'a>(&self, detected: &'a DetectedChanges) -> Vec<(String, [Vec<&'a Coords>; 2])> {
         let base = self.working.base();
         let changes = &detected.changes;
         let mut paths: HashMap<NodeId, String> = HashMap::new();
@@ -95,7 +89,14 @@ impl Session {
         }
         paths.extend(changes.moved.iter().map(|moved| (moved.node, moved.to.clone())));
         paths.extend(changes.created.iter().chain(&changes.updated).map(|node| (node.id, node.path.clone())));
-        paths
+        let arrays = changes.chunks.iter().map(|(id, chunks)| {
+            let is_deleted = |change: &ChunkChange| matches!(change, ChunkChange::Delete);
+            let lists = [false, true].map(|deleted| {
+                chunks.iter().filter(|(_, change)| is_deleted(change) == deleted).map(|(coords, _)| coords).collect()
+            });
+            (paths.remove(id).unwrap_or_else(|| id.to_string()), lists)
+        });
+        arrays.collect()
     }
 }
 

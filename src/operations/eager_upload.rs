@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::Session;
@@ -44,7 +45,8 @@ const SKEW: Duration = Duration::from_secs(3600);
 const CONCURRENT_CHECKS: usize = 32;
 
 /// Time at which chunks are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum UploadMode {
     /// On close, if storage is reached over a network.
     #[default]
@@ -64,15 +66,6 @@ impl std::str::FromStr for UploadMode {
                 "`{text}`: chunks are uploaded eager (when they are closed) or at the commit"
             ))),
         }
-    }
-}
-
-impl std::fmt::Display for UploadMode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            UploadMode::Eager => "eager",
-            UploadMode::Commit => "commit",
-        })
     }
 }
 

@@ -5,7 +5,6 @@ use serde::Serialize;
 use super::Session;
 use super::changes::{Untracked, Violation};
 use super::recovery::find_landed;
-use crate::commit::changes::ChunkChange;
 use crate::commit::membership::ungrouped_by;
 use crate::error::{ErrorKind, Result};
 use crate::printable;
@@ -106,17 +105,10 @@ impl Session {
                 Err(error) => branch_gone = error.kind() == ErrorKind::NotFound,
             }
         }
-        let paths = self.paths_of_arrays(&detected);
-        let arrays: Vec<ArrayStatus> = detected
-            .changes
-            .chunks
-            .iter()
-            .map(|(id, chunks)| {
-                let deleted = chunks.values().filter(|change| matches!(change, ChunkChange::Delete)).count();
-                let path = paths.get(id).cloned().unwrap_or_else(|| id.to_string());
-                ArrayStatus { path, written: chunks.len() - deleted, deleted }
-            })
-            .collect();
+        let arrays = self.changed_arrays(&detected).into_iter();
+        let arrays = arrays.map(|(path, [written, deleted])| (path, written.len(), deleted.len()));
+        let arrays: Vec<ArrayStatus> =
+            arrays.map(|(path, written, deleted)| ArrayStatus { path, written, deleted }).collect();
         let (uploaded_chunks, uploaded_bytes) = self.uploaded(&detected.changes)?;
         let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
         let changes = detected.changes;
