@@ -90,14 +90,9 @@ pub struct Conflict {
     /// Chunks in conflict, if the conflict is about chunks.
     pub coords: Vec<Vec<u32>>,
     /// Id of the concurrent commit.
-    #[serde(serialize_with = "as_text")]
     pub other: ObjectId,
     /// Message of the concurrent commit.
     pub message: String,
-}
-
-fn as_text<S: serde::Serializer>(id: &ObjectId, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    serializer.collect_str(id)
 }
 
 /// Commit that another writer made after the base of the changes.

@@ -58,9 +58,9 @@ pub struct CommitOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Committed {
     /// ID of the new snapshot; none if there was nothing to commit.
-    pub snapshot: Option<String>,
+    pub snapshot: Option<ObjectId>,
     /// Concurrent commits that the commit was rebased over, oldest first.
-    pub rebased_over: Vec<String>,
+    pub rebased_over: Vec<ObjectId>,
     /// Nodes created, deleted, changed and moved.
     pub nodes: usize,
     /// Chunks written and deleted.
@@ -201,7 +201,7 @@ impl Session {
         self.conflicts.lock().clear();
         failpoints::pass(failpoints::COMMITTED).context(not_shown)?;
         let repository = self.repository().await.context(not_shown)?;
-        let snapshot = published.as_ref().map(|(snapshot, _)| snapshot.to_string());
+        let snapshot = published.as_ref().map(|(snapshot, _)| *snapshot);
         let (new_base, remote_commits) = match published {
             Some(published) => published,
             None => {
@@ -213,7 +213,7 @@ impl Session {
         let invalidations = rebase::follow_commit(&self.working, guard, &tree, &detected, &self.new_ids).await?;
         let committed = Committed {
             snapshot,
-            rebased_over: remote_commits.iter().map(ObjectId::to_string).collect(),
+            rebased_over: remote_commits.clone(),
             nodes: detected.changes.node_count(),
             chunks: detected.changes.chunk_count(),
             ..Committed::default()
@@ -273,8 +273,7 @@ impl Session {
             Ok(Some((id, invalidations))) => {
                 tracing::warn!("the commit is visible as snapshot {id}, although: {error}");
                 let (nodes, chunks) = (detected.changes.node_count(), detected.changes.chunk_count());
-                let snapshot = Some(id.to_string());
-                Ok((Committed { snapshot, nodes, chunks, ..Committed::default() }, invalidations))
+                Ok((Committed { snapshot: Some(id), nodes, chunks, ..Committed::default() }, invalidations))
             }
             Ok(None) => Err(error),
             Err(other) => {

@@ -72,7 +72,8 @@ impl Session {
             nodes.push(NodeDiff { path: moved.to.clone(), what: "moved", from, ..NodeDiff::default() });
         }
         for (path, [written, deleted]) in self.changed_arrays(&detected) {
-            let [written, deleted] = [written, deleted].map(|all| all.into_iter().map(|coords| coords.to_vec()).collect());
+            let [written, deleted] =
+                [written, deleted].map(|all| all.into_iter().map(|coords| coords.to_vec()).collect());
             nodes.push(NodeDiff { path, what: "chunks", written, deleted, ..NodeDiff::default() });
         }
         nodes.sort_by(|a, b| a.path.cmp(&b.path).then(a.what.cmp(b.what)));
