@@ -4,14 +4,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::json;
 
-use super::open::MemoryLimits;
 use super::repo_args::{RefArgs, RepoArgs};
 use super::virtual_args::VirtualArgs;
 use crate::error::{Error, Result};
 use crate::fuse::io_mode::IoOption;
 use crate::fuse::mount::Flag;
+use crate::library::mounts::MountOptions;
+use crate::library::open::MemoryLimits;
 use crate::operations::UploadMode;
+use crate::repo::refs::RefSpec;
 use crate::size;
 use crate::storage::settings::{Settings, Source};
 
@@ -92,13 +95,6 @@ pub struct MountArgs {
     /// Virtual chunks. Their help heading applies to all later options, too.
     #[command(flatten)]
     pub virtuals: VirtualArgs,
-}
-
-impl MountArgs {
-    /// Returns the memory limits.
-    pub fn limits(&self) -> MemoryLimits {
-        MemoryLimits { ahead: self.ahead }
-    }
 }
 
 /// Options of `-o` that no other argument has.
@@ -182,6 +178,33 @@ pub fn apply(arguments: &mut MountArgs) -> Result<MountFlags> {
         .or(Settings::parse(&store, Source::CommandLine).map_err(|error| error.context("-o"))?);
     check_follow(arguments)?;
     Ok(extra)
+}
+
+/// Returns the options of the mount of `spec` that `arguments` and `extra` define.
+pub fn options(arguments: &MountArgs, extra: &MountFlags, spec: &RefSpec) -> MountOptions {
+    let listed = json!({
+        "upload_limit": arguments.repo.store.upload_limit,
+        "allow_virtual": arguments.virtuals.allow_virtual,
+        "virtual_map": arguments.virtuals.virtual_map,
+    });
+    MountOptions {
+        spec: spec.clone(),
+        // A check leaves nothing behind, not even a scratch directory.
+        read_only: arguments.read_only || extra.check_only,
+        follow: arguments.follow,
+        scratch: arguments.scratch.clone(),
+        discard: arguments.discard,
+        ephemeral: arguments.ephemeral,
+        show_control: arguments.show_control,
+        pack_below: Some(arguments.pack_below),
+        upload: arguments.upload,
+        limits: MemoryLimits { ahead: arguments.ahead },
+        io: arguments.io,
+        allow_other: arguments.allow_other,
+        nonempty: extra.nonempty,
+        flags: extra.flags.clone(),
+        listed: listed.as_object().cloned().unwrap_or_default(),
+    }
 }
 
 /// Fails if a mount that follows its branch shows the past or is writable.

@@ -9,10 +9,11 @@ use serde::Serialize;
 use tracing::warn;
 
 use super::confirm::ConfirmArgs;
-use super::{open, print, print_json, writable};
+use super::{open, print, print_json};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
+use crate::library::mounts;
 use crate::printable;
 use crate::repo::Repository;
 use crate::repo::change_refs::RefKind;
@@ -138,7 +139,7 @@ pub(super) fn lost_commits(
 
 /// Describes the use of branch `name` on this machine: its mount, its uncommitted changes. None if there are none.
 pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
-    let location = writable::scratch_location(repository);
+    let location = mounts::scratch_location(repository);
     let waiting = pending::look(&location, name)?;
     let place = printable::bytes(waiting.path.as_os_str().as_bytes());
     match (waiting.holder, waiting.has_changes) {

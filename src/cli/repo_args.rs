@@ -29,7 +29,7 @@ impl RepoArgs {
 
     /// Opens the repository for a command that reads chunks: virtual ones as far as `virtuals` allow it.
     pub async fn open_with(&self, virtuals: &VirtualArgs) -> Result<Repository> {
-        open::repository_with(&self.location, &self.store, virtuals).await
+        virtuals.open(&self.location, &self.store).await
     }
 }
 

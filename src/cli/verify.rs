@@ -8,7 +8,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 
 use super::repo_args::RepoArgs;
-use super::virtual_args::{self, VirtualArgs};
+use super::virtual_args::VirtualArgs;
 use super::{open, print, print_json, progress};
 use crate::error::Result;
 use crate::printable;
@@ -79,7 +79,7 @@ async fn check(arguments: &VerifyArgs, progress: &Arc<Progress>) -> Result<Repor
     };
     let virtuals = if arguments.chunks && !permissions.is_empty() {
         let repository = Repository::open(Arc::clone(&storage)).await?;
-        Some(Arc::clone(virtual_args::allow(repository, permissions, &arguments.repo.store).await.virtuals()))
+        Some(Arc::clone(open::allow(repository, permissions, &arguments.repo.store).await.virtuals()))
     } else {
         None
     };

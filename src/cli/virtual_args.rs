@@ -1,14 +1,11 @@
 //! The arguments for virtual chunks, of every command that reads chunks.
 
-use std::sync::Arc;
-
 use clap::Args;
-use tracing::warn;
 
+use super::open;
 use crate::error::Result;
 use crate::repo::Repository;
 use crate::storage::settings::Settings;
-use crate::storage::virtuals::VirtualChunks;
 use crate::storage::virtuals::permissions::Permissions;
 
 /// Variable with further values of `--virtual-option`. It is not clap's: options may be secret only in the environment.
@@ -40,19 +37,12 @@ impl VirtualArgs {
         let environment: Vec<String> = environment.lines().filter(|word| !word.is_empty()).map(str::to_owned).collect();
         Permissions::parse(&self.allow_virtual, &self.virtual_map, &self.virtual_option, &environment)
     }
-}
 
-/// Adds to `repository` the virtual chunks that `permissions` allow, reached as its configuration and `settings` define.
-pub async fn allow(repository: Repository, permissions: Permissions, settings: &Settings) -> Repository {
-    let containers = match repository.config().await {
-        Ok(config) => config.virtual_containers(),
-        Err(error) => {
-            // Everything that is not virtual can be read.
-            warn!("containers of virtual chunks are not known: the configuration cannot be read: {error}");
-            Vec::new()
-        }
-    };
-    repository.with_virtuals(Arc::new(VirtualChunks::new(permissions, containers, settings)))
+    /// Opens the repository that `repo` names for a command that reads chunks: virtual ones as far as these arguments allow it.
+    pub async fn open(&self, repo: &str, settings: &Settings) -> Result<Repository> {
+        let permissions = self.permissions()?;
+        Ok(open::allow(open::repository(repo, settings).await?, permissions, settings).await)
+    }
 }
 
 /// Omits the values of options, which may be secret.

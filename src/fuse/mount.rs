@@ -88,6 +88,17 @@ pub enum Served {
     Branch(Arc<Session>, Arc<Control>),
 }
 
+impl Served {
+    /// Returns the tree that is shown now.
+    pub fn tree(&self) -> Arc<Tree> {
+        match self {
+            Served::Snapshot(tree) => Arc::clone(tree),
+            Served::Followed(follower) => Arc::clone(follower.shown().view().tree()),
+            Served::Branch(session, _) => Arc::clone(&session.working().base().tree),
+        }
+    }
+}
+
 /// Connection that carries invalidations to the kernel.
 struct Notifications(fuser::Notifier);
 

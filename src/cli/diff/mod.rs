@@ -98,7 +98,7 @@ pub fn run(arguments: &DiffArgs) -> Result<()> {
     };
     let repo = arguments.place.to_str().ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
     open::runtime()?.block_on(async {
-        let repository = open::repository_with(repo, &arguments.store, &arguments.virtuals).await?;
+        let repository = arguments.virtuals.open(repo, &arguments.store).await?;
         let (from, to) = (repository.resolve_revision(from).await?.id, repository.resolve_revision(to).await?.id);
         if arguments.logs {
             return logs::run(&repository, from, to, arguments).await;
