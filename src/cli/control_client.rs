@@ -34,7 +34,7 @@ pub struct CommitArgs {
     #[arg(long)]
     pub amend: bool,
     /// Resolve conflicts between chunks: ours keeps the chunks of this mount, theirs those of concurrent commits [default: refuse].
-    #[arg(long, value_name = "WHOSE")]
+    #[arg(long, value_name = "WHOSE", value_parser = replace_commits::on_conflict())]
     pub on_conflict: Option<OnConflict>,
     /// Print {"snapshot", "rebased_over", "nodes", "chunks"}; snapshot is null if there was nothing to commit.
     #[arg(long)]

@@ -41,7 +41,7 @@ pub struct ImportArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub metadata: Vec<String>,
     /// Resolve conflicts between chunks: ours keeps the chunks of SRC, theirs those of concurrent commits [default: refuse].
-    #[arg(long, value_name = "WHOSE")]
+    #[arg(long, value_name = "WHOSE", value_parser = replace_commits::on_conflict())]
     pub on_conflict: Option<OnConflict>,
     /// Make the branch (below --path) a mirror: delete everything that SRC does not have. Earlier commits keep it.
     #[arg(long)]

@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde_json::{Map, Value, json};
 
 use super::confirm::ConfirmArgs;
 use super::{print, print_json, ref_commands};
-use crate::commit::engine::RESERVED;
+use crate::commit::engine::{OnConflict, RESERVED};
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
@@ -29,6 +30,14 @@ pub(super) fn metadata(items: &[String]) -> Result<Map<String, Value>> {
         metadata.insert(key.to_owned(), value);
     }
     Ok(metadata)
+}
+
+/// Returns the parser of `--on-conflict`.
+pub(super) fn on_conflict() -> impl TypedValueParser<Value = OnConflict> {
+    let values =
+        [("ours", "Keep the chunks of the change set"), ("theirs", "Keep the chunks of the concurrent commits")];
+    let parser = PossibleValuesParser::new(values.map(|(name, help)| PossibleValue::new(name).help(help)));
+    parser.map(|whose| if whose == "ours" { OnConflict::Ours } else { OnConflict::Theirs })
 }
 
 /// Returns the tip of a branch, which must exist.

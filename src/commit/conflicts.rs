@@ -390,15 +390,3 @@ fn path_conflicts(
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(parent(path), |path| parent(path))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ancestors_end_at_the_root() {
-        assert_eq!(ancestors("/a/b/c").collect::<Vec<_>>(), ["/a/b", "/a", "/"]);
-        assert_eq!(ancestors("/a").collect::<Vec<_>>(), ["/"]);
-        assert_eq!(ancestors("/").count(), 0);
-    }
-}

@@ -12,7 +12,7 @@ use super::changes::{ChangeSet, ChunkFile};
 use super::conflicts::{Conflict, ConflictKind};
 use super::gc_guard;
 use super::hierarchy::{effective, write_nodes};
-use super::late_commit::LateCommit;
+use super::late_commit;
 use super::log;
 use super::manifests::ManifestWriter;
 use super::moves;
@@ -24,7 +24,6 @@ use super::replace_moves::without_moves;
 pub use super::request::{
     CommitOutcome, EngineOptions, OnConflict, PublishCallback, RebaseCheck, Request, Rewrite, Sizes,
 };
-use super::resolve;
 use super::splitting::{self, Splitting};
 use super::times::RenewedTimes;
 use super::upload::{self, MemoryLimit, StoredChunks};
@@ -288,8 +287,7 @@ impl Engine {
         info!("commit {landed}, which seemed to have failed, is on the branch: this commit follows it");
         let after = Arc::new(repository.snapshot(landed, MAX_SNAPSHOT).await?);
         let log = rebase::read_log(&**repository.storage(), landed).await?;
-        let landed = LateCommit { before: &work.base, after: &after, log: &log, reader: &self.reader };
-        work.changes = landed.rebase(&work.changes).await?;
+        work.changes = late_commit::rebase(&work.changes, &work.base, &after, &log, &self.reader).await?;
         work.base = after;
         (work.must_store, work.has_landed) = (true, true);
         Ok(())
@@ -304,14 +302,14 @@ impl Engine {
     ) -> Result<Vec<Conflict>> {
         let found = rebase::compare(repository, &self.reader, &work.base, commits, &work.changes).await?;
         let Some(found) = found else { return Ok(Vec::new()) };
-        resolve::drop_chunks(&mut work.changes, &mut work.chunks, &found.deleted_in_tip);
+        rebase::drop_chunks(&mut work.changes, &mut work.chunks, &found.deleted_in_tip);
         let are_solvable = found.conflicts.iter().all(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate);
         match work.request.on_conflict {
             _ if found.conflicts.is_empty() => {}
             OnConflict::Ours if are_solvable && work.rewrite.is_none() => {}
             // A rewrite leaves arrays and chunks with concurrent changes alone: it would only have moved their bytes.
             on_conflict if work.rewrite.is_some() || (are_solvable && on_conflict == OnConflict::Theirs) => {
-                resolve::drop_conflicting(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts);
+                rebase::drop_conflicting(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts);
             }
             _ => return Ok(found.conflicts),
         }

@@ -58,7 +58,6 @@ pub(super) struct ArrayTask<'a> {
 pub(super) type ArrayManifests = Vec<(ManifestRef, ManifestInfo)>;
 
 /// Writes manifests and remembers them, so that a commit that lost a race writes only what has changed.
-#[derive(Debug)]
 pub(super) struct ManifestWriter {
     storage: Arc<dyn Storage>,
     reader: Arc<Reader>,

@@ -37,7 +37,6 @@ pub mod rebase;
 mod references;
 mod replace_moves;
 pub mod request;
-mod resolve;
 mod splitting;
 pub mod squash;
 mod times;

@@ -17,7 +17,7 @@ pub(super) struct Pending {
 
 /// Way to store chunk files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum StorageForm {
     /// In the manifest, without an object.
     Inline,
     /// In one object for all, back to back.
@@ -27,7 +27,7 @@ pub(super) enum Place {
 }
 
 /// Chunk files that are stored together.
-pub(super) type Job = (Place, Vec<Pending>);
+pub(super) type Job = (StorageForm, Vec<Pending>);
 
 /// Inline chunks per job.
 const INLINE_BATCH: usize = 512;
@@ -41,20 +41,22 @@ pub(super) fn plan(files: impl Iterator<Item = Pending>, sizes: Sizes) -> Vec<Jo
         if length <= sizes.inline {
             inline.push(pending);
             if inline.len() >= INLINE_BATCH {
-                jobs.push((Place::Inline, std::mem::take(&mut inline)));
+                jobs.push((StorageForm::Inline, std::mem::take(&mut inline)));
             }
         } else if length < sizes.pack_below {
             pack.push(pending);
             packed += length;
             if packed >= sizes.pack_size {
-                jobs.push((Place::Pack, std::mem::take(&mut pack)));
+                jobs.push((StorageForm::Pack, std::mem::take(&mut pack)));
                 packed = 0;
             }
         } else {
-            jobs.push((Place::Object, vec![pending]));
+            jobs.push((StorageForm::Object, vec![pending]));
         }
     }
-    jobs.extend([(Place::Inline, inline), (Place::Pack, pack)].into_iter().filter(|(_, files)| !files.is_empty()));
+    jobs.extend(
+        [(StorageForm::Inline, inline), (StorageForm::Pack, pack)].into_iter().filter(|(_, files)| !files.is_empty()),
+    );
     jobs
 }
 
@@ -74,14 +76,14 @@ mod tests {
             file: ChunkFile { directory: Arc::clone(&directory), name: slot.to_string(), length, can_link: true },
         });
         let jobs = plan(files, Sizes { inline: 10, pack_below: 100, pack_size: 100 });
-        let shown: Vec<(Place, Vec<usize>)> =
+        let shown: Vec<(StorageForm, Vec<usize>)> =
             jobs.into_iter().map(|(place, files)| (place, files.iter().map(|p| p.slot).collect())).collect();
         let expected = [
-            (Place::Object, vec![1]),
-            (Place::Pack, vec![2, 4]),
-            (Place::Pack, vec![5, 6]),
-            (Place::Inline, vec![0, 3]),
-            (Place::Pack, vec![7]),
+            (StorageForm::Object, vec![1]),
+            (StorageForm::Pack, vec![2, 4]),
+            (StorageForm::Pack, vec![5, 6]),
+            (StorageForm::Inline, vec![0, 3]),
+            (StorageForm::Pack, vec![7]),
         ];
         assert_eq!(shown, expected);
     }

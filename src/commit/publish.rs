@@ -75,18 +75,16 @@ pub(super) enum Published {
 pub(super) async fn v2(storage: &Arc<dyn Storage>, clock: Clock, publication: &Publication<'_>) -> Result<Published> {
     let mut outcome = None;
     let change = |state: &mut RepoState| {
-        let done = |found| (found, Error::new(ErrorKind::Stale, "the branch has moved"));
-        let (found, error) = if state.snapshots.contains_key(&publication.new) {
-            done(Published::Done)
+        outcome = Some(if state.snapshots.contains_key(&publication.new) {
+            Published::Done
         } else if state.branches.get(publication.branch).is_some_and(|tip| *tip != publication.tip) {
-            done(Published::Moved)
+            Published::Moved
         } else if publication.stored_since.is_some_and(|mark| mark.may_have_collected_since(state)) {
-            done(Published::Collected)
+            Published::Collected
         } else {
             return insert(state, publication);
-        };
-        outcome = Some(found);
-        Err(error)
+        });
+        Err(Error::new(ErrorKind::Stale, "the branch has moved"))
     };
     let updated =
         update::update_with_checked_clock(&**storage, clock, change, || failpoints::pass("commit.backup.done")).await;

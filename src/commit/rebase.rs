@@ -1,12 +1,13 @@
-//! Compares a change set with the commits made since its base.
+//! Compares a change set with the commits made since its base, and drops the changes that give way to them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::changes::{ChangeSet, ChunkChange};
-use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict};
+use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind};
 use super::publish::branch_is_gone;
 use super::references::References;
+use super::upload::StoredChunks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::MAX_FILE;
 use crate::format::ids::{NodeId, ObjectId};
@@ -16,6 +17,7 @@ use crate::format::transaction_log::TransactionLog;
 use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::{Storage, decoded};
+use crate::zarr::Coords;
 
 /// Concurrent commits, and their effect on a change set.
 #[derive(Debug)]
@@ -79,6 +81,43 @@ pub(super) async fn compare(
     }
     let conflicts = conflicts::find(base, &tip, changes, &others, &theirs, &agreed)?;
     Ok(Some(Comparison { tip, commits: commits.iter().map(|commit| commit.id).collect(), conflicts, deleted_in_tip }))
+}
+
+/// Drops the changes of conflicting chunks, and all chunk changes of arrays with other conflicts. `base` is the snapshot that
+/// the changes were made for.
+pub(super) fn drop_conflicting(
+    base: &Snapshot,
+    changes: &mut ChangeSet,
+    stored: &mut StoredChunks,
+    conflicts: &[Conflict],
+) {
+    let ids: HashMap<&str, NodeId> = base.nodes().map(|node| (node.path, node.id)).collect();
+    let mut dropped = ChunkSet::new();
+    for conflict in conflicts {
+        let Some(id) = ids.get(conflict.path.as_str()) else { continue };
+        if conflict.kind == ConflictKind::ChunkDoubleUpdate {
+            dropped.entry(*id).or_default().extend(conflict.coords.iter().map(|coords| Coords::from_slice(coords)));
+        } else {
+            changes.chunks.remove(id);
+            stored.remove(id);
+        }
+    }
+    drop_chunks(changes, stored, &dropped);
+}
+
+/// Removes `chunks` from the changes and from the stored chunks.
+pub(super) fn drop_chunks(changes: &mut ChangeSet, stored: &mut StoredChunks, chunks: &ChunkSet) {
+    for (id, dropped) in chunks {
+        if let Some(ours) = changes.chunks.get_mut(id) {
+            ours.retain(|coords, _| !dropped.contains(coords));
+        }
+        if let Some(list) = stored.get_mut(id) {
+            let kept = list.iter().filter(|(coords, _)| !dropped.contains(coords)).cloned();
+            *list = Arc::new(kept.collect());
+        }
+    }
+    changes.chunks.retain(|_, chunks| !chunks.is_empty());
+    stored.retain(|_, chunks| !chunks.is_empty());
 }
 
 /// Reads the transaction log of snapshot `id`. Fails if it is missing, because nothing can be compared without it.

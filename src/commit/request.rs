@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use clap::ValueEnum;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -127,12 +126,11 @@ pub struct KnownObjects {
 }
 
 /// Treatment of chunks that concurrent commits have changed too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnConflict {
     /// Refuse the commit.
     #[default]
-    #[value(skip)]
     Fail,
     /// Keep the chunks of the change set.
     Ours,

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::changes::{ChangeSet, ChunkChange, ChunkFile};
-use super::pack::{self, Job, Pending, Place};
+use super::pack::{self, Job, Pending, StorageForm};
 use super::progress::CommitProgress;
 use super::request::Sizes;
 use super::times::RenewedTimes;
@@ -91,7 +91,7 @@ pub(super) async fn upload(
         Box::pin(async move {
             let (chunks, bytes) = size(&job.1);
             // Linked files need no memory of this process.
-            let is_held = job.0 == Place::Pack || storage.local_files().is_none();
+            let is_held = job.0 == StorageForm::Pack || storage.local_files().is_none();
             let _permit = memory.take(if is_held { bytes } else { 0 }).await;
             let placed = store_job(storage, job, renewed).await?;
             progress.stored(chunks, bytes);
@@ -118,7 +118,7 @@ async fn store_job(
     (place, files): Job,
     renewed: &RenewedTimes,
 ) -> Result<Vec<(usize, ChunkPayload)>> {
-    if place == Place::Object {
+    if place == StorageForm::Object {
         let mut stored = Vec::new();
         for Pending { slot, file } in files {
             stored.push((slot, single(storage, file, renewed).await?));
@@ -137,7 +137,7 @@ async fn store_job(
         Ok((Bytes::from(bytes), ranges))
     };
     let (bytes, ranges) = blocking(read).await?;
-    if place == Place::Inline {
+    if place == StorageForm::Inline {
         // Copied: a small payload must not keep the bytes of all others.
         let inline = |range| ChunkPayload::Inline(Bytes::copy_from_slice(&bytes.slice(range)));
         return Ok(ranges.into_iter().map(|(slot, range)| (slot, inline(range))).collect());

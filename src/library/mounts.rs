@@ -136,8 +136,8 @@ impl RunningMount {
         }
     }
 
-    /// Waits until the file system is unmounted, and puts what is not committed in a safe place.
-    /// If `ephemeral`, removes the scratch directory if everything was committed.
+    /// Waits until the file system is unmounted, and flushes what is not committed. If `ephemeral`, the scratch directory is removed
+    /// unless something is left in it.
     pub fn wait(self, runtime: &Handle, ephemeral: bool) -> Result<()> {
         let served = self.mounted.wait();
         info!("unmounted");

@@ -54,27 +54,23 @@ impl Session {
         let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
         let before: HashMap<&str, &[u8]> =
             detected.before.iter().map(|(path, bytes)| (path.as_str(), &**bytes)).collect();
+        let node = |path: &str, what| NodeDiff { path: path.to_owned(), what, ..NodeDiff::default() };
         let mut nodes = Vec::new();
-        for node in &detected.changes.created {
-            let path = node.path.clone();
-            nodes.push(NodeDiff { path, what: "added", after: json(&node.zarr_json), ..NodeDiff::default() });
+        for created in &detected.changes.created {
+            nodes.push(NodeDiff { after: json(&created.zarr_json), ..node(&created.path, "added") });
         }
-        for node in &detected.changes.updated {
-            let before = before.get(node.path.as_str()).and_then(|bytes| json(bytes));
-            let after = json(&node.zarr_json);
-            nodes.push(NodeDiff { path: node.path.clone(), what: "changed", before, after, ..NodeDiff::default() });
+        for updated in &detected.changes.updated {
+            let before = before.get(updated.path.as_str()).and_then(|bytes| json(bytes));
+            nodes.push(NodeDiff { before, after: json(&updated.zarr_json), ..node(&updated.path, "changed") });
         }
-        for node in &detected.changes.deleted {
-            nodes.push(NodeDiff { path: node.path.clone(), what: "deleted", ..NodeDiff::default() });
-        }
+        nodes.extend(detected.changes.deleted.iter().map(|deleted| node(&deleted.path, "deleted")));
         for moved in &detected.changes.moved {
-            let from = Some(moved.from.clone());
-            nodes.push(NodeDiff { path: moved.to.clone(), what: "moved", from, ..NodeDiff::default() });
+            nodes.push(NodeDiff { from: Some(moved.from.clone()), ..node(&moved.to, "moved") });
         }
         for (path, [written, deleted]) in self.changed_arrays(&detected) {
             let [written, deleted] =
                 [written, deleted].map(|all| all.into_iter().map(|coords| coords.to_vec()).collect());
-            nodes.push(NodeDiff { path, what: "chunks", written, deleted, ..NodeDiff::default() });
+            nodes.push(NodeDiff { written, deleted, ..node(&path, "chunks") });
         }
         nodes.sort_by(|a, b| a.path.cmp(&b.path).then(a.what.cmp(b.what)));
         Ok(Diff { nodes })

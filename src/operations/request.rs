@@ -42,13 +42,6 @@ pub struct Answer {
     pub conflicts: Value,
 }
 
-impl Command {
-    /// Returns true if the command changes the working tree or the repository.
-    fn is_change(&self) -> bool {
-        !matches!(self, Command::Status | Command::Diff)
-    }
-}
-
 impl Session {
     /// Executes the command in `bytes`. Returns the answer, and true if it is the outcome of an attempt to change something.
     pub async fn request(&self, bytes: &[u8]) -> (Answer, bool) {
@@ -56,7 +49,7 @@ impl Session {
             Ok(command) => command,
             Err(why) => return (self.failure(&Error::invalid(format!("the command is not understood: {why}"))), true),
         };
-        let is_change = command.is_change();
+        let is_change = !matches!(command, Command::Status | Command::Diff);
         match self.execute(command).await {
             Ok((text, result)) => (Answer { ok: true, text, result, errno: 0, conflicts: Value::Null }, is_change),
             Err(error) => (self.failure(&error), true),

@@ -254,8 +254,8 @@ fn a_small_memory_bound_costs_passes_but_not_accuracy() {
         use icechunkfs::repo::refs::RefSpec;
         let storage = icechunkfs::storage::open_directory(&repo).unwrap();
         let repository = icechunkfs::repo::Repository::open(storage).await.unwrap();
-        let limits = icechunkfs::cli::open::MemoryLimits::default();
-        let tree = icechunkfs::cli::open::tree(&repository, &RefSpec::default(), limits).await.unwrap();
+        let limits = icechunkfs::library::open::MemoryLimits::default();
+        let tree = icechunkfs::library::open::tree(&repository, &RefSpec::default(), limits).await.unwrap();
         let bounds = MemoryBounds { chunks: 300 << 10, manifests: 64 << 20 };
         let counters = Counters::default();
         let stats = stats::collect(&repository, &tree, bounds, 4, &counters).await.unwrap();

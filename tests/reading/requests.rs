@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use crate::common::{Fixture, FixtureSet};
 use async_trait::async_trait;
 use bytes::Bytes;
-use icechunkfs::cli::open;
 use icechunkfs::error::Result;
+use icechunkfs::library::open;
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::refs::RefSpec;
 use icechunkfs::storage::{
