@@ -11,9 +11,9 @@ use super::daemon::{self, DaemonReport, Process};
 use super::mount_options::{self, MountArgs, MountFlags};
 use super::{logging, open};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::mount::{self, GRACE};
+use crate::fuse::mount::{self, GRACE, Mounted};
 use crate::fuse::unmount::{self, UnmountMode};
-use crate::library::mounts::PreparedMount;
+use crate::library::mounts;
 use crate::memory;
 use crate::reader::Reader;
 use crate::repo::refs::RefSpec;
@@ -65,22 +65,21 @@ fn serve(
     let runtime = open::runtime()?;
     let mountpoint = mount::prepare(&arguments.mountpoint, extra.nonempty)?;
     let options = mount_options::options(arguments, extra, spec);
-    let prepared = runtime.block_on(async {
+    let (served, options, note) = runtime.block_on(async {
         let repository = arguments.repo.open_with(&arguments.virtuals).await?;
-        PreparedMount::new(&repository, &mountpoint, &options).await
+        mounts::prepare(&repository, &mountpoint, &options).await
     })?;
     if extra.check_only {
         return Ok(());
     }
-    let note = prepared.note.clone();
-    let running = prepared.mount(mountpoint, runtime.handle().clone())?;
-    unmount_on_signals(&runtime, running.mountpoint().to_owned())?;
-    log_gauges_on_signal(&runtime, Arc::clone(&running.reader))?;
-    running.check_answers()?;
+    let mounted = Mounted::new(served, mountpoint, &options, runtime.handle().clone())?;
+    unmount_on_signals(&runtime, mounted.mountpoint().to_owned())?;
+    log_gauges_on_signal(&runtime, Arc::clone(&mounted.reader))?;
+    mounts::check_answers(mounted.mountpoint())?;
     if let Some(outcome) = outcome.and_then(Option::take) {
         outcome.report_ready(&note)?;
     }
-    let served = running.wait(runtime.handle(), arguments.ephemeral);
+    let served = mounts::wait(mounted, runtime.handle(), arguments.ephemeral);
     // A thread that is blocked on a dead network file system must not keep the daemon alive.
     runtime.shutdown_background();
     served

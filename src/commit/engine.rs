@@ -409,7 +409,10 @@ impl Engine {
         };
         drop(stored);
         if work.request.amend {
-            log = self.amended(&work.base, log).await?;
+            if parent == ObjectId::INITIAL {
+                return Err(publish::no_amend_of_the_first());
+            }
+            log = log::amended(&rebase::read_log(&*self.storage, parent).await?, log)?;
         }
         let has_moves = !log.moves.is_empty();
         let record = publish::store_snapshot(&*self.storage, moment, log, draft).await?;
@@ -433,15 +436,6 @@ impl Engine {
             let _ = failpoints::pass("commit.publish.done");
         }
         Ok((id, published))
-    }
-
-    /// Merges `log` into the log of `replaced`, the commit that is amended.
-    async fn amended(&self, replaced: &Snapshot, log: TransactionLogDraft) -> Result<TransactionLogDraft> {
-        if replaced.id() == ObjectId::INITIAL {
-            return Err(publish::no_amend_of_the_first());
-        }
-        let previous = rebase::read_log(&*self.storage, replaced.id()).await?;
-        log::amended(&previous, log)
     }
 }
 

@@ -25,40 +25,18 @@ pub fn ungrouped_by(base: &Snapshot, changes: &ChangeSet) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use bytes::Bytes;
 
     use super::super::changes::{DeletedNode, WrittenNode};
     use super::*;
-    use crate::format::draft::{NodeDraft, SnapshotDraft};
-    use crate::format::envelope::SpecVersion;
-    use crate::format::ids::ObjectId;
-    use crate::format::testing::node_id;
+    use crate::format::testing::{group, id, node_id, snapshot};
     use crate::format::transaction_log::Move;
-
-    fn snapshot(groups: &[&str]) -> Snapshot {
-        let node = |(n, path): (usize, &&str)| NodeDraft {
-            id: node_id(n as u8),
-            path: (*path).to_owned(),
-            zarr_json: Vec::new(),
-            array: None,
-        };
-        let draft = SnapshotDraft {
-            id: ObjectId::INITIAL,
-            flushed_at: 1,
-            version: SpecVersion::V2,
-            parent: None,
-            message: String::new(),
-            metadata: Vec::new(),
-            nodes: groups.iter().enumerate().map(node).collect(),
-            manifests: Vec::new(),
-        };
-        #[allow(clippy::unwrap_used)]
-        Snapshot::from_draft(&draft).unwrap()
-    }
 
     #[test]
     fn only_nodes_that_changes_leave_without_a_group_are_listed() {
-        let base = snapshot(&["/", "/a", "/a/b", "/c/d", "/e"]);
+        let nodes = [group(0, "/"), group(1, "/a"), group(2, "/a/b"), group(3, "/c/d"), group(4, "/e")];
+        let base = Snapshot::decode(&snapshot(id(1), &nodes), 1 << 20).unwrap();
         let created =
             |path: &str| WrittenNode { id: node_id(100), path: path.into(), zarr_json: Bytes::new(), is_array: false };
         let changes = ChangeSet {

@@ -27,6 +27,7 @@ use crate::follow::Follower;
 use crate::follow::shown::ViewState;
 use crate::operations::{Invalidator, Session};
 use crate::overlay::invalidation::Invalidation;
+use crate::reader::Reader;
 use crate::tree::Tree;
 
 /// Subtype of the file system, which makes the type `fuse.icechunkfs`.
@@ -132,6 +133,10 @@ pub enum Flag {
 pub struct Mounted {
     session: BackgroundSession,
     mountpoint: PathBuf,
+    /// Writable branch, if it is one.
+    pub branch: Option<Arc<Session>>,
+    /// Reader of the chunks.
+    pub reader: Arc<Reader>,
     /// Mark of this process as the daemon.
     _mark: Option<OwnedFd>,
 }
@@ -176,14 +181,15 @@ pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
 impl Mounted {
     /// Mounts `served` at `mountpoint` (absolute, prepared) and serves it on separate threads until it is unmounted.
     pub fn new(served: Served, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
+        let reader = Arc::clone(served.tree().reader());
         match served {
             Served::Snapshot(tree) => {
                 let adapter = snapshot_adapter(Arc::new(ViewState::fixed(tree)), options, runtime);
-                Self::start(adapter, mountpoint, options)
+                Self::start(adapter, mountpoint, options, None, reader)
             }
             Served::Followed(follower) => {
                 let adapter = snapshot_adapter(Arc::clone(follower.shown()), options, runtime.clone());
-                let mounted = Self::start(adapter, mountpoint, options)?;
+                let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
                 let _runtime = runtime.enter();
                 follower.begin(Arc::new(Notifications(mounted.session.notifier())));
                 Ok(mounted)
@@ -191,14 +197,20 @@ impl Mounted {
             Served::Branch(session, control) => {
                 let (working, passthrough) = (Arc::clone(session.working()), options.mode == IoMode::Passthrough);
                 let adapter = WorkingAdapter::new(working, control, passthrough, options.insist, runtime);
-                let mounted = Self::start(adapter, mountpoint, options)?;
+                let mounted = Self::start(adapter, mountpoint, options, Some(Arc::clone(&session)), reader)?;
                 session.attach(Arc::new(Notifications(mounted.session.notifier())));
                 Ok(mounted)
             }
         }
     }
 
-    fn start(adapter: impl Filesystem, mountpoint: PathBuf, options: &Options) -> Result<Self> {
+    fn start(
+        adapter: impl Filesystem,
+        mountpoint: PathBuf,
+        options: &Options,
+        branch: Option<Arc<Session>>,
+        reader: Arc<Reader>,
+    ) -> Result<Self> {
         let session = match kernel_mount::mount(&mountpoint, options)? {
             Some(device) => {
                 fuser::Session::from_fd(adapter, device, options.acl(), config(options)).inspect_err(|_| {
@@ -215,7 +227,7 @@ impl Mounted {
         }
         info!("{} is mounted at {} ({})", options.source, mountpoint.display(), options.mode);
         let mark = daemon_mark::set(&mountpoint);
-        Ok(Mounted { session, mountpoint, _mark: mark })
+        Ok(Mounted { session, mountpoint, branch, reader, _mark: mark })
     }
 
     /// Returns the mountpoint.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tracing::warn;
 
-use super::mounts::{MountOptions, PreparedMount, RunningMount};
+use super::mounts::{self, MountOptions};
 use super::{Inner, Repository};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -34,7 +34,7 @@ pub struct Mounted {
     inner: Arc<Inner>,
     mountpoint: PathBuf,
     /// Set until it is unmounted.
-    running: Option<RunningMount>,
+    running: Option<mount::Mounted>,
 }
 
 impl Mount {
@@ -84,14 +84,14 @@ impl Mount {
     pub fn at(self, mountpoint: impl AsRef<Path>) -> Result<Mounted> {
         let Mount { inner, options } = self;
         let mountpoint = mount::prepare(mountpoint.as_ref(), options.nonempty)?;
-        let prepared = inner.handle.block_on(async {
+        let (served, kernel, _) = inner.handle.block_on(async {
             // The branch may have moved since the repository was opened.
             let storage = Arc::clone(inner.repository.storage());
             let repository = repo::Repository::open(storage).await?;
-            PreparedMount::new(&repository, &mountpoint, &options).await
+            mounts::prepare(&repository, &mountpoint, &options).await
         })?;
-        let running = prepared.mount(mountpoint.clone(), inner.handle.clone())?;
-        running.check_answers()?;
+        let running = mount::Mounted::new(served, mountpoint.clone(), &kernel, inner.handle.clone())?;
+        mounts::check_answers(&mountpoint)?;
         Ok(Mounted { inner, mountpoint, running: Some(running) })
     }
 }
@@ -133,11 +133,11 @@ impl Mounted {
         if self.running.is_some() {
             unmount::unmount(&self.mountpoint, UnmountMode::Polite)?;
         }
-        self.running.take().map_or(Ok(()), |running| running.wait(&self.inner.handle, false))
+        self.running.take().map_or(Ok(()), |running| mounts::wait(running, &self.inner.handle, false))
     }
 
     fn session(&self) -> Result<&operations::Session> {
-        let session = self.running.as_ref().and_then(|running| running.session.as_deref());
+        let session = self.running.as_ref().and_then(|running| running.branch.as_deref());
         session.ok_or_else(|| {
             Error::new(ErrorKind::ReadOnly, format!("{} is not mounted for writing", self.mountpoint.display()))
         })
@@ -154,6 +154,6 @@ impl Drop for Mounted {
         }
         // The mount ends when the last file is closed.
         let inner = Arc::clone(&self.inner);
-        drop(std::thread::spawn(move || running.wait(&inner.handle, false)));
+        drop(std::thread::spawn(move || mounts::wait(running, &inner.handle, false)));
     }
 }

@@ -61,92 +61,58 @@ pub struct MountOptions {
     pub listed: Map<String, Value>,
 }
 
-/// Snapshot or branch that is ready to be mounted.
-#[derive(Debug)]
-pub struct PreparedMount {
-    served: Served,
-    options: Options,
-    /// Note for the user.
-    pub note: String,
-}
-
-/// Mount that is served by this process.
-#[derive(Debug)]
-pub struct RunningMount {
-    mounted: Mounted,
-    /// Working tree of a writable branch.
-    pub session: Option<Arc<Session>>,
-    /// Reader of the chunks.
-    pub reader: Arc<Reader>,
-}
-
-impl PreparedMount {
-    /// Prepares the mount of `repository` at `mountpoint` (absolute, prepared).
-    pub async fn new(repository: &Repository, mountpoint: &Path, options: &MountOptions) -> Result<Self> {
-        let (served, note) = serve(repository, mountpoint, options).await?;
-        let tree = served.tree();
-        let (mut mode, reason) = io_mode::choose(options.io, tree.table(), tree.reader().has_files())?;
-        // Data files are always local files: the kernel can move their bytes whatever the chunks' size.
-        let writable = matches!(served, Served::Branch(..));
-        if writable && options.io == IoOption::Auto && io_mode::obstacle(true).is_none() {
-            mode = IoMode::Passthrough;
-        }
-        info!("mounting {}: it is snapshot {}; I/O mode {mode}: {reason}", options.spec, tree.snapshot().id());
-        let options = Options {
-            source: repository.storage().location().to_owned(),
-            allow_other: options.allow_other,
-            nonempty: options.nonempty,
-            flags: options.flags.clone(),
-            mode,
-            insist: options.io != IoOption::Auto,
-            writable,
-        };
-        Ok(PreparedMount { served, options, note })
+/// Prepares the mount of `repository` at `mountpoint` (absolute, prepared). Returns the content of the mount, options of the
+/// kernel, and a note for the user.
+pub async fn prepare(
+    repository: &Repository,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<(Served, Options, String)> {
+    let (served, note) = serve(repository, mountpoint, options).await?;
+    let tree = served.tree();
+    let (mut mode, reason) = io_mode::choose(options.io, tree.table(), tree.reader().has_files())?;
+    // Data files are always local files: the kernel can move their bytes whatever the chunks' size.
+    let writable = matches!(served, Served::Branch(..));
+    if writable && options.io == IoOption::Auto && io_mode::obstacle(true).is_none() {
+        mode = IoMode::Passthrough;
     }
+    info!("mounting {}: it is snapshot {}; I/O mode {mode}: {reason}", options.spec, tree.snapshot().id());
+    let options = Options {
+        source: repository.storage().location().to_owned(),
+        allow_other: options.allow_other,
+        nonempty: options.nonempty,
+        flags: options.flags.clone(),
+        mode,
+        insist: options.io != IoOption::Auto,
+        writable,
+    };
+    Ok((served, options, note))
+}
 
-    /// Mounts at `mountpoint`. Requests are answered on threads of their own, and on `runtime` if they wait.
-    pub fn mount(self, mountpoint: PathBuf, runtime: Handle) -> Result<RunningMount> {
-        let reader = Arc::clone(self.served.tree().reader());
-        let session = match &self.served {
-            Served::Branch(session, _) => Some(Arc::clone(session)),
-            Served::Snapshot(_) | Served::Followed(_) => None,
-        };
-        let mounted = Mounted::new(self.served, mountpoint, &self.options, runtime)?;
-        Ok(RunningMount { mounted, session, reader })
+/// Checks that the mount at `mountpoint` answers: a failure is better reported now than met by the first program.
+pub fn check_answers(mountpoint: &Path) -> Result<()> {
+    match std::fs::metadata(mountpoint) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(Error::new(ErrorKind::Io, format!("{}: the mount is not a directory", mountpoint.display()))),
+        Err(error) => {
+            // No program can use it: do not leave it behind.
+            let _ = unmount::unmount(mountpoint, UnmountMode::Detach);
+            Err(Error::io(format!("{}: the mount does not answer", mountpoint.display()), error))
+        }
     }
 }
 
-impl RunningMount {
-    /// Returns the mountpoint.
-    pub fn mountpoint(&self) -> &Path {
-        self.mounted.mountpoint()
+/// Waits until `mounted` is unmounted, and flushes what is not committed. If `ephemeral`, the scratch directory is removed unless
+/// something is left in it.
+pub fn wait(mounted: Mounted, runtime: &Handle, ephemeral: bool) -> Result<()> {
+    let (branch, reader) = (mounted.branch.clone(), Arc::clone(&mounted.reader));
+    let served = mounted.wait();
+    info!("unmounted");
+    if let Some(session) = branch {
+        runtime.block_on(end_writable(session, ephemeral));
     }
-
-    /// Checks that the mount answers: a failure is better reported now than met by the first program.
-    pub fn check_answers(&self) -> Result<()> {
-        let mountpoint = self.mountpoint();
-        match std::fs::metadata(mountpoint) {
-            Ok(metadata) if metadata.is_dir() => Ok(()),
-            Ok(_) => Err(Error::new(ErrorKind::Io, format!("{}: the mount is not a directory", mountpoint.display()))),
-            Err(error) => {
-                // No program can use it: do not leave it behind.
-                let _ = unmount::unmount(mountpoint, UnmountMode::Detach);
-                Err(Error::io(format!("{}: the mount does not answer", mountpoint.display()), error))
-            }
-        }
-    }
-
-    /// Waits until the file system is unmounted, and flushes what is not committed. If `ephemeral`, the scratch directory is removed
-    /// unless something is left in it.
-    pub fn wait(self, runtime: &Handle, ephemeral: bool) -> Result<()> {
-        let served = self.mounted.wait();
-        info!("unmounted");
-        if let Some(session) = self.session {
-            runtime.block_on(end_writable(session, ephemeral));
-        }
-        runtime.block_on(self.reader.flush_disk_cache());
-        served
-    }
+    runtime.block_on(reader.flush_disk_cache());
+    served
 }
 
 async fn serve(repository: &Repository, mountpoint: &Path, options: &MountOptions) -> Result<(Served, String)> {
