@@ -2,10 +2,9 @@
 
 use icechunk::config::{ObjectStoreConfig, S3Options};
 
-use super::plain;
 use super::web::{TAG, Web, content};
 use crate::common::made::{container, reference, repository};
-use crate::common::moto::{BUCKET, SECRET, request, s3};
+use crate::common::moto::{BUCKET, SECRET, plain, request, s3};
 use crate::common::run;
 
 fn options(endpoint: Option<&str>, allow_http: bool) -> S3Options {

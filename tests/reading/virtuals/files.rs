@@ -4,8 +4,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::{cat, plain};
+use super::cat;
 use crate::common::made::{Reference, reference, repository};
+use crate::common::moto::plain;
 use crate::common::{is_root, run};
 
 struct Place {

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
-use super::plain;
-use crate::common::moto::{self, Server};
-use crate::common::{Fixture, FixtureSet, Mount, read_files, run};
+use crate::common::moto::{self, Server, plain};
+use crate::common::{Fixture, FixtureSet, Mount, read_files, run, sha256};
 
 const FILES: &str = "file:///icechunkfs-virtual/";
 const BUCKET: &str = "s3://icechunkfs-virtual/data/";
@@ -49,8 +47,7 @@ fn check(fixture: &Fixture, mount: impl Fn(&str) -> Mount) -> (usize, usize) {
                 assert_eq!(errno, Some(expected), "{what}");
                 continue;
             }
-            let hash: String = Sha256::digest(found.expect(&what)).iter().map(|byte| format!("{byte:02x}")).collect();
-            assert_eq!(hash, expected[1].as_str().unwrap(), "{what}");
+            assert_eq!(sha256(&found.expect(&what)), expected[1], "{what}");
         }
         if !errors.is_empty() {
             let log = mount.log();
