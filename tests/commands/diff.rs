@@ -266,7 +266,7 @@ async fn diff_of_fixtures_matches_the_reference() {
 
 /// Changes of an expired commit are still in the logs that its successor keeps.
 #[tokio::test]
-async fn logs_of_expired_commits_are_included() {
+async fn diff_includes_logs_of_expired_commits() {
     let (directory, lab) = new_lab(SpecVersionBin::V2).await;
     let mut model = Model::default();
     let mut ids = Vec::new();
@@ -297,7 +297,7 @@ async fn logs_of_expired_commits_are_included() {
 
 /// Checks the text output.
 #[tokio::test]
-async fn text_output_describes_each_change() {
+async fn diff_prints_each_change() {
     let (directory, lab) = new_lab(SpecVersionBin::V2).await;
     let mut model = Model::default();
     model.group("/");
@@ -348,7 +348,7 @@ async fn text_output_describes_each_change() {
 
 /// A chunk that became one of the repository's own has the same bytes, if the virtual one may be read.
 #[tokio::test]
-async fn virtual_chunks_are_compared_where_allowed() {
+async fn diff_compares_virtual_chunks_where_allowed() {
     let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = elsewhere.path().canonicalize().unwrap().join("data.bin");
     std::fs::write(&file, b"..same bytes..").unwrap();

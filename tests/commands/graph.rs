@@ -122,7 +122,7 @@ async fn the_svg_is_xml_with_every_ref_and_message() {
 }
 
 #[test]
-fn every_fixture_is_drawn() {
+fn log_draws_every_commit_of_every_fixture() {
     for set in FixtureSet::each() {
         for fixture in set.all() {
             let picture = log(&fixture.repository, "C", &["--svg", "--all"]).success();

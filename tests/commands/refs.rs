@@ -171,7 +171,7 @@ async fn forbidden_ref_changes_are_refused_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn feature_flags_and_repository_status_are_respected() {
+async fn feature_flags_and_a_read_only_status_refuse_ref_changes() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     let commits = history(place, SpecVersionBin::V2).await;

@@ -120,7 +120,7 @@ fn stats_match_the_reference() {
 }
 
 #[test]
-fn shared_exclusive_and_dead_bytes_are_distinguished() {
+fn stats_distinguish_shared_exclusive_and_dead_bytes() {
     let place = tempfile::tempdir().unwrap();
     let mut numbers = Random::new(8);
     let mut files = one_array((0..4).map(|_| numbers.bytes(1000)));
@@ -176,7 +176,7 @@ fn shared_exclusive_and_dead_bytes_are_distinguished() {
 }
 
 #[test]
-fn dead_bytes_of_packs_and_missing_objects_are_reported() {
+fn stats_report_dead_bytes_of_packs_and_missing_objects() {
     let place = tempfile::tempdir().unwrap();
     let mut numbers = Random::new(9);
     let mut files = one_array((0..4).map(|_| numbers.bytes(1000)));
@@ -200,7 +200,7 @@ fn dead_bytes_of_packs_and_missing_objects_are_reported() {
 }
 
 #[test]
-fn a_small_memory_bound_costs_passes_but_not_accuracy() {
+fn stats_are_exact_under_a_small_memory_bound() {
     let place = tempfile::tempdir().unwrap();
     let mut files = random(&mut Random::new(12));
     // More distinct chunks than the least list holds.

@@ -48,7 +48,7 @@ async fn problems(files: &Files) -> u64 {
 }
 
 #[tokio::test]
-async fn fixtures_have_only_the_known_problems() {
+async fn verify_finds_only_the_known_problems_of_fixtures() {
     for set in FixtureSet::each() {
         for fixture in set.all() {
             let storage = storage::open_directory(&fixture.repository).unwrap();
@@ -81,7 +81,7 @@ async fn in_memory(files: &Files) -> Arc<dyn Storage> {
 }
 
 #[tokio::test]
-async fn every_missing_or_truncated_object_is_reported() {
+async fn verify_reports_every_missing_or_truncated_object() {
     let set = FixtureSet::own();
     for name in set.all().into_iter().map(|fixture| fixture.name) {
         if KNOWN.iter().any(|(known, _)| *known == name) || set.get(&name).repository.read_dir().unwrap().count() == 0 {
@@ -135,7 +135,7 @@ fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
 
 /// Damage of any kind ends the check with a report or an error, and damage of a header is always found.
 #[tokio::test]
-async fn flipped_bits_are_reported_or_harmless() {
+async fn verify_reports_most_flipped_bits_and_all_in_magic_bytes() {
     let set = FixtureSet::own();
     let mut random = Random::new(1);
     let (mut flipped, mut found) = (0, 0);
@@ -181,7 +181,7 @@ async fn flipped_bits_are_reported_or_harmless() {
 
 /// A log with entries that the format does not allow: a move onto a deleted node, and one below no group.
 #[tokio::test]
-async fn logged_moves_onto_nodes_or_outside_groups_are_reported() {
+async fn verify_reports_logged_moves_onto_nodes_or_outside_groups() {
     let (_place, lab) = new_lab(SpecVersionBin::V2).await;
     let mut model = lab::Model::default();
     model.group("/");
@@ -218,7 +218,7 @@ async fn logged_moves_onto_nodes_or_outside_groups_are_reported() {
 }
 
 #[test]
-fn the_exit_status_gives_the_severity() {
+fn verify_exits_with_the_severity() {
     let set = FixtureSet::own();
     let name = &set.all()[0].name;
     let place = tempfile::tempdir().unwrap();

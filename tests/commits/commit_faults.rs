@@ -98,7 +98,7 @@ const REPOSITORY: &str = "ICECHUNKFS_TEST_REPOSITORY";
 
 #[tokio::test]
 #[ignore = "no test by itself: the next one runs it in a separate process"]
-async fn child() {
+async fn commit_in_a_separate_process() {
     let place = std::env::var_os(REPOSITORY).expect("the repository");
     let place = Path::new(&place);
     let lab = Lab::open(place);
@@ -135,7 +135,7 @@ async fn a_commit_killed_at_any_fail_point_is_complete_or_absent() {
             change(&mut changed);
             let fault = format!("{point}={action}");
             let run = Command::new(std::env::current_exe().unwrap())
-                .args(["commit_faults::child", "--exact", "--ignored", "--nocapture"])
+                .args(["commit_faults::commit_in_a_separate_process", "--exact", "--ignored", "--nocapture"])
                 .env(REPOSITORY, &place)
                 .env("ICECHUNKFS_FAULT", &fault)
                 .output()

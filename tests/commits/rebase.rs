@@ -392,7 +392,7 @@ async fn a_commit_rebases_over_commits_of_the_reference() {
 }
 
 #[tokio::test]
-async fn a_deleted_or_reset_branch_is_reported() {
+async fn commits_to_a_deleted_or_reset_branch_are_refused() {
     let table = table(SpecVersionBin::V2).await;
     let repository = reopen(table.place.path()).await;
     let mut ours = table.model.clone();
@@ -584,7 +584,7 @@ fn overlapping_commits_in_a_race_are_kept_or_reported() {
 
 /// The reference cannot be kept from overwriting `repo` on a local disk, but without such a race, both can alternate.
 #[tokio::test]
-async fn commits_alternate_with_the_reference() {
+async fn commits_of_both_implementations_alternate_without_loss() {
     let (place, mut model) = arena(SpecVersionBin::V2).await;
     let lab = Lab::open(place.path());
     let base = lab.tip().await;
@@ -614,7 +614,7 @@ async fn commits_alternate_with_the_reference() {
 
 /// A repository whose status is read-only takes no commit; one whose clock is ahead is reported.
 #[tokio::test]
-async fn repository_status_and_clock_are_respected() {
+async fn a_read_only_status_and_a_clock_behind_refuse_commits() {
     let table = table(SpecVersionBin::V2).await;
     let mut ours = table.model.clone();
     ours.chunk("/z", &[1], "ours");

@@ -243,7 +243,7 @@ async fn walk(tree: &Arc<Tree>) {
 
 /// Damaged documents and indexes of shards may contain anything; the bytes that are read are the stored ones.
 #[test]
-fn damaged_shards_do_no_harm() {
+fn damaged_shard_indexes_change_no_bytes_that_are_read() {
     const INNER: usize = 600;
     const COUNT: usize = 2048;
     let count: usize = std::env::var("ICECHUNKFS_MUTATIONS").map_or(500, |text| text.parse().unwrap());
@@ -337,7 +337,7 @@ fn damaged_shards_do_no_harm() {
 }
 
 #[test]
-fn damaged_files_do_no_harm() {
+fn damaged_files_cause_no_panic_hang_or_excessive_memory() {
     let number = |name: &str, default| std::env::var(name).ok().map_or(default, |text| text.parse().unwrap());
     let (count, seed) = (number("ICECHUNKFS_MUTATIONS", 500), number("ICECHUNKFS_SEED", 20_261_120));
     println!("{count} mutations, seed {seed}");

@@ -165,7 +165,7 @@ fn a_mount_behaves_like_a_plain_directory_with_commits() {
 }
 
 #[test]
-fn kept_regressions_pass() {
+fn a_mount_passes_every_kept_regression() {
     common::watchdog();
     let folder = project("tests/oracles/model/regressions");
     let mut names: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -16,7 +16,7 @@ fn all() -> Vec<Fixture> {
 }
 
 #[test]
-fn refs_and_histories_match_the_release() {
+fn refs_and_log_show_what_alpha_releases_recorded() {
     for fixture in all() {
         check_refs(&fixture);
     }
@@ -198,7 +198,7 @@ fn an_alpha_repository_is_mounted_read_only_with_a_reason() {
 }
 
 #[test]
-fn as_of_selects_a_commit_and_unknown_names_are_errors() {
+fn log_as_of_selects_a_commit_and_unknown_names_are_errors() {
     for fixture in all() {
         let main = &fixture.expected["refs"]["branch/main"]["history"];
         let parent = main[1].as_str().unwrap();
@@ -285,7 +285,7 @@ fn follow_sees_a_new_ref_file_of_its_branch() {
 }
 
 #[test]
-fn missing_or_damaged_objects_are_named() {
+fn missing_or_damaged_objects_of_alpha_repositories_are_named() {
     if !place::is_local() {
         return;
     }

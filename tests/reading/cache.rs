@@ -155,7 +155,7 @@ fn offline_mounts_show_what_was_cached() {
 }
 
 #[test]
-fn prefetched_chunks_are_cached() {
+fn prefetched_chunks_are_cached_on_disk() {
     let Some(server) = s3() else { return };
     let (line, repo, cache) = (Line::to(server.port), made(server.port, "prefetch"), CacheDir::new());
     let first = cache.mount(line.port, &repo, &["--ahead", "0"]);
@@ -184,7 +184,7 @@ fn prefetched_chunks_are_cached() {
 }
 
 #[test]
-fn damaged_entries_are_fetched_again() {
+fn damaged_cache_entries_are_fetched_again() {
     let Some(server) = s3() else { return };
     let (line, repo, cache) = (Line::to(server.port), made(server.port, "damaged"), CacheDir::new());
     let first = cache.mount(line.port, &repo, &[]);
@@ -307,7 +307,7 @@ fn cache_failures_do_not_affect_readers() {
 
 /// Every entry that a killed daemon leaves in the cache is valid.
 #[test]
-fn a_killed_daemon_leaves_no_wrong_entry() {
+fn a_killed_daemon_leaves_no_wrong_cache_entry() {
     let Some(server) = s3() else { return };
     let (repo, cache) = (made(server.port, "killed"), CacheDir::new());
     let plain = mount(server.port, &repo, &["-o", "ro"]);

@@ -102,7 +102,7 @@ fn follow_shows_commits_of_others() {
 }
 
 #[test]
-fn open_files_keep_their_bytes_until_closed() {
+fn a_follow_keeps_the_bytes_of_open_files_until_they_are_closed() {
     const LENGTH: usize = 5 << 20;
     for mode in modes() {
         let writer = Writable::new(&[]);
@@ -166,7 +166,7 @@ fn open_files_keep_their_bytes_until_closed() {
 
 /// Only changed files are dropped from the kernel's cache.
 #[test]
-fn unchanged_files_stay_cached() {
+fn a_follow_keeps_unchanged_files_in_the_page_cache() {
     const LENGTH: usize = 1 << 20;
     let writer = Writable::new(&[]);
     let root = writer.root();
@@ -201,7 +201,7 @@ fn unchanged_files_stay_cached() {
 /// Programs that open one file after the other, while commits change them all, never see an older snapshot after a
 /// newer one.
 #[test]
-fn a_follow_is_atomic() {
+fn readers_see_no_older_snapshot_after_a_newer_one() {
     const FILES: usize = 12;
     const COMMITS: usize = 25;
     let writer = Writable::new(&[]);

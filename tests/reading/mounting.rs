@@ -196,7 +196,7 @@ fn a_killed_daemon_blocks_nobody_and_its_mount_is_cleaned_up() {
 }
 
 #[test]
-fn signals_unmount() {
+fn sigterm_and_sigint_unmount() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     for signal in ["-TERM", "-INT"] {
         let mount = Mount::new(&fixture.repository, &[]);
@@ -253,7 +253,7 @@ fn a_foreground_mount_does_not_detach() {
 }
 
 #[test]
-fn as_of_mounts_the_past() {
+fn as_of_mounts_the_newest_commit_of_that_time() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let history = fixture.expected["refs"]["branch/main"]["history"].as_array().unwrap();
     let old = history[history.len() - 2].as_str().unwrap();
@@ -292,7 +292,7 @@ impl Drop for Helper {
 }
 
 #[test]
-fn mount_and_umount_and_fstab_work() {
+fn mount_and_umount_find_the_program_by_type_and_by_fstab() {
     if !needed(common::is_root(), "root, for linking /sbin/mount.icechunkfs and changing fstab") {
         return;
     }

@@ -124,7 +124,7 @@ async fn apply(repository: &Repository, steps: &[Step]) {
 
 /// Random repositories of both versions show what the reference reads back.
 #[test]
-fn random_repositories_show_the_same_keys() {
+fn mounts_of_random_repositories_show_the_keys_of_the_reference() {
     common::watchdog();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let mut runner = TestRunner::new_with_rng(

@@ -85,7 +85,7 @@ fn commit_and_compare(mount: &Writable, message: &str) -> BTreeMap<String, Vec<u
 }
 
 #[test]
-fn a_store_is_the_same_after_a_commit_and_can_be_extended() {
+fn a_zarr_vectors_store_stays_the_same_in_a_commit_and_can_be_extended() {
     let (Some(shared), Some(package)) = (FixtureSet::shared(), Package::find()) else { return };
     let store = shared.expected_path("x").parent().unwrap().parent().unwrap().join("zarr-vectors-store");
     let sums = store.with_file_name("zarr-vectors-store.sha256");
@@ -118,7 +118,7 @@ fn a_store_is_the_same_after_a_commit_and_can_be_extended() {
 }
 
 #[test]
-fn stores_are_written_through_a_mount() {
+fn zarr_vectors_writes_stores_through_a_mount() {
     let Some(package) = Package::find() else { return };
     let mount = Writable::new(&[]);
     put(&mount.root().join("zarr.json"), GROUP).unwrap();
@@ -139,7 +139,7 @@ fn stores_are_written_through_a_mount() {
 
 /// A store of the older layout, copied into a mount.
 #[test]
-fn a_store_of_the_older_layout_is_the_same_after_a_commit() {
+fn a_zarr_vectors_store_of_the_older_layout_stays_the_same_in_a_commit() {
     let Some(package) = Package::find() else { return };
     let place = tempfile::tempdir().unwrap();
     let store = place.path().to_owned();

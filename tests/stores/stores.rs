@@ -66,7 +66,7 @@ fn a_profile_gives_keys_and_an_endpoint() {
 }
 
 #[test]
-fn secrets_are_never_shown() {
+fn control_files_and_logs_show_no_secrets() {
     let Some(server) = s3() else { return };
     let repo = made(server.port, "secrets");
     let mount = Mount::prepare();
@@ -112,7 +112,7 @@ fn a_web_server_is_mounted_read_only() {
 
 /// Old releases wrote repositories at the root of a bucket under keys that begin with a slash.
 #[test]
-fn keys_may_begin_with_a_slash() {
+fn a_repository_whose_keys_begin_with_a_slash_is_read_and_written() {
     let Some(server) = s3() else { return };
     let repositories = project("tests/fixtures/repos");
     for (fixture, prefix) in [("own-v2-basic", ""), ("own-v1-basic", ""), ("own-v2-basic", "deep/er/")] {
@@ -230,7 +230,7 @@ fn racing_commits_survive_an_unreliable_network() {
 /// A program that reads an array chunk by chunk does not wait for each; one without a pattern costs no more requests
 /// than chunks.
 #[test]
-fn sequential_readers_are_prefetched_for() {
+fn chunks_are_prefetched_for_sequential_readers_only() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = made(server.port, "ahead");

@@ -18,7 +18,7 @@ const LIFE: usize = 40;
 const OLD: u64 = 4;
 
 #[test]
-fn the_reference_and_we_always_see_the_same() {
+fn both_implementations_see_the_same_after_every_step() {
     let steps: usize = std::env::var("ICECHUNKFS_LIFE_STEPS").map_or(2400, |value| value.parse().unwrap());
     if let Ok(seed) = std::env::var("ICECHUNKFS_LIFE_SEED") {
         return live(seed.parse().unwrap());

@@ -49,7 +49,7 @@ async fn the_reference_works_in_a_created_repository() {
 }
 
 #[tokio::test]
-async fn the_root_group_is_a_separate_commit() {
+async fn init_creates_the_root_group_in_a_separate_commit() {
     let directory = tempfile::tempdir().unwrap();
     init(directory.path(), &["--zarr-group"]);
     let repository = lab::reopen(directory.path()).await;

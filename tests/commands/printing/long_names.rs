@@ -87,7 +87,7 @@ fn a_mount_hides_too_long_chunk_names_and_logs_the_array_once() {
 }
 
 #[test]
-fn other_commands_work_despite_too_long_chunk_names() {
+fn ls_stats_verify_and_cat_accept_too_long_chunk_names() {
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"));
     let repo = repository.to_str().unwrap();

@@ -92,7 +92,7 @@ fn zarr_python_reads_an_export() {
 }
 
 #[test]
-fn existing_files_are_kept_replaced_or_removed_as_requested() {
+fn export_keeps_replaces_or_removes_existing_files_as_requested() {
     let place = tempfile::tempdir().unwrap();
     let files = random(&mut Random::new(7));
     let repo = repository(place.path(), &files);
@@ -287,7 +287,7 @@ fn an_export_follows_no_link_out_of_its_destination() {
 
 /// A hostile snapshot has names that no file can have.
 #[test]
-fn hostile_names_are_reported_and_write_nothing_outside() {
+fn export_reports_hostile_names_and_writes_nothing_outside() {
     use icechunkfs::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
     use icechunkfs::format::envelope::SpecVersion;
     use icechunkfs::format::ids::{NodeId, ObjectId};
@@ -346,7 +346,7 @@ fn hostile_names_are_reported_and_write_nothing_outside() {
 }
 
 #[test]
-fn unreadable_chunks_fail_the_export_or_are_listed() {
+fn export_fails_at_unreadable_chunks_or_lists_them() {
     let place = tempfile::tempdir().unwrap();
     let fixture = FixtureSet::own().get("own-v2-virtual");
     let dest = place.path().join("virtual");
@@ -374,7 +374,7 @@ fn unreadable_chunks_fail_the_export_or_are_listed() {
 
 /// Chunks that exceed the memory, as separate files and within packs.
 #[test]
-fn large_chunks_are_copied_in_pieces() {
+fn export_copies_large_chunks_in_pieces() {
     let place = tempfile::tempdir().unwrap();
     let mut numbers = Random::new(5);
     let files = one_array((0..3).map(|at| numbers.bytes(64).repeat((5 << 20) / 64 + at)));

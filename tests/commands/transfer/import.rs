@@ -13,7 +13,7 @@ use crate::common::{Files, FixtureSet, program, read_files};
 
 /// Imports random trees, one over the other, and reads them with the reference.
 #[test]
-fn imported_trees_read_back_the_same() {
+fn the_reference_reads_imported_trees() {
     for seed in [1, 2, 3, 4, 5] {
         let place = tempfile::tempdir().unwrap();
         let mut numbers = Random::new(seed * 77);
@@ -75,7 +75,7 @@ fn imported_trees_read_back_the_same() {
 }
 
 #[test]
-fn exported_fixtures_import_the_same() {
+fn import_of_an_export_gives_the_same_files() {
     let mut count = 0;
     for fixture in FixtureSet::each().flat_map(|set| set.all()) {
         if fixture.name.contains("virtual") || fixture.name.contains("split") || fixture.name.starts_with("ref-") {
@@ -103,7 +103,7 @@ fn exported_fixtures_import_the_same() {
 }
 
 #[test]
-fn untracked_files_are_listed_and_violations_refuse_the_import() {
+fn import_lists_untracked_files_and_refuses_violations() {
     let place = tempfile::tempdir().unwrap();
     let source = place.path().join("source");
     let repo = place.path().join("repo");
@@ -191,7 +191,7 @@ fn an_import_into_a_group_changes_nothing_else() {
 
 /// A replacement by another kind of node needs `--delete`.
 #[test]
-fn nodes_change_their_kind_only_with_delete() {
+fn import_changes_the_kind_of_a_node_only_with_delete() {
     let before: Files = [
         ("zarr.json", GROUP.to_owned()),
         ("a/zarr.json", array(&[2], &[1])),
@@ -248,7 +248,7 @@ fn concurrent_imports_are_all_committed() {
 }
 
 #[test]
-fn imports_work_in_version_1_and_on_other_branches() {
+fn import_commits_to_version_1_and_to_other_branches() {
     let fixture = FixtureSet::own().get("own-v1-basic");
     let place = tempfile::tempdir().unwrap();
     let repo = place.path().join("repo");

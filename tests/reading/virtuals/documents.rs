@@ -14,7 +14,7 @@ fn commands() -> Vec<String> {
 }
 
 #[test]
-fn the_commands_of_the_reference_page_work() {
+fn commands_of_the_reference_page_read_virtual_chunks() {
     let directory = tempfile::tempdir().unwrap();
     let netcdf = directory.path().join("data/netcdf");
     std::fs::create_dir_all(&netcdf).unwrap();

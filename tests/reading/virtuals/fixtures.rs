@@ -74,7 +74,7 @@ fn every_virtual_chunk_that_the_reference_reads_is_read() {
 
 /// The same from a bucket, with the options in mount(8)'s form.
 #[test]
-fn virtual_chunks_in_buckets_are_read() {
+fn virtual_chunks_in_buckets_are_read_with_mount_options() {
     let (Some((set, sources)), Some(server)) = (sources(), moto::s3()) else { return };
     served(&server, &sources);
     for name in ["v2-virtual", "v1-virtual"] {

@@ -19,7 +19,7 @@ fn neighbors(web: &Web, path: &str, count: u64, length: u64) -> Vec<Reference> {
 }
 
 #[test]
-fn neighbors_are_fetched_together_and_listings_fetch_nothing() {
+fn neighboring_virtual_chunks_are_fetched_together_and_listings_fetch_nothing() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"), Vec::new(), &neighbors(&web, "well", 256, 4096));

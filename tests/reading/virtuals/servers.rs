@@ -47,7 +47,7 @@ fn ranges_are_read_from_servers_with_and_without_range_support() {
 }
 
 #[test]
-fn wrong_answers_are_errors() {
+fn wrong_answers_of_a_web_server_are_errors() {
     let web = Web::new("");
     let cases = [
         ("less", "too short"),
@@ -145,7 +145,7 @@ fn headers_are_sent_only_below_their_prefix() {
 
 /// Python's server has no range support.
 #[test]
-fn the_http_server_of_python_is_read() {
+fn virtual_chunks_are_read_from_a_server_without_ranges() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("sub dir")).unwrap();
     std::fs::write(directory.path().join("sub dir/x"), content(0, 100_000)).unwrap();
