@@ -59,7 +59,7 @@ struct Shared {
     answers: Mutex<Vec<String>>,
     gate: (Mutex<bool>, Condvar),
     late: Mutex<Vec<(String, Vec<u8>)>>,
-    /// Connections that are being served.
+    /// Requests without an answer.
     open: AtomicUsize,
 }
 
@@ -83,12 +83,8 @@ impl Line {
             late: Mutex::default(),
         });
         let carrying = Arc::clone(&shared);
-        let listener = Listener::start((address, 0), move |client| {
-            carrying.open.fetch_add(1, Ordering::Relaxed);
-            // Errors here are the test's faults, or the end of a program.
-            drop(carrying.carry(client));
-            carrying.open.fetch_sub(1, Ordering::Relaxed);
-        });
+        // Errors here are the test's faults, or the end of a program.
+        let listener = Listener::start((address, 0), move |client| drop(carrying.serve(client)));
         Line { port: listener.port(), shared, _listener: listener }
     }
 
@@ -160,8 +156,15 @@ impl Drop for Line {
 
 impl Shared {
     /// Serves one request; the connection ends then.
-    fn carry(&self, mut client: TcpStream) -> std::io::Result<()> {
+    fn serve(&self, mut client: TcpStream) -> std::io::Result<()> {
         let Some((head, body)) = request(&mut client)? else { return Ok(()) };
+        self.open.fetch_add(1, Ordering::Relaxed);
+        let done = self.carry(client, head, body);
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        done
+    }
+
+    fn carry(&self, mut client: TcpStream, head: String, body: Vec<u8>) -> std::io::Result<()> {
         let first = head.lines().next().unwrap_or_default().to_owned();
         let fault = {
             let decide = self.decide.lock().unwrap();
