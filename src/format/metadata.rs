@@ -11,7 +11,7 @@ use super::generated::icechunk as fb;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Vector of items in a file.
-pub(super) type Items<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<fb::MetadataItem<'a>>>;
+pub(crate) type Items<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<fb::MetadataItem<'a>>>;
 
 /// Returns `items` as one JSON object, in the file's order. Fails with the name of an item that cannot be read.
 pub(super) fn to_json(items: Option<Items<'_>>, version: SpecVersion) -> Result<Map<String, Value>> {

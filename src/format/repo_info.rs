@@ -72,7 +72,7 @@ impl RepoInfo {
     }
 
     /// Returns the id of the parent of the snapshot at `position`; `None` for a root.
-    pub(super) fn snapshot_id_of_parent(&self, position: usize) -> Result<Option<ObjectId>> {
+    pub(crate) fn parent_id(&self, position: usize) -> Result<Option<ObjectId>> {
         self.parent_position(position)?.map(|parent| Ok(ObjectId::from(self.entry(parent)?.id()))).transpose()
     }
 
@@ -130,7 +130,7 @@ impl RepoInfo {
     pub fn snapshot(&self, position: usize) -> Result<SnapshotInfo> {
         let entry = self.entry(position)?;
         let id = ObjectId::from(entry.id());
-        let parent = self.snapshot_id_of_parent(position)?;
+        let parent = self.parent_id(position)?;
         Ok(SnapshotInfo {
             id,
             parent,

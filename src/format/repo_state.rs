@@ -149,7 +149,7 @@ impl RepoState {
         let root = info.root();
         let mut snapshots = BTreeMap::new();
         for (position, stored) in root.snapshots().iter().enumerate() {
-            let parent = info.snapshot_id_of_parent(position)?;
+            let parent = info.parent_id(position)?;
             let record = SnapshotRecord {
                 parent,
                 flushed_at: stored.flushed_at(),

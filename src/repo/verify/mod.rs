@@ -10,6 +10,7 @@
 //! | `manifest` | manifests, compared with the arrays that refer to them |
 //! | `chunks` | chunk objects: existence and length |
 //! | `virtuals` | objects with virtual chunks, as far as they may be read |
+//! | `required` | requests for objects that references need |
 //! | `orphans` | objects that nothing refers to |
 //!
 //! Snapshots are checked first, some at a time, and yield the arrays that refer to each manifest. Then each manifest is read once,
@@ -28,6 +29,7 @@ mod orphans;
 mod refs_v1;
 mod repo_file;
 pub mod report;
+mod required;
 mod snapshot;
 mod virtuals;
 
@@ -42,7 +44,9 @@ use tokio::sync::Semaphore;
 use self::chunks::ChunkCheck;
 use self::nodes::Uses;
 use self::repo_file::Commits;
-use self::report::{Findings, Report};
+use self::report::{Findings, Report, Subject};
+use self::required::Required;
+use self::virtuals::VirtualObjects;
 use super::progress::Progress;
 use super::{MAX_REPO_FILE, Repository, v1};
 use crate::blocking::blocking;
@@ -87,6 +91,12 @@ struct Context {
     /// True if everything is checked, so that an object not needed in the check is needed by nothing.
     is_whole: bool,
     progress: Arc<Progress>,
+}
+
+impl Context {
+    fn object<'a>(&'a self, key: &'a str) -> Subject<'a> {
+        self.findings.object(key)
+    }
 }
 
 type Listed = BTreeMap<String, ObjectInfo>;
@@ -153,7 +163,7 @@ async fn check(
             ));
         }
         (SpecVersion::V1, Err(error)) if error.kind() == ErrorKind::Unsupported => return Err(error),
-        (SpecVersion::V2, Err(error)) => context.findings.error("repo", "repo", error.to_string()),
+        (SpecVersion::V2, Err(error)) => context.object("repo").error("repo", error.to_string()),
         _ => check_files(&context, options).await?,
     }
     let context = Arc::try_unwrap(context).map_err(|_| Error::new(ErrorKind::Io, "a part of the check continues"))?;
@@ -179,18 +189,19 @@ async fn check_files(context: &Arc<Context>, options: &VerifyOptions) -> Result<
     let containers = Arc::new(containers(context).await);
     let references = uses.values().map(|used| used.chunk_refs()).sum::<u64>();
     let presence = match options.chunks {
-        true if !context.is_whole && references <= MAX_SINGLE_REQUESTS => ChunkCheck::OneByOne(Mutex::default()),
+        true if !context.is_whole && references <= MAX_SINGLE_REQUESTS => ChunkCheck::OneByOne(Required::default()),
         true => ChunkCheck::list(context).await?,
         false => ChunkCheck::Unknown,
     };
     let presence = Arc::new(presence);
-    let objects = Arc::new(virtuals::VirtualObjects::new(options.virtuals.clone().filter(|_| options.chunks)));
+    let virtuals = options.virtuals.clone().filter(|_| options.chunks);
+    let objects = Arc::new(VirtualObjects { virtuals, ..VirtualObjects::default() });
     let targets = manifest::Targets { presence: Arc::clone(&presence), objects: Arc::clone(&objects), containers };
     check_manifests(context, &uses, &targets, listings.as_ref()).await?;
     presence.request_all(context).await?;
-    objects.request_all(context).await;
+    objects.request_all(context).await?;
     context.findings.count(|checked| {
-        (checked.chunk_objects, checked.virtual_objects) = (presence.found(), objects.found());
+        (checked.chunk_objects, checked.virtual_objects) = (presence.found(), objects.required.found());
     });
     if let Some(listings) = &listings {
         let reachable = match &commits {
@@ -266,13 +277,13 @@ async fn check_snapshots(
     }
     if commits.is_none() {
         let found = found.into_inner();
-        repo_file::check_cycles(&context.findings, &found);
+        repo_file::check_cycles(context.object("repo"), &found);
         for commit in found.values() {
             if let Some(parent) = commit.parent.and_then(|parent| found.get(&parent))
                 && commit.flushed_at <= parent.flushed_at
             {
-                let message = format!("it is not younger than its parent {}", parent.id);
-                context.findings.warning("times-rise", &format!("snapshots/{}", commit.id), message);
+                let key = format!("snapshots/{}", commit.id);
+                context.object(&key).warning("times-rise", format!("it is not younger than its parent {}", parent.id));
             }
         }
     }
@@ -354,7 +365,7 @@ async fn containers(context: &Context) -> Vec<(String, String)> {
         }
         Err(error) => {
             if context.version == SpecVersion::V1 {
-                context.findings.error("config", "config.yaml", format!("the configuration cannot be read: {error}"));
+                context.object("config.yaml").error("config", format!("the configuration cannot be read: {error}"));
             }
             Vec::new()
         }
@@ -403,11 +414,11 @@ fn is_object_fault(kind: ErrorKind) -> bool {
 /// Reports that `key` cannot be read, or returns the error if the object is not at fault.
 fn report_fault(context: &Context, rule: &'static str, key: &str, error: &Error) -> Result<()> {
     match error.kind() {
-        ErrorKind::NotFound => context.findings.error(rule, key, "it is missing"),
+        ErrorKind::NotFound => context.object(key).error(rule, "it is missing"),
         kind if is_object_fault(kind) => {
             let text = error.to_string();
             let text = text.strip_prefix(key).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&text);
-            context.findings.error(rule, key, text);
+            context.object(key).error(rule, text);
         }
         _ => return Err(error.clone()),
     }
@@ -416,20 +427,17 @@ fn report_fault(context: &Context, rule: &'static str, key: &str, error: &Error)
 
 fn check_envelope(context: &Context, key: &str, file: &[u8], file_type: FileType, has_identifier: bool) {
     let Ok((header, _)) = Header::parse(file) else { return };
+    let object = context.object(key);
     if !header.compressed {
-        context.findings.warning("compression", key, "its payload is not compressed: other clients cannot read it");
+        object.warning("compression", "its payload is not compressed: other clients cannot read it");
     }
     if !has_identifier {
-        context.findings.warning("identifier", key, "its payload does not begin as Icechunk's do (`Ichk`)");
+        object.warning("identifier", "its payload does not begin as Icechunk's do (`Ichk`)");
     }
     let is_newer = header.version > context.version;
     if is_newer || (file_type == FileType::RepoInfo && header.version != SpecVersion::V2) {
         let (file, repository) = (header.version.number(), context.version.number());
-        context.findings.warning(
-            "version",
-            key,
-            format!("a file of version {file} in a repository of version {repository}"),
-        );
+        object.warning("version", format!("a file of version {file} in a repository of version {repository}"));
     }
 }
 

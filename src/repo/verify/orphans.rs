@@ -31,7 +31,7 @@ pub(super) fn note(
     let (chunks, bytes) = presence.unused();
     if chunks > 0 {
         let text = format!("{chunks} objects that no manifest refers to ({bytes} bytes)");
-        context.findings.note("orphan", "chunks/", text);
+        context.object("chunks/").note("orphan", text);
     }
     if let Some((commits, tips)) = reachable {
         let mut seen: HashSet<ObjectId> = HashSet::new();
@@ -43,11 +43,8 @@ pub(super) fn note(
         }
         let apart = commits.keys().filter(|id| !seen.contains(id)).count();
         if apart > 0 {
-            context.findings.note(
-                "unreachable",
-                "repo",
-                format!("{apart} commits are in the history of no branch or tag"),
-            );
+            let text = format!("{apart} commits are in the history of no branch or tag");
+            context.object("repo").note("unreachable", text);
         }
     }
 }
@@ -66,12 +63,12 @@ fn unused(context: &Context, folder: &str, objects: &Listed, is_used: impl Fn(&O
                     }
                 }
             }
-            _ => context.findings.note("unknown", key, "nothing of the format is called so; no command removes it"),
+            _ => context.object(key).note("unknown", "nothing of the format is called so; no command removes it"),
         }
     }
     if count > 0 {
         let more = if count > names.len() as u64 { ", ..." } else { "" };
         let text = format!("{count} objects that nothing refers to ({bytes} bytes): {}{more}", names.join(", "));
-        context.findings.note("orphan", folder, text);
+        context.object(folder).note("orphan", text);
     }
 }
