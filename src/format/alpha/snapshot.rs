@@ -99,62 +99,31 @@ struct StoredCommit {
 #[derive(Debug)]
 struct Nodes(Vec<NodeFields>);
 
-/// Snapshot of alpha 1 to 9.
-#[derive(Deserialize)]
-#[allow(clippy::type_complexity, reason = "the members have no names in the file")]
-struct SnapshotAlpha1(
-    IgnoredAny,
-    IgnoredAny,
-    Vec<IdAndNumbers>,
-    IgnoredAny,
-    IgnoredAny,
-    IgnoredAny,
-    Vec<StoredCommit>,
-    StoredCommit,
-    IgnoredAny,
-    Option<Map<String, Value>>,
-    Nodes,
-);
+type Properties = Option<Map<String, Value>>;
+type Skip = IgnoredAny;
 
 /// Snapshot of alpha 10 and later.
-#[derive(Deserialize)]
-struct SnapshotAlpha10(
-    Vec<IdAndNumbers>,
-    IgnoredAny,
-    IgnoredAny,
-    IgnoredAny,
-    Vec<StoredCommit>,
-    StoredCommit,
-    IgnoredAny,
-    Option<Map<String, Value>>,
-    Nodes,
-);
+type SnapshotAlpha10 = (Vec<IdAndNumbers>, Skip, Skip, Skip, Vec<StoredCommit>, StoredCommit, Skip, Properties, Nodes);
+
+/// Snapshot of alpha 1 to 9.
+type SnapshotAlpha1 =
+    (Skip, Skip, Vec<IdAndNumbers>, Skip, Skip, Skip, Vec<StoredCommit>, StoredCommit, Skip, Properties, Nodes);
 
 /// Snapshot of 0.1.0 to 0.1.3.
-#[derive(Deserialize)]
-struct Snapshot010(
-    AlphaObjectId,
-    Option<AlphaObjectId>,
-    Time,
-    String,
-    Option<Map<String, Value>>,
-    Vec<IdAndNumbers>,
-    IgnoredAny,
-    Nodes,
-);
+type Snapshot010 = (AlphaObjectId, Option<AlphaObjectId>, Time, String, Properties, Vec<IdAndNumbers>, Skip, Nodes);
 
 /// Snapshot of the first layout, with or without names of members.
 #[derive(Deserialize)]
 struct SnapshotFirstLayout {
     #[serde(rename = "total_parents")]
-    _total_parents: IgnoredAny,
+    _total_parents: Skip,
     #[serde(rename = "short_term_parents")]
-    _short_term_parents: IgnoredAny,
+    _short_term_parents: Skip,
     short_term_history: Vec<StoredCommit>,
     metadata: StoredCommit,
     #[serde(rename = "started_at")]
-    _started_at: IgnoredAny,
-    properties: Option<Map<String, Value>>,
+    _started_at: Skip,
+    properties: Properties,
     nodes: Nodes,
 }
 
@@ -180,19 +149,19 @@ impl AlphaSnapshot {
         }
         match shape.elements {
             Some(11) => {
-                let SnapshotAlpha1(_, _, manifests, _, _, _, history, commit, _, properties, nodes) = read(body)?;
+                let (_, _, manifests, _, _, _, history, commit, _, properties, nodes): SnapshotAlpha1 = read(body)?;
                 // Each manifest has an id and the version of its file.
                 let manifests = manifests.into_iter().map(|m| (m.id, 0, 0));
                 Ok(Self::with_history(commit, history, properties, nodes, manifests))
             }
             Some(9) => {
-                let SnapshotAlpha10(manifests, _, _, _, history, commit, _, properties, nodes) = read(body)?;
+                let (manifests, _, _, _, history, commit, _, properties, nodes): SnapshotAlpha10 = read(body)?;
                 // Each manifest has an id, the version of its file, and its size.
                 let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[1], 0));
                 Ok(Self::with_history(commit, history, properties, nodes, manifests))
             }
             Some(8) if shape.begins_with_id => {
-                let Snapshot010(id, parent, time, message, properties, manifests, _, nodes) = read(body)?;
+                let (id, parent, time, message, properties, manifests, _, nodes): Snapshot010 = read(body)?;
                 // Each manifest has an id, its size, and the number of its references.
                 let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[0], m.numbers[1]));
                 Ok(AlphaSnapshot {
@@ -217,7 +186,7 @@ impl AlphaSnapshot {
     fn with_history(
         commit: StoredCommit,
         history: Vec<StoredCommit>,
-        properties: Option<Map<String, Value>>,
+        properties: Properties,
         nodes: Nodes,
         manifests: impl Iterator<Item = (ObjectId, u64, u64)>,
     ) -> Self {
