@@ -40,6 +40,11 @@ impl RawItem {
         let failed = |e| Error::with_source(ErrorKind::InvalidInput, format!("metadata item `{name}`"), e);
         Ok(RawItem { name: name.to_owned(), value: encoded.map_err(failed)? })
     }
+
+    /// Encodes each member of a JSON object like [`RawItem::new`].
+    pub fn list(version: SpecVersion, members: &serde_json::Map<String, serde_json::Value>) -> Result<Vec<Self>> {
+        members.iter().map(|(name, value)| RawItem::new(version, name, value)).collect()
+    }
 }
 
 /// Snapshot as `repo` describes it.

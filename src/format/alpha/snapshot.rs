@@ -242,8 +242,7 @@ impl AlphaSnapshot {
     /// The extents of manifests, which 0.1.0 stores, are left out: a lookup then searches every manifest, and nothing depends on them.
     pub fn into_draft(self) -> Result<SnapshotDraft> {
         let parent = self.parent();
-        let metadata = self.properties.iter().map(|(name, value)| RawItem::new(SpecVersion::V1, name, value));
-        let metadata = metadata.collect::<Result<Vec<_>>>()?;
+        let metadata = RawItem::list(SpecVersion::V1, &self.properties)?;
         let mut used = BTreeMap::new();
         let mut nodes = Vec::with_capacity(self.nodes.len());
         for node in self.nodes {

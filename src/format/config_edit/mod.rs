@@ -4,14 +4,6 @@
 //! wrong type, one unknown variant or one missing required member. Values are therefore checked against [`schema`],
 //! which is the reference implementation's, and a change that adds a problem is refused ([`problems`]). Members that
 //! newer programs stored are kept: they are not in the schema and cannot be set, but can be unset.
-//!
-//! | module | content |
-//! |---|---|
-//! | [`schema`] | settings with their kinds and defaults |
-//! | [`key`] | names of settings: `manifest.splitting`, `virtual_chunk_containers."s3://a.b/".store` |
-//! | [`problems`] | values that a reader would not accept |
-//! | [`containers`] | rules for virtual chunk containers |
-//! | [`encode`] | stored form: a FlexBuffer, or YAML with tags |
 
 pub mod containers;
 pub mod encode;
@@ -216,24 +208,16 @@ mod tests {
     #[test]
     fn values_follow_their_kind() {
         let none = json!({});
-        assert_eq!(
-            after(&none, "inline_chunk_threshold_bytes", "12").unwrap(),
-            json!({"inline_chunk_threshold_bytes": 12})
-        );
-        assert_eq!(
-            after(&none, "storage.storage_class", "12").unwrap(),
-            json!({"storage": {"storage_class": "12"}}),
-            "text that looks like a number"
-        );
-        assert_eq!(
-            after(&none, "storage.storage_class", "\"A B\"").unwrap(),
-            json!({"storage": {"storage_class": "A B"}})
-        );
-        assert_eq!(
-            after(&none, "manifest.preload.preload_if", "true").unwrap(),
-            json!({"manifest": {"preload": {"preload_if": "true"}}})
-        );
-        assert_eq!(after(&none, "compression", "{\"level\": 9}").unwrap(), json!({"compression": {"level": 9}}));
+        for (key, text, expected) in [
+            ("inline_chunk_threshold_bytes", "12", json!({"inline_chunk_threshold_bytes": 12})),
+            // Text that looks like a number.
+            ("storage.storage_class", "12", json!({"storage": {"storage_class": "12"}})),
+            ("storage.storage_class", "\"A B\"", json!({"storage": {"storage_class": "A B"}})),
+            ("manifest.preload.preload_if", "true", json!({"manifest": {"preload": {"preload_if": "true"}}})),
+            ("compression", "{\"level\": 9}", json!({"compression": {"level": 9}})),
+        ] {
+            assert_eq!(after(&none, key, text).unwrap(), expected, "{key}");
+        }
         for (key, text, why) in [
             ("inline_chunk_threshold_bytes", "70000", "0 to 65535"),
             ("inline_chunk_threshold_bytes", "1.5", "whole number"),

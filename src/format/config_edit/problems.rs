@@ -76,16 +76,12 @@ fn check(value: &Value, kind: &'static ValueKind, path: &mut Vec<String>, out: &
         }
         (ValueKind::List(below), Value::Array(items)) => {
             for (n, item) in items.iter().enumerate() {
-                path.push(n.to_string());
-                check(item, below, path, out);
-                path.pop();
+                check_below(n.to_string(), item, below, path, out);
             }
         }
         (ValueKind::Pair(first, second), Value::Array(items)) if items.len() == 2 => {
             for (n, (item, below)) in std::iter::zip(items, [first, second]).enumerate() {
-                path.push(n.to_string());
-                check(item, below, path, out);
-                path.pop();
+                check_below(n.to_string(), item, below, path, out);
             }
         }
         (ValueKind::Choice(variants), Value::String(name))
@@ -97,16 +93,24 @@ fn check(value: &Value, kind: &'static ValueKind, path: &mut Vec<String>, out: &
                 Some((name, payload, (*kind)?))
             });
             match found {
-                Some((name, payload, below)) => {
-                    path.push(name.clone());
-                    check(payload, below, path, out);
-                    path.pop();
-                }
+                Some((name, payload, below)) => check_below(name.clone(), payload, below, path, out),
                 None => wrong(),
             }
         }
         _ => wrong(),
     }
+}
+
+fn check_below(
+    name: String,
+    value: &Value,
+    kind: &'static ValueKind,
+    path: &mut Vec<String>,
+    out: &mut BTreeSet<Problem>,
+) {
+    path.push(name);
+    check(value, kind, path, out);
+    path.pop();
 }
 
 fn check_members(
