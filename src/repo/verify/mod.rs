@@ -1,18 +1,5 @@
 //! Verification of a repository: every rule of the format that can be checked from outside, and the existence of every object.
 //!
-//! | file | subject |
-//! |---|---|
-//! | [`report`] | findings: rule, location and severity |
-//! | `repo_file` | `repo` and the operations log with its copies |
-//! | `refs_v1` | the refs of version 1 |
-//! | `snapshot`, `nodes` | snapshot files and their nodes |
-//! | `log` | transaction logs, compared with their snapshots |
-//! | `manifest` | manifests, compared with the arrays that refer to them |
-//! | `chunks` | chunk objects: existence and length |
-//! | `virtuals` | objects with virtual chunks, as far as they may be read |
-//! | `required` | requests for objects that references need |
-//! | `orphans` | objects that nothing refers to |
-//!
 //! Snapshots are checked first, some at a time, and yield the arrays that refer to each manifest. Then each manifest is read once,
 //! however many snapshots share it, compared with every array that refers to it, and dropped. Memory use is that of a few files, plus a
 //! few words for each manifest and, if chunks are checked, for each chunk object.
@@ -319,15 +306,7 @@ async fn check_snapshot(
     let own = blocking(move || Ok(snapshot::check(&shared, id, &looked_at, &file, record.as_ref()))).await?;
     nodes::merge(&mut uses.lock(), own);
     context.findings.count(|checked| checked.snapshots += 1);
-    let commit = SnapshotInfo {
-        id,
-        parent,
-        flushed_at: snapshot.flushed_at(),
-        message: String::new(),
-        metadata: Default::default(),
-        pruned_ancestor_tx_logs: Vec::new(),
-    };
-    found.lock().insert(id, commit);
+    found.lock().insert(id, SnapshotInfo::new(id, parent, snapshot.flushed_at(), ""));
     // Version 1 writes no log for the initial snapshot.
     let may_lack_log = is_root && snapshot.version() == SpecVersion::V1;
     log::check(context, id, Some(log::LogContext { snapshot, before }), !may_lack_log).await?;

@@ -9,8 +9,9 @@ use super::report::Subject;
 use super::{Context, report_fault};
 use crate::error::Result;
 use crate::format::ids::ObjectId;
+use crate::repo::ref_files::{MAX_REF_FILE, branch_key};
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::repo::v1::{self, BRANCH, TAG};
+use crate::repo::v1::parse_ref;
 
 /// Checks all refs, and returns the snapshots that they point to.
 pub(super) async fn check(context: &Context) -> Result<BTreeSet<ObjectId>> {
@@ -24,18 +25,18 @@ pub(super) async fn check(context: &Context) -> Result<BTreeSet<ObjectId>> {
             object.note("unknown", "nothing of the format is called so");
             continue;
         };
-        let name = folder.strip_prefix(BRANCH).or_else(|| folder.strip_prefix(TAG));
+        let name = folder.strip_prefix("branch.").or_else(|| folder.strip_prefix("tag."));
         match (name, file) {
             (Some(name), "ref.json") => {
                 check_name(object, folder, name);
-                has_main |= folder == format!("{BRANCH}{DEFAULT_BRANCH}");
+                has_main |= *key == branch_key(DEFAULT_BRANCH);
                 if let Some(tip) = target(context, key).await?
                     && !keys.contains(format!("{key}.deleted").as_str())
                 {
                     tips.insert(tip);
                 }
             }
-            (Some(_), "ref.json.deleted") if folder.starts_with(TAG) => {
+            (Some(_), "ref.json.deleted") if folder.starts_with("tag.") => {
                 if !keys.contains(key.trim_end_matches(".deleted")) {
                     object.note("tombstone", "the tag that it marks as deleted has no file");
                 }
@@ -61,7 +62,7 @@ fn check_name(object: Subject<'_>, folder: &str, name: &str) {
 }
 
 async fn target(context: &Context, key: &str) -> Result<Option<ObjectId>> {
-    let read = context.storage.get(key, v1::MAX_REF_FILE).await.and_then(|bytes| v1::parse_ref(key, &bytes));
+    let read = context.storage.get(key, MAX_REF_FILE).await.and_then(|bytes| parse_ref(key, &bytes));
     match read {
         Ok(id) => Ok(Some(id)),
         Err(error) => report_fault(context, "ref-target", key, &error).map(|()| None),

@@ -110,14 +110,10 @@ fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
         // A damaged metadata value loses that value, not the commit.
         let commit = info.snapshot(position).unwrap_or_else(|error| {
             repo.error("metadata", error.to_string());
-            SnapshotInfo {
-                id,
-                parent,
-                flushed_at: entry.flushed_at(),
-                message: entry.message().to_owned(),
-                metadata: Default::default(),
-                pruned_ancestor_tx_logs: entry.pruned_ancestor_tx_logs().iter().flatten().map(ObjectId::from).collect(),
-            }
+            let pruned = entry.pruned_ancestor_tx_logs();
+            let pruned_ancestor_tx_logs = pruned.iter().flatten().map(ObjectId::from).collect();
+            let info = SnapshotInfo::new(id, parent, entry.flushed_at(), entry.message());
+            SnapshotInfo { pruned_ancestor_tx_logs, ..info }
         });
         if commits.insert(id, commit).is_some() {
             repo.error("snapshot-twice", format!("snapshot {id} is listed twice"));

@@ -265,16 +265,11 @@ impl Migration<'_> {
             log.nodes.insert((NodeChange::deletion(node.array.is_some()), node.id));
         }
         drop(ids);
-        let metadata = commit.metadata.iter().map(|(name, value)| RawItem::new(SpecVersion::V2, name, value));
         let draft = SnapshotDraft {
-            id: commit.id,
-            flushed_at: commit.flushed_at,
-            version: SpecVersion::V2,
-            parent: None,
-            message: commit.message.clone(),
-            metadata: metadata.collect::<Result<_>>()?,
+            metadata: RawItem::list(SpecVersion::V2, &commit.metadata)?,
             nodes: done.drafts(),
             manifests: infos.into_values().collect(),
+            ..SnapshotDraft::new(commit.id, commit.flushed_at, commit.message.clone())
         };
         let log = log.encode(commit.id, SpecVersion::V2)?;
         objects.put(&format!("transactions/{}", commit.id), log).await?;
