@@ -190,17 +190,4 @@ mod tests {
         let cycle = open(repo(&[(id(1), 1), (id(2), 0)], &[("main", 1)])).await;
         assert_eq!(cycle.commits_beyond(id(2), []).unwrap(), Some(2));
     }
-
-    #[tokio::test]
-    async fn the_newest_commit_not_after_a_time_is_found() {
-        let repository = open(repo(&[(id(1), -1), (id(2), 0), (id(3), 1)], &[("main", 2)])).await;
-        let as_of = |time| {
-            let spec = crate::repo::refs::RefSpec::AsOf { branch: "main".into(), time };
-            let repository = &repository;
-            async move { repository.resolve(&spec).await.map_err(|e| e.kind()) }
-        };
-        assert_eq!(as_of(u64::MAX).await, Ok(id(3)));
-        assert_eq!(as_of(1_999_999).await, Ok(id(2)));
-        assert_eq!(as_of(0).await, Ok(id(1)));
-    }
 }

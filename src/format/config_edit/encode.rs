@@ -12,7 +12,7 @@ use serde_yaml_ng::value::{Tag, TaggedValue};
 
 use super::schema::{ROOT, ValueKind};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::config::{RepoConfig, yaml_value};
+use crate::format::config::{RepoConfig, yaml_to_json};
 use crate::format::yaml;
 
 /// Encodes `members` as a FlexBuffer.
@@ -46,7 +46,7 @@ fn check_round_trip(members: &Map<String, Value>, read: Result<RepoConfig>) -> R
 // Recursion is bounded by the depth of `value`, which the readers of both encodings bound.
 fn to_yaml(value: &Value, kind: Option<&'static ValueKind>, old: Option<&Yaml>) -> Yaml {
     if let Some(old) = old
-        && yaml_value(old.clone()).is_ok_and(|old| old == *value)
+        && yaml_to_json(old.clone(), yaml::MAX_DEPTH).is_ok_and(|old| old == *value)
     {
         return old.clone();
     }

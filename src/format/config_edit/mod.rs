@@ -198,11 +198,8 @@ mod tests {
 
     /// Returns the configuration after `set`, or the error message.
     fn after(before: &Value, key: &str, text: &str) -> std::result::Result<Value, String> {
-        match set(&members(before.clone()), key, text) {
-            Ok(Some(changed)) => Ok(Value::Object(changed.members)),
-            Ok(None) => Ok(json!("the same")),
-            Err(error) => Err(error.to_string()),
-        }
+        let changed = set(&members(before.clone()), key, text).map_err(|error| error.to_string())?;
+        Ok(changed.map_or(json!("the same"), |changed| changed.members.into()))
     }
 
     #[test]
@@ -242,21 +239,12 @@ mod tests {
 
     #[test]
     fn other_members_stay_unchanged() {
-        let before = json!({
-            "caching": null, "from_the_future": {"a": [1, {"b": null}]},
-            "compression": {"level": 3, "algorithm": "brotli", "window": 5}
-        });
+        let before = json!({"caching": null, "compression": {"level": 3, "algorithm": "brotli", "window": 5}});
         // Problems that existed before do not prevent a change.
         let changed = after(&before, "compression.level", "4").unwrap();
         assert_eq!(changed["compression"], json!({"level": 4, "algorithm": "brotli", "window": 5}));
-        assert_eq!(changed["from_the_future"], before["from_the_future"]);
         assert_eq!(after(&before, "compression.level", "3").unwrap(), json!("the same"));
-        let error = after(&before, "from_the_future.a", "1").unwrap_err();
-        assert!(error.contains("newer program"), "{error}");
         let before = members(before);
-        let changed = unset(&before, "from_the_future").unwrap().unwrap();
-        assert_eq!((changed.old.is_some(), changed.new), (true, None));
-        assert!(!changed.members.contains_key("from_the_future"));
         assert_eq!(unset(&before, "caching").unwrap().unwrap().old, None);
         assert!(unset(&before, "manifest.splitting").unwrap().is_none());
         let emptied = unset(&members(json!({"compression": {"level": 3}})), "compression.level").unwrap().unwrap();

@@ -124,12 +124,9 @@ impl Copies {
         Ok(self.unnamed(&named))
     }
 
-    fn is_old(&self, name: &str) -> bool {
-        self.listed.get(name).is_some_and(|copy| is_older(copy.stored, self.older_than))
-    }
-
     fn unnamed(&self, named: &HashSet<String>) -> BTreeSet<&str> {
-        self.listed.keys().filter(|name| self.is_old(name) && !named.contains(*name)).map(String::as_str).collect()
+        let old = self.listed.iter().filter(|(_, copy)| is_older(copy.stored, self.older_than));
+        old.map(|(name, _)| name.as_str()).filter(|name| !named.contains(*name)).collect()
     }
 
     pub(super) fn count(&self, copies: &BTreeSet<&str>) -> Count {

@@ -12,7 +12,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::MAX_FILE;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
-use crate::format::manifest::Manifest;
+use crate::format::manifest::{Manifest, PayloadKind};
 use crate::format::snapshot::{NodeData, Snapshot};
 use crate::repo::MAX_SNAPSHOT;
 use crate::storage::{Storage, decoded};
@@ -152,16 +152,11 @@ async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>
         let mut all = Vec::new();
         for (_, refs) in manifest.iter_arrays() {
             for position in 0..refs.len() {
-                // An object that is named beside another payload is kept too.
-                if let Some(chunk) = refs.raw(position).chunk_id() {
-                    match refs.payload(position)? {
-                        ChunkPayload::Native { offset, length, .. } => {
-                            all.push((ObjectId::from(chunk), offset, length))
-                        }
-                        ChunkPayload::Inline(_) | ChunkPayload::Virtual { .. } => {
-                            all.push((ObjectId::from(chunk), 0, 0))
-                        }
-                    }
+                // A reference that names an object and another payload counts as native.
+                if refs.kind(position) == PayloadKind::Native
+                    && let ChunkPayload::Native { chunk, offset, length } = refs.payload(position)?
+                {
+                    all.push((chunk, offset, length));
                 }
             }
         }

@@ -130,14 +130,11 @@ async fn finish(
         for (key, target) in old_refs(&**storage).await? {
             let is_main = key == branch_key(DEFAULT_BRANCH);
             // The marker of a deleted tag has no target. A ref is removed only if `repo` has its target.
-            let is_known = match target {
-                Some(target) => has_snapshot(&known, target),
-                None => true,
-            };
-            match is_known {
-                true if is_main || !only_main => removed.push(key),
-                true => {}
-                false => summary.unmigrated_refs.push(key),
+            let is_known = target.is_none_or(|target| has_snapshot(&known, target));
+            if !is_known {
+                summary.unmigrated_refs.push(key);
+            } else if is_main || !only_main {
+                removed.push(key);
             }
         }
         summary.removed += removed.len();
@@ -152,10 +149,7 @@ async fn finish(
 }
 
 fn has_snapshot(repository: &Repository, id: ObjectId) -> bool {
-    match &repository.generation {
-        Generation::V2(info) => info.position(id).is_some(),
-        Generation::Alpha(_) | Generation::V1(_) => false,
-    }
+    matches!(&repository.generation, Generation::V2(info) if info.position(id).is_some())
 }
 
 /// Adds to `repo` the commits that programs of version 1 made to branches that have not moved in `repo`.

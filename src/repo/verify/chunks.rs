@@ -63,11 +63,14 @@ impl ChunkCheck {
             Arc::clone(storage).get_range(&format!("chunks/{chunk}"), offset, length).await
         };
         required
-            .request_all(context, request, |chunk, end, from, error| match error.kind() {
-                ErrorKind::NotFound => Ok(missing(context, chunk, from)),
-                ErrorKind::Corrupt => Ok(too_short(context, chunk, end, "fewer", from)),
-                kind if is_object_fault(kind) => Ok(from.subject(context).error("chunk", error.to_string())),
-                _ => Err(error),
+            .request_all(context, request, |chunk, end, from, error| {
+                match error.kind() {
+                    ErrorKind::NotFound => missing(context, chunk, from),
+                    ErrorKind::Corrupt => too_short(context, chunk, end, "fewer", from),
+                    kind if is_object_fault(kind) => from.subject(context).error("chunk", error.to_string()),
+                    _ => return Err(error),
+                }
+                Ok(())
             })
             .await
     }

@@ -38,6 +38,7 @@ use super::progress::Progress;
 use super::{MAX_REPO_FILE, Repository, v1};
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::config::RepoConfig;
 use crate::format::envelope::{FileType, Header, SpecVersion};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::{RepoInfo, SnapshotInfo};
@@ -159,9 +160,9 @@ async fn check(
 
 async fn check_files(context: &Arc<Context>, options: &VerifyOptions) -> Result<()> {
     let listings = if context.is_whole { Some(Listings::get(context).await?) } else { None };
-    let commits = match context.version {
-        SpecVersion::V2 => Some(entry(context, listings.as_ref()).await?),
-        SpecVersion::V1 => None,
+    let (info, commits) = match context.version {
+        SpecVersion::V2 => Some(entry(context, listings.as_ref()).await?).unzip(),
+        SpecVersion::V1 => (None, None),
     };
     let mut tips: BTreeSet<ObjectId> = options.snapshot.into_iter().collect();
     match (&commits, context.is_whole) {
@@ -173,7 +174,7 @@ async fn check_files(context: &Arc<Context>, options: &VerifyOptions) -> Result<
     if let Some(commits) = &commits {
         check_pruned(context, commits, options.snapshot).await?;
     }
-    let containers = Arc::new(containers(context).await);
+    let containers = Arc::new(containers(context, info.as_ref()).await);
     let references = uses.values().map(|used| used.chunk_refs()).sum::<u64>();
     let presence = match options.chunks {
         true if !context.is_whole && references <= MAX_SINGLE_REQUESTS => ChunkCheck::OneByOne(Required::default()),
@@ -191,11 +192,7 @@ async fn check_files(context: &Arc<Context>, options: &VerifyOptions) -> Result<
         (checked.chunk_objects, checked.virtual_objects) = (presence.found(), objects.required.found());
     });
     if let Some(listings) = &listings {
-        let reachable = match &commits {
-            Some(commits) => Some((commits, refs_of(context).await?)),
-            None => None,
-        };
-        orphans::note(context, listings, &snapshots, &uses, &presence, reachable.as_ref());
+        orphans::note(context, listings, &snapshots, &uses, &presence, info.as_ref().zip(commits.as_ref()));
     }
     Ok(())
 }
@@ -226,19 +223,12 @@ async fn list(context: &Context, prefix: &str) -> Result<Listed> {
 }
 
 /// Reads and checks `repo`.
-async fn entry(context: &Arc<Context>, listings: Option<&Listings>) -> Result<Commits> {
+async fn entry(context: &Arc<Context>, listings: Option<&Listings>) -> Result<(RepoInfo, Commits)> {
     let read = read(context, "repo", MAX_REPO_FILE, RepoInfo::decode).await?;
     check_envelope(context, "repo", &read.bytes, FileType::RepoInfo, read.value.buffer.has_identifier());
     let commits = repo_file::check(context, &read.value);
     repo_file::check_operations(context, &read.value, listings.map(|listings| &listings.overwritten)).await?;
-    Ok(commits)
-}
-
-/// Returns the snapshots that refs of version 2 point to.
-async fn refs_of(context: &Context) -> Result<Vec<ObjectId>> {
-    let repository = Repository::open(Arc::clone(&context.storage)).await?;
-    let refs = repository.refs().await?;
-    Ok(refs.branches.into_values().chain(refs.tags.into_values()).collect())
+    Ok((read.value, commits))
 }
 
 /// Checks the snapshots `tips`, and in version 1 their ancestors, with their logs. Returns their ids, and the uses of each manifest.
@@ -315,40 +305,26 @@ async fn check_snapshot(
 
 /// Checks that the logs of expired commits exist if other commits need them.
 async fn check_pruned(context: &Arc<Context>, commits: &Commits, only: Option<ObjectId>) -> Result<()> {
-    let needed: BTreeMap<ObjectId, ObjectId> = commits
-        .values()
-        .filter(|commit| only.is_none_or(|only| commit.id == only))
-        .flat_map(|commit| commit.pruned_ancestor_tx_logs.iter().map(|log| (*log, commit.id)))
-        // A commit that is still listed is checked by itself.
-        .filter(|(log, _)| only.is_some() || !commits.contains_key(log))
-        .collect();
-    for log in needed.keys() {
+    let commits_checked = commits.values().filter(|commit| only.is_none_or(|only| commit.id == only));
+    let logs: BTreeSet<&ObjectId> = commits_checked.flat_map(|commit| &commit.pruned_ancestor_tx_logs).collect();
+    // A commit that is still listed is checked by itself.
+    for log in logs.into_iter().filter(|log| only.is_some() || !commits.contains_key(log)) {
         log::check(context, *log, None, true).await?;
     }
     Ok(())
 }
 
 /// Returns the names and URL prefixes of the containers of virtual chunks.
-async fn containers(context: &Context) -> Vec<(String, String)> {
-    let config = match context.version {
-        SpecVersion::V2 => match Repository::open(Arc::clone(&context.storage)).await {
-            Ok(repository) => repository.config().await,
-            Err(error) => Err(error),
-        },
-        SpecVersion::V1 => v1::config(&*context.storage).await.map(Option::unwrap_or_default),
+async fn containers(context: &Context, info: Option<&RepoInfo>) -> Vec<(String, String)> {
+    let config = match info {
+        // A damaged configuration is reported with the other content of `repo`.
+        Some(info) => info.config().unwrap_or_default(),
+        None => v1::config(&*context.storage).await.map(Option::unwrap_or_default).unwrap_or_else(|error| {
+            context.object("config.yaml").error("config", format!("the configuration cannot be read: {error}"));
+            RepoConfig::default()
+        }),
     };
-    match config {
-        Ok(config) => {
-            let all = config.virtual_containers();
-            all.into_iter().map(|container| (container.name, container.url_prefix)).collect()
-        }
-        Err(error) => {
-            if context.version == SpecVersion::V1 {
-                context.object("config.yaml").error("config", format!("the configuration cannot be read: {error}"));
-            }
-            Vec::new()
-        }
-    }
+    config.virtual_containers().into_iter().map(|container| (container.name, container.url_prefix)).collect()
 }
 
 async fn check_manifests(

@@ -7,24 +7,22 @@ use super::nodes::Uses;
 use super::repo_file::Commits;
 use super::{Context, Listed, Listings};
 use crate::format::ids::ObjectId;
+use crate::format::repo_info::RepoInfo;
 
 /// Names that a note mentions.
 const MAX_NAMED: usize = 3;
 
-/// Notes unneeded objects. `reachable` contains the commits of version 2, and the targets of refs.
+/// Notes unneeded objects. `repo` is that of version 2, with its commits.
 pub(super) fn note(
     context: &Context,
     listings: &Listings,
     snapshots: &HashSet<ObjectId>,
     uses: &Uses,
     presence: &ChunkCheck,
-    reachable: Option<&(&Commits, Vec<ObjectId>)>,
+    repo: Option<(&RepoInfo, &Commits)>,
 ) {
-    let pruned: HashSet<ObjectId> = reachable
-        .iter()
-        .flat_map(|(commits, _)| commits.values().flat_map(|commit| &commit.pruned_ancestor_tx_logs))
-        .copied()
-        .collect();
+    let commits = repo.iter().flat_map(|(_, commits)| commits.values());
+    let pruned: HashSet<&ObjectId> = commits.flat_map(|commit| &commit.pruned_ancestor_tx_logs).collect();
     unused(context, "snapshots/", &listings.snapshots, |id| snapshots.contains(id));
     unused(context, "transactions/", &listings.logs, |id| snapshots.contains(id) || pruned.contains(id));
     unused(context, "manifests/", &listings.manifests, |id| uses.contains_key(id));
@@ -33,10 +31,10 @@ pub(super) fn note(
         let text = format!("{chunks} objects that no manifest refers to ({bytes} bytes)");
         context.object("chunks/").note("orphan", text);
     }
-    if let Some((commits, tips)) = reachable {
+    if let Some((info, commits)) = repo {
         let mut seen: HashSet<ObjectId> = HashSet::new();
-        for tip in tips {
-            let mut next = Some(*tip);
+        for (_, tip) in info.branches().into_iter().chain(info.tags()) {
+            let mut next = tip.ok();
             while let Some(id) = next.filter(|id| seen.insert(*id)) {
                 next = commits.get(&id).and_then(|commit| commit.parent);
             }

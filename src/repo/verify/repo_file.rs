@@ -186,7 +186,9 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
         let older = match read(context, &key, MAX_REPO_FILE, RepoInfo::decode).await {
             Ok(older) => older,
             Err(error) if error.kind() == ErrorKind::NotFound => break,
-            Err(error) if is_about_bytes(error.kind()) => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::OutOfMemory) =>
+            {
                 context.object(&key).warning("log-chain", format!("the operations log ends here: {error}"));
                 break;
             }
@@ -223,11 +225,6 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
         context.object("overwritten/").note("backup-orphan", why);
     }
     Ok(())
-}
-
-/// Returns true if the bytes are wrong, and not the access to them.
-fn is_about_bytes(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::OutOfMemory)
 }
 
 /// Checks the operations in one file; returns the time of the oldest.

@@ -47,7 +47,13 @@ pub(super) fn check(
             object.warning("repo-record", format!("`repo` has another {what} for it than the file"));
         }
     }
-    check_parent(object, snapshot);
+    match (snapshot.version(), snapshot.parent_id()) {
+        (SpecVersion::V2, Some(parent)) => {
+            object.warning("parent", format!("a file of version 2 names a parent ({parent}), which only `repo` does"));
+        }
+        (SpecVersion::V1, Some(parent)) if parent == snapshot.id() => object.error("parent", "it is its own parent"),
+        _ => {}
+    }
     let infos = check_infos(object, snapshot);
     let uses = nodes::check(context, id, snapshot, &infos);
     let used: BTreeSet<ObjectId> = uses.keys().copied().collect();
@@ -60,18 +66,6 @@ pub(super) fn check(
         object.warning("manifest-unused", message);
     }
     uses
-}
-
-fn check_parent(object: Subject<'_>, snapshot: &Snapshot) {
-    match (snapshot.version(), snapshot.parent_id()) {
-        (SpecVersion::V2, Some(parent)) => {
-            object.warning("parent", format!("a file of version 2 names a parent ({parent}), which only `repo` does"));
-        }
-        (SpecVersion::V1, Some(parent)) if parent == snapshot.id() => {
-            object.error("parent", "it is its own parent");
-        }
-        _ => {}
-    }
 }
 
 /// Checks the list of manifests and returns it by id.

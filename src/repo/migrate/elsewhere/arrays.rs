@@ -159,8 +159,7 @@ impl<'m> Listed<'m> {
             }
             refs.push(found);
         }
-        let mut listed = Listed { refs, items, empty };
-        let items = std::mem::take(&mut listed.items);
+        let mut listed = Listed { refs, items: Vec::new(), empty };
         listed.items = listed.in_order(items);
         Ok(listed)
     }
@@ -241,7 +240,7 @@ impl<'m> Listed<'m> {
         }
         let built = draft.finish()?;
         objects.put(&format!("manifests/{id}"), built.file).await?;
-        objects.count_manifest();
+        objects.counted.manifests += 1;
         failpoints::pass("migrate.to.manifest.done")?;
         Ok((built.reference, built.info))
     }
