@@ -129,9 +129,7 @@ impl SnapshotDraft {
     /// to commit onto the snapshot.
     fn check_manifests(&self, listed: &[ManifestInfo]) -> Result<()> {
         let arrays = self.nodes.iter().filter_map(|node| node.array.as_ref());
-        let mut used: Vec<ObjectId> = arrays.flat_map(|array| array.manifests.iter().map(|m| m.id)).collect();
-        used.sort_unstable();
-        used.dedup();
+        let used: BTreeSet<ObjectId> = arrays.flat_map(|array| array.manifests.iter().map(|m| m.id)).collect();
         if used.iter().eq(listed.iter().map(|info| &info.id)) {
             return Ok(());
         }

@@ -61,13 +61,6 @@ pub enum FileType {
 }
 
 impl FileType {
-    fn from_byte(byte: u8) -> Option<Self> {
-        use FileType::{Attributes, Manifest, RepoInfo, Snapshot, TransactionLog};
-        [Snapshot, Manifest, Attributes, TransactionLog, RepoInfo]
-            .into_iter()
-            .find(|file_type| *file_type as u8 == byte)
-    }
-
     fn name(self) -> &'static str {
         match self {
             FileType::Snapshot => "snapshot",
@@ -101,11 +94,10 @@ impl Header {
         if magic != MAGIC {
             return Err(Error::corrupt("wrong magic: this is not an Icechunk file"));
         }
-        let (Some((name, rest)), true) = (rest.split_first_chunk::<NAME_LEN>(), file.len() >= HEADER_LEN) else {
+        let rest = rest.split_first_chunk::<NAME_LEN>();
+        let rest = rest.and_then(|(name, rest)| Some((name, rest.split_first_chunk::<3>()?)));
+        let Some((name, (&[version, file_type, compression], payload))) = rest else {
             return Err(Error::corrupt(format!("truncated: {} of {HEADER_LEN} bytes of the header", file.len())));
-        };
-        let Some((&[version, file_type, compression], payload)) = rest.split_first_chunk::<3>() else {
-            return Err(Error::corrupt("truncated in the header"));
         };
         let unsupported = |why: String| Error::new(ErrorKind::Unsupported, why);
         let version = match version {
@@ -116,8 +108,10 @@ impl Header {
                 return Err(unsupported(format!("Icechunk format version {other}: {why}")));
             }
         };
-        let file_type =
-            FileType::from_byte(file_type).ok_or_else(|| Error::corrupt(format!("unknown file type {file_type}")))?;
+        use FileType::{Attributes, Manifest, RepoInfo, Snapshot, TransactionLog};
+        let types = [Snapshot, Manifest, Attributes, TransactionLog, RepoInfo];
+        let known = types.into_iter().find(|known| *known as u8 == file_type);
+        let file_type = known.ok_or_else(|| Error::corrupt(format!("unknown file type {file_type}")))?;
         let compressed = match compression {
             0 => false,
             1 => true,

@@ -215,18 +215,10 @@ impl Snapshot {
     /// Returns all manifest files that the snapshot lists.
     pub fn manifests(&self) -> Vec<ManifestInfo> {
         let root = self.buffer.root();
-        let old = root.manifest_files().iter().map(|info| ManifestInfo {
-            id: ObjectId::from(info.id()),
-            size: info.size_bytes(),
-            chunk_refs: info.num_chunk_refs(),
-        });
-        let new = root.manifest_files_v2().into_iter().flatten().filter_map(|info| {
-            Some(ManifestInfo {
-                id: ObjectId::from(info.id()?),
-                size: info.size_bytes(),
-                chunk_refs: info.num_chunk_refs(),
-            })
-        });
+        let info = |id: &fb::ObjectId12, size, chunk_refs| ManifestInfo { id: id.into(), size, chunk_refs };
+        let old = root.manifest_files().iter().map(|i| info(i.id(), i.size_bytes(), i.num_chunk_refs()));
+        let new = root.manifest_files_v2().into_iter().flatten();
+        let new = new.filter_map(|i| Some(info(i.id()?, i.size_bytes(), i.num_chunk_refs())));
         old.chain(new).collect()
     }
 

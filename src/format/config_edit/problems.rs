@@ -19,11 +19,8 @@ pub(super) enum Problem {
 
 /// Returns the problems of `members` that affect readers, one sentence each.
 pub fn find(members: &Map<String, Value>) -> Vec<String> {
-    let wrong = |problem| match problem {
-        Problem::Invalid(what) => Some(what),
-        Problem::UnknownMember(_) => None,
-    };
-    find_all(members).into_iter().filter_map(wrong).collect()
+    let problems = find_all(members).into_iter();
+    problems.filter_map(|problem| if let Problem::Invalid(what) = problem { Some(what) } else { None }).collect()
 }
 
 /// Returns the problems of `after` that `before` does not have.
@@ -140,10 +137,9 @@ fn check_members(
         path.pop();
     }
     for member in known {
-        let is_optional = matches!(member.presence, Presence::Optional | Presence::NotNull);
-        if is_optional || members.contains_key(member.name) {
-            continue;
+        let is_required = matches!(member.presence, Presence::Required | Presence::Filled);
+        if is_required && !members.contains_key(member.name) {
+            out.insert(Problem::Invalid(format!("`{}`: `{}` is missing", format_key(path), member.name)));
         }
-        out.insert(Problem::Invalid(format!("`{}`: `{}` is missing", format_key(path), member.name)));
     }
 }

@@ -140,8 +140,7 @@ async fn manifests_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<HashSe
         }
         Ok(all)
     };
-    let found = decoded::fixed(&**storage, &key, MAX_SNAPSHOT, decode).await;
-    Ok(found.map_err(|error| error.not_found_as_corrupt(format!("{key} is missing"))).context(unknown)?.value)
+    read(storage, &key, MAX_SNAPSHOT, decode).await
 }
 
 /// Returns the parts of chunk objects that manifest `id` refers to.
@@ -164,12 +163,19 @@ async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>
         all.dedup();
         Ok(all)
     };
-    let found = decoded::fixed(&**storage, &key, MAX_FILE, decode).await;
-    Ok(found.map_err(|error| error.not_found_as_corrupt(format!("{key} is missing"))).context(unknown)?.value)
+    read(storage, &key, MAX_FILE, decode).await
 }
 
-fn unknown() -> &'static str {
-    "the objects to keep are not known, and nothing was removed (`icechunkfs verify` has details)"
+async fn read<T: Send + 'static>(
+    storage: &Arc<dyn Storage>,
+    key: &str,
+    limit: u64,
+    decode: impl Fn(&[u8]) -> Result<T> + Clone + Send + 'static,
+) -> Result<T> {
+    let found = decoded::fixed(&**storage, key, limit, decode).await;
+    let found = found.map_err(|error| error.not_found_as_corrupt(format!("{key} is missing")));
+    let why = "the objects to keep are not known, and nothing was removed (`icechunkfs verify` has details)";
+    Ok(found.context(|| why)?.value)
 }
 
 #[cfg(test)]

@@ -104,8 +104,7 @@ pub async fn verify(
         progress.restart();
         let (report, seen) = check(storage, &options, now, progress).await?;
         // A garbage collection writes `repo` first.
-        let is_stable = report.errors == 0 || tries == TRIES || entry_point(storage).await? == seen;
-        if is_stable {
+        if report.errors == 0 || tries == TRIES || entry_point(storage).await? == seen {
             return Ok(report);
         }
         tracing::info!("the repository was changed while it was checked: checking again");

@@ -276,11 +276,9 @@ fn check_log(
 }
 
 fn is_backup_name(name: &str) -> bool {
-    let mut parts = name.split('.');
-    let (Some("repo"), Some(time), Some(id), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
-        return false;
-    };
-    time.len() == 14 && time.bytes().all(|byte| byte.is_ascii_digit()) && id.parse::<ObjectId>().is_ok()
+    let is_time = |time: &str| time.len() == 14 && time.bytes().all(|byte| byte.is_ascii_digit());
+    let parts: Vec<&str> = name.split('.').collect();
+    matches!(parts.as_slice(), ["repo", time, id] if is_time(time) && id.parse::<ObjectId>().is_ok())
 }
 
 #[cfg(test)]
