@@ -14,7 +14,7 @@ use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::repo::Repository;
 use crate::repo::clock::ChangeTime;
 use crate::repo::collect::mark::LogPosition;
-use crate::repo::update;
+use crate::repo::update::{self, UpdateOptions};
 use crate::repo::v1;
 use crate::storage::Storage;
 use crate::times::Clock;
@@ -86,8 +86,9 @@ pub(super) async fn v2(storage: &Arc<dyn Storage>, clock: Clock, publication: &P
         });
         Err(Error::new(ErrorKind::Stale, "the branch has moved"))
     };
-    let updated =
-        update::update_with_checked_clock(&**storage, clock, change, || failpoints::pass("commit.backup.done")).await;
+    let options = UpdateOptions { clock_is_checked: true, names_copy: true };
+    let backed_up = || failpoints::pass("commit.backup.done");
+    let updated = update::update_with(&**storage, clock, options, change, backed_up).await;
     match (outcome, updated) {
         (Some(found), _) => Ok(found),
         (None, Ok(_)) => Ok(Published::Done),

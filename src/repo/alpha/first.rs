@@ -42,7 +42,6 @@ pub(super) fn present_current_keys(storage: Arc<dyn Storage>) -> Arc<dyn Storage
         read_only: Some("it is of a release before 0.2"),
         // The names of the files are not today's keys.
         local_files: None,
-        local_path: None,
         with_slash: None,
         ..base
     };
