@@ -25,11 +25,12 @@ use crate::operations::request::Answer;
 use crate::overlay::Ino;
 use crate::overlay::attributes::Attributes;
 use crate::overlay::listing::Listed;
-use crate::overlay::namespace::CONTROL_DIRECTORY;
 use crate::overlay::node::UPPER;
 use crate::scratch::record::{Meta, Name, Time};
 use crate::tree::ROOT;
 
+/// Name of the directory, in the root. No other file has this name.
+pub const CONTROL_DIRECTORY: &[u8] = b".icechunk";
 /// Note that reading `commit` returns in addition if the program wrote more than once.
 const TRUNCATED_NOTE: &str = "\
 note: the message is the program's first write; for several lines use `icechunkfs commit -m`, or write them at once\n";

@@ -18,7 +18,7 @@ use fuser::{
 use tokio::runtime::Handle;
 use tracing::warn;
 
-use super::answer::answer;
+use super::answer::{Reply, answer};
 use super::backing::Backings;
 use super::declined::declined;
 use super::init;
@@ -75,18 +75,22 @@ impl Adapter {
         Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false, insist }
     }
 
-    /// Runs `request` with the shared state and the current view.
-    fn serve<F>(&self, request: impl FnOnce(Arc<Shared>, Arc<View>) -> F)
-    where
-        F: Future<Output = ()> + Send + 'static,
+    /// Runs `request` with the shared state and the current view, and sends its result.
+    fn serve<R, T, F>(
+        &self,
+        operation: &'static str,
+        reply: R,
+        request: impl FnOnce(Arc<Shared>, Arc<View>) -> F + Send + 'static,
+    ) where
+        R: Reply<T>,
+        F: Future<Output = Result<T>> + Send + 'static,
     {
-        answer(&self.runtime, request(Arc::clone(&self.shared), self.shared.shown.view()));
+        let (shared, view) = (Arc::clone(&self.shared), self.shared.shown.view());
+        answer(&self.runtime, async move {
+            let result = request(Arc::clone(&shared), view).await;
+            shared.send(operation, reply, result);
+        });
     }
-}
-
-/// Returns the time for which the kernel may cache a reply.
-fn cache_timeout(view: &View) -> Duration {
-    if view.is_cacheable() { FOREVER } else { Duration::ZERO }
 }
 
 fn file_type(kind: Kind) -> FileType {
@@ -119,15 +123,18 @@ impl Shared {
         }
     }
 
+    /// Returns attributes, and the time for which the kernel may cache them.
+    fn timed(&self, view: &View, of: Attributes) -> (Duration, FileAttr) {
+        (if view.is_cacheable() { FOREVER } else { Duration::ZERO }, self.attr(view, of))
+    }
+
     fn errno(&self, operation: &str, error: &Error) -> Errno {
         self.log.failed(operation, error);
         Errno::from_i32(error.errno())
     }
 
-    /// Sends a negative entry, which the kernel caches.
-    fn absent(&self, view: &View, reply: ReplyEntry) {
-        let nothing = Attributes { inode: 0, kind: Kind::File, size: 0 };
-        reply.entry(&cache_timeout(view), &self.attr(view, nothing), Generation(0));
+    fn send<T>(&self, operation: &str, reply: impl Reply<T>, result: Result<T>) {
+        reply.send(result.map_err(|error| self.errno(operation, &error)));
     }
 
     /// Returns the file to back `inode` with; none if the daemon has to serve its reads.
@@ -187,27 +194,23 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         // Every name in a snapshot is UTF-8.
-        let Some(name) = name.to_str().map(str::to_owned) else {
-            return self.shared.absent(&self.shared.shown.view(), reply);
-        };
-        self.serve(|shared, view| async move {
-            match view.tree().lookup(parent.0, &name).await {
-                Ok(Some(found)) => {
-                    shared.hint.looked_up(parent.0);
-                    reply.entry(&cache_timeout(&view), &shared.attr(&view, found), Generation(0));
-                }
-                Ok(None) => shared.absent(&view, reply),
-                Err(error) => reply.error(shared.errno("lookup", &error)),
+        let name = name.to_str().map(str::to_owned);
+        self.serve("lookup", reply, move |shared, view| async move {
+            let found = match name {
+                Some(name) => view.tree().lookup(parent.0, &name).await?,
+                None => None,
+            };
+            if found.is_some() {
+                shared.hint.looked_up(parent.0);
             }
+            // Number 0 is a negative entry, which the kernel caches.
+            Ok(shared.timed(&view, found.unwrap_or(Attributes { inode: 0, kind: Kind::File, size: 0 })))
         });
     }
 
     fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.serve(|shared, view| async move {
-            match view.tree_of(inode.0).attributes(inode.0).await {
-                Ok(attributes) => reply.attr(&cache_timeout(&view), &shared.attr(&view, attributes)),
-                Err(error) => reply.error(shared.errno("getattr", &error)),
-            }
+        self.serve("getattr", reply, move |shared, view| async move {
+            Ok(shared.timed(&view, view.tree_of(inode.0).attributes(inode.0).await?))
         });
     }
 
@@ -257,12 +260,11 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.serve(|shared, view| async move {
-            match view.tree_of(inode.0).read(inode.0, offset, size).await {
-                Ok(data) => reply.data(&data),
-                Err(error) => reply.error(shared.errno("read", &error)),
-            }
-        });
+        self.serve(
+            "read",
+            reply,
+            move |_, view| async move { view.tree_of(inode.0).read(inode.0, offset, size).await },
+        );
     }
 
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -287,16 +289,15 @@ impl Filesystem for Adapter {
     }
 
     fn readdir(&self, _request: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.serve(|shared, _| async move {
+        let shared = Arc::clone(&self.shared);
+        answer(&self.runtime, async move {
             let view = shared.shown.listing(handle.0, offset);
             let mut sink = |entry: Entry<'_>| {
                 let Attributes { inode, kind, .. } = entry.attributes;
                 !reply.add(INodeNo(inode), entry.offset, file_type(kind), entry.name)
             };
-            match view.tree().list(inode.0, offset, Extent::All, &mut sink).await {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(shared.errno("readdir", &error)),
-            }
+            let listed = view.tree().list(inode.0, offset, Extent::All, &mut sink).await;
+            shared.send("readdir", reply, listed);
         });
     }
 
@@ -308,25 +309,25 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.serve(|shared, _| async move {
+        let shared = Arc::clone(&self.shared);
+        answer(&self.runtime, async move {
             let view = shared.shown.listing(handle.0, offset);
             // The kernel asks for attributes at the beginning of a directory, and later only if programs used them.
             let chunks_too = offset > 0 || shared.hint.begin(inode.0);
             // After the end of this reply, the kernel continues without attributes.
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
             let mut sink = |entry: Entry<'_>| {
-                let attr = shared.attr(&view, entry.attributes);
-                !reply.add(attr.ino, entry.offset, entry.name, &cache_timeout(&view), &attr, Generation(0))
+                let (timeout, attr) = shared.timed(&view, entry.attributes);
+                !reply.add(attr.ino, entry.offset, entry.name, &timeout, &attr, Generation(0))
             };
-            match view.tree().list(inode.0, offset, extent, &mut sink).await {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(shared.errno("readdir", &error)),
-            }
+            let listed = view.tree().list(inode.0, offset, extent, &mut sink).await;
+            shared.send("readdir", reply, listed);
         });
     }
 
     fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
-        self.serve(|shared, view| async move {
+        let (shared, view) = (Arc::clone(&self.shared), self.shared.shown.view());
+        answer(&self.runtime, async move {
             match view.tree().total_bytes().await {
                 Ok(bytes) => {
                     let blocks = bytes.div_ceil(u64::from(BLOCK));

@@ -5,11 +5,50 @@
 //! without a task or a thread switch. Otherwise the runtime takes it over, and the worker takes the next request.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
+use fuser::{Errno, FileAttr, Generation};
 use tokio::runtime::Handle;
 use tracing::error;
+
+/// Reply with a value of type `T`, or an errno.
+pub(super) trait Reply<T>: Send + 'static {
+    fn send(self, result: Result<T, Errno>);
+}
+
+macro_rules! replies {
+    ($($reply:ident($value:ty): |$self:ident, $pattern:pat_param| $send:expr;)*) => {$(
+        impl Reply<$value> for fuser::$reply {
+            fn send($self, result: Result<$value, Errno>) {
+                match result {
+                    Ok($pattern) => $send,
+                    Err(errno) => $self.error(errno),
+                }
+            }
+        }
+    )*};
+}
+
+replies! {
+    ReplyEmpty(()): |self, ()| self.ok();
+    ReplyDirectory(()): |self, ()| self.ok();
+    ReplyDirectoryPlus(()): |self, ()| self.ok();
+    ReplyWrite(u32): |self, count| self.written(count);
+    ReplyAttr((Duration, FileAttr)): |self, (timeout, attr)| self.attr(&timeout, &attr);
+    ReplyEntry((Duration, FileAttr)): |self, (timeout, attr)| self.entry(&timeout, &attr, Generation(0));
+}
+
+impl<T: Deref<Target = [u8]>> Reply<T> for fuser::ReplyData {
+    fn send(self, result: Result<T, Errno>) {
+        match result {
+            Ok(bytes) => self.data(&bytes),
+            Err(errno) => self.error(errno),
+        }
+    }
+}
 
 /// Carries out `request`, which ends by sending its own reply: now if it does not have to wait, otherwise on `runtime`.
 ///
@@ -32,7 +71,6 @@ pub fn answer(runtime: &Handle, request: impl Future<Output = ()> + Send + 'stat
 mod tests {
     use super::*;
     use std::sync::mpsc;
-    use std::time::Duration;
 
     #[test]
     fn ready_requests_are_answered_on_the_calling_thread() {

@@ -239,8 +239,8 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Completes inode `number` if it is partly written.
-    pub(super) async fn complete_number(&self, number: Ino) -> Result<()> {
+    /// Completes inode `number` if it is partly written. `close` does so, and reports whether all written bytes could be kept.
+    pub async fn complete_number(&self, number: Ino) -> Result<()> {
         let id = {
             let locked = self.lock();
             let partial = locked.open_files.get(number).is_some_and(|open| open.partial.is_some());
@@ -284,11 +284,6 @@ impl WorkingTree {
         })
         .await
         .map_err(|e| Error::with_source(ErrorKind::Io, "flushing", e))?
-    }
-
-    /// Completes inode `number` on `close`, which reports whether all written bytes could be kept.
-    pub async fn flush(&self, number: Ino) -> Result<()> {
-        self.complete_number(number).await
     }
 
     /// Allocates, punches or moves bytes as `fallocate(2)` does with `mode`.

@@ -19,7 +19,7 @@ impl WorkingTree {
     pub async fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64> {
         let _tree_lock = self.enter().await?;
         let ((source, offset), (target, at)) = (from, to);
-        self.flush(source).await?;
+        self.complete_number(source).await?;
         let size = self.attributes(source).await?.size;
         let length = length.min(size.saturating_sub(offset)).min(AT_ONCE);
         if length == 0 {

@@ -10,8 +10,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
 use crate::tree::directory::{Entry, Extent};
 
-/// Directory of control files, at the root. No other file has this name.
-pub const CONTROL_DIRECTORY: &[u8] = b".icechunk";
 /// Links that a file may have: the limit of ext4.
 const MAX_LINKS: usize = 65_000;
 
@@ -62,7 +60,6 @@ impl WorkingTree {
     }
 
     async fn create_inode(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<EntryId> {
-        self.check_name(parent, &name)?;
         if self.find(parent, &name).await?.is_some() {
             return Err(exists(&name));
         }
@@ -96,17 +93,9 @@ impl WorkingTree {
         recorded.map(|()| id)
     }
 
-    fn check_name(&self, parent: Ino, name: &Name) -> Result<()> {
-        if parent == Ino::ROOT && *name.0 == *CONTROL_DIRECTORY {
-            return Err(Error::new(ErrorKind::NotPermitted, "/.icechunk belongs to the mount itself"));
-        }
-        Ok(())
-    }
-
     /// Gives file `number` an additional name.
     pub async fn link(&self, number: Ino, parent: Ino, name: Name) -> Result<Attributes> {
         let _tree_lock = self.enter().await?;
-        self.check_name(parent, &name)?;
         if self.find(parent, &name).await?.is_some() {
             return Err(exists(&name));
         }
@@ -134,30 +123,11 @@ impl WorkingTree {
         self.attributes_of(id).await
     }
 
-    /// Removes the file `name` of directory `parent`.
-    pub async fn unlink(&self, parent: Ino, name: Name) -> Result<()> {
+    /// Removes `name` of directory `parent`: an empty directory if `is_directory`, otherwise a file.
+    pub async fn remove(&self, parent: Ino, name: Name, is_directory: bool) -> Result<()> {
         let _tree_lock = self.enter().await?;
-        self.check_name(parent, &name)?;
         let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
-        if self.is_directory(&found) {
-            return Err(Error::new(ErrorKind::IsADirectory, format!("`{name}` is a directory")));
-        }
-        self.remove(parent, name, found).await
-    }
-
-    /// Removes the empty directory `name` of directory `parent`.
-    pub async fn remove_directory(&self, parent: Ino, name: Name) -> Result<()> {
-        let _tree_lock = self.enter().await?;
-        self.check_name(parent, &name)?;
-        let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
-        if !self.is_directory(&found) {
-            return Err(Error::new(ErrorKind::NotADirectory, format!("`{name}` is not a directory")));
-        }
-        self.check_empty(&found, &name).await?;
-        self.remove(parent, name, found).await
-    }
-
-    async fn remove(&self, parent: Ino, name: Name, found: Lookup) -> Result<()> {
+        self.check_removable(&found, &name, is_directory).await?;
         let hide = self.lower_shows(parent, &name).await?;
         {
             let mut locked = self.lock();
@@ -190,6 +160,16 @@ impl WorkingTree {
         match (lower, name.text()) {
             (Some(lower), Some(name)) => Ok(base.tree.lookup(lower, name).await?.is_some()),
             _ => Ok(false),
+        }
+    }
+
+    /// Checks that `found` is an empty directory if `is_directory`, otherwise a file.
+    async fn check_removable(&self, found: &Lookup, name: &Name, is_directory: bool) -> Result<()> {
+        match (is_directory, self.is_directory(found)) {
+            (true, true) => self.check_empty(found, name).await,
+            (false, false) => Ok(()),
+            (true, false) => Err(Error::new(ErrorKind::NotADirectory, format!("`{name}` is not a directory"))),
+            (false, true) => Err(Error::new(ErrorKind::IsADirectory, format!("`{name}` is a directory"))),
         }
     }
 
@@ -233,8 +213,6 @@ impl WorkingTree {
         how: RenameMode,
     ) -> Result<()> {
         let _tree_lock = self.enter().await?;
-        self.check_name(parent, &name)?;
-        self.check_name(new_parent, &new_name)?;
         let source = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
         let target = self.find(new_parent, &new_name).await?;
         match (&target, how) {
@@ -244,17 +222,7 @@ impl WorkingTree {
                 if self.is_same(&source, target) {
                     return Ok(());
                 }
-                match (self.is_directory(&source), self.is_directory(target)) {
-                    (true, false) => {
-                        let message = format!("`{new_name}` is not a directory");
-                        return Err(Error::new(ErrorKind::NotADirectory, message));
-                    }
-                    (false, true) => {
-                        return Err(Error::new(ErrorKind::IsADirectory, format!("`{new_name}` is a directory")));
-                    }
-                    (true, true) => self.check_empty(target, &new_name).await?,
-                    (false, false) => {}
-                }
+                self.check_removable(target, &new_name, self.is_directory(&source)).await?;
             }
             _ => {}
         }
