@@ -98,7 +98,7 @@ impl WorkingTree {
         if let Some(open) = locked.open_files.get_mut(number) {
             open.file = None;
         }
-        locked.journal.retire(data);
+        locked.retire(data);
         Ok(true)
     }
 }

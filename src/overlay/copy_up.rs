@@ -94,7 +94,7 @@ impl WorkingTree {
             open.file = Some(Arc::clone(&file));
         }
         if let Source::Data(old) = source {
-            locked.journal.retire(*old);
+            locked.retire(*old);
         }
         Ok(file)
     }

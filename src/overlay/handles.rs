@@ -167,7 +167,7 @@ impl WorkingTree {
             let source = locked.source_of(number);
             // A commit left the data file to the handles that read it.
             if let (Some(Source::Data(data)), true) = (&backing, backing != source) {
-                locked.journal.retire(*data);
+                locked.retire(*data);
             }
         }
         let last = locked.open_files.remove(number, write, backed);

@@ -7,8 +7,7 @@
 //! |---|---|
 //! | [`node`], [`state`] | inodes and names: pure, without I/O |
 //! | [`opens`] | open files, their handles and data files |
-//! | `journal_writer` | the journal as this state needs it |
-//! | `locked` | these three under one lock, changed together by records |
+//! | `locked` | these and the journal under one lock, changed together by records |
 //! | `file_locks`, `copy_up`, [`content`], `sparse_content` | bytes of single files |
 //! | [`uploads`] | eager uploads |
 //! | [`rebase`], [`replace`], `discard` | moving to another snapshot or state |
@@ -27,7 +26,6 @@ mod file_locks;
 pub mod frozen;
 pub mod handles;
 pub mod invalidation;
-mod journal_writer;
 pub mod listing;
 mod locked;
 pub mod namespace;
@@ -51,8 +49,7 @@ use tokio::sync::RwLockReadGuard;
 
 use self::attributes::Attributes;
 use self::file_locks::FileLocks;
-use self::journal_writer::JournalWriter;
-use self::locked::Locked;
+use self::locked::{Locked, first_line};
 pub use self::node::Ino;
 use self::opens::OpenFiles;
 pub use self::recovered::Recovered;
@@ -169,11 +166,12 @@ impl WorkingTree {
         };
         let mut named = HashSet::new();
         let journal = match recovered.journal {
-            Some(mut journal) => {
+            Some(journal) => {
                 if journal.was_restarted() {
                     named.extend(recovered.records.iter().filter_map(durability::data_file_of));
                 }
                 state.all_entries_cover = recovered.is_old;
+                let lines = recovered.records.len() as u64 + 1;
                 for record in recovered.records {
                     state.apply(record, &base.tree).map_err(|e| {
                         e.context(format!("{}: to start again, mount with --discard", scratch.path().display()))
@@ -186,21 +184,29 @@ impl WorkingTree {
                         scratch.path().display()
                     )));
                 }
-                if journal.is_large() {
-                    journal.set_compact_lines(state.dump(&base.tree).len() as u64 + 1);
+                if journal.durable().is_large() {
+                    journal.durable().set_compact_share(state.dump(&base.tree).len() as u64 + 1, lines);
                 }
                 journal
             }
             None => {
                 state.apply(root.clone(), &base.tree)?;
-                Journal::replace(scratch.directory(), &[journal_writer::first_line(&origin, base.id()), root])?
+                Journal::replace(scratch.directory(), &[first_line(&origin, base.id()), root])?
             }
         };
         let base = Arc::new(base);
-        let journal = JournalWriter::new(journal, origin.clone());
         let mut working = WorkingTree {
             base: RwLock::new(Arc::clone(&base)),
-            inner: Mutex::new(Locked { state, open_files: OpenFiles::default(), journal, base, generation: 0 }),
+            inner: Mutex::new(Locked {
+                state,
+                open_files: OpenFiles::default(),
+                journal,
+                is_stale: false,
+                is_nearly_full: false,
+                origin: origin.clone(),
+                base,
+                generation: 0,
+            }),
             tree_lock: tokio::sync::RwLock::new(()),
             undecided: AtomicBool::new(false),
             may_land: AtomicBool::new(false),
@@ -218,9 +224,8 @@ impl WorkingTree {
         if let Err(error) = working.compact() {
             // The long journal remains valid.
             tracing::warn!("{error}; the scratch journal stays as it is");
-            working.lock().journal.is_stale = false;
         }
-        working.lock().journal.file.keep_reserve();
+        working.lock().journal.durable().keep_reserve();
         Ok(working)
     }
 
@@ -236,7 +241,7 @@ impl WorkingTree {
         }
         let used = locked.state.data_files();
         locked.state.forget_borrowed(&used);
-        let restarted = locked.journal.file.was_restarted();
+        let restarted = locked.journal.was_restarted();
         let mut salvage = Salvage::new(self.scratch.directory(), self.files.directory());
         for number in self.files.list()?.into_iter().filter(|number| !used.contains(number)) {
             if !restarted {

@@ -131,9 +131,9 @@ impl WorkingTree {
         let hide = self.lower_shows(parent, &name).await?;
         {
             let mut locked = self.lock();
-            locked.journal.file.set_frees_space(true);
+            locked.journal.set_frees_space(true);
             let removed = locked.remove_found(parent, name, found, hide);
-            locked.journal.file.set_frees_space(false);
+            locked.journal.set_frees_space(false);
             removed?;
         }
         self.unlink_if_nearly_full().await;

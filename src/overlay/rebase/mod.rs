@@ -27,6 +27,7 @@ use std::sync::Arc;
 pub use self::candidate::Candidate;
 use self::merge::{Merge, Merged};
 use super::invalidation::Invalidation;
+use super::locked::records;
 use super::replace::TreeGuard;
 use super::state::State;
 use super::{Base, Locked, WorkingTree};
@@ -113,7 +114,7 @@ impl WorkingTree {
                 state.drop_inode(id);
             }
         }
-        let replaced = locked.journal.replace(&state, &base);
+        let replaced = locked.journal.rewrite(&records(&locked.origin, &state, &base));
         let is_written = replaced.is_ok();
         if let Err(error) = replaced {
             if !is_published {
@@ -123,9 +124,9 @@ impl WorkingTree {
             }
             // The old journal records that the commit was about to be published, so the next mount reaches the same state. It needs its
             // files.
-            locked.journal.is_stale = true;
             tracing::error!("{error}; nothing more can be changed until the scratch directory takes its journal again");
         }
+        locked.is_stale = !is_written;
         locked.state = state;
         locked.base = Arc::clone(&base);
         *self.base.write() = base;
@@ -136,7 +137,7 @@ impl WorkingTree {
             self.files
                 .remove_in_background(gone.into_iter().filter(|number| !passthrough_data.contains(number)).collect());
         }
-        self.lock().journal.file.keep_reserve();
+        self.lock().journal.durable().keep_reserve();
         Ok(invalidations)
     }
 
