@@ -108,10 +108,10 @@ impl WorkingTree {
     }
 
     async fn write_once(&self, number: Ino, offset: u64, bytes: &[u8]) -> Result<()> {
-        let _tree_lock = self.enter().await?;
+        let guard = self.enter().await?;
         let id = {
             let mut locked = self.lock();
-            let id = locked.promote(number)?;
+            let id = locked.promote(&guard, number)?;
             match self.writable_file(&mut locked, id)? {
                 Some(file) => {
                     drop(locked);
@@ -288,10 +288,10 @@ impl WorkingTree {
 
     /// Allocates, punches or moves bytes as `fallocate(2)` does with `mode`.
     pub async fn allocate(&self, number: Ino, offset: u64, length: u64, mode: i32) -> Result<()> {
-        let _tree_lock = self.enter().await?;
+        let guard = self.enter().await?;
         let id = {
             let mut locked = self.lock();
-            locked.promote(number)?
+            locked.promote(&guard, number)?
         };
         let file = self.own(id).await?;
         let flags = rustix::fs::FallocateFlags::from_bits_retain(mode.cast_unsigned());

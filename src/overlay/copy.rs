@@ -17,7 +17,7 @@ const STEP: u64 = 1 << 20;
 impl WorkingTree {
     /// Copies up to `length` bytes. Returns the number of bytes copied, 0 at the end of the source.
     pub async fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64> {
-        let _tree_lock = self.enter().await?;
+        let guard = self.enter().await?;
         let ((source, offset), (target, at)) = (from, to);
         self.complete_number(source).await?;
         let size = self.attributes(source).await?.size;
@@ -34,7 +34,7 @@ impl WorkingTree {
         }
         let id = {
             let mut locked = self.lock();
-            locked.promote(target)?
+            locked.promote(&guard, target)?
         };
         let into = self.own(id).await?;
         let data = {

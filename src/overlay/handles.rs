@@ -43,10 +43,10 @@ impl WorkingTree {
             }
             return self.opened(&mut locked, number, source, options);
         }
-        let _tree_lock = self.enter().await?;
+        let guard = self.enter().await?;
         let id = {
             let mut locked = self.lock();
-            let id = locked.promote(number)?;
+            let id = locked.promote(&guard, number)?;
             locked.open_files.add(number, true);
             self.record_change(&locked, id);
             id

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::node::{Ino, Inode};
 use super::opens::OpenFiles;
+use super::replace::TreeAccess;
 use super::state::State;
 use super::{Base, Lookup, Origin, no_such};
 use crate::error::{Error, Result};
@@ -81,8 +82,8 @@ impl Locked {
         }
     }
 
-    /// Returns the inode of `number`, promoted if only the base had it. The caller must hold the tree lock.
-    pub(super) fn promote(&mut self, number: Ino) -> Result<EntryId> {
+    /// Returns the inode of `number`, promoted if only the base had it.
+    pub(super) fn promote(&mut self, _guard: &impl TreeAccess, number: Ino) -> Result<EntryId> {
         if let Some(id) = self.state.by_number(number) {
             return Ok(id);
         }

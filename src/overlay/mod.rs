@@ -44,8 +44,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
-use tokio::sync::RwLockReadGuard;
+use parking_lot::{Mutex, MutexGuard};
 
 use self::attributes::Attributes;
 use self::file_locks::FileLocks;
@@ -53,6 +52,7 @@ use self::locked::{Locked, first_line};
 pub use self::node::Ino;
 use self::opens::OpenFiles;
 pub use self::recovered::Recovered;
+use self::replace::{SharedTreeGuard, TreeGuard};
 use self::state::State;
 use self::uploads::EagerUploads;
 use crate::error::{Error, ErrorKind, Result};
@@ -94,7 +94,6 @@ pub struct Origin {
 /// Base and the changes on top of it.
 #[derive(Debug)]
 pub struct WorkingTree {
-    base: RwLock<Arc<Base>>,
     inner: Mutex<Locked>,
     tree_lock: tokio::sync::RwLock<()>,
     /// True if the outcome of a commit is unknown, or the tree could not follow it: nothing may change until it is resolved.
@@ -194,9 +193,7 @@ impl WorkingTree {
                 Journal::replace(scratch.directory(), &[first_line(&origin, base.id()), root])?
             }
         };
-        let base = Arc::new(base);
         let mut working = WorkingTree {
-            base: RwLock::new(Arc::clone(&base)),
             inner: Mutex::new(Locked {
                 state,
                 open_files: OpenFiles::default(),
@@ -204,7 +201,7 @@ impl WorkingTree {
                 is_stale: false,
                 is_nearly_full: false,
                 origin: origin.clone(),
-                base,
+                base: Arc::new(base),
                 generation: 0,
             }),
             tree_lock: tokio::sync::RwLock::new(()),
@@ -262,7 +259,7 @@ impl WorkingTree {
 
     /// Returns the base.
     pub fn base(&self) -> Arc<Base> {
-        Arc::clone(&self.base.read())
+        Arc::clone(&self.lock().base)
     }
 
     /// Returns the branch and repository that the changes belong to.
@@ -284,9 +281,9 @@ impl WorkingTree {
         self.inner.lock()
     }
 
-    /// Takes the tree lock for reading, which keeps the tree from being replaced during a change.
-    pub(super) async fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
-        let entered = self.tree_lock.read().await;
+    /// Waits for shared access, for an operation that changes the tree.
+    async fn enter(&self) -> Result<SharedTreeGuard<'_>> {
+        let guard = SharedTreeGuard { _lock: self.tree_lock.read().await };
         if self.is_undecided() {
             return Err(Error::new(
                 ErrorKind::Io,
@@ -296,7 +293,7 @@ impl WorkingTree {
         if self.may_land() {
             self.record_unpublished().await?;
         }
-        Ok(entered)
+        Ok(guard)
     }
 
     /// Returns true if the last commit, which was not found, may still become visible, and nothing has changed since.
@@ -322,8 +319,8 @@ impl WorkingTree {
         self.undecided.load(Ordering::Acquire)
     }
 
-    /// Sets whether the outcome of the last commit is unknown. The caller must hold the tree guard.
-    pub fn set_undecided(&self, undecided: bool) {
+    /// Sets whether the outcome of the last commit is unknown.
+    pub fn set_undecided(&self, _guard: &TreeGuard<'_>, undecided: bool) {
         self.undecided.store(undecided, Ordering::Release);
     }
 

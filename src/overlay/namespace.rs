@@ -5,6 +5,7 @@
 
 use super::attributes::Attributes;
 use super::node::{Directory, Inode};
+use super::replace::SharedTreeGuard;
 use super::{Ino, Locked, Lookup, WorkingTree, no_such, not_a_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
@@ -42,16 +43,16 @@ pub enum RenameMode {
 impl WorkingTree {
     /// Creates an inode from `new` as `name` in directory `parent`.
     pub async fn create_node(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<Attributes> {
-        let _tree_lock = self.enter().await?;
-        let id = self.create_inode(parent, name, new).await?;
+        let guard = self.enter().await?;
+        let id = self.create_inode(&guard, parent, name, new).await?;
         self.lock().state.increment_lookups(id);
         self.attributes_of(id).await
     }
 
     /// Creates a regular file, as [`WorkingTree::create_node`] does, and opens it for writing.
     pub async fn create(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<Attributes> {
-        let _tree_lock = self.enter().await?;
-        let id = self.create_inode(parent, name, new).await?;
+        let guard = self.enter().await?;
+        let id = self.create_inode(&guard, parent, name, new).await?;
         let attributes = self.attributes_of(id).await?;
         let mut locked = self.lock();
         locked.state.increment_lookups(id);
@@ -59,12 +60,18 @@ impl WorkingTree {
         Ok(attributes)
     }
 
-    async fn create_inode(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<EntryId> {
+    async fn create_inode(
+        &self,
+        guard: &SharedTreeGuard<'_>,
+        parent: Ino,
+        name: Name,
+        new: CreateAttrs,
+    ) -> Result<EntryId> {
         if self.find(parent, &name).await?.is_some() {
             return Err(exists(&name));
         }
         let mut locked = self.lock();
-        let parent = locked.promote(parent)?;
+        let parent = locked.promote(guard, parent)?;
         let directory = locked.living_directory(parent)?;
         let set_group = u32::from(directory.mode) & libc::S_ISGID != 0;
         let kind = new.mode & libc::S_IFMT;
@@ -95,13 +102,13 @@ impl WorkingTree {
 
     /// Gives file `number` an additional name.
     pub async fn link(&self, number: Ino, parent: Ino, name: Name) -> Result<Attributes> {
-        let _tree_lock = self.enter().await?;
+        let guard = self.enter().await?;
         if self.find(parent, &name).await?.is_some() {
             return Err(exists(&name));
         }
         let id = {
             let mut locked = self.lock();
-            let id = locked.promote(number)?;
+            let id = locked.promote(&guard, number)?;
             let inode = locked.state.get(id).ok_or_else(|| no_such(number))?;
             if inode.is_directory() {
                 return Err(Error::new(ErrorKind::NotPermitted, "a directory has one name"));
@@ -113,7 +120,7 @@ impl WorkingTree {
                 let full = std::io::Error::from_raw_os_error(libc::EMLINK);
                 return Err(Error::with_source(ErrorKind::Io, format!("`{name}`"), full));
             }
-            let parent = locked.promote(parent)?;
+            let parent = locked.promote(&guard, parent)?;
             locked.living_directory(parent)?;
             locked.record(Record::Link { parent, name, id, at: Time::now() })?;
             self.uploads().enqueue_closed(id);
@@ -125,14 +132,14 @@ impl WorkingTree {
 
     /// Removes `name` of directory `parent`: an empty directory if `is_directory`, otherwise a file.
     pub async fn remove(&self, parent: Ino, name: Name, is_directory: bool) -> Result<()> {
-        let _tree_lock = self.enter().await?;
+        let guard = self.enter().await?;
         let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
         self.check_removable(&found, &name, is_directory).await?;
         let hide = self.lower_shows(parent, &name).await?;
         {
             let mut locked = self.lock();
             locked.journal.set_frees_space(true);
-            let removed = locked.remove_found(parent, name, found, hide);
+            let removed = locked.remove_found(&guard, parent, name, found, hide);
             locked.journal.set_frees_space(false);
             removed?;
         }
@@ -212,7 +219,7 @@ impl WorkingTree {
         new_name: Name,
         how: RenameMode,
     ) -> Result<()> {
-        let _tree_lock = self.enter().await?;
+        let guard = self.enter().await?;
         let source = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
         let target = self.find(new_parent, &new_name).await?;
         match (&target, how) {
@@ -231,7 +238,7 @@ impl WorkingTree {
         if let Some(data) = replaces {
             self.write_out_early(data);
         }
-        self.rename_found((parent, name, source), (new_parent, new_name, target), how, hide, replaces)?;
+        self.rename_found(&guard, (parent, name, source), (new_parent, new_name, target), how, hide, replaces)?;
         self.unlink_if_nearly_full().await;
         Ok(())
     }
@@ -239,6 +246,7 @@ impl WorkingTree {
     /// Renames after both names have been looked up.
     fn rename_found(
         &self,
+        guard: &SharedTreeGuard<'_>,
         (parent, name, source): (Ino, Name, Lookup),
         (new_parent, new_name, target): (Ino, Name, Option<Lookup>),
         how: RenameMode,
@@ -246,16 +254,16 @@ impl WorkingTree {
         replaces: Option<DataFileId>,
     ) -> Result<()> {
         let mut locked = self.lock();
-        let id = locked.promote_found(&source)?;
+        let id = locked.promote_found(guard, &source)?;
         let replaced = match &target {
             Some(Lookup::Upper(id)) => Some(*id),
             Some(found @ Lookup::Lower(_, attributes)) => {
                 let needed = how == RenameMode::Exchange || locked.open_files.get(Ino(attributes.inode)).is_some();
-                if needed { Some(locked.promote_found(found)?) } else { None }
+                if needed { Some(locked.promote_found(guard, found)?) } else { None }
             }
             None => None,
         };
-        let (parent, new_parent) = (locked.promote(parent)?, locked.promote(new_parent)?);
+        let (parent, new_parent) = (locked.promote(guard, parent)?, locked.promote(guard, new_parent)?);
         locked.living_directory(new_parent)?;
         locked.refuse_loop(id, new_parent)?;
         let (exchange, at) = (how == RenameMode::Exchange, Time::now());
@@ -305,16 +313,23 @@ impl Locked {
     }
 
     /// Removes `name`, which has been looked up.
-    fn remove_found(&mut self, parent: Ino, name: Name, found: Lookup, hide: bool) -> Result<()> {
+    fn remove_found(
+        &mut self,
+        guard: &SharedTreeGuard<'_>,
+        parent: Ino,
+        name: Name,
+        found: Lookup,
+        hide: bool,
+    ) -> Result<()> {
         // An open file must be found by its handles later.
         let id = match found {
             Lookup::Upper(id) => Some(id),
             Lookup::Lower(_, attributes) if self.open_files.get(Ino(attributes.inode)).is_some() => {
-                Some(self.promote(Ino(attributes.inode))?)
+                Some(self.promote(guard, Ino(attributes.inode))?)
             }
             Lookup::Lower(..) => None,
         };
-        let parent = self.promote(parent)?;
+        let parent = self.promote(guard, parent)?;
         self.record(Record::Remove { parent, name, hide, at: Time::now() })?;
         self.drop_if_gone(id);
         Ok(())
@@ -329,10 +344,10 @@ impl Locked {
         }
     }
 
-    fn promote_found(&mut self, found: &Lookup) -> Result<EntryId> {
+    fn promote_found(&mut self, guard: &SharedTreeGuard<'_>, found: &Lookup) -> Result<EntryId> {
         match found {
             Lookup::Upper(id) => Ok(*id),
-            Lookup::Lower(_, attributes) => self.promote(Ino(attributes.inode)),
+            Lookup::Lower(_, attributes) => self.promote(guard, Ino(attributes.inode)),
         }
     }
 

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use tokio::sync::RwLockWriteGuard;
+use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::discard::{Discard, Discarded};
 use super::invalidation::Invalidation;
@@ -24,12 +24,27 @@ use crate::tree::nodes::{NodeIndex, NodeTable, TreePlace};
 use crate::zarr::is_prefix_in_grid;
 
 /// Exclusive access to the working tree: no operation changes it while this is held.
-pub type TreeGuard<'a> = RwLockWriteGuard<'a, ()>;
+#[derive(Debug)]
+pub struct TreeGuard<'a> {
+    _lock: RwLockWriteGuard<'a, ()>,
+}
+
+/// Shared access to the working tree: operations change it, and nothing replaces it while this is held.
+#[derive(Debug)]
+pub(super) struct SharedTreeGuard<'a> {
+    pub(super) _lock: RwLockReadGuard<'a, ()>,
+}
+
+/// Proof that the tree is not replaced meanwhile.
+pub(super) trait TreeAccess {}
+
+impl TreeAccess for TreeGuard<'_> {}
+impl TreeAccess for SharedTreeGuard<'_> {}
 
 impl WorkingTree {
     /// Waits for operations that change the tree to end, and keeps new ones out.
     pub async fn quiesce(&self) -> TreeGuard<'_> {
-        self.tree_lock.write().await
+        TreeGuard { _lock: self.tree_lock.write().await }
     }
 
     /// Creates a tree of `snapshot`, with inode numbers that continue those that the kernel knows.
@@ -52,6 +67,7 @@ impl WorkingTree {
     /// their other names then refer to the copies and not to the base.
     pub async fn preserve(
         &self,
+        guard: &TreeGuard<'_>,
         untracked: &HashSet<(EntryId, Name)>,
         foreign: &[(EntryId, Vec<TreePlace>)],
     ) -> Result<bool> {
@@ -61,7 +77,7 @@ impl WorkingTree {
             let mut locked = self.lock();
             for (_, places) in foreign {
                 for place in places {
-                    let id = locked.promote(Ino::of_place(&base.tree, place))?;
+                    let id = locked.promote(guard, Ino::of_place(&base.tree, place))?;
                     wanted.push(id);
                 }
             }
@@ -104,12 +120,14 @@ impl WorkingTree {
 
     /// Plans to discard the changes at and below `path`, except for files of `untracked`. Those in the place of an entry of the base,
     /// which comes back, are removed from the set and discarded too.
-    pub async fn plan_discard(&self, path: &str, untracked: &mut HashSet<(EntryId, Name)>) -> Result<Candidate> {
+    pub async fn plan_discard(
+        &self,
+        _guard: &TreeGuard<'_>,
+        path: &str,
+        untracked: &mut HashSet<(EntryId, Name)>,
+    ) -> Result<Candidate> {
         let base = self.base();
-        let (mut old, opens, generation) = {
-            let locked = self.lock();
-            (locked.state.clone(), locked.open_files.numbers().collect::<HashSet<Ino>>(), locked.generation)
-        };
+        let (mut old, opens, generation) = self.snapshot();
         let mut new_data = Vec::new();
         if let Err(error) = self.part_untracked(&mut old, &base, untracked, &mut new_data).await {
             new_data.into_iter().for_each(|number| self.files().remove(number));

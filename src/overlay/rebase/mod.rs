@@ -30,7 +30,7 @@ use super::invalidation::Invalidation;
 use super::locked::records;
 use super::replace::TreeGuard;
 use super::state::State;
-use super::{Base, Locked, WorkingTree};
+use super::{Base, Ino, Locked, WorkingTree};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{DataFileId, EntryId, Name};
 use crate::tree::Tree;
@@ -60,32 +60,45 @@ pub struct Collision {
 }
 
 impl WorkingTree {
-    /// Plans to move to `tree`. Nothing is changed yet; the result of a dry run only has collisions and must not be installed.
-    ///
-    /// The caller holds the tree guard, and has called [`WorkingTree::preserve`] unless it is a dry run.
-    pub async fn plan_rebase(&self, tree: &Arc<Tree>, purpose: Purpose<'_>, is_dry_run: bool) -> Result<Candidate> {
-        let (old, opens, generation) = {
-            let locked = self.lock();
-            (locked.state.clone(), locked.open_files.numbers().collect(), locked.generation)
-        };
+    /// Plans to move to `tree`. Nothing is changed yet. The caller has called [`WorkingTree::preserve`].
+    pub async fn plan_rebase(
+        &self,
+        _guard: &TreeGuard<'_>,
+        tree: &Arc<Tree>,
+        purpose: Purpose<'_>,
+    ) -> Result<Candidate> {
+        let (old, opens, generation) = self.snapshot();
         let (from, to) = (self.base(), Arc::new(Base::new(Arc::clone(tree))));
         let mut merge = Merge::new(&old, &opens, &from, Arc::clone(&to), purpose);
         merge.directories().await?;
         let mut new_data = Vec::new();
-        if !is_dry_run {
-            match self.materialize(&merge, &mut new_data).await {
-                Ok(parted) => merge.place_files(parted),
-                Err(error) => {
-                    new_data.into_iter().for_each(|number| self.files.remove(number));
-                    return Err(error);
-                }
+        match self.materialize(&merge, &mut new_data).await {
+            Ok(parted) => merge.place_files(parted),
+            Err(error) => {
+                new_data.into_iter().for_each(|number| self.files.remove(number));
+                return Err(error);
             }
-            merge.prune_directories().await?;
         }
+        merge.prune_directories().await?;
         let is_published = matches!(purpose, Purpose::Published { .. });
         let Merged { state, collisions, invalidations, disposable } = merge.finish();
         let candidate = Candidate::of(state, to, &old, generation);
         Ok(Candidate { is_published, collisions, invalidations, disposable, new_data, ..candidate })
+    }
+
+    /// Returns the names that would collide with `tree`, with uncommitted changes of which no commit takes `untracked`.
+    pub async fn collisions(&self, tree: &Arc<Tree>, untracked: &HashSet<(EntryId, Name)>) -> Result<Vec<Collision>> {
+        let (old, opens, _) = self.snapshot();
+        let to = Arc::new(Base::new(Arc::clone(tree)));
+        let mut merge = Merge::new(&old, &opens, &self.base(), to, Purpose::Keep { untracked });
+        merge.directories().await?;
+        Ok(merge.finish().collisions)
+    }
+
+    /// Copies the state, with the inode numbers of open files and the generation.
+    pub(super) fn snapshot(&self) -> (State, HashSet<Ino>, u64) {
+        let locked = self.lock();
+        (locked.state.clone(), locked.open_files.numbers().collect(), locked.generation)
     }
 
     /// Shows `candidate` after writing its journal durably. Returns the invalidations for the kernel.
@@ -128,8 +141,7 @@ impl WorkingTree {
         }
         locked.is_stale = !is_written;
         locked.state = state;
-        locked.base = Arc::clone(&base);
-        *self.base.write() = base;
+        locked.base = base;
         let passthrough_data = locked.release_old_files(!is_published);
         drop(locked);
         // The journal on disk does not need them. Files that passthrough handles still use are removed when those are closed.
