@@ -55,7 +55,7 @@ impl WorkingTree {
 
     /// Returns data file `data` of an inode, kept open as long as the inode is open.
     fn file(&self, locked: &mut Locked, number: Ino, data: DataFileId) -> Result<Arc<File>> {
-        let open = locked.open_files.get_mut(number);
+        let open = locked.open_files.get_mut(&number);
         if let Some(file) = open.as_ref().and_then(|open| open.file.as_ref()) {
             return Ok(Arc::clone(file));
         }
@@ -154,7 +154,7 @@ impl WorkingTree {
             if matches!(inode.source(), Some(Source::Data(_)) | None) {
                 return Ok(false);
             }
-            (inode.number, locked.open_files.get(inode.number).and_then(|open| open.partial.clone()))
+            (inode.number, locked.open_files.get(&inode.number).and_then(|open| open.partial.clone()))
         };
         let partial = match partial {
             Some(partial) => partial,
@@ -184,7 +184,7 @@ impl WorkingTree {
             self.install_partial(file_lock, number, &partial).map_err(forget)?;
             return Ok(true);
         }
-        let open = self.lock().open_files.get_mut(number).map(|open| open.partial = Some(partial.clone())).is_some();
+        let open = self.lock().open_files.get_mut(&number).map(|open| open.partial = Some(partial.clone())).is_some();
         if !open {
             // No handle is left whose release would complete it.
             self.complete_partial_file(file_lock, number, &partial).await?;
@@ -198,7 +198,7 @@ impl WorkingTree {
         self.write_out_early(partial.number);
         let mut locked = self.lock();
         locked.record(Record::SetSource { id, source: Source::Data(partial.number), at: Time::now() })?;
-        if let Some(open) = locked.open_files.get_mut(number) {
+        if let Some(open) = locked.open_files.get_mut(&number) {
             open.partial = None;
             open.file = Some(Arc::clone(&partial.file));
         }
@@ -243,7 +243,7 @@ impl WorkingTree {
     pub async fn complete_number(&self, number: Ino) -> Result<()> {
         let id = {
             let locked = self.lock();
-            let partial = locked.open_files.get(number).is_some_and(|open| open.partial.is_some());
+            let partial = locked.open_files.get(&number).is_some_and(|open| open.partial.is_some());
             locked.state.by_number(number).filter(|_| partial)
         };
         let Some(id) = id else { return Ok(()) };
@@ -256,7 +256,7 @@ impl WorkingTree {
         let (number, partial) = {
             let locked = self.lock();
             let number = locked.state.get(id).ok_or_else(|| no_such(id))?.number;
-            (number, locked.open_files.get(number).and_then(|open| open.partial.clone()))
+            (number, locked.open_files.get(&number).and_then(|open| open.partial.clone()))
         };
         let Some(partial) = partial else { return Ok(()) };
         self.complete_partial_file(file_lock, number, &partial).await

@@ -90,12 +90,12 @@ impl WorkingTree {
             return Ok(false);
         };
         // A passthrough write would not notice the reference.
-        let backed = locked.open_files.get(number).is_some_and(|open| open.passthrough_handles > 0);
+        let backed = locked.open_files.get(&number).is_some_and(|open| open.passthrough_handles > 0);
         if backed || self.files().stat(data)?.size != 0 {
             return Ok(false);
         }
         locked.record(Record::SetSource { id, source: Source::Stored(Stored(payload)), at: Time::now() })?;
-        if let Some(open) = locked.open_files.get_mut(number) {
+        if let Some(open) = locked.open_files.get_mut(&number) {
             open.file = None;
         }
         locked.retire(data);

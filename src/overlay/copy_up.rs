@@ -36,10 +36,10 @@ impl WorkingTree {
                 return Ok(file);
             }
             // A data file that a commit took, but that passthrough handles still read, has the same bytes.
-            let left = locked.open_files.get(number).and_then(|open| open.backing.clone());
+            let left = locked.open_files.get(&number).and_then(|open| open.backing.clone());
             if let (Some((data, file)), false) = (left, matches!(source, Some(Source::Data(_)))) {
                 locked.record(Record::SetSource { id, source: Source::Data(data), at: Time::now() })?;
-                if let Some(open) = locked.open_files.get_mut(number) {
+                if let Some(open) = locked.open_files.get_mut(&number) {
                     open.file = Some(Arc::clone(&file));
                 }
                 return Ok(file);
@@ -90,7 +90,7 @@ impl WorkingTree {
                 return Err(error);
             }
         };
-        if let Some(open) = locked.open_files.get_mut(number) {
+        if let Some(open) = locked.open_files.get_mut(&number) {
             open.file = Some(Arc::clone(&file));
         }
         if let Source::Data(old) = source {

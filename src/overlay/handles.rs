@@ -7,6 +7,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::opens::{add_handle, remove_handle};
 use super::{Ino, Locked, WorkingTree, no_such};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::data::Files;
@@ -15,7 +16,7 @@ use crate::scratch::record::{EntryId, Source};
 /// Options of an open.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
-    /// OpenFiles for writing too.
+    /// Opens for writing too.
     pub write: bool,
     /// Empties the file.
     pub truncate: bool,
@@ -33,7 +34,7 @@ pub struct Opened {
 }
 
 impl WorkingTree {
-    /// OpenFiles inode `number`. Every success needs a [`WorkingTree::release`].
+    /// Opens inode `number`. Every success needs a [`WorkingTree::release`].
     pub async fn open_file(&self, number: Ino, options: OpenOptions) -> Result<Opened> {
         if !options.write {
             let mut locked = self.lock();
@@ -47,7 +48,7 @@ impl WorkingTree {
         let id = {
             let mut locked = self.lock();
             let id = locked.promote(&guard, number)?;
-            locked.open_files.add(number, true);
+            add_handle(&mut locked.open_files, number, true);
             self.record_change(&locked, id);
             id
         };
@@ -64,13 +65,13 @@ impl WorkingTree {
         };
         let opened = prepared.await;
         // The handle was counted first so that a commit sees it, and again on success.
-        self.lock().open_files.remove(number, true, false);
+        remove_handle(&mut self.lock().open_files, number, true, false);
         opened
     }
 
     fn opened(&self, locked: &mut Locked, number: Ino, source: Option<Source>, options: OpenOptions) -> Result<Opened> {
         let in_scratch = matches!(source, Some(Source::Data(_)));
-        let open = locked.open_files.add(number, options.write);
+        let open = add_handle(&mut locked.open_files, number, options.write);
         if open.passthrough_handles > 0 {
             // The kernel requires that all passthrough handles of a file have one backing.
             let backing = open.backing.as_ref().filter(|(data, _)| match &source {
@@ -85,7 +86,7 @@ impl WorkingTree {
                 }
                 return Ok(Opened { backing, in_scratch: true });
             }
-            locked.open_files.remove(number, options.write, false);
+            remove_handle(&mut locked.open_files, number, options.write, false);
             return Err(Error::new(
                 ErrorKind::Busy,
                 "a program has it open in the state before a remote change or a discard: close it there first",
@@ -115,7 +116,7 @@ impl WorkingTree {
             }
             Err(error) => {
                 // A failed open is never released.
-                locked.open_files.remove(number, options.write, false);
+                remove_handle(&mut locked.open_files, number, options.write, false);
                 Err(error)
             }
         }
@@ -125,7 +126,7 @@ impl WorkingTree {
     fn has_data(&self, id: EntryId) -> bool {
         let locked = self.lock();
         let Some(inode) = locked.state.get(id) else { return false };
-        let read_on = locked.open_files.get(inode.number).is_some_and(|open| open.backing.is_some());
+        let read_on = locked.open_files.get(&inode.number).is_some_and(|open| open.backing.is_some());
         read_on || matches!(inode.source(), Some(Source::Data(_)))
     }
 
@@ -135,13 +136,13 @@ impl WorkingTree {
         let Some(Source::Data(data)) = locked.source_of(number) else { return Err(no_such(number)) };
         let file = Arc::new(self.files().open(data)?);
         self.passthrough_used.store(true, Ordering::Release);
-        locked.open_files.get_mut(number).ok_or_else(|| no_such(number))?.add_passthrough(data, &file);
+        locked.open_files.get_mut(&number).ok_or_else(|| no_such(number))?.add_passthrough(data, &file);
         Ok(file)
     }
 
     /// Undoes passthrough for a handle whose backing the kernel did not take.
     pub fn cancel_passthrough(&self, number: Ino) {
-        if let Some(open) = self.lock().open_files.get_mut(number) {
+        if let Some(open) = self.lock().open_files.get_mut(&number) {
             open.cancel_passthrough();
         }
     }
@@ -160,9 +161,9 @@ impl WorkingTree {
     /// Removes one handle. Returns the data file if the handle could write.
     fn release_handle(&self, number: Ino, write: bool, backed: bool) -> Option<Arc<File>> {
         let mut locked = self.lock();
-        let written = locked.open_files.get(number).filter(|_| write).and_then(|open| open.file.clone());
+        let written = locked.open_files.get(&number).filter(|_| write).and_then(|open| open.file.clone());
         let id = locked.state.by_number(number);
-        if backed && let Some(open) = locked.open_files.get_mut(number).filter(|open| open.passthrough_handles == 1) {
+        if backed && let Some(open) = locked.open_files.get_mut(&number).filter(|open| open.passthrough_handles == 1) {
             let backing = open.backing.take().map(|(data, _)| Source::Data(data));
             let source = locked.source_of(number);
             // A commit left the data file to the handles that read it.
@@ -170,10 +171,10 @@ impl WorkingTree {
                 locked.retire(*data);
             }
         }
-        let last = locked.open_files.remove(number, write, backed);
+        let last = remove_handle(&mut locked.open_files, number, write, backed);
         if let Some(id) = id.filter(|_| write) {
             self.record_change(&locked, id);
-            if locked.open_files.get(number).is_none_or(|open| open.writers == 0) {
+            if locked.open_files.get(&number).is_none_or(|open| open.writers == 0) {
                 self.uploads.enqueue_closed(id);
             }
             if let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source()) {

@@ -144,7 +144,7 @@ impl Base {
 }
 
 impl WorkingTree {
-    /// OpenFiles the working tree in `scratch` on top of `tree`, which must be the snapshot that `recovered` names, if it names one.
+    /// Opens the working tree in `scratch` on top of `tree`, which must be the snapshot that `recovered` names, if it names one.
     pub fn open(
         tree: Arc<Tree>,
         numbering: Numbering,
@@ -420,8 +420,8 @@ impl WorkingTree {
     pub fn read_link(&self, number: Ino) -> Result<Name> {
         let locked = self.lock();
         let inode = locked.state.by_number(number).and_then(|id| locked.state.get(id));
-        match inode.map(|inode| &inode.node) {
-            Some(node::Node::Symlink(target)) => Ok(target.clone()),
+        match inode.map(|inode| &inode.body) {
+            Some(Body::Symlink(target)) => Ok(target.clone()),
             _ => Err(Error::invalid("not a symbolic link")),
         }
     }
@@ -438,7 +438,7 @@ impl WorkingTree {
 
     /// Returns true if any file is open for writing.
     pub fn any_open_for_writing(&self) -> bool {
-        self.lock().open_files.written().next().is_some()
+        self.lock().open_files.values().any(|open| open.writers > 0)
     }
 
     /// Returns the paths of the files whose bytes are in data files `numbers`.
@@ -455,7 +455,7 @@ impl WorkingTree {
     pub fn passthrough_data(&self) -> HashSet<DataFileId> {
         let locked = self.lock();
         let open = locked.open_files.iter().filter(|(_, open)| open.passthrough_handles > 0);
-        open.filter_map(|(number, _)| locked.state.get(locked.state.by_number(number)?)?.data_file()).collect()
+        open.filter_map(|(number, _)| locked.state.get(locked.state.by_number(*number)?)?.data_file()).collect()
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::attributes::Attributes;
 use super::node::{Directory, Inode};
+use super::opens::add_handle;
 use super::replace::SharedTreeGuard;
 use super::{Ino, Locked, Lookup, WorkingTree, no_such, not_a_directory};
 use crate::error::{Error, ErrorKind, Result};
@@ -56,7 +57,7 @@ impl WorkingTree {
         let attributes = self.attributes_of(id).await?;
         let mut locked = self.lock();
         locked.state.increment_lookups(id);
-        locked.open_files.add(attributes.number, true);
+        add_handle(&mut locked.open_files, attributes.number, true);
         Ok(attributes)
     }
 
@@ -258,7 +259,7 @@ impl WorkingTree {
         let replaced = match &target {
             Some(Lookup::Upper(id)) => Some(*id),
             Some(found @ Lookup::Lower(_, attributes)) => {
-                let needed = how == RenameMode::Exchange || locked.open_files.get(Ino(attributes.inode)).is_some();
+                let needed = how == RenameMode::Exchange || locked.open_files.contains_key(&Ino(attributes.inode));
                 if needed { Some(locked.promote_found(guard, found)?) } else { None }
             }
             None => None,
@@ -324,7 +325,7 @@ impl Locked {
         // An open file must be found by its handles later.
         let id = match found {
             Lookup::Upper(id) => Some(id),
-            Lookup::Lower(_, attributes) if self.open_files.get(Ino(attributes.inode)).is_some() => {
+            Lookup::Lower(_, attributes) if self.open_files.contains_key(&Ino(attributes.inode)) => {
                 Some(self.promote(guard, Ino(attributes.inode))?)
             }
             Lookup::Lower(..) => None,
@@ -339,7 +340,7 @@ impl Locked {
     fn drop_if_gone(&mut self, id: Option<EntryId>) {
         let Some(id) = id else { return };
         let Some(inode) = self.state.get(id) else { return };
-        if inode.names.is_empty() && self.open_files.get(inode.number).is_none() {
+        if inode.names.is_empty() && !self.open_files.contains_key(&inode.number) {
             self.drop_inode(id);
         }
     }

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
-use crate::scratch::record::{DataFileId, EntryId, Name, Record, Source};
+use crate::scratch::record::{Body, DataFileId, EntryId, Name, Record, Source};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, NodeTable, TreePlace};
 use crate::zarr::is_prefix_in_grid;
@@ -88,7 +88,7 @@ impl WorkingTree {
                 (is_untracked && lacks(inode))
                     || inode.source() == Some(&Source::Lower)
                         && !has_home_name(&base.tree, &locked.state, inode, untracked)
-                        && (is_untracked || inode.names.is_empty() || locked.open_files.get(inode.number).is_some())
+                        && (is_untracked || inode.names.is_empty() || locked.open_files.contains_key(&inode.number))
             };
             wanted.extend(locked.state.iter().filter(|(_, inode)| lost(inode)).map(|(id, _)| id));
         }
@@ -181,7 +181,7 @@ impl WorkingTree {
             let meta = inode.meta;
             let id = state.next_entry();
             state.leave(*parent, name);
-            state.insert_bare(id, Ino::of_entry(id), super::node::Node::File(source), meta, 0);
+            state.insert_bare(id, Ino::of_entry(id), Body::File(source), meta, 0);
             state.put_entry(*parent, name.clone(), Some(id), entry.covers, Some(entry.order));
         }
         Ok(())

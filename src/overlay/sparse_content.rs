@@ -113,7 +113,7 @@ impl WorkingTree {
         let missing = vec![(missing.start, missing.end)];
         locked.record(Record::Sparse { data, from: Stored(from), missing })?;
         locked.record(Record::SetSource { id, source: Source::Data(data), at })?;
-        if let Some(open) = locked.open_files.get_mut(number) {
+        if let Some(open) = locked.open_files.get_mut(&number) {
             (open.partial, open.file) = (None, Some(file));
         }
         Ok(())

@@ -335,7 +335,7 @@ impl WorkingTree {
         if locked.state.borrowed(data).is_some() {
             return Ok(UploadDecision::Never);
         }
-        if locked.open_files.get(inode.number).is_some_and(|open| open.writers > 0) {
+        if locked.open_files.get(&inode.number).is_some_and(|open| open.writers > 0) {
             return Ok(UploadDecision::Never);
         }
         let Some(stat) = self.files.find(data)?.filter(|stat| stat.size >= least.max(1)) else {

@@ -98,7 +98,7 @@ impl WorkingTree {
     /// Copies the state, with the inode numbers of open files and the generation.
     pub(super) fn snapshot(&self) -> (State, HashSet<Ino>, u64) {
         let locked = self.lock();
-        (locked.state.clone(), locked.open_files.numbers().collect(), locked.generation)
+        (locked.state.clone(), locked.open_files.keys().copied().collect(), locked.generation)
     }
 
     /// Shows `candidate` after writing its journal durably. Returns the invalidations for the kernel.
@@ -120,7 +120,7 @@ impl WorkingTree {
         for (parent, name, id) in disposable {
             let is_known = state.get(id).is_some_and(|inode| {
                 let has_entries = inode.directory().is_some_and(|directory| !directory.is_empty());
-                has_entries || inode.lookup_count > 0 || locked.open_files.get(inode.number).is_some()
+                has_entries || inode.lookup_count > 0 || locked.open_files.contains_key(&inode.number)
             });
             if !is_known {
                 state.leave(parent, &name);
@@ -166,7 +166,7 @@ impl Locked {
         let Locked { state, open_files, .. } = self;
         let mut backings = HashSet::new();
         for (number, open) in open_files.iter_mut() {
-            let current = state.by_number(number).and_then(|id| state.get(id)?.data_file());
+            let current = state.by_number(*number).and_then(|id| state.get(id)?.data_file());
             if current.is_none() {
                 open.file = None;
             }
