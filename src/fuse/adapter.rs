@@ -34,15 +34,6 @@ use crate::tree::{Attributes, Kind};
 /// Handle of files, which need none: the inode number is enough.
 const PLAIN: FileHandle = FileHandle(0);
 
-/// Owner of all files.
-#[derive(Clone, Copy, Debug)]
-pub struct Ownership {
-    /// User id of every file.
-    pub uid: u32,
-    /// Group id of every file.
-    pub gid: u32,
-}
-
 /// FUSE adapter of a read-only mount.
 #[derive(Debug)]
 pub struct Adapter {
@@ -59,7 +50,8 @@ pub struct Adapter {
 #[derive(Debug)]
 struct Shared {
     shown: Arc<ViewState>,
-    ownership: Ownership,
+    /// User and group of every file: those of this process.
+    owner: (u32, u32),
     mode: IoMode,
     /// Backing files that the kernel reads directly; none for a file that is read through the daemon as long as it is open.
     backings: Backings<Option<BackingId>>,
@@ -69,9 +61,10 @@ struct Shared {
 
 impl Adapter {
     /// Creates an adapter of `shown`; requests that have to wait do so on `runtime`. With `insist`, `mode` is required.
-    pub fn new(shown: Arc<ViewState>, ownership: Ownership, mode: IoMode, insist: bool, runtime: Handle) -> Self {
+    pub fn new(shown: Arc<ViewState>, mode: IoMode, insist: bool, runtime: Handle) -> Self {
         let (backings, hint, log) = (Backings::default(), ListingHint::default(), QuietLog::default());
-        let shared = Shared { shown, ownership, mode, backings, hint, log };
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let shared = Shared { shown, owner, mode, backings, hint, log };
         Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false, insist }
     }
 
@@ -102,7 +95,7 @@ fn file_type(kind: Kind) -> FileType {
 
 impl Shared {
     fn attr(&self, view: &View, of: Attributes) -> FileAttr {
-        let (Ownership { uid, gid }, time) = (self.ownership, view.time());
+        let ((uid, gid), time) = (self.owner, view.time());
         FileAttr {
             ino: INodeNo(of.inode),
             size: of.size,

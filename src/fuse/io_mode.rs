@@ -118,21 +118,3 @@ fn mean_chunk_bytes(table: &NodeTable) -> u64 {
     }
     u64::try_from(bytes.checked_div(chunks).unwrap_or(0)).unwrap_or(u64::MAX)
 }
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn io_options_are_parsed() {
-        assert_eq!("auto".parse::<IoOption>().unwrap(), IoOption::Auto);
-        assert_eq!("passthrough".parse::<IoOption>().unwrap(), IoOption::Passthrough);
-        assert!("fast".parse::<IoOption>().is_err());
-    }
-
-    #[test]
-    fn remote_chunks_are_never_passed_through() {
-        assert!(obstacle(false).is_some());
-    }
-}

@@ -13,7 +13,7 @@ use fuser::{BackgroundSession, Config, Filesystem, INodeNo, MountOption, Session
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
-use super::adapter::{Adapter, Ownership};
+use super::adapter::Adapter;
 use super::daemon_mark;
 use super::io_mode::IoMode;
 use super::kernel_mount;
@@ -167,11 +167,12 @@ impl Mounted {
     pub fn new(served: Served, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
         match served {
             Served::Snapshot(tree) => {
-                let adapter = snapshot_adapter(Arc::new(ViewState::fixed(tree)), options, runtime);
+                let adapter = Adapter::new(Arc::new(ViewState::fixed(tree)), options.mode, options.insist, runtime);
                 Self::start(adapter, mountpoint, options)
             }
             Served::Followed(follower) => {
-                let adapter = snapshot_adapter(Arc::clone(follower.shown()), options, runtime.clone());
+                let shown = Arc::clone(follower.shown());
+                let adapter = Adapter::new(shown, options.mode, options.insist, runtime.clone());
                 let mounted = Self::start(adapter, mountpoint, options)?;
                 let _runtime = runtime.enter();
                 follower.begin(Arc::new(Notifications(mounted.session.notifier())));
@@ -216,11 +217,6 @@ impl Mounted {
     pub fn wait(self) -> Result<()> {
         self.session.join().map_err(|e| Error::io(format!("serving {}", self.mountpoint.display()), e))
     }
-}
-
-fn snapshot_adapter(shown: Arc<ViewState>, options: &Options, runtime: Handle) -> Adapter {
-    let ownership = Ownership { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
-    Adapter::new(shown, ownership, options.mode, options.insist, runtime)
 }
 
 /// Returns fuser's configuration; its mount options are for `fusermount3`.

@@ -114,7 +114,7 @@ impl WorkingAdapter {
 
     fn create_node(&self, operation: &'static str, place: (INodeNo, &OsStr), new: CreateAttrs, reply: ReplyEntry) {
         self.serve_name(operation, place, reply, move |shared, parent, name| async move {
-            shared.working.create_node(parent, name, new).await.map(|created| timed(&created))
+            shared.working.create(parent, name, new, false).await.map(|created| timed(&created))
         });
     }
 
@@ -482,12 +482,8 @@ impl Filesystem for WorkingAdapter {
         else {
             return reply.error(Errno::EINVAL);
         };
-        self.run(|shared| async move {
-            match shared.working.seek(number, offset, whence == libc::SEEK_HOLE).await {
-                Ok(Some(found)) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
-                Ok(None) => reply.error(Errno::ENXIO),
-                Err(error) => reply.error(shared.errno("lseek", &error)),
-            }
+        self.serve("lseek", reply, move |shared| async move {
+            shared.working.seek(number, offset, whence == libc::SEEK_HOLE).await
         });
     }
 

@@ -197,7 +197,7 @@ impl Shared {
     pub(super) async fn create(&self, target: Result<(Ino, Name)>, new: CreateAttrs, flags: i32, reply: ReplyCreate) {
         let created = async {
             let (parent, name) = target?;
-            let created = self.working.create(parent, name.clone(), new).await;
+            let created = self.working.create(parent, name.clone(), new, true).await;
             created.context(|| self.describe(parent, &name))
         };
         let created = match created.await {

@@ -18,8 +18,28 @@ use crate::reader::Data;
 use crate::scratch::data::{Files, read_file, write_file};
 use crate::scratch::record::{DataFileId, EntryId, Record, Source, Time};
 
-/// Bytes moved at once by a copy up.
+/// Bytes moved at once.
 const STEP: u64 = 1 << 20;
+
+/// Copies `range` of the bytes that `read` returns, or as many as there are, to `into`, `shift` bytes after their old place. Returns the
+/// number of bytes copied.
+pub(super) async fn copy_steps<F: Future<Output = Result<Data>>>(
+    range: std::ops::Range<u64>,
+    into: &File,
+    shift: i64,
+    read: impl Fn(u64, u32) -> F,
+) -> Result<u64> {
+    let mut at = range.start;
+    while at < range.end {
+        let bytes = read(at, u32::try_from((range.end - at).min(STEP)).unwrap_or(u32::MAX)).await?;
+        if bytes.is_empty() {
+            break;
+        }
+        write_file(into, &bytes, at.wrapping_add_signed(shift))?;
+        at += bytes.len() as u64;
+    }
+    Ok(at - range.start)
+}
 
 impl WorkingTree {
     /// Reads up to `size` bytes of inode `number` from `offset` on: fewer only at the end of the file.
@@ -226,17 +246,8 @@ impl WorkingTree {
         into: &File,
         range: std::ops::Range<u64>,
     ) -> Result<()> {
-        let mut at = range.start;
-        while at < range.end {
-            let size = u32::try_from((range.end - at).min(STEP)).unwrap_or(u32::MAX);
-            let bytes = self.read_source(id, source, at, size).await?;
-            if bytes.is_empty() {
-                break;
-            }
-            write_file(into, &bytes, at)?;
-            at += bytes.len() as u64;
-        }
-        Ok(())
+        let read = |at, size| self.read_source(id, source, at, size);
+        copy_steps(range, into, 0, read).await.map(drop)
     }
 
     /// Completes inode `number` if it is partly written. `close` does so, and reports whether all written bytes could be kept.
@@ -303,13 +314,8 @@ impl WorkingTree {
         self.complete_number(number).await?;
         let file = {
             let mut locked = self.lock();
-            match locked.source_of(number) {
-                Some(Source::Data(data)) if locked.state.borrowed(data).is_none() => {
-                    Some(self.file(&mut locked, number, data)?)
-                }
-                // In a sparse copy, missing ranges look like holes.
-                _ => None,
-            }
+            // In a sparse copy, missing ranges look like holes.
+            locked.complete_data(number).map(|data| self.file(&mut locked, number, data)).transpose()?
         };
         if let Some(file) = file {
             let from = if hole { rustix::fs::SeekFrom::Hole(offset) } else { rustix::fs::SeekFrom::Data(offset) };

@@ -3,16 +3,15 @@
 //! `cp` requests everything at once. If that covers a chunk of the repository and the target is new and empty, the target becomes a
 //! second reference to the same stored bytes, now and in the commit: no bytes are read or written.
 
+use super::content::copy_steps;
 use super::{Ino, WorkingTree};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
-use crate::scratch::data::{copy_range, write_file};
+use crate::scratch::data::copy_range;
 use crate::scratch::record::{Record, Source, Stored, Time};
 
 /// Largest number of bytes that one request copies: the program asks again for the rest.
 const AT_ONCE: u64 = 1 << 30;
-/// Bytes moved at once where the kernel cannot copy.
-const STEP: u64 = 1 << 20;
 
 impl WorkingTree {
     /// Copies up to `length` bytes. Returns the number of bytes copied, 0 at the end of the source.
@@ -37,32 +36,17 @@ impl WorkingTree {
             locked.promote(&guard, target)?
         };
         let into = self.own(id).await?;
-        let data = {
-            let locked = self.lock();
-            match locked.source_of(source) {
-                Some(Source::Data(data)) if locked.state.borrowed(data).is_none() => Some(data),
-                _ => None,
-            }
-        };
+        let data = self.lock().complete_data(source);
         if let Some(data) = data {
             let from = self.files().open(data)?;
             let copied = tokio::task::spawn_blocking(move || copy_range(&from, offset, &into, at, length)).await;
             return match copied {
-                Ok(copied) => copied.map_err(|e| crate::error::Error::io("copying in the scratch directory", e)),
-                Err(e) => Err(crate::error::Error::with_source(crate::error::ErrorKind::Io, "copying", e)),
+                Ok(copied) => copied.map_err(|e| Error::io("copying in the scratch directory", e)),
+                Err(e) => Err(Error::with_source(ErrorKind::Io, "copying", e)),
             };
         }
-        let mut done = 0;
-        while done < length {
-            let size = u32::try_from((length - done).min(STEP)).unwrap_or(u32::MAX);
-            let bytes = self.read(source, offset + done, size).await?;
-            if bytes.is_empty() {
-                break;
-            }
-            write_file(&into, &bytes, at + done)?;
-            done += bytes.len() as u64;
-        }
-        Ok(done)
+        let shift = at.wrapping_sub(offset).cast_signed();
+        copy_steps(offset..offset + length, &into, shift, |at, size| self.read(source, at, size)).await
     }
 
     /// Returns the location of the bytes of file `number` in the repository, if they are those of a chunk.

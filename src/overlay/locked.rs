@@ -36,6 +36,12 @@ impl Locked {
         self.state.get(self.state.by_number(number)?)?.source().cloned()
     }
 
+    /// Returns the data file of file `number`, if it has one that lacks nothing.
+    pub(super) fn complete_data(&self, number: Ino) -> Option<DataFileId> {
+        let data = self.state.get(self.state.by_number(number)?)?.data_file()?;
+        self.state.borrowed(data).is_none().then_some(data)
+    }
+
     /// Returns the data file of `found`, if it has one.
     pub(super) fn data_of(&self, found: &Lookup) -> Option<DataFileId> {
         let Lookup::Upper(id) = found else { return None };

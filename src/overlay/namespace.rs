@@ -42,22 +42,16 @@ pub enum RenameMode {
 }
 
 impl WorkingTree {
-    /// Creates an inode from `new` as `name` in directory `parent`.
-    pub async fn create_node(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<Attributes> {
-        let guard = self.enter().await?;
-        let id = self.create_inode(&guard, parent, name, new).await?;
-        self.lock().state.increment_lookups(id);
-        self.attributes_of(id).await
-    }
-
-    /// Creates a regular file, as [`WorkingTree::create_node`] does, and opens it for writing.
-    pub async fn create(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<Attributes> {
+    /// Creates an inode from `new` as `name` in directory `parent`; a regular file that is to be `open` is opened for writing.
+    pub async fn create(&self, parent: Ino, name: Name, new: CreateAttrs, open: bool) -> Result<Attributes> {
         let guard = self.enter().await?;
         let id = self.create_inode(&guard, parent, name, new).await?;
         let attributes = self.attributes_of(id).await?;
         let mut locked = self.lock();
         locked.state.increment_lookups(id);
-        add_handle(&mut locked.open_files, attributes.number, true);
+        if open {
+            add_handle(&mut locked.open_files, attributes.number, true);
+        }
         Ok(attributes)
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-use super::discard::{Discard, Discarded};
+use super::discard::Discard;
 use super::invalidation::Invalidation;
 use super::node::Inode;
 use super::rebase::Candidate;
@@ -150,16 +150,17 @@ impl WorkingTree {
         let mut kept: HashSet<EntryId> = untracked.iter().filter_map(kept).collect();
         let mut discard = Discard::new(&old, &opens, &base.tree, path, untracked);
         let mut in_the_way = HashSet::new();
-        for (home, id) in discard.stays_at() {
+        for (home, id) in &discard.relocated {
             if let Some(place) = base.tree.place_of(home)
                 && base.tree.has(&place).await?
             {
-                in_the_way.insert(id);
+                in_the_way.insert(*id);
             }
         }
-        discard.discard_also(&in_the_way);
+        // Entries of the base come back in their places.
+        discard.relocated.retain(|(_, id)| !in_the_way.contains(id));
         kept.retain(|id| !in_the_way.contains(id));
-        let Discarded { state, invalidations } = discard.carry_out(|place| base.meta_of(place))?;
+        let (state, invalidations) = discard.carry_out(|place| base.meta_of(place))?;
         let candidate = Candidate::of(state, base, &old, generation);
         Ok(Candidate { invalidations, new_data, kept, ..candidate })
     }

@@ -239,30 +239,3 @@ fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
         _ => Ok(lock),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    #[test]
-    fn one_user_at_a_time_and_never_in_the_repository() {
-        let place = tempfile::tempdir().unwrap();
-        let (repository, scratch) = (place.path().join("r"), place.path().join("s/t"));
-        std::fs::create_dir(&repository).unwrap();
-        let mountpoint = Path::new("/nowhere");
-        let first = ScratchDirectory::open(&scratch, mountpoint, Some(&repository)).unwrap();
-        assert_eq!(std::fs::metadata(&scratch).unwrap().permissions().mode() & 0o777, 0o700);
-        let second = ScratchDirectory::open(&scratch, mountpoint, Some(&repository)).unwrap_err();
-        assert_eq!(second.kind(), ErrorKind::Busy);
-        assert!(second.to_string().contains("/nowhere"), "{second}");
-        drop(first);
-        assert!(ScratchDirectory::open(&scratch, mountpoint, Some(&repository)).is_ok());
-        let inside = ScratchDirectory::open(&repository.join("s"), mountpoint, Some(&repository)).unwrap_err();
-        assert_eq!(inside.kind(), ErrorKind::InvalidInput);
-        assert_eq!(std::fs::read_dir(&repository).unwrap().count(), 0, "nothing was made there");
-        std::fs::write(place.path().join("notes"), "").unwrap();
-        assert_eq!(ScratchDirectory::open(place.path(), mountpoint, None).unwrap_err().kind(), ErrorKind::InvalidInput);
-    }
-}

@@ -94,13 +94,7 @@ impl State {
 
 impl std::fmt::Debug for Durable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let state = self.state.lock();
-        let (length, durable, retired) = (state.length, state.durable, state.retired.len());
-        f.debug_struct("Durable")
-            .field("length", &length)
-            .field("durable", &durable)
-            .field("retired", &retired)
-            .finish()
+        f.debug_struct("Durable").field("directory", &self.directory).finish_non_exhaustive()
     }
 }
 

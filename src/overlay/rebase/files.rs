@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::super::content::copy_steps;
 use super::super::node::Inode;
 use super::super::state::numbered;
 use super::super::{Ino, WorkingTree};
@@ -16,13 +17,10 @@ use super::merge::{FileName, Merge, same_but_times};
 use crate::error::{Context, Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::overlay::invalidation::Invalidation;
-use crate::scratch::data::write_file;
 use crate::scratch::record::{Body, DataFileId, EntryId, Source, Stored};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 
-/// Bytes copied at once out of the old base.
-const STEP: u32 = 1 << 20;
 /// Largest document, in bytes, that goes into the journal, where a byte takes two and the length of a line is limited.
 const MOST_INLINE: usize = 256 << 10;
 
@@ -84,15 +82,8 @@ impl WorkingTree {
         let data = self.lock().state.next_data_file();
         let file = self.files.create(data)?;
         new_data.push(data);
-        let mut at = 0_u64;
-        loop {
-            let bytes = tree.read(number, at, STEP).await.context(|| tree.path_of(place))?;
-            if bytes.is_empty() {
-                break;
-            }
-            write_file(&file, &bytes, at)?;
-            at += bytes.len() as u64;
-        }
+        let read = |at, size| tree.read(number, at, size);
+        copy_steps(0..u64::MAX, &file, 0, read).await.context(|| tree.path_of(place))?;
         self.files.set_times(data, inode.meta.atime, inode.meta.mtime)?;
         // The journal that names the file is durable at once, and soon no other copy of the bytes exists.
         file.sync_data().map_err(|e| Error::io("flushing a scratch file", e))?;

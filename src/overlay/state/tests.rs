@@ -137,13 +137,3 @@ fn a_record_that_does_not_fit_is_refused() {
     }
     assert_eq!(state.dump(&tree).len(), before);
 }
-
-#[test]
-fn lookup_counts_follow_the_kernel() {
-    let tree = tree();
-    let mut state = replay(&tree, records());
-    state.increment_lookups(FILE);
-    state.increment_lookups(FILE);
-    let inode = state.by_kernel_number(Ino::of_entry(FILE)).unwrap();
-    assert_eq!(inode.lookup_count, 2);
-}
