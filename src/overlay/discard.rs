@@ -21,15 +21,15 @@ use crate::tree::nodes::TreePlace;
 
 /// Plan of a discard, before anything is changed.
 pub(super) struct Discard<'a> {
-    state: &'a State,
+    pub(super) state: &'a State,
     /// Inode numbers of open files.
-    opens: &'a HashSet<Ino>,
-    tree: &'a Tree,
-    path: &'a str,
+    pub(super) opens: &'a HashSet<Ino>,
+    pub(super) tree: &'a Tree,
+    pub(super) path: &'a str,
     /// Untracked files that do not take the place of an entry of the base.
-    untracked: &'a HashSet<(EntryId, Name)>,
+    pub(super) untracked: &'a HashSet<(EntryId, Name)>,
     /// Entries that stay, with directory and name.
-    kept: Vec<(EntryId, Name, Entry)>,
+    pub(super) kept: Vec<(EntryId, Name, Entry)>,
     /// Untracked files that stay, with their final paths.
     pub(super) relocated: Vec<(String, EntryId)>,
 }
@@ -38,22 +38,9 @@ fn is_below(path: &str, top: &str) -> bool {
     top == "/" || path == top || path.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'))
 }
 
-impl<'a> Discard<'a> {
-    /// Plans the discard of `path` in `state`.
-    pub(super) fn new(
-        state: &'a State,
-        opens: &'a HashSet<Ino>,
-        tree: &'a Tree,
-        path: &'a str,
-        untracked: &'a HashSet<(EntryId, Name)>,
-    ) -> Self {
-        let (kept, relocated) = (Vec::new(), Vec::new());
-        let mut discard = Discard { state, opens, tree, path, untracked, kept, relocated };
-        discard.walk();
-        discard
-    }
-
-    fn walk(&mut self) {
+impl Discard<'_> {
+    /// Finds the entries and untracked files that stay.
+    pub(super) fn walk(&mut self) {
         // Directories, with their path, their final path, and whether they stay in place.
         let mut pending = vec![(ROOT, "/".to_owned(), "/".to_owned(), true)];
         let mut seen = HashSet::new();

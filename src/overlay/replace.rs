@@ -148,7 +148,9 @@ impl WorkingTree {
         }
         let kept = |(parent, name): &(EntryId, Name)| old.get(*parent)?.directory()?.get(name)?.id;
         let mut kept: HashSet<EntryId> = untracked.iter().filter_map(kept).collect();
-        let mut discard = Discard::new(&old, &opens, &base.tree, path, untracked);
+        let (stays, relocated, tree) = (Vec::new(), Vec::new(), &base.tree);
+        let mut discard = Discard { state: &old, opens: &opens, tree, path, untracked, kept: stays, relocated };
+        discard.walk();
         let mut in_the_way = HashSet::new();
         for (home, id) in &discard.relocated {
             if let Some(place) = base.tree.place_of(home)

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustix::fs::{Dir, FileType, FlockOperation, Mode, OFlags};
 
-use super::requirements::open_directory;
+use super::requirements::{open_directory, open_file};
 use super::{salvage, search};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;
@@ -189,9 +189,8 @@ fn check_entries(directory: &OwnedFd, path: &Path) -> Result<()> {
 }
 
 fn write_readme(directory: &OwnedFd) -> std::io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::openat(directory, "README", flags, Mode::from_raw_mode(0o600)) {
-        Ok(file) => File::from(file).write_all(README.as_bytes()),
+    match open_file(directory, "README", OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL) {
+        Ok(mut file) => file.write_all(README.as_bytes()),
         Err(rustix::io::Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -199,9 +198,7 @@ fn write_readme(directory: &OwnedFd) -> std::io::Result<()> {
 
 fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
     let failed = |e: std::io::Error| Error::io(format!("{}/lock", path.display()), e);
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let lock = rustix::fs::openat(directory, "lock", flags, Mode::from_raw_mode(0o600));
-    let mut lock = File::from(lock.map_err(|e| failed(e.into()))?);
+    let mut lock = open_file(directory, "lock", OFlags::RDWR | OFlags::CREATE).map_err(|e| failed(e.into()))?;
     // A daemon whose mount has just ended may still be cleaning up.
     let patience = std::time::Instant::now() + PATIENCE;
     let taken = loop {

@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
 use super::boot;
 use super::compaction::Replacement;
 use super::record::DataFileId;
-use super::requirements::open_directory;
+use super::requirements::{open_directory, open_file};
 use super::reserve::Reserve;
 use crate::error::{Error, Result};
 
@@ -337,9 +337,8 @@ impl Durable {
     /// Opens a data file; returns `None` if it has been removed.
     fn open(&self, data: DataFileId) -> std::io::Result<Option<File>> {
         let Some(directory) = &self.data else { return Ok(None) };
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        match rustix::fs::openat(directory, data.file_name(), flags, Mode::empty()) {
-            Ok(file) => Ok(Some(File::from(file))),
+        match open_file(directory, data.file_name(), OFlags::RDONLY | OFlags::NONBLOCK) {
+            Ok(file) => Ok(Some(file)),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
@@ -439,7 +438,8 @@ pub(super) mod testing {
     pub fn scratch() -> (tempfile::TempDir, Journal) {
         let place = tempfile::tempdir().unwrap();
         std::fs::create_dir(place.path().join("data")).unwrap();
-        let directory = rustix::fs::open(place.path(), OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
+        let directory =
+            rustix::fs::open(place.path(), OFlags::DIRECTORY | OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
         let journal = Journal::replace(&Arc::new(directory), &[record(0)]).unwrap();
         (place, journal)
     }

@@ -14,13 +14,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, OFlags};
 use tracing::warn;
 
 use super::boot::{self, LastUse};
 use super::compaction::{COMPACT_NAME, Replacement};
 use super::durable::Durable;
 use super::record::{DataFileId, Record};
+use super::requirements::open_file;
 use super::salvage;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -50,9 +51,8 @@ impl Journal {
     ///
     /// Fails with [`ErrorKind::Corrupt`] if it is damaged. A torn end is cut off; after a power cut it is saved first.
     pub fn open(directory: &Arc<OwnedFd>, apply: impl FnMut(Record) -> Result<()>) -> Result<Option<Self>> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = match rustix::fs::openat(&**directory, NAME, flags, Mode::empty()) {
-            Ok(file) => File::from(file),
+        let file = match open_file(&**directory, NAME, OFlags::RDWR) {
+            Ok(file) => file,
             Err(rustix::io::Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(Error::io("the scratch journal", errno.into())),
         };
@@ -171,9 +171,8 @@ fn write_new(directory: &OwnedFd, records: &[Record], use_reserve: impl Fn() -> 
 /// Writes a journal of `records` as `name`: durable except for the name.
 pub(super) fn write_as(directory: &OwnedFd, name: &str, records: &[Record]) -> Result<(File, u64)> {
     let write = || {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600));
-        let file = File::from(file.map_err(|e| failed(e.into()))?);
+        let file = open_file(directory, name, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC);
+        let file = file.map_err(|e| failed(e.into()))?;
         let mut out = std::io::BufWriter::with_capacity(1 << 16, &file);
         let mut length = 0;
         let mut line = Vec::new();
@@ -197,9 +196,8 @@ pub(super) fn write_as(directory: &OwnedFd, name: &str, records: &[Record]) -> R
 
 /// Opens the journal in `directory`, which is at `path`, for [`look`]; returns `None` if there is none.
 pub fn find(directory: &impl AsFd, path: &Path) -> Result<Option<File>> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let shown = || path.join(NAME).display().to_string();
-    match rustix::fs::openat(directory, NAME, flags, Mode::empty()).map(File::from) {
+    match open_file(directory, NAME, OFlags::RDONLY | OFlags::NONBLOCK) {
         Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_file()) => Ok(Some(file)),
         Ok(_) => Err(Error::corrupt(format!("{}: no regular file", shown()))),
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(None),
@@ -301,7 +299,7 @@ mod tests {
     }
 
     fn directory(path: &std::path::Path) -> Arc<OwnedFd> {
-        Arc::new(rustix::fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap())
+        Arc::new(rustix::fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap())
     }
 
     fn read(directory: &Arc<OwnedFd>) -> Result<Vec<Record>> {

@@ -110,6 +110,16 @@ pub(super) fn open_directory(
     rustix::fs::openat(parent, name, flags, Mode::empty())
 }
 
+/// Opens file `name` with `flags`, but follows no symbolic link. A file that is created belongs to its owner alone.
+pub(super) fn open_file(
+    directory: impl std::os::fd::AsFd,
+    name: impl rustix::path::Arg,
+    flags: OFlags,
+) -> Result<File, Errno> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600)).map(File::from)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

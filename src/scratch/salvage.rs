@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::data::Stat;
 use super::record::{DataFileId, Time};
-use super::requirements::open_directory;
+use super::requirements::{open_directory, open_file};
 use crate::error::{Error, Result};
 
 /// Folder of the scratch directory for saved files.
@@ -66,9 +66,8 @@ pub(super) fn keep_tail(directory: &OwnedFd, journal: &File, begin: u64) -> Resu
         return Ok(());
     }
     let folder = folder(directory).map_err(|e| failed(e.into()))?;
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(&folder, free_name(&folder, "journal"), flags, Mode::from_raw_mode(0o600));
-    let file = File::from(file.map_err(|e| failed(e.into()))?);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    let file = open_file(&folder, free_name(&folder, "journal"), flags).map_err(|e| failed(e.into()))?;
     file.write_all_at(&tail, 0).and_then(|()| file.sync_all()).map_err(failed)
 }
 
