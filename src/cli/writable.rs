@@ -15,7 +15,7 @@ use crate::operations::{self, Facts, RecoveryOptions, Session, UploadMode};
 use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::scratch::directory::default_path;
-use crate::scratch::relocate::{self, ScratchKey};
+use crate::scratch::relocate;
 use crate::times::system_clock;
 
 /// Returns the reason that `branch` of a repository accepts no commits; none if it does.
@@ -111,7 +111,7 @@ async fn relocate_scratch(
         // The commands that need the identity report the error.
         Ok(None) | Err(_) => return Ok(None),
     };
-    relocate::relocate(&ScratchKey { path: scratch, branch, identity: &identity, mountpoint })
+    relocate::relocate(scratch, branch, &identity, mountpoint)
 }
 
 fn scratch(repository: &Repository, branch: &str, arguments: &MountArgs) -> Result<PathBuf> {

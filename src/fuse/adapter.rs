@@ -172,7 +172,7 @@ impl Shared {
 }
 
 impl Filesystem for Adapter {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let offered = init::negotiate(config, InitFlags::empty());
         self.skip_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.skip_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
@@ -185,7 +185,7 @@ impl Filesystem for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         // Every name in a snapshot is UTF-8.
         let name = name.to_str().map(str::to_owned);
         self.serve("lookup", reply, move |shared, view| async move {
@@ -201,13 +201,13 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, _: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         self.serve("getattr", reply, move |shared, view| async move {
             Ok(shared.timed(&view, view.tree_of(inode.0).attributes(inode.0).await?))
         });
     }
 
-    fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let mode = self.shared.mode;
         if mode == IoMode::Cached && self.skip_open && !self.shared.shown.can_move() {
             return reply.error(Errno::ENOSYS);
@@ -227,12 +227,12 @@ impl Filesystem for Adapter {
 
     fn release(
         &self,
-        _request: &Request,
+        _: &Request,
         inode: INodeNo,
-        _handle: FileHandle,
-        _flags: OpenFlags,
+        _: FileHandle,
+        _: OpenFlags,
         _owner: Option<LockOwner>,
-        _flush: bool,
+        _: bool,
         reply: ReplyEmpty,
     ) {
         if self.shared.mode == IoMode::Passthrough {
@@ -244,12 +244,12 @@ impl Filesystem for Adapter {
 
     fn read(
         &self,
-        _request: &Request,
+        _: &Request,
         inode: INodeNo,
-        _handle: FileHandle,
+        _: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        _: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
@@ -260,7 +260,7 @@ impl Filesystem for Adapter {
         );
     }
 
-    fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         if self.skip_opendir && !self.shared.shown.can_move() {
             return reply.error(Errno::ENOSYS);
         }
@@ -269,19 +269,12 @@ impl Filesystem for Adapter {
         reply.opened(FileHandle(handle), if is_cacheable { kept } else { FopenFlags::empty() });
     }
 
-    fn releasedir(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
         self.shared.shown.close_listing(handle.0);
         reply.ok();
     }
 
-    fn readdir(&self, _request: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let shared = Arc::clone(&self.shared);
         answer(&self.runtime, async move {
             let view = shared.shown.listing(handle.0, offset);
@@ -294,14 +287,7 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn readdirplus(
-        &self,
-        _request: &Request,
-        inode: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
+    fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let shared = Arc::clone(&self.shared);
         answer(&self.runtime, async move {
             let view = shared.shown.listing(handle.0, offset);
@@ -318,7 +304,7 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let (shared, view) = (Arc::clone(&self.shared), self.shared.shown.view());
         answer(&self.runtime, async move {
             match view.tree().total_bytes().await {

@@ -146,18 +146,14 @@ pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
         return Ok(absolute);
     }
     if let Some(Mount { fs_type, source, .. }) = mount_table::find(&absolute)? {
-        return Err(Error::new(
-            ErrorKind::Busy,
-            format!("the mountpoint {} is busy: {source} ({fs_type}) is mounted there", absolute.display()),
-        ));
+        let message = format!("the mountpoint {} is busy: {source} ({fs_type}) is mounted there", absolute.display());
+        return Err(Error::new(ErrorKind::Busy, message));
     }
     let mut entries =
         std::fs::read_dir(&absolute).map_err(|e| Error::io(format!("the mountpoint {}", absolute.display()), e))?;
     if entries.next().is_some() {
-        return Err(Error::new(
-            ErrorKind::Busy,
-            format!("the mountpoint {} is not empty: -o nonempty mounts over its files", absolute.display()),
-        ));
+        let message = format!("the mountpoint {} is not empty: -o nonempty mounts over its files", absolute.display());
+        return Err(Error::new(ErrorKind::Busy, message));
     }
     Ok(absolute)
 }

@@ -126,7 +126,7 @@ impl WorkingAdapter {
 }
 
 impl Filesystem for WorkingAdapter {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         init::negotiate(config, InitFlags::FUSE_ATOMIC_O_TRUNC);
         if self.shared.passthrough && !init::passthrough(config, self.insist)? {
             warn!("this kernel has no FUSE passthrough (6.9 has): bytes are copied");
@@ -137,16 +137,16 @@ impl Filesystem for WorkingAdapter {
         Ok(())
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, _: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
         let name = name(of);
         self.serve("lookup", reply, move |shared| async move { shared.lookup(parent, name).await });
     }
 
-    fn forget(&self, _request: &Request, inode: INodeNo, times: u64) {
+    fn forget(&self, _: &Request, inode: INodeNo, times: u64) {
         self.shared.working.forget(Ino(inode.0), times);
     }
 
-    fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, _: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         self.serve("getattr", reply, move |shared| async move {
             Ok(timed(&match Target::of(inode) {
                 Target::Control(number) => control::attributes(number),
@@ -157,7 +157,7 @@ impl Filesystem for WorkingAdapter {
 
     fn setattr(
         &self,
-        _request: &Request,
+        _: &Request,
         inode: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -195,25 +195,16 @@ impl Filesystem for WorkingAdapter {
         }
     }
 
-    fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
+    fn readlink(&self, _: &Request, inode: INodeNo, reply: ReplyData) {
         let target = self.shared.working.read_link(Ino(inode.0));
         self.shared.send("readlink", reply, target.map(|target| target.0));
     }
 
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        of: &OsStr,
-        mode: u32,
-        _umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
+    fn mknod(&self, request: &Request, parent: INodeNo, of: &OsStr, mode: u32, _: u32, rdev: u32, reply: ReplyEntry) {
         self.create_node("mknod", (parent, of), CreateAttrs { rdev, ..new(request, mode) }, reply);
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, of: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+    fn mkdir(&self, request: &Request, parent: INodeNo, of: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
         self.create_node("mkdir", (parent, of), new(request, mode & 0o7777 | libc::S_IFDIR), reply);
     }
 
@@ -223,17 +214,17 @@ impl Filesystem for WorkingAdapter {
         self.create_node("symlink", (parent, of), new, reply);
     }
 
-    fn unlink(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, _: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
         self.remove("unlink", (parent, of), false, reply);
     }
 
-    fn rmdir(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, _: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
         self.remove("rmdir", (parent, of), true, reply);
     }
 
     fn rename(
         &self,
-        _request: &Request,
+        _: &Request,
         parent: INodeNo,
         of: &OsStr,
         new_parent: INodeNo,
@@ -257,7 +248,7 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn link(&self, _request: &Request, inode: INodeNo, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
+    fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
         self.serve_name("link", (parent, of), reply, move |shared, parent, name| async move {
             let Target::Tree(number) = Target::of(inode) else { return Err(control::read_only_error()) };
             shared.working.link(number, parent, name).await.map(|linked| timed(&linked))
@@ -270,7 +261,7 @@ impl Filesystem for WorkingAdapter {
         parent: INodeNo,
         of: &OsStr,
         mode: u32,
-        _umask: u32,
+        _: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
@@ -278,7 +269,7 @@ impl Filesystem for WorkingAdapter {
         self.run(|shared| async move { shared.create(target, new, flags, reply).await });
     }
 
-    fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let write = flags.acc_mode() != OpenAccMode::O_RDONLY;
         let truncate = flags.0 & libc::O_TRUNC != 0;
         let options = OpenOptions { write: write || truncate, truncate, passthrough: self.shared.passthrough };
@@ -287,12 +278,12 @@ impl Filesystem for WorkingAdapter {
 
     fn release(
         &self,
-        _request: &Request,
+        _: &Request,
         inode: INodeNo,
         handle: FileHandle,
-        _flags: OpenFlags,
+        _: OpenFlags,
         _owner: Option<LockOwner>,
-        _flush: bool,
+        _: bool,
         reply: ReplyEmpty,
     ) {
         let Target::Tree(number) = Target::of(inode) else {
@@ -310,12 +301,12 @@ impl Filesystem for WorkingAdapter {
 
     fn read(
         &self,
-        _request: &Request,
+        _: &Request,
         inode: INodeNo,
         handle: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        _: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
@@ -327,13 +318,13 @@ impl Filesystem for WorkingAdapter {
 
     fn write(
         &self,
-        _request: &Request,
+        _: &Request,
         inode: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        _: WriteFlags,
+        _: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
@@ -357,42 +348,35 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn flush(&self, _request: &Request, inode: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, _: &Request, inode: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         let Target::Tree(number) = Target::of(inode) else { return reply.ok() };
         self.serve("close", reply, move |shared| async move {
             shared.working.complete_number(number).await.context(|| shared.working.describe(number))
         });
     }
 
-    fn fsync(&self, _request: &Request, inode: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let Target::Tree(number) = Target::of(inode) else { return reply.ok() };
         self.serve("fsync", reply, move |shared| async move {
             shared.working.sync(Some(number)).await.context(|| shared.working.describe(number))
         });
     }
 
-    fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let handle = self.shared.next_listing.fetch_add(1, Ordering::Relaxed);
         reply.opened(FileHandle(handle), FopenFlags::empty());
     }
 
-    fn releasedir(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
         self.shared.listings.lock().remove(&handle.0);
         reply.ok();
     }
 
-    fn fsyncdir(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         self.serve("fsync", reply, |shared| async move { shared.working.sync(None).await });
     }
 
-    fn readdir(&self, _request: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         self.run(|shared| async move {
             let mut sink = |entry: Listed<'_>| {
                 let kind = attr(&entry.attributes).kind;
@@ -403,14 +387,7 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn readdirplus(
-        &self,
-        _request: &Request,
-        inode: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
+    fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         self.run(|shared| async move {
             // See super::listing_hint.
             let chunks_too = offset > 0 || shared.hint.begin(inode.0);
@@ -434,7 +411,7 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         match self.shared.working.space() {
             Ok(space) => {
                 let block = u32::try_from(space.f_frsize).unwrap_or(BLOCK);
@@ -455,9 +432,9 @@ impl Filesystem for WorkingAdapter {
 
     fn fallocate(
         &self,
-        _request: &Request,
+        _: &Request,
         inode: INodeNo,
-        _handle: FileHandle,
+        _: FileHandle,
         offset: u64,
         length: u64,
         mode: i32,
@@ -468,15 +445,7 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn lseek(
-        &self,
-        _request: &Request,
-        inode: INodeNo,
-        _handle: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
+    fn lseek(&self, _: &Request, inode: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         let (Ok(offset), libc::SEEK_DATA | libc::SEEK_HOLE, Target::Tree(number)) =
             (u64::try_from(offset), whence, Target::of(inode))
         else {
@@ -489,15 +458,15 @@ impl Filesystem for WorkingAdapter {
 
     fn copy_file_range(
         &self,
-        _request: &Request,
+        _: &Request,
         from: INodeNo,
-        _from_handle: FileHandle,
+        _: FileHandle,
         offset: u64,
         to: INodeNo,
-        _to_handle: FileHandle,
+        _: FileHandle,
         at: u64,
         length: u64,
-        _flags: CopyFileRangeFlags,
+        _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
         let (Target::Tree(from), Target::Tree(to)) = (Target::of(from), Target::of(to)) else {

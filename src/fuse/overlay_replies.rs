@@ -108,17 +108,12 @@ pub(super) fn attr(of: &Attributes) -> FileAttr {
 pub(super) fn time(of: TimeOrNow) -> Time {
     match of {
         TimeOrNow::Now => Time::now(),
-        TimeOrNow::SpecificTime(at) => match at.duration_since(UNIX_EPOCH) {
-            Ok(after) => Time(i64::try_from(after.as_secs()).unwrap_or(i64::MAX), after.subsec_nanos()),
-            Err(before) => {
-                let before = before.duration();
-                let seconds = -i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
-                match before.subsec_nanos() {
-                    0 => Time(seconds, 0),
-                    nanos => Time(seconds - 1, 1_000_000_000 - nanos),
-                }
-            }
-        },
+        TimeOrNow::SpecificTime(at) => {
+            let nanos = |time: Duration| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
+            let since = at.duration_since(UNIX_EPOCH).map_or_else(|before| -nanos(before.duration()), nanos);
+            let seconds = i64::try_from(since.div_euclid(1_000_000_000)).unwrap_or(i64::MAX);
+            Time(seconds, since.rem_euclid(1_000_000_000) as u32)
+        }
     }
 }
 

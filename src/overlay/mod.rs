@@ -12,9 +12,8 @@
 //! | [`uploads`] | eager uploads |
 //! | [`rebase`], [`replace`], `discard` | moving to another snapshot or state |
 //!
-//! **Locks.** `inner` guards the state and the journal; it is never held during a read from storage. Operations that change the tree hold
-//! `tree_lock` for reading; a commit, a discard or a refresh holds it for writing, so that it sees and replaces one state. Reads never wait
-//! for the tree lock. Invalidations are sent while no lock is held, since the kernel may wait for a request that waits for the lock.
+//! **Locks.** `inner` is never held during a read from storage. Reads never wait for the tree lock. Invalidations are sent while no lock
+//! is held, since the kernel may wait for a request that waits for the lock.
 
 pub mod attributes;
 pub mod content;
@@ -53,9 +52,9 @@ pub use self::node::Ino;
 use self::opens::OpenFiles;
 pub use self::recovered::Recovered;
 use self::replace::{SharedTreeGuard, TreeGuard};
-use self::state::State;
+use self::state::{State, root_record};
 use self::uploads::EagerUploads;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::repo::identity::Identity;
 use crate::scratch::data::Files;
@@ -155,14 +154,7 @@ impl WorkingTree {
         let base = Base::new(tree);
         let files = Files::new(scratch.data()?);
         let mut state = State::new();
-        let root = Record::Promote {
-            parent: None,
-            name: Name::new(b""),
-            id: ROOT,
-            lower: "/".to_owned(),
-            meta: base.meta(0o755),
-            body: Body::Directory,
-        };
+        let to_start_again = || format!("{}: to start again, mount with --discard", scratch.path().display());
         let mut named = HashSet::new();
         let journal = match recovered.journal {
             Some(journal) => {
@@ -172,9 +164,7 @@ impl WorkingTree {
                 state.all_entries_cover = recovered.is_old;
                 let lines = recovered.records.len() as u64 + 1;
                 for record in recovered.records {
-                    state.apply(record, &base.tree).map_err(|e| {
-                        e.context(format!("{}: to start again, mount with --discard", scratch.path().display()))
-                    })?;
+                    state.apply(record, &base.tree).context(to_start_again)?;
                 }
                 state.all_entries_cover = false;
                 if state.get(ROOT).is_none() {
@@ -189,6 +179,7 @@ impl WorkingTree {
                 journal
             }
             None => {
+                let root = root_record(base.meta(0o755));
                 state.apply(root.clone(), &base.tree)?;
                 Journal::replace(scratch.directory(), &[first_line(&origin, base.id()), root])?
             }

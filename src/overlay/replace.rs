@@ -1,7 +1,5 @@
 //! Parts of a move to another snapshot besides the merge ([`super::rebase`]): quiescing operations, copying up bytes that would be lost,
 //! rewriting the journal, and invalidations.
-//!
-//! The tree lock is held for writing throughout, so that nothing changes meanwhile and no file is open for writing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

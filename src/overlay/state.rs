@@ -422,14 +422,7 @@ impl State {
         let mut seen = HashSet::from([ROOT]);
         let mut open = vec![ROOT];
         if let Some(root) = self.inodes.get(&ROOT) {
-            records.push(Record::Promote {
-                parent: None,
-                name: Name::new(b""),
-                id: ROOT,
-                lower: "/".to_owned(),
-                meta: root.meta,
-                body: Body::Directory,
-            });
+            records.push(root_record(root.meta));
         }
         while let Some(parent) = open.pop() {
             let Some(directory) = self.inodes.get(&parent).and_then(Inode::directory) else { continue };
@@ -469,6 +462,12 @@ impl State {
         records.extend(self.publishing.iter().map(|snapshot| Record::Publishing { snapshot: snapshot.clone() }));
         records
     }
+}
+
+/// Returns the record of the root, which every journal has.
+pub(super) fn root_record(meta: Meta) -> Record {
+    let (name, lower) = (Name::new(b""), "/".to_owned());
+    Record::Promote { parent: None, name, id: ROOT, lower, meta, body: Body::Directory }
 }
 
 /// Returns `place` with its inode number in `tree`.
