@@ -13,7 +13,7 @@ use std::time::Duration;
 use fuser::{
     BackingId, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, Request,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, Request, TimeOrNow,
 };
 use tokio::runtime::Handle;
 use tracing::warn;
@@ -24,10 +24,11 @@ use super::declined::declined;
 use super::init;
 use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
-use super::overlay_replies::{BLOCK, FOREVER};
+use super::overlay_replies::{BLOCK, FOREVER, attr, time};
 use super::quiet_log::QuietLog;
 use crate::error::{Error, Result};
 use crate::follow::shown::{View, ViewState};
+use crate::overlay::Base;
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::{Attributes, Kind};
 
@@ -94,31 +95,11 @@ fn file_type(kind: Kind) -> FileType {
 }
 
 impl Shared {
-    fn attr(&self, view: &View, of: Attributes) -> FileAttr {
-        let ((uid, gid), time) = (self.owner, view.time());
-        FileAttr {
-            ino: INodeNo(of.inode),
-            size: of.size,
-            blocks: of.size.div_ceil(512),
-            atime: time,
-            mtime: time,
-            ctime: time,
-            crtime: time,
-            kind: file_type(of.kind),
-            perm: if of.kind == Kind::Directory { 0o755 } else { 0o644 },
-            // One for directories too, which means "not counted": tools then do not conclude that there are no subdirectories.
-            nlink: 1,
-            uid,
-            gid,
-            rdev: 0,
-            blksize: BLOCK,
-            flags: 0,
-        }
-    }
-
     /// Returns attributes, and the time for which the kernel may cache them.
     fn timed(&self, view: &View, of: Attributes) -> (Duration, FileAttr) {
-        (if view.is_cacheable() { FOREVER } else { Duration::ZERO }, self.attr(view, of))
+        let ((uid, gid), time) = (self.owner, time(TimeOrNow::SpecificTime(view.time())));
+        let base = Base { tree: Arc::clone(view.tree()), time, uid, gid };
+        (if view.is_cacheable() { FOREVER } else { Duration::ZERO }, attr(&base.attributes(of)))
     }
 
     fn errno(&self, operation: &str, error: &Error) -> Errno {

@@ -142,6 +142,32 @@ impl Shared {
         Ok(timed(&found.unwrap_or_else(|| control::attributes(0))))
     }
 
+    pub(super) async fn list(
+        &self,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        extent: Extent,
+        sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
+    ) -> Result<()> {
+        let Target::Tree(number) = Target::of(inode) else {
+            self.control.list(offset, sink);
+            return Ok(());
+        };
+        let limit = {
+            let mut listings = self.listings.lock();
+            if offset == 0 {
+                listings.insert(handle.0, self.working.listing_limit());
+            }
+            listings.get(&handle.0).copied().unwrap_or(u64::MAX)
+        };
+        if number == Ino::ROOT && !self.control.list_in_root(offset, sink) {
+            return Ok(());
+        }
+        let offset = if number == Ino::ROOT { Control::root_offset(offset) } else { offset };
+        self.working.list(number, offset, limit, extent, sink).await.context(|| self.working.describe(number))
+    }
+
     /// Returns the path of `name` in directory `parent`, for messages.
     pub(super) fn describe(&self, parent: Ino, name: &Name) -> String {
         format!("{}/{name}", self.working.describe(parent).trim_end_matches('/'))
@@ -233,33 +259,5 @@ pub(super) fn tree_name(parent: INodeNo, of: &OsStr) -> Result<(Ino, Name)> {
     match Target::of(parent) {
         Target::Tree(parent) if parent != Ino::ROOT || of.as_bytes() != CONTROL_DIRECTORY => Ok((parent, name(of))),
         _ => Err(control::read_only_error()),
-    }
-}
-
-impl Shared {
-    pub(super) async fn list(
-        &self,
-        inode: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        extent: Extent,
-        sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
-    ) -> Result<()> {
-        let Target::Tree(number) = Target::of(inode) else {
-            self.control.list(offset, sink);
-            return Ok(());
-        };
-        let limit = {
-            let mut listings = self.listings.lock();
-            if offset == 0 {
-                listings.insert(handle.0, self.working.listing_limit());
-            }
-            listings.get(&handle.0).copied().unwrap_or(u64::MAX)
-        };
-        if number == Ino::ROOT && !self.control.list_in_root(offset, sink) {
-            return Ok(());
-        }
-        let offset = if number == Ino::ROOT { Control::root_offset(offset) } else { offset };
-        self.working.list(number, offset, limit, extent, sink).await.context(|| self.working.describe(number))
     }
 }

@@ -28,9 +28,8 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// Returns true for a directory.
-    pub fn is_directory(&self) -> bool {
-        self.kind == libc::S_IFDIR
+    fn sized(self, size: u64) -> Self {
+        Attributes { size, blocks: size.div_ceil(512), ..self }
     }
 }
 
@@ -111,9 +110,7 @@ impl Locked {
         let inode = self.state.get(id).ok_or_else(|| no_such(id))?;
         Ok(match (inode.attributes(), self.partial_size(inode.number)) {
             // The file is being overwritten from its beginning, and the rest is still the base's.
-            (PartialAttributes::SizeOfLower(whole, _), Some(size)) => {
-                PartialAttributes::Whole(Attributes { size, blocks: size.div_ceil(512), ..whole })
-            }
+            (PartialAttributes::SizeOfLower(whole, _), Some(size)) => PartialAttributes::Whole(whole.sized(size)),
             (other, _) => other,
         })
     }
@@ -146,7 +143,7 @@ impl WorkingTree {
             PartialAttributes::SizeOfLower(whole, place) => {
                 let base = self.base();
                 let lower = base.tree.attributes(base.tree.table().inode(&place)).await?;
-                Ok(Attributes { size: lower.size, blocks: lower.size.div_ceil(512), ..whole })
+                Ok(whole.sized(lower.size))
             }
             PartialAttributes::OfData(mut whole, number) => {
                 // A file whose bytes were removed can still be removed, replaced and moved. Reading it reports the loss.

@@ -16,7 +16,7 @@ const NAME: &str = "boot";
 const MAX: usize = 256;
 
 /// State of a journal when it was last used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LastUse {
     /// True if the machine has restarted since: bytes that were not on the disk are lost.
     pub(super) restarted: bool,

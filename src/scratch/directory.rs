@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustix::fs::{Dir, FileType, FlockOperation, Mode, OFlags};
 
-use super::requirements::{open_directory, open_file};
+use super::requirements::{make_directory, open_directory, open_file};
 use super::{salvage, search};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;
@@ -99,10 +99,7 @@ impl ScratchDirectory {
             // On a full disk the existing work must still be accessible.
             tracing::debug!("README: {error}");
         }
-        match rustix::fs::mkdirat(&directory, "data", Mode::from_raw_mode(0o700)) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(errno) => return Err(failed(errno.into())),
-        }
+        make_directory(&directory, "data").map_err(|e| failed(e.into()))?;
         Ok(ScratchDirectory { path, directory: Arc::new(directory), _lock: lock })
     }
 

@@ -57,8 +57,7 @@ impl Journal {
             Err(errno) => return Err(Error::io("the scratch journal", errno.into())),
         };
         let failed = |e| Error::io("the scratch journal", e);
-        let LastUse { restarted, durable } =
-            boot::last_use(directory, &file).unwrap_or(LastUse { restarted: false, durable: 0 });
+        let LastUse { restarted, durable } = boot::last_use(directory, &file).unwrap_or_default();
         let whole = file.metadata().map_err(failed)?.len();
         // A compacted journal that never came into use.
         let _ = rustix::fs::unlinkat(&**directory, COMPACT_NAME, AtFlags::empty());

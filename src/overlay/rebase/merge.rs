@@ -22,6 +22,7 @@ use crate::tree::directory::Extent;
 use crate::tree::nodes::{NodeIndex, TreePlace};
 
 /// Result of a merge.
+#[derive(Default)]
 pub(super) struct Merged {
     pub(super) state: State,
     pub(super) collisions: Vec<Collision>,
@@ -112,12 +113,7 @@ impl<'a> Merge<'a> {
         purpose: Purpose<'a>,
     ) -> Self {
         let ids = node_ids(&to.tree);
-        let out = Merged {
-            state: old.successor(),
-            collisions: Vec::new(),
-            invalidations: Vec::new(),
-            disposable: Vec::new(),
-        };
+        let out = Merged { state: old.successor(), ..Merged::default() };
         let (names, created, pending) = Default::default();
         Merge { old, opens, from: Arc::clone(from), to, purpose, out, names, ids, created, pending }
     }
