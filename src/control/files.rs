@@ -87,11 +87,7 @@ impl ControlFile {
             ControlFile::Conflicts => Ok(session.conflicts_text()),
             ControlFile::Info => json(&session.info()),
             ControlFile::Progress => json(&session.progress()),
-            ControlFile::Commit
-            | ControlFile::RecentErrors
-            | ControlFile::Discard
-            | ControlFile::Refresh
-            | ControlFile::Request => Ok(String::new()),
+            _ => Ok(String::new()),
         }
     }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::file_locks::FileLock;
 use super::opens::Partial;
 use super::{Ino, Locked, WorkingTree, no_such};
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::reader::Data;
 use crate::scratch::data::{Files, read_file, write_file};
@@ -287,14 +288,13 @@ impl WorkingTree {
             };
             (file, Arc::clone(locked.journal.durable()))
         };
-        tokio::task::spawn_blocking(move || {
+        blocking(move || {
             if let Some(file) = file {
                 file.sync_data().map_err(|e| Error::io("flushing to the scratch directory", e))?;
             }
             durable.flush()
         })
         .await
-        .map_err(|e| Error::with_source(ErrorKind::Io, "flushing", e))?
     }
 
     /// Allocates, punches or moves bytes as `fallocate(2)` does with `mode`.

@@ -5,7 +5,8 @@
 
 use super::content::copy_steps;
 use super::{Ino, WorkingTree};
-use crate::error::{Error, ErrorKind, Result};
+use crate::blocking::blocking;
+use crate::error::{Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::scratch::data::copy_range;
 use crate::scratch::record::{Record, Source, Stored, Time};
@@ -39,11 +40,8 @@ impl WorkingTree {
         let data = self.lock().complete_data(source);
         if let Some(data) = data {
             let from = self.files().open(data)?;
-            let copied = tokio::task::spawn_blocking(move || copy_range(&from, offset, &into, at, length)).await;
-            return match copied {
-                Ok(copied) => copied.map_err(|e| Error::io("copying in the scratch directory", e)),
-                Err(e) => Err(Error::with_source(ErrorKind::Io, "copying", e)),
-            };
+            let copy = move || copy_range(&from, offset, &into, at, length);
+            return blocking(move || copy().map_err(|e| Error::io("copying in the scratch directory", e))).await;
         }
         let shift = at.wrapping_sub(offset).cast_signed();
         copy_steps(offset..offset + length, &into, shift, |at, size| self.read(source, at, size)).await

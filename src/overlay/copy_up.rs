@@ -4,7 +4,9 @@ use std::fs::File;
 use std::sync::Arc;
 
 use super::file_locks::FileLock;
+use super::node::Inode;
 use super::{WorkingTree, no_such};
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::scratch::record::{DataFileId, EntryId, Meta, Record, Source, Time};
 
@@ -105,9 +107,7 @@ impl WorkingTree {
             Source::Data(_) if keep == 0 => self.files.create(data),
             Source::Data(old) => {
                 let (files, old) = (self.files.clone(), self.files.open(*old)?);
-                tokio::task::spawn_blocking(move || files.copy(&old, data, keep))
-                    .await
-                    .map_err(|e| Error::with_source(ErrorKind::Io, "copying a scratch file", e))?
+                blocking(move || files.copy(&old, data, keep)).await
             }
             _ => {
                 let size = self.attributes_of(id).await?.size;
@@ -133,8 +133,8 @@ impl WorkingTree {
             let locked = self.lock();
             // There may be no handle whose release would record the change.
             self.record_change(&locked, id);
-            if let (0, Some(Source::Data(data))) = (size, locked.state.get(id).and_then(|inode| inode.source())) {
-                locked.journal.durable().mark_emptied(*data);
+            if let (0, Some(data)) = (size, locked.state.get(id).and_then(Inode::data_file)) {
+                locked.journal.durable().mark_emptied(data);
             }
         }
         self.uploads.enqueue_closed(id);
