@@ -431,11 +431,11 @@ pub(super) mod testing {
     use super::super::record::{Name, ROOT, Record};
     use super::*;
 
-    pub fn record(n: u64) -> Record {
+    pub(in crate::scratch) fn record(n: u64) -> Record {
         Record::Whiteout { parent: ROOT, name: Name::new(n.to_string().as_bytes()) }
     }
 
-    pub fn scratch() -> (tempfile::TempDir, Journal) {
+    pub(in crate::scratch) fn scratch() -> (tempfile::TempDir, Journal) {
         let place = tempfile::tempdir().unwrap();
         std::fs::create_dir(place.path().join("data")).unwrap();
         let directory =
