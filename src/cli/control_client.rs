@@ -13,11 +13,11 @@ use serde::Deserialize;
 
 use super::{print, print_json, progress, replace_commits};
 use crate::commit::engine::OnConflict;
+use crate::control::CONTROL_DIRECTORY;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{mount_table, probe};
 use crate::operations::CommitOptions;
 use crate::operations::request::{Answer, Command};
-use crate::overlay::namespace::CONTROL_DIRECTORY;
 
 /// Arguments of `icechunkfs commit`.
 #[derive(Debug, Args)]

@@ -13,7 +13,7 @@ use fuser::{BackgroundSession, Config, Filesystem, INodeNo, MountOption, Session
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
-use super::adapter::{Adapter, Ownership};
+use super::adapter::Adapter;
 use super::daemon_mark;
 use super::io_mode::IoMode;
 use super::kernel_mount;
@@ -162,18 +162,14 @@ pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
         return Ok(absolute);
     }
     if let Some(Mount { fs_type, source, .. }) = mount_table::find(&absolute)? {
-        return Err(Error::new(
-            ErrorKind::Busy,
-            format!("the mountpoint {} is busy: {source} ({fs_type}) is mounted there", absolute.display()),
-        ));
+        let message = format!("the mountpoint {} is busy: {source} ({fs_type}) is mounted there", absolute.display());
+        return Err(Error::new(ErrorKind::Busy, message));
     }
     let mut entries =
         std::fs::read_dir(&absolute).map_err(|e| Error::io(format!("the mountpoint {}", absolute.display()), e))?;
     if entries.next().is_some() {
-        return Err(Error::new(
-            ErrorKind::Busy,
-            format!("the mountpoint {} is not empty: -o nonempty mounts over its files", absolute.display()),
-        ));
+        let message = format!("the mountpoint {} is not empty: -o nonempty mounts over its files", absolute.display());
+        return Err(Error::new(ErrorKind::Busy, message));
     }
     Ok(absolute)
 }
@@ -184,11 +180,12 @@ impl Mounted {
         let reader = Arc::clone(served.tree().reader());
         match served {
             Served::Snapshot(tree) => {
-                let adapter = snapshot_adapter(Arc::new(ViewState::fixed(tree)), options, runtime);
+                let adapter = Adapter::new(Arc::new(ViewState::fixed(tree)), options.mode, options.insist, runtime);
                 Self::start(adapter, mountpoint, options, None, reader)
             }
             Served::Followed(follower) => {
-                let adapter = snapshot_adapter(Arc::clone(follower.shown()), options, runtime.clone());
+                let shown = Arc::clone(follower.shown());
+                let adapter = Adapter::new(shown, options.mode, options.insist, runtime.clone());
                 let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
                 let _runtime = runtime.enter();
                 follower.begin(Arc::new(Notifications(mounted.session.notifier())));
@@ -239,11 +236,6 @@ impl Mounted {
     pub fn wait(self) -> Result<()> {
         self.session.join().map_err(|e| Error::io(format!("serving {}", self.mountpoint.display()), e))
     }
-}
-
-fn snapshot_adapter(shown: Arc<ViewState>, options: &Options, runtime: Handle) -> Adapter {
-    let ownership = Ownership { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
-    Adapter::new(shown, ownership, options.mode, options.insist, runtime)
 }
 
 /// Returns fuser's configuration; its mount options are for `fusermount3`.

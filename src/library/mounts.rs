@@ -22,7 +22,7 @@ use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::repo::refs::RefSpec;
 use crate::scratch::directory::default_path;
-use crate::scratch::relocate::{self, ScratchKey};
+use crate::scratch::relocate;
 use crate::times::system_clock;
 use crate::tree::numbering::Numbering;
 
@@ -233,7 +233,7 @@ async fn relocate_scratch(
         // The commands that need the identity report the error.
         Ok(None) | Err(_) => return Ok(None),
     };
-    relocate::relocate(&ScratchKey { path: scratch, branch, identity: &identity, mountpoint })
+    relocate::relocate(scratch, branch, &identity, mountpoint)
 }
 
 fn scratch(repository: &Repository, branch: &str, options: &MountOptions) -> Result<PathBuf> {

@@ -139,7 +139,7 @@ impl Session {
         mut detected: DetectedChanges,
         options: CommitOptions,
     ) -> Result<(Committed, Vec<Invalidation>)> {
-        self.working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
+        self.working.preserve(guard, &detected.untracked_entries(), &detected.foreign).await?;
         self.working.complete_sparse(&detected.data_files()).await?;
         self.spare_open_files(&mut detected);
         let base = self.working.base();
@@ -197,7 +197,7 @@ impl Session {
             CommitOutcome::Committed { snapshot, rebased_over } => Some((snapshot, rebased_over)),
         };
         // Nothing may change until the tree is rebased onto the snapshot.
-        self.working.set_undecided(published.is_some());
+        self.working.set_undecided(guard, published.is_some());
         self.conflicts.lock().clear();
         failpoints::pass(failpoints::COMMITTED).context(not_shown)?;
         let repository = self.repository().await.context(not_shown)?;
@@ -219,17 +219,18 @@ impl Session {
             ..Committed::default()
         };
         let finished = Finished { invalidations, remote_commits, moved: detected.changes.moved };
-        Ok((committed, self.close_commit(&repository, &base.tree, finished).await?))
+        Ok((committed, self.close_commit(guard, &repository, &base.tree, finished).await?))
     }
 
     /// Ends a commit whose snapshot the tree shows now; `base` is the tree that it was made on. Returns what the kernel must forget.
     async fn close_commit(
         &self,
+        guard: &TreeGuard<'_>,
         repository: &Repository,
         base: &Tree,
         finished: Finished,
     ) -> Result<Vec<Invalidation>> {
-        self.working.set_undecided(false);
+        self.working.set_undecided(guard, false);
         self.working.clear_publishing();
         self.working.forget_uploads();
         self.new_ids.lock().clear();
@@ -250,7 +251,7 @@ impl Session {
             let paths = Arc::clone(&paths);
             Box::pin(async move {
                 let tree = working.tree_of(Arc::clone(&snapshot), reader)?;
-                let mut collisions = rebase::collisions(&working, &tree, &untracked).await?;
+                let mut collisions = working.collisions(&tree, &untracked).await?;
                 // A landed commit of this mount contains the names created here: only untracked names can collide with it.
                 collisions.retain(|collision| !has_landed || paths.contains(&collision.path));
                 Ok(rebase::as_conflicts(collisions, &snapshot))
@@ -268,7 +269,7 @@ impl Session {
         if self.working.publishing().is_none() {
             return Err(error);
         }
-        self.working.set_undecided(true);
+        self.working.set_undecided(guard, true);
         match self.resolve_with(guard).await {
             Ok(Some((id, invalidations))) => {
                 tracing::warn!("the commit is visible as snapshot {id}, although: {error}");
@@ -303,11 +304,11 @@ impl Session {
             None => None,
         };
         let Some((id, finished)) = finished else {
-            self.working.set_undecided(false);
+            self.working.set_undecided(guard, false);
             self.working.set_may_land();
             return Ok(None);
         };
-        Ok(Some((id, self.close_commit(&repository, &base.tree, finished).await?)))
+        Ok(Some((id, self.close_commit(guard, &repository, &base.tree, finished).await?)))
     }
 
     /// Waits for files to be closed. The kernel reports a close only after `close` has returned: a program that closes a file and

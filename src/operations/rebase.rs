@@ -18,7 +18,7 @@ use crate::overlay::frozen::FrozenEntry;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::rebase::{Candidate, Collision, Purpose};
 use crate::overlay::replace::{TreeGuard, node_ids};
-use crate::scratch::record::{EntryId, Name};
+use crate::scratch::record::EntryId;
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 use crate::zarr::Coords;
@@ -39,7 +39,7 @@ pub(super) async fn rebase_uncommitted(
     new_ids: &NewIds,
 ) -> Result<Rebased> {
     let untracked = before.untracked_entries();
-    let candidate = working.plan_rebase(tree, Purpose::Keep { untracked: &untracked }, false).await?;
+    let candidate = working.plan_rebase(guard, tree, Purpose::Keep { untracked: &untracked }).await?;
     if !candidate.collisions.is_empty() {
         let collisions = candidate.collisions.clone();
         working.abandon(candidate);
@@ -60,7 +60,7 @@ pub(super) async fn follow_commit(
     before: &DetectedChanges,
     new_ids: &NewIds,
 ) -> Result<Vec<Invalidation>> {
-    let candidate = working.plan_rebase(tree, Purpose::Published { tracked: &before.tracked }, false).await?;
+    let candidate = working.plan_rebase(guard, tree, Purpose::Published { tracked: &before.tracked }).await?;
     let check = async |after: &DetectedChanges, candidate: &Candidate| match candidate.collisions.first() {
         Some(Collision { path, .. }) => {
             Err(unaccounted(&format!("{path} has the name of something that was committed")))
@@ -79,21 +79,9 @@ pub(super) async fn discard(
     new_ids: &NewIds,
 ) -> Result<Vec<Invalidation>> {
     let mut untracked = before.untracked_entries();
-    let candidate = working.plan_discard(path, &mut untracked).await?;
+    let candidate = working.plan_discard(guard, path, &mut untracked).await?;
     let check = async |after: &DetectedChanges, candidate: &Candidate| check_discarded(before, after, candidate);
     install(working, guard, candidate, new_ids, check).await
-}
-
-/// Returns names of `working` that collide with `tree` though no change does: they would be lost, or hide something.
-pub(super) async fn collisions(
-    working: &WorkingTree,
-    tree: &Arc<Tree>,
-    untracked: &HashSet<(EntryId, Name)>,
-) -> Result<Vec<Collision>> {
-    let candidate = working.plan_rebase(tree, Purpose::Keep { untracked }, true).await?;
-    let collisions = candidate.collisions.clone();
-    working.abandon(candidate);
-    Ok(collisions)
 }
 
 /// Converts collisions to conflicts with the newest commit, `tip`.

@@ -26,7 +26,7 @@ impl Session {
             if let Some(open) = frozen.open_for_writing.iter().find(|other| below(other)) {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }
-            self.working.preserve(&detected.untracked_entries(), &[]).await?;
+            self.working.preserve(&guard, &detected.untracked_entries(), &[]).await?;
             let invalidations = rebase::discard(&self.working, &guard, &path, &detected, &self.new_ids).await?;
             self.new_ids.lock().clear();
             self.working.forget_uploads();
@@ -80,7 +80,8 @@ impl Session {
                     ),
                 ));
             }
-            let detected = match self.working.preserve(&detected.untracked_entries(), &detected.foreign).await? {
+            let detected = match self.working.preserve(&guard, &detected.untracked_entries(), &detected.foreign).await?
+            {
                 true => self.detect_changes().await?.1,
                 false => detected,
             };
