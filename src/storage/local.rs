@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -26,8 +26,8 @@ use super::file_locks::{Locks, refresh};
 use super::object::{timed_out, too_large, too_short};
 use super::replace::ReplaceArbiter;
 use super::{
-    Capabilities, Content, DEADLINE, ListMode, ObjectSource, ReadMode, Removal, Storage, Version, Visitor, create,
-    local_listing, no_copy, remove, replace,
+    Capabilities, Content, DEADLINE, ListMode, ObjectSource, ReadMode, Removal, Storage, StoredObject, Version,
+    Visitor, create, local_listing, no_copy, remove, replace,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
@@ -231,16 +231,23 @@ impl Storage for LocalStorage {
         &self.capabilities
     }
 
-    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
-        if let ReadMode::IfChanged(version) = mode {
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>> {
+        if let ReadMode::Range(offset) = mode {
+            let read = move |files: &LocalFiles, key: &str| read_exactly(&files.open(key)?, key, offset, limit);
+            return Ok(Some(self.run_blocking(key, read).await?.into()));
+        }
+        if let ReadMode::IfChanged(_) | ReadMode::Head = mode {
             let look = |files: &LocalFiles, key: &str| {
                 files.current(|| {
                     let metadata = files.open(key)?.metadata().map_err(|e| Error::io(key, e))?;
-                    Ok(version_of(&metadata))
+                    Ok(object_of(Bytes::new(), &metadata))
                 })
             };
-            if self.run_blocking(key, look).await? == *version {
-                return Ok(None);
+            let found = self.run_blocking(key, look).await?;
+            match mode {
+                ReadMode::Head => return Ok(Some(found)),
+                ReadMode::IfChanged(version) if found.version == *version => return Ok(None),
+                _ => {}
             }
         }
         self.run_blocking(key, move |files, key| {
@@ -255,14 +262,10 @@ impl Storage for LocalStorage {
                 }
                 let held = memory::reserve_blocking(metadata.len(), key)?;
                 let bytes = read_exactly(&file, key, 0, metadata.len())?;
-                Ok(Some((memory::with_reservation(bytes, held), version_of(&metadata))))
+                Ok(Some(object_of(memory::with_reservation(bytes, held), &metadata)))
             })
         })
         .await
-    }
-
-    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
-        self.run_blocking(key, move |files, key| read_exactly(&files.open(key)?, key, offset, length)).await
     }
 
     async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
@@ -332,6 +335,7 @@ impl Storage for LocalStorage {
                 }
                 Ok(())
             }
+            Removal::Cached(_) => Ok(()),
             Removal::Unchanged { key, version, .. } => {
                 let version = version.clone();
                 self.run_cancellable(key, move |files, key, arbiter, deadline| {
@@ -346,19 +350,9 @@ impl Storage for LocalStorage {
         self.run_blocking(key, |files, key| files.open(key).map(ObjectSource::File).map(Some)).await
     }
 
-    async fn modified(&self, key: &str) -> Result<Option<u64>> {
-        self.run_blocking(key, |files, key| {
-            let metadata = files.open(key)?.metadata().map_err(|e| Error::io(key, e))?;
-            Ok(local_listing::microseconds(metadata.modified().ok()))
-        })
-        .await
-    }
-
     async fn check_conditions(&self, _key: &str, _limit: u64) -> Result<()> {
         self.capabilities.read_only.map_or(Ok(()), |why| Err(Error::new(ErrorKind::Unsupported, why)))
     }
-
-    async fn discard_cached(&self, _key: &str) {}
 }
 
 fn flatten_join<T>(key: &str, done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
@@ -368,6 +362,12 @@ fn flatten_join<T>(key: &str, done: std::result::Result<Result<T>, tokio::task::
 /// Returns the time limit for storing `length` bytes.
 fn store_timeout(length: u64) -> Duration {
     FLUSH_DEADLINE + Duration::from_secs(length / SLOWEST_DISK)
+}
+
+fn object_of(bytes: Bytes, metadata: &std::fs::Metadata) -> StoredObject {
+    let since = metadata.modified().ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+    let modified = since.and_then(|since| u64::try_from(since.as_micros()).ok());
+    StoredObject { bytes, version: version_of(metadata), modified }
 }
 
 /// Returns the version of a file: one that is replaced by renaming has another inode, or at least another time.

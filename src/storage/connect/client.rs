@@ -4,7 +4,6 @@
 //! redirects within the origin of the request (scheme, host and port), or none at all; headers that the user gave for a store are sent to
 //! that store, and not to services that provide credentials for it.
 
-use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -78,38 +77,17 @@ fn duration(options: &ClientOptions, key: ClientConfigKey) -> Option<Duration> {
 fn within_origin(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     let Some(first) = attempt.previous().first() else { return attempt.stop() };
     if first.origin() != attempt.url().origin() {
-        let to = attempt.url().clone();
-        return attempt.error(RedirectError::OtherOrigin(to));
+        let origin = attempt.url().origin().ascii_serialization();
+        let origin = if origin == "null" { "which is no web server" } else { &origin };
+        return attempt.error(format!(
+            "the server redirects to another origin, {origin}: if the data is there, name that place in the URL"
+        ));
     }
     if attempt.previous().len() > MAX_REDIRECTS {
-        return attempt.error(RedirectError::TooMany);
+        return attempt.error(format!("the server redirects more than {MAX_REDIRECTS} times"));
     }
     attempt.follow()
 }
-
-#[derive(Debug)]
-enum RedirectError {
-    OtherOrigin(Url),
-    TooMany,
-}
-
-impl fmt::Display for RedirectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RedirectError::OtherOrigin(url) => {
-                let origin = url.origin().ascii_serialization();
-                write!(
-                    f,
-                    "the server redirects to another origin, {}: if the data is there, name that place in the URL",
-                    if origin == "null" { "which is no web server" } else { &origin }
-                )
-            }
-            RedirectError::TooMany => write!(f, "the server redirects more than {MAX_REDIRECTS} times"),
-        }
-    }
-}
-
-impl std::error::Error for RedirectError {}
 
 /// Client that adds headers to requests to one origin.
 #[derive(Debug)]
