@@ -139,14 +139,14 @@ impl Drop for Reservation {
 
 /// Bytes together with their reservation.
 #[derive(Debug)]
-pub struct ReservedBytes {
-    bytes: Vec<u8>,
+pub struct ReservedBytes<B = Vec<u8>> {
+    bytes: B,
     _reservation: Reservation,
 }
 
-impl ReservedBytes {
+impl<B> ReservedBytes<B> {
     /// Joins `bytes` with the reservation that was made for them.
-    pub fn new(bytes: Vec<u8>, reservation: Reservation) -> Self {
+    pub fn new(bytes: B, reservation: Reservation) -> Self {
         ReservedBytes { bytes, _reservation: reservation }
     }
 }
@@ -158,9 +158,9 @@ impl From<Vec<u8>> for ReservedBytes {
     }
 }
 
-impl AsRef<[u8]> for ReservedBytes {
+impl<B: AsRef<[u8]>> AsRef<[u8]> for ReservedBytes<B> {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        self.bytes.as_ref()
     }
 }
 
@@ -174,13 +174,7 @@ impl std::ops::Deref for ReservedBytes {
 
 /// Returns `bytes` that release the reservation when the last clone is dropped.
 pub fn with_reservation(bytes: Bytes, reservation: Reservation) -> Bytes {
-    struct Owner(Bytes, #[expect(dead_code, reason = "it goes back to the budget with the bytes")] Reservation);
-    impl AsRef<[u8]> for Owner {
-        fn as_ref(&self) -> &[u8] {
-            &self.0
-        }
-    }
-    Bytes::from_owner(Owner(bytes, reservation))
+    Bytes::from_owner(ReservedBytes::new(bytes, reservation))
 }
 
 /// Reservation that may have to wait.

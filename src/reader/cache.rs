@@ -69,6 +69,7 @@ impl Value {
 type Loading = Shared<Pin<Box<dyn Future<Output = Result<Value>> + Send>>>;
 
 /// Cache of manifests, chunks and layouts.
+#[derive(Debug)]
 pub struct Cache {
     state: Arc<Mutex<State>>,
 }
@@ -81,6 +82,7 @@ impl Evict for Mutex<State> {
     }
 }
 
+#[derive(Debug)]
 struct State {
     entries: LruCache<Key, Value>,
     loading: HashMap<Key, Loading>,
@@ -185,13 +187,6 @@ impl State {
             let Some((key, old)) = self.entries.pop_lru() else { break };
             self.bytes -= key.weight() + old.weight();
         }
-    }
-}
-
-impl std::fmt::Debug for Cache {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let state = self.state.lock();
-        write!(f, "Cache({} entries, {} of {} bytes)", state.entries.len(), state.bytes, state.capacity)
     }
 }
 

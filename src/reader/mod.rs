@@ -196,7 +196,7 @@ impl Reader {
             let start = chunk.offset.saturating_add(offset);
             return self.fetch(&chunk.object, start, length as u64).await.map(Data::Bytes);
         }
-        slice(&self.whole(chunk).await?, offset, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length))
+        cut(&self.whole(chunk).await?, offset, length)
     }
 
     /// Returns all bytes of `chunk`, and keeps them in memory.
@@ -288,6 +288,17 @@ fn slice(bytes: &Bytes, offset: u64, length: usize) -> Option<Bytes> {
     let start = usize::try_from(offset).ok()?;
     let end = start.checked_add(length)?;
     (end <= bytes.len()).then(|| bytes.slice(start..end))
+}
+
+/// Returns bytes `offset..offset + length` of `bytes`, which are a chunk or a piece of one.
+fn cut(bytes: &Bytes, offset: u64, length: usize) -> Result<Data> {
+    slice(bytes, offset, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length))
+}
+
+/// Returns the range of `length` bytes from `offset` on, which must lie in `chunk`.
+fn range_in(chunk: &ChunkRange, offset: u64, length: usize) -> Result<std::ops::Range<u64>> {
+    let end = offset.checked_add(length as u64).filter(|end| *end <= chunk.length);
+    Ok(offset..end.ok_or_else(|| not_in_chunk(offset, length))?)
 }
 
 fn not_in_chunk(offset: u64, length: usize) -> Error {
