@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use super::settings::Settings;
@@ -148,6 +149,23 @@ pub(super) async fn until_expired<T>(expires: impl Fn() -> Instant, work: impl F
             Err(_) => return None,
         }
     }
+}
+
+/// Runs `work` on a blocking thread for at most `limit`; a thread that takes longer is abandoned. Errors name `what`.
+pub(super) async fn run_blocking<T: Send + 'static>(
+    what: &str,
+    limit: Duration,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await {
+        Ok(done) => flatten_join(what, done),
+        Err(_) => Err(timed_out(what, limit)),
+    }
+}
+
+/// Returns the result of blocking work, or the error of a thread that ended early.
+pub(super) fn flatten_join<T>(what: &str, done: Result<Result<T>, JoinError>) -> Result<T> {
+    done.unwrap_or_else(|panicked| Err(Error::with_source(ErrorKind::Io, what, panicked)))
 }
 
 pub(super) fn timed_out(what: impl Display, deadline: Duration) -> Error {

@@ -6,7 +6,8 @@
 use bytes::Bytes;
 
 use super::{ReadMode, Storage, StoredObject, Version};
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::blocking::blocking;
+use crate::error::{Context, ErrorKind, Result};
 
 /// Fetched and decoded document.
 #[derive(Debug)]
@@ -51,9 +52,7 @@ async fn fetch<T: Send + 'static>(
         let StoredObject { bytes, version, .. } = storage.get_in_mode(key, limit, mode).await?;
         let version = matches!(mode, ReadMode::Latest).then_some(version);
         let (decode, shared) = (decode.clone(), bytes.clone());
-        let decoded = tokio::task::spawn_blocking(move || decode(&shared)).await;
-        let decoded = decoded.map_err(|e| Error::with_source(ErrorKind::Io, format!("decoding {key}"), e))?;
-        match decoded.context(|| key.to_owned()) {
+        match blocking(move || decode(&shared)).await.context(|| key.to_owned()) {
             Err(error) if error.kind() == ErrorKind::Corrupt && !is_second => {
                 storage.discard_cached(key).await;
                 is_second = true;

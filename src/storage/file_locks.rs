@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::object::timed_out;
+use super::deadline::timed_out;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Name of the lock file. This program and the reference implementation omit names that end in `#` and digits from listings. The first

@@ -21,9 +21,10 @@ use bytes::Bytes;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::deadline::{flatten_join, run_blocking, timed_out};
 use super::explain::error_chain;
 use super::file_locks::{Locks, refresh};
-use super::object::{timed_out, too_large, too_short};
+use super::object::{too_large, too_short};
 use super::replace::ReplaceArbiter;
 use super::{
     Capabilities, Content, DEADLINE, ListMode, ObjectSource, ReadMode, Removal, Storage, StoredObject, Version,
@@ -217,11 +218,7 @@ impl LocalStorage {
         F: FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
     {
         let (files, owned_key) = (Arc::clone(&self.files), key.to_owned());
-        let task = tokio::task::spawn_blocking(move || work(&files, &owned_key));
-        match tokio::time::timeout(deadline, task).await {
-            Ok(done) => flatten_join(key, done),
-            Err(_) => Err(timed_out(key, deadline)),
-        }
+        run_blocking(key, deadline, move || work(&files, &owned_key)).await
     }
 }
 
@@ -353,10 +350,6 @@ impl Storage for LocalStorage {
     async fn check_conditions(&self, _key: &str, _limit: u64) -> Result<()> {
         self.capabilities.read_only.map_or(Ok(()), |why| Err(Error::new(ErrorKind::Unsupported, why)))
     }
-}
-
-fn flatten_join<T>(key: &str, done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
-    done.unwrap_or_else(|panicked| Err(Error::with_source(ErrorKind::Io, key, panicked)))
 }
 
 /// Returns the time limit for storing `length` bytes.

@@ -20,7 +20,6 @@ use object_store::{
 };
 
 use super::connect::Connected;
-pub(super) use super::deadline::timed_out;
 use super::deadline::{Deadline, Operation, UNBOUNDED};
 use super::explain::from_store;
 use super::listing::{ListingLimits, ListingValidator, too_many};
@@ -30,6 +29,7 @@ use super::{
     Capabilities, Condition, Content, DEADLINE, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage,
     StoreAddress, StoredObject, Version, Visitor, changed, changed_file, conditional, no_copy,
 };
+use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
@@ -172,7 +172,7 @@ impl ObjectStorage {
                 self.deadline.read(key, UNBOUNDED, key, reading).await?
             }
         };
-        if bytes.len() as u64 == length { Ok(bytes) } else { Err(too_short(key, offset, length, bytes.len() as u64)) }
+        check_length(bytes, key, offset, length)
     }
 
     async fn send_parts(&self, key: &str, upload: &mut dyn MultipartUpload, file: File, length: u64) -> Result<()> {
@@ -441,8 +441,7 @@ async fn read_part(mut file: File, length: u64, is_last: bool) -> Result<(File, 
         (&mut file).take(limit).read_to_end(&mut bytes).map_err(|e| Error::io("reading a chunk's file", e))?;
         if bytes.len() as u64 == length { Ok((file, bytes.into())) } else { Err(changed_file(length)) }
     };
-    let reading = tokio::task::spawn_blocking(read).await;
-    reading.map_err(|e| Error::with_source(ErrorKind::Io, "reading a chunk's file", e))?
+    blocking(read).await
 }
 
 pub(super) fn too_large(key: &str, size: u64, limit: u64) -> Error {
@@ -462,6 +461,12 @@ fn too_far(key: &str, offset: u64) -> Error {
             offset >> 20
         ),
     )
+}
+
+/// Returns `bytes` if all of `length` bytes at `offset` of object `key` have been received.
+pub(super) fn check_length(bytes: Bytes, key: &str, offset: u64, length: u64) -> Result<Bytes> {
+    let got = bytes.len() as u64;
+    if got == length { Ok(bytes) } else { Err(too_short(key, offset, length, got)) }
 }
 
 pub(super) fn too_short(key: &str, offset: u64, length: u64, got: u64) -> Error {

@@ -19,9 +19,9 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::deadline::timed_out;
 use super::file_locks::{Locks, lock, refresh};
 use super::local::{WITHIN, is_stale, version_of};
-use super::object::timed_out;
 use super::{Condition, Version, changed};
 use crate::error::{Error, Result};
 

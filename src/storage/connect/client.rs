@@ -14,6 +14,7 @@ use object_store::{ClientOptions, HeaderMap, HeaderValue};
 use reqwest::redirect::{Attempt, Policy};
 use url::{Origin, Url};
 
+use super::super::transport::Transport;
 use super::{CONNECT, IDLE, USER_AGENT};
 
 /// Maximum number of redirects of one request.
@@ -28,9 +29,10 @@ pub(super) enum Redirects {
     None,
 }
 
-/// Factory of HTTP clients.
+/// Factory of HTTP clients, whose requests go through `transport`.
 #[derive(Clone, Debug)]
-pub(super) struct Clients {
+pub(super) struct Connector {
+    pub(super) transport: Transport,
     pub(super) redirects: Redirects,
     /// Origin of the store, the only one that gets the user's headers. `None` if every origin may get them.
     pub(super) home: Option<Origin>,
@@ -38,7 +40,7 @@ pub(super) struct Clients {
     pub(super) certificates: Vec<reqwest::Certificate>,
 }
 
-impl HttpConnector for Clients {
+impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let failed =
             |source: reqwest::Error| object_store::Error::Generic { store: "HTTP client", source: Box::new(source) };
@@ -59,11 +61,11 @@ impl HttpConnector for Clients {
         if !self.certificates.is_empty() {
             builder = builder.tls_certs_merge(self.certificates.clone());
         }
-        let client = HttpClient::new(builder.build().map_err(failed)?);
-        Ok(match options.get_default_headers() {
-            Some(headers) => HttpClient::new(WithHeaders { client, headers: headers.clone(), home: self.home.clone() }),
-            None => client,
-        })
+        let mut client = HttpClient::new(builder.build().map_err(failed)?);
+        if let Some(headers) = options.get_default_headers() {
+            client = HttpClient::new(WithHeaders { client, headers: headers.clone(), home: self.home.clone() });
+        }
+        Ok(self.transport.wrap(client))
     }
 }
 

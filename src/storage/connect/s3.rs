@@ -104,7 +104,7 @@ async fn region_of(bucket: &Bucket, parameters: &StoreParameters) -> Result<Regi
     let home = Endpoint::with_domain(ANYWHERE, AMAZON)?;
     let mut connector = parameters.connector(Some(home.origin()))?;
     // A redirect contains the region too.
-    connector.clients.redirects = Redirects::None;
+    connector.redirects = Redirects::None;
     let client = connector.connect(&parameters.client(false)?).map_err(no_answer)?;
     let request = http::Request::head(format!("{home}/{}", bucket.name)).body(HttpRequestBody::empty());
     let request = request.map_err(|e| Error::with_source(ErrorKind::InvalidInput, unknown(""), e))?;

@@ -17,7 +17,6 @@ mod reach;
 mod remote;
 mod web;
 
-use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -39,7 +38,7 @@ use self::remote::Remote;
 use self::web::{RangeRequest, Web, WebResponse};
 use super::DEADLINE;
 use super::connect;
-use super::object::timed_out;
+use super::deadline::run_blocking;
 use super::settings::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::Checksum;
@@ -52,7 +51,7 @@ const MAX_CONNECTED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 const MAX_REDIRECTS: usize = 5;
 
 /// Virtual chunks of a repository, as far as the user allows them.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct VirtualChunks {
     permissions: Permissions,
     containers: Vec<(Option<Address>, Container)>,
@@ -261,16 +260,11 @@ impl VirtualChunks {
         length: u64,
     ) -> Result<Bytes> {
         let (roots, checksum) = (self.roots.clone(), object.checksum.clone());
-        let reading = tokio::task::spawn_blocking(move || {
+        run_blocking(&object.location, DEADLINE, move || {
             let others: Vec<&Root> = roots.iter().map(|root| &**root).collect();
             files::read(&root, &rest, &others, offset, length, checksum.as_ref())
-        });
-        match tokio::time::timeout(DEADLINE, reading).await {
-            Ok(done) => {
-                done.unwrap_or_else(|panicked| Err(Error::with_source(ErrorKind::Io, &*object.location, panicked)))
-            }
-            Err(_) => Err(timed_out(&object.location, DEADLINE)),
-        }
+        })
+        .await
     }
 
     async fn read_remote(&self, wanted: &RangeRequest<'_>, container: Option<usize>) -> Result<Bytes> {
@@ -381,12 +375,6 @@ fn settings_wanted(address: &Address, advice: Option<&str>, error: Error) -> Err
     );
     let message = format!("{address} ({})", advice.unwrap_or(&general));
     Error::with_source(ErrorKind::PermissionDenied, message, error)
-}
-
-impl fmt::Debug for VirtualChunks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Virtuals").field("permissions", &self.permissions).finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

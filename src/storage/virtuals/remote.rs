@@ -10,7 +10,7 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
 use super::super::connect::Connected;
 use super::super::deadline::Deadline;
 use super::super::explain::from_store;
-use super::super::object::{collect, too_short};
+use super::super::object::{check_length, collect, too_short};
 use super::super::settings::Settings;
 use super::super::transport::Transport;
 use super::address::Address;
@@ -57,11 +57,7 @@ impl Remote {
             collect(found, length).await.map_err(|error| explain(&shown, error))
         };
         let bytes = self.deadline.read(&key, length, &shown, reading).await?;
-        if bytes.len() as u64 == length {
-            Ok(bytes)
-        } else {
-            Err(too_short(&shown, offset, length, bytes.len() as u64))
-        }
+        check_length(bytes, &shown, offset, length)
     }
 }
 

@@ -14,7 +14,7 @@ use object_store::client::{HttpClient, HttpError, HttpErrorKind, HttpRequest, Ht
 
 use super::super::connect;
 use super::super::deadline::{Deadline, UNBOUNDED};
-use super::super::object::{take_range, too_short};
+use super::super::object::{check_length, take_range, too_short};
 use super::super::settings::Settings;
 use super::super::transport::Transport;
 use super::address::{Address, quoted};
@@ -132,10 +132,7 @@ impl Web {
         }
         let body = answer.into_body().bytes_stream();
         let bytes = take_range(body, before, wanted.length).await.map_err(|error| transport_error(shown, error))?;
-        if bytes.len() as u64 != wanted.length {
-            return Err(too_short(shown, wanted.offset, wanted.length, bytes.len() as u64).into());
-        }
-        Ok(WebResponse::Bytes(bytes))
+        Ok(WebResponse::Bytes(check_length(bytes, shown, wanted.offset, wanted.length)?))
     }
 }
 
