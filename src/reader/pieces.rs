@@ -49,19 +49,21 @@ pub(super) fn pieces_of(chunk: &ChunkRange, range: &Range<u64>) -> Vec<(Range<u6
     pieces
 }
 
+/// Returns the bytes of `range` that `part` has, whose place is `place`.
+fn overlap(range: &Range<u64>, place: &Range<u64>, part: &Bytes) -> Option<Bytes> {
+    let (begin, end) = (range.start.max(place.start), range.end.min(place.end));
+    slice(part, begin.checked_sub(place.start)?, usize::try_from(end.checked_sub(begin)?).ok()?)
+}
+
 /// Returns the bytes of `range` out of consecutive parts.
 pub(super) fn join(parts: &[(Range<u64>, Bytes)], range: &Range<u64>) -> Option<Data> {
-    let cut = |place: &Range<u64>, bytes: &Bytes| {
-        let (begin, end) = (range.start.max(place.start), range.end.min(place.end));
-        slice(bytes, begin.checked_sub(place.start)?, usize::try_from(end.checked_sub(begin)?).ok()?)
-    };
     let length = usize::try_from(range.end - range.start).ok()?;
     if let [(place, bytes)] = parts {
-        return cut(place, bytes).filter(|bytes| bytes.len() == length).map(Data::Bytes);
+        return overlap(range, place, bytes).filter(|bytes| bytes.len() == length).map(Data::Bytes);
     }
     let mut joined = BytesMut::with_capacity(length);
     for (place, bytes) in parts {
-        joined.extend_from_slice(&cut(place, bytes)?);
+        joined.extend_from_slice(&overlap(range, place, bytes)?);
     }
     (joined.len() == length).then(|| Data::Bytes(joined.freeze()))
 }
@@ -93,12 +95,19 @@ impl Reader {
         range: &Range<u64>,
         begin: impl Fn(&ChunkRange),
     ) -> Result<Data> {
-        let mut parts = Vec::with_capacity(pieces.len());
+        let length = (range.end - range.start) as usize;
+        let incomplete = || not_in_chunk(range.start, length);
+        // The length that a reference claims is not allocated at once.
+        let mut joined = BytesMut::with_capacity(length.min(PIECE as usize));
         for (place, piece) in pieces {
             begin(piece);
-            parts.push((place.clone(), self.whole(piece).await?));
+            let part = overlap(range, place, &self.whole(piece).await?).ok_or_else(incomplete)?;
+            if part.len() == length {
+                return Ok(Data::Bytes(part));
+            }
+            joined.extend_from_slice(&part);
         }
-        join(&parts, range).ok_or_else(|| not_in_chunk(range.start, (range.end - range.start) as usize))
+        if joined.len() == length { Ok(Data::Bytes(joined.freeze())) } else { Err(incomplete()) }
     }
 
     /// Reads exactly bytes `offset..offset + length` of `chunk`, which must lie in it, and does not keep them.

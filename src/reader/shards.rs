@@ -4,11 +4,9 @@
 //! time. Pieces follow inner chunks ([`super::shard_layout`]), and all pieces that a read misses are fetched at once. A reader
 //! that continues from inner chunk to inner chunk is a stream, and the more it has read, the more is prefetched ([`Streams`]).
 //!
-//! A program that begins with the first bytes of a shard, in long reads, without the index, reads the whole shard: copying tools
-//! do that, and readers of a whole array. For them the index would be a useless request, and the shard is read like other large
-//! chunks ([`super::pieces`]). So a shard is cut in two ways; bytes fetched in one way are found in the other.
-//!
-//! A damaged index is for the reading program to report: here it only leads to other pieces.
+//! A program that begins with a long read of a shard's first bytes, without the index, reads the whole shard: copying tools do that. The
+//! shard is then read like other large chunks ([`super::pieces`]). So a shard is cut in two ways; bytes fetched in one way are found in
+//! the other. A damaged index is for the reading program to report: here it only leads to other pieces.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -48,7 +46,6 @@ const MAX_GAP: u64 = 4 << 20;
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 const STREAMS: usize = 4;
 
-/// Access patterns of shards.
 #[derive(Debug)]
 pub(super) struct AccessPattern {
     shards: Mutex<LruCache<ChunkRange, Streams>>,
@@ -65,7 +62,6 @@ enum ReadMode {
     Whole,
 }
 
-/// Access pattern of one shard.
 #[derive(Debug, Default)]
 struct Streams {
     mode: ReadMode,
@@ -261,7 +257,6 @@ impl Reader {
             || piece.name().is_some_and(|name| self.storage.disk_cache().is_some_and(|disk| disk.has(&name)))
     }
 
-    /// Returns the layout of `shard`, which its index determines.
     async fn layout(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Arc<Layout>> {
         let (this, sharding, shard) = (Arc::clone(self), sharding.clone(), shard.clone());
         let loaded = self.cache.get_or_load(Key::Layout(shard.clone()), async move {
@@ -382,7 +377,6 @@ fn is_small(sharding: &ShardLayout, shard: &ChunkRange) -> bool {
     shard.length <= SMALL_SHARD || sharding.index_range(shard.length).is_none()
 }
 
-/// Returns a part of a shard as a range of the object.
 fn part(shard: &ChunkRange, place: &Range<u64>) -> ChunkRange {
     let offset = shard.offset.saturating_add(place.start);
     ChunkRange { offset, length: place.end.saturating_sub(place.start), object: shard.object.clone() }
@@ -390,52 +384,4 @@ fn part(shard: &ChunkRange, place: &Range<u64>) -> ChunkRange {
 
 fn piece_of(shard: &ChunkRange, layout: &Layout, number: usize) -> ChunkRange {
     part(shard, &layout.piece(number))
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    /// Reads `ranges`, and returns the bytes prefetched for each.
-    fn ahead(layout: &Layout, ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<u64> {
-        let mut streams = Streams::default();
-        ranges
-            .into_iter()
-            .map(|range| {
-                let wanted = streams.record(&range).map(|stream| stream.prefetch_range(layout, 64 << 20));
-                wanted.map_or(0, |wanted| wanted.end - wanted.start)
-            })
-            .collect()
-    }
-
-    /// Returns the layout of 64 MiB of inner chunks of 16 KiB.
-    fn layout() -> Layout {
-        let codec = r#"{"name": "sharding_indexed", "configuration": {"chunk_shape": [1], "codecs": ["bytes"],
-            "index_codecs": ["bytes"]}}"#;
-        let grid = r#"{"name": "regular", "configuration": {"chunk_shape": [4096]}}"#;
-        let document = format!(r#"{{"shape": [4096], "chunk_grid": {grid}, "codecs": [{codec}]}}"#);
-        let sharding = ShardLayout::parse(document.as_bytes()).unwrap().unwrap();
-        let entries = (0..4096_u64).flat_map(|n| [(n * 16384).to_le_bytes(), 16384_u64.to_le_bytes()].concat());
-        let length = (64 << 20) + 65536;
-        let index = Index::decode(&sharding, length, entries.collect()).unwrap();
-        Layout::new(&sharding, length, Some(&index))
-    }
-
-    #[test]
-    fn sequential_reads_are_prefetched_and_jumps_are_not() {
-        let layout = layout();
-        let streamed = ahead(&layout, (0..256).map(|n| n * HEAD..(n + 1) * HEAD));
-        let total: u64 = streamed.iter().sum();
-        assert!((31 << 20..=41 << 20).contains(&total), "{total}");
-        assert!(streamed.iter().filter(|bytes| **bytes > 0).count() < 40, "in few steps");
-        assert_eq!(streamed.first(), Some(&0));
-        // The kernel reads a little beyond each inner chunk.
-        let jumps =
-            (0..200_u64).map(|n| n * 7919 % 4000 * 16384).flat_map(|at| [at..at + 16384, at + 16384..at + 32768]);
-        assert_eq!(ahead(&layout, jumps).iter().sum::<u64>(), 0);
-        // The kernel sends several requests at once, in any order.
-        let mixed = (0..64_u64).flat_map(|n| [2 * n + 1, 2 * n]).map(|n| n << 20..(n + 1) << 20).take(60);
-        assert!(ahead(&layout, mixed).iter().sum::<u64>() >= 40 << 20);
-    }
 }
