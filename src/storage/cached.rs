@@ -45,7 +45,6 @@ pub(super) fn open_cache(shown: &str, settings: &Settings) -> Result<Option<Arc<
     DiskCache::open(Path::new(directory), size, &file_name::encode(&scope)).map(|cache| Some(Arc::new(cache)))
 }
 
-/// Puts `cache` in front of `store`.
 pub(super) fn with_cache(store: Arc<dyn Storage>, cache: Arc<DiskCache>) -> Arc<dyn Storage> {
     let base = store.capabilities().clone();
     let with_slash = base.with_slash.map(|store| with_cache(store, Arc::clone(&cache)));

@@ -24,19 +24,17 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::deadline::{flatten_join, run_blocking, timed_out};
 use super::explain::error_chain;
 use super::file_locks::{Locks, refresh};
-use super::object::{too_large, too_short};
+use super::object::{DELETED_AT_ONCE, too_large, too_short};
 use super::replace::ReplaceArbiter;
 use super::{
     Capabilities, Content, DEADLINE, ListMode, ObjectSource, ReadMode, Removal, Storage, StoredObject, Version,
-    Visitor, create, local_listing, no_copy, remove, replace,
+    Visitor, create, local_listing, no_copy, replace,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
 /// Time limit of a flush, including other data that waits to be written to the disk.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
-/// Objects that are removed under one deadline.
-const DELETED_AT_ONCE: usize = 1000;
 /// Time limit of a flush of a whole file system: all unwritten data of a machine on the slowest disk.
 const FLUSH_ALL_DEADLINE: Duration = Duration::from_secs(3600);
 /// Number of attempts to open a file that another machine replaces while it is read, and the pause between them.
@@ -172,11 +170,10 @@ impl LocalStorage {
                 other => Error::io(&location, other.into()),
             })?;
         let path = std::fs::canonicalize(path).map_err(|e| Error::io(&location, e))?;
-        let locks = Locks::of(&root);
-        let locks = if single_writer { locks.with_single_writer() } else { locks };
+        let locks = Locks::of(&root, single_writer);
         let files = Arc::new(LocalFiles { root, locks });
         let capabilities = Capabilities {
-            read_only: locks.unsafe_reason(),
+            read_only: if let Locks::Unsafe(why) = locks { Some(why) } else { None },
             local_path: Some(path),
             local_files: Some(Arc::clone(&files)),
             ..Capabilities::new(location)
@@ -186,19 +183,20 @@ impl LocalStorage {
     }
 
     /// Runs `work` on a blocking thread until the deadline; a thread that takes longer is abandoned.
-    async fn run_blocking<T, F>(&self, key: &str, work: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
-    {
+    async fn run_blocking<T: Send + 'static>(
+        &self,
+        key: &str,
+        work: impl FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         self.run_blocking_for(self.deadline, key, work).await
     }
 
     /// Runs work that changes something, otherwise like [`LocalStorage::run_blocking`]: a change reported as failed does not happen later.
-    async fn run_cancellable<F>(&self, key: &str, work: F) -> Result<()>
-    where
-        F: FnOnce(&LocalFiles, &str, &ReplaceArbiter, Duration) -> Result<()> + Send + 'static,
-    {
+    async fn run_cancellable(
+        &self,
+        key: &str,
+        work: impl FnOnce(&LocalFiles, &str, &ReplaceArbiter, Duration) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
         let (deadline, arbiter) = (self.deadline, Arc::new(ReplaceArbiter::default()));
         let (files, owned_key, workers_arbiter) = (Arc::clone(&self.files), key.to_owned(), Arc::clone(&arbiter));
         let mut task = tokio::task::spawn_blocking(move || work(&files, &owned_key, &workers_arbiter, deadline));
@@ -212,11 +210,12 @@ impl LocalStorage {
         }
     }
 
-    async fn run_blocking_for<T, F>(&self, deadline: Duration, key: &str, work: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
-    {
+    async fn run_blocking_for<T: Send + 'static>(
+        &self,
+        deadline: Duration,
+        key: &str,
+        work: impl FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let (files, owned_key) = (Arc::clone(&self.files), key.to_owned());
         run_blocking(key, deadline, move || work(&files, &owned_key)).await
     }
@@ -328,7 +327,7 @@ impl Storage for LocalStorage {
                 for keys in keys.chunks(DELETED_AT_ONCE) {
                     let what = format!("removing {} objects", keys.len());
                     let keys = keys.to_vec();
-                    self.run_blocking(&what, move |files, _| remove::remove(&files.root, &keys)).await?;
+                    self.run_blocking(&what, move |files, _| replace::remove_all(&files.root, &keys)).await?;
                 }
                 Ok(())
             }
@@ -352,7 +351,6 @@ impl Storage for LocalStorage {
     }
 }
 
-/// Returns the time limit for storing `length` bytes.
 fn store_timeout(length: u64) -> Duration {
     FLUSH_DEADLINE + Duration::from_secs(length / SLOWEST_DISK)
 }

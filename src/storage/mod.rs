@@ -1,16 +1,11 @@
 //! Object-level access to the place that holds a repository, independent of the format.
 //!
-//! [`Storage`] is the trait that the layers above use, mostly by the methods of `dyn Storage` in [`convenience`]. [`object::ObjectStorage`] implements it over any store of the `object_store`
-//! crate; [`local::LocalStorage`] reads local files through descriptors below the repository's directory, which is faster, and no
-//! symbolic link can lead it out of that directory. [`open`] chooses by URL. With a disk cache, [`cached`] wraps the store or replaces
-//! it.
-//!
-//! [`location`] parses the name of a repository, [`settings`] holds the options for reaching it, [`connect`] builds a store from both,
-//! and [`transport`] carries its requests. [`deadline`] limits the time of each operation, and [`listing`] validates listings. [`virtuals`]
-//! reads objects outside the repository, as far as the user allows them.
+//! [`Storage`] is the trait that the layers above use, mostly by the methods of `dyn Storage` in [`convenience`].
+//! [`object::ObjectStorage`] implements it over any store of the `object_store` crate, [`local::LocalStorage`] over local files below a
+//! descriptor, and [`cached`] over a disk cache with or without a store. [`open`] chooses by [`location`] and [`settings`].
 //!
 //! Keys are relative to the repository's root, with `/` between components, spelled as in storage. Every operation ends before its
-//! deadline.
+//! [`deadline`].
 
 mod cached;
 mod conditional;
@@ -26,7 +21,6 @@ pub mod local;
 mod local_listing;
 pub mod location;
 pub mod object;
-mod remove;
 mod replace;
 pub mod secrets;
 pub mod settings;
@@ -257,7 +251,6 @@ fn changed(key: &str) -> Error {
     Error::new(ErrorKind::Contended, format!("{key}: it was created or changed concurrently"))
 }
 
-/// Returns the error of a storage that cannot copy an object to `key`.
 fn no_copy(key: &str) -> Error {
     Error::new(ErrorKind::Unsupported, format!("{key}: the storage cannot copy it"))
 }

@@ -40,7 +40,7 @@ const PART: u64 = 8 << 20;
 /// Maximum number of parts of a file in flight, and in memory.
 const PARTS_AT_ONCE: usize = 4;
 /// Number of objects removed under one deadline: the maximum of one request to Amazon S3.
-const DELETED_AT_ONCE: usize = 1000;
+pub(super) const DELETED_AT_ONCE: usize = 1000;
 /// Maximum number of parts of an object: the lowest limit of any store, which is Amazon's.
 const MAX_PARTS: u64 = 10_000;
 /// Maximum size of an object that a store copies in one request, in bytes: Amazon's limit.
@@ -74,7 +74,6 @@ pub struct ObjectStorage {
     bucket: Option<NamedBucket>,
 }
 
-/// Store that contains the repository.
 #[derive(Debug)]
 struct NamedBucket {
     name: String,
@@ -96,7 +95,7 @@ impl ObjectStorage {
             store: Arc::new(object_store::memory::InMemory::new()),
             capabilities: Capabilities::new(location),
             deadline: Deadline::new(DEADLINE),
-            limits: ListingLimits::unordered(),
+            limits: ListingLimits::of(&Settings::default(), false),
             single_writer: false,
             transport: None,
             bucket: None,
@@ -141,7 +140,8 @@ impl ObjectStorage {
             if size > limit {
                 return Err(too_large(key, size, limit));
             }
-            let (version, modified) = (version_of(&found.meta), modified(&found.meta));
+            let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+            let modified = modified(&found.meta);
             let held = memory::reserve(size, key).await?;
             let bytes = collect(found, size).await.map_err(|error| from_store(key, error))?;
             Ok(Some(StoredObject { bytes: memory::with_reservation(bytes, held), version, modified }))
@@ -295,10 +295,6 @@ pub(super) async fn take_range<E>(
         taken.extend_from_slice(&part);
     }
     Ok(taken.freeze())
-}
-
-fn version_of(meta: &ObjectMeta) -> Version {
-    Version { e_tag: meta.e_tag.clone(), version: meta.version.clone() }
 }
 
 /// Returns the modification time in microseconds since 1970.
@@ -480,35 +476,6 @@ mod tests {
     use super::*;
     use std::io::Seek;
     use std::io::Write;
-
-    #[tokio::test]
-    async fn parts_of_objects_that_are_given_whole_are_cut_out() {
-        let store = object_store::memory::InMemory::new();
-        // The store delivers 3 bytes at a time.
-        let store = object_store::chunked::ChunkedStore::new(Arc::new(store), 3);
-        let path = Path::from("x");
-        store.put(&path, "0123456789".into()).await.unwrap();
-        for (offset, length, expected) in
-            [(0, 10, "0123456789"), (2, 5, "23456"), (3, 3, "345"), (9, 5, "9"), (20, 1, "")]
-        {
-            let parts = store.get(&path).await.unwrap().into_stream();
-            assert_eq!(take_range(parts, offset, length).await.unwrap(), expected, "{length} at {offset}");
-        }
-    }
-
-    #[tokio::test]
-    async fn what_is_still_the_same_is_not_sent() {
-        let storage = empty_storage("memory");
-        storage.put("repo", "one".into(), Condition::Always).await.unwrap();
-        let (_, seen) = storage.get_versioned("repo", 10).await.unwrap();
-        assert_eq!(storage.get_changed("repo", 10, &seen).await.unwrap(), None);
-        storage.put("repo", "two".into(), Condition::Always).await.unwrap();
-        let (bytes, now) = storage.get_changed("repo", 10, &seen).await.unwrap().unwrap();
-        assert_eq!(bytes, "two");
-        assert_eq!(storage.get_changed("repo", 10, &now).await.unwrap(), None);
-        let gone = storage.get_changed("repo2", 10, &now).await.unwrap_err();
-        assert_eq!(gone.kind(), ErrorKind::NotFound);
-    }
 
     #[tokio::test]
     async fn what_is_not_there_keeps_nothing_else_from_being_removed() {

@@ -17,10 +17,8 @@ use url::{Origin, Url};
 use super::super::transport::Transport;
 use super::{CONNECT, IDLE, USER_AGENT};
 
-/// Maximum number of redirects of one request.
 const MAX_REDIRECTS: usize = 5;
 
-/// Redirects that a client follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Redirects {
     /// Redirects within the origin of the request.
@@ -75,7 +73,6 @@ fn duration(options: &ClientOptions, key: ClientConfigKey) -> Option<Duration> {
     text.parse::<jiff::SignedDuration>().ok()?.try_into().ok()
 }
 
-/// Follows a redirect within the origin of the request.
 fn within_origin(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     let Some(first) = attempt.previous().first() else { return attempt.stop() };
     if first.origin() != attempt.url().origin() {

@@ -46,9 +46,7 @@ pub(super) struct Connected {
     pub(super) store: Arc<dyn ObjectStore>,
     /// Access to the same store by keys that begin with a slash, if a repository there may have such keys.
     pub(super) slash_prefixed: Option<Arc<dyn ObjectStore>>,
-    /// Prefix of every key.
     pub(super) prefix: String,
-    /// Reason why nothing can be written, if there is one.
     pub(super) read_only: Option<&'static str>,
     /// True if the store lists by name.
     pub(super) is_ordered: bool,
@@ -188,7 +186,6 @@ fn endpoint_of(what: &str, text: Option<String>) -> Result<Option<Endpoint>> {
     text.map(|text| text.parse().map_err(|e: Error| e.context(what))).transpose()
 }
 
-/// Returns the error of a store that could not be built from its settings.
 fn build_error(what: &str, error: object_store::Error) -> Error {
     Error::with_source(ErrorKind::InvalidInput, what.to_owned(), error)
 }

@@ -28,11 +28,9 @@ const OTHER_SOURCES: [&str; 4] = [
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 ];
 
-/// Domain of Amazon's hosts.
 const AMAZON: &str = ".amazonaws.com";
 /// Name of the host that knows the region of any bucket.
 const ANYWHERE: &str = "s3";
-/// Header with the region of a bucket.
 const BUCKET_REGION: &str = "x-amz-bucket-region";
 
 /// Connects to the bucket, and to the bucket by keys that begin with a slash.

@@ -1,11 +1,11 @@
 //! Options of the user for virtual chunks: which may be read, from where instead, and how their stores are reached.
 
 use std::cmp::Reverse;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::address::{Address, Scheme, quoted};
-use super::files::{Root, path_of};
+use super::files::path_of;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::storage::secrets::Secrets;
 use crate::storage::settings::{Settings, Source};
@@ -18,21 +18,20 @@ const UNCHECKED: &str = "unchecked";
 /// Options of the user for virtual chunks.
 #[derive(Debug, Default)]
 pub struct Permissions {
-    allowed: Vec<Place>,
+    allowed: Vec<ReadablePrefix>,
     /// Prefixes of locations, and where they are read instead.
-    maps: Vec<(Address, Place)>,
+    maps: Vec<(Address, ReadablePrefix)>,
     options: Vec<PrefixOption>,
 }
 
 /// Prefix below which objects may be read.
 #[derive(Debug)]
-struct Place {
+struct ReadablePrefix {
     prefix: Address,
     /// Directory, for a local prefix.
-    root: Option<Arc<Root>>,
+    root: Option<Arc<Path>>,
 }
 
-/// Options for reading locations below `prefix`.
 #[derive(Debug)]
 struct PrefixOption {
     prefix: Address,
@@ -40,13 +39,13 @@ struct PrefixOption {
     unchecked: bool,
 }
 
-/// Place from which an allowed location is read.
+/// ReadablePrefix from which an allowed location is read.
 #[derive(Clone, Debug)]
 pub(super) struct ReadTarget {
     /// Address of the place, which is the location itself unless it was mapped.
     pub(super) address: Address,
     /// Directory and the path below it, for a local file.
-    pub(super) file: Option<(Arc<Root>, Vec<String>)>,
+    pub(super) file: Option<(Arc<Path>, Vec<String>)>,
     /// True if the user mapped the location to another place.
     pub(super) is_mapped: bool,
 }
@@ -77,7 +76,7 @@ impl Permissions {
         })
     }
 
-    fn places(&self) -> impl Iterator<Item = &Place> {
+    fn places(&self) -> impl Iterator<Item = &ReadablePrefix> {
         self.allowed.iter().chain(self.maps.iter().map(|(_, to)| to))
     }
 
@@ -87,7 +86,7 @@ impl Permissions {
     }
 
     /// Returns the directories into which a link in another directory may lead. Targets of maps are not among them.
-    pub(super) fn roots(&self) -> Vec<Arc<Root>> {
+    pub(super) fn roots(&self) -> Vec<Arc<Path>> {
         self.allowed.iter().filter_map(|allowed| allowed.root.clone()).collect()
     }
 
@@ -121,28 +120,28 @@ impl Permissions {
     }
 }
 
-impl Place {
+impl ReadablePrefix {
     /// Parses the place `word`; none if it is a container, which has no place of its own.
     fn parse(word: &str) -> Result<Option<Self>> {
         let prefix = prefix_or_path(word)?;
-        let root = prefix.is_file().then(|| Arc::new(Root::new(path_of(prefix.components()))));
-        Ok(Some(Place { prefix, root }).filter(|place| place.prefix.scheme() != Scheme::Container))
+        let root = prefix.is_file().then(|| Arc::from(path_of(prefix.components())));
+        Ok(Some(ReadablePrefix { prefix, root }).filter(|place| place.prefix.scheme() != Scheme::Container))
     }
 }
 
-fn parse_allowed(word: &str) -> Result<Place> {
+fn parse_allowed(word: &str) -> Result<ReadablePrefix> {
     let why = "where a container is, the repository says; allow the place, or say with --virtual-map where to read it";
-    Place::parse(word)?.ok_or_else(|| Error::invalid(format!("{}: {why}", quoted(word))))
+    ReadablePrefix::parse(word)?.ok_or_else(|| Error::invalid(format!("{}: {why}", quoted(word))))
 }
 
-fn parse_map(word: &str) -> Result<(Address, Place)> {
+fn parse_map(word: &str) -> Result<(Address, ReadablePrefix)> {
     let shape = || {
         let why = "it is FROM=TO: the prefix of locations, and the path or URL where they are to be read";
         Error::invalid(format!("{}: {why}", quoted(word)))
     };
     // An `=` in FROM is written %3D, so that the first `=` ends FROM.
     let (from, to) = word.split_once('=').filter(|(from, to)| !from.is_empty() && !to.is_empty()).ok_or_else(shape)?;
-    let to = Place::parse(to)?.ok_or_else(shape)?;
+    let to = ReadablePrefix::parse(to)?.ok_or_else(shape)?;
     Ok((prefix_or_path(from)?, to))
 }
 

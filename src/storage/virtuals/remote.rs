@@ -1,6 +1,5 @@
 //! Virtual chunks in buckets.
 
-use std::fmt::Display;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,7 +20,6 @@ use crate::format::chunk_payload::Checksum;
 /// Error texts of stores for a range that begins after the object's end.
 const RANGE_ERRORS: [&str; 3] = ["416", "InvalidRange", "Range Not Satisfiable"];
 
-/// Connected bucket.
 #[derive(Debug)]
 pub(super) struct Remote {
     store: Arc<dyn ObjectStore>,
@@ -65,8 +63,7 @@ fn state_of(found: &GetResult) -> ObjectState {
     ObjectState { e_tag: found.meta.e_tag.clone(), last_modified: Some(found.meta.last_modified.timestamp()) }
 }
 
-fn explain(what: impl Display, error: object_store::Error) -> Error {
-    let what = what.to_string();
+fn explain(what: &str, error: object_store::Error) -> Error {
     let said = error.to_string();
     if RANGE_ERRORS.iter().any(|words| said.contains(words)) {
         return Error::with_source(ErrorKind::Corrupt, format!("{what}: the object is too short"), error);

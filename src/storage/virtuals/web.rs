@@ -27,7 +27,6 @@ const MAX_SKIPPED: u64 = 64 << 20;
 /// Suffix of every path: each response of a web server is one of the object.
 const ANY_PATH: &str = "";
 
-/// Client for web servers.
 #[derive(Debug)]
 pub(super) struct Web {
     client: HttpClient,
@@ -36,7 +35,6 @@ pub(super) struct Web {
     deadline: Deadline,
 }
 
-/// Requested part of an object on a server.
 pub(super) struct RangeRequest<'a> {
     pub(super) address: &'a Address,
     /// Query that a redirect added.
@@ -46,7 +44,6 @@ pub(super) struct RangeRequest<'a> {
     pub(super) checksum: Option<&'a Checksum>,
 }
 
-/// Response of a server.
 pub(super) enum WebResponse {
     /// All requested bytes.
     Bytes(Bytes),
@@ -72,7 +69,6 @@ impl Web {
         Ok(Web { client, transport, retry, deadline: Deadline::of(settings) })
     }
 
-    /// Requests `wanted`, with retries.
     pub(super) async fn get(&self, wanted: &RangeRequest<'_>) -> Result<WebResponse> {
         let shown = wanted.address.to_string();
         let RetryConfig { backoff, retry_timeout, .. } = &self.retry;
@@ -179,7 +175,6 @@ fn check_whole(answer: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) ->
     Ok(())
 }
 
-/// Returns the URL that a redirect leads to.
 fn redirect(answer: &HttpResponse, url: &str, shown: &str) -> Result<String> {
     let said = header(answer, &LOCATION).unwrap_or_default();
     let joined = url::Url::parse(url).ok().filter(|_| !said.is_empty()).and_then(|base| base.join(said).ok());
