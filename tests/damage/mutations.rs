@@ -29,7 +29,8 @@ use icechunkfs::storage::settings::Settings;
 use icechunkfs::storage::virtuals::VirtualChunks;
 use icechunkfs::storage::virtuals::permissions::Permissions;
 use icechunkfs::storage::{
-    Capabilities, Content, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage, Version, Visitor,
+    Capabilities, Content, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage, StoredObject, Version,
+    Visitor,
 };
 use icechunkfs::transfer::export;
 use icechunkfs::tree::directory::{Entry, Extent};
@@ -73,20 +74,18 @@ impl Storage for Files {
         &CAPABILITIES
     }
 
-    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>> {
         let bytes = self.find(key)?;
+        if let ReadMode::Range(offset) = mode {
+            let end = offset.checked_add(limit).filter(|end| *end <= bytes.len() as u64);
+            let end = end.ok_or_else(|| Error::corrupt("too short"))?;
+            return Ok(Some(bytes.slice(offset as usize..end as usize).into()));
+        }
         if bytes.len() as u64 > limit {
             return Err(Error::new(ErrorKind::OutOfMemory, key));
         }
         let is_unchanged = matches!(mode, ReadMode::IfChanged(version) if *version == Version::default());
-        Ok((!is_unchanged).then(|| (bytes.clone(), Version::default())))
-    }
-
-    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
-        let bytes = self.find(key)?;
-        let end = offset.checked_add(length).filter(|end| *end <= bytes.len() as u64);
-        let end = end.ok_or_else(|| Error::corrupt("too short"))?;
-        Ok(bytes.slice(offset as usize..end as usize))
+        Ok((!is_unchanged).then(|| bytes.clone().into()))
     }
 
     async fn store(&self, key: &str, _content: Content<'_>) -> Result<()> {
@@ -113,15 +112,9 @@ impl Storage for Files {
         Ok(None)
     }
 
-    async fn modified(&self, _key: &str) -> Result<Option<u64>> {
-        Ok(None)
-    }
-
     async fn check_conditions(&self, _key: &str, _limit: u64) -> Result<()> {
         Ok(())
     }
-
-    async fn discard_cached(&self, _key: &str) {}
 }
 
 /// Reads a configuration, and changes it. The rewritten one must have the intended content.
