@@ -157,7 +157,8 @@ mod tests {
         assert!(
             matches!(spec("icechunkfs log r --branch b --as-of 2026-01-01").unwrap(), RefSpec::AsOf { branch, .. } if branch == "b")
         );
-        assert!(spec("icechunkfs log r --snapshot nonsense").is_err());
-        assert!(Arguments::try_parse_from(words("icechunkfs log r --tag v1 --branch b")).is_err());
+        for wrong in ["--snapshot nonsense", "--tag v1 --branch b", "--tag v1 --as-of 2026-01-01"] {
+            assert!(spec(&format!("icechunkfs log r {wrong}")).is_err(), "{wrong}");
+        }
     }
 }

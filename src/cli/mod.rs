@@ -51,9 +51,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use self::args::{Arguments, Command};
+use self::args::Command;
 use self::control_client::MountpointArgs;
 use crate::error::{Error, Result};
 use crate::memory;
@@ -68,7 +66,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         None => words,
     };
     memory::configure_allocator();
-    let arguments = Arguments::parse_from(words);
+    let arguments = mount_options::parse(&words).unwrap_or_else(|error| error.exit());
     if let Some(total) = arguments.memory {
         memory::set_bound(total);
     }
@@ -77,7 +75,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         logging::to_stderr(arguments.verbose);
     }
     let outcome = match arguments.command {
-        Command::Mount(mount) => mount::run(mount, arguments.verbose),
+        Command::Mount(mount) => mount::run(&mount, arguments.verbose),
         Command::Unmount(unmount) => unmount::run(&unmount),
         Command::Commit(commit) => control_client::commit(&commit),
         Command::Status(MountpointArgs { mountpoint, json }) => {

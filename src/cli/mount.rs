@@ -8,42 +8,37 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use super::daemon::{self, DaemonReport, Process};
-use super::mount_options::{self, MountArgs, MountFlags};
+use super::mount_options::MountArgs;
 use super::{logging, open, writable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
 use crate::fuse::io_mode::{self, IoMode, IoOption};
 use crate::fuse::mount::{self, GRACE, Mounted, Options, Served};
 use crate::fuse::unmount::{self, UnmountMode};
-use crate::memory;
 use crate::reader::Reader;
 use crate::repo::refs::RefSpec;
 use crate::tree::numbering::Numbering;
 
 /// Mounts, and serves until it is unmounted: in this process, or in a daemon.
-pub fn run(mut arguments: MountArgs, verbose: u8) -> Result<()> {
-    let extra = mount_options::apply(&mut arguments)?;
-    if let Some(total) = extra.memory {
-        memory::set_bound(total);
-    }
+pub fn run(arguments: &MountArgs, verbose: u8) -> Result<()> {
+    arguments.check()?;
     let spec = arguments.reference.spec()?;
     // A daemon loses the working directory that relative paths depend on.
     let log_file = arguments.log_file.as_deref().map(std::path::absolute).transpose();
     let log_file = log_file.map_err(|e| Error::io("the log file", e))?;
-    let verbose = verbose.saturating_add(extra.verbose);
-    if arguments.foreground || extra.check_only {
+    if arguments.foreground || arguments.check_only {
         match &log_file {
             Some(path) => logging::to_file(path, verbose)?,
             None => logging::to_foreground(verbose),
         }
-        return serve(&arguments, &extra, &spec, None);
+        return serve(arguments, &spec, None);
     }
     match daemon::fork()? {
         Process::Command(answer) => answer,
         Process::Daemon(outcome) => {
             let logging = log_file.map_or_else(|| logging::to_syslog(verbose), |path| logging::to_file(&path, verbose));
             let mut outcome = Some(outcome);
-            let served = logging.and_then(|()| serve(&arguments, &extra, &spec, Some(&mut outcome)));
+            let served = logging.and_then(|()| serve(arguments, &spec, Some(&mut outcome)));
             if let Err(error) = &served {
                 error!("{error}");
                 if let Some(outcome) = outcome.take() {
@@ -58,16 +53,11 @@ pub fn run(mut arguments: MountArgs, verbose: u8) -> Result<()> {
 }
 
 /// Serves the mount, from opening the repository to the end. Reports to `outcome` when the mount answers.
-fn serve(
-    arguments: &MountArgs,
-    extra: &MountFlags,
-    spec: &RefSpec,
-    outcome: Option<&mut Option<DaemonReport>>,
-) -> Result<()> {
+fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<DaemonReport>>) -> Result<()> {
     let runtime = open::runtime()?;
-    let mountpoint = mount::prepare(&arguments.mountpoint, extra.nonempty)?;
+    let mountpoint = mount::prepare(&arguments.mountpoint, arguments.nonempty)?;
     // A check leaves nothing behind, not even a scratch directory.
-    let read_only = arguments.read_only || arguments.follow.is_some() || extra.check_only;
+    let read_only = arguments.read_only || arguments.follow.is_some() || arguments.check_only;
     let prepared = runtime.block_on(prepare(arguments, spec, &mountpoint, read_only))?;
     let (mode, reason) = io_mode::choose(arguments.io, prepared.tree().table(), prepared.tree().reader().has_files())?;
     // Data files are always local files: the kernel can move their bytes whatever the chunks' size.
@@ -78,14 +68,14 @@ fn serve(
         mode
     };
     info!("mounting {spec}: it is snapshot {}; I/O mode {mode}: {reason}", prepared.tree().snapshot().id());
-    if extra.check_only {
+    if arguments.check_only {
         return Ok(());
     }
     let options = Options {
         source: prepared.source.clone(),
         allow_other: arguments.allow_other,
-        nonempty: extra.nonempty,
-        flags: extra.flags.clone(),
+        nonempty: arguments.nonempty,
+        flags: arguments.flags.clone(),
         mode,
         insist: arguments.io != IoOption::Auto,
         writable,

@@ -37,13 +37,13 @@ impl RepoArgs {
 #[derive(Clone, Debug, Default, Args)]
 pub struct RefArgs {
     /// Newest commit of this branch [default: main].
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["tag", "snapshot"])]
+    #[arg(long, value_name = "NAME")]
     pub branch: Option<String>,
     /// Snapshot that this tag points to.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["snapshot", "as_of"])]
+    #[arg(long, value_name = "NAME")]
     pub tag: Option<String>,
     /// Snapshot with this id.
-    #[arg(long, value_name = "ID", conflicts_with = "as_of")]
+    #[arg(long, value_name = "ID")]
     pub snapshot: Option<String>,
     /// Newest commit of the branch that is not after this time: RFC 3339, or a date (the end of that day, UTC).
     #[arg(long, value_name = "TIME")]

@@ -81,7 +81,7 @@ pub async fn open(
         "show_control": shown,
         "pack_below": arguments.pack_below,
         "memory": memory::explicit_bound(),
-        "upload": arguments.upload.to_string(),
+        "upload": arguments.upload,
         "upload_limit": arguments.repo.store.upload_limit,
         "allow_virtual": arguments.virtuals.allow_virtual,
         "virtual_map": arguments.virtuals.virtual_map,

@@ -14,7 +14,8 @@
 //! some fifteen times. [`PASSTHROUGH_FROM`] is the limit.
 
 use std::fmt;
-use std::str::FromStr;
+
+use clap::ValueEnum;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::nodes::NodeTable;
@@ -23,7 +24,7 @@ use crate::tree::nodes::NodeTable;
 pub const PASSTHROUGH_FROM: u64 = 1 << 20;
 
 /// I/O mode that the user asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum IoOption {
     /// Mode chosen by the data.
     #[default]
@@ -41,19 +42,6 @@ pub enum IoMode {
     Cached,
     /// The kernel reads whole-file chunks directly.
     Passthrough,
-}
-
-impl FromStr for IoOption {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "auto" => Ok(IoOption::Auto),
-            "cached" => Ok(IoOption::Cached),
-            "passthrough" => Ok(IoOption::Passthrough),
-            _ => Err(Error::invalid(format!("`{text}` is no I/O mode: auto, cached and passthrough are"))),
-        }
-    }
 }
 
 impl fmt::Display for IoMode {
@@ -121,15 +109,7 @@ fn mean_chunk_bytes(table: &NodeTable) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
-
-    #[test]
-    fn io_options_are_parsed() {
-        assert_eq!("auto".parse::<IoOption>().unwrap(), IoOption::Auto);
-        assert_eq!("passthrough".parse::<IoOption>().unwrap(), IoOption::Passthrough);
-        assert!("fast".parse::<IoOption>().is_err());
-    }
 
     #[test]
     fn remote_chunks_are_never_passed_through() {

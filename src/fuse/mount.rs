@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use fuser::{BackgroundSession, Config, Filesystem, INodeNo, MountOption, SessionACL};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
@@ -104,7 +105,8 @@ impl Invalidator for Notifications {
 }
 
 /// Mount flags that a user may choose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
 pub enum Flag {
     /// Programs may be run from the mount.
     Exec,

@@ -12,7 +12,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use futures_util::StreamExt;
+use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::Session;
@@ -46,36 +48,14 @@ const SKEW: Duration = Duration::from_secs(3600);
 const CONCURRENT_CHECKS: usize = 32;
 
 /// Time at which chunks are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
 pub enum UploadMode {
     /// On close, if storage is reached over a network.
     #[default]
     Eager,
     /// On commit.
     Commit,
-}
-
-impl std::str::FromStr for UploadMode {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "eager" => Ok(UploadMode::Eager),
-            "commit" => Ok(UploadMode::Commit),
-            _ => Err(Error::invalid(format!(
-                "`{text}`: chunks are uploaded eager (when they are closed) or at the commit"
-            ))),
-        }
-    }
-}
-
-impl std::fmt::Display for UploadMode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            UploadMode::Eager => "eager",
-            UploadMode::Commit => "commit",
-        })
-    }
 }
 
 /// Uploaded file and the result.
