@@ -34,18 +34,16 @@ use crate::size;
 pub struct Arguments {
     /// Limit for everything held in memory, such as 256M [default: 512M, or a quarter of the memory if that is less].
     #[arg(long, global = true, value_name = "SIZE", value_parser = size::parse)]
-    pub memory: Option<u64>,
+    pub(crate) memory: Option<u64>,
     /// Log more; twice logs everything.
     #[arg(short, long, global = true, action = ArgAction::Count)]
-    pub verbose: u8,
-    /// The command to run.
+    pub(crate) verbose: u8,
     #[command(subcommand)]
-    pub command: Command,
+    pub(crate) command: Command,
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Mount a branch, tag or snapshot of a repository as a directory.
     ///
     /// Returns when the mount answers; a daemon serves it until it is unmounted with `icechunkfs unmount`, `umount`,

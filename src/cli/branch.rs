@@ -12,19 +12,17 @@ use crate::repo::change_refs::RefKind;
 use crate::storage::settings::Settings;
 use crate::times::system_clock;
 
-/// Arguments of `icechunkfs branch`.
 #[derive(Debug, Args)]
-pub struct BranchArgs {
+pub(crate) struct BranchArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
-    pub repo: String,
-    /// The action to run.
+    repo: String,
     #[command(subcommand)]
-    pub action: BranchAction,
+    action: BranchAction,
 }
 
 /// Actions on branches.
 #[derive(Debug, Subcommand)]
-pub enum BranchAction {
+pub(crate) enum BranchAction {
     /// List branches and their newest commits.
     List(ListArgs),
     /// Create a branch.
@@ -36,30 +34,26 @@ pub enum BranchAction {
     Reset(ResetArgs),
 }
 
-/// Arguments of `icechunkfs branch REPO reset`.
 #[derive(Debug, Args)]
-pub struct ResetArgs {
+pub(crate) struct ResetArgs {
     /// The name of the branch.
-    pub name: String,
+    name: String,
     /// The new target: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
     #[arg(long, value_name = "REF")]
-    pub to: String,
+    to: String,
     /// Reset only if the branch points to this snapshot [default: the one that it points to when the command starts].
     #[arg(long, value_name = "ID")]
-    pub expect: Option<String>,
+    expect: Option<String>,
     /// Print {"name", "previous", "snapshot"}.
     #[arg(long)]
-    pub json: bool,
-    /// Confirmation.
+    json: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
-    /// Store settings.
+    confirm: ConfirmArgs,
     #[command(flatten)]
-    pub store: Settings,
+    store: Settings,
 }
 
-/// Runs the action.
-pub fn run(arguments: &BranchArgs) -> Result<()> {
+pub(crate) fn run(arguments: &BranchArgs) -> Result<()> {
     let repo = &arguments.repo;
     open::runtime()?.block_on(async {
         match &arguments.action {

@@ -19,19 +19,17 @@ use crate::times::system_clock;
 /// Maximum bytes of a value on standard input. A configuration has some thousand.
 const MAX_INPUT: u64 = 1 << 20;
 
-/// Arguments of `icechunkfs config`.
 #[derive(Debug, Args)]
-pub struct ConfigArgs {
+pub(crate) struct ConfigArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
-    pub repo: String,
-    /// The action to run.
+    repo: String,
     #[command(subcommand)]
-    pub action: ConfigAction,
+    action: ConfigAction,
 }
 
 /// Actions on a configuration.
 #[derive(Debug, Subcommand)]
-pub enum ConfigAction {
+pub(crate) enum ConfigAction {
     /// Show the settings.
     Get(GetArgs),
     /// Set one setting. Values that readers would reject are refused.
@@ -43,55 +41,48 @@ pub enum ConfigAction {
     Unset(UnsetArgs),
 }
 
-/// Arguments of `icechunkfs config REPO get`.
 #[derive(Debug, Args)]
-pub struct GetArgs {
+pub(crate) struct GetArgs {
     /// A setting, such as manifest.splitting or virtual_chunk_containers.NAME.url_prefix; double quotes enclose a part that
     /// contains a dot [default: all that are set].
-    pub key: Option<String>,
+    key: Option<String>,
     /// Show all settings, with the defaults of those that are not set.
     #[arg(long, conflicts_with = "key")]
-    pub all: bool,
+    all: bool,
     /// Print the value as JSON, null if it is not set; without KEY the stored configuration; with --all a list of {"key", "value",
     /// "default", "kind"}.
     #[arg(long)]
-    pub json: bool,
-    /// Store settings.
+    json: bool,
     #[command(flatten)]
-    pub store: Settings,
+    store: Settings,
 }
 
-/// Arguments of `icechunkfs config REPO set`.
 #[derive(Debug, Args)]
-pub struct SetArgs {
+pub(crate) struct SetArgs {
     /// The setting. `get --all` lists them.
-    pub key: String,
+    key: String,
     /// The value: JSON, otherwise text; - for standard input.
     #[arg(allow_hyphen_values = true)]
-    pub value: String,
+    value: String,
     /// Print {"key", "old", "new"}.
     #[arg(long)]
-    pub json: bool,
-    /// Store settings.
+    json: bool,
     #[command(flatten)]
-    pub store: Settings,
+    store: Settings,
 }
 
-/// Arguments of `icechunkfs config REPO unset`.
 #[derive(Debug, Args)]
-pub struct UnsetArgs {
+pub(crate) struct UnsetArgs {
     /// The setting.
-    pub key: String,
+    key: String,
     /// Print {"key", "old", "new"}.
     #[arg(long)]
-    pub json: bool,
-    /// Store settings.
+    json: bool,
     #[command(flatten)]
-    pub store: Settings,
+    store: Settings,
 }
 
-/// Runs the action.
-pub fn run(arguments: &ConfigArgs) -> Result<()> {
+pub(crate) fn run(arguments: &ConfigArgs) -> Result<()> {
     let repo = &arguments.repo;
     open::runtime()?.block_on(async {
         match &arguments.action {

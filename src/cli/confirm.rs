@@ -15,10 +15,10 @@ const LONGEST_ANSWER: u64 = 256;
 
 /// Arguments of destructive commands.
 #[derive(Clone, Copy, Debug, Default, Args)]
-pub struct ConfirmArgs {
+pub(crate) struct ConfirmArgs {
     /// Do not ask. Without a terminal to ask on, the command refuses unless this is given.
     #[arg(short, long)]
-    pub yes: bool,
+    pub(crate) yes: bool,
 }
 
 impl ConfirmArgs {
@@ -26,7 +26,7 @@ impl ConfirmArgs {
     /// [`printable::line`]. Must be called before anything is changed, and outside of any deadline: users take time to answer.
     ///
     /// Fails with [`ErrorKind::InvalidInput`] if there is no terminal, with [`ErrorKind::NotPermitted`] if the answer is no.
-    pub fn confirm(self, what: &str) -> Result<()> {
+    pub(crate) fn confirm(self, what: &str) -> Result<()> {
         if self.yes {
             return Ok(());
         }

@@ -9,61 +9,58 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::ProgressBar;
-use serde::Deserialize;
 
 use super::{print, print_json, progress, replace_commits};
 use crate::commit::engine::OnConflict;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{mount_table, probe};
+use crate::operations::ProgressReport;
 use crate::operations::request::{Answer, Command};
 use crate::overlay::namespace::CONTROL_DIRECTORY;
 
-/// Arguments of `icechunkfs commit`.
 #[derive(Debug, Args)]
-pub struct CommitArgs {
+pub(crate) struct CommitArgs {
     /// The mountpoint of the branch.
-    pub mountpoint: PathBuf,
+    mountpoint: PathBuf,
     /// The commit message.
     #[arg(short, long, value_name = "TEXT", default_value = "")]
-    pub message: String,
+    message: String,
     /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
-    pub metadata: Vec<String>,
+    metadata: Vec<String>,
     /// Replace the branch's newest commit.
     #[arg(long)]
-    pub amend: bool,
+    amend: bool,
     /// Resolve conflicts between chunks: ours keeps the chunks of this mount, theirs those of concurrent commits [default: refuse].
     #[arg(long, value_name = "WHOSE")]
-    pub on_conflict: Option<OnConflict>,
+    on_conflict: Option<OnConflict>,
     /// Print {"snapshot", "rebased_over", "nodes", "chunks"}; snapshot is null if there was nothing to commit.
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 
-/// Arguments of `icechunkfs status` and `refresh`.
 #[derive(Debug, Args)]
-pub struct MountpointArgs {
+pub(crate) struct MountpointArgs {
     /// The mountpoint of the branch.
-    pub mountpoint: PathBuf,
+    pub(super) mountpoint: PathBuf,
     /// Print JSON.
     #[arg(long)]
-    pub json: bool,
+    pub(super) json: bool,
 }
 
-/// Arguments of `icechunkfs discard`.
 #[derive(Debug, Args)]
-pub struct DiscardArgs {
+pub(crate) struct DiscardArgs {
     /// The mountpoint of the branch.
-    pub mountpoint: PathBuf,
+    mountpoint: PathBuf,
     /// A path in the mount: discard what is at and below it [default: everything].
-    pub path: Option<String>,
+    path: Option<String>,
     /// Print JSON.
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 
 /// Commits the changes in a mount.
-pub fn commit(arguments: &CommitArgs) -> Result<()> {
+pub(crate) fn commit(arguments: &CommitArgs) -> Result<()> {
     let command = Command::Commit {
         message: arguments.message.clone(),
         metadata: replace_commits::metadata(&arguments.metadata)?,
@@ -73,7 +70,7 @@ pub fn commit(arguments: &CommitArgs) -> Result<()> {
     let control = control(&arguments.mountpoint)?;
     let draw = |bar: &ProgressBar| {
         let text = std::fs::read(control.join("progress")).unwrap_or_default();
-        let Ok(progress) = serde_json::from_slice::<ProgressFile>(&text) else { return };
+        let Ok(progress) = serde_json::from_slice::<ProgressReport>(&text) else { return };
         bar.set_length(progress.bytes);
         bar.set_position(progress.bytes_done);
         bar.set_message(progress.stage);
@@ -83,22 +80,14 @@ pub fn commit(arguments: &CommitArgs) -> Result<()> {
     print_answer(&answer, arguments.json)
 }
 
-/// Content of the control file `progress`.
-#[derive(Deserialize)]
-struct ProgressFile {
-    stage: String,
-    bytes: u64,
-    bytes_done: u64,
-}
-
 /// Discards uncommitted changes.
-pub fn discard(arguments: &DiscardArgs) -> Result<()> {
+pub(crate) fn discard(arguments: &DiscardArgs) -> Result<()> {
     let path = path_in_mount(&arguments.mountpoint, arguments.path.as_deref().unwrap_or_default())?;
     run(&arguments.mountpoint, &Command::Discard { path }, arguments.json)
 }
 
 /// Runs `command` in the daemon of a mount, and prints the answer.
-pub fn run(mountpoint: &Path, command: &Command, json: bool) -> Result<()> {
+pub(crate) fn run(mountpoint: &Path, command: &Command, json: bool) -> Result<()> {
     print_answer(&ask(&control(mountpoint)?, command)?, json)
 }
 

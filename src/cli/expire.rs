@@ -1,7 +1,5 @@
 //! `icechunkfs expire`: removes old commits from histories.
 
-use std::fmt::Write;
-
 use clap::Args;
 use serde_json::json;
 
@@ -13,34 +11,31 @@ use crate::printable;
 use crate::repo::expire::{ExpireOptions, Expired, expire};
 use crate::times::{format_time, parse_older_than, system_clock};
 
-/// Arguments of `icechunkfs expire`.
 #[derive(Debug, Args)]
-pub struct ExpireArgs {
+pub(crate) struct ExpireArgs {
     /// Expire commits older than this: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC 3339), or a date (its beginning, UTC).
     #[arg(long, value_name = "AGE")]
-    pub older_than: String,
+    older_than: String,
     /// Delete tags that point to a commit older than AGE.
     #[arg(long)]
-    pub delete_expired_tags: bool,
+    delete_expired_tags: bool,
     /// Delete branches whose newest commit is older than AGE; never `main`.
     #[arg(long)]
-    pub delete_expired_branches: bool,
+    delete_expired_branches: bool,
     /// Show the result without changing anything.
     #[arg(long)]
-    pub dry_run: bool,
+    dry_run: bool,
     /// Print {"older_than", "dry_run", "released": [ID], "edited": [ID], "deleted_branches": {NAME: ID}, "deleted_tags": {NAME: ID}}.
     #[arg(long)]
-    pub json: bool,
-    /// Confirmation.
+    json: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    confirm: ConfirmArgs,
     #[command(flatten)]
-    pub repo: RepoArgs,
+    repo: RepoArgs,
 }
 
 /// Expires commits, after confirmation.
-pub fn run(arguments: &ExpireArgs) -> Result<()> {
+pub(crate) fn run(arguments: &ExpireArgs) -> Result<()> {
     let older_than = parse_older_than(&arguments.older_than, system_clock()).map_err(|e| e.context("--older-than"))?;
     let wanted = ExpireOptions {
         older_than,
@@ -80,18 +75,15 @@ fn text(expired: &Expired, older_than: u64, would: bool) -> String {
     let mut text = String::new();
     for (kind, refs) in [("branch", &expired.branches), ("tag", &expired.tags)] {
         for (name, id) in refs {
-            // Writing into a string cannot fail.
-            let _ = writeln!(
-                text,
-                "{} {kind} `{}` ({id})",
+            text += &format!(
+                "{} {kind} `{}` ({id})\n",
                 if would { "would delete" } else { "deleted" },
                 printable::line(name)
             );
         }
     }
-    let _ = writeln!(
-        text,
-        "{} {} commits before {}; {} others {} another parent",
+    text += &format!(
+        "{} {} commits before {}; {} others {} another parent\n",
         if would { "would forget" } else { "forgot" },
         expired.released.len(),
         format_time(older_than),

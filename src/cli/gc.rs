@@ -25,34 +25,31 @@ use crate::scratch::search::SearchResult;
 use crate::times::{format_time, parse_older_than, system_clock};
 use crate::trust;
 
-/// Arguments of `icechunkfs gc`.
 #[derive(Debug, Args)]
-pub struct GcArgs {
+pub(crate) struct GcArgs {
     /// Remove only objects stored before: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC 3339), or a date (its
     /// beginning, UTC).
     #[arg(long, value_name = "AGE")]
-    pub older_than: String,
+    older_than: String,
     /// Show the result without changing anything.
     #[arg(long)]
-    pub dry_run: bool,
+    dry_run: bool,
     /// Also keep what the uncommitted changes in this scratch directory need. Repeatable.
     #[arg(long, value_name = "DIR")]
-    pub keep_scratch: Vec<PathBuf>,
+    keep_scratch: Vec<PathBuf>,
     /// Print {"older_than", "dry_run", "commits": [ID], "snapshots", "transaction_logs", "manifests", "chunks", "copies_of_repo", "total",
     /// "packs", "unknown_objects", "uncommitted": [{"scratch", "branch", "snapshots"}], "not_looked_at": [DIR], "not_counted": [{"path",
     /// "user"}]}, where each kind is {"objects", "bytes"}; "packs" are objects that stay, with the bytes in them that nothing needs.
     #[arg(long)]
-    pub json: bool,
-    /// Confirmation.
+    json: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    confirm: ConfirmArgs,
     #[command(flatten)]
-    pub repo: RepoArgs,
+    repo: RepoArgs,
 }
 
 /// Collects garbage, after confirmation.
-pub fn run(arguments: &GcArgs) -> Result<()> {
+pub(crate) fn run(arguments: &GcArgs) -> Result<()> {
     let runtime = open::runtime()?;
     let done = run_on(&runtime, arguments);
     // Do not wait for a thread that is blocked on a file system that does not answer.
@@ -135,26 +132,23 @@ fn text(collected: &Collected, found: &SearchResult, older_than: u64, would: boo
     let mut text = String::new();
     // Writing into a string cannot fail.
     for needs in &found.work {
-        let _ = writeln!(
-            text,
-            "kept for uncommitted work on branch `{}`: {}",
+        text += &format!(
+            "kept for uncommitted work on branch `{}`: {}\n",
             printable::line(&needs.branch),
             printable::bytes(needs.scratch.as_os_str().as_bytes())
         );
     }
     for place in &found.closed {
-        let _ = writeln!(
-            text,
-            "this user may not look for uncommitted work in {}",
+        text += &format!(
+            "this user may not look for uncommitted work in {}\n",
             printable::bytes(place.as_os_str().as_bytes())
         );
     }
     for foreign in &found.foreign {
         let (user, place) = (trust::name_of(foreign.owner), foreign.path.display());
-        let _ = writeln!(
-            text,
+        text += &format!(
             "not counted: uncommitted work of user {user} in {place}; to keep its base, pass its scratch directory as \
-             --keep-scratch"
+             --keep-scratch\n"
         );
     }
     let removed = if would { "would remove" } else { "removed" };
@@ -166,20 +160,18 @@ fn text(collected: &Collected, found: &SearchResult, older_than: u64, would: boo
         ("copies of repo", collected.copies),
     ];
     for (name, count) in kinds.iter().filter(|(_, count)| count.objects > 0) {
-        let _ = writeln!(text, "{removed} {} {name}, {} bytes", count.objects, count.bytes);
+        text += &format!("{removed} {} {name}, {} bytes\n", count.objects, count.bytes);
     }
     if !collected.commits.is_empty() {
-        let _ = writeln!(text, "{removed} {} commits that no branch or tag leads to", collected.commits.len());
+        text += &format!("{removed} {} commits that no branch or tag leads to\n", collected.commits.len());
     }
     if collected.packs.objects > 0 {
         let Count { objects, bytes } = collected.packs;
-        let _ = writeln!(
-            text,
-            "{objects} chunk objects stay for some of their chunks, with {bytes} bytes that nothing needs"
-        );
+        text +=
+            &format!("{objects} chunk objects stay for some of their chunks, with {bytes} bytes that nothing needs\n");
     }
     if collected.unknown > 0 {
-        let _ = writeln!(text, "{} objects stay whose names mean nothing here", collected.unknown);
+        text += &format!("{} objects stay whose names mean nothing here\n", collected.unknown);
     }
     let total = collected.total();
     let _ = match total.objects {

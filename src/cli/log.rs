@@ -1,7 +1,6 @@
 //! `icechunkfs log`: prints or draws the history of a snapshot.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -20,37 +19,34 @@ use crate::printable;
 use crate::repo::refs::{DEFAULT_BRANCH, Refs};
 use crate::times::format_time;
 
-/// Arguments of `icechunkfs log`.
 #[derive(Debug, Args)]
-pub struct LogArgs {
-    /// Snapshot to begin with.
+pub(crate) struct LogArgs {
     #[command(flatten)]
-    pub reference: RefArgs,
+    reference: RefArgs,
     /// Show the commits of all branches and tags. Without --graph or --svg, each branch or tag follows the other.
     #[arg(long, conflicts_with_all = ["branch", "tag", "snapshot", "as_of"])]
-    pub all: bool,
+    all: bool,
     /// Draw the commits and their parents, with branches and tags.
     #[arg(long)]
-    pub graph: bool,
+    graph: bool,
     /// Draw them as a picture (SVG).
     #[arg(long, conflicts_with = "graph")]
-    pub svg: bool,
+    svg: bool,
     /// Write the picture into this file instead of standard output.
     #[arg(short, long, value_name = "FILE", requires = "svg")]
-    pub output: Option<PathBuf>,
+    output: Option<PathBuf>,
     /// Use colors in --graph: auto (on a terminal), always or never.
     #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
-    pub color: ColorChoice,
+    color: ColorChoice,
     /// Print a list of {"id", "parent_id", "message", "written_at", "metadata"}; with --all also "refs": ["branch/NAME", ...,
     /// "tag/NAME", ...].
     #[arg(long, conflicts_with_all = ["graph", "svg"])]
-    pub json: bool,
+    json: bool,
     /// Show at most this many commits.
     #[arg(short = 'n', value_name = "N")]
-    pub count: Option<usize>,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    count: Option<usize>,
     #[command(flatten)]
-    pub repo: RepoArgs,
+    repo: RepoArgs,
 }
 
 #[derive(Serialize)]
@@ -78,7 +74,7 @@ impl From<SnapshotInfo> for Commit {
 }
 
 /// Prints the history, newest first, or draws it.
-pub fn run(arguments: &LogArgs) -> Result<()> {
+pub(crate) fn run(arguments: &LogArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     let limit = arguments.count.unwrap_or(usize::MAX);
     let is_drawn = arguments.graph || arguments.svg;
@@ -116,22 +112,20 @@ pub fn run(arguments: &LogArgs) -> Result<()> {
     }
     let mut text = String::new();
     for commit in &commits {
-        // Writing into a string cannot fail.
-        let _ = writeln!(text, "snapshot {}\n    date  {}", commit.id, commit.written_at);
+        text += &format!("snapshot {}\n    date  {}\n", commit.id, commit.written_at);
         if let Some(refs) = commit.refs.as_ref().filter(|refs| !refs.is_empty()) {
-            let _ = writeln!(
-                text,
-                "    refs  {}",
+            text += &format!(
+                "    refs  {}\n",
                 refs.iter().map(|name| printable::line(name)).collect::<Vec<_>>().join(", ")
             );
         }
         for (name, value) in &commit.metadata {
-            let _ = writeln!(text, "    {}", printable::line(&format!("{name}: {value}")));
+            text += &format!("    {}\n", printable::line(&format!("{name}: {value}")));
         }
         text.push('\n');
         for line in commit.message.lines() {
             // The message is untrusted text.
-            let _ = writeln!(text, "    {}", printable::line(line));
+            text += &format!("    {}\n", printable::line(line));
         }
         text.push('\n');
     }

@@ -17,32 +17,29 @@ use crate::repo::migrate::{Contents, elsewhere};
 use crate::storage;
 use crate::times::system_clock;
 
-/// Arguments of `icechunkfs migrate`.
 #[derive(Debug, Args)]
-pub struct MigrateArgs {
+pub(crate) struct MigrateArgs {
     /// Create a new repository at this location (a path or a URL, empty or without a repository) and leave the old one unchanged.
     /// Required for repositories of releases before 0.2. If both are directories of one file system, chunks take no additional space.
     /// An interrupted migration continues when it is run again.
     #[arg(long, value_name = "DEST")]
-    pub to: Option<String>,
+    to: Option<String>,
     /// Show the result without changing anything.
     #[arg(long)]
-    pub dry_run: bool,
-    /// Confirmation.
+    dry_run: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    confirm: ConfirmArgs,
     /// Print {"from_version", "to_version", "dry_run", "finished", "branches", "tags", "deleted_tags", "commits", "config",
     /// "removed", "left"}; with --to the last three are {"to", "manifests", "chunks", "bytes", "linked", "copied_by_store",
     /// "found_chunks", "missing_chunks", "empty_chunks"}. "from_version" is 0 for releases before 0.2.
     #[arg(long)]
-    pub json: bool,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    json: bool,
     #[command(flatten)]
-    pub repo: RepoArgs,
+    repo: RepoArgs,
 }
 
 /// Migrates a repository.
-pub fn run(arguments: &MigrateArgs) -> Result<()> {
+pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
     if let Some(to) = &arguments.to {
         return elsewhere(arguments, to);
     }
@@ -98,7 +95,7 @@ fn print_summary(arguments: &MigrateArgs, summary: &Summary) -> Result<()> {
         ),
     };
     let would = if arguments.dry_run { "would remove" } else { "removed" };
-    let _ = writeln!(text, "{would} {} objects that only version 1 uses", summary.removed);
+    text += &format!("{would} {} objects that only version 1 uses\n", summary.removed);
     print(&text)
 }
 
@@ -179,16 +176,14 @@ fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
     }
     let mut text = String::new();
     // Writing into a string cannot fail.
-    let _ = writeln!(
-        text,
-        "{} to {}: {}",
+    text += &format!(
+        "{} to {}: {}\n",
         if arguments.dry_run { "would migrate" } else { "migrated" },
         printable::line(to),
         describe_contents(contents),
     );
-    let _ = writeln!(
-        text,
-        "{} chunk objects of {}, {} manifests",
+    text += &format!(
+        "{} chunk objects of {}, {} manifests\n",
         summary.chunks,
         indicatif::HumanBytes(summary.bytes),
         summary.manifests
@@ -201,7 +196,7 @@ fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
         (summary.empty, "references to chunks without bytes were left out: they hold no value"),
     ] {
         if count > 0 {
-            let _ = writeln!(text, "{count} {what}");
+            text += &format!("{count} {what}\n");
         }
     }
     print(&text)

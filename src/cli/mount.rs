@@ -20,7 +20,7 @@ use crate::repo::refs::RefSpec;
 use crate::tree::numbering::Numbering;
 
 /// Mounts, and serves until it is unmounted: in this process, or in a daemon.
-pub fn run(arguments: &MountArgs, verbose: u8) -> Result<()> {
+pub(crate) fn run(arguments: &MountArgs, verbose: u8) -> Result<()> {
     arguments.check()?;
     let spec = arguments.reference.spec()?;
     // A daemon loses the working directory that relative paths depend on.
@@ -127,7 +127,7 @@ async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path, read_
     let source = repository.storage().location().to_owned();
     let mut note = String::new();
     if let (RefSpec::Branch(branch), false) = (spec, read_only) {
-        match writable::read_only_reason(&repository, branch).await? {
+        match repository.read_only_reason(branch).await? {
             None => {
                 let (session, control, resumed) = writable::open(&repository, branch, arguments, mountpoint).await?;
                 let served = Served::Branch(session, control);

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 
 /// Translates the arguments if this program was called as mount(8)'s helper: `mount.icechunkfs REPO MOUNTPOINT
 /// [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. Returns none if it was called by its own name.
-pub fn as_mount_helper(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
+pub(crate) fn as_mount_helper(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
     let (name, rest) = words.split_first()?;
     let name = Path::new(name).file_name()?.to_str()?;
     matches!(name, "mount.icechunkfs" | "mount.fuse.icechunkfs").then(|| translate_helper(rest))

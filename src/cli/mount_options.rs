@@ -32,87 +32,83 @@ fn parse_follow_interval(text: &str) -> Result<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Arguments of `icechunkfs mount`.
 #[derive(Clone, Debug, Args)]
-pub struct MountArgs {
+pub(crate) struct MountArgs {
     /// The mountpoint: an empty directory.
     #[arg(index = 2)]
-    pub mountpoint: PathBuf,
-    /// Snapshot to mount.
+    pub(super) mountpoint: PathBuf,
     #[command(flatten)]
-    pub reference: RefArgs,
+    pub(super) reference: RefArgs,
     /// Mount read-only. Tags, snapshots and past times always are.
     #[arg(long)]
-    pub read_only: bool,
+    pub(super) read_only: bool,
     /// Follow the branch: check for a newer commit every SECONDS [default: 10] and move to it. Open files keep their
     /// contents. Read-only.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = DEFAULT_FOLLOW_INTERVAL, value_parser = parse_follow_interval)]
-    pub follow: Option<Duration>,
+    pub(super) follow: Option<Duration>,
     /// Keep uncommitted changes in this directory [default: one per branch below /var/lib/icechunkfs (root) or
     /// $XDG_STATE_HOME/icechunkfs]. Other users must neither own it nor be able to write to it or to a directory above it, except
     /// sticky ones such as /tmp and those that ICECHUNKFS_SAFE_DIRECTORY lists, separated by `:`.
     #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
-    pub scratch: Option<PathBuf>,
+    pub(super) scratch: Option<PathBuf>,
     /// Discard the uncommitted changes of earlier mounts.
     #[arg(long)]
-    pub discard: bool,
+    pub(super) discard: bool,
     /// Keep uncommitted changes in a temporary directory, which is removed at the end if everything was committed.
     #[arg(long)]
-    pub ephemeral: bool,
+    pub(super) ephemeral: bool,
     /// List the directory .icechunk at the root. It exists in any case.
     #[arg(long)]
-    pub show_control: bool,
+    pub(super) show_control: bool,
     /// Pack chunks smaller than this into objects of some MiB.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
-    pub pack_below: u64,
+    pub(super) pack_below: u64,
     /// Time at which chunks are uploaded to an object store: eager (as soon as they are closed, so that a commit has little left
     /// to do) or commit.
     #[arg(long, value_name = "WHEN", default_value = "eager", hide_possible_values = true)]
-    pub upload: UploadMode,
+    pub(super) upload: UploadMode,
     /// Stay in the foreground and log to standard error.
     #[arg(short, long)]
-    pub foreground: bool,
+    pub(super) foreground: bool,
     /// Prefetch at most this much for a program that reads chunk after chunk from an object store; 0 prefetches nothing
     /// [default: 1/16 of the memory].
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub ahead: Option<u64>,
+    pub(super) ahead: Option<u64>,
     /// I/O mode of files: auto, cached (never ask the daemon on open) or passthrough (the kernel reads chunk files; needs root).
     #[arg(long, value_name = "MODE", default_value = "auto", hide_possible_values = true)]
-    pub io: IoOption,
+    pub(super) io: IoOption,
     /// Allow access by other users; the kernel checks file modes.
     #[arg(long)]
-    pub allow_other: bool,
+    pub(super) allow_other: bool,
     /// True if the mountpoint may have files or mounts.
     #[arg(long, hide = true)]
-    pub nonempty: bool,
+    pub(super) nonempty: bool,
     /// True to check everything, but not mount (`mount -f`).
     #[arg(long = "fake", hide = true)]
-    pub check_only: bool,
+    pub(super) check_only: bool,
     /// Mount flags for the kernel.
     #[arg(long = "kernel-flag", hide = true)]
-    pub flags: Vec<Flag>,
+    pub(super) flags: Vec<Flag>,
     /// Options in the form of mount(8), such as ro,allow_other,tag=v1,memory=256M,nonempty.
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
-    pub options: Vec<String>,
+    pub(super) options: Vec<String>,
     /// Log to this file instead of the system log. Other users must neither own it nor be able to write to it.
     #[arg(long, value_name = "FILE")]
-    pub log_file: Option<PathBuf>,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    pub(super) log_file: Option<PathBuf>,
     #[command(flatten)]
-    pub repo: RepoArgs,
-    /// Virtual chunks. Their help heading applies to all later options, too.
+    pub(super) repo: RepoArgs,
     #[command(flatten)]
-    pub virtuals: VirtualArgs,
+    pub(super) virtuals: VirtualArgs,
 }
 
 impl MountArgs {
     /// Returns the memory limits.
-    pub fn limits(&self) -> MemoryLimits {
+    pub(crate) fn limits(&self) -> MemoryLimits {
         MemoryLimits { ahead: self.ahead }
     }
 
     /// Fails if the options contradict one another: if a mount that follows its branch shows the past or is writable, for instance.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let of = &self.reference;
         if self.follow.is_some() && (of.tag.is_some() || of.snapshot.is_some() || of.as_of.is_some()) {
             return Err(Error::invalid("only a branch can be followed: tags, snapshots and times of the past stay"));
@@ -128,7 +124,7 @@ impl MountArgs {
 
 /// Parses a command line. The lists of `-o` are translated to flags, so that each option has one definition. They take precedence
 /// over flags, and both over the environment.
-pub fn parse(words: &[OsString]) -> Result<Arguments, clap::Error> {
+pub(crate) fn parse(words: &[OsString]) -> Result<Arguments, clap::Error> {
     let arguments = Arguments::try_parse_from(words)?;
     let flags = match &arguments.command {
         Command::Mount(mount) if !mount.options.is_empty() => translate(&mount.options)?,

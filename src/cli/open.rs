@@ -41,12 +41,12 @@ pub fn runtime() -> Result<Runtime> {
 }
 
 /// Opens the repository that `repo` names.
-pub async fn repository(repo: &str, settings: &Settings) -> Result<Repository> {
+pub(crate) async fn repository(repo: &str, settings: &Settings) -> Result<Repository> {
     Repository::open(storage::open(repo, settings).await?).await
 }
 
 /// Opens the repository for a command that reads chunks: virtual ones as far as `virtuals` allow it.
-pub async fn repository_with(repo: &str, settings: &Settings, virtuals: &VirtualArgs) -> Result<Repository> {
+pub(crate) async fn repository_with(repo: &str, settings: &Settings, virtuals: &VirtualArgs) -> Result<Repository> {
     let permissions = virtuals.permissions()?;
     Ok(virtual_args::allow(repository(repo, settings).await?, permissions, settings).await)
 }

@@ -38,23 +38,22 @@ const ALIGNMENT: usize = 4096;
 /// Maximum depth of directories: deeper than any path can be.
 const DEEPEST: usize = 4096;
 
-/// Arguments of `icechunkfs prefetch`.
 #[derive(Debug, Args)]
-pub struct PrefetchArgs {
+pub(crate) struct PrefetchArgs {
     /// The mountpoint of the repository.
-    pub mountpoint: PathBuf,
+    mountpoint: PathBuf,
     /// A path in the mount: read what is at and below it [default: everything].
-    pub path: Option<String>,
+    path: Option<String>,
     /// Read only this part of the array at PATH, in Python's notation: 0:100,:,-5 (elements, not chunks).
     #[arg(long, value_name = "SLICES", allow_hyphen_values = true)]
-    pub slice: Option<String>,
+    slice: Option<String>,
     /// Number of files to read at a time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub jobs: u16,
+    jobs: u16,
 }
 
 /// Reads the files that the arguments select.
-pub fn run(arguments: &PrefetchArgs) -> Result<()> {
+pub(crate) fn run(arguments: &PrefetchArgs) -> Result<()> {
     let mountpoint = probe::require_responsive_mount(&arguments.mountpoint)?;
     let path = path_in_mount(&mountpoint, arguments.path.as_deref().unwrap_or_default())?;
     let start = mountpoint.join(path.trim_matches('/'));

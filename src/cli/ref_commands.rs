@@ -21,53 +21,46 @@ use crate::scratch::pending;
 use crate::storage::settings::Settings;
 use crate::times::{format_time, system_clock};
 
-/// Arguments of `list`.
 #[derive(Debug, Args)]
-pub struct ListArgs {
+pub(crate) struct ListArgs {
     /// Show the time and message of each commit. In repositories of version 1 this reads the snapshots.
     #[arg(short, long)]
-    pub long: bool,
+    pub(super) long: bool,
     /// Print a list of {"name", "snapshot"}; with --long also "written_at" and "message".
     #[arg(long)]
-    pub json: bool,
-    /// Store settings.
+    pub(super) json: bool,
     #[command(flatten)]
-    pub store: Settings,
+    pub(super) store: Settings,
 }
 
-/// Arguments of `create`.
 #[derive(Debug, Args)]
-pub struct CreateArgs {
+pub(crate) struct CreateArgs {
     /// The new name.
-    pub name: String,
+    name: String,
     /// The target: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
     #[arg(long, value_name = "REF", default_value = DEFAULT_BRANCH)]
-    pub at: String,
+    at: String,
     /// Print {"name", "snapshot"}.
     #[arg(long)]
-    pub json: bool,
-    /// Store settings.
+    json: bool,
     #[command(flatten)]
-    pub store: Settings,
+    store: Settings,
 }
 
-/// Arguments of `delete`.
 #[derive(Debug, Args)]
-pub struct DeleteArgs {
+pub(crate) struct DeleteArgs {
     /// The name to delete.
-    pub name: String,
+    name: String,
     /// Delete only if it points to this snapshot [default: the one that it points to when the command starts].
     #[arg(long, value_name = "ID")]
-    pub expect: Option<String>,
+    expect: Option<String>,
     /// Print {"name", "snapshot"}: the snapshot that it pointed to.
     #[arg(long)]
-    pub json: bool,
-    /// Confirmation.
+    json: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
-    /// Store settings.
+    confirm: ConfirmArgs,
     #[command(flatten)]
-    pub store: Settings,
+    store: Settings,
 }
 
 #[derive(Serialize)]

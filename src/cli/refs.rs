@@ -1,7 +1,5 @@
 //! `icechunkfs refs`: lists branches and tags with their snapshot ids.
 
-use std::fmt::Write;
-
 use clap::Args;
 use serde_json::json;
 
@@ -10,19 +8,17 @@ use super::{open, print, print_json};
 use crate::error::Result;
 use crate::printable;
 
-/// Arguments of `icechunkfs refs`.
 #[derive(Debug, Args)]
-pub struct RefsArgs {
+pub(crate) struct RefsArgs {
     /// Print {"branches": {NAME: ID}, "tags": {NAME: ID}}.
     #[arg(long)]
-    pub json: bool,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    json: bool,
     #[command(flatten)]
-    pub repo: RepoArgs,
+    repo: RepoArgs,
 }
 
 /// Prints all refs.
-pub fn run(arguments: &RefsArgs) -> Result<()> {
+pub(crate) fn run(arguments: &RefsArgs) -> Result<()> {
     let refs = open::runtime()?.block_on(async { arguments.repo.open().await?.refs().await })?;
     if arguments.json {
         return print_json(&json!({"branches": refs.branches, "tags": refs.tags}));
@@ -30,8 +26,7 @@ pub fn run(arguments: &RefsArgs) -> Result<()> {
     let mut text = String::new();
     for (kind, ids) in [("branch", &refs.branches), ("tag", &refs.tags)] {
         for (name, id) in ids {
-            // Writing into a string cannot fail.
-            let _ = writeln!(text, "{id}  {kind:<6}  {}", printable::line(name));
+            text += &format!("{id}  {kind:<6}  {}\n", printable::line(name));
         }
     }
     print(&text)

@@ -3,7 +3,6 @@
 //! Only indexes are read. Each inner chunk is one line, written when it is found: a shard may have a million of them, and be made of
 //! shards again. Invalid entries are not followed, so that a hostile index does not lead in circles.
 
-use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -130,8 +129,7 @@ impl Output {
         let inode = tree.table().inode(&TreePlace::Chunk(node, Coords::from_slice(coords)));
         if self.json {
             self.text.push_str(if self.shards == 0 { "[\n" } else { ",\n" });
-            // Writing into a string cannot fail.
-            let _ = write!(self.text, "{{\"path\": {}, ", json!(path));
+            self.text += &format!("{{\"path\": {}, ", json!(path));
         } else {
             self.text.push_str(&path);
         }
@@ -215,12 +213,10 @@ impl Output {
                 "byte_order": order, "checksum": checksum});
             let (grid, shape) = (json!(sharding.grid), json!(sharding.inner_shape));
             if shard.depth == 0 {
-                let _ = write!(self.text, "\"bytes\": {length}, ");
+                self.text += &format!("\"bytes\": {length}, ");
             }
-            let _ = write!(
-                self.text,
-                "\"index\": {index}, \"grid\": {grid}, \"inner_shape\": {shape}, \"inner_chunks\": ["
-            );
+            self.text +=
+                &format!("\"index\": {index}, \"grid\": {grid}, \"inner_shape\": {shape}, \"inner_chunks\": [");
             return;
         }
         let checksum = match checksum {
@@ -229,10 +225,8 @@ impl Output {
             other => other.to_owned(),
         };
         let offset = offset.map_or("nowhere".to_owned(), |offset| format!("at {offset}"));
-        // Writing into a string cannot fail.
-        let _ = writeln!(
-            self.text,
-            "  {length} bytes, {:?} inner chunks of {:?}; index {offset} ({location}), {} bytes, {order}-endian, {checksum}",
+        self.text += &format!(
+            "  {length} bytes, {:?} inner chunks of {:?}; index {offset} ({location}), {} bytes, {order}-endian, {checksum}\n",
             sharding.grid,
             sharding.inner_shape,
             sharding.index_length()
@@ -245,17 +239,17 @@ impl Output {
         if self.json {
             let comma = if is_first { "\n" } else { ",\n" };
             let coords = json!(coords.as_slice());
-            let _ = write!(self.text, "{comma}{{\"coords\": {coords}, \"offset\": {offset}, \"bytes\": {bytes}");
+            self.text += &format!("{comma}{{\"coords\": {coords}, \"offset\": {offset}, \"bytes\": {bytes}");
         } else {
             let (indent, coords) = ("  ".repeat(shard.depth + 1), format!("{:?}", coords.as_slice()));
-            let _ = write!(self.text, "{indent}{coords:<12}  {offset:>12}  {bytes:>10}");
+            self.text += &format!("{indent}{coords:<12}  {offset:>12}  {bytes:>10}");
         }
     }
 
     /// Reports a fault.
     fn wrong(&mut self, shard: &Shard<'_>, fault: &Error) {
         if !self.json {
-            let _ = writeln!(self.text, "{}WRONG: {fault}", "  ".repeat(shard.depth + 1));
+            self.text += &format!("{}WRONG: {fault}\n", "  ".repeat(shard.depth + 1));
         }
         self.faults += 1;
         self.first.get_or_insert_with(|| fault.clone());
@@ -268,7 +262,7 @@ impl Output {
         self.text.push_str("], \"faults\": [");
         for (n, fault) in faults.iter().chain(error).enumerate() {
             self.text.push_str(if n == 0 { "" } else { ", " });
-            let _ = write!(self.text, "{}", json!(fault.to_string()));
+            self.text += &format!("{}", json!(fault.to_string()));
         }
         self.text.push_str("]}");
     }

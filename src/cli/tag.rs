@@ -8,19 +8,17 @@ use crate::error::Result;
 use crate::printable;
 use crate::repo::change_refs::RefKind;
 
-/// Arguments of `icechunkfs tag`.
 #[derive(Debug, Args)]
-pub struct TagArgs {
+pub(crate) struct TagArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
-    pub repo: String,
-    /// The action to run.
+    repo: String,
     #[command(subcommand)]
-    pub action: TagAction,
+    action: TagAction,
 }
 
 /// Actions on tags.
 #[derive(Debug, Subcommand)]
-pub enum TagAction {
+pub(crate) enum TagAction {
     /// List tags and their snapshots.
     List(ListTagsArgs),
     /// Create a tag. The name must be new; the name of a deleted tag cannot be used again.
@@ -29,19 +27,16 @@ pub enum TagAction {
     Delete(DeleteArgs),
 }
 
-/// Arguments of `icechunkfs tag REPO list`.
 #[derive(Debug, Args)]
-pub struct ListTagsArgs {
+pub(crate) struct ListTagsArgs {
     /// List the names of deleted tags instead, which cannot be used again; with --json as a list.
     #[arg(long, conflicts_with = "long")]
-    pub deleted: bool,
-    /// Arguments common with branches.
+    deleted: bool,
     #[command(flatten)]
-    pub list: ListArgs,
+    list: ListArgs,
 }
 
-/// Runs the action.
-pub fn run(arguments: &TagArgs) -> Result<()> {
+pub(crate) fn run(arguments: &TagArgs) -> Result<()> {
     let repo = &arguments.repo;
     open::runtime()?.block_on(async {
         match &arguments.action {

@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use super::mount_options::MountArgs;
 use crate::commit::engine::{Engine, EngineOptions};
 use crate::control::Control;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::memory;
 use crate::operations::{self, Facts, RecoveryOptions, Session, UploadMode};
 use crate::reader::Reader;
@@ -18,30 +18,8 @@ use crate::scratch::directory::default_path;
 use crate::scratch::relocate::{self, ScratchKey};
 use crate::times::system_clock;
 
-/// Returns the reason that `branch` of a repository accepts no commits; none if it does.
-pub async fn read_only_reason(repository: &Repository, branch: &str) -> Result<Option<String>> {
-    if let Err(error) = repository.check_writable() {
-        return Ok(Some(error.to_string()));
-    }
-    let storage = repository.storage();
-    if let Some(why) = storage.read_only() {
-        return Ok(Some(why.to_owned()));
-    }
-    if let Some(local) = storage.local_files() {
-        let why = "its directory may not be written to by this user";
-        return Ok(local.is_read_only().then(|| why.to_owned()));
-    }
-    match repository.check_store(branch).await {
-        Ok(()) => Ok(None),
-        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => {
-            Ok(Some(error.to_string()))
-        }
-        Err(error) => Err(error),
-    }
-}
-
 /// Opens `branch` for writing. Returns a note for the user, too.
-pub async fn open(
+pub(crate) async fn open(
     repository: &Repository,
     branch: &str,
     arguments: &MountArgs,
@@ -135,7 +113,7 @@ pub(super) fn scratch_location(repository: &Repository) -> String {
 }
 
 /// Ends a mount: logs uncommitted changes, and removes an ephemeral scratch directory if there are none.
-pub async fn end_mount(session: Arc<Session>, ephemeral: bool) {
+pub(crate) async fn end_mount(session: Arc<Session>, ephemeral: bool) {
     session.end_uploads();
     // Nothing is written to the directory after this.
     if let Err(error) = session.working().make_durable().await {

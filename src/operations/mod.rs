@@ -13,13 +13,13 @@ mod rebase;
 mod recovery;
 mod refresh;
 pub mod request;
-mod status;
+pub mod status;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use self::changes::nodes::detect_changes;
@@ -75,13 +75,34 @@ impl std::fmt::Debug for Session {
     }
 }
 
-#[derive(Serialize)]
-struct ProgressNow {
-    stage: &'static str,
-    chunks: u64,
-    chunks_done: u64,
-    bytes: u64,
-    bytes_done: u64,
+/// Content of the control file `progress`: a running commit.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ProgressReport {
+    /// Stage of the commit, for display.
+    pub stage: String,
+    /// Chunks to store.
+    pub chunks: u64,
+    /// Chunks that are stored.
+    pub chunks_done: u64,
+    /// Bytes of the chunks to store.
+    pub bytes: u64,
+    /// Bytes that are stored.
+    pub bytes_done: u64,
+}
+
+/// Content of the control file `info.json`: facts about a mount.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MountInfo {
+    repository: String,
+    branch: String,
+    snapshot: String,
+    spec_version: u8,
+    /// Scratch directory.
+    pub scratch: String,
+    mountpoint: String,
+    options: Map<String, Value>,
+    pid: u32,
+    version: String,
 }
 
 impl Session {
@@ -143,26 +164,26 @@ impl Session {
     }
 
     /// Returns the facts about this mount.
-    pub fn info(&self) -> Value {
+    pub fn info(&self) -> MountInfo {
         let origin = self.working.origin();
-        serde_json::json!({
-            "repository": origin.repository,
-            "branch": origin.branch,
-            "snapshot": self.working.base().id().to_string(),
-            "spec_version": self.facts.spec_version,
-            "scratch": self.working.scratch().path().to_string_lossy(),
-            "mountpoint": self.facts.mountpoint.to_string_lossy(),
-            "options": self.facts.options,
-            "pid": std::process::id(),
-            "version": env!("CARGO_PKG_VERSION"),
-        })
+        MountInfo {
+            repository: origin.repository.clone(),
+            branch: origin.branch.clone(),
+            snapshot: self.working.base().id().to_string(),
+            spec_version: self.facts.spec_version,
+            scratch: self.working.scratch().path().to_string_lossy().into_owned(),
+            mountpoint: self.facts.mountpoint.to_string_lossy().into_owned(),
+            options: self.facts.options.clone(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
     }
 
     /// Returns the progress of a running commit.
-    pub fn progress(&self) -> impl Serialize + use<> {
+    pub fn progress(&self) -> ProgressReport {
         let progress = Arc::clone(&self.progress.lock());
         let ((chunks, chunks_done), (bytes, bytes_done)) = (progress.chunks(), progress.bytes());
-        ProgressNow { stage: progress.stage().name(), chunks, chunks_done, bytes, bytes_done }
+        ProgressReport { stage: progress.stage().name().to_owned(), chunks, chunks_done, bytes, bytes_done }
     }
 
     /// Returns the conflicts of the last commit or refresh as text.

@@ -11,19 +11,19 @@ use crate::format::ids::ObjectId;
 
 /// A row of the drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub(crate) struct Row {
     /// Position of the commit in the list.
-    pub commit: usize,
+    pub(crate) commit: usize,
     /// Lane of the commit, from the left.
-    pub lane: usize,
+    pub(crate) lane: usize,
     /// The other lanes that pass by, down to later commits, in order.
-    pub passing: Vec<usize>,
+    pub(crate) passing: Vec<usize>,
     /// The lanes that end here, having joined this one just above, in order.
-    pub joining: Vec<usize>,
+    pub(crate) joining: Vec<usize>,
     /// True if a line comes down the commit's own lane from above.
-    pub has_child_line: bool,
+    pub(crate) has_child_line: bool,
     /// True if a line leads down from the commit.
-    pub has_parent_line: bool,
+    pub(crate) has_parent_line: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ enum Lane {
 }
 
 /// Lays out `commits`, of which the first `limit` are drawn. `first`, if it is among them, gets the leftmost lane.
-pub fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Vec<Row> {
+pub(crate) fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Vec<Row> {
     let positions: HashMap<ObjectId, usize> = commits.iter().enumerate().map(|(n, commit)| (commit.id, n)).collect();
     let parent_of = |n: usize| commits.get(n).and_then(|commit| positions.get(&commit.parent?).copied());
     let mut children = vec![0_usize; commits.len()];

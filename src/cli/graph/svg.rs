@@ -36,7 +36,7 @@ text{font:13px monospace}\
 .branch{fill:#12261e}.branch-name{fill:#7ee787}.tag{fill:#0c2d6b}.tag-name{fill:#a5d6ff}}";
 
 /// Draws the picture; `title` names its subject.
-pub fn draw(commits: &[Commit], rows: &[Row], title: &str) -> String {
+pub(crate) fn draw(commits: &[Commit], rows: &[Row], title: &str) -> String {
     let lanes = rows.iter().map(|row| row.lane.max(row.passing.last().copied().unwrap_or_default()) + 1).max();
     let text_at = MARGIN + lanes.unwrap_or(1) * LANE + PADDING;
     let mut texts = String::new();

@@ -17,13 +17,13 @@ const TIME: &str = "2";
 
 /// Capabilities of the terminal.
 #[derive(Clone, Copy, Debug)]
-pub struct TerminalStyle {
+pub(crate) struct TerminalStyle {
     /// True if line-drawing characters can be used, false if only ASCII.
-    pub unicode: bool,
+    pub(crate) unicode: bool,
     /// True if colors can be used.
-    pub colors: bool,
+    pub(crate) colors: bool,
     /// Columns, if lines must end there.
-    pub width: Option<usize>,
+    pub(crate) width: Option<usize>,
 }
 
 struct Glyphs {
@@ -65,7 +65,7 @@ const ASCII: Glyphs = Glyphs {
 };
 
 /// Draws the graph.
-pub fn draw(commits: &[Commit], rows: &[Row], look: TerminalStyle) -> String {
+pub(crate) fn draw(commits: &[Commit], rows: &[Row], look: TerminalStyle) -> String {
     let glyphs = if look.unicode { &UNICODE } else { &ASCII };
     let mut out = String::new();
     for row in rows {
