@@ -8,7 +8,6 @@ use super::repo_args::RepoArgs;
 use super::{open, print, print_json, replace_commits};
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
-use crate::printable;
 use crate::repo::refs::DEFAULT_BRANCH;
 
 #[derive(Debug, Args)]
@@ -60,12 +59,7 @@ pub(crate) fn run(arguments: &AmendArgs) -> Result<()> {
             let nothing = json!({"branch": branch, "snapshot": null, "replaced": [], "parent": tip.parent, "kept": []});
             return if arguments.json { print_json(&nothing) } else { print("nothing to amend\n") };
         }
-        let question = format!(
-            "Branch {} gets a new tip in place of\n  {}\nMounts and programs based on that commit have \
-             to begin anew.",
-            printable::line(branch),
-            replace_commits::commit_line(tip)
-        );
+        let question = replace_commits::question(branch, tip);
         let options = SquashOptions { branch, commits: &commits, message, metadata };
         let replaced = tip.id.to_string();
         replace_commits::replace(&repository, &options, &question, &replaced, arguments.confirm, arguments.json).await

@@ -134,19 +134,9 @@ mod tests {
     use super::*;
     use crate::repo::refs::RefSpec;
 
-    fn words(text: &str) -> Vec<&str> {
-        text.split(' ').collect()
-    }
-
-    #[test]
-    fn the_definition_is_consistent() {
-        use clap::CommandFactory;
-        Arguments::command().debug_assert();
-    }
-
     #[test]
     fn refs_are_picked() {
-        let spec = |text: &str| match Arguments::try_parse_from(words(text)).unwrap().command {
+        let spec = |text: &str| match Arguments::try_parse_from(text.split(' ')).unwrap().command {
             Command::Log(log) => log.reference.spec(),
             _ => unreachable!("not a log command"),
         };

@@ -12,7 +12,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::config_edit::{self, ConfigChange, Setting, problems};
 use crate::printable;
-use crate::repo::Repository;
 use crate::storage::settings::Settings;
 use crate::times::system_clock;
 
@@ -64,17 +63,21 @@ pub(crate) struct SetArgs {
     /// The value: JSON, otherwise text; - for standard input.
     #[arg(allow_hyphen_values = true)]
     value: String,
-    /// Print {"key", "old", "new"}.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    store: Settings,
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct UnsetArgs {
     /// The setting.
     key: String,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Arguments of every change.
+#[derive(Debug, Args)]
+pub(crate) struct OutputArgs {
     /// Print {"key", "old", "new"}.
     #[arg(long)]
     json: bool,
@@ -87,21 +90,12 @@ pub(crate) fn run(arguments: &ConfigArgs) -> Result<()> {
     open::runtime()?.block_on(async {
         match &arguments.action {
             ConfigAction::Get(get) => show(repo, get).await,
-            ConfigAction::Set(set) => {
-                let value = if set.value == "-" { input()? } else { set.value.clone() };
-                let repository = open::repository(repo, &set.store).await?;
-                let change = |stored: &RepoConfig| config_edit::set(stored.members(), &set.key, &value);
-                let changed = repository.change_config(system_clock, change).await?;
-                if let Some(changed) = &changed {
-                    warn_of(changed);
-                }
-                print_change(&repository, &set.key, changed, set.json).await
+            ConfigAction::Set(SetArgs { key, value, output }) => {
+                let value = if value == "-" { input()? } else { value.clone() };
+                change(repo, key, output, |stored| config_edit::set(stored.members(), key, &value)).await
             }
-            ConfigAction::Unset(unset) => {
-                let repository = open::repository(repo, &unset.store).await?;
-                let change = |stored: &RepoConfig| config_edit::unset(stored.members(), &unset.key);
-                let changed = repository.change_config(system_clock, change).await?;
-                print_change(&repository, &unset.key, changed, unset.json).await
+            ConfigAction::Unset(UnsetArgs { key, output }) => {
+                change(repo, key, output, |stored| config_edit::unset(stored.members(), key)).await
             }
         }
     })
@@ -184,9 +178,21 @@ fn warn_of(changed: &ConfigChange) {
     }
 }
 
-async fn print_change(repository: &Repository, key: &str, changed: Option<ConfigChange>, json: bool) -> Result<()> {
-    let changed = match changed {
-        Some(changed) => changed,
+/// Changes the setting `key` by `edit`, and prints the change.
+async fn change(
+    repo: &str,
+    key: &str,
+    output: &OutputArgs,
+    edit: impl Fn(&RepoConfig) -> Result<Option<ConfigChange>>,
+) -> Result<()> {
+    let repository = open::repository(repo, &output.store).await?;
+    let changed = match repository.change_config(system_clock, edit).await? {
+        Some(changed) => {
+            if changed.new.is_some() {
+                warn_of(&changed);
+            }
+            changed
+        }
         // Nothing changed: the new value is the old one.
         None => {
             let stored = repository.config().await?;
@@ -195,7 +201,7 @@ async fn print_change(repository: &Repository, key: &str, changed: Option<Config
             ConfigChange { members: stored.members().clone(), key: setting.key, old: setting.value, new }
         }
     };
-    if json {
+    if output.json {
         return print_json(&json!({"key": changed.key, "old": changed.old, "new": changed.new}));
     }
     let spelled = |value: &Option<Value>| value.as_ref().map_or("not set".to_owned(), Value::to_string);

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
-use super::{open, print, print_json};
+use super::{open, print_result};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::expire::{ExpireOptions, Expired, expire};
@@ -55,17 +55,15 @@ pub(crate) fn run(arguments: &ExpireArgs) -> Result<()> {
             expire(&repository, wanted, system_clock).await
         })?;
     }
-    if arguments.json {
-        return print_json(&json!({
-            "older_than": format_time(older_than),
-            "dry_run": arguments.dry_run,
-            "released": expired.released,
-            "edited": expired.edited,
-            "deleted_branches": expired.branches,
-            "deleted_tags": expired.tags,
-        }));
-    }
-    print(&text(&expired, older_than, arguments.dry_run))
+    let value = json!({
+        "older_than": format_time(older_than),
+        "dry_run": arguments.dry_run,
+        "released": expired.released,
+        "edited": expired.edited,
+        "deleted_branches": expired.branches,
+        "deleted_tags": expired.tags,
+    });
+    print_result(arguments.json, &value, || text(&expired, older_than, arguments.dry_run))
 }
 
 fn text(expired: &Expired, older_than: u64, would: bool) -> String {

@@ -8,7 +8,7 @@ use indicatif::{HumanBytes, ProgressBar};
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
 use super::virtual_args::VirtualArgs;
-use super::{open, print, print_json, progress};
+use super::{open, print_result, progress};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
@@ -111,10 +111,7 @@ pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
             export::export(tree, &source.path, destination, options, Arc::clone(&counters), &confirm).await
         })
     })?;
-    if arguments.json {
-        return print_json(&exported);
-    }
-    print(&to_text(&exported, &arguments.dest))
+    print_result(arguments.json, &exported, || to_text(&exported, &arguments.dest))
 }
 
 fn to_text(exported: &ExportResult, dest: &str) -> String {

@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
 use super::uncommitted;
-use super::{open, print, print_json, progress};
+use super::{open, print_result, progress};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::Repository;
@@ -76,10 +76,8 @@ fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
     }
     let collected = collected.unwrap_or_default();
     let found = found.lock();
-    if arguments.json {
-        return print_json(&as_json(&collected, &found, older_than, arguments.dry_run));
-    }
-    print(&text(&collected, &found, older_than, arguments.dry_run))
+    let value = as_json(&collected, &found, older_than, arguments.dry_run);
+    print_result(arguments.json, &value, || text(&collected, &found, older_than, arguments.dry_run))
 }
 
 struct GcRun<'a> {

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::repo_args::{RefArgs, RepoArgs};
 use super::virtual_args::VirtualArgs;
-use super::{open, print, print_json, shards, table};
+use super::{open, print_result, shards, table};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::printable;
 use crate::tree::Tree;
@@ -64,10 +64,7 @@ pub(crate) fn run(arguments: &LsArgs) -> Result<()> {
         }
         Ok::<_, Error>(rows)
     })?;
-    if arguments.json {
-        return print_json(&rows);
-    }
-    print(&to_text(&rows))
+    print_result(arguments.json, &rows, || to_text(&rows))
 }
 
 async fn node_at(tree: &Tree, path: &str) -> Result<NodeIndex> {

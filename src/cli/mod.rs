@@ -141,6 +141,11 @@ fn print_json(value: &impl serde::Serialize) -> Result<()> {
     print_raw((printable::json(&text) + "\n").as_bytes())
 }
 
+/// Prints a command's result: `value` as JSON, or `text`.
+fn print_result(json: bool, value: &impl serde::Serialize, text: impl FnOnce() -> String) -> Result<()> {
+    if json { print_json(value) } else { print(&text()) }
+}
+
 /// Prints a note on standard error that is no failure.
 fn note(text: &str) {
     eprintln!("icechunkfs: {}", printable::line(text));

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::repo_args::RepoArgs;
-use super::{open, print, print_json};
+use super::{open, print_result};
 use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::format::operations_log::DisplayedEntry;
@@ -47,11 +47,8 @@ pub(crate) fn run(arguments: &OpsArgs) -> Result<()> {
         if let Some(key) = operations.missing() {
             tracing::warn!("{}: the log continues in {key}, which no longer exists", repository.storage().location());
         }
-        if arguments.json {
-            print_json(&entries.iter().map(as_json).collect::<Vec<_>>())?;
-        } else {
-            print(&as_text(&entries))?;
-        }
+        let values: Vec<Value> = entries.iter().map(as_json).collect();
+        print_result(arguments.json, &values, || as_text(&entries))?;
         ended
     })
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::repo_args::RepoArgs;
-use super::{open, print, print_json};
+use super::{open, print_result};
 use crate::error::Result;
 use crate::printable;
 
@@ -20,14 +20,9 @@ pub(crate) struct RefsArgs {
 /// Prints all refs.
 pub(crate) fn run(arguments: &RefsArgs) -> Result<()> {
     let refs = open::runtime()?.block_on(async { arguments.repo.open().await?.refs().await })?;
-    if arguments.json {
-        return print_json(&json!({"branches": refs.branches, "tags": refs.tags}));
-    }
-    let mut text = String::new();
-    for (kind, ids) in [("branch", &refs.branches), ("tag", &refs.tags)] {
-        for (name, id) in ids {
-            text += &format!("{id}  {kind:<6}  {}\n", printable::line(name));
-        }
-    }
-    print(&text)
+    print_result(arguments.json, &json!({"branches": refs.branches, "tags": refs.tags}), || {
+        let branches = refs.branches.iter().map(|ref_| ("branch", ref_));
+        let all = branches.chain(refs.tags.iter().map(|ref_| ("tag", ref_)));
+        all.map(|(kind, (name, id))| format!("{id}  {kind:<6}  {}\n", printable::line(name))).collect()
+    })
 }

@@ -53,8 +53,8 @@ pub(super) async fn confirm(
     confirm: ConfirmArgs,
 ) -> Result<Vec<String>> {
     let kept = other_refs(repository, branch, commits).await?;
-    let question = format!("{question}\n{}", kept_refs_line(&kept));
-    ref_commands::ask(confirm, question.trim_end().to_owned(), ref_commands::mounted(repository, branch))?;
+    let question = format!("{question}\n{}", kept_refs_line(&kept)).trim_end().to_owned();
+    ref_commands::ask(confirm, [Some(question)], ref_commands::mounted(repository, branch))?;
     Ok(kept)
 }
 
@@ -100,6 +100,15 @@ fn kept_refs_line(others: &[String]) -> String {
             format!("Kept as they are: {}{more}.\n", some.join(", "))
         }
     }
+}
+
+/// Returns the question before `commit` is replaced.
+pub(super) fn question(branch: &str, commit: &SnapshotInfo) -> String {
+    format!(
+        "Branch {} gets a new tip in place of\n  {}\nMounts and programs based on that commit have to begin anew.",
+        printable::line(branch),
+        commit_line(commit)
+    )
 }
 
 pub(super) fn commit_line(commit: &SnapshotInfo) -> String {

@@ -84,11 +84,7 @@ pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
         if arguments.amend {
             squash::check(&repository).await?;
             let commits = repository.history(tip, 1).await?;
-            let replaced: String = commits.iter().map(replace_commits::commit_line).collect();
-            let question = format!(
-                "Branch {branch} gets a new tip in place of\n  {replaced}\nMounts and programs based on that commit \
-                 have to begin anew."
-            );
+            let question = commits.first().map(|tip| replace_commits::question(branch, tip)).unwrap_or_default();
             replace_commits::confirm(&repository, branch, &commits, &question, arguments.confirm).await?;
         }
         let storage = Arc::clone(repository.storage());

@@ -6,7 +6,7 @@ use clap::Args;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 
 use super::repo_args::RepoArgs;
-use super::{open, print, print_json, progress, table};
+use super::{open, print_result, progress, table};
 use crate::error::Result;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::stats::arrays::ArrayStats;
@@ -59,11 +59,7 @@ pub(crate) fn run(arguments: &StatsArgs) -> Result<()> {
             stats::collect(&repository, &tree, bounds, arguments.jobs.into(), &counters).await
         })
     })?;
-    if arguments.json {
-        return print_json(&stats);
-    }
-    let bars = std::io::stdout().is_terminal();
-    print(&to_text(&stats, bars))
+    print_result(arguments.json, &stats, || to_text(&stats, std::io::stdout().is_terminal()))
 }
 
 /// Cells of a row of a table, and the part of the whole that its bar shows.

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::ref_commands::{self, CreateArgs, DeleteArgs, ListArgs};
-use super::{open, print, print_json};
+use super::{open, print_result};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::change_refs::RefKind;
@@ -43,10 +43,7 @@ pub(crate) fn run(arguments: &TagArgs) -> Result<()> {
             TagAction::List(list) if list.deleted => deleted(repo, &list.list).await,
             TagAction::List(list) => ref_commands::list(repo, RefKind::Tag, &list.list).await,
             TagAction::Create(create) => ref_commands::create(repo, RefKind::Tag, create).await,
-            TagAction::Delete(delete) => {
-                let warning = "The name of a deleted tag cannot be used again.";
-                ref_commands::delete(repo, RefKind::Tag, delete, warning).await
-            }
+            TagAction::Delete(delete) => ref_commands::delete(repo, RefKind::Tag, delete).await,
         }
     })
 }
@@ -54,9 +51,6 @@ pub(crate) fn run(arguments: &TagArgs) -> Result<()> {
 async fn deleted(repo: &str, arguments: &ListArgs) -> Result<()> {
     let repository = open::repository(repo, &arguments.store).await?;
     let names = repository.deleted_tags().await?;
-    if arguments.json {
-        return print_json(&names);
-    }
-    let lines: String = names.iter().map(|name| format!("{}\n", printable::line(name))).collect();
-    print(&lines)
+    let text = || names.iter().map(|name| printable::line(name) + "\n").collect();
+    print_result(arguments.json, &names, text)
 }

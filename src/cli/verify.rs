@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 
 use super::repo_args::RepoArgs;
 use super::virtual_args::{self, VirtualArgs};
-use super::{open, print, print_json, progress};
+use super::{open, print_result, progress};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::Repository;
@@ -54,11 +54,7 @@ pub(crate) fn run(arguments: &VerifyArgs) -> Result<ExitCode> {
     let report = progress::watched("checking {bar:40} {pos}/{len} files", draw, || {
         open::runtime()?.block_on(check(arguments, &progress))
     })?;
-    if arguments.json {
-        print_json(&report)?;
-    } else {
-        print(&text(&report, arguments.chunks))?;
-    }
+    print_result(arguments.json, &report, || text(&report, arguments.chunks))?;
     Ok(match report.worst() {
         Some(Severity::Error) => ExitCode::from(ERRORS),
         Some(Severity::Warning) => ExitCode::from(WARNINGS),

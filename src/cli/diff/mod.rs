@@ -15,7 +15,7 @@ use clap::Args;
 use super::open::MemoryLimits;
 use super::virtual_args::VirtualArgs;
 use super::{control_client, open, print, print_json};
-use crate::compare::{self, CompareOptions, Count, NodeDifference};
+use crate::compare::{self, ChunkCounts, CompareOptions, NodeDifference};
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::{Node, Snapshot};
 use crate::operations::request;
@@ -82,10 +82,7 @@ struct Summary {
     removed: [u64; 2],
     moved: [u64; 2],
     changed: [u64; 2],
-    chunks_added: Count,
-    chunks_replaced: Count,
-    chunks_replacing: Count,
-    chunks_removed: Count,
+    chunks: ChunkCounts,
 }
 
 /// Prints the differences.
@@ -144,10 +141,7 @@ impl Compared {
             if difference.is_changed {
                 count(&mut summary.changed);
             }
-            summary.chunks_added = summary.chunks_added.and(difference.added);
-            summary.chunks_replaced = summary.chunks_replaced.and(difference.changed_before);
-            summary.chunks_replacing = summary.chunks_replacing.and(difference.changed_after);
-            summary.chunks_removed = summary.chunks_removed.and(difference.removed);
+            summary.chunks = summary.chunks.and(difference.chunks);
         }
         summary
     }

@@ -195,21 +195,38 @@ mod tests {
         drawn.lines().map(|line| line.chars().take_while(is_graph).collect::<String>().trim_end().to_owned()).collect()
     }
 
+    /// A tree as (commit, parent), the commit of the reserved lane, and the lines.
+    type Case = (&'static [(u8, u8)], Option<u8>, &'static [&'static str]);
+
     #[test]
     fn lanes_fork_and_join() {
-        let tree = [(1, 0), (2, 1), (3, 2), (4, 3), (5, 2), (6, 4), (7, 1)];
-        let expected = ["●", "│ ●", "│ ●", "│ ●", "│ │ ●", "│ ├─╯", "│ ●", "├─╯", "○"];
-        assert_eq!(graph(&tree, None, PLAIN), expected);
+        // 1 - 2 - 5 and 2 - 3 - 4 - 6, and 7 from 1.
+        let tree = &[(1, 0), (2, 1), (3, 2), (4, 3), (5, 2), (6, 4), (7, 1)];
+        let cases: [Case; 9] = [
+            (&[(1, 0), (2, 1), (3, 2)], None, &["●", "●", "○"]),
+            (tree, None, &["●", "│ ●", "│ ●", "│ ●", "│ │ ●", "│ ├─╯", "│ ●", "├─╯", "○"]),
+            (tree, Some(5), &["  ●", "  │ ●", "  │ ●", "  │ ●", "● │ │", "├─┼─╯", "● │", "├─╯", "○"]),
+            // Several lanes join at once and cross others.
+            (
+                &[(1, 0), (2, 1), (3, 1), (4, 2), (5, 1), (6, 2), (7, 1), (8, 2)],
+                None,
+                &["●", "│ ●", "│ │ ●", "│ │ │ ●", "│ │ │ │ ●", "├─┼─┴─┼─╯", "● │   │", "│ │ ● │", "├─┴─┴─╯", "○"],
+            ),
+            // The reserved leftmost lane is empty until its commit.
+            (&[(1, 0), (2, 1), (3, 2), (4, 2)], Some(2), &["  ●", "  │ ●", "╭─┴─╯", "●", "○"]),
+            // Separate trees stand beside one another.
+            (&[(1, 0), (2, 0), (3, 1), (4, 2)], None, &["●", "○", "●", "○"]),
+            // Damaged histories end.
+            (&[(1, 2), (2, 1)], None, &[]),
+            (&[(1, 1), (2, 9)], None, &["○"]),
+            (&[], Some(1), &[]),
+        ];
+        for (tree, first, expected) in cases {
+            assert_eq!(graph(tree, first, PLAIN), expected, "{tree:?}");
+        }
         let ascii = TerminalStyle { unicode: false, ..PLAIN };
         let expected = ["*", "| *", "| *", "| *", "| | *", "| |-'", "| *", "|-'", "o"];
-        assert_eq!(graph(&tree, None, ascii), expected);
-        // Several lanes join at once and cross others.
-        let many = [(1, 0), (2, 1), (3, 1), (4, 2), (5, 1), (6, 2), (7, 1), (8, 2)];
-        let expected = ["●", "│ ●", "│ │ ●", "│ │ │ ●", "│ │ │ │ ●", "├─┼─┴─┼─╯", "● │   │", "│ │ ● │", "├─┴─┴─╯", "○"];
-        assert_eq!(graph(&many, None, PLAIN), expected);
-        // The reserved leftmost lane is empty until its commit.
-        let main = [(1, 0), (2, 1), (3, 2), (4, 2)];
-        assert_eq!(graph(&main, Some(2), PLAIN), ["  ●", "  │ ●", "╭─┴─╯", "●", "○"]);
+        assert_eq!(graph(tree, None, ascii), expected);
     }
 
     #[test]
