@@ -1,6 +1,5 @@
 //! `icechunkfs config`: the configuration stored in a repository, which applies to all programs that open it.
 
-use std::fmt::Write;
 use std::io::Read;
 
 use clap::{Args, Subcommand};
@@ -139,12 +138,11 @@ async fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
     }
     let mut text = String::new();
     for setting in &settings {
-        // Writing into a string cannot fail.
-        let _ = match (&setting.value, setting.default) {
-            (Some(value), _) => writeln!(text, "{} = {}", setting.key, printable::line(&value.to_string())),
-            (None, _) if !arguments.all => Ok(()),
-            (None, Some(default)) => writeln!(text, "{} is not set: {default}", setting.key),
-            (None, None) => writeln!(text, "{} is not set", setting.key),
+        text += &match (&setting.value, setting.default) {
+            (Some(value), _) => format!("{} = {}\n", setting.key, printable::line(&value.to_string())),
+            (None, _) if !arguments.all => String::new(),
+            (None, Some(default)) => format!("{} is not set: {default}\n", setting.key),
+            (None, None) => format!("{} is not set\n", setting.key),
         };
     }
     if text.is_empty() {

@@ -50,13 +50,10 @@ pub(crate) struct MountpointArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DiscardArgs {
-    /// The mountpoint of the branch.
-    mountpoint: PathBuf,
+    #[command(flatten)]
+    mount: MountpointArgs,
     /// A path in the mount: discard what is at and below it [default: everything].
     path: Option<String>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 /// Commits the changes in a mount.
@@ -81,14 +78,14 @@ pub(crate) fn commit(arguments: &CommitArgs) -> Result<()> {
 }
 
 /// Discards uncommitted changes.
-pub(crate) fn discard(arguments: &DiscardArgs) -> Result<()> {
-    let path = path_in_mount(&arguments.mountpoint, arguments.path.as_deref().unwrap_or_default())?;
-    run(&arguments.mountpoint, &Command::Discard { path }, arguments.json)
+pub(crate) fn discard(DiscardArgs { mount, path }: &DiscardArgs) -> Result<()> {
+    let path = path_in_mount(&mount.mountpoint, path.as_deref().unwrap_or_default())?;
+    run(mount, &Command::Discard { path })
 }
 
 /// Runs `command` in the daemon of a mount, and prints the answer.
-pub(crate) fn run(mountpoint: &Path, command: &Command, json: bool) -> Result<()> {
-    print_answer(&ask(&control(mountpoint)?, command)?, json)
+pub(crate) fn run(MountpointArgs { mountpoint, json }: &MountpointArgs, command: &Command) -> Result<()> {
+    print_answer(&ask(&control(mountpoint)?, command)?, *json)
 }
 
 /// Returns the control directory of the mount at `mountpoint`. Fails if the mount is read-only.

@@ -1,6 +1,5 @@
 //! `icechunkfs gc`: removes garbage.
 
-use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +16,6 @@ use super::uncommitted;
 use super::{open, print_result, progress};
 use crate::error::Result;
 use crate::printable;
-use crate::repo::Repository;
 use crate::repo::collect::{Collected, Count, GcOptions, collect};
 use crate::repo::progress::Progress;
 use crate::scratch::requirements::Requirements;
@@ -61,36 +59,8 @@ fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
     let older_than = parse_older_than(&arguments.older_than, system_clock()).map_err(|e| e.context("--older-than"))?;
     let repository = runtime.block_on(arguments.repo.open())?;
     let found = Arc::new(Mutex::new(SearchResult::default()));
-    let work = GcRun { arguments, runtime, repository: &repository, found: &found };
-    let mut collected = None;
-    if arguments.dry_run || !arguments.confirm.yes {
-        collected = Some(work.collect(GcOptions { older_than, dry_run: true })?);
-    }
-    let is_something = collected.as_ref().is_none_or(|would| would.total().objects > 0 || !would.commits.is_empty());
-    if !arguments.dry_run && is_something {
-        if let Some(would) = &collected {
-            let question = format!("{}This cannot be undone.", text(would, &found.lock(), older_than, true));
-            arguments.confirm.confirm(&question)?;
-        }
-        collected = Some(work.collect(GcOptions { older_than, dry_run: false })?);
-    }
-    let collected = collected.unwrap_or_default();
-    let found = found.lock();
-    let value = as_json(&collected, &found, older_than, arguments.dry_run);
-    print_result(arguments.json, &value, || text(&collected, &found, older_than, arguments.dry_run))
-}
-
-struct GcRun<'a> {
-    arguments: &'a GcArgs,
-    runtime: &'a Runtime,
-    repository: &'a Repository,
-    found: &'a Arc<Mutex<SearchResult>>,
-}
-
-impl GcRun<'_> {
-    fn collect(&self, wanted: GcOptions) -> Result<Collected> {
-        let named = self.arguments.keep_scratch.clone();
-        let finder = uncommitted::finder(self.repository.storage(), named, Arc::clone(self.found));
+    let finder = uncommitted::finder(repository.storage(), arguments.keep_scratch.clone(), Arc::clone(&found));
+    let collect = |dry_run: bool| {
         let progress = Progress::default();
         let draw = |bar: &ProgressBar| {
             let (done, total) = progress.files();
@@ -98,10 +68,27 @@ impl GcRun<'_> {
             bar.set_length(total);
             bar.set_position(done);
         };
+        let options = GcOptions { older_than, dry_run };
         progress::watched("{msg} {bar:40} {pos}/{len} files", draw, || {
-            self.runtime.block_on(collect(self.repository, wanted, system_clock, &finder, &progress))
+            runtime.block_on(collect(&repository, options, system_clock, &finder, &progress))
         })
+    };
+    let mut collected = None;
+    if arguments.dry_run || !arguments.confirm.yes {
+        collected = Some(collect(true)?);
     }
+    let is_something = collected.as_ref().is_none_or(|would| would.total().objects > 0 || !would.commits.is_empty());
+    if !arguments.dry_run && is_something {
+        if let Some(would) = &collected {
+            let question = format!("{}This cannot be undone.", text(would, &found.lock(), older_than, true));
+            arguments.confirm.confirm(&question)?;
+        }
+        collected = Some(collect(false)?);
+    }
+    let collected = collected.unwrap_or_default();
+    let found = found.lock();
+    let value = as_json(&collected, &found, older_than, arguments.dry_run);
+    print_result(arguments.json, &value, || text(&collected, &found, older_than, arguments.dry_run))
 }
 
 fn as_json(collected: &Collected, found: &SearchResult, older_than: u64, dry_run: bool) -> Value {
@@ -128,7 +115,6 @@ fn as_json(collected: &Collected, found: &SearchResult, older_than: u64, dry_run
 
 fn text(collected: &Collected, found: &SearchResult, older_than: u64, would: bool) -> String {
     let mut text = String::new();
-    // Writing into a string cannot fail.
     for needs in &found.work {
         text += &format!(
             "kept for uncommitted work on branch `{}`: {}\n",
@@ -172,9 +158,8 @@ fn text(collected: &Collected, found: &SearchResult, older_than: u64, would: boo
         text += &format!("{} objects stay whose names mean nothing here\n", collected.unknown);
     }
     let total = collected.total();
-    let _ = match total.objects {
-        0 => writeln!(text, "nothing before {} can be removed", format_time(older_than)),
-        _ => writeln!(text, "{removed} {} objects, {} bytes", total.objects, total.bytes),
-    };
-    text
+    text + &match total.objects {
+        0 => format!("nothing before {} can be removed\n", format_time(older_than)),
+        _ => format!("{removed} {} objects, {} bytes\n", total.objects, total.bytes),
+    }
 }

@@ -1,6 +1,5 @@
 //! `icechunkfs migrate`: converts an older repository to version 2.
 
-use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
 use clap::Args;
@@ -9,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
-use super::{open, print, print_json, progress};
+use super::{open, print, print_json, print_result, progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
 use crate::repo::migrate::in_place::{self, MigrationProgress, Summary};
@@ -76,41 +75,30 @@ pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
 }
 
 fn print_summary(arguments: &MigrateArgs, summary: &Summary) -> Result<()> {
-    let contents = &summary.contents;
-    if arguments.json {
-        let more = json!({"config": summary.has_config, "removed": summary.removed, "left": summary.unmigrated_refs});
-        return print_summary_json(arguments, 1, summary.was_completed, contents, more);
-    }
-    let mut text = String::new();
-    // Writing into a string cannot fail.
-    let _ = match (summary.was_completed, arguments.dry_run) {
-        (true, true) => writeln!(text, "version 2 already; an earlier migration was not finished"),
-        (true, false) => writeln!(text, "version 2 already; finished what an earlier migration had begun"),
-        (false, dry_run) => writeln!(
-            text,
-            "{} version 1 to 2: {}{}",
-            if dry_run { "would migrate" } else { "migrated" },
-            describe_contents(contents),
-            if summary.has_config { ", the configuration" } else { "" }
-        ),
-    };
-    let would = if arguments.dry_run { "would remove" } else { "removed" };
-    text += &format!("{would} {} objects that only version 1 uses\n", summary.removed);
-    print(&text)
+    let Summary { contents, was_completed, has_config, removed, unmigrated_refs } = summary;
+    let more = json!({"config": has_config, "removed": removed, "left": unmigrated_refs});
+    let value = summary_json(arguments, 1, *was_completed, contents, more);
+    print_result(arguments.json, &value, || {
+        let [migrate, remove] = match arguments.dry_run {
+            true => ["would migrate", "would remove"],
+            false => ["migrated", "removed"],
+        };
+        let config = if *has_config { ", the configuration" } else { "" };
+        let first = match (was_completed, arguments.dry_run) {
+            (true, true) => "version 2 already; an earlier migration was not finished".to_owned(),
+            (true, false) => "version 2 already; finished what an earlier migration had begun".to_owned(),
+            (false, _) => format!("{migrate} version 1 to 2: {}{config}", describe_contents(contents)),
+        };
+        format!("{first}\n{remove} {removed} objects that only version 1 uses\n")
+    })
 }
 
-/// Prints the members that both kinds of migration have, and `more`.
-fn print_summary_json(
-    arguments: &MigrateArgs,
-    from_version: u8,
-    is_finished: bool,
-    contents: &Contents,
-    more: Value,
-) -> Result<()> {
+/// Returns the members that both kinds of migration have, and `more`.
+fn summary_json(args: &MigrateArgs, from_version: u8, is_finished: bool, contents: &Contents, more: Value) -> Value {
     let mut out = json!({
         "from_version": from_version,
         "to_version": 2,
-        "dry_run": arguments.dry_run,
+        "dry_run": args.dry_run,
         "finished": is_finished,
         "branches": contents.branches.len(),
         "tags": contents.tags.len(),
@@ -120,7 +108,7 @@ fn print_summary_json(
     if let (Value::Object(out), Value::Object(more)) = (&mut out, more) {
         out.extend(more);
     }
-    print_json(&out)
+    out
 }
 
 fn describe_contents(contents: &Contents) -> String {
@@ -168,14 +156,13 @@ fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
             "missing_chunks": summary.missing,
             "empty_chunks": summary.empty,
         });
-        return print_summary_json(arguments, from_version, summary.was_completed, contents, more);
+        return print_json(&summary_json(arguments, from_version, summary.was_completed, contents, more));
     }
     if summary.was_completed {
         let to = printable::line(to);
         return print(&format!("{to} holds the new repository already\n"));
     }
     let mut text = String::new();
-    // Writing into a string cannot fail.
     text += &format!(
         "{} to {}: {}\n",
         if arguments.dry_run { "would migrate" } else { "migrated" },

@@ -53,7 +53,6 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use self::args::Command;
-use self::control_client::MountpointArgs;
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::operations::request;
@@ -79,17 +78,13 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Mount(mount) => mount::run(&mount, arguments.verbose),
         Command::Unmount(unmount) => unmount::run(&unmount),
         Command::Commit(commit) => control_client::commit(&commit),
-        Command::Status(MountpointArgs { mountpoint, json }) => {
-            control_client::run(&mountpoint, &request::Command::Status, json)
-        }
+        Command::Status(mount) => control_client::run(&mount, &request::Command::Status),
         Command::Diff(diff) => diff::run(&diff),
         Command::Amend(amend) => amend::run(&amend),
         Command::RewriteManifests(rewrite) => rewrite_manifests::run(&rewrite),
         Command::Squash(squash) => squash::run(&squash),
         Command::Discard(discard) => control_client::discard(&discard),
-        Command::Refresh(MountpointArgs { mountpoint, json }) => {
-            control_client::run(&mountpoint, &request::Command::Refresh, json)
-        }
+        Command::Refresh(mount) => control_client::run(&mount, &request::Command::Refresh),
         Command::Prefetch(prefetch) => prefetch::run(&prefetch),
         Command::Init(init) => init::run(&init),
         Command::Refs(refs) => refs::run(&refs),

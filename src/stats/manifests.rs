@@ -51,7 +51,7 @@ pub(super) async fn collect_manifests(
 ) -> Result<Manifests> {
     let commits: Vec<(ObjectId, RefSet)> = reach.commits().collect();
     counters.expect(commits.len() as u64);
-    let tips: std::collections::HashSet<String> = reach.tips().map(|tip| tip.snapshot.clone()).collect();
+    let tips: std::collections::HashSet<String> = reach.refs.iter().map(|tip| tip.snapshot.clone()).collect();
     let mut found = Manifests::new();
     let mut sizes: HashMap<String, (u64, u64)> = HashMap::new();
     let read = stream::iter(commits).map(|(id, holder)| async move {
@@ -82,7 +82,7 @@ pub(super) async fn collect_manifests(
         }
     }
     drop(read);
-    for tip in reach.tips() {
+    for tip in &mut reach.refs {
         (tip.nodes, tip.references) = sizes.get(&tip.snapshot).copied().unwrap_or_default();
     }
     Ok(found)

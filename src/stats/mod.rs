@@ -202,11 +202,10 @@ pub async fn collect(
         if from == 0 {
             stats.chunks = pass.counted;
         }
-        begin = pass.set.end();
+        begin = pass.set.range.end;
         objects::chunks(&*storage, pass.set, &mut reach, &mut stats).await?;
     }
-    stats.shared = reach.shared();
-    stats.refs = reach.into_refs();
+    (stats.shared, stats.refs) = (reach.shared, reach.refs);
     stats.arrays = arrays::collect_arrays(tree, jobs).await?;
     Ok(stats)
 }

@@ -40,12 +40,8 @@ pub(super) async fn remove_unchanged(
     jobs: usize,
     counters: &Arc<Counters>,
 ) -> Result<usize> {
-    let arrays: HashMap<NodeId, NodeIndex> = (0..tree.table().len())
-        .filter_map(|index| {
-            let index = NodeIndex::try_from(index).ok()?;
-            Some((tree.table().array(index)?.id, index))
-        })
-        .collect();
+    let arrays: HashMap<NodeId, NodeIndex> =
+        tree.table().subtree(0).filter_map(|index| Some((tree.table().array(index)?.id, index))).collect();
     let mut same: Vec<(NodeId, Coords)> = Vec::new();
     let (mut batch, mut bytes) = (Vec::new(), 0_u64);
     let mut batches = Vec::new();

@@ -7,11 +7,11 @@ mod logs;
 mod text;
 
 use std::ffi::OsString;
-use std::path::Path;
 use std::sync::Arc;
 
 use clap::Args;
 
+use super::control_client::MountpointArgs;
 use super::open::MemoryLimits;
 use super::virtual_args::VirtualArgs;
 use super::{control_client, open, print, print_json};
@@ -88,7 +88,8 @@ struct Summary {
 /// Prints the differences.
 pub(crate) fn run(arguments: &DiffArgs) -> Result<()> {
     let (Some(from), Some(to)) = (&arguments.from, &arguments.to) else {
-        return control_client::run(Path::new(&arguments.place), &request::Command::Diff, arguments.json);
+        let mount = MountpointArgs { mountpoint: (&arguments.place).into(), json: arguments.json };
+        return control_client::run(&mount, &request::Command::Diff);
     };
     let repo = arguments.place.to_str().ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
     open::runtime()?.block_on(async {
