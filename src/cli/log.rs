@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::graph::terminal::TerminalStyle;
 use super::repo_args::{RefArgs, RepoArgs};
-use super::{graph, open, print, print_json, print_raw};
+use super::{graph, open, print_raw, print_result};
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
@@ -60,19 +60,6 @@ struct Commit {
     refs: Option<Vec<String>>,
 }
 
-impl From<SnapshotInfo> for Commit {
-    fn from(info: SnapshotInfo) -> Self {
-        Commit {
-            id: info.id,
-            parent_id: info.parent,
-            message: info.message,
-            written_at: format_time(info.flushed_at),
-            metadata: info.metadata,
-            refs: None,
-        }
-    }
-}
-
 /// Prints the history, newest first, or draws it.
 pub(crate) fn run(arguments: &LogArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
@@ -103,15 +90,25 @@ pub(crate) fn run(arguments: &LogArgs) -> Result<()> {
         }
         return print_raw(graph::terminal::draw(&commits, &rows, terminal_style(arguments.color)).as_bytes());
     }
-    let mut commits: Vec<Commit> = history.into_iter().take(limit).map(Commit::from).collect();
-    if arguments.all {
-        add_refs(&mut commits, &refs);
+    let mut names: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
+    for (kind, refs) in [("branch", &refs.branches), ("tag", &refs.tags)] {
+        refs.iter().for_each(|(name, id)| names.entry(*id).or_default().push(format!("{kind}/{name}")));
     }
-    if arguments.json {
-        return print_json(&commits);
-    }
+    let commit = |info: SnapshotInfo| Commit {
+        id: info.id,
+        parent_id: info.parent,
+        message: info.message,
+        written_at: format_time(info.flushed_at),
+        metadata: info.metadata,
+        refs: arguments.all.then(|| names.remove(&info.id).unwrap_or_default()),
+    };
+    let commits: Vec<Commit> = history.into_iter().take(limit).map(commit).collect();
+    print_result(arguments.json, &commits, || to_text(&commits))
+}
+
+fn to_text(commits: &[Commit]) -> String {
     let mut text = String::new();
-    for commit in &commits {
+    for commit in commits {
         text += &format!("snapshot {}\n    date  {}\n", commit.id, commit.written_at);
         if let Some(refs) = commit.refs.as_ref().filter(|refs| !refs.is_empty()) {
             text += &format!(
@@ -129,20 +126,7 @@ pub(crate) fn run(arguments: &LogArgs) -> Result<()> {
         }
         text.push('\n');
     }
-    print(&text)
-}
-
-/// Adds to each commit the branches and tags that point to it.
-fn add_refs(commits: &mut [Commit], refs: &Refs) {
-    let mut names: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
-    for (kind, refs) in [("branch", &refs.branches), ("tag", &refs.tags)] {
-        for (name, id) in refs {
-            names.entry(*id).or_default().push(format!("{kind}/{name}"));
-        }
-    }
-    for commit in commits {
-        commit.refs = Some(names.remove(&commit.id).unwrap_or_default());
-    }
+    text
 }
 
 /// Returns the capabilities of standard output.

@@ -47,9 +47,9 @@ pub(crate) fn run(arguments: &UnmountArgs) -> Result<()> {
         ))),
         Some(_) if unmount::remove_dead(&mountpoint)? => Ok(()),
         Some(mount) => {
-            let left = left_behind(&mountpoint)?;
+            let (has_changes, left) = left_behind(&mountpoint)?;
             let daemon = Daemon::of(&mount);
-            if let (Leftover::Changes(left), true) = (&left, arguments.require_clean) {
+            if has_changes && arguments.require_clean {
                 return Err(Error::new(ErrorKind::Busy, format!("{place} has uncommitted changes: {left}")));
             }
             unmount::unmount(&mountpoint, UnmountMode::Polite)?;
@@ -61,36 +61,26 @@ pub(crate) fn run(arguments: &UnmountArgs) -> Result<()> {
                     daemon.pid()
                 ));
             }
-            match left {
-                Leftover::Nothing => {}
-                Leftover::Untracked(left) => note(&format!("not committed: {left}; they stay for the next mount")),
-                Leftover::Changes(left) => {
-                    note(&format!("uncommitted changes: {left}; the next mount resumes them"));
-                }
+            match (has_changes, left.is_empty()) {
+                (true, _) => note(&format!("uncommitted changes: {left}; the next mount resumes them")),
+                (false, false) => note(&format!("not committed: {left}; they stay for the next mount")),
+                (false, true) => {}
             }
             Ok(())
         }
     }
 }
 
-/// State that an unmount leaves in the scratch directory.
-enum Leftover {
-    /// Nothing, or unknown.
-    Nothing,
-    /// Only files that no commit includes.
-    Untracked(String),
-    Changes(String),
-}
-
-/// Describes what an unmount leaves. Fails with [`ErrorKind::Timeout`] if the daemon does not answer in time.
-fn left_behind(mountpoint: &Path) -> Result<Leftover> {
+/// Returns true if an unmount leaves uncommitted changes in the scratch directory, and describes what it leaves; empty if that is
+/// nothing, or unknown. Fails with [`ErrorKind::Timeout`] if the daemon does not answer in time.
+fn left_behind(mountpoint: &Path) -> Result<(bool, String)> {
     let request = control_client::control_directory(mountpoint).join("request");
     let question = control_client::encode_command(&Command::Status)?;
     let Ok(answer) = probe::probe(mountpoint, &request, Probe::Reply(&question), PATIENCE)? else {
-        return Ok(Leftover::Nothing);
+        return Ok((false, String::new()));
     };
     let Ok(Answer { result: Some(status), .. }) = serde_json::from_slice::<Answer<Status>>(&answer) else {
-        return Ok(Leftover::Nothing);
+        return Ok((false, String::new()));
     };
     let Status { scratch, bytes, chunks_written, chunks_deleted, .. } = &status;
     let untracked = match status.untracked.len() {
@@ -99,12 +89,10 @@ fn left_behind(mountpoint: &Path) -> Result<Leftover> {
         files => format!(", {files} untracked files"),
     };
     if status.clean {
-        return Ok(match untracked.strip_prefix(", ") {
-            None => Leftover::Nothing,
-            Some(untracked) => Leftover::Untracked(format!("{untracked}, in {scratch}")),
-        });
+        let untracked = untracked.strip_prefix(", ").map(|untracked| format!("{untracked}, in {scratch}"));
+        return Ok((false, untracked.unwrap_or_default()));
     }
     let nodes = status.added.len() + status.changed.len() + status.deleted.len() + status.moved.len();
     let chunks = chunks_written + chunks_deleted;
-    Ok(Leftover::Changes(format!("{nodes} nodes, {chunks} chunks ({bytes} bytes){untracked}, in {scratch}")))
+    Ok((true, format!("{nodes} nodes, {chunks} chunks ({bytes} bytes){untracked}, in {scratch}")))
 }

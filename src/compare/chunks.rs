@@ -307,22 +307,11 @@ mod tests {
                 expected.insert(coords.clone(), (was.get(coords).copied(), is.get(coords).copied()));
             }
             let infos = HashMap::new();
-            let mut differences = ChunkDifferences::new(
-                ChunkList {
-                    id: node_id(1),
-                    grid: &old.grid,
-                    manifests: &old.manifests,
-                    infos: &infos,
-                    reader: &reader,
-                },
-                ChunkList {
-                    id: node_id(1),
-                    grid: &new.grid,
-                    manifests: &new.manifests,
-                    infos: &infos,
-                    reader: &reader,
-                },
-            );
+            let list = |side| {
+                let Side { grid, manifests } = side;
+                ChunkList { id: node_id(1), grid, manifests, infos: &infos, reader: &reader }
+            };
+            let mut differences = ChunkDifferences::new(list(&old), list(&new));
             let mut found = BTreeMap::new();
             while let Some(page) = differences.page().await.unwrap() {
                 for chunk in page {

@@ -110,7 +110,7 @@ pub(super) async fn read(
             // The semaphore is never closed; without a permit only more memory would be used.
             let _permit = room.acquire_many(wanted).await;
             let held = *held;
-            let looked = match fetch(storage, held, limit).await {
+            let looked = match storage.get_fixed(&format!("manifests/{}", held.info.id), limit).await {
                 Ok(file) => blocking(move || look(&file, held, limit, &pass)).await,
                 Err(error) => Err(error),
             };
@@ -128,10 +128,6 @@ pub(super) async fn read(
     all.buffer_unordered(jobs.max(1)).try_collect::<()>().await?;
     let pass = Arc::try_unwrap(pass).map_err(|_| Error::new(ErrorKind::Io, "manifests are still being read"))?;
     Ok(pass.into_inner())
-}
-
-async fn fetch(storage: &Arc<dyn Storage>, held: ReachableManifest, limit: u64) -> Result<bytes::Bytes> {
-    storage.get_fixed(&format!("manifests/{}", held.info.id), limit).await
 }
 
 fn look(file: &[u8], held: ReachableManifest, limit: u64, pass: &Mutex<Pass>) -> Result<()> {

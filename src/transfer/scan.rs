@@ -231,7 +231,8 @@ impl Scanned {
                 let group = new_file(Source::Stored(Stored(document)), &mut next_id);
                 entries.insert(Name::new(ZARR_JSON.as_bytes()), group);
             }
-            let below = lower.as_ref().and_then(|place| directory_below(tree, place, name));
+            let below = lower.as_ref().and_then(|place| tree.child_place(place, name));
+            let below = below.filter(|place| tree.is_directory_place(place));
             out.push(FrozenDirectory { id: take(&mut next_id), lower, entries, covering: BTreeSet::new() });
             lower = below;
         }
@@ -290,11 +291,6 @@ fn take(next: &mut EntryId) -> EntryId {
 
 fn new_file(source: Source, next_id: &mut EntryId) -> FrozenEntry {
     FrozenEntry::File(FrozenFile { id: take(next_id), lower: None, source })
-}
-
-/// Returns the directory `name` in the snapshot's directory `place`.
-fn directory_below(tree: &Tree, place: &TreePlace, name: &str) -> Option<TreePlace> {
-    tree.child_place(place, name).filter(|place| tree.is_directory_place(place))
 }
 
 /// Returns the reason why `found` cannot be where the snapshot has `place`, if there is one.
