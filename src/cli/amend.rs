@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
-use super::{open, print, print_json, replace_commits};
+use super::{open, print_result, replace_commits};
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
 use crate::repo::refs::DEFAULT_BRANCH;
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &AmendArgs) -> Result<()> {
         let message = arguments.message.clone().unwrap_or_else(|| tip.message.clone());
         if metadata == tip.metadata && message == tip.message {
             let nothing = json!({"branch": branch, "snapshot": null, "replaced": [], "parent": tip.parent, "kept": []});
-            return if arguments.json { print_json(&nothing) } else { print("nothing to amend\n") };
+            return print_result(arguments.json, &nothing, || "nothing to amend\n".to_owned());
         }
         let question = replace_commits::question(branch, tip);
         let options = SquashOptions { branch, commits: &commits, message, metadata };

@@ -70,23 +70,17 @@ fn text(expired: &Expired, older_than: u64, would: bool) -> String {
     if expired.is_empty() {
         return format!("no commit before {} can be forgotten\n", format_time(older_than));
     }
+    let [delete, forget, get] = match would {
+        true => ["would delete", "would forget", "would get"],
+        false => ["deleted", "forgot", "have got"],
+    };
     let mut text = String::new();
     for (kind, refs) in [("branch", &expired.branches), ("tag", &expired.tags)] {
         for (name, id) in refs {
-            text += &format!(
-                "{} {kind} `{}` ({id})\n",
-                if would { "would delete" } else { "deleted" },
-                printable::line(name)
-            );
+            text += &format!("{delete} {kind} `{}` ({id})\n", printable::line(name));
         }
     }
-    text += &format!(
-        "{} {} commits before {}; {} others {} another parent\n",
-        if would { "would forget" } else { "forgot" },
-        expired.released.len(),
-        format_time(older_than),
-        expired.edited.len(),
-        if would { "would get" } else { "have got" },
-    );
-    text
+    let (released, edited) = (expired.released.len(), expired.edited.len());
+    let time = format_time(older_than);
+    text + &format!("{forget} {released} commits before {time}; {edited} others {get} another parent\n")
 }

@@ -165,8 +165,7 @@ impl Output {
         let index = match index {
             Ok(index) => index,
             Err(error) => {
-                self.wrong(shard, &error);
-                self.tail(&[], Some(&error));
+                self.tail(shard, &[error]);
                 return Ok(());
             }
         };
@@ -193,11 +192,7 @@ impl Output {
             }
             self.flush(false)?;
         }
-        let faults: Vec<Error> = faults.iter().map(|fault| shard.describe(fault)).collect();
-        for fault in &faults {
-            self.wrong(shard, fault);
-        }
-        self.tail(&faults, None);
+        self.tail(shard, &faults.iter().map(|fault| shard.describe(fault)).collect::<Vec<_>>());
         Ok(())
     }
 
@@ -246,25 +241,17 @@ impl Output {
         }
     }
 
-    /// Reports a fault.
-    fn wrong(&mut self, shard: &Shard<'_>, fault: &Error) {
-        if !self.json {
+    /// Reports the faults of a shard, and ends its output.
+    fn tail(&mut self, shard: &Shard<'_>, faults: &[Error]) {
+        for fault in faults.iter().filter(|_| !self.json) {
             self.text += &format!("{}WRONG: {fault}\n", "  ".repeat(shard.depth + 1));
         }
-        self.faults += 1;
-        self.first.get_or_insert_with(|| fault.clone());
-    }
-
-    fn tail(&mut self, faults: &[Error], error: Option<&Error>) {
-        if !self.json {
-            return;
+        if self.json {
+            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            self.text += &format!("], \"faults\": {}}}", json!(faults));
         }
-        self.text.push_str("], \"faults\": [");
-        for (n, fault) in faults.iter().chain(error).enumerate() {
-            self.text.push_str(if n == 0 { "" } else { ", " });
-            self.text += &format!("{}", json!(fault.to_string()));
-        }
-        self.text.push_str("]}");
+        self.faults += faults.len() as u64;
+        self.first = self.first.take().or_else(|| faults.first().cloned());
     }
 
     fn flush(&mut self, all: bool) -> Result<()> {

@@ -4,6 +4,7 @@ use clap::Args;
 use serde_json::Map;
 
 use super::confirm::ConfirmArgs;
+use super::export::listed;
 use super::repo_args::RepoArgs;
 use super::{open, replace_commits};
 use crate::commit::engine::RESERVED;
@@ -13,9 +14,6 @@ use crate::format::repo_info::SnapshotInfo;
 use crate::printable;
 use crate::repo::Repository;
 use crate::repo::refs::DEFAULT_BRANCH;
-
-/// Number of commits listed in the question; the rest is counted.
-const LISTED: usize = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct SquashArgs {
@@ -66,10 +64,13 @@ pub(crate) fn run(arguments: &SquashArgs) -> Result<()> {
         squash::check(&repository).await?;
         let commits = range(&repository, branch, &arguments.range).await?;
         let question = format!(
-            "{} commits of branch {} become one:\n{}Mounts and programs based on one of them have to start again.",
+            "{} commits of branch {} become one:\n{}\nMounts and programs based on one of them have to start again.",
             commits.len(),
             printable::line(branch),
-            listed(&commits)
+            listed(
+                commits.iter().map(|commit| format!("  {}", replace_commits::commit_line(commit))),
+                commits.len() as u64
+            )
         );
         let mut metadata = Map::new();
         for commit in commits.iter().rev() {
@@ -115,11 +116,4 @@ async fn range(repository: &Repository, branch: &str, range: &RangeArgs) -> Resu
         ))),
         _ => Ok(commits),
     }
-}
-
-fn listed(commits: &[SnapshotInfo]) -> String {
-    let lines = commits.iter().take(LISTED).map(|commit| format!("  {}\n", replace_commits::commit_line(commit)));
-    let more = commits.len().saturating_sub(LISTED);
-    let more = if more > 0 { format!("  and {more} before\n") } else { String::new() };
-    lines.collect::<String>() + &more
 }

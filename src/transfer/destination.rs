@@ -368,14 +368,15 @@ fn boot() -> String {
     std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
 }
 
-fn refuse_repository(path: &Path, repository: Option<&Path>) -> Result<()> {
+/// Fails if `path` lies in the directory of a repository, or contains it.
+pub(super) fn refuse_repository(path: &Path, repository: Option<&Path>) -> Result<()> {
     let Some(repository) = repository.and_then(|repository| std::fs::canonicalize(repository).ok()) else {
         return Ok(());
     };
     let wanted = real(path).map_err(|e| Error::io(path.display(), e))?;
     if wanted.starts_with(&repository) || repository.starts_with(&wanted) {
         return Err(Error::invalid(format!(
-            "{}: the repository is there or above; an export beside its files would damage it: name another directory",
+            "{}: the repository is there, above or below, and other files beside its own would damage it: name another directory",
             path.display()
         )));
     }
