@@ -63,10 +63,8 @@ fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
     let collect = |dry_run: bool| {
         let progress = Progress::default();
         let draw = |bar: &ProgressBar| {
-            let (done, total) = progress.files();
             bar.set_message(if progress.is_removing() { "removing" } else { "finding reachable objects" });
-            bar.set_length(total);
-            bar.set_position(done);
+            progress::show(bar, progress.files());
         };
         let options = GcOptions { older_than, dry_run };
         progress::watched("{msg} {bar:40} {pos}/{len} files", draw, || {

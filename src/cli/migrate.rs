@@ -1,6 +1,6 @@
 //! `icechunkfs migrate`: converts an older repository to version 2.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
 use indicatif::ProgressBar;
@@ -49,10 +49,8 @@ pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
         ))?;
     }
     let progress = MigrationProgress::default();
-    let draw = |bar: &ProgressBar| {
-        bar.set_length(progress.snapshots.load(Ordering::Relaxed));
-        bar.set_position(progress.read.load(Ordering::Relaxed));
-    };
+    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let draw = |bar: &ProgressBar| progress::show(bar, (count(&progress.read), count(&progress.snapshots)));
     let summary = progress::watched("reading the history {bar:40} {pos}/{len} commits", draw, || {
         open::runtime()?.block_on(async {
             let repository = arguments.repo.open().await?;
@@ -121,9 +119,9 @@ fn describe_contents(contents: &Contents) -> String {
 fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
     let progress = elsewhere::CopyProgress::default();
     let draw = |bar: &ProgressBar| {
-        bar.set_length(progress.commits.load(Ordering::Relaxed));
-        bar.set_message(indicatif::HumanBytes(progress.bytes.load(Ordering::Relaxed)).to_string());
-        bar.set_position(progress.commits_done.load(Ordering::Relaxed));
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        bar.set_message(indicatif::HumanBytes(count(&progress.bytes)).to_string());
+        progress::show(bar, (count(&progress.commits_done), count(&progress.commits)));
     };
     let template = "migrating {bar:40} {pos}/{len} commits, {msg} of chunks";
     let (summary, from_version) = progress::watched(template, draw, || {

@@ -8,9 +8,10 @@ use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use super::repo_args::RepoArgs;
 use super::{open, print_result, progress, table};
 use crate::error::Result;
+use crate::repo::progress::Progress;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::stats::arrays::ArrayStats;
-use crate::stats::{self, ByKind, Counters, MemoryBounds, RefStats, Size, Stats};
+use crate::stats::{self, ByKind, MemoryBounds, RefStats, Size, Stats};
 use crate::{memory, printable};
 
 /// Number of arrays and refs listed as text; the rest is counted. JSON has all.
@@ -42,12 +43,8 @@ pub(crate) struct StatsArgs {
 
 /// Collects and prints the statistics.
 pub(crate) fn run(arguments: &StatsArgs) -> Result<()> {
-    let counters = Counters::default();
-    let draw = |bar: &ProgressBar| {
-        let (expected, read) = counters.now();
-        bar.set_length(expected);
-        bar.set_position(read);
-    };
+    let progress = Progress::default();
+    let draw = |bar: &ProgressBar| progress::show(bar, progress.files());
     let stats = progress::watched("reading {wide_bar} {pos}/{len} snapshots and manifests", draw, || {
         open::runtime()?.block_on(async {
             let repository = arguments.repo.open().await?;
@@ -56,7 +53,7 @@ pub(crate) fn run(arguments: &StatsArgs) -> Result<()> {
             let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
             let bound = memory::explicit_bound().unwrap_or_else(memory::default_memory) / SHARE;
             let bounds = MemoryBounds { chunks: bound, manifests: bound };
-            stats::collect(&repository, &tree, bounds, arguments.jobs.into(), &counters).await
+            stats::collect(&repository, &tree, bounds, arguments.jobs.into(), &progress).await
         })
     })?;
     print_result(arguments.json, &stats, || to_text(&stats, std::io::stdout().is_terminal()))

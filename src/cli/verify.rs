@@ -46,11 +46,7 @@ pub(crate) struct VerifyArgs {
 /// Checks a repository and prints the findings.
 pub(crate) fn run(arguments: &VerifyArgs) -> Result<ExitCode> {
     let progress = Arc::new(Progress::default());
-    let draw = |bar: &ProgressBar| {
-        let (done, total) = progress.files();
-        bar.set_length(total);
-        bar.set_position(done);
-    };
+    let draw = |bar: &ProgressBar| progress::show(bar, progress.files());
     let report = progress::watched("checking {bar:40} {pos}/{len} files", draw, || {
         open::runtime()?.block_on(check(arguments, &progress))
     })?;

@@ -5,7 +5,6 @@
 //! so that a rewrite of the same bytes in the same place does not count.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 
 use tracing::warn;
 
@@ -30,17 +29,11 @@ const MAX_LOGS: usize = 100;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// Names that have appeared, disappeared or changed their meaning.
-    names: HashSet<Invalidation>,
+    pub(super) names: HashSet<Invalidation>,
     /// Old inode numbers of files whose bytes have changed, or that are gone.
-    files: HashSet<u64>,
+    pub(super) files: HashSet<u64>,
     /// Nodes of the old tree of which every file has changed.
     whole: HashSet<NodeIndex>,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} names and the bytes of {} files differ", self.names.len(), self.files.len())
-    }
 }
 
 impl Difference {

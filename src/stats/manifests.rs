@@ -10,13 +10,14 @@ use tokio::sync::Semaphore;
 
 use super::chunks::ChunkSet;
 use super::reach::{Reach, RefSet};
-use super::{Chunks, Counters, MemoryBounds};
+use super::{Chunks, MemoryBounds};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
 use crate::format::manifest::{Manifest, PayloadKind};
 use crate::format::snapshot::ManifestInfo;
+use crate::repo::progress::Progress;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::Storage;
 
@@ -47,10 +48,10 @@ pub(super) async fn collect_manifests(
     repository: &Repository,
     reach: &mut Reach,
     jobs: usize,
-    counters: &Counters,
+    progress: &Progress,
 ) -> Result<Manifests> {
     let commits: Vec<(ObjectId, RefSet)> = reach.commits().collect();
-    counters.expect(commits.len() as u64);
+    progress.expect(commits.len());
     let tips: std::collections::HashSet<String> = reach.refs.iter().map(|tip| tip.snapshot.clone()).collect();
     let mut found = Manifests::new();
     let mut sizes: HashMap<String, (u64, u64)> = HashMap::new();
@@ -64,7 +65,7 @@ pub(super) async fn collect_manifests(
             }
             read => Some(read?),
         };
-        counters.record_read();
+        progress.step(1);
         Ok::<_, Error>((id, holder, snapshot))
     });
     let mut read = read.buffer_unordered(jobs.max(1));
@@ -95,9 +96,9 @@ pub(super) async fn read(
     from: u64,
     memory: MemoryBounds,
     jobs: usize,
-    counters: &Counters,
+    progress: &Progress,
 ) -> Result<Pass> {
-    counters.expect(manifests.len() as u64);
+    progress.expect(manifests.len());
     let limit = memory.manifests;
     let permits = usize::try_from(limit / UNIT).unwrap_or(usize::MAX).clamp(1, Semaphore::MAX_PERMITS);
     let room = Semaphore::new(permits);
@@ -114,7 +115,7 @@ pub(super) async fn read(
                 Ok(file) => blocking(move || look(&file, held, limit, &pass)).await,
                 Err(error) => Err(error),
             };
-            counters.record_read();
+            progress.step(1);
             match looked {
                 // A missing or damaged manifest does not prevent the count of the others; a missing one is counted as missing.
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {

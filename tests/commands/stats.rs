@@ -11,7 +11,8 @@ use crate::common::{Fixture, FixtureSet, lab};
 use crate::transfer::trees::{Files, Random, command, json, random, repository, write};
 use futures_util::TryStreamExt;
 use icechunk::ops::stats::{ChunkStorageStats, repo_chunks_storage};
-use icechunkfs::stats::{self, Counters, MemoryBounds};
+use icechunkfs::repo::progress::Progress;
+use icechunkfs::stats::{self, MemoryBounds};
 use serde_json::Value;
 
 /// Returns the reference's counts.
@@ -257,10 +258,10 @@ fn a_small_memory_bound_costs_passes_but_not_accuracy() {
         let limits = icechunkfs::cli::open::MemoryLimits::default();
         let tree = icechunkfs::cli::open::tree(&repository, &RefSpec::default(), limits).await.unwrap();
         let bounds = MemoryBounds { chunks: 300 << 10, manifests: 64 << 20 };
-        let counters = Counters::default();
-        let stats = stats::collect(&repository, &tree, bounds, 4, &counters).await.unwrap();
+        let progress = Progress::default();
+        let stats = stats::collect(&repository, &tree, bounds, 4, &progress).await.unwrap();
         // Two manifests, several times.
-        assert!(counters.now().1 > 10, "{:?}", counters.now());
+        assert!(progress.files().0 > 10, "{:?}", progress.files());
         serde_json::to_value(stats).unwrap()
     });
     assert_eq!(much, little);
