@@ -22,7 +22,7 @@ use crate::times::format_time;
 #[derive(Debug, Args)]
 pub(crate) struct LogArgs {
     #[command(flatten)]
-    reference: RefArgs,
+    pub(super) reference: RefArgs,
     /// Show the commits of all branches and tags. Without --graph or --svg, each branch or tag follows the other.
     #[arg(long, conflicts_with_all = ["branch", "tag", "snapshot", "as_of"])]
     all: bool,
