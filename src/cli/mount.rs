@@ -8,40 +8,35 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use super::daemon::{self, DaemonReport, Process};
-use super::mount_options::{self, MountArgs, MountFlags};
+use super::mount_options::MountArgs;
 use super::{logging, open};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::mount::{self, GRACE, Mounted};
 use crate::fuse::unmount::{self, UnmountMode};
 use crate::library::mounts;
-use crate::memory;
 use crate::reader::Reader;
 use crate::repo::refs::RefSpec;
 
 /// Mounts, and serves until it is unmounted: in this process, or in a daemon.
-pub fn run(mut arguments: MountArgs, verbose: u8) -> Result<()> {
-    let extra = mount_options::apply(&mut arguments)?;
-    if let Some(total) = extra.memory {
-        memory::set_bound(total);
-    }
+pub(crate) fn run(arguments: &MountArgs, verbose: u8) -> Result<()> {
+    arguments.check()?;
     let spec = arguments.reference.spec()?;
     // A daemon loses the working directory that relative paths depend on.
     let log_file = arguments.log_file.as_deref().map(std::path::absolute).transpose();
     let log_file = log_file.map_err(|e| Error::io("the log file", e))?;
-    let verbose = verbose.saturating_add(extra.verbose);
-    if arguments.foreground || extra.check_only {
+    if arguments.foreground || arguments.check_only {
         match &log_file {
             Some(path) => logging::to_file(path, verbose)?,
             None => logging::to_foreground(verbose),
         }
-        return serve(&arguments, &extra, &spec, None);
+        return serve(arguments, &spec, None);
     }
     match daemon::fork()? {
         Process::Command(answer) => answer,
         Process::Daemon(outcome) => {
             let logging = log_file.map_or_else(|| logging::to_syslog(verbose), |path| logging::to_file(&path, verbose));
             let mut outcome = Some(outcome);
-            let served = logging.and_then(|()| serve(&arguments, &extra, &spec, Some(&mut outcome)));
+            let served = logging.and_then(|()| serve(arguments, &spec, Some(&mut outcome)));
             if let Err(error) = &served {
                 error!("{error}");
                 if let Some(outcome) = outcome.take() {
@@ -56,20 +51,15 @@ pub fn run(mut arguments: MountArgs, verbose: u8) -> Result<()> {
 }
 
 /// Serves the mount, from opening the repository to the end. Reports to `outcome` when the mount answers.
-fn serve(
-    arguments: &MountArgs,
-    extra: &MountFlags,
-    spec: &RefSpec,
-    outcome: Option<&mut Option<DaemonReport>>,
-) -> Result<()> {
+fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<DaemonReport>>) -> Result<()> {
     let runtime = open::runtime()?;
-    let mountpoint = mount::prepare(&arguments.mountpoint, extra.nonempty)?;
-    let options = mount_options::options(arguments, extra, spec);
+    let mountpoint = mount::prepare(&arguments.mountpoint, arguments.nonempty)?;
+    let options = arguments.options_of(spec);
     let (served, options, note) = runtime.block_on(async {
         let repository = arguments.repo.open_with(&arguments.virtuals).await?;
         mounts::prepare(&repository, &mountpoint, &options).await
     })?;
-    if extra.check_only {
+    if arguments.check_only {
         return Ok(());
     }
     let mounted = Mounted::new(served, mountpoint, &options, runtime.handle().clone())?;

@@ -14,32 +14,32 @@ const VARIABLE: &str = "ICECHUNKFS_VIRTUAL_OPTION";
 /// Virtual chunks that may be read, and the access to them.
 #[derive(Clone, Default, Args)]
 #[command(next_help_heading = "Virtual chunks (each is also a variable ICECHUNKFS_..., one value per line)")]
-pub struct VirtualArgs {
+pub(crate) struct VirtualArgs {
     /// Read virtual chunks below PREFIX: a URL (s3://bucket/data, https://host/path, file:///data) or a path. No other file
     /// outside the repository is read. Repeatable.
     #[arg(long, value_name = "PREFIX", env = "ICECHUNKFS_ALLOW_VIRTUAL", hide_env = true, value_delimiter = '\n')]
-    pub allow_virtual: Vec<String>,
+    pub(super) allow_virtual: Vec<String>,
     /// Read virtual chunks below FROM (a URL; vcc://NAME is a container) from TO instead, a path or a URL: for data that
     /// have moved, or a copy of them. Allows FROM. Repeatable.
     #[arg(long, value_name = "FROM=TO", env = "ICECHUNKFS_VIRTUAL_MAP", hide_env = true, value_delimiter = '\n')]
-    pub virtual_map: Vec<String>,
+    pub(super) virtual_map: Vec<String>,
     /// Set an option for everything below PREFIX: KEY is an option of object stores, such as region, endpoint_url, profile, anonymous
     /// or secrets (a file). `PREFIX,unchecked` reads objects even if they changed after the reference was made. Allows nothing.
     /// Repeatable. Secrets, such as header, are accepted only in the variable, which adds to the option.
     #[arg(long, value_name = "PREFIX,KEY=VALUE", value_delimiter = '\n')]
-    pub virtual_option: Vec<String>,
+    pub(super) virtual_option: Vec<String>,
 }
 
 impl VirtualArgs {
     /// Returns the permissions. Invalid arguments fail before anything is opened.
-    pub fn permissions(&self) -> Result<Permissions> {
+    pub(crate) fn permissions(&self) -> Result<Permissions> {
         let environment = std::env::var(VARIABLE).unwrap_or_default();
         let environment: Vec<String> = environment.lines().filter(|word| !word.is_empty()).map(str::to_owned).collect();
         Permissions::parse(&self.allow_virtual, &self.virtual_map, &self.virtual_option, &environment)
     }
 
     /// Opens the repository that `repo` names for a command that reads chunks: virtual ones as far as these arguments allow it.
-    pub async fn open(&self, repo: &str, settings: &Settings) -> Result<Repository> {
+    pub(crate) async fn open(&self, repo: &str, settings: &Settings) -> Result<Repository> {
         let permissions = self.permissions()?;
         Ok(open::allow(open::repository(repo, settings).await?, permissions, settings).await)
     }

@@ -12,7 +12,6 @@
 //! passthrough is better from [`PASSTHROUGH_FROM`] on.
 
 use std::fmt;
-use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::nodes::NodeTable;
@@ -39,19 +38,6 @@ pub enum IoMode {
     Cached,
     /// The kernel reads whole-file chunks directly.
     Passthrough,
-}
-
-impl FromStr for IoOption {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "auto" => Ok(IoOption::Auto),
-            "cached" => Ok(IoOption::Cached),
-            "passthrough" => Ok(IoOption::Passthrough),
-            _ => Err(Error::invalid(format!("`{text}` is no I/O mode: auto, cached and passthrough are"))),
-        }
-    }
 }
 
 impl fmt::Display for IoMode {

@@ -46,27 +46,13 @@ const CONCURRENT_CHECKS: usize = 32;
 
 /// Time at which chunks are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum UploadMode {
     /// On close, if storage is reached over a network.
     #[default]
     Eager,
     /// On commit.
     Commit,
-}
-
-impl std::str::FromStr for UploadMode {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "eager" => Ok(UploadMode::Eager),
-            "commit" => Ok(UploadMode::Commit),
-            _ => Err(Error::invalid(format!(
-                "`{text}`: chunks are uploaded eager (when they are closed) or at the commit"
-            ))),
-        }
-    }
 }
 
 /// Uploaded file and the result.

@@ -13,12 +13,13 @@ mod rebase;
 mod recovery;
 mod refresh;
 pub mod request;
-mod status;
+pub mod status;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use self::changes::nodes::detect_changes;
@@ -72,6 +73,21 @@ impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session").field("working", &self.working).finish_non_exhaustive()
     }
+}
+
+/// Content of the control file `info.json`: facts about a mount.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MountInfo {
+    repository: String,
+    branch: String,
+    snapshot: String,
+    spec_version: u8,
+    /// Scratch directory.
+    pub scratch: String,
+    mountpoint: String,
+    options: Map<String, Value>,
+    pid: u32,
+    version: String,
 }
 
 impl Session {
@@ -133,19 +149,19 @@ impl Session {
     }
 
     /// Returns the facts about this mount.
-    pub fn info(&self) -> Value {
+    pub fn info(&self) -> MountInfo {
         let origin = self.working.origin();
-        serde_json::json!({
-            "repository": origin.repository,
-            "branch": origin.branch,
-            "snapshot": self.working.base().id().to_string(),
-            "spec_version": self.facts.spec_version,
-            "scratch": self.working.scratch().path().to_string_lossy(),
-            "mountpoint": self.facts.mountpoint.to_string_lossy(),
-            "options": self.facts.options,
-            "pid": std::process::id(),
-            "version": env!("CARGO_PKG_VERSION"),
-        })
+        MountInfo {
+            repository: origin.repository.clone(),
+            branch: origin.branch.clone(),
+            snapshot: self.working.base().id().to_string(),
+            spec_version: self.facts.spec_version,
+            scratch: self.working.scratch().path().to_string_lossy().into_owned(),
+            mountpoint: self.facts.mountpoint.to_string_lossy().into_owned(),
+            options: self.facts.options.clone(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
     }
 
     /// Returns the progress of a running commit.

@@ -25,16 +25,16 @@ pub enum Command {
     Diff,
 }
 
-/// Answer to a command.
+/// Answer to a command whose result is an `R`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Answer {
+pub struct Answer<R = Value> {
     /// True if the command succeeded.
     pub ok: bool,
     /// Result as text.
     #[serde(rename = "said")]
     pub text: String,
-    /// Result for programs.
-    pub result: Value,
+    /// Result for programs; none if the command failed.
+    pub result: Option<R>,
     /// Errno of a failure; 0 otherwise.
     pub errno: i32,
     /// Conflicts that made the command fail.
@@ -51,17 +51,19 @@ impl Session {
         };
         let is_change = !matches!(command, Command::Status | Command::Diff);
         match self.execute(command).await {
-            Ok((text, result)) => (Answer { ok: true, text, result, errno: 0, conflicts: Value::Null }, is_change),
+            Ok((text, result)) => {
+                (Answer { ok: true, text, result: Some(result), errno: 0, conflicts: Value::Null }, is_change)
+            }
             Err(error) => (self.failure(&error), true),
         }
     }
 
     fn failure(&self, error: &Error) -> Answer {
-        let conflicts = match error.errno() {
-            libc::ESTALE => serde_json::to_value(&*self.conflicts.lock()).unwrap_or_default(),
+        let conflicts = match error.kind() {
+            ErrorKind::Stale => serde_json::to_value(&*self.conflicts.lock()).unwrap_or_default(),
             _ => Value::Null,
         };
-        Answer { ok: false, text: error.to_string(), result: Value::Null, errno: error.errno(), conflicts }
+        Answer { ok: false, text: error.to_string(), result: None, errno: error.errno(), conflicts }
     }
 
     async fn execute(&self, command: Command) -> Result<(String, Value)> {

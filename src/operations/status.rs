@@ -1,6 +1,6 @@
 //! Status of the working tree: its uncommitted changes, counted.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Session;
 use super::changes::{Untracked, Violation};
@@ -15,7 +15,7 @@ use crate::repo::refs::RefSpec;
 const LISTED: usize = 20;
 
 /// Uncommitted changes, and the state of the branch.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// Location of the repository.
     pub repository: String,
@@ -69,7 +69,7 @@ pub struct Status {
 }
 
 /// Move of a node.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Moved {
     /// Path before the move.
     pub from: String,
@@ -78,7 +78,7 @@ pub struct Moved {
 }
 
 /// Changed chunks of one array.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ArrayStatus {
     /// Path of the array.
     pub path: String,

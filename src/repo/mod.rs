@@ -196,6 +196,27 @@ impl Repository {
         checked.context(|| self.storage.location().to_owned())
     }
 
+    /// Returns the reason that `branch` accepts no commits; none if it does.
+    pub async fn read_only_reason(&self, branch: &str) -> Result<Option<String>> {
+        if let Err(error) = self.check_writable() {
+            return Ok(Some(error.to_string()));
+        }
+        if let Some(why) = self.storage.read_only() {
+            return Ok(Some(why.to_owned()));
+        }
+        if let Some(local) = self.storage.local_files() {
+            let why = "its directory may not be written to by this user";
+            return Ok(local.is_read_only().then(|| why.to_owned()));
+        }
+        match self.check_store(branch).await {
+            Ok(()) => Ok(None),
+            Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => {
+                Ok(Some(error.to_string()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Returns the point that the operations log has reached, to detect later collections of garbage; none before version 2.
     pub fn log_position(&self) -> Option<LogPosition> {
         match &self.generation {

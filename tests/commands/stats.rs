@@ -11,7 +11,8 @@ use crate::common::writing::{Reference, array};
 use crate::common::{Files, Fixture, FixtureSet, block_on, lab, read_files};
 use crate::transfer::trees::{command, json, one_array, random, repository, write};
 use icechunk::ops::stats::{ChunkStorageStats, repo_chunks_storage};
-use icechunkfs::stats::{self, Counters, MemoryBounds};
+use icechunkfs::repo::progress::Progress;
+use icechunkfs::stats::{self, MemoryBounds};
 use serde_json::Value;
 
 /// Returns the reference's counts.
@@ -221,10 +222,10 @@ fn stats_are_exact_under_a_small_memory_bound() {
         let limits = icechunkfs::library::open::MemoryLimits::default();
         let tree = icechunkfs::library::open::tree(&repository, &RefSpec::default(), limits).await.unwrap();
         let bounds = MemoryBounds { chunks: 300 << 10, manifests: 64 << 20 };
-        let counters = Counters::default();
-        let stats = stats::collect(&repository, &tree, bounds, 4, &counters).await.unwrap();
+        let progress = Progress::default();
+        let stats = stats::collect(&repository, &tree, bounds, 4, &progress).await.unwrap();
         // Two manifests, several times.
-        assert!(counters.now().1 > 10, "{:?}", counters.now());
+        assert!(progress.files().0 > 10, "{:?}", progress.files());
         serde_json::to_value(stats).unwrap()
     });
     assert_eq!(much, little);

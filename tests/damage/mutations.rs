@@ -147,7 +147,7 @@ async fn exercise(files: &Files, refs: &[RefSpec]) {
             walk(&tree).await;
             let _ = tree.total_bytes().await;
             let bounds = stats::MemoryBounds { chunks: 0, manifests: MEMORY };
-            let _ = stats::collect(&repository, &tree, bounds, 2, &stats::Counters::default()).await;
+            let _ = stats::collect(&repository, &tree, bounds, 2, &Default::default()).await;
             let wish = export::ExportOptions {
                 dry_run: true,
                 skip_unreadable: true,

@@ -4,7 +4,6 @@
 //! deleted in between, has no path and is only counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt::Write;
 
 use serde_json::json;
 use tracing::warn;
@@ -76,21 +75,20 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
     for (name, paths) in lists {
         let name = name.trim_end_matches('s').replace('_', " ");
         for path in paths {
-            // Writing into a string cannot fail.
-            let _ = writeln!(text, "{name:<14} {}", printable::line(path));
+            text += &format!("{name:<14} {}\n", printable::line(path));
         }
     }
     for (path, all) in chunks {
-        let _ = writeln!(text, "updated chunks {}  {}", printable::line(path), all.len());
+        text += &format!("updated chunks {}  {}\n", printable::line(path), all.len());
         for coords in all.into_iter().filter(|_| arguments.chunks) {
-            let _ = writeln!(text, "  {}", spelled(coords));
+            text += &format!("  {}\n", spelled(coords));
         }
     }
     for moved in &logged.moves {
-        let _ = writeln!(text, "moved          {} -> {}", printable::line(&moved.from), printable::line(&moved.to));
+        text += &format!("moved          {} -> {}\n", printable::line(&moved.from), printable::line(&moved.to));
     }
     if !in_neither.is_empty() {
-        let _ = writeln!(text, "and {} nodes that came and went in between", in_neither.len());
+        text += &format!("and {} nodes that came and went in between\n", in_neither.len());
     }
     print(&text)
 }
