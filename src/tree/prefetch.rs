@@ -295,18 +295,18 @@ mod tests {
     /// Reads 160 chunks of a small grid, each once, in random order (any two are soon a step apart), and 400 of a large one.
     #[test]
     fn chance_is_no_pattern() {
-        let mut seed = 3_u64;
-        let mut random = move |below: usize| {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            usize::try_from(seed >> 33).unwrap_or(0) % below
+        let random = |seed: &mut u64, below: usize| {
+            *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            usize::try_from(*seed >> 33).unwrap_or(0) % below
         };
-        let mut order = grid_order(16, 32, false, 1);
+        let (mut seed, mut order) = (3, grid_order(16, 32, false, 1));
         for n in (1..order.len()).rev() {
-            order.swap(n, random(n + 1));
+            order.swap(n, random(&mut seed, n + 1));
         }
         order.truncate(160);
         assert!(walk(&[16, 32], &order).1 <= 16);
-        let order: Vec<Vec<u32>> = (0..400).map(|_| vec![random(4096) as u32]).collect();
+        seed = 7;
+        let order: Vec<Vec<u32>> = (0..400).map(|_| vec![random(&mut seed, 4096) as u32]).collect();
         assert!(walk(&[4096], &order).1 <= 20);
     }
 
