@@ -131,7 +131,7 @@ fn to_text(exported: &ExportResult, dest: &str) -> String {
     }
     text.push('\n');
     if exported.left_out_count > 0 {
-        text += &format!("left out, since it cannot be read:\n");
+        text += "left out, since it cannot be read:\n";
         let paths =
             exported.left_out.iter().map(|SkippedPath { path, why }| printable::line(&format!("  {path}: {why}")));
         text += &listed(paths, exported.left_out_count);

@@ -53,8 +53,13 @@ pub(crate) fn run(arguments: &OpsArgs) -> Result<()> {
     })
 }
 
-/// Returns an operation's name for programs and for display, its subject, and further details as text and for programs.
-fn describe(operation: &Operation) -> (&'static str, &'static str, Option<(&'static str, &str)>, (String, Value)) {
+/// Kind and name of a ref.
+type Subject<'a> = Option<(&'static str, &'a str)>;
+/// Details of an operation, as text and for programs.
+type Details = (String, Value);
+
+/// Returns an operation's name for programs and for display, its subject, and further details.
+fn describe(operation: &Operation) -> (&'static str, &'static str, Subject<'_>, Details) {
     let none = || (String::new(), json!({}));
     let was = |id: &ObjectId| (format!("was {id}"), json!({"previous": id}));
     match operation {
