@@ -17,10 +17,14 @@ pub fn system_clock() -> u64 {
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// Converts microseconds since 1970-01-01 UTC; none if no calendar has that time.
+pub fn timestamp(micros: u64) -> Option<jiff::Timestamp> {
+    jiff::Timestamp::from_microsecond(i64::try_from(micros).ok()?).ok()
+}
+
 /// Formats a time in UTC as RFC 3339, with microseconds if there are any. A time that no calendar has is formatted as a number.
 pub fn format_time(micros: u64) -> String {
-    let parsed = i64::try_from(micros).ok().and_then(|micros| jiff::Timestamp::from_microsecond(micros).ok());
-    let Some(time) = parsed else { return format!("{micros} microseconds after 1970") };
+    let Some(time) = timestamp(micros) else { return format!("{micros} microseconds after 1970") };
     let format = if micros.is_multiple_of(1_000_000) { "%FT%T+00:00" } else { "%FT%T%.6f+00:00" };
     time.strftime(format).to_string()
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Returns the row of each module in the table, counted from the top.
 fn floors(lib: &str) -> BTreeMap<String, usize> {
-    let rows = lib.lines().filter_map(|line| line.strip_prefix("//! | [`")?.split(" |").next());
+    let rows = lib.lines().filter_map(|line| line.strip_prefix("// | [`")?.split(" |").next());
     let names = |row: &str| {
         row.split("[`").map(|name| name.trim_start_matches("mod@").split('`').next().unwrap().to_owned()).collect()
     };

@@ -5,41 +5,37 @@ use serde_json::json;
 
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
-use super::{open, print, print_json, replace_commits};
+use super::{open, print_result, replace_commits};
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
-use crate::printable;
 use crate::repo::refs::DEFAULT_BRANCH;
 
-/// Arguments of `icechunkfs amend`.
 #[derive(Debug, Args)]
-pub struct AmendArgs {
+pub(crate) struct AmendArgs {
     /// The branch whose newest commit is replaced.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
-    pub branch: String,
+    branch: String,
     /// The new commit message.
     #[arg(short, long, value_name = "TEXT")]
-    pub message: Option<String>,
+    message: Option<String>,
     /// Set a metadata item; VALUE is JSON, otherwise text. Other items stay. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
-    pub metadata: Vec<String>,
+    metadata: Vec<String>,
     /// Remove a metadata item. Repeatable.
     #[arg(long, value_name = "KEY")]
-    pub unset: Vec<String>,
+    unset: Vec<String>,
     /// Print {"branch", "snapshot", "replaced", "parent", "kept"}: the new snapshot's id, the ids that it replaces (newest
     /// first), and refs that still point to one of them. Snapshot is null if nothing changes.
     #[arg(long)]
-    pub json: bool,
-    /// Confirmation.
+    json: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    confirm: ConfirmArgs,
     #[command(flatten)]
-    pub repo: RepoArgs,
+    repo: RepoArgs,
 }
 
 /// Replaces the newest commit of a branch.
-pub fn run(arguments: &AmendArgs) -> Result<()> {
+pub(crate) fn run(arguments: &AmendArgs) -> Result<()> {
     let AmendArgs { branch, .. } = arguments;
     let set = replace_commits::metadata(&arguments.metadata)?;
     if arguments.message.is_none() && set.is_empty() && arguments.unset.is_empty() {
@@ -61,14 +57,9 @@ pub fn run(arguments: &AmendArgs) -> Result<()> {
         let message = arguments.message.clone().unwrap_or_else(|| tip.message.clone());
         if metadata == tip.metadata && message == tip.message {
             let nothing = json!({"branch": branch, "snapshot": null, "replaced": [], "parent": tip.parent, "kept": []});
-            return if arguments.json { print_json(&nothing) } else { print("nothing to amend\n") };
+            return print_result(arguments.json, &nothing, || "nothing to amend\n".to_owned());
         }
-        let question = format!(
-            "Branch {} gets a new tip in place of\n  {}\nMounts and programs based on that commit have \
-             to begin anew.",
-            printable::line(branch),
-            replace_commits::commit_line(tip)
-        );
+        let question = replace_commits::question(branch, tip);
         let options = SquashOptions { branch, commits: &commits, message, metadata };
         let replaced = tip.id.to_string();
         replace_commits::replace(&repository, &options, &question, &replaced, arguments.confirm, arguments.json).await

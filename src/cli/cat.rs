@@ -13,29 +13,25 @@ use crate::views::kind::ViewKind;
 /// Bytes per read.
 const STEP: u32 = 1 << 20;
 
-/// Arguments of `icechunkfs cat`.
 #[derive(Debug, Args)]
-pub struct CatArgs {
+pub(crate) struct CatArgs {
     /// The key as a path in the mount, such as group/array/zarr.json or group/array/c/0/1.
     #[arg(index = 2)]
-    pub key: String,
-    /// Snapshot to read.
+    key: String,
     #[command(flatten)]
-    pub reference: RefArgs,
+    reference: RefArgs,
     /// View in which the key is: zarr, zarr2 (the hierarchy as Zarr version 2) or netcdf (a NetCDF file
     /// for each group).
     #[arg(long, default_value_t = ViewKind::Zarr, value_parser = str::parse::<ViewKind>)]
-    pub view: ViewKind,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    view: ViewKind,
     #[command(flatten)]
-    pub repo: RepoArgs,
-    /// Virtual chunks. Their help heading applies to all later options, too.
+    repo: RepoArgs,
     #[command(flatten)]
-    pub virtuals: VirtualArgs,
+    virtuals: VirtualArgs,
 }
 
 /// Writes the bytes of a key to standard output.
-pub fn run(arguments: &CatArgs) -> Result<()> {
+pub(crate) fn run(arguments: &CatArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     open::runtime()?.block_on(async {
         let repository = arguments.repo.open_with(&arguments.virtuals).await?;

@@ -1,6 +1,5 @@
 //! `icechunkfs config`: the configuration stored in a repository, which applies to all programs that open it.
 
-use std::fmt::Write;
 use std::io::Read;
 
 use clap::{Args, Subcommand};
@@ -12,26 +11,23 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::config_edit::{self, ConfigChange, Setting, problems};
 use crate::printable;
-use crate::repo::Repository;
 use crate::storage::settings::Settings;
 use crate::times::system_clock;
 
 /// Maximum bytes of a value on standard input. A configuration has some thousand.
 const MAX_INPUT: u64 = 1 << 20;
 
-/// Arguments of `icechunkfs config`.
 #[derive(Debug, Args)]
-pub struct ConfigArgs {
+pub(crate) struct ConfigArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
-    pub repo: String,
-    /// The action to run.
+    repo: String,
     #[command(subcommand)]
-    pub action: ConfigAction,
+    action: ConfigAction,
 }
 
 /// Actions on a configuration.
 #[derive(Debug, Subcommand)]
-pub enum ConfigAction {
+pub(crate) enum ConfigAction {
     /// Show the settings.
     Get(GetArgs),
     /// Set one setting. Values that readers would reject are refused.
@@ -43,74 +39,62 @@ pub enum ConfigAction {
     Unset(UnsetArgs),
 }
 
-/// Arguments of `icechunkfs config REPO get`.
 #[derive(Debug, Args)]
-pub struct GetArgs {
+pub(crate) struct GetArgs {
     /// A setting, such as manifest.splitting or virtual_chunk_containers.NAME.url_prefix; double quotes enclose a part that
     /// contains a dot [default: all that are set].
-    pub key: Option<String>,
+    key: Option<String>,
     /// Show all settings, with the defaults of those that are not set.
     #[arg(long, conflicts_with = "key")]
-    pub all: bool,
+    all: bool,
     /// Print the value as JSON, null if it is not set; without KEY the stored configuration; with --all a list of {"key", "value",
     /// "default", "kind"}.
     #[arg(long)]
-    pub json: bool,
-    /// Store settings.
+    json: bool,
     #[command(flatten)]
-    pub store: Settings,
+    store: Settings,
 }
 
-/// Arguments of `icechunkfs config REPO set`.
 #[derive(Debug, Args)]
-pub struct SetArgs {
+pub(crate) struct SetArgs {
     /// The setting. `get --all` lists them.
-    pub key: String,
+    key: String,
     /// The value: JSON, otherwise text; - for standard input.
     #[arg(allow_hyphen_values = true)]
-    pub value: String,
-    /// Print {"key", "old", "new"}.
-    #[arg(long)]
-    pub json: bool,
-    /// Store settings.
+    value: String,
     #[command(flatten)]
-    pub store: Settings,
+    output: OutputArgs,
 }
 
-/// Arguments of `icechunkfs config REPO unset`.
 #[derive(Debug, Args)]
-pub struct UnsetArgs {
+pub(crate) struct UnsetArgs {
     /// The setting.
-    pub key: String,
-    /// Print {"key", "old", "new"}.
-    #[arg(long)]
-    pub json: bool,
-    /// Store settings.
+    key: String,
     #[command(flatten)]
-    pub store: Settings,
+    output: OutputArgs,
 }
 
-/// Runs the action.
-pub fn run(arguments: &ConfigArgs) -> Result<()> {
+/// Arguments of every change.
+#[derive(Debug, Args)]
+pub(crate) struct OutputArgs {
+    /// Print {"key", "old", "new"}.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: Settings,
+}
+
+pub(crate) fn run(arguments: &ConfigArgs) -> Result<()> {
     let repo = &arguments.repo;
     open::runtime()?.block_on(async {
         match &arguments.action {
             ConfigAction::Get(get) => show(repo, get).await,
-            ConfigAction::Set(set) => {
-                let value = if set.value == "-" { input()? } else { set.value.clone() };
-                let repository = open::repository(repo, &set.store).await?;
-                let change = |stored: &RepoConfig| config_edit::set(stored.members(), &set.key, &value);
-                let changed = repository.change_config(system_clock, change).await?;
-                if let Some(changed) = &changed {
-                    warn_of(changed);
-                }
-                print_change(&repository, &set.key, changed, set.json).await
+            ConfigAction::Set(SetArgs { key, value, output }) => {
+                let value = if value == "-" { input()? } else { value.clone() };
+                change(repo, key, output, |stored| config_edit::set(stored.members(), key, &value)).await
             }
-            ConfigAction::Unset(unset) => {
-                let repository = open::repository(repo, &unset.store).await?;
-                let change = |stored: &RepoConfig| config_edit::unset(stored.members(), &unset.key);
-                let changed = repository.change_config(system_clock, change).await?;
-                print_change(&repository, &unset.key, changed, unset.json).await
+            ConfigAction::Unset(UnsetArgs { key, output }) => {
+                change(repo, key, output, |stored| config_edit::unset(stored.members(), key)).await
             }
         }
     })
@@ -154,12 +138,11 @@ async fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
     }
     let mut text = String::new();
     for setting in &settings {
-        // Writing into a string cannot fail.
-        let _ = match (&setting.value, setting.default) {
-            (Some(value), _) => writeln!(text, "{} = {}", setting.key, printable::line(&value.to_string())),
-            (None, _) if !arguments.all => Ok(()),
-            (None, Some(default)) => writeln!(text, "{} is not set: {default}", setting.key),
-            (None, None) => writeln!(text, "{} is not set", setting.key),
+        text += &match (&setting.value, setting.default) {
+            (Some(value), _) => format!("{} = {}\n", setting.key, printable::line(&value.to_string())),
+            (None, _) if !arguments.all => String::new(),
+            (None, Some(default)) => format!("{} is not set: {default}\n", setting.key),
+            (None, None) => format!("{} is not set\n", setting.key),
         };
     }
     if text.is_empty() {
@@ -193,9 +176,21 @@ fn warn_of(changed: &ConfigChange) {
     }
 }
 
-async fn print_change(repository: &Repository, key: &str, changed: Option<ConfigChange>, json: bool) -> Result<()> {
-    let changed = match changed {
-        Some(changed) => changed,
+/// Changes the setting `key` by `edit`, and prints the change.
+async fn change(
+    repo: &str,
+    key: &str,
+    output: &OutputArgs,
+    edit: impl Fn(&RepoConfig) -> Result<Option<ConfigChange>>,
+) -> Result<()> {
+    let repository = open::repository(repo, &output.store).await?;
+    let changed = match repository.change_config(system_clock, edit).await? {
+        Some(changed) => {
+            if changed.new.is_some() {
+                warn_of(&changed);
+            }
+            changed
+        }
         // Nothing changed: the new value is the old one.
         None => {
             let stored = repository.config().await?;
@@ -204,7 +199,7 @@ async fn print_change(repository: &Repository, key: &str, changed: Option<Config
             ConfigChange { members: stored.members().clone(), key: setting.key, old: setting.value, new }
         }
     };
-    if json {
+    if output.json {
         return print_json(&json!({"key": changed.key, "old": changed.old, "new": changed.new}));
     }
     let spelled = |value: &Option<Value>| value.as_ref().map_or("not set".to_owned(), Value::to_string);

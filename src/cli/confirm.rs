@@ -15,10 +15,10 @@ const LONGEST_ANSWER: u64 = 256;
 
 /// Arguments of destructive commands.
 #[derive(Clone, Copy, Debug, Default, Args)]
-pub struct ConfirmArgs {
+pub(crate) struct ConfirmArgs {
     /// Do not ask. Without a terminal to ask on, the command refuses unless this is given.
     #[arg(short, long)]
-    pub yes: bool,
+    pub(crate) yes: bool,
 }
 
 impl ConfirmArgs {
@@ -26,7 +26,7 @@ impl ConfirmArgs {
     /// [`printable::line`]. Must be called before anything is changed, and outside of any deadline: users take time to answer.
     ///
     /// Fails with [`ErrorKind::InvalidInput`] if there is no terminal, with [`ErrorKind::NotPermitted`] if the answer is no.
-    pub fn confirm(self, what: &str) -> Result<()> {
+    pub(crate) fn confirm(self, what: &str) -> Result<()> {
         if self.yes {
             return Ok(());
         }
@@ -39,54 +39,20 @@ impl ConfirmArgs {
                 &format!("{what}\nno terminal to ask on: pass --yes to continue"),
             ));
         }
-        if ask(&what, stdin.lock(), stderr.lock()).map_err(|e| Error::io("the terminal", e))? {
-            Ok(())
-        } else {
-            Err(Error::new(ErrorKind::NotPermitted, "the answer was not yes: nothing was changed"))
+        // Only a clear yes is one; the end of the input is a no.
+        let ask = || -> std::io::Result<String> {
+            let (mut output, mut answer) = (stderr.lock(), Vec::new());
+            write!(output, "{what}\nContinue? [y/N] ")?;
+            output.flush()?;
+            BufReader::new(stdin.lock().take(LONGEST_ANSWER)).read_until(b'\n', &mut answer)?;
+            if !answer.ends_with(b"\n") {
+                writeln!(output)?;
+            }
+            Ok(String::from_utf8_lossy(&answer).trim().to_lowercase())
+        };
+        match ask().map_err(|e| Error::io("the terminal", e))?.as_str() {
+            "y" | "yes" => Ok(()),
+            _ => Err(Error::new(ErrorKind::NotPermitted, "the answer was not yes: nothing was changed")),
         }
-    }
-}
-
-/// Writes the question and reads the answer. Returns true only for a clear yes; the end of the input is a no.
-fn ask(what: &str, input: impl Read, mut output: impl Write) -> std::io::Result<bool> {
-    write!(output, "{what}\nContinue? [y/N] ")?;
-    output.flush()?;
-    let mut answer = Vec::new();
-    BufReader::new(input.take(LONGEST_ANSWER)).read_until(b'\n', &mut answer)?;
-    if !answer.ends_with(b"\n") {
-        writeln!(output)?;
-    }
-    let answer = String::from_utf8_lossy(&answer).trim().to_lowercase();
-    Ok(answer == "y" || answer == "yes")
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn only_a_clear_yes_is_one() {
-        for (answer, expected) in [
-            ("y\n", true),
-            ("yes\n", true),
-            (" YES \n", true),
-            ("y", true),
-            ("", false),
-            ("\n", false),
-            ("n\n", false),
-            ("yes, but\n", false),
-            ("ja\n", false),
-        ] {
-            let mut asked = Vec::new();
-            assert_eq!(ask("Tag `v1` will be gone.", answer.as_bytes(), &mut asked).unwrap(), expected, "{answer:?}");
-            assert!(asked.starts_with(b"Tag `v1` will be gone.\nContinue? [y/N] "));
-        }
-        assert!(!ask("", [b'y'; 1000].as_slice(), Vec::new()).unwrap());
-    }
-
-    #[test]
-    fn without_a_terminal_it_needs_the_word() {
-        assert!(ConfirmArgs { yes: true }.confirm("all gone").is_ok());
     }
 }

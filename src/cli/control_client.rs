@@ -13,63 +13,58 @@ use serde::Deserialize;
 
 use super::{print, print_json, progress, replace_commits};
 use crate::commit::engine::OnConflict;
+use crate::control::CONTROL_DIRECTORY;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{mount_table, probe};
+use crate::operations::CommitOptions;
 use crate::operations::request::{Answer, Command};
-use crate::overlay::namespace::CONTROL_DIRECTORY;
 
-/// Arguments of `icechunkfs commit`.
 #[derive(Debug, Args)]
-pub struct CommitArgs {
+pub(crate) struct CommitArgs {
     /// The mountpoint of the branch.
-    pub mountpoint: PathBuf,
+    mountpoint: PathBuf,
     /// The commit message.
     #[arg(short, long, value_name = "TEXT", default_value = "")]
-    pub message: String,
+    message: String,
     /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
-    pub metadata: Vec<String>,
+    metadata: Vec<String>,
     /// Replace the branch's newest commit.
     #[arg(long)]
-    pub amend: bool,
+    amend: bool,
     /// Resolve conflicts between chunks: ours keeps the chunks of this mount, theirs those of concurrent commits [default: refuse].
     #[arg(long, value_name = "WHOSE")]
-    pub on_conflict: Option<OnConflict>,
+    on_conflict: Option<OnConflict>,
     /// Print {"snapshot", "rebased_over", "nodes", "chunks"}; snapshot is null if there was nothing to commit.
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 
-/// Arguments of `icechunkfs status` and `refresh`.
 #[derive(Debug, Args)]
-pub struct MountpointArgs {
+pub(crate) struct MountpointArgs {
     /// The mountpoint of the branch.
-    pub mountpoint: PathBuf,
+    pub(super) mountpoint: PathBuf,
     /// Print JSON.
     #[arg(long)]
-    pub json: bool,
+    pub(super) json: bool,
 }
 
-/// Arguments of `icechunkfs discard`.
 #[derive(Debug, Args)]
-pub struct DiscardArgs {
-    /// The mountpoint of the branch.
-    pub mountpoint: PathBuf,
+pub(crate) struct DiscardArgs {
+    #[command(flatten)]
+    mount: MountpointArgs,
     /// A path in the mount: discard what is at and below it [default: everything].
-    pub path: Option<String>,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
+    path: Option<String>,
 }
 
 /// Commits the changes in a mount.
-pub fn commit(arguments: &CommitArgs) -> Result<()> {
-    let command = Command::Commit {
+pub(crate) fn commit(arguments: &CommitArgs) -> Result<()> {
+    let command = Command::Commit(CommitOptions {
         message: arguments.message.clone(),
         metadata: replace_commits::metadata(&arguments.metadata)?,
         amend: arguments.amend,
         on_conflict: arguments.on_conflict,
-    };
+    });
     let control = control(&arguments.mountpoint)?;
     let draw = |bar: &ProgressBar| {
         let text = std::fs::read(control.join("progress")).unwrap_or_default();
@@ -92,14 +87,14 @@ struct ProgressFile {
 }
 
 /// Discards uncommitted changes.
-pub fn discard(arguments: &DiscardArgs) -> Result<()> {
-    let path = path_in_mount(&arguments.mountpoint, arguments.path.as_deref().unwrap_or_default())?;
-    run(&arguments.mountpoint, &Command::Discard { path }, arguments.json)
+pub(crate) fn discard(DiscardArgs { mount, path }: &DiscardArgs) -> Result<()> {
+    let path = path_in_mount(&mount.mountpoint, path.as_deref().unwrap_or_default())?;
+    run(mount, &Command::Discard { path })
 }
 
 /// Runs `command` in the daemon of a mount, and prints the answer.
-pub fn run(mountpoint: &Path, command: &Command, json: bool) -> Result<()> {
-    print_answer(&ask(&control(mountpoint)?, command)?, json)
+pub(crate) fn run(MountpointArgs { mountpoint, json }: &MountpointArgs, command: &Command) -> Result<()> {
+    print_answer(&ask(&control(mountpoint)?, command)?, *json)
 }
 
 /// Returns the control directory of the mount at `mountpoint`. Fails if the mount is read-only.

@@ -19,7 +19,7 @@ const FAILED: u8 = b'-';
 
 /// Side of the fork that this process is on.
 #[derive(Debug)]
-pub enum Process {
+pub(crate) enum Process {
     /// The daemon, which must report the outcome.
     Daemon(DaemonReport),
     /// The command, with the daemon's answer.
@@ -28,12 +28,12 @@ pub enum Process {
 
 /// The daemon's end of the pipe.
 #[derive(Debug)]
-pub struct DaemonReport {
+pub(crate) struct DaemonReport {
     pipe: File,
 }
 
 /// Forks the process. Must be called while it has one thread.
-pub fn fork() -> Result<Process> {
+pub(crate) fn fork() -> Result<Process> {
     let (read, write) =
         rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::io("making a pipe", e.into()))?;
     // SAFETY: this process has a single thread, so that the child's state is consistent: no other thread can have been
@@ -83,7 +83,7 @@ fn died(child: libc::pid_t) -> String {
 
 impl DaemonReport {
     /// Reports that the mount answers, with a note for the user, and detaches from the terminal and the working directory.
-    pub fn report_ready(mut self, note: &str) -> Result<()> {
+    pub(crate) fn report_ready(mut self, note: &str) -> Result<()> {
         let null = File::options().read(true).write(true).open("/dev/null").map_err(|e| Error::io("/dev/null", e))?;
         let detached = rustix::stdio::dup2_stdin(&null)
             .and_then(|()| rustix::stdio::dup2_stdout(&null))
@@ -95,7 +95,7 @@ impl DaemonReport {
     }
 
     /// Reports a failure.
-    pub fn report_failure(mut self, error: &Error) {
+    pub(crate) fn report_failure(mut self, error: &Error) {
         let mut message = vec![FAILED, error.exit_code()];
         message.extend_from_slice(error.to_string().as_bytes());
         // If the command has ended too, nothing receives the message; the log has it.

@@ -1,46 +1,41 @@
 //! `icechunkfs expire`: removes old commits from histories.
 
-use std::fmt::Write;
-
 use clap::Args;
 use serde_json::json;
 
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
-use super::{open, print, print_json};
+use super::{open, print_result};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::expire::{ExpireOptions, Expired, expire};
 use crate::times::{format_time, parse_older_than, system_clock};
 
-/// Arguments of `icechunkfs expire`.
 #[derive(Debug, Args)]
-pub struct ExpireArgs {
+pub(crate) struct ExpireArgs {
     /// Expire commits older than this: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC 3339), or a date (its beginning, UTC).
     #[arg(long, value_name = "AGE")]
-    pub older_than: String,
+    older_than: String,
     /// Delete tags that point to a commit older than AGE.
     #[arg(long)]
-    pub delete_expired_tags: bool,
+    delete_expired_tags: bool,
     /// Delete branches whose newest commit is older than AGE; never `main`.
     #[arg(long)]
-    pub delete_expired_branches: bool,
+    delete_expired_branches: bool,
     /// Show the result without changing anything.
     #[arg(long)]
-    pub dry_run: bool,
+    dry_run: bool,
     /// Print {"older_than", "dry_run", "released": [ID], "edited": [ID], "deleted_branches": {NAME: ID}, "deleted_tags": {NAME: ID}}.
     #[arg(long)]
-    pub json: bool,
-    /// Confirmation.
+    json: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    confirm: ConfirmArgs,
     #[command(flatten)]
-    pub repo: RepoArgs,
+    repo: RepoArgs,
 }
 
 /// Expires commits, after confirmation.
-pub fn run(arguments: &ExpireArgs) -> Result<()> {
+pub(crate) fn run(arguments: &ExpireArgs) -> Result<()> {
     let older_than = parse_older_than(&arguments.older_than, system_clock()).map_err(|e| e.context("--older-than"))?;
     let wanted = ExpireOptions {
         older_than,
@@ -60,43 +55,32 @@ pub fn run(arguments: &ExpireArgs) -> Result<()> {
             expire(&repository, wanted, system_clock).await
         })?;
     }
-    if arguments.json {
-        return print_json(&json!({
-            "older_than": format_time(older_than),
-            "dry_run": arguments.dry_run,
-            "released": expired.released,
-            "edited": expired.edited,
-            "deleted_branches": expired.branches,
-            "deleted_tags": expired.tags,
-        }));
-    }
-    print(&text(&expired, older_than, arguments.dry_run))
+    let value = json!({
+        "older_than": format_time(older_than),
+        "dry_run": arguments.dry_run,
+        "released": expired.released,
+        "edited": expired.edited,
+        "deleted_branches": expired.branches,
+        "deleted_tags": expired.tags,
+    });
+    print_result(arguments.json, &value, || text(&expired, older_than, arguments.dry_run))
 }
 
 fn text(expired: &Expired, older_than: u64, would: bool) -> String {
     if expired.is_empty() {
         return format!("no commit before {} can be forgotten\n", format_time(older_than));
     }
+    let [delete, forget, get] = match would {
+        true => ["would delete", "would forget", "would get"],
+        false => ["deleted", "forgot", "have got"],
+    };
     let mut text = String::new();
     for (kind, refs) in [("branch", &expired.branches), ("tag", &expired.tags)] {
         for (name, id) in refs {
-            // Writing into a string cannot fail.
-            let _ = writeln!(
-                text,
-                "{} {kind} `{}` ({id})",
-                if would { "would delete" } else { "deleted" },
-                printable::line(name)
-            );
+            text += &format!("{delete} {kind} `{}` ({id})\n", printable::line(name));
         }
     }
-    let _ = writeln!(
-        text,
-        "{} {} commits before {}; {} others {} another parent",
-        if would { "would forget" } else { "forgot" },
-        expired.released.len(),
-        format_time(older_than),
-        expired.edited.len(),
-        if would { "would get" } else { "have got" },
-    );
-    text
+    let (released, edited) = (expired.released.len(), expired.edited.len());
+    let time = format_time(older_than);
+    text + &format!("{forget} {released} commits before {time}; {edited} others {get} another parent\n")
 }

@@ -1,6 +1,5 @@
 //! `icechunkfs export`: writes a snapshot as a plain tree of files.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use clap::Args;
@@ -9,7 +8,7 @@ use indicatif::{HumanBytes, ProgressBar};
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
 use super::virtual_args::VirtualArgs;
-use super::{open, print, print_json, progress};
+use super::{open, print_result, progress};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
@@ -20,54 +19,50 @@ use crate::transfer::{Counters, SkippedPath};
 /// Number of paths listed as text; the rest is counted.
 const LISTED: usize = 20;
 
-/// Arguments of `icechunkfs export`.
 #[derive(Debug, Args)]
-pub struct ExportArgs {
+pub(crate) struct ExportArgs {
     /// A local directory: new, empty, or with an unfinished export of the same contents, which then continues.
     #[arg(index = 2)]
-    pub dest: String,
+    dest: String,
     /// The snapshot to export: a branch, a tag, a snapshot id, or one before it, such as main~2.
     #[arg(index = 3, value_name = "REF", default_value = DEFAULT_BRANCH)]
-    pub reference: String,
+    reference: String,
     /// Export only this group or array, with its files at the top of DEST.
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
-    pub path: String,
+    path: String,
     /// Export into a directory with other contents: files that differ from the snapshot in size or time are replaced, and
     /// files that the snapshot does not have stay.
     #[arg(long)]
-    pub force: bool,
+    force: bool,
     /// Like --force, and remove files that the snapshot does not have.
     #[arg(long)]
-    pub delete: bool,
+    delete: bool,
     /// Compare the bytes of existing files instead of size and time.
     #[arg(short, long)]
-    pub checksum: bool,
+    checksum: bool,
     /// Show the result without changing anything.
     #[arg(short = 'n', long)]
-    pub dry_run: bool,
+    dry_run: bool,
     /// Leave out files that cannot be read, such as virtual chunks that are not allowed, and list them.
     #[arg(long)]
-    pub skip_unreadable: bool,
+    skip_unreadable: bool,
     /// Number of batches of files to export at a time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub jobs: u16,
+    jobs: u16,
     /// Print {"snapshot", "files", "bytes", "written", "written_bytes", "unchanged", "removed": [PATH], "removed_count",
     /// "left_out": [{"path", "why"}], "left_out_count", "dry_run"}; lists have at most a thousand entries.
     #[arg(long)]
-    pub json: bool,
-    /// Confirmation that files may be removed.
+    json: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    confirm: ConfirmArgs,
     #[command(flatten)]
-    pub repo: RepoArgs,
-    /// Virtual chunks. Their help heading applies to all later options, too.
+    repo: RepoArgs,
     #[command(flatten)]
-    pub virtuals: VirtualArgs,
+    virtuals: VirtualArgs,
 }
 
 /// Exports a snapshot.
-pub fn run(arguments: &ExportArgs) -> Result<()> {
+pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
     let path = destination::local(&arguments.dest)?;
     let counters = Arc::new(Counters::default());
     let draw = |bar: &ProgressBar| {
@@ -116,10 +111,7 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
             export::export(tree, &source.path, destination, options, Arc::clone(&counters), &confirm).await
         })
     })?;
-    if arguments.json {
-        return print_json(&exported);
-    }
-    print(&to_text(&exported, &arguments.dest))
+    print_result(arguments.json, &exported, || to_text(&exported, &arguments.dest))
 }
 
 fn to_text(exported: &ExportResult, dest: &str) -> String {
@@ -130,17 +122,16 @@ fn to_text(exported: &ExportResult, dest: &str) -> String {
         printable::line(dest),
         HumanBytes(*written_bytes)
     );
-    // Writing into a string cannot fail.
     if *unchanged > 0 {
-        let _ = write!(text, "; {unchanged} were there");
+        text += &format!("; {unchanged} were there");
     }
     if *removed_count > 0 {
         let would = if *dry_run { "would remove" } else { "removed" };
-        let _ = write!(text, "; {would} {removed_count}");
+        text += &format!("; {would} {removed_count}");
     }
     text.push('\n');
     if exported.left_out_count > 0 {
-        let _ = writeln!(text, "left out, since it cannot be read:");
+        text += "left out, since it cannot be read:\n";
         let paths =
             exported.left_out.iter().map(|SkippedPath { path, why }| printable::line(&format!("  {path}: {why}")));
         text += &listed(paths, exported.left_out_count);

@@ -1,6 +1,5 @@
 //! `icechunkfs gc`: removes garbage.
 
-use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,10 +13,9 @@ use tokio::runtime::Runtime;
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
 use super::uncommitted;
-use super::{open, print, print_json, progress};
+use super::{open, print_result, progress};
 use crate::error::Result;
 use crate::printable;
-use crate::repo::Repository;
 use crate::repo::collect::{Collected, Count, GcOptions, collect};
 use crate::repo::progress::Progress;
 use crate::scratch::requirements::Requirements;
@@ -25,34 +23,31 @@ use crate::scratch::search::SearchResult;
 use crate::times::{format_time, parse_older_than, system_clock};
 use crate::trust;
 
-/// Arguments of `icechunkfs gc`.
 #[derive(Debug, Args)]
-pub struct GcArgs {
+pub(crate) struct GcArgs {
     /// Remove only objects stored before: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC 3339), or a date (its
     /// beginning, UTC).
     #[arg(long, value_name = "AGE")]
-    pub older_than: String,
+    older_than: String,
     /// Show the result without changing anything.
     #[arg(long)]
-    pub dry_run: bool,
+    dry_run: bool,
     /// Also keep what the uncommitted changes in this scratch directory need. Repeatable.
     #[arg(long, value_name = "DIR")]
-    pub keep_scratch: Vec<PathBuf>,
+    keep_scratch: Vec<PathBuf>,
     /// Print {"older_than", "dry_run", "commits": [ID], "snapshots", "transaction_logs", "manifests", "chunks", "copies_of_repo", "total",
     /// "packs", "unknown_objects", "uncommitted": [{"scratch", "branch", "snapshots"}], "not_looked_at": [DIR], "not_counted": [{"path",
     /// "user"}]}, where each kind is {"objects", "bytes"}; "packs" are objects that stay, with the bytes in them that nothing needs.
     #[arg(long)]
-    pub json: bool,
-    /// Confirmation.
+    json: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    confirm: ConfirmArgs,
     #[command(flatten)]
-    pub repo: RepoArgs,
+    repo: RepoArgs,
 }
 
 /// Collects garbage, after confirmation.
-pub fn run(arguments: &GcArgs) -> Result<()> {
+pub(crate) fn run(arguments: &GcArgs) -> Result<()> {
     let runtime = open::runtime()?;
     let done = run_on(&runtime, arguments);
     // Do not wait for a thread that is blocked on a file system that does not answer.
@@ -64,10 +59,21 @@ fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
     let older_than = parse_older_than(&arguments.older_than, system_clock()).map_err(|e| e.context("--older-than"))?;
     let repository = runtime.block_on(arguments.repo.open())?;
     let found = Arc::new(Mutex::new(SearchResult::default()));
-    let work = GcRun { arguments, runtime, repository: &repository, found: &found };
+    let finder = uncommitted::finder(repository.storage(), arguments.keep_scratch.clone(), Arc::clone(&found));
+    let collect = |dry_run: bool| {
+        let progress = Progress::default();
+        let draw = |bar: &ProgressBar| {
+            bar.set_message(if progress.is_removing() { "removing" } else { "finding reachable objects" });
+            progress::show(bar, progress.files());
+        };
+        let options = GcOptions { older_than, dry_run };
+        progress::watched("{msg} {bar:40} {pos}/{len} files", draw, || {
+            runtime.block_on(collect(&repository, options, system_clock, &finder, &progress))
+        })
+    };
     let mut collected = None;
     if arguments.dry_run || !arguments.confirm.yes {
-        collected = Some(work.collect(GcOptions { older_than, dry_run: true })?);
+        collected = Some(collect(true)?);
     }
     let is_something = collected.as_ref().is_none_or(|would| would.total().objects > 0 || !would.commits.is_empty());
     if !arguments.dry_run && is_something {
@@ -75,38 +81,12 @@ fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
             let question = format!("{}This cannot be undone.", text(would, &found.lock(), older_than, true));
             arguments.confirm.confirm(&question)?;
         }
-        collected = Some(work.collect(GcOptions { older_than, dry_run: false })?);
+        collected = Some(collect(false)?);
     }
     let collected = collected.unwrap_or_default();
     let found = found.lock();
-    if arguments.json {
-        return print_json(&as_json(&collected, &found, older_than, arguments.dry_run));
-    }
-    print(&text(&collected, &found, older_than, arguments.dry_run))
-}
-
-struct GcRun<'a> {
-    arguments: &'a GcArgs,
-    runtime: &'a Runtime,
-    repository: &'a Repository,
-    found: &'a Arc<Mutex<SearchResult>>,
-}
-
-impl GcRun<'_> {
-    fn collect(&self, wanted: GcOptions) -> Result<Collected> {
-        let named = self.arguments.keep_scratch.clone();
-        let finder = uncommitted::finder(self.repository.storage(), named, Arc::clone(self.found));
-        let progress = Progress::default();
-        let draw = |bar: &ProgressBar| {
-            let (done, total) = progress.files();
-            bar.set_message(if progress.is_removing() { "removing" } else { "finding reachable objects" });
-            bar.set_length(total);
-            bar.set_position(done);
-        };
-        progress::watched("{msg} {bar:40} {pos}/{len} files", draw, || {
-            self.runtime.block_on(collect(self.repository, wanted, system_clock, &finder, &progress))
-        })
-    }
+    let value = as_json(&collected, &found, older_than, arguments.dry_run);
+    print_result(arguments.json, &value, || text(&collected, &found, older_than, arguments.dry_run))
 }
 
 fn as_json(collected: &Collected, found: &SearchResult, older_than: u64, dry_run: bool) -> Value {
@@ -133,28 +113,24 @@ fn as_json(collected: &Collected, found: &SearchResult, older_than: u64, dry_run
 
 fn text(collected: &Collected, found: &SearchResult, older_than: u64, would: bool) -> String {
     let mut text = String::new();
-    // Writing into a string cannot fail.
     for needs in &found.work {
-        let _ = writeln!(
-            text,
-            "kept for uncommitted work on branch `{}`: {}",
+        text += &format!(
+            "kept for uncommitted work on branch `{}`: {}\n",
             printable::line(&needs.branch),
             printable::bytes(needs.scratch.as_os_str().as_bytes())
         );
     }
     for place in &found.closed {
-        let _ = writeln!(
-            text,
-            "this user may not look for uncommitted work in {}",
+        text += &format!(
+            "this user may not look for uncommitted work in {}\n",
             printable::bytes(place.as_os_str().as_bytes())
         );
     }
     for foreign in &found.foreign {
         let (user, place) = (trust::name_of(foreign.owner), foreign.path.display());
-        let _ = writeln!(
-            text,
+        text += &format!(
             "not counted: uncommitted work of user {user} in {place}; to keep its base, pass its scratch directory as \
-             --keep-scratch"
+             --keep-scratch\n"
         );
     }
     let removed = if would { "would remove" } else { "removed" };
@@ -166,25 +142,22 @@ fn text(collected: &Collected, found: &SearchResult, older_than: u64, would: boo
         ("copies of repo", collected.copies),
     ];
     for (name, count) in kinds.iter().filter(|(_, count)| count.objects > 0) {
-        let _ = writeln!(text, "{removed} {} {name}, {} bytes", count.objects, count.bytes);
+        text += &format!("{removed} {} {name}, {} bytes\n", count.objects, count.bytes);
     }
     if !collected.commits.is_empty() {
-        let _ = writeln!(text, "{removed} {} commits that no branch or tag leads to", collected.commits.len());
+        text += &format!("{removed} {} commits that no branch or tag leads to\n", collected.commits.len());
     }
     if collected.packs.objects > 0 {
         let Count { objects, bytes } = collected.packs;
-        let _ = writeln!(
-            text,
-            "{objects} chunk objects stay for some of their chunks, with {bytes} bytes that nothing needs"
-        );
+        text +=
+            &format!("{objects} chunk objects stay for some of their chunks, with {bytes} bytes that nothing needs\n");
     }
     if collected.unknown > 0 {
-        let _ = writeln!(text, "{} objects stay whose names mean nothing here", collected.unknown);
+        text += &format!("{} objects stay whose names mean nothing here\n", collected.unknown);
     }
     let total = collected.total();
-    let _ = match total.objects {
-        0 => writeln!(text, "nothing before {} can be removed", format_time(older_than)),
-        _ => writeln!(text, "{removed} {} objects, {} bytes", total.objects, total.bytes),
-    };
-    text
+    text + &match total.objects {
+        0 => format!("nothing before {} can be removed\n", format_time(older_than)),
+        _ => format!("{removed} {} objects, {} bytes\n", total.objects, total.bytes),
+    }
 }

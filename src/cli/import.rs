@@ -1,6 +1,5 @@
 //! `icechunkfs import`: commits a directory of Zarr files.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -21,56 +20,54 @@ use crate::times::system_clock;
 use crate::transfer::import::{self, ImportOptions, ImportResult, ImportTarget};
 use crate::transfer::{Counters, SkippedPath};
 
-/// Arguments of `icechunkfs import`.
 #[derive(Debug, Args)]
-pub struct ImportArgs {
+pub(crate) struct ImportArgs {
     /// A local directory with a Zarr hierarchy of version 3.
-    pub src: PathBuf,
+    src: PathBuf,
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://). It is created if it does not exist.
-    pub repo: String,
+    repo: String,
     /// The branch to commit to.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
-    pub branch: String,
+    branch: String,
     /// Import SRC as this group or array. Missing groups above it are created.
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
-    pub path: String,
+    path: String,
     /// The commit message [default: Import of SRC].
     #[arg(short, long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    pub message: String,
+    message: String,
     /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
-    pub metadata: Vec<String>,
+    metadata: Vec<String>,
     /// Resolve conflicts between chunks: ours keeps the chunks of SRC, theirs those of concurrent commits [default: refuse].
     #[arg(long, value_name = "WHOSE")]
-    pub on_conflict: Option<OnConflict>,
+    on_conflict: Option<OnConflict>,
     /// Make the branch (below --path) a mirror: delete everything that SRC does not have. Earlier commits keep it.
     #[arg(long)]
-    pub delete: bool,
+    delete: bool,
     /// Store all chunks. Otherwise chunks are read, and those that the branch has with the same bytes are left out.
     #[arg(short = 'W', long)]
-    pub whole: bool,
+    whole: bool,
     /// Show the result without changing anything.
     #[arg(short = 'n', long)]
-    pub dry_run: bool,
+    dry_run: bool,
     /// Number of threads that examine files.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub jobs: u16,
+    jobs: u16,
     /// Pack chunks smaller than this into objects of some MiB.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
-    pub pack_below: u64,
+    pack_below: u64,
     /// Print {"snapshot", "created_repository", "rebased_over", "nodes_created", "nodes_updated", "nodes_deleted",
     /// "chunks_written", "bytes_written", "chunks_deleted", "chunks_unchanged", "untracked": [PATH], "untracked_count",
     /// "faults": [{"path", "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if nothing was committed, lists
     /// have at most a thousand entries.
     #[arg(long)]
-    pub json: bool,
-    /// Store settings. Last, because their help heading applies to all later options.
+    json: bool,
     #[command(flatten)]
-    pub store: Settings,
+    store: Settings,
 }
 
 /// Imports a directory.
-pub fn run(arguments: &ImportArgs) -> Result<()> {
+pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
     let options = ImportOptions {
         path: arguments.path.trim_matches('/').to_owned(),
         message: arguments.message.clone(),
@@ -86,13 +83,13 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
         EngineOptions { pack_below: arguments.pack_below, memory: limits.uploads(), ..EngineOptions::default() };
     let (counters, progress) = (Arc::new(Counters::default()), CommitProgress::default());
     let draw = |bar: &ProgressBar| {
-        let (bytes, done) = progress.bytes();
-        bar.set_length(bytes);
-        bar.set_position(done);
-        let message = match (progress.stage(), counters.now()) {
+        let state = progress.now();
+        bar.set_length(state.bytes);
+        bar.set_position(state.bytes_done);
+        let message = match (state.stage, counters.now()) {
             (Stage::Waiting, (found, _, 0)) => format!("looking at files: {found}"),
             (Stage::Waiting, (_, _, bytes)) => format!("comparing with the branch: {}", HumanBytes(bytes)),
-            (stage, _) => stage.name().to_owned(),
+            (stage, _) => <&str>::from(stage).to_owned(),
         };
         bar.set_message(message);
     };
@@ -181,26 +178,24 @@ fn to_text(imported: &ImportResult, arguments: &ImportArgs) -> String {
         (None, true) => "would commit".to_owned(),
         (None, false) => "nothing to commit".to_owned(),
     };
-    // Writing into a string cannot fail.
-    let _ = write!(text, ": {nodes_created} new groups and arrays, {nodes_updated} changed");
+    text += &format!(": {nodes_created} new groups and arrays, {nodes_updated} changed");
     if *nodes_deleted > 0 {
-        let _ = write!(text, ", {nodes_deleted} deleted");
+        text += &format!(", {nodes_deleted} deleted");
     }
-    let _ = write!(text, "; {} chunks, {}", imported.chunks_written, HumanBytes(imported.bytes_written));
+    text += &format!("; {} chunks, {}", imported.chunks_written, HumanBytes(imported.bytes_written));
     if *chunks_deleted > 0 {
-        let _ = write!(text, ", {chunks_deleted} deleted");
+        text += &format!(", {chunks_deleted} deleted");
     }
     if *chunks_unchanged > 0 {
-        let _ = write!(text, "; {chunks_unchanged} were there");
+        text += &format!("; {chunks_unchanged} were there");
     }
     if !imported.rebased_over.is_empty() {
-        let _ = write!(text, "; rebased onto {} concurrent commits", imported.rebased_over.len());
+        text += &format!("; rebased onto {} concurrent commits", imported.rebased_over.len());
     }
     text.push('\n');
     if imported.untracked_count > 0 {
         let paths = imported.untracked.iter().map(|path| format!("  {path}"));
-        let _ =
-            writeln!(text, "left out, since Zarr has no place for it:\n{}", listed(paths, imported.untracked_count));
+        text += &format!("left out, since Zarr has no place for it:\n{}\n", listed(paths, imported.untracked_count));
     }
     text
 }

@@ -1,7 +1,6 @@
 //! `icechunkfs log`: prints or draws the history of a snapshot.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::graph::terminal::TerminalStyle;
 use super::repo_args::{RefArgs, RepoArgs};
-use super::{graph, open, print, print_json, print_raw};
+use super::{graph, open, print_raw, print_result};
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
@@ -20,37 +19,34 @@ use crate::printable;
 use crate::repo::refs::{DEFAULT_BRANCH, Refs};
 use crate::times::format_time;
 
-/// Arguments of `icechunkfs log`.
 #[derive(Debug, Args)]
-pub struct LogArgs {
-    /// Snapshot to begin with.
+pub(crate) struct LogArgs {
     #[command(flatten)]
-    pub reference: RefArgs,
+    pub(super) reference: RefArgs,
     /// Show the commits of all branches and tags. Without --graph or --svg, each branch or tag follows the other.
     #[arg(long, conflicts_with_all = ["branch", "tag", "snapshot", "as_of"])]
-    pub all: bool,
+    all: bool,
     /// Draw the commits and their parents, with branches and tags.
     #[arg(long)]
-    pub graph: bool,
+    graph: bool,
     /// Draw them as a picture (SVG).
     #[arg(long, conflicts_with = "graph")]
-    pub svg: bool,
+    svg: bool,
     /// Write the picture into this file instead of standard output.
     #[arg(short, long, value_name = "FILE", requires = "svg")]
-    pub output: Option<PathBuf>,
+    output: Option<PathBuf>,
     /// Use colors in --graph: auto (on a terminal), always or never.
     #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
-    pub color: ColorChoice,
+    color: ColorChoice,
     /// Print a list of {"id", "parent_id", "message", "written_at", "metadata"}; with --all also "refs": ["branch/NAME", ...,
     /// "tag/NAME", ...].
     #[arg(long, conflicts_with_all = ["graph", "svg"])]
-    pub json: bool,
+    json: bool,
     /// Show at most this many commits.
     #[arg(short = 'n', value_name = "N")]
-    pub count: Option<usize>,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    count: Option<usize>,
     #[command(flatten)]
-    pub repo: RepoArgs,
+    repo: RepoArgs,
 }
 
 #[derive(Serialize)]
@@ -64,21 +60,8 @@ struct Commit {
     refs: Option<Vec<String>>,
 }
 
-impl From<SnapshotInfo> for Commit {
-    fn from(info: SnapshotInfo) -> Self {
-        Commit {
-            id: info.id,
-            parent_id: info.parent,
-            message: info.message,
-            written_at: format_time(info.flushed_at),
-            metadata: info.metadata,
-            refs: None,
-        }
-    }
-}
-
 /// Prints the history, newest first, or draws it.
-pub fn run(arguments: &LogArgs) -> Result<()> {
+pub(crate) fn run(arguments: &LogArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     let limit = arguments.count.unwrap_or(usize::MAX);
     let is_drawn = arguments.graph || arguments.svg;
@@ -107,48 +90,43 @@ pub fn run(arguments: &LogArgs) -> Result<()> {
         }
         return print_raw(graph::terminal::draw(&commits, &rows, terminal_style(arguments.color)).as_bytes());
     }
-    let mut commits: Vec<Commit> = history.into_iter().take(limit).map(Commit::from).collect();
-    if arguments.all {
-        add_refs(&mut commits, &refs);
+    let mut names: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
+    for (kind, refs) in [("branch", &refs.branches), ("tag", &refs.tags)] {
+        refs.iter().for_each(|(name, id)| names.entry(*id).or_default().push(format!("{kind}/{name}")));
     }
-    if arguments.json {
-        return print_json(&commits);
-    }
+    let commit = |info: SnapshotInfo| Commit {
+        id: info.id,
+        parent_id: info.parent,
+        message: info.message,
+        written_at: format_time(info.flushed_at),
+        metadata: info.metadata,
+        refs: arguments.all.then(|| names.remove(&info.id).unwrap_or_default()),
+    };
+    let commits: Vec<Commit> = history.into_iter().take(limit).map(commit).collect();
+    print_result(arguments.json, &commits, || to_text(&commits))
+}
+
+fn to_text(commits: &[Commit]) -> String {
     let mut text = String::new();
-    for commit in &commits {
-        // Writing into a string cannot fail.
-        let _ = writeln!(text, "snapshot {}\n    date  {}", commit.id, commit.written_at);
+    for commit in commits {
+        text += &format!("snapshot {}\n    date  {}\n", commit.id, commit.written_at);
         if let Some(refs) = commit.refs.as_ref().filter(|refs| !refs.is_empty()) {
-            let _ = writeln!(
-                text,
-                "    refs  {}",
+            text += &format!(
+                "    refs  {}\n",
                 refs.iter().map(|name| printable::line(name)).collect::<Vec<_>>().join(", ")
             );
         }
         for (name, value) in &commit.metadata {
-            let _ = writeln!(text, "    {}", printable::line(&format!("{name}: {value}")));
+            text += &format!("    {}\n", printable::line(&format!("{name}: {value}")));
         }
         text.push('\n');
         for line in commit.message.lines() {
             // The message is untrusted text.
-            let _ = writeln!(text, "    {}", printable::line(line));
+            text += &format!("    {}\n", printable::line(line));
         }
         text.push('\n');
     }
-    print(&text)
-}
-
-/// Adds to each commit the branches and tags that point to it.
-fn add_refs(commits: &mut [Commit], refs: &Refs) {
-    let mut names: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
-    for (kind, refs) in [("branch", &refs.branches), ("tag", &refs.tags)] {
-        for (name, id) in refs {
-            names.entry(*id).or_default().push(format!("{kind}/{name}"));
-        }
-    }
-    for commit in commits {
-        commit.refs = Some(names.remove(&commit.id).unwrap_or_default());
-    }
+    text
 }
 
 /// Returns the capabilities of standard output.

@@ -15,30 +15,28 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::{printable, trust};
 
 /// Logs warnings and errors to standard error; more if `verbose`.
-pub fn to_stderr(verbose: u8) {
-    install(builder(level(verbose, Level::WARN)).without_time().with_writer(OneLine(std::io::stderr)).finish());
+pub(crate) fn to_stderr(verbose: u8) {
+    install(builder(verbose, Level::WARN).without_time().with_writer(OneLine(std::io::stderr)).finish());
 }
 
 /// Logs to standard error for a foreground mount: informational messages, too.
-pub fn to_foreground(verbose: u8) {
-    install(builder(level(verbose, Level::INFO)).with_writer(OneLine(std::io::stderr)).finish());
+pub(crate) fn to_foreground(verbose: u8) {
+    install(builder(verbose, Level::INFO).with_writer(OneLine(std::io::stderr)).finish());
 }
 
 /// Logs to the end of a file, which no other user may be able to write to.
-pub fn to_file(path: &Path, verbose: u8) -> Result<()> {
+pub(crate) fn to_file(path: &Path, verbose: u8) -> Result<()> {
     let file = trust::open_log(path).map_err(|e| e.context(format!("the log file {}", path.display())))?;
-    install(builder(level(verbose, Level::INFO)).with_writer(OneLine(Mutex::new(file))).finish());
+    install(builder(verbose, Level::INFO).with_writer(OneLine(Mutex::new(file))).finish());
     Ok(())
 }
 
 /// Logs to the system log (journald reads it too).
-pub fn to_syslog(verbose: u8) -> Result<()> {
+pub(crate) fn to_syslog(verbose: u8) -> Result<()> {
     let syslog = Syslog::new(c"icechunkfs", Options::LOG_PID, Facility::Daemon)
         .ok_or_else(|| Error::new(ErrorKind::Io, "the system's log is open already"))?;
     // syslog adds time, name and level.
-    install(
-        builder(level(verbose, Level::INFO)).with_level(false).without_time().with_writer(OneLine(syslog)).finish(),
-    );
+    install(builder(verbose, Level::INFO).with_level(false).without_time().with_writer(OneLine(syslog)).finish());
     Ok(())
 }
 
@@ -74,16 +72,10 @@ impl<W: Write> Write for OneLineWriter<W> {
     }
 }
 
-fn builder(level: Level) -> SubscriberBuilder {
+/// Logs events of level `quiet` and above; more if `verbose`.
+fn builder(verbose: u8, quiet: Level) -> SubscriberBuilder {
+    let level = [quiet, Level::DEBUG].get(usize::from(verbose)).copied().unwrap_or(Level::TRACE);
     tracing_subscriber::fmt().with_max_level(LevelFilter::from_level(level)).with_target(false).with_ansi(false)
-}
-
-fn level(verbose: u8, quiet: Level) -> Level {
-    match verbose {
-        0 => quiet,
-        1 => Level::DEBUG,
-        _ => Level::TRACE,
-    }
 }
 
 fn install(subscriber: impl tracing::Subscriber + Send + Sync) {

@@ -1,45 +1,39 @@
 //! `icechunkfs ls`: lists groups and arrays with shape, stored chunks and bytes.
 
-use std::fmt::Write;
-
 use clap::Args;
 use serde::Serialize;
 
 use super::repo_args::{RefArgs, RepoArgs};
 use super::virtual_args::VirtualArgs;
-use super::{open, print, print_json, shards};
+use super::{open, print_result, shards, table};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::printable;
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, TreePlace};
 
-/// Arguments of `icechunkfs ls`.
 #[derive(Debug, Args)]
-pub struct LsArgs {
+pub(crate) struct LsArgs {
     /// The group to list, or an array, or with --shards a chunk; the root by default.
     #[arg(index = 2, default_value = "")]
-    pub path: String,
-    /// Snapshot to list.
+    pub(super) path: String,
     #[command(flatten)]
-    pub reference: RefArgs,
+    pub(super) reference: RefArgs,
     /// List the inner chunks of shards instead: in an array, in all arrays of a group, or in one chunk. The indexes are
     /// read and checked; an invalid one is a failure. With --json a list of {"path", "bytes", "index": {"offset",
     /// "bytes", "location", "byte_order", "checksum"}, "grid", "inner_shape", "inner_chunks": [{"coords", "offset", "bytes"}],
     /// "faults"}; an inner chunk that is a shard also has "index" and the members after it. Offsets count from the file's beginning.
     #[arg(long)]
-    pub shards: bool,
+    pub(super) shards: bool,
     /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}.
     #[arg(long)]
-    pub json: bool,
+    pub(super) json: bool,
     /// List everything below, too.
     #[arg(short, long)]
-    pub recursive: bool,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    pub(super) recursive: bool,
     #[command(flatten)]
-    pub repo: RepoArgs,
-    /// Virtual chunks, for --shards. Their help heading applies to all later options, too.
+    pub(super) repo: RepoArgs,
     #[command(flatten)]
-    pub virtuals: VirtualArgs,
+    pub(super) virtuals: VirtualArgs,
 }
 
 #[derive(Serialize)]
@@ -55,7 +49,7 @@ struct Row {
 }
 
 /// Prints the nodes in a group, or one array.
-pub fn run(arguments: &LsArgs) -> Result<()> {
+pub(crate) fn run(arguments: &LsArgs) -> Result<()> {
     if arguments.shards {
         return shards::run(arguments);
     }
@@ -70,10 +64,7 @@ pub fn run(arguments: &LsArgs) -> Result<()> {
         }
         Ok::<_, Error>(rows)
     })?;
-    if arguments.json {
-        return print_json(&rows);
-    }
-    print(&table(&rows))
+    print_result(arguments.json, &rows, || to_text(&rows))
 }
 
 async fn node_at(tree: &Tree, path: &str) -> Result<NodeIndex> {
@@ -109,26 +100,12 @@ async fn row(tree: &Tree, node: NodeIndex) -> Result<Row> {
     Ok(Row { path, kind: "array", shape, chunks: Some(count), bytes: Some(bytes) })
 }
 
-fn table(rows: &[Row]) -> String {
-    let cells: Vec<[String; 5]> = rows
-        .iter()
-        .map(|row| {
-            let number = |n: Option<u64>| n.map(|n| n.to_string()).unwrap_or_default();
-            let shape = row.shape.as_ref().map(|shape| format!("{shape:?}")).unwrap_or_default();
-            [row.kind.to_owned(), shape, number(row.chunks), number(row.bytes), printable::line(&row.path)]
-        })
-        .collect();
-    let header = ["kind", "shape", "chunks", "bytes", "path"].map(str::to_owned);
-    let width = |column: usize| {
-        let lengths =
-            std::iter::once(&header).chain(&cells).filter_map(|row| row.get(column)).map(|c| c.chars().count());
-        lengths.max().unwrap_or(0)
-    };
-    let (kind, shape, chunks, bytes) = (width(0), width(1), width(2), width(3));
-    let mut text = String::new();
-    for [k, s, c, b, p] in std::iter::once(&header).chain(&cells) {
-        // Writing into a string cannot fail.
-        let _ = writeln!(text, "{k:<kind$}  {s:<shape$}  {c:>chunks$}  {b:>bytes$}  {p}");
-    }
-    text
+fn to_text(rows: &[Row]) -> String {
+    let number = |n: Option<u64>| n.map(|n| n.to_string()).unwrap_or_default();
+    let mut cells = vec![["kind", "shape", "chunks", "bytes", "path"].map(str::to_owned).to_vec()];
+    cells.extend(rows.iter().map(|row| {
+        let shape = row.shape.as_ref().map(|shape| format!("{shape:?}")).unwrap_or_default();
+        vec![row.kind.to_owned(), shape, number(row.chunks), number(row.bytes), printable::line(&row.path)]
+    }));
+    table::lines(&cells, 2..4).join("\n") + "\n"
 }

@@ -1,7 +1,6 @@
 //! `icechunkfs migrate`: converts an older repository to version 2.
 
-use std::fmt::Write;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
 use indicatif::ProgressBar;
@@ -9,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
-use super::{open, print, print_json, progress};
+use super::{open, print, print_json, print_result, progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
 use crate::repo::migrate::in_place::{self, MigrationProgress, Summary};
@@ -17,32 +16,29 @@ use crate::repo::migrate::{Contents, elsewhere};
 use crate::storage;
 use crate::times::system_clock;
 
-/// Arguments of `icechunkfs migrate`.
 #[derive(Debug, Args)]
-pub struct MigrateArgs {
+pub(crate) struct MigrateArgs {
     /// Create a new repository at this location (a path or a URL, empty or without a repository) and leave the old one unchanged.
     /// Required for repositories of releases before 0.2. If both are directories of one file system, chunks take no additional space.
     /// An interrupted migration continues when it is run again.
     #[arg(long, value_name = "DEST")]
-    pub to: Option<String>,
+    to: Option<String>,
     /// Show the result without changing anything.
     #[arg(long)]
-    pub dry_run: bool,
-    /// Confirmation.
+    dry_run: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    confirm: ConfirmArgs,
     /// Print {"from_version", "to_version", "dry_run", "finished", "branches", "tags", "deleted_tags", "commits", "config",
     /// "removed", "left"}; with --to the last three are {"to", "manifests", "chunks", "bytes", "linked", "copied_by_store",
     /// "found_chunks", "missing_chunks", "empty_chunks"}. "from_version" is 0 for releases before 0.2.
     #[arg(long)]
-    pub json: bool,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    json: bool,
     #[command(flatten)]
-    pub repo: RepoArgs,
+    repo: RepoArgs,
 }
 
 /// Migrates a repository.
-pub fn run(arguments: &MigrateArgs) -> Result<()> {
+pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
     if let Some(to) = &arguments.to {
         return elsewhere(arguments, to);
     }
@@ -53,10 +49,8 @@ pub fn run(arguments: &MigrateArgs) -> Result<()> {
         ))?;
     }
     let progress = MigrationProgress::default();
-    let draw = |bar: &ProgressBar| {
-        bar.set_length(progress.snapshots.load(Ordering::Relaxed));
-        bar.set_position(progress.read.load(Ordering::Relaxed));
-    };
+    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let draw = |bar: &ProgressBar| progress::show(bar, (count(&progress.read), count(&progress.snapshots)));
     let summary = progress::watched("reading the history {bar:40} {pos}/{len} commits", draw, || {
         open::runtime()?.block_on(async {
             let repository = arguments.repo.open().await?;
@@ -79,41 +73,30 @@ pub fn run(arguments: &MigrateArgs) -> Result<()> {
 }
 
 fn print_summary(arguments: &MigrateArgs, summary: &Summary) -> Result<()> {
-    let contents = &summary.contents;
-    if arguments.json {
-        let more = json!({"config": summary.has_config, "removed": summary.removed, "left": summary.unmigrated_refs});
-        return print_summary_json(arguments, 1, summary.was_completed, contents, more);
-    }
-    let mut text = String::new();
-    // Writing into a string cannot fail.
-    let _ = match (summary.was_completed, arguments.dry_run) {
-        (true, true) => writeln!(text, "version 2 already; an earlier migration was not finished"),
-        (true, false) => writeln!(text, "version 2 already; finished what an earlier migration had begun"),
-        (false, dry_run) => writeln!(
-            text,
-            "{} version 1 to 2: {}{}",
-            if dry_run { "would migrate" } else { "migrated" },
-            describe_contents(contents),
-            if summary.has_config { ", the configuration" } else { "" }
-        ),
-    };
-    let would = if arguments.dry_run { "would remove" } else { "removed" };
-    let _ = writeln!(text, "{would} {} objects that only version 1 uses", summary.removed);
-    print(&text)
+    let Summary { contents, was_completed, has_config, removed, unmigrated_refs } = summary;
+    let more = json!({"config": has_config, "removed": removed, "left": unmigrated_refs});
+    let value = summary_json(arguments, 1, *was_completed, contents, more);
+    print_result(arguments.json, &value, || {
+        let [migrate, remove] = match arguments.dry_run {
+            true => ["would migrate", "would remove"],
+            false => ["migrated", "removed"],
+        };
+        let config = if *has_config { ", the configuration" } else { "" };
+        let first = match (was_completed, arguments.dry_run) {
+            (true, true) => "version 2 already; an earlier migration was not finished".to_owned(),
+            (true, false) => "version 2 already; finished what an earlier migration had begun".to_owned(),
+            (false, _) => format!("{migrate} version 1 to 2: {}{config}", describe_contents(contents)),
+        };
+        format!("{first}\n{remove} {removed} objects that only version 1 uses\n")
+    })
 }
 
-/// Prints the members that both kinds of migration have, and `more`.
-fn print_summary_json(
-    arguments: &MigrateArgs,
-    from_version: u8,
-    is_finished: bool,
-    contents: &Contents,
-    more: Value,
-) -> Result<()> {
+/// Returns the members that both kinds of migration have, and `more`.
+fn summary_json(args: &MigrateArgs, from_version: u8, is_finished: bool, contents: &Contents, more: Value) -> Value {
     let mut out = json!({
         "from_version": from_version,
         "to_version": 2,
-        "dry_run": arguments.dry_run,
+        "dry_run": args.dry_run,
         "finished": is_finished,
         "branches": contents.branches.len(),
         "tags": contents.tags.len(),
@@ -123,7 +106,7 @@ fn print_summary_json(
     if let (Value::Object(out), Value::Object(more)) = (&mut out, more) {
         out.extend(more);
     }
-    print_json(&out)
+    out
 }
 
 fn describe_contents(contents: &Contents) -> String {
@@ -136,9 +119,9 @@ fn describe_contents(contents: &Contents) -> String {
 fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
     let progress = elsewhere::CopyProgress::default();
     let draw = |bar: &ProgressBar| {
-        bar.set_length(progress.commits.load(Ordering::Relaxed));
-        bar.set_message(indicatif::HumanBytes(progress.bytes.load(Ordering::Relaxed)).to_string());
-        bar.set_position(progress.commits_done.load(Ordering::Relaxed));
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        bar.set_message(indicatif::HumanBytes(count(&progress.bytes)).to_string());
+        progress::show(bar, (count(&progress.commits_done), count(&progress.commits)));
     };
     let template = "migrating {bar:40} {pos}/{len} commits, {msg} of chunks";
     let (summary, from_version) = progress::watched(template, draw, || {
@@ -171,24 +154,21 @@ fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
             "missing_chunks": summary.missing,
             "empty_chunks": summary.empty,
         });
-        return print_summary_json(arguments, from_version, summary.was_completed, contents, more);
+        return print_json(&summary_json(arguments, from_version, summary.was_completed, contents, more));
     }
     if summary.was_completed {
         let to = printable::line(to);
         return print(&format!("{to} holds the new repository already\n"));
     }
     let mut text = String::new();
-    // Writing into a string cannot fail.
-    let _ = writeln!(
-        text,
-        "{} to {}: {}",
+    text += &format!(
+        "{} to {}: {}\n",
         if arguments.dry_run { "would migrate" } else { "migrated" },
         printable::line(to),
         describe_contents(contents),
     );
-    let _ = writeln!(
-        text,
-        "{} chunk objects of {}, {} manifests",
+    text += &format!(
+        "{} chunk objects of {}, {} manifests\n",
         summary.chunks,
         indicatif::HumanBytes(summary.bytes),
         summary.manifests
@@ -201,7 +181,7 @@ fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
         (summary.empty, "references to chunks without bytes were left out: they hold no value"),
     ] {
         if count > 0 {
-            let _ = writeln!(text, "{count} {what}");
+            text += &format!("{count} {what}\n");
         }
     }
     print(&text)

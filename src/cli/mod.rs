@@ -6,56 +6,54 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "what is in brackets there is for the reader of --help")]
 
-pub mod amend;
+mod amend;
 pub mod args;
-pub mod branch;
-pub mod cat;
-pub mod config;
-pub mod confirm;
-pub mod control_client;
-pub mod daemon;
-pub mod diff;
-pub mod expire;
-pub mod export;
-pub mod gc;
-pub mod graph;
-pub mod import;
-pub mod init;
-pub mod log;
-pub mod logging;
-pub mod ls;
-pub mod migrate;
-pub mod mount;
-pub mod mount_helper;
-pub mod mount_options;
-pub mod open;
-pub mod ops;
-pub mod prefetch;
+mod branch;
+mod cat;
+mod config;
+mod confirm;
+mod control_client;
+mod daemon;
+mod diff;
+mod expire;
+mod export;
+mod gc;
+mod graph;
+mod import;
+mod init;
+mod log;
+mod logging;
+mod ls;
+mod migrate;
+mod mount;
+mod mount_helper;
+mod mount_options;
+mod ops;
+mod prefetch;
 mod progress;
-pub mod ref_commands;
-pub mod refs;
+mod ref_commands;
+mod refs;
 mod replace_commits;
-pub mod repo_args;
-pub mod rewrite_manifests;
+mod repo_args;
+mod rewrite_manifests;
 mod shards;
-pub mod squash;
-pub mod stats;
-pub mod tag;
+mod squash;
+mod stats;
+mod table;
+mod tag;
 mod uncommitted;
-pub mod unmount;
-pub mod verify;
-pub mod virtual_args;
-pub mod writable;
+mod unmount;
+mod values;
+mod verify;
+mod virtual_args;
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use self::args::{Arguments, Command};
-use self::control_client::MountpointArgs;
+use self::args::Command;
 use crate::error::{Error, Result};
+use crate::library::open;
 use crate::memory;
 use crate::operations::request;
 use crate::printable;
@@ -68,7 +66,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         None => words,
     };
     memory::configure_allocator();
-    let arguments = Arguments::parse_from(words);
+    let arguments = mount_options::parse(&words).unwrap_or_else(|error| error.exit());
     if let Some(total) = arguments.memory {
         memory::set_bound(total);
     }
@@ -77,20 +75,16 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         logging::to_stderr(arguments.verbose);
     }
     let outcome = match arguments.command {
-        Command::Mount(mount) => mount::run(mount, arguments.verbose),
+        Command::Mount(mount) => mount::run(&mount, arguments.verbose),
         Command::Unmount(unmount) => unmount::run(&unmount),
         Command::Commit(commit) => control_client::commit(&commit),
-        Command::Status(MountpointArgs { mountpoint, json }) => {
-            control_client::run(&mountpoint, &request::Command::Status, json)
-        }
+        Command::Status(mount) => control_client::run(&mount, &request::Command::Status),
         Command::Diff(diff) => diff::run(&diff),
         Command::Amend(amend) => amend::run(&amend),
         Command::RewriteManifests(rewrite) => rewrite_manifests::run(&rewrite),
         Command::Squash(squash) => squash::run(&squash),
         Command::Discard(discard) => control_client::discard(&discard),
-        Command::Refresh(MountpointArgs { mountpoint, json }) => {
-            control_client::run(&mountpoint, &request::Command::Refresh, json)
-        }
+        Command::Refresh(mount) => control_client::run(&mount, &request::Command::Refresh),
         Command::Prefetch(prefetch) => prefetch::run(&prefetch),
         Command::Init(init) => init::run(&init),
         Command::Refs(refs) => refs::run(&refs),
@@ -140,6 +134,11 @@ fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|e| Error::with_source(crate::error::ErrorKind::Io, "writing JSON", e))?;
     print_raw((printable::json(&text) + "\n").as_bytes())
+}
+
+/// Prints a command's result: `value` as JSON, or `text`.
+fn print_result(json: bool, value: &impl serde::Serialize, text: impl FnOnce() -> String) -> Result<()> {
+    if json { print_json(value) } else { print(&text()) }
 }
 
 /// Prints a note on standard error that is no failure.

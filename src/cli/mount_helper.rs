@@ -1,13 +1,13 @@
 //! The helper of mount(8): translates its arguments to those of `icechunkfs mount`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::Path;
 
 use crate::error::{Error, Result};
 
 /// Translates the arguments if this program was called as mount(8)'s helper: `mount.icechunkfs REPO MOUNTPOINT
 /// [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. Returns none if it was called by its own name.
-pub fn as_mount_helper(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
+pub(crate) fn as_mount_helper(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
     let (name, rest) = words.split_first()?;
     let name = Path::new(name).file_name()?.to_str()?;
     matches!(name, "mount.icechunkfs" | "mount.fuse.icechunkfs").then(|| translate_helper(rest))
@@ -15,7 +15,7 @@ pub fn as_mount_helper(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
 
 fn translate_helper(words: &[OsString]) -> Result<Vec<OsString>> {
     let mut out: Vec<OsString> = vec!["icechunkfs".into(), "mount".into()];
-    let mut places = 0;
+    let mut places = Vec::new();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let value = |words: &mut std::slice::Iter<'_, OsString>| {
@@ -36,26 +36,16 @@ fn translate_helper(words: &[OsString]) -> Result<Vec<OsString>> {
             Some(option) if option.starts_with('-') && option != "-" => {
                 return Err(Error::invalid(format!("unknown option {option} of the mount helper")));
             }
-            _ => {
-                places += 1;
-                out.push(guard(word));
-            }
+            _ => places.push(word.clone()),
         }
     }
-    if places != 2 {
+    if places.len() != 2 {
         return Err(Error::invalid("usage: mount.icechunkfs REPO MOUNTPOINT [-o OPTIONS]"));
     }
+    // A path that begins with a dash is no option.
+    out.push("--".into());
+    out.extend(places);
     Ok(out)
-}
-
-/// Prefixes a path that begins with a dash, which would be read as an option.
-fn guard(word: &OsStr) -> OsString {
-    if word.as_encoded_bytes().starts_with(b"-") {
-        let mut guarded = OsString::from("./");
-        guarded.push(word);
-        return guarded;
-    }
-    word.to_owned()
 }
 
 #[cfg(test)]
@@ -63,16 +53,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn words(text: &str) -> Vec<OsString> {
-        text.split(' ').map(OsString::from).collect()
-    }
-
     #[test]
     fn mount_helpers_words_are_translated() {
-        let translated = |text: &str| as_mount_helper(&words(text)).map(|r| r.map(|w| w.join(OsStr::new(" "))));
+        let translated = |text: &str| {
+            let words: Vec<OsString> = text.split(' ').map(OsString::from).collect();
+            as_mount_helper(&words).map(|translated| translated.map(|words| words.join(" ".as_ref())))
+        };
         assert!(translated("/usr/bin/icechunkfs mount a b").is_none());
         let plain = translated("/sbin/mount.icechunkfs /r /m -n -o rw,tag=v1 -t fuse.icechunkfs").unwrap().unwrap();
-        assert_eq!(plain, "icechunkfs mount /r /m -o rw,tag=v1");
+        assert_eq!(plain, "icechunkfs mount -o rw,tag=v1 -- /r /m");
         assert!(translated("mount.fuse.icechunkfs /r").unwrap().is_err());
         assert!(translated("mount.icechunkfs /r /m -x").unwrap().is_err());
     }

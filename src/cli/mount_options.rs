@@ -1,20 +1,25 @@
-//! The options of `-o`: every option of `icechunkfs mount` in the form of mount(8) and fstab, and their own options.
+//! The options of `icechunkfs mount`, and their form in mount(8) and fstab: `-o KEY=VALUE,FLAG` is translated to `--KEY=VALUE --FLAG`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::error::ErrorKind;
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, ValueEnum};
+use serde_json::json;
 
-use super::open::MemoryLimits;
+use super::args::{Arguments, Command};
 use super::repo_args::{RefArgs, RepoArgs};
 use super::virtual_args::VirtualArgs;
 use crate::error::{Error, Result};
 use crate::fuse::io_mode::IoOption;
 use crate::fuse::mount::Flag;
+use crate::library::mounts::MountOptions;
+use crate::library::open::MemoryLimits;
 use crate::operations::UploadMode;
-use crate::size;
-use crate::storage::settings::{Settings, Source};
+use crate::repo::refs::RefSpec;
 use crate::views::kind::ViewKind;
+use crate::{printable, size};
 
 /// Default interval between checks of a followed branch, in seconds; each check is a small request.
 const DEFAULT_FOLLOW_INTERVAL: &str = "10";
@@ -31,222 +36,175 @@ fn parse_follow_interval(text: &str) -> Result<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Arguments of `icechunkfs mount`.
 #[derive(Clone, Debug, Args)]
-pub struct MountArgs {
+pub(crate) struct MountArgs {
     /// The mountpoint: an empty directory.
     #[arg(index = 2)]
-    pub mountpoint: PathBuf,
-    /// Snapshot to mount.
+    pub(super) mountpoint: PathBuf,
     #[command(flatten)]
-    pub reference: RefArgs,
+    pub(super) reference: RefArgs,
     /// Form in which the snapshot is shown: zarr (version 3, as stored), zarr2 (version 2) or netcdf (a NetCDF-4
     /// file for each group). Views other than zarr are read-only.
     #[arg(long, value_name = "VIEW", default_value_t = ViewKind::Zarr, value_parser = str::parse::<ViewKind>)]
-    pub view: ViewKind,
+    pub(super) view: ViewKind,
     /// Mount read-only. Tags, snapshots and past times always are.
     #[arg(long)]
-    pub read_only: bool,
+    pub(super) read_only: bool,
     /// Follow the branch: check for a newer commit every SECONDS [default: 10] and move to it. Open files keep their
     /// contents. Read-only.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = DEFAULT_FOLLOW_INTERVAL, value_parser = parse_follow_interval)]
-    pub follow: Option<Duration>,
+    pub(super) follow: Option<Duration>,
     /// Keep uncommitted changes in this directory [default: one per branch below /var/lib/icechunkfs (root) or
     /// $XDG_STATE_HOME/icechunkfs]. Other users must neither own it nor be able to write to it or to a directory above it, except
     /// sticky ones such as /tmp and those that ICECHUNKFS_SAFE_DIRECTORY lists, separated by `:`.
     #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
-    pub scratch: Option<PathBuf>,
+    pub(super) scratch: Option<PathBuf>,
     /// Discard the uncommitted changes of earlier mounts.
     #[arg(long)]
-    pub discard: bool,
+    pub(super) discard: bool,
     /// Keep uncommitted changes in a temporary directory, which is removed at the end if everything was committed.
     #[arg(long)]
-    pub ephemeral: bool,
+    pub(super) ephemeral: bool,
     /// List the directory .icechunk at the root. It exists in any case.
     #[arg(long)]
-    pub show_control: bool,
+    pub(super) show_control: bool,
     /// Pack chunks smaller than this into objects of some MiB.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
-    pub pack_below: u64,
+    pub(super) pack_below: u64,
     /// Time at which chunks are uploaded to an object store: eager (as soon as they are closed, so that a commit has little left
     /// to do) or commit.
-    #[arg(long, value_name = "WHEN", default_value = "eager", value_parser = str::parse::<UploadMode>)]
-    pub upload: UploadMode,
+    #[arg(long, value_name = "WHEN", default_value = "eager", hide_possible_values = true)]
+    pub(super) upload: UploadMode,
     /// Stay in the foreground and log to standard error.
     #[arg(short, long)]
-    pub foreground: bool,
+    pub(super) foreground: bool,
     /// Prefetch at most this much for a program that reads chunk after chunk from an object store; 0 prefetches nothing
     /// [default: 1/16 of the memory].
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub ahead: Option<u64>,
+    pub(super) ahead: Option<u64>,
     /// I/O mode of files: auto, cached (never ask the daemon on open) or passthrough (the kernel reads chunk files; needs root).
-    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = str::parse::<IoOption>)]
-    pub io: IoOption,
+    #[arg(long, value_name = "MODE", default_value = "auto", hide_possible_values = true)]
+    pub(super) io: IoOption,
     /// Allow access by other users; the kernel checks file modes.
     #[arg(long)]
-    pub allow_other: bool,
+    pub(super) allow_other: bool,
+    /// True if the mountpoint may have files or mounts.
+    #[arg(long, hide = true)]
+    pub(super) nonempty: bool,
+    /// True to check everything, but not mount (`mount -f`).
+    #[arg(long = "fake", hide = true)]
+    pub(super) check_only: bool,
+    /// Mount flags for the kernel.
+    #[arg(long = "kernel-flag", hide = true)]
+    pub(super) flags: Vec<Flag>,
     /// Options in the form of mount(8), such as ro,allow_other,tag=v1,memory=256M,nonempty.
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
-    pub options: Vec<String>,
+    pub(super) options: Vec<String>,
     /// Log to this file instead of the system log. Other users must neither own it nor be able to write to it.
     #[arg(long, value_name = "FILE")]
-    pub log_file: Option<PathBuf>,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    pub(super) log_file: Option<PathBuf>,
     #[command(flatten)]
-    pub repo: RepoArgs,
-    /// Virtual chunks. Their help heading applies to all later options, too.
+    pub(super) repo: RepoArgs,
     #[command(flatten)]
-    pub virtuals: VirtualArgs,
+    pub(super) virtuals: VirtualArgs,
 }
 
 impl MountArgs {
-    /// Returns the memory limits.
-    pub fn limits(&self) -> MemoryLimits {
-        MemoryLimits { ahead: self.ahead }
+    /// Returns the options of the mount of `spec`.
+    pub(super) fn options_of(&self, spec: &RefSpec) -> MountOptions {
+        let listed = json!({
+            "upload_limit": self.repo.store.upload_limit,
+            "allow_virtual": self.virtuals.allow_virtual,
+            "virtual_map": self.virtuals.virtual_map,
+        });
+        MountOptions {
+            spec: spec.clone(),
+            // A check leaves nothing behind, not even a scratch directory.
+            read_only: self.read_only || self.check_only,
+            view: self.view,
+            follow: self.follow,
+            scratch: self.scratch.clone(),
+            discard: self.discard,
+            ephemeral: self.ephemeral,
+            show_control: self.show_control,
+            pack_below: Some(self.pack_below),
+            upload: self.upload,
+            limits: MemoryLimits { ahead: self.ahead },
+            io: self.io,
+            allow_other: self.allow_other,
+            nonempty: self.nonempty,
+            flags: self.flags.clone(),
+            listed: listed.as_object().cloned().unwrap_or_default(),
+        }
+    }
+
+    /// Fails if the options contradict one another: if a mount that follows its branch shows the past or is writable, for instance.
+    pub(crate) fn check(&self) -> Result<()> {
+        let of = &self.reference;
+        if self.follow.is_some() && self.view != ViewKind::Zarr {
+            return Err(Error::invalid(format!("the view {} cannot follow a branch: leave out --follow", self.view)));
+        }
+        if self.follow.is_some() && (of.tag.is_some() || of.snapshot.is_some() || of.as_of.is_some()) {
+            return Err(Error::invalid("only a branch can be followed: tags, snapshots and times of the past stay"));
+        }
+        if self.follow.is_some() && (self.scratch.is_some() || self.discard || self.ephemeral) {
+            return Err(Error::invalid(
+                "a mount that follows its branch is read-only: it takes none of --scratch, --discard and --ephemeral",
+            ));
+        }
+        self.repo.store.endpoint().map(drop)
     }
 }
 
-/// Options of `-o` that no other argument has.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MountFlags {
-    /// True if the mountpoint may have files or mounts.
-    pub nonempty: bool,
-    /// Mount flags for the kernel.
-    pub flags: Vec<Flag>,
-    /// True to check everything, but not mount (`mount -f`).
-    pub check_only: bool,
-    /// Memory limit, in bytes.
-    pub memory: Option<u64>,
-    /// Verbosity, in addition to that of the command line.
-    pub verbose: u8,
+/// Parses a command line. The lists of `-o` are translated to flags, so that each option has one definition. They take precedence
+/// over flags, and both over the environment.
+pub(crate) fn parse(words: &[OsString]) -> Result<Arguments, clap::Error> {
+    let arguments = Arguments::try_parse_from(words)?;
+    let flags = match &arguments.command {
+        Command::Mount(mount) if !mount.options.is_empty() => translate(&mount.options)?,
+        _ => return Ok(arguments),
+    };
+    let mut words = words.to_vec();
+    // Words after a separator are positional.
+    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    words.splice(end..end, flags.into_iter().map(OsString::from));
+    Arguments::from_arg_matches(&Arguments::command().args_override_self(true).try_get_matches_from(words)?)
 }
 
-/// Applies `arguments.options` to the other members, and returns the options without a member.
-pub fn apply(arguments: &mut MountArgs) -> Result<MountFlags> {
-    let mut extra = MountFlags::default();
-    let words: Vec<String> = arguments.options.iter().flat_map(|list| split(list)).collect();
+/// Translates lists of mount options to flags of `icechunkfs mount`.
+fn translate(lists: &[String]) -> Result<Vec<String>, clap::Error> {
+    let program = Arguments::command();
+    let known: Vec<&Arg> =
+        program.find_subcommand("mount").into_iter().chain([&program]).flat_map(|c| c.get_arguments()).collect();
+    let words: Vec<String> = lists.iter().flat_map(|list| split(list)).collect();
     let sloppy = words.iter().any(|word| word == "sloppy");
-    let mut store = Vec::new();
-    for word in words {
-        let (name, value) = match word.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (word.as_str(), None),
-        };
-        let needed = || {
-            value
-                .filter(|v| !v.is_empty())
-                .ok_or_else(|| Error::invalid(format!("-o {name} needs a value: {name}=...")))
-        };
-        let within = |error: Error| error.context(format!("-o {word}"));
-        match name {
-            "ro" => arguments.read_only = true,
-            // mount(8) adds it by default; it does not demand a writable mount.
-            "rw" => {}
-            "branch" => arguments.reference.branch = Some(needed()?.to_owned()),
-            "tag" => arguments.reference.tag = Some(needed()?.to_owned()),
-            "snapshot" => arguments.reference.snapshot = Some(needed()?.to_owned()),
-            "as_of" | "as-of" => arguments.reference.as_of = Some(needed()?.to_owned()),
-            "view" => arguments.view = needed()?.parse().map_err(within)?,
-            "follow" => {
-                arguments.follow =
-                    Some(parse_follow_interval(value.unwrap_or(DEFAULT_FOLLOW_INTERVAL)).map_err(within)?)
-            }
-            "scratch" => arguments.scratch = Some(needed()?.into()),
-            "discard" => arguments.discard = true,
-            "ephemeral" => arguments.ephemeral = true,
-            "show_control" | "show-control" => arguments.show_control = true,
-            "pack_below" | "pack-below" => {
-                arguments.pack_below = size::parse(needed()?).map_err(within)?;
-            }
-            "memory" => extra.memory = Some(size::parse(needed()?).map_err(within)?),
-            "ahead" => arguments.ahead = Some(size::parse(needed()?).map_err(within)?),
-            "upload" => arguments.upload = needed()?.parse().map_err(within)?,
-            "io" => arguments.io = needed()?.parse().map_err(within)?,
-            "allow_other" | "allow-other" => arguments.allow_other = true,
-            "log_file" | "log-file" => arguments.log_file = Some(needed()?.into()),
-            "foreground" => arguments.foreground = true,
-            "verbose" => extra.verbose += 1,
-            "allow_virtual" | "allow-virtual" => arguments.virtuals.allow_virtual.push(needed()?.to_owned()),
-            "virtual_map" | "virtual-map" => arguments.virtuals.virtual_map.push(needed()?.to_owned()),
-            "virtual_option" | "virtual-option" => arguments.virtuals.virtual_option.push(needed()?.to_owned()),
-            "nonempty" => extra.nonempty = true,
-            "fake" => extra.check_only = true,
-            "exec" => extra.flags.push(Flag::Exec),
-            "noexec" => extra.flags.push(Flag::NoExec),
-            "dev" => extra.flags.push(Flag::Dev),
-            "suid" => extra.flags.push(Flag::Suid),
-            _ if Settings::is_setting(name) => store.push(word),
-            _ if is_ignored_option(name) || sloppy => {}
-            _ => {
-                return Err(Error::invalid(format!(
-                    "unknown mount option `{word}`; `icechunkfs mount --help` lists them"
-                )));
-            }
+    let mut flags = Vec::new();
+    for word in &words {
+        let (option, value) = word.split_at(word.find('=').unwrap_or(word.len()));
+        let name = option.replace('_', "-");
+        if name == "ro" {
+            flags.push("--read-only".to_owned());
+        } else if known.iter().any(|arg| arg.get_long() == Some(&name)) {
+            flags.push(format!("--{name}{value}"));
+        } else if Flag::from_str(&name, false).is_ok() {
+            flags.push(format!("--kernel-flag={name}"));
+        } else if !sloppy && !is_ignored_option(option) {
+            let message =
+                format!("unknown mount option `{}`; `icechunkfs mount --help` lists them\n", printable::line(word));
+            return Err(clap::Error::raw(ErrorKind::UnknownArgument, message));
         }
     }
-    arguments.repo.store = std::mem::take(&mut arguments.repo.store)
-        .or(Settings::parse(&store, Source::CommandLine).map_err(|error| error.context("-o"))?);
-    check_follow(arguments)?;
-    Ok(extra)
-}
-
-/// Fails if a mount that follows its branch shows the past or is writable.
-fn check_follow(arguments: &MountArgs) -> Result<()> {
-    let of = &arguments.reference;
-    let fixed = of.tag.is_some() || of.snapshot.is_some() || of.as_of.is_some();
-    let written = arguments.scratch.is_some() || arguments.discard || arguments.ephemeral;
-    let is_other_view = arguments.view != ViewKind::Zarr;
-    match arguments.follow {
-        Some(_) if is_other_view => {
-            Err(Error::invalid(format!("the view {} cannot follow a branch yet: leave out --follow", arguments.view)))
-        }
-        Some(_) if fixed => {
-            Err(Error::invalid("only a branch can be followed: tags, snapshots and times of the past stay"))
-        }
-        Some(_) if written => Err(Error::invalid(
-            "a mount that follows its branch is read-only: it takes none of --scratch, --discard and --ephemeral",
-        )),
-        _ => Ok(()),
-    }
+    Ok(flags)
 }
 
 /// Returns true for options of mount(8), systemd or the kernel's defaults, which icechunkfs ignores.
 fn is_ignored_option(name: &str) -> bool {
-    const KNOWN: &[&str] = &[
-        "defaults",
-        "auto",
-        "noauto",
-        "user",
-        "users",
-        "nouser",
-        "owner",
-        "group",
-        "nofail",
-        "_netdev",
-        "sloppy",
-        "nodev",
-        "nosuid",
-        "sync",
-        "async",
-        "dirsync",
-        "atime",
-        "noatime",
-        "diratime",
-        "nodiratime",
-        "relatime",
-        "norelatime",
-        "strictatime",
-        "nostrictatime",
-        "lazytime",
-        "nolazytime",
-        "silent",
-        "loud",
-        "mand",
-        "nomand",
-        "default_permissions",
-        "comment",
-    ];
-    KNOWN.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
+    // `rw` is added by mount(8) and does not demand a writable mount.
+    const KNOWN: &str = " \
+        rw defaults auto noauto user users nouser owner group nofail _netdev sloppy nodev nosuid sync async \
+        dirsync atime noatime diratime nodiratime relatime norelatime strictatime nostrictatime lazytime \
+        nolazytime silent loud mand nomand default_permissions comment";
+    KNOWN.split_whitespace().any(|known| known == name) || name.starts_with("x-") || name.starts_with("X-")
 }
 
 /// Splits a list of options. A backslash escapes a comma, so that every ref name can be written.
@@ -269,42 +227,44 @@ fn split(list: &str) -> Vec<String> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::cli::args::{Arguments, Command};
-    use clap::Parser;
 
-    fn mount(options: &[&str]) -> Result<(MountArgs, MountFlags)> {
+    fn mount(options: &[&str]) -> Result<MountArgs, String> {
         let words = ["icechunkfs", "mount", "/r", "/m"].into_iter().chain(options.iter().flat_map(|o| ["-o", o]));
-        let Command::Mount(mut arguments) = Arguments::try_parse_from(words).unwrap().command else {
-            unreachable!("not a mount command")
-        };
-        let extra = apply(&mut arguments)?;
-        Ok((arguments, extra))
+        match parse(&words.map(OsString::from).collect::<Vec<_>>()).map_err(|error| error.to_string())?.command {
+            Command::Mount(arguments) => arguments.check().map(|()| arguments).map_err(|error| error.to_string()),
+            _ => Err("no mount command".to_owned()),
+        }
     }
 
     #[test]
     fn every_option_has_its_mount_form() {
-        let (arguments, extra) = mount(&[
+        let arguments = mount(&[
             "ro,allow_other,tag=v1,memory=64M,io=cached,log_file=/tmp/l",
             "upload=commit,upload_limit=10M",
             "nonempty,noexec,x-systemd.automount,noauto,user,_netdev",
         ])
         .unwrap();
-        assert!(arguments.read_only && arguments.allow_other);
-        assert_eq!(arguments.reference.tag.as_deref(), Some("v1"));
-        assert_eq!((extra.memory, arguments.io), (Some(64 << 20), IoOption::Cached));
+        assert!(arguments.read_only && arguments.allow_other && arguments.nonempty && !arguments.check_only);
+        assert_eq!((arguments.reference.tag.as_deref(), arguments.io), (Some("v1"), IoOption::Cached));
         assert_eq!((arguments.upload, arguments.repo.store.upload_limit), (UploadMode::Commit, Some(10 << 20)));
-        assert_eq!((extra.nonempty, extra.flags, extra.check_only), (true, vec![Flag::NoExec], false));
+        assert_eq!(arguments.flags, [Flag::NoExec]);
+        // A list overrides a flag, and positional words may follow a separator.
+        let words =
+            ["icechunkfs", "mount", "--tag=a", "-o", "tag=b,memory=64M,follow", "--", "/r", "/m"].map(OsString::from);
+        let parsed = parse(&words).unwrap();
+        assert_eq!(parsed.memory, Some(64 << 20));
+        assert!(matches!(parsed.command, Command::Mount(mount) if mount.reference.tag.as_deref() == Some("b")));
     }
 
     #[test]
     fn names_may_have_commas() {
-        let (arguments, _) = mount(&["branch=a\\,b\\\\c,ro"]).unwrap();
+        let arguments = mount(&["branch=a\\,b\\\\c,ro"]).unwrap();
         assert_eq!(arguments.reference.branch.as_deref(), Some("a,b\\c"));
     }
 
     #[test]
     fn virtual_chunks_are_allowed_by_options_too() {
-        let (arguments, _) = mount(&[
+        let arguments = mount(&[
             "allow_virtual=s3://b/x,allow-virtual=/data,virtual_map=file:///a=/b",
             "virtual_option=s3://b\\,region=eu,virtual_option=s3://b\\,unchecked",
         ])
@@ -318,7 +278,7 @@ mod tests {
 
     #[test]
     fn branches_are_followed_and_nothing_else() {
-        let follow = |options: &[&str]| mount(options).map(|(arguments, _)| arguments.follow.unwrap().as_secs_f32());
+        let follow = |options: &[&str]| mount(options).map(|arguments| arguments.follow.unwrap().as_secs_f32());
         assert_eq!(follow(&["follow"]).unwrap(), 10.0);
         assert_eq!(follow(&["follow=2.5,branch=x,ro"]).unwrap(), 2.5);
         for wrong in ["follow=0", "follow=soon", "follow,tag=v1", "follow,as_of=2026-01-01", "follow,ephemeral"] {
@@ -328,7 +288,17 @@ mod tests {
 
     #[test]
     fn wrong_words_are_told() {
-        for wrong in ["frobnicate", "tag", "memory=much", "io=fast", "upload=never", "upload_limit=0"] {
+        for wrong in [
+            "frobnicate",
+            "tag",
+            "help",
+            "options=x",
+            "account_key=x",
+            "memory=much",
+            "io=fast",
+            "upload=never",
+            "upload_limit=0",
+        ] {
             assert!(mount(&[wrong]).is_err(), "{wrong}");
         }
         assert!(mount(&["sloppy,frobnicate"]).is_ok());

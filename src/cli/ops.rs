@@ -1,36 +1,33 @@
 //! `icechunkfs ops`: prints the operations log of a repository.
 
-use std::fmt::Write;
-
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::repo_args::RepoArgs;
-use super::{open, print, print_json};
+use super::{open, print_result};
 use crate::error::Result;
+use crate::format::ids::ObjectId;
 use crate::format::operations_log::DisplayedEntry;
 use crate::format::repo_state::Operation;
 use crate::printable;
 use crate::times::format_time;
 
-/// Arguments of `icechunkfs ops`.
 #[derive(Debug, Args)]
-pub struct OpsArgs {
+pub(crate) struct OpsArgs {
     /// Show at most this many operations.
     #[arg(short = 'n', value_name = "N")]
-    pub count: Option<usize>,
+    count: Option<usize>,
     /// Print a list of {"at", "operation", "file"} and the members of the operation: "branch", "tag", "snapshot", "previous",
     /// "from_version", "to_version", "flag", "value", "status", "reason", "kind". "file" is the copy of the repository's state
     /// at that time; null for the newest.
     #[arg(long)]
-    pub json: bool,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    json: bool,
     #[command(flatten)]
-    pub repo: RepoArgs,
+    repo: RepoArgs,
 }
 
 /// Prints the operations, newest first.
-pub fn run(arguments: &OpsArgs) -> Result<()> {
+pub(crate) fn run(arguments: &OpsArgs) -> Result<()> {
     open::runtime()?.block_on(async {
         let repository = arguments.repo.open().await?;
         let mut operations = repository.operations()?;
@@ -50,50 +47,64 @@ pub fn run(arguments: &OpsArgs) -> Result<()> {
         if let Some(key) = operations.missing() {
             tracing::warn!("{}: the log continues in {key}, which no longer exists", repository.storage().location());
         }
-        if arguments.json {
-            print_json(&entries.iter().map(as_json).collect::<Vec<_>>())?;
-        } else {
-            print(&as_text(&entries))?;
-        }
+        let values: Vec<Value> = entries.iter().map(as_json).collect();
+        print_result(arguments.json, &values, || as_text(&entries))?;
         ended
     })
 }
 
-/// Returns the name of an operation, its subject, and details as text.
-fn describe(operation: &Operation) -> (&'static str, Option<&str>, String) {
+/// Kind and name of a ref.
+type Subject<'a> = Option<(&'static str, &'a str)>;
+/// Details of an operation, as text and for programs.
+type Details = (String, Value);
+
+/// Returns an operation's name for programs and for display, its subject, and further details.
+fn describe(operation: &Operation) -> (&'static str, &'static str, Subject<'_>, Details) {
+    let none = || (String::new(), json!({}));
+    let was = |id: &ObjectId| (format!("was {id}"), json!({"previous": id}));
     match operation {
-        Operation::RepoInitialized => ("repository created", None, String::new()),
-        Operation::RepoMigrated { from_version, to_version } => {
-            ("migrated", None, format!("version {from_version} to {to_version}"))
+        Operation::RepoInitialized => ("repo_initialized", "repository created", None, none()),
+        Operation::RepoMigrated { from_version: from, to_version: to } => {
+            let versions = json!({"from_version": from, "to_version": to});
+            ("repo_migrated", "migrated", None, (format!("version {from} to {to}"), versions))
         }
-        Operation::ConfigChanged => ("configuration changed", None, String::new()),
-        Operation::MetadataChanged => ("metadata changed", None, String::new()),
-        Operation::TagCreated { name } => ("tag created", Some(name), String::new()),
-        Operation::TagDeleted { name, previous } => ("tag deleted", Some(name), format!("was {previous}")),
-        Operation::BranchCreated { name } => ("branch created", Some(name), String::new()),
-        Operation::BranchDeleted { name, previous } => ("branch deleted", Some(name), format!("was {previous}")),
-        Operation::BranchReset { name, previous } => ("branch reset", Some(name), format!("was {previous}")),
-        Operation::NewCommit { branch, new } => ("commit", Some(branch), new.to_string()),
+        Operation::ConfigChanged => ("config_changed", "configuration changed", None, none()),
+        Operation::MetadataChanged => ("metadata_changed", "metadata changed", None, none()),
+        Operation::TagCreated { name } => ("tag_created", "tag created", Some(("tag", name)), none()),
+        Operation::TagDeleted { name, previous } => ("tag_deleted", "tag deleted", Some(("tag", name)), was(previous)),
+        Operation::BranchCreated { name } => ("branch_created", "branch created", Some(("branch", name)), none()),
+        Operation::BranchDeleted { name, previous } => {
+            ("branch_deleted", "branch deleted", Some(("branch", name)), was(previous))
+        }
+        Operation::BranchReset { name, previous } => {
+            ("branch_reset", "branch reset", Some(("branch", name)), was(previous))
+        }
+        Operation::NewCommit { branch, new } => {
+            ("new_commit", "commit", Some(("branch", branch)), (new.to_string(), json!({"snapshot": new})))
+        }
         Operation::CommitAmended { branch, previous, new } => {
-            ("commit amended", Some(branch), format!("{new}, was {previous}"))
+            let details = (format!("{new}, was {previous}"), json!({"previous": previous, "snapshot": new}));
+            ("commit_amended", "commit amended", Some(("branch", branch)), details)
         }
-        Operation::NewDetachedSnapshot { new } => ("snapshot", None, format!("{new}, on no branch")),
-        Operation::GcRan => ("garbage collected", None, String::new()),
-        Operation::ExpirationRan => ("commits expired", None, String::new()),
+        Operation::NewDetachedSnapshot { new } => {
+            ("new_detached_snapshot", "snapshot", None, (format!("{new}, on no branch"), json!({"snapshot": new})))
+        }
+        Operation::GcRan => ("gc_ran", "garbage collected", None, none()),
+        Operation::ExpirationRan => ("expiration_ran", "commits expired", None, none()),
         Operation::FeatureFlagChanged { id, new_value, is_set } => {
             let to = match (is_set, new_value) {
                 (false, _) => "to its default",
                 (true, true) => "on",
                 (true, false) => "off",
             };
-            ("feature flag changed", None, format!("{id} {to}"))
+            let value = json!({"flag": id, "value": is_set.then_some(new_value)});
+            ("feature_flag_changed", "feature flag changed", None, (format!("{id} {to}"), value))
         }
         Operation::StatusChanged { status } => {
-            let text = status.as_ref().map_or(String::new(), |status| {
-                let reason = status.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
-                format!("{}{reason}", availability(status.availability))
-            });
-            ("status changed", None, text)
+            let availability = status.as_ref().map(|status| availability(status.availability));
+            let reason = status.as_ref().and_then(|status| status.reason.as_deref());
+            let text = [availability, reason].into_iter().flatten().collect::<Vec<_>>().join(": ");
+            ("status_changed", "status changed", None, (text, json!({"status": availability, "reason": reason})))
         }
     }
 }
@@ -112,59 +123,30 @@ fn as_text(entries: &[DisplayedEntry]) -> String {
     for entry in entries {
         let line = match &entry.operation {
             Ok(operation) => {
-                let (what, name, more) = describe(operation);
+                let (_, what, subject, (details, _)) = describe(operation);
                 // A name may be empty or end with a space.
-                let name = name.map_or(String::new(), |name| format!("`{name}`"));
-                format!("{what:<21}  {name:<12}  {more}")
+                let subject = subject.map_or(String::new(), |(_, name)| format!("`{name}`"));
+                format!("{what:<21}  {subject:<12}  {details}")
             }
             Err(kind) => format!("operation of kind {kind}, which this version does not know"),
         };
-        // Writing into a string cannot fail.
-        let _ = writeln!(text, "{}  {}", format_time(entry.updated_at), printable::line(line.trim_end()));
+        text += &format!("{}  {}\n", format_time(entry.updated_at), printable::line(line.trim_end()));
     }
     text
 }
 
 fn as_json(entry: &DisplayedEntry) -> Value {
-    let (operation, mut more) = match &entry.operation {
-        Err(kind) => ("unknown", json!({"kind": kind})),
-        Ok(operation) => match operation {
-            Operation::RepoInitialized => ("repo_initialized", json!({})),
-            Operation::RepoMigrated { from_version, to_version } => {
-                ("repo_migrated", json!({"from_version": from_version, "to_version": to_version}))
-            }
-            Operation::ConfigChanged => ("config_changed", json!({})),
-            Operation::MetadataChanged => ("metadata_changed", json!({})),
-            Operation::TagCreated { name } => ("tag_created", json!({"tag": name})),
-            Operation::TagDeleted { name, previous } => ("tag_deleted", json!({"tag": name, "previous": previous})),
-            Operation::BranchCreated { name } => ("branch_created", json!({"branch": name})),
-            Operation::BranchDeleted { name, previous } => {
-                ("branch_deleted", json!({"branch": name, "previous": previous}))
-            }
-            Operation::BranchReset { name, previous } => {
-                ("branch_reset", json!({"branch": name, "previous": previous}))
-            }
-            Operation::NewCommit { branch, new } => ("new_commit", json!({"branch": branch, "snapshot": new})),
-            Operation::CommitAmended { branch, previous, new } => {
-                ("commit_amended", json!({"branch": branch, "previous": previous, "snapshot": new}))
-            }
-            Operation::NewDetachedSnapshot { new } => ("new_detached_snapshot", json!({"snapshot": new})),
-            Operation::GcRan => ("gc_ran", json!({})),
-            Operation::ExpirationRan => ("expiration_ran", json!({})),
-            Operation::FeatureFlagChanged { id, new_value, is_set } => {
-                ("feature_flag_changed", json!({"flag": id, "value": is_set.then_some(new_value)}))
-            }
-            Operation::StatusChanged { status } => {
-                let availability = status.as_ref().map(|status| availability(status.availability));
-                let reason = status.as_ref().and_then(|status| status.reason.as_deref());
-                ("status_changed", json!({"status": availability, "reason": reason}))
-            }
-        },
+    let (operation, subject, details) = match &entry.operation {
+        Err(kind) => ("unknown", None, json!({"kind": kind})),
+        Ok(operation) => {
+            let (name, _, subject, (_, details)) = describe(operation);
+            (name, subject, details)
+        }
     };
-    let mut out = json!({"at": format_time(entry.updated_at), "operation": operation});
-    if let (Some(out), Some(more)) = (out.as_object_mut(), more.as_object_mut()) {
-        out.append(more);
-        out.insert("file".to_owned(), json!(entry.backup_path));
-    }
-    out
+    let mut out = Map::from_iter([("at".to_owned(), json!(format_time(entry.updated_at)))]);
+    out.insert("operation".to_owned(), json!(operation));
+    out.extend(subject.map(|(kind, name)| (kind.to_owned(), json!(name))));
+    out.extend(details.as_object().cloned().unwrap_or_default());
+    out.insert("file".to_owned(), json!(entry.backup_path));
+    out.into()
 }

@@ -9,8 +9,6 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use clap::Args;
@@ -38,73 +36,58 @@ const ALIGNMENT: usize = 4096;
 /// Maximum depth of directories: deeper than any path can be.
 const DEEPEST: usize = 4096;
 
-/// Arguments of `icechunkfs prefetch`.
 #[derive(Debug, Args)]
-pub struct PrefetchArgs {
+pub(crate) struct PrefetchArgs {
     /// The mountpoint of the repository.
-    pub mountpoint: PathBuf,
+    mountpoint: PathBuf,
     /// A path in the mount: read what is at and below it [default: everything].
-    pub path: Option<String>,
+    path: Option<String>,
     /// Read only this part of the array at PATH, in Python's notation: 0:100,:,-5 (elements, not chunks).
     #[arg(long, value_name = "SLICES", allow_hyphen_values = true)]
-    pub slice: Option<String>,
+    slice: Option<String>,
     /// Number of files to read at a time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub jobs: u16,
+    jobs: u16,
 }
 
 /// Reads the files that the arguments select.
-pub fn run(arguments: &PrefetchArgs) -> Result<()> {
+pub(crate) fn run(arguments: &PrefetchArgs) -> Result<()> {
     let mountpoint = probe::require_responsive_mount(&arguments.mountpoint)?;
     let path = path_in_mount(&mountpoint, arguments.path.as_deref().unwrap_or_default())?;
     let start = mountpoint.join(path.trim_matches('/'));
     let slices = arguments.slice.as_deref().map(Slices::parse).transpose().map_err(|e| e.context("--slice"))?;
     let part = slices.map(|slices| ChunkRanges::of(&start, &slices)).transpose()?;
     let bar = progress::bar("{pos}/{len} files {wide_bar} {msg} {per_sec}");
-    let done = Arc::new(PrefetchOutcome::default());
+    let done = Mutex::new(PrefetchOutcome::default());
     let (sender, receiver) = sync_channel(WAITING);
-    let receiver = Arc::new(Mutex::new(receiver));
-    let readers: Vec<_> = (0..arguments.jobs)
-        .map(|_| {
-            let (receiver, done, bar) = (Arc::clone(&receiver), Arc::clone(&done), bar.clone());
-            std::thread::spawn(move || read_batches(&receiver, &done, &bar))
-        })
-        .collect();
-    let mut files = Files { batch: Vec::new(), sender, bar: &bar };
-    let control = control_directory(&mountpoint);
-    let looked = match &part {
-        Some(part) => part.find(&start, &mut files),
-        None => find(&start, &control, 0, &mut files),
-    };
-    files.send();
-    drop(files);
-    for reader in readers {
+    let receiver = Mutex::new(receiver);
+    let looked = std::thread::scope(|scope| {
+        let readers: Vec<_> =
+            (0..arguments.jobs).map(|_| scope.spawn(|| read_batches(&receiver, &done, &bar))).collect();
+        let mut files = Files { batch: Vec::new(), sender, bar: &bar };
+        let looked = match &part {
+            Some(part) => part.find(&start, &mut files),
+            None => find(&start, &control_directory(&mountpoint), 0, &mut files),
+        };
+        files.send();
+        drop(files);
         // A thread that panicked does not count its other files.
-        let _ = reader.join();
-    }
+        readers.into_iter().for_each(|reader| drop(reader.join()));
+        looked
+    });
     bar.finish_and_clear();
     looked?;
-    done.print()
+    let PrefetchOutcome { files, bytes, failed, first } = done.into_inner();
+    print(&format!("{files} files, {bytes} bytes\n"))?;
+    first.map_or(Ok(()), |error| Err(error.context(format!("{failed} files could not be read; the first"))))
 }
 
 #[derive(Debug, Default)]
 struct PrefetchOutcome {
-    files: AtomicU64,
-    bytes: AtomicU64,
-    failed: AtomicU64,
-    first: Mutex<Option<Error>>,
-}
-
-impl PrefetchOutcome {
-    fn print(&self) -> Result<()> {
-        let [files, bytes, failed] =
-            [&self.files, &self.bytes, &self.failed].map(|count| count.load(Ordering::Relaxed));
-        print(&format!("{files} files, {bytes} bytes\n"))?;
-        match self.first.lock().take() {
-            Some(error) => Err(error.context(format!("{failed} files could not be read; the first"))),
-            None => Ok(()),
-        }
-    }
+    files: u64,
+    bytes: u64,
+    failed: u64,
+    first: Option<Error>,
 }
 
 /// Files that were found, on their way to the reading threads.
@@ -224,7 +207,7 @@ fn each_name(directory: &Path, mut then: impl FnMut(&str) -> Result<()>) -> Resu
     Ok(())
 }
 
-fn read_batches(receiver: &Mutex<Receiver<Vec<PathBuf>>>, done: &PrefetchOutcome, bar: &ProgressBar) {
+fn read_batches(receiver: &Mutex<Receiver<Vec<PathBuf>>>, done: &Mutex<PrefetchOutcome>, bar: &ProgressBar) {
     let mut memory = vec![0; READ + ALIGNMENT];
     let begin = memory.as_ptr().align_offset(ALIGNMENT);
     let Some(buffer) = memory.get_mut(begin..begin + READ) else { return };
@@ -233,15 +216,17 @@ fn read_batches(receiver: &Mutex<Receiver<Vec<PathBuf>>>, done: &PrefetchOutcome
         let batch = receiver.lock().recv();
         let Ok(batch) = batch else { return };
         for path in batch {
-            match read(&path, buffer) {
+            let read = read(&path, buffer);
+            let mut done = done.lock();
+            match read {
                 Ok(bytes) => {
-                    done.files.fetch_add(1, Ordering::Relaxed);
-                    let bytes = done.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-                    bar.set_message(format!("{}", indicatif::HumanBytes(bytes)));
+                    done.files += 1;
+                    done.bytes += bytes;
+                    bar.set_message(format!("{}", indicatif::HumanBytes(done.bytes)));
                 }
                 Err(error) => {
-                    done.failed.fetch_add(1, Ordering::Relaxed);
-                    done.first.lock().get_or_insert_with(|| Error::io(path.display(), error));
+                    done.failed += 1;
+                    done.first.get_or_insert_with(|| Error::io(path.display(), error));
                 }
             }
             bar.inc(1);

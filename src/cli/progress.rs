@@ -33,6 +33,12 @@ pub(super) fn watched<T>(template: &str, update: impl Fn(&ProgressBar) + Sync, w
     })
 }
 
+/// Sets the number of steps that are done, and that of all.
+pub(super) fn show(bar: &ProgressBar, (done, all): (u64, u64)) {
+    bar.set_length(all);
+    bar.set_position(done);
+}
+
 /// Creates a bar that is drawn only when it changes.
 fn manual_bar(template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());

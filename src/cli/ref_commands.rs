@@ -1,7 +1,5 @@
 //! Listing, creating and deleting refs, for `icechunkfs branch` and `icechunkfs tag`.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
@@ -9,10 +7,11 @@ use serde::Serialize;
 use tracing::warn;
 
 use super::confirm::ConfirmArgs;
-use super::{open, print, print_json, writable};
+use super::{open, print_result, table};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
+use crate::library::mounts;
 use crate::printable;
 use crate::repo::Repository;
 use crate::repo::change_refs::RefKind;
@@ -21,53 +20,70 @@ use crate::scratch::pending;
 use crate::storage::settings::Settings;
 use crate::times::{format_time, system_clock};
 
-/// Arguments of `list`.
 #[derive(Debug, Args)]
-pub struct ListArgs {
+pub(crate) struct ListArgs {
     /// Show the time and message of each commit. In repositories of version 1 this reads the snapshots.
     #[arg(short, long)]
-    pub long: bool,
+    pub(super) long: bool,
     /// Print a list of {"name", "snapshot"}; with --long also "written_at" and "message".
     #[arg(long)]
-    pub json: bool,
-    /// Store settings.
+    pub(super) json: bool,
     #[command(flatten)]
-    pub store: Settings,
+    pub(super) store: Settings,
 }
 
-/// Arguments of `create`.
 #[derive(Debug, Args)]
-pub struct CreateArgs {
+pub(crate) struct CreateArgs {
     /// The new name.
-    pub name: String,
+    name: String,
     /// The target: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
     #[arg(long, value_name = "REF", default_value = DEFAULT_BRANCH)]
-    pub at: String,
+    at: String,
     /// Print {"name", "snapshot"}.
     #[arg(long)]
-    pub json: bool,
-    /// Store settings.
+    json: bool,
     #[command(flatten)]
-    pub store: Settings,
+    store: Settings,
 }
 
-/// Arguments of `delete`.
 #[derive(Debug, Args)]
-pub struct DeleteArgs {
+pub(crate) struct DeleteArgs {
     /// The name to delete.
-    pub name: String,
-    /// Delete only if it points to this snapshot [default: the one that it points to when the command starts].
+    name: String,
+    #[command(flatten)]
+    change: RefChangeArgs,
+}
+
+/// Arguments of commands that take a ref off its target.
+#[derive(Debug, Args)]
+pub(crate) struct RefChangeArgs {
+    /// Refuse if it does not point to this snapshot [default: the one that it points to when the command starts].
     #[arg(long, value_name = "ID")]
-    pub expect: Option<String>,
-    /// Print {"name", "snapshot"}: the snapshot that it pointed to.
+    expect: Option<String>,
+    /// Print {"name", "snapshot"}; after a reset also "previous". The snapshot of a deleted ref is the one that it pointed to.
     #[arg(long)]
-    pub json: bool,
-    /// Confirmation.
+    pub(super) json: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
-    /// Store settings.
+    pub(super) confirm: ConfirmArgs,
     #[command(flatten)]
-    pub store: Settings,
+    store: Settings,
+}
+
+impl RefChangeArgs {
+    /// Opens the repository. Returns the snapshot that `name` points to, too; fails if that is not the expected one.
+    pub(super) async fn open(&self, repo: &str, kind: RefKind, name: &str) -> Result<(Repository, ObjectId)> {
+        let repository = open::repository(repo, &self.store).await?;
+        let expect: Option<ObjectId> =
+            self.expect.as_ref().map(|id| id.parse().map_err(|e: Error| e.context("--expect"))).transpose()?;
+        let found = repository.resolve(&kind.named(name)).await?;
+        match expect {
+            Some(expected) if expected != found => Err(Error::new(
+                ErrorKind::Stale,
+                format!("{kind} `{name}` points to {found}, not to {expected}: nothing was done"),
+            )),
+            _ => Ok((repository, found)),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -78,24 +94,6 @@ struct Listed {
     written_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
-}
-
-/// Returns the snapshot that `name` points to. Fails if that is not `expect`.
-pub(super) async fn target(
-    repository: &Repository,
-    kind: RefKind,
-    name: &str,
-    expect: Option<&str>,
-) -> Result<ObjectId> {
-    let expect: Option<ObjectId> = expect.map(|id| id.parse().map_err(|e: Error| e.context("--expect"))).transpose()?;
-    let found = repository.resolve(&kind.named(name)).await?;
-    match expect {
-        Some(expected) if expected != found => Err(Error::new(
-            ErrorKind::Stale,
-            format!("{kind} `{name}` points to {found}, not to {expected}: nothing was done"),
-        )),
-        _ => Ok(found),
-    }
 }
 
 /// Describes a commit as text. A damaged commit must not prevent changes of its ref.
@@ -120,25 +118,18 @@ pub(super) fn lost_commits(
     tip: ObjectId,
     others: impl IntoIterator<Item = ObjectId>,
 ) -> Result<Option<String>> {
-    Ok(match repository.commits_beyond(tip, others)? {
-        Some(0) => None,
-        Some(1) => Some(
-            "One commit is then on no branch or tag any more: only its id leads to it, until garbage is collected."
-                .to_owned(),
-        ),
-        Some(count) => Some(format!(
-            "{count} commits are then on no branch or tag any more: only their ids lead to them, until garbage is collected."
-        )),
-        None => Some(
-            "Commits that are on no other branch or tag can then only be found by their ids, until garbage is collected."
-                .to_owned(),
-        ),
-    })
+    let lost = match repository.commits_beyond(tip, others)? {
+        Some(0) => return Ok(None),
+        Some(1) => "One commit is then on no branch or tag any more: only its id leads to it".to_owned(),
+        Some(count) => format!("{count} commits are then on no branch or tag any more: only their ids lead to them"),
+        None => "Commits that are on no other branch or tag can then only be found by their ids".to_owned(),
+    };
+    Ok(Some(lost + ", until garbage is collected."))
 }
 
 /// Describes the use of branch `name` on this machine: its mount, its uncommitted changes. None if there are none.
 pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
-    let location = writable::scratch_location(repository);
+    let location = mounts::scratch_location(repository);
     let waiting = pending::look(&location, name)?;
     let place = printable::bytes(waiting.path.as_os_str().as_bytes());
     match (waiting.holder, waiting.has_changes) {
@@ -170,23 +161,16 @@ pub(super) async fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Res
             message: commit.map(|commit| commit.message),
         });
     }
-    if arguments.json {
-        return print_json(&listed);
-    }
-    let names: Vec<String> = listed.iter().map(|one| printable::line(&one.name)).collect();
-    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or_default();
-    let mut text = String::new();
-    for (one, name) in listed.iter().zip(&names) {
-        // Writing into a string cannot fail.
-        let _ = match (&one.written_at, &one.message) {
-            (Some(time), Some(message)) => {
-                let message = printable::line(message.lines().next().unwrap_or_default());
-                writeln!(text, "{}  {name:<width$}  {time}  {message}", one.snapshot)
-            }
-            _ => writeln!(text, "{}  {name}", one.snapshot),
-        };
-    }
-    print(&text)
+    let row = |one: &Listed| {
+        let mut cells = vec![one.snapshot.to_string(), printable::line(&one.name)];
+        if let (Some(time), Some(message)) = (&one.written_at, &one.message) {
+            cells.push(format!("{time}  {}", printable::line(message.lines().next().unwrap_or_default())));
+        }
+        cells
+    };
+    print_result(arguments.json, &listed, || {
+        table::lines(&listed.iter().map(row).collect::<Vec<_>>(), 0..0).into_iter().map(|line| line + "\n").collect()
+    })
 }
 
 pub(super) async fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) -> Result<()> {
@@ -194,47 +178,56 @@ pub(super) async fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) ->
     let target = repository.resolve_revision(&arguments.at).await?.id;
     let name = &arguments.name;
     repository.create_ref(kind, name, target, system_clock).await?;
-    print_ref(arguments.json, name, target, || format!("{kind} `{name}` points to {target}"))
+    print_ref(arguments.json, name, None, target, &format!("{kind} `{name}` points to {target}"))
 }
 
-/// Deletes a ref of `kind`; `more` is an additional warning for this kind.
-pub(super) async fn delete(repo: &str, kind: RefKind, arguments: &DeleteArgs, more: &str) -> Result<()> {
-    let repository = open::repository(repo, &arguments.store).await?;
-    let name = &arguments.name;
+pub(super) async fn delete(repo: &str, kind: RefKind, DeleteArgs { name, change }: &DeleteArgs) -> Result<()> {
     if kind == RefKind::Branch && name == DEFAULT_BRANCH {
         return Err(crate::repo::change_refs::no_deletion_of_main());
     }
-    let target = target(&repository, kind, name, arguments.expect.as_deref()).await?;
-    let described = describe_commit(&repository, target).await;
-    let mut question = format!("{kind} `{}`, which points to {described}, will be deleted.", printable::line(name));
-    let all = repository.refs().await?;
-    let others = |refs: &BTreeMap<String, ObjectId>, own: RefKind| -> Vec<ObjectId> {
-        refs.iter().filter(|(other, _)| own != kind || *other != name).map(|(_, id)| *id).collect()
-    };
-    let others = [others(&all.branches, RefKind::Branch), others(&all.tags, RefKind::Tag)].concat();
-    let mounted = (kind == RefKind::Branch).then(|| mounted(&repository, name)).flatten();
-    for line in [lost_commits(&repository, target, others)?, Some(more.to_owned()).filter(|more| !more.is_empty())] {
-        line.iter().for_each(|line| question += &format!("\n{line}"));
-    }
-    ask(arguments.confirm, question, mounted)?;
-    repository.delete_ref(kind, name, target, system_clock).await?;
-    print_ref(arguments.json, name, target, || format!("deleted {kind} `{name}`, which pointed to {target}"))
-}
-
-/// Asks `question`. Logs `mounted` even if it does not ask: the user may not know of the mount.
-pub(super) fn ask(confirm: ConfirmArgs, mut question: String, mounted: Option<String>) -> Result<()> {
-    if let Some(mounted) = mounted {
-        if confirm.yes {
-            warn!("{mounted}");
+    let (repository, target) = change.open(repo, kind, name).await?;
+    let mut refs = repository.refs().await?;
+    let (mounted, reserved) = match kind {
+        RefKind::Branch => (refs.branches.remove(name).and_then(|_| mounted(&repository, name)), None),
+        RefKind::Tag => {
+            refs.tags.remove(name);
+            (None, Some("The name of a deleted tag cannot be used again.".to_owned()))
         }
-        question += &format!("\n{mounted}");
-    }
-    confirm.confirm(&question)
+    };
+    let described = describe_commit(&repository, target).await;
+    let question = format!("{kind} `{}`, which points to {described}, will be deleted.", printable::line(name));
+    let lost = lost_commits(&repository, target, refs.branches.into_values().chain(refs.tags.into_values()))?;
+    ask(change.confirm, [Some(question), lost, reserved], mounted)?;
+    repository.delete_ref(kind, name, target, system_clock).await?;
+    print_ref(change.json, name, None, target, &format!("deleted {kind} `{name}`, which pointed to {target}"))
 }
 
-fn print_ref(json: bool, name: &str, target: ObjectId, text: impl FnOnce() -> String) -> Result<()> {
-    if json {
-        return print_json(&serde_json::json!({"name": name, "snapshot": target}));
+/// Asks a question of several lines. Logs `mounted` even if it does not ask: the user may not know of the mount.
+pub(super) fn ask<const N: usize>(
+    confirm: ConfirmArgs,
+    lines: [Option<String>; N],
+    mounted: Option<String>,
+) -> Result<()> {
+    if let Some(mounted) = mounted.as_ref().filter(|_| confirm.yes) {
+        warn!("{mounted}");
     }
-    print(&format!("{}\n", printable::line(&text())))
+    confirm.confirm(&lines.into_iter().flatten().chain(mounted).collect::<Vec<_>>().join("\n"))
+}
+
+/// Prints the new state of a ref, as JSON or `text`.
+pub(super) fn print_ref(
+    json: bool,
+    name: &str,
+    previous: Option<ObjectId>,
+    snapshot: ObjectId,
+    text: &str,
+) -> Result<()> {
+    #[derive(Serialize)]
+    struct ChangedRef<'a> {
+        name: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        previous: Option<ObjectId>,
+        snapshot: ObjectId,
+    }
+    print_result(json, &ChangedRef { name, previous, snapshot }, || printable::line(text) + "\n")
 }

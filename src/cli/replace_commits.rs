@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::confirm::ConfirmArgs;
-use super::{print, print_json, ref_commands};
+use super::{print_result, ref_commands};
 use crate::commit::engine::RESERVED;
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
@@ -53,8 +53,8 @@ pub(super) async fn confirm(
     confirm: ConfirmArgs,
 ) -> Result<Vec<String>> {
     let kept = other_refs(repository, branch, commits).await?;
-    let question = format!("{question}\n{}", kept_refs_line(&kept));
-    ref_commands::ask(confirm, question.trim_end().to_owned(), ref_commands::mounted(repository, branch))?;
+    let question = format!("{question}\n{}", kept_refs_line(&kept)).trim_end().to_owned();
+    ref_commands::ask(confirm, [Some(question)], ref_commands::mounted(repository, branch))?;
     Ok(kept)
 }
 
@@ -70,14 +70,12 @@ pub(super) async fn replace(
     let SquashOptions { branch, commits, .. } = options;
     let kept = self::confirm(repository, branch, commits, question, confirm).await?;
     let id = squash::squash(repository, system_clock, options).await?;
-    if json {
-        let parent = commits.last().and_then(|oldest| oldest.parent);
-        let replaced: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
-        return print_json(
-            &json!({"branch": branch, "snapshot": id, "replaced": replaced, "parent": parent, "kept": kept}),
-        );
-    }
-    print(&format!("branch {}: {id} in the place of {replaced}\n{}", printable::line(branch), kept_refs_line(&kept)))
+    let parent = commits.last().and_then(|oldest| oldest.parent);
+    let ids: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
+    let value = json!({"branch": branch, "snapshot": id, "replaced": ids, "parent": parent, "kept": kept});
+    print_result(json, &value, || {
+        format!("branch {}: {id} in the place of {replaced}\n{}", printable::line(branch), kept_refs_line(&kept))
+    })
 }
 
 /// Returns the other refs that still point to one of `commits`, such as `tag v1`.
@@ -92,14 +90,21 @@ async fn other_refs(repository: &Repository, branch: &str, commits: &[SnapshotIn
 
 /// Formats the refs that still point to replaced commits as a line; empty if there are none.
 fn kept_refs_line(others: &[String]) -> String {
-    match others.len() {
-        0 => String::new(),
-        count => {
-            let more = if count > LISTED { format!(" and {} more", count - LISTED) } else { String::new() };
-            let some: Vec<String> = others.iter().take(LISTED).map(|other| printable::line(other)).collect();
-            format!("Kept as they are: {}{more}.\n", some.join(", "))
-        }
+    let some: Vec<String> = others.iter().take(LISTED).map(|other| printable::line(other)).collect();
+    match others.len().saturating_sub(LISTED) {
+        0 if some.is_empty() => String::new(),
+        0 => format!("Kept as they are: {}.\n", some.join(", ")),
+        more => format!("Kept as they are: {} and {more} more.\n", some.join(", ")),
     }
+}
+
+/// Returns the question before `commit` is replaced.
+pub(super) fn question(branch: &str, commit: &SnapshotInfo) -> String {
+    format!(
+        "Branch {} gets a new tip in place of\n  {}\nMounts and programs based on that commit have to begin anew.",
+        printable::line(branch),
+        commit_line(commit)
+    )
 }
 
 pub(super) fn commit_line(commit: &SnapshotInfo) -> String {

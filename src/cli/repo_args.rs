@@ -10,49 +10,48 @@ use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::storage::settings::Settings;
 use crate::times::parse_time;
 
-/// A repository, and the settings to reach it.
+/// A repository, and the settings to reach it. Flattened last, because the help heading of the settings applies to all later options.
 #[derive(Clone, Debug, Args)]
-pub struct RepoArgs {
+pub(crate) struct RepoArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://; https:// for reading only).
     #[arg(index = 1, value_name = "REPO")]
-    pub location: String,
-    /// Store settings.
+    pub(crate) location: String,
     #[command(flatten)]
-    pub store: Settings,
+    pub(crate) store: Settings,
 }
 
 impl RepoArgs {
     /// Opens the repository.
-    pub async fn open(&self) -> Result<Repository> {
+    pub(crate) async fn open(&self) -> Result<Repository> {
         open::repository(&self.location, &self.store).await
     }
 
     /// Opens the repository for a command that reads chunks: virtual ones as far as `virtuals` allow it.
-    pub async fn open_with(&self, virtuals: &VirtualArgs) -> Result<Repository> {
-        open::repository_with(&self.location, &self.store, virtuals).await
+    pub(crate) async fn open_with(&self, virtuals: &VirtualArgs) -> Result<Repository> {
+        virtuals.open(&self.location, &self.store).await
     }
 }
 
 /// Selection of one snapshot; branch `main` by default.
 #[derive(Clone, Debug, Default, Args)]
-pub struct RefArgs {
+pub(crate) struct RefArgs {
     /// Newest commit of this branch [default: main].
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["tag", "snapshot"])]
-    pub branch: Option<String>,
+    #[arg(long, value_name = "NAME")]
+    pub(crate) branch: Option<String>,
     /// Snapshot that this tag points to.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["snapshot", "as_of"])]
-    pub tag: Option<String>,
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tag: Option<String>,
     /// Snapshot with this id.
-    #[arg(long, value_name = "ID", conflicts_with = "as_of")]
-    pub snapshot: Option<String>,
+    #[arg(long, value_name = "ID")]
+    pub(crate) snapshot: Option<String>,
     /// Newest commit of the branch that is not after this time: RFC 3339, or a date (the end of that day, UTC).
     #[arg(long, value_name = "TIME")]
-    pub as_of: Option<String>,
+    pub(crate) as_of: Option<String>,
 }
 
 impl RefArgs {
     /// Returns the selected ref. Fails if the arguments contradict each other.
-    pub fn spec(&self) -> Result<RefSpec> {
+    pub(crate) fn spec(&self) -> Result<RefSpec> {
         let branch = || self.branch.clone().unwrap_or_else(|| DEFAULT_BRANCH.to_owned());
         match (&self.tag, &self.snapshot, &self.as_of) {
             (None, None, None) => Ok(RefSpec::Branch(branch())),

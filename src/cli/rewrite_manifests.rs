@@ -26,45 +26,42 @@ use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::size;
 use crate::times::system_clock;
 
-/// Arguments of `icechunkfs rewrite-manifests`.
 #[derive(Debug, Args)]
-pub struct RewriteManifestsArgs {
+pub(crate) struct RewriteManifestsArgs {
     /// The branch that gets the commit.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
-    pub branch: String,
+    branch: String,
     /// Split arrays by this rule instead of those in the repository's configuration: [PATH:]DIM=N[,DIM=N], with N chunks along a
     /// dimension in one manifest. DIM is a number from 0, a name, or * for any; PATH is a regular expression to be found in the
     /// array's path [default: all arrays]. The first rule that matches a dimension applies. `none` splits nothing. Later commits
     /// use the configuration again. Repeatable.
     #[arg(long, value_name = "RULE")]
-    pub split: Vec<String>,
+    split: Vec<String>,
     /// Repack small chunks, too: those that have an object each, or share one that is mostly garbage. They are packed into
     /// objects of some MiB; the old objects stay until garbage is collected.
     #[arg(long)]
-    pub repack: bool,
+    repack: bool,
     /// With --repack, pack chunks smaller than this.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
-    pub pack_below: u64,
+    pack_below: u64,
     /// The commit message.
     #[arg(short, long, value_name = "TEXT", default_value = "Manifests rewritten")]
-    pub message: String,
+    message: String,
     /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
-    pub metadata: Vec<String>,
+    metadata: Vec<String>,
     /// Replace the branch's newest commit instead of adding one (version 2).
     #[arg(long)]
-    pub amend: bool,
+    amend: bool,
     /// Print {"branch", "snapshot", "parent", "manifests", "bytes", "arrays"}: manifests and their bytes each as {"before", "after"},
     /// and for each array {"path", "manifests"}. With --repack also "repacked": {"chunks", "bytes", "objects": {"before", "after"},
     /// "complete"}; if it is not complete, run the command again.
     #[arg(long)]
-    pub json: bool,
-    /// Confirmation that a commit may be replaced.
+    json: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    confirm: ConfirmArgs,
     #[command(flatten)]
-    pub repo: RepoArgs,
+    repo: RepoArgs,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -74,7 +71,7 @@ struct Change {
 }
 
 /// Rewrites the manifests of a branch.
-pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
+pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
     let splitting = rules(&arguments.split)?;
     let metadata = replace_commits::metadata(&arguments.metadata)?;
     let branch = &arguments.branch;
@@ -87,11 +84,7 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
         if arguments.amend {
             squash::check(&repository).await?;
             let commits = repository.history(tip, 1).await?;
-            let replaced: String = commits.iter().map(replace_commits::commit_line).collect();
-            let question = format!(
-                "Branch {branch} gets a new tip in place of\n  {replaced}\nMounts and programs based on that commit \
-                 have to begin anew."
-            );
+            let question = commits.first().map(|tip| replace_commits::question(branch, tip)).unwrap_or_default();
             replace_commits::confirm(&repository, branch, &commits, &question, arguments.confirm).await?;
         }
         let storage = Arc::clone(repository.storage());

@@ -3,7 +3,6 @@
 //! Only indexes are read. Each inner chunk is one line, written when it is found: a shard may have a million of them, and be made of
 //! shards again. Invalid entries are not followed, so that a hostile index does not lead in circles.
 
-use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -130,8 +129,7 @@ impl Output {
         let inode = tree.table().inode(&TreePlace::Chunk(node, Coords::from_slice(coords)));
         if self.json {
             self.text.push_str(if self.shards == 0 { "[\n" } else { ",\n" });
-            // Writing into a string cannot fail.
-            let _ = write!(self.text, "{{\"path\": {}, ", json!(path));
+            self.text += &format!("{{\"path\": {}, ", json!(path));
         } else {
             self.text.push_str(&path);
         }
@@ -167,8 +165,7 @@ impl Output {
         let index = match index {
             Ok(index) => index,
             Err(error) => {
-                self.wrong(shard, &error);
-                self.tail(&[], Some(&error));
+                self.tail(shard, &[error]);
                 return Ok(());
             }
         };
@@ -195,11 +192,7 @@ impl Output {
             }
             self.flush(false)?;
         }
-        let faults: Vec<Error> = faults.iter().map(|fault| shard.describe(fault)).collect();
-        for fault in &faults {
-            self.wrong(shard, fault);
-        }
-        self.tail(&faults, None);
+        self.tail(shard, &faults.iter().map(|fault| shard.describe(fault)).collect::<Vec<_>>());
         Ok(())
     }
 
@@ -215,12 +208,10 @@ impl Output {
                 "byte_order": order, "checksum": checksum});
             let (grid, shape) = (json!(sharding.grid), json!(sharding.inner_shape));
             if shard.depth == 0 {
-                let _ = write!(self.text, "\"bytes\": {length}, ");
+                self.text += &format!("\"bytes\": {length}, ");
             }
-            let _ = write!(
-                self.text,
-                "\"index\": {index}, \"grid\": {grid}, \"inner_shape\": {shape}, \"inner_chunks\": ["
-            );
+            self.text +=
+                &format!("\"index\": {index}, \"grid\": {grid}, \"inner_shape\": {shape}, \"inner_chunks\": [");
             return;
         }
         let checksum = match checksum {
@@ -229,10 +220,8 @@ impl Output {
             other => other.to_owned(),
         };
         let offset = offset.map_or("nowhere".to_owned(), |offset| format!("at {offset}"));
-        // Writing into a string cannot fail.
-        let _ = writeln!(
-            self.text,
-            "  {length} bytes, {:?} inner chunks of {:?}; index {offset} ({location}), {} bytes, {order}-endian, {checksum}",
+        self.text += &format!(
+            "  {length} bytes, {:?} inner chunks of {:?}; index {offset} ({location}), {} bytes, {order}-endian, {checksum}\n",
             sharding.grid,
             sharding.inner_shape,
             sharding.index_length()
@@ -245,32 +234,24 @@ impl Output {
         if self.json {
             let comma = if is_first { "\n" } else { ",\n" };
             let coords = json!(coords.as_slice());
-            let _ = write!(self.text, "{comma}{{\"coords\": {coords}, \"offset\": {offset}, \"bytes\": {bytes}");
+            self.text += &format!("{comma}{{\"coords\": {coords}, \"offset\": {offset}, \"bytes\": {bytes}");
         } else {
             let (indent, coords) = ("  ".repeat(shard.depth + 1), format!("{:?}", coords.as_slice()));
-            let _ = write!(self.text, "{indent}{coords:<12}  {offset:>12}  {bytes:>10}");
+            self.text += &format!("{indent}{coords:<12}  {offset:>12}  {bytes:>10}");
         }
     }
 
-    /// Reports a fault.
-    fn wrong(&mut self, shard: &Shard<'_>, fault: &Error) {
-        if !self.json {
-            let _ = writeln!(self.text, "{}WRONG: {fault}", "  ".repeat(shard.depth + 1));
+    /// Reports the faults of a shard, and ends its output.
+    fn tail(&mut self, shard: &Shard<'_>, faults: &[Error]) {
+        for fault in faults.iter().filter(|_| !self.json) {
+            self.text += &format!("{}WRONG: {fault}\n", "  ".repeat(shard.depth + 1));
         }
-        self.faults += 1;
-        self.first.get_or_insert_with(|| fault.clone());
-    }
-
-    fn tail(&mut self, faults: &[Error], error: Option<&Error>) {
-        if !self.json {
-            return;
+        if self.json {
+            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            self.text += &format!("], \"faults\": {}}}", json!(faults));
         }
-        self.text.push_str("], \"faults\": [");
-        for (n, fault) in faults.iter().chain(error).enumerate() {
-            self.text.push_str(if n == 0 { "" } else { ", " });
-            let _ = write!(self.text, "{}", json!(fault.to_string()));
-        }
-        self.text.push_str("]}");
+        self.faults += faults.len() as u64;
+        self.first = self.first.take().or_else(|| faults.first().cloned());
     }
 
     fn flush(&mut self, all: bool) -> Result<()> {

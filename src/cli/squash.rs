@@ -4,6 +4,7 @@ use clap::Args;
 use serde_json::Map;
 
 use super::confirm::ConfirmArgs;
+use super::export::listed;
 use super::repo_args::RepoArgs;
 use super::{open, replace_commits};
 use crate::commit::engine::RESERVED;
@@ -14,54 +15,47 @@ use crate::printable;
 use crate::repo::Repository;
 use crate::repo::refs::DEFAULT_BRANCH;
 
-/// Number of commits listed in the question; the rest is counted.
-const LISTED: usize = 20;
-
-/// Arguments of `icechunkfs squash`.
 #[derive(Debug, Args)]
-pub struct SquashArgs {
+pub(crate) struct SquashArgs {
     /// The branch whose newest commits are combined.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
-    pub branch: String,
-    /// Commits to combine.
+    branch: String,
     #[command(flatten)]
-    pub range: RangeArgs,
+    range: RangeArgs,
     /// The new commit message [default: the messages of all commits, oldest first].
     #[arg(short, long, value_name = "TEXT")]
-    pub message: Option<String>,
+    message: Option<String>,
     /// Set a metadata item; VALUE is JSON, otherwise text. The items of the combined commits stay, the newest of each name.
     /// Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
-    pub metadata: Vec<String>,
+    metadata: Vec<String>,
     /// Print {"branch", "snapshot", "replaced", "parent", "kept"}: the new snapshot's id, the ids that it replaces (newest
     /// first), and refs that still point to one of them.
     #[arg(long)]
-    pub json: bool,
-    /// Confirmation.
+    json: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    confirm: ConfirmArgs,
     #[command(flatten)]
-    pub repo: RepoArgs,
+    repo: RepoArgs,
 }
 
 /// Beginning of the commits to combine, which end with the branch's newest.
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
-pub struct RangeArgs {
+pub(crate) struct RangeArgs {
     /// Combine this many commits.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
-    pub last: Option<u32>,
+    last: Option<u32>,
     /// Combine this commit and all after it: a branch, a tag, an id, or one of them and ~N for N commits before it.
     #[arg(long, value_name = "REF")]
-    pub from: Option<String>,
+    from: Option<String>,
     /// Combine all commits after this one.
     #[arg(long, value_name = "REF")]
-    pub since: Option<String>,
+    since: Option<String>,
 }
 
 /// Combines several commits into one.
-pub fn run(arguments: &SquashArgs) -> Result<()> {
+pub(crate) fn run(arguments: &SquashArgs) -> Result<()> {
     let SquashArgs { branch, .. } = arguments;
     let set = replace_commits::metadata(&arguments.metadata)?;
     replace_commits::check_not_reserved(set.keys())?;
@@ -70,10 +64,13 @@ pub fn run(arguments: &SquashArgs) -> Result<()> {
         squash::check(&repository).await?;
         let commits = range(&repository, branch, &arguments.range).await?;
         let question = format!(
-            "{} commits of branch {} become one:\n{}Mounts and programs based on one of them have to start again.",
+            "{} commits of branch {} become one:\n{}\nMounts and programs based on one of them have to start again.",
             commits.len(),
             printable::line(branch),
-            listed(&commits)
+            listed(
+                commits.iter().map(|commit| format!("  {}", replace_commits::commit_line(commit))),
+                commits.len() as u64
+            )
         );
         let mut metadata = Map::new();
         for commit in commits.iter().rev() {
@@ -119,11 +116,4 @@ async fn range(repository: &Repository, branch: &str, range: &RangeArgs) -> Resu
         ))),
         _ => Ok(commits),
     }
-}
-
-fn listed(commits: &[SnapshotInfo]) -> String {
-    let lines = commits.iter().take(LISTED).map(|commit| format!("  {}\n", replace_commits::commit_line(commit)));
-    let more = commits.len().saturating_sub(LISTED);
-    let more = if more > 0 { format!("  and {more} before\n") } else { String::new() };
-    lines.collect::<String>() + &more
 }

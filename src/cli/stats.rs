@@ -1,21 +1,19 @@
 //! `icechunkfs stats`: shows the storage use of a repository.
 
-use std::fmt::Write;
 use std::io::IsTerminal;
 
 use clap::Args;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 
 use super::repo_args::RepoArgs;
-use super::{open, print, print_json, progress};
+use super::{open, print_result, progress, table};
 use crate::error::Result;
+use crate::repo::progress::Progress;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::stats::arrays::ArrayStats;
-use crate::stats::{self, ByKind, Counters, MemoryBounds, RefStats, Size, Stats};
+use crate::stats::{self, ByKind, MemoryBounds, RefStats, Size, Stats};
 use crate::{memory, printable};
 
-/// Name of the copies of `repo`.
-const BACKUPS: &str = "earlier states of repo";
 /// Number of arrays and refs listed as text; the rest is counted. JSON has all.
 const LISTED: usize = 30;
 /// Width of a full bar, in characters.
@@ -23,15 +21,14 @@ const WIDTH: usize = 24;
 /// Divisor of the memory for the list of chunks, and for the manifests that are being read.
 const SHARE: u64 = 4;
 
-/// Arguments of `icechunkfs stats`.
 #[derive(Debug, Args)]
-pub struct StatsArgs {
+pub(crate) struct StatsArgs {
     /// The snapshot whose arrays are listed: a branch, a tag, a snapshot id, or one before it, such as main~2.
     #[arg(index = 2, value_name = "REF", default_value = DEFAULT_BRANCH)]
-    pub reference: String,
+    reference: String,
     /// Number of snapshots and manifests to read at a time.
     #[arg(short, long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub jobs: u16,
+    jobs: u16,
     /// Print {"repository", "spec_version", "stored", "reachable", "unreachable", "missing": {"chunks", "manifests",
     /// "snapshots", "transactions": {"objects", "bytes"}}, "shared": {"objects", "bytes"}, "dead_bytes", "dead_in", "chunks":
     /// {"native", "native_bytes", "virtual", "virtual_bytes", "inline", "inline_bytes", "references"}, "refs": [{"kind", "name",
@@ -39,20 +36,15 @@ pub struct StatsArgs {
     /// "bytes", "native_bytes", "inline_bytes", "virtual_bytes", "manifests", "manifest_bytes"}]}; "stored" also has "refs",
     /// "backups" and "removable_backups".
     #[arg(long)]
-    pub json: bool,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    json: bool,
     #[command(flatten)]
-    pub repo: RepoArgs,
+    repo: RepoArgs,
 }
 
 /// Collects and prints the statistics.
-pub fn run(arguments: &StatsArgs) -> Result<()> {
-    let counters = Counters::default();
-    let draw = |bar: &ProgressBar| {
-        let (expected, read) = counters.now();
-        bar.set_length(expected);
-        bar.set_position(read);
-    };
+pub(crate) fn run(arguments: &StatsArgs) -> Result<()> {
+    let progress = Progress::default();
+    let draw = |bar: &ProgressBar| progress::show(bar, progress.files());
     let stats = progress::watched("reading {wide_bar} {pos}/{len} snapshots and manifests", draw, || {
         open::runtime()?.block_on(async {
             let repository = arguments.repo.open().await?;
@@ -61,56 +53,32 @@ pub fn run(arguments: &StatsArgs) -> Result<()> {
             let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
             let bound = memory::explicit_bound().unwrap_or_else(memory::default_memory) / SHARE;
             let bounds = MemoryBounds { chunks: bound, manifests: bound };
-            stats::collect(&repository, &tree, bounds, arguments.jobs.into(), &counters).await
+            stats::collect(&repository, &tree, bounds, arguments.jobs.into(), &progress).await
         })
     })?;
-    if arguments.json {
-        return print_json(&stats);
-    }
-    let bars = std::io::stdout().is_terminal();
-    print(&to_text(&stats, bars))
+    print_result(arguments.json, &stats, || to_text(&stats, std::io::stdout().is_terminal()))
 }
 
-/// A table whose columns are as wide as their contents.
-struct Table {
-    bars: bool,
-    rows: Vec<Row>,
+/// Cells of a row of a table, and the part of the whole that its bar shows.
+type Row = (Vec<String>, u64);
+
+/// Formats a table: the first column is text, the others are numbers. Parts of `whole` are drawn as bars, if it is given.
+fn table(header: [&str; 5], rows: Vec<Row>, whole: Option<u64>) -> String {
+    let (cells, parts): (Vec<Vec<String>>, Vec<u64>) = rows.into_iter().unzip();
+    let cells = cells.into_iter().map(|row| row.iter().map(|cell| printable::line(cell)).collect());
+    let rows: Vec<Vec<String>> = std::iter::once(header.map(str::to_owned).to_vec()).chain(cells).collect();
+    let bars = std::iter::once(String::new()).chain(parts.into_iter().map(|part| bar(part, whole.unwrap_or(0))));
+    let lines = table::lines(&rows, 1..header.len()).into_iter().zip(bars);
+    lines.map(|(line, bar)| format!("  {line}  {bar}").trim_end().to_owned() + "\n").collect()
 }
 
-/// Cells, and the bar after them: a part and the whole.
-type Row = (Vec<String>, Option<(u64, u64)>);
-
-impl Table {
-    fn new(bars: bool) -> Self {
-        Table { bars, rows: Vec::new() }
-    }
-
-    /// Adds a row: the first cell is text, the others are numbers; `part` is a bar as a part and the whole.
-    fn row(&mut self, cells: Vec<String>, part: Option<(u64, u64)>) {
-        self.rows.push((cells.iter().map(|cell| printable::line(cell)).collect(), part));
-    }
-
-    fn write(&self, out: &mut String) {
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|(cells, _)| cells.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let columns = self.rows.iter().map(|(cells, _)| cells.len()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        for (cells, part) in &self.rows {
-            let mut line = String::from(" ");
-            for (at, (cell, width)) in cells.iter().zip(&widths).enumerate() {
-                // Writing into a string cannot fail.
-                let _ = if at == 0 { write!(line, " {cell:<width$}") } else { write!(line, "  {cell:>width$}") };
-            }
-            if let (true, Some((part, whole))) = (self.bars, part) {
-                line += "  ";
-                line += &bar(*part, *whole);
-            }
-            out.push_str(line.trim_end());
-            out.push('\n');
-        }
-    }
+/// Formats a table of the rows with the largest parts; the rest is counted.
+fn largest(header: [&str; 5], mut rows: Vec<Row>, whole: Option<u64>) -> String {
+    rows.sort_by_key(|(_, part)| std::cmp::Reverse(*part));
+    let more = rows.len().saturating_sub(LISTED);
+    rows.truncate(LISTED);
+    let more = if more > 0 { format!("  and {more} more (--json has all)\n") } else { String::new() };
+    table(header, rows, whole) + &more
 }
 
 /// Formats a bar that is filled by `part` of `whole`, to an eighth of a character.
@@ -132,23 +100,18 @@ fn count(count: u64) -> String {
 }
 
 fn to_text(stats: &Stats, bars: bool) -> String {
-    let mut text = String::new();
     let total = stats.stored.total();
-    // Writing into a string cannot fail.
-    let _ = writeln!(
-        text,
-        "{} ({}): {} in {} objects",
+    let version = match stats.spec_version {
+        0 => "of a release before 0.2".to_owned(),
+        version => format!("version {version}"),
+    };
+    let mut text = format!(
+        "{} ({version}): {} in {} objects\n",
         printable::line(&stats.repository),
-        match stats.spec_version {
-            0 => "of a release before 0.2".to_owned(),
-            version => format!("version {version}"),
-        },
         bytes(total.bytes),
         count(total.objects)
     );
-    let mut table = Table::new(bars);
-    let header = ["", "stored", "objects", "in use", "no ref leads to"].map(str::to_owned);
-    table.row(header.to_vec(), None);
+    let mut rows: Vec<Row> = Vec::new();
     type Pick = fn(&ByKind) -> Size;
     let kinds: [(&str, Pick); 4] = [
         ("chunks", |kinds| kinds.chunks),
@@ -158,32 +121,42 @@ fn to_text(stats: &Stats, bars: bool) -> String {
     ];
     for (name, pick) in kinds {
         let [stored, used, unused] = [&stats.stored.kinds, &stats.reachable, &stats.unreachable].map(pick);
-        let cells =
-            [name.to_owned(), bytes(stored.bytes), count(stored.objects), bytes(used.bytes), bytes(unused.bytes)];
-        table.row(cells.to_vec(), Some((stored.bytes, total.bytes)));
+        let sizes = [bytes(stored.bytes), count(stored.objects), bytes(used.bytes), bytes(unused.bytes)];
+        rows.push(([vec![name.to_owned()], sizes.to_vec()].concat(), stored.bytes));
     }
-    for (name, size) in [("refs", stats.stored.refs), (BACKUPS, stats.stored.backups)] {
+    let (refs, backups, removable) = (stats.stored.refs, stats.stored.backups, stats.stored.removable_backups.bytes);
+    let split = vec![bytes(backups.bytes.saturating_sub(removable)), bytes(removable)];
+    for (name, size, more) in [("refs", refs, vec![]), ("earlier states of repo", backups, split)] {
         if size.objects > 0 {
-            let mut cells = vec![name.to_owned(), bytes(size.bytes), count(size.objects)];
-            if name == BACKUPS {
-                let removable = stats.stored.removable_backups.bytes;
-                cells.extend([bytes(size.bytes.saturating_sub(removable)), bytes(removable)]);
-            }
-            table.row(cells, Some((size.bytes, total.bytes)));
+            rows.push(([vec![name.to_owned(), bytes(size.bytes), count(size.objects)], more].concat(), size.bytes));
         }
     }
-    table.write(&mut text);
-    chunks(&mut text, stats);
-    refs(&mut text, stats, bars);
-    arrays(&mut text, stats, bars);
-    text
+    text += &table(["", "stored", "objects", "in use", "no ref leads to"], rows, bars.then_some(total.bytes));
+    text += &chunks(stats);
+    text += &format!("\nrefs: {} are shared by several\n", bytes(stats.shared.bytes));
+    let row = |one: &RefStats| {
+        let RefStats { kind, name, commits, nodes, references, only_here: Size { bytes: alone, .. }, .. } = one;
+        let counts = [format!("{kind} {name}"), count(*commits), count(*nodes), count(*references), bytes(*alone)];
+        (counts.to_vec(), *alone)
+    };
+    let whole = bars.then(|| stats.reachable.total().bytes);
+    let header = ["", "commits", "nodes", "references", "only here"];
+    text += &largest(header, stats.refs.iter().map(row).collect(), whole);
+    let whole: u64 = stats.arrays.iter().fold(0, |sum, array| sum.saturating_add(array.bytes));
+    text += &format!("\narrays of snapshot {}: {}, {}\n", stats.snapshot, stats.arrays.len(), bytes(whole));
+    let row = |array: &ArrayStats| {
+        let ArrayStats { path, bytes: stored, chunks, places, manifest_bytes, .. } = array;
+        let sizes = [path.clone(), bytes(*stored), count(*chunks), count(*places), bytes(*manifest_bytes)];
+        (sizes.to_vec(), *stored)
+    };
+    let header = ["", "bytes", "chunks", "of", "manifests"];
+    text + &largest(header, stats.arrays.iter().map(row).collect(), bars.then_some(whole))
 }
 
-fn chunks(text: &mut String, stats: &Stats) {
+fn chunks(stats: &Stats) -> String {
     let chunks = &stats.chunks;
-    let _ = writeln!(
-        text,
-        "\nchunks of all histories: {} in objects, {}; {} inline, {}; {} virtual, {}; {} references",
+    let mut text = format!(
+        "\nchunks of all histories: {} in objects, {}; {} inline, {}; {} virtual, {}; {} references\n",
         count(chunks.native),
         bytes(chunks.native_bytes),
         count(chunks.inline),
@@ -194,69 +167,24 @@ fn chunks(text: &mut String, stats: &Stats) {
     );
     let unused = stats.unreachable.total();
     if unused.objects > 0 {
-        let _ = writeln!(
-            text,
-            "no ref leads to {} in {} objects: a garbage collection removes them when they are old enough",
+        text += &format!(
+            "no ref leads to {} in {} objects: a garbage collection removes them when they are old enough\n",
             bytes(unused.bytes),
             count(unused.objects)
         );
     }
     if stats.dead_bytes > 0 {
-        let _ = writeln!(
-            text,
-            "no chunk has {} in {} objects whose other chunks are in use",
+        text += &format!(
+            "no chunk has {} in {} objects whose other chunks are in use\n",
             bytes(stats.dead_bytes),
             count(stats.dead_in)
         );
     }
     let missing = stats.missing.total();
     if missing.objects > 0 {
-        let _ = writeln!(text, "{} objects are missing: `icechunkfs verify` names them", count(missing.objects));
+        text += &format!("{} objects are missing: `icechunkfs verify` names them\n", count(missing.objects));
     }
-}
-
-fn refs(text: &mut String, stats: &Stats, bars: bool) {
-    let alone = |one: &RefStats| one.only_here.bytes;
-    let whole = stats.reachable.total().bytes;
-    let _ = writeln!(text, "\nrefs: {} are shared by several", bytes(stats.shared.bytes));
-    let mut table = Table::new(bars);
-    table.row(["", "commits", "nodes", "references", "only here"].map(str::to_owned).to_vec(), None);
-    let mut sorted: Vec<&RefStats> = stats.refs.iter().collect();
-    sorted.sort_by_key(|one| std::cmp::Reverse(alone(one)));
-    for one in sorted.iter().take(LISTED) {
-        let RefStats { kind, name, commits, nodes, references, .. } = one;
-        let cells = [format!("{kind} {name}"), count(*commits), count(*nodes), count(*references), bytes(alone(one))];
-        table.row(cells.to_vec(), Some((alone(one), whole)));
-    }
-    table.write(text);
-    more(text, sorted.len());
-}
-
-fn arrays(text: &mut String, stats: &Stats, bars: bool) {
-    let whole: u64 = stats.arrays.iter().fold(0, |sum, array| sum.saturating_add(array.bytes));
-    let _ = writeln!(text, "\narrays of snapshot {}: {}, {}", stats.snapshot, stats.arrays.len(), bytes(whole));
-    let mut table = Table::new(bars);
-    table.row(["", "bytes", "chunks", "of", "manifests"].map(str::to_owned).to_vec(), None);
-    let mut sorted: Vec<&ArrayStats> = stats.arrays.iter().collect();
-    sorted.sort_by_key(|array| std::cmp::Reverse(array.bytes));
-    for array in sorted.iter().take(LISTED) {
-        let cells = [
-            array.path.clone(),
-            bytes(array.bytes),
-            count(array.chunks),
-            count(array.places),
-            bytes(array.manifest_bytes),
-        ];
-        table.row(cells.to_vec(), Some((array.bytes, whole)));
-    }
-    table.write(text);
-    more(text, sorted.len());
-}
-
-fn more(text: &mut String, all: usize) {
-    if all > LISTED {
-        let _ = writeln!(text, "  and {} more (--json has all)", all - LISTED);
-    }
+    text
 }
 
 #[cfg(test)]

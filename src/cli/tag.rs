@@ -3,24 +3,22 @@
 use clap::{Args, Subcommand};
 
 use super::ref_commands::{self, CreateArgs, DeleteArgs, ListArgs};
-use super::{open, print, print_json};
+use super::{open, print_result};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::change_refs::RefKind;
 
-/// Arguments of `icechunkfs tag`.
 #[derive(Debug, Args)]
-pub struct TagArgs {
+pub(crate) struct TagArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
-    pub repo: String,
-    /// The action to run.
+    repo: String,
     #[command(subcommand)]
-    pub action: TagAction,
+    action: TagAction,
 }
 
 /// Actions on tags.
 #[derive(Debug, Subcommand)]
-pub enum TagAction {
+pub(crate) enum TagAction {
     /// List tags and their snapshots.
     List(ListTagsArgs),
     /// Create a tag. The name must be new; the name of a deleted tag cannot be used again.
@@ -29,29 +27,23 @@ pub enum TagAction {
     Delete(DeleteArgs),
 }
 
-/// Arguments of `icechunkfs tag REPO list`.
 #[derive(Debug, Args)]
-pub struct ListTagsArgs {
+pub(crate) struct ListTagsArgs {
     /// List the names of deleted tags instead, which cannot be used again; with --json as a list.
     #[arg(long, conflicts_with = "long")]
-    pub deleted: bool,
-    /// Arguments common with branches.
+    deleted: bool,
     #[command(flatten)]
-    pub list: ListArgs,
+    list: ListArgs,
 }
 
-/// Runs the action.
-pub fn run(arguments: &TagArgs) -> Result<()> {
+pub(crate) fn run(arguments: &TagArgs) -> Result<()> {
     let repo = &arguments.repo;
     open::runtime()?.block_on(async {
         match &arguments.action {
             TagAction::List(list) if list.deleted => deleted(repo, &list.list).await,
             TagAction::List(list) => ref_commands::list(repo, RefKind::Tag, &list.list).await,
             TagAction::Create(create) => ref_commands::create(repo, RefKind::Tag, create).await,
-            TagAction::Delete(delete) => {
-                let warning = "The name of a deleted tag cannot be used again.";
-                ref_commands::delete(repo, RefKind::Tag, delete, warning).await
-            }
+            TagAction::Delete(delete) => ref_commands::delete(repo, RefKind::Tag, delete).await,
         }
     })
 }
@@ -59,9 +51,6 @@ pub fn run(arguments: &TagArgs) -> Result<()> {
 async fn deleted(repo: &str, arguments: &ListArgs) -> Result<()> {
     let repository = open::repository(repo, &arguments.store).await?;
     let names = repository.deleted_tags().await?;
-    if arguments.json {
-        return print_json(&names);
-    }
-    let lines: String = names.iter().map(|name| format!("{}\n", printable::line(name))).collect();
-    print(&lines)
+    let text = || names.iter().map(|name| printable::line(name) + "\n").collect();
+    print_result(arguments.json, &names, text)
 }

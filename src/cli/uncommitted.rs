@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::fuse::mount_table::{self, Mount};
 use crate::fuse::probe;
+use crate::operations::MountInfo;
 use crate::repo::collect::{Uncommitted, UncommittedFinder};
 use crate::scratch::directory;
 use crate::scratch::requirements::Requirements;
@@ -152,7 +153,7 @@ fn scratch_of(mount: &Mount) -> Result<Option<PathBuf>> {
             ));
         }
     };
-    let info: serde_json::Value = serde_json::from_slice(&info)
+    let info: MountInfo = serde_json::from_slice(&info)
         .map_err(|e| Error::with_source(ErrorKind::Corrupt, format!("{place}: info.json"), e))?;
-    Ok(info.get("scratch").and_then(serde_json::Value::as_str).map(PathBuf::from))
+    Ok(Some(info.scratch.into()))
 }

@@ -12,28 +12,28 @@ use crate::fuse::mount_table::{self, FILE_SYSTEM_TYPE};
 use crate::fuse::probe::{self, Probe};
 use crate::fuse::unmount::{self, UnmountMode};
 use crate::operations::request::{Answer, Command};
+use crate::operations::status::Status;
 
 /// Deadline for the daemon to count uncommitted changes: a second for a million files, and slow storage.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Deadline for the daemon to end after its mount is gone. A flush takes a slow disk some seconds.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// Arguments of `icechunkfs unmount`.
 #[derive(Debug, Args)]
-pub struct UnmountArgs {
+pub(crate) struct UnmountArgs {
     /// The mountpoint.
-    pub mountpoint: PathBuf,
+    mountpoint: PathBuf,
     /// Refuse if there are uncommitted changes. Otherwise they stay in the scratch directory, for the next mount.
     #[arg(long)]
-    pub require_clean: bool,
+    require_clean: bool,
     /// Detach the mount now, without asking its daemon, which may hang. Programs keep their open files, and the daemon ends
     /// with the last of them. Uncommitted changes stay in the scratch directory.
     #[arg(long, conflicts_with = "require_clean")]
-    pub force: bool,
+    force: bool,
 }
 
 /// Unmounts the mountpoint if icechunkfs is mounted there.
-pub fn run(arguments: &UnmountArgs) -> Result<()> {
+pub(crate) fn run(arguments: &UnmountArgs) -> Result<()> {
     if arguments.force {
         return unmount::unmount(&mount_table::require_mount(&arguments.mountpoint)?, UnmountMode::Detach);
     }
@@ -47,9 +47,9 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
         ))),
         Some(_) if unmount::remove_dead(&mountpoint)? => Ok(()),
         Some(mount) => {
-            let left = left_behind(&mountpoint)?;
+            let (has_changes, left) = left_behind(&mountpoint)?;
             let daemon = Daemon::of(&mount);
-            if let (Leftover::Changes(left), true) = (&left, arguments.require_clean) {
+            if has_changes && arguments.require_clean {
                 return Err(Error::new(ErrorKind::Busy, format!("{place} has uncommitted changes: {left}")));
             }
             unmount::unmount(&mountpoint, UnmountMode::Polite)?;
@@ -61,55 +61,38 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
                     daemon.pid()
                 ));
             }
-            match left {
-                Leftover::Nothing => {}
-                Leftover::Untracked(left) => note(&format!("not committed: {left}; they stay for the next mount")),
-                Leftover::Changes(left) => {
-                    note(&format!("uncommitted changes: {left}; the next mount resumes them"));
-                }
+            match (has_changes, left.is_empty()) {
+                (true, _) => note(&format!("uncommitted changes: {left}; the next mount resumes them")),
+                (false, false) => note(&format!("not committed: {left}; they stay for the next mount")),
+                (false, true) => {}
             }
             Ok(())
         }
     }
 }
 
-/// State that an unmount leaves in the scratch directory.
-enum Leftover {
-    /// Nothing, or unknown.
-    Nothing,
-    /// Only files that no commit includes.
-    Untracked(String),
-    Changes(String),
-}
-
-/// Describes what an unmount leaves. Fails with [`ErrorKind::Timeout`] if the daemon does not answer in time.
-fn left_behind(mountpoint: &Path) -> Result<Leftover> {
+/// Returns true if an unmount leaves uncommitted changes in the scratch directory, and describes what it leaves; empty if that is
+/// nothing, or unknown. Fails with [`ErrorKind::Timeout`] if the daemon does not answer in time.
+fn left_behind(mountpoint: &Path) -> Result<(bool, String)> {
     let request = control_client::control_directory(mountpoint).join("request");
     let question = control_client::encode_command(&Command::Status)?;
     let Ok(answer) = probe::probe(mountpoint, &request, Probe::Reply(&question), PATIENCE)? else {
-        return Ok(Leftover::Nothing);
+        return Ok((false, String::new()));
     };
-    let Ok(answer) = serde_json::from_slice::<Answer>(&answer) else { return Ok(Leftover::Nothing) };
-    let status = answer.result;
-    let number = |name: &str| status.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
-    let count = |name: &str| status.get(name).and_then(serde_json::Value::as_array).map_or(0, Vec::len);
-    let scratch = status.get("scratch").and_then(serde_json::Value::as_str).unwrap_or_default();
-    let untracked = match count("untracked") {
+    let Ok(Answer { result: Some(status), .. }) = serde_json::from_slice::<Answer<Status>>(&answer) else {
+        return Ok((false, String::new()));
+    };
+    let Status { scratch, bytes, chunks_written, chunks_deleted, .. } = &status;
+    let untracked = match status.untracked.len() {
         0 => String::new(),
-        1 => "1 untracked file".to_owned(),
-        files => format!("{files} untracked files"),
+        1 => ", 1 untracked file".to_owned(),
+        files => format!(", {files} untracked files"),
     };
-    if status.get("clean").and_then(serde_json::Value::as_bool) != Some(false) {
-        return Ok(match untracked.is_empty() {
-            true => Leftover::Nothing,
-            false => Leftover::Untracked(format!("{untracked}, in {scratch}")),
-        });
+    if status.clean {
+        let untracked = untracked.strip_prefix(", ").map(|untracked| format!("{untracked}, in {scratch}"));
+        return Ok((false, untracked.unwrap_or_default()));
     }
-    let nodes: usize = ["added", "changed", "deleted", "moved"].into_iter().map(count).sum();
-    let chunks = number("chunks_written") + number("chunks_deleted");
-    let untracked = if untracked.is_empty() { untracked } else { format!(", {untracked}") };
-    Ok(Leftover::Changes(format!(
-        "{nodes} nodes, {chunks} chunks ({} bytes){untracked}, in {scratch}",
-        number("bytes")
-    )))
+    let nodes = status.added.len() + status.changed.len() + status.deleted.len() + status.moved.len();
+    let chunks = chunks_written + chunks_deleted;
+    Ok((true, format!("{nodes} nodes, {chunks} chunks ({bytes} bytes){untracked}, in {scratch}")))
 }

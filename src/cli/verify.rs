@@ -1,6 +1,5 @@
 //! `icechunkfs verify`: finds everything that is wrong with a repository, with location and severity.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -8,8 +7,8 @@ use clap::Args;
 use indicatif::ProgressBar;
 
 use super::repo_args::RepoArgs;
-use super::virtual_args::{self, VirtualArgs};
-use super::{open, print, print_json, progress};
+use super::virtual_args::VirtualArgs;
+use super::{open, print_result, progress};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::Repository;
@@ -24,45 +23,34 @@ const WARNINGS: u8 = 3;
 /// Exit status for errors, the same as `fsck`'s.
 const ERRORS: u8 = 4;
 
-/// Arguments of `icechunkfs verify`.
 #[derive(Debug, Args)]
-pub struct VerifyArgs {
+pub(crate) struct VerifyArgs {
     /// Check only what this branch, tag or snapshot needs [default: all commits, and unneeded objects].
     #[arg(index = 2, value_name = "REF")]
-    pub reference: Option<String>,
+    reference: Option<String>,
     /// Check chunk objects, too: each must exist and be long enough for its references. Objects with virtual chunks are
     /// checked as far as they may be read (--allow-virtual), and must not have changed.
     #[arg(long)]
-    pub chunks: bool,
+    chunks: bool,
     /// Print {"findings": [{"severity", "rule", "object", "node", "chunks", "message", "times"}], "errors", "warnings", "notes",
     /// "not_listed", "checked": {"snapshots", "transaction_logs", "manifests", "chunk_references", "chunk_objects",
     /// "virtual_objects"}}.
     #[arg(long)]
-    pub json: bool,
-    /// The repository. Last, because the help heading of its settings applies to all later options.
+    json: bool,
     #[command(flatten)]
-    pub repo: RepoArgs,
-    /// Virtual chunks. Their help heading applies to all later options, too.
+    repo: RepoArgs,
     #[command(flatten)]
-    pub virtuals: VirtualArgs,
+    virtuals: VirtualArgs,
 }
 
 /// Checks a repository and prints the findings.
-pub fn run(arguments: &VerifyArgs) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &VerifyArgs) -> Result<ExitCode> {
     let progress = Arc::new(Progress::default());
-    let draw = |bar: &ProgressBar| {
-        let (done, total) = progress.files();
-        bar.set_length(total);
-        bar.set_position(done);
-    };
+    let draw = |bar: &ProgressBar| progress::show(bar, progress.files());
     let report = progress::watched("checking {bar:40} {pos}/{len} files", draw, || {
         open::runtime()?.block_on(check(arguments, &progress))
     })?;
-    if arguments.json {
-        print_json(&report)?;
-    } else {
-        print(&text(&report, arguments.chunks))?;
-    }
+    print_result(arguments.json, &report, || text(&report, arguments.chunks))?;
     Ok(match report.worst() {
         Some(Severity::Error) => ExitCode::from(ERRORS),
         Some(Severity::Warning) => ExitCode::from(WARNINGS),
@@ -79,7 +67,7 @@ async fn check(arguments: &VerifyArgs, progress: &Arc<Progress>) -> Result<Repor
     };
     let virtuals = if arguments.chunks && !permissions.is_empty() {
         let repository = Repository::open(Arc::clone(&storage)).await?;
-        Some(Arc::clone(virtual_args::allow(repository, permissions, &arguments.repo.store).await.virtuals()))
+        Some(Arc::clone(open::allow(repository, permissions, &arguments.repo.store).await.virtuals()))
     } else {
         None
     };
@@ -93,23 +81,21 @@ fn text(report: &Report, with_chunks: bool) -> String {
         text += &printable::line(&line(finding));
         text.push('\n');
     }
-    // Writing into a string cannot fail.
     if report.not_listed > 0 {
-        let _ = writeln!(text, "and {} more that are not listed", report.not_listed);
+        text += &format!("and {} more that are not listed\n", report.not_listed);
     }
     let checked = &report.checked;
-    let _ = write!(
-        text,
+    text += &format!(
         "checked {} snapshots, {} transaction logs, {} manifests with {} chunk references",
         checked.snapshots, checked.transaction_logs, checked.manifests, checked.chunk_references
     );
     if with_chunks {
-        let _ = write!(text, ", {} chunk objects", checked.chunk_objects);
+        text += &format!(", {} chunk objects", checked.chunk_objects);
         if checked.virtual_objects > 0 {
-            let _ = write!(text, ", {} objects with virtual chunks", checked.virtual_objects);
+            text += &format!(", {} objects with virtual chunks", checked.virtual_objects);
         }
     }
-    let _ = writeln!(text, ": {} errors, {} warnings, {} notes", report.errors, report.warnings, report.notes);
+    text += &format!(": {} errors, {} warnings, {} notes\n", report.errors, report.warnings, report.notes);
     text
 }
 

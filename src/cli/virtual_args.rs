@@ -1,14 +1,11 @@
 //! The arguments for virtual chunks, of every command that reads chunks.
 
-use std::sync::Arc;
-
 use clap::Args;
-use tracing::warn;
 
+use super::open;
 use crate::error::Result;
 use crate::repo::Repository;
 use crate::storage::settings::Settings;
-use crate::storage::virtuals::VirtualChunks;
 use crate::storage::virtuals::permissions::Permissions;
 
 /// Variable with further values of `--virtual-option`. It is not clap's: options may be secret only in the environment.
@@ -17,42 +14,35 @@ const VARIABLE: &str = "ICECHUNKFS_VIRTUAL_OPTION";
 /// Virtual chunks that may be read, and the access to them.
 #[derive(Clone, Default, Args)]
 #[command(next_help_heading = "Virtual chunks (each is also a variable ICECHUNKFS_..., one value per line)")]
-pub struct VirtualArgs {
+pub(crate) struct VirtualArgs {
     /// Read virtual chunks below PREFIX: a URL (s3://bucket/data, https://host/path, file:///data) or a path. No other file
     /// outside the repository is read. Repeatable.
     #[arg(long, value_name = "PREFIX", env = "ICECHUNKFS_ALLOW_VIRTUAL", hide_env = true, value_delimiter = '\n')]
-    pub allow_virtual: Vec<String>,
+    pub(super) allow_virtual: Vec<String>,
     /// Read virtual chunks below FROM (a URL; vcc://NAME is a container) from TO instead, a path or a URL: for data that
     /// have moved, or a copy of them. Allows FROM. Repeatable.
     #[arg(long, value_name = "FROM=TO", env = "ICECHUNKFS_VIRTUAL_MAP", hide_env = true, value_delimiter = '\n')]
-    pub virtual_map: Vec<String>,
+    pub(super) virtual_map: Vec<String>,
     /// Set an option for everything below PREFIX: KEY is an option of object stores, such as region, endpoint_url, profile, anonymous
     /// or secrets (a file). `PREFIX,unchecked` reads objects even if they changed after the reference was made. Allows nothing.
     /// Repeatable. Secrets, such as header, are accepted only in the variable, which adds to the option.
     #[arg(long, value_name = "PREFIX,KEY=VALUE", value_delimiter = '\n')]
-    pub virtual_option: Vec<String>,
+    pub(super) virtual_option: Vec<String>,
 }
 
 impl VirtualArgs {
     /// Returns the permissions. Invalid arguments fail before anything is opened.
-    pub fn permissions(&self) -> Result<Permissions> {
+    pub(crate) fn permissions(&self) -> Result<Permissions> {
         let environment = std::env::var(VARIABLE).unwrap_or_default();
         let environment: Vec<String> = environment.lines().filter(|word| !word.is_empty()).map(str::to_owned).collect();
         Permissions::parse(&self.allow_virtual, &self.virtual_map, &self.virtual_option, &environment)
     }
-}
 
-/// Adds to `repository` the virtual chunks that `permissions` allow, reached as its configuration and `settings` define.
-pub async fn allow(repository: Repository, permissions: Permissions, settings: &Settings) -> Repository {
-    let containers = match repository.config().await {
-        Ok(config) => config.virtual_containers(),
-        Err(error) => {
-            // Everything that is not virtual can be read.
-            warn!("containers of virtual chunks are not known: the configuration cannot be read: {error}");
-            Vec::new()
-        }
-    };
-    repository.with_virtuals(Arc::new(VirtualChunks::new(permissions, containers, settings)))
+    /// Opens the repository that `repo` names for a command that reads chunks: virtual ones as far as these arguments allow it.
+    pub(crate) async fn open(&self, repo: &str, settings: &Settings) -> Result<Repository> {
+        let permissions = self.permissions()?;
+        Ok(open::allow(open::repository(repo, settings).await?, permissions, settings).await)
+    }
 }
 
 /// Omits the values of options, which may be secret.

@@ -90,14 +90,9 @@ pub struct Conflict {
     /// Chunks in conflict, if the conflict is about chunks.
     pub coords: Vec<Vec<u32>>,
     /// Id of the concurrent commit.
-    #[serde(serialize_with = "as_text")]
     pub other: ObjectId,
     /// Message of the concurrent commit.
     pub message: String,
-}
-
-fn as_text<S: serde::Serializer>(id: &ObjectId, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    serializer.collect_str(id)
 }
 
 /// Commit that another writer made after the base of the changes.
@@ -154,31 +149,14 @@ impl ConcurrentChanges {
         Ok(theirs)
     }
 
-    /// Returns the chunks that `changes` writes and concurrent commits have changed.
-    pub(super) fn possible_update_conflicts(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
-        self.changed_by_both(changes, |change| !matches!(change, ChunkChange::Delete))
-    }
-
-    /// Returns the chunks that `changes` deletes and concurrent commits have changed. Those missing in the tip were deleted by both sides.
-    pub(super) fn possible_deletion_conflicts(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
-        self.changed_by_both(changes, |change| matches!(change, ChunkChange::Delete))
-    }
-
-    fn changed_by_both(
-        &self,
-        changes: &ChangeSet,
-        is_wanted: impl Fn(&ChunkChange) -> bool,
-    ) -> BTreeMap<NodeId, Vec<Coords>> {
-        let mut doubtful: BTreeMap<NodeId, Vec<Coords>> = BTreeMap::new();
-        for (id, ours) in &changes.chunks {
-            let Some(theirs) = self.chunks.get(id) else { continue };
-            let ours = ours.iter().filter(|(_, change)| is_wanted(change));
-            let both: Vec<Coords> = ours.map(|(c, _)| c).filter(|c| theirs.contains_key(*c)).cloned().collect();
-            if !both.is_empty() {
-                doubtful.insert(*id, both);
-            }
-        }
-        doubtful
+    /// Returns the chunks that both `changes` and concurrent commits have changed, with the former's change of each.
+    pub(super) fn changed_by_both<'a>(&self, changes: &'a ChangeSet) -> Vec<(NodeId, &'a Coords, &'a ChunkChange)> {
+        let arrays = changes.chunks.iter().filter_map(|(id, ours)| Some((*id, ours, self.chunks.get(id)?)));
+        let both = arrays.flat_map(|(id, ours, theirs)| {
+            let both = ours.iter().filter(|(coords, _)| theirs.contains_key(*coords));
+            both.map(move |(coords, change)| (id, coords, change))
+        });
+        both.collect()
     }
 }
 
@@ -411,16 +389,4 @@ fn path_conflicts(
 /// Returns the paths above `path`, nearest first, the root last.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(parent(path), |path| parent(path))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ancestors_end_at_the_root() {
-        assert_eq!(ancestors("/a/b/c").collect::<Vec<_>>(), ["/a/b", "/a", "/"]);
-        assert_eq!(ancestors("/a").collect::<Vec<_>>(), ["/"]);
-        assert_eq!(ancestors("/").count(), 0);
-    }
 }

@@ -12,23 +12,21 @@ use super::changes::{ChangeSet, ChunkFile};
 use super::conflicts::{Conflict, ConflictKind};
 use super::gc_guard;
 use super::hierarchy::{effective, write_nodes};
-use super::late_commit::LateCommit;
+use super::late_commit;
 use super::log;
 use super::manifests::ManifestWriter;
 use super::moves;
 use super::nodes;
 use super::progress::{CommitProgress, Stage};
 use super::publish::{self, Publication, Published};
-use super::rebase;
+use super::rebase::{self, Comparison};
 use super::replace_moves::without_moves;
 pub use super::request::{
-    CheckResult, CommitOutcome, EngineOptions, OnConflict, PublishCallback, RebaseCheck, Request, Rewrite, Sizes,
+    CommitOutcome, EngineOptions, OnConflict, PublishCallback, RebaseCheck, Request, Rewrite, Sizes,
 };
-use super::resolve;
 use super::splitting::{self, Splitting};
 use super::times::RenewedTimes;
 use super::upload::{self, MemoryLimit, StoredChunks};
-use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::chunk_payload::ChunkPayload;
@@ -36,7 +34,7 @@ use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
-use crate::format::repo_state::{RawItem, SnapshotRecord};
+use crate::format::repo_state::RawItem;
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
 use crate::repo::clock::ChangeTime;
@@ -62,14 +60,6 @@ pub struct Engine {
     inline: OnceCell<u64>,
 }
 
-enum Attempt {
-    Committed(ObjectId),
-    /// The branch tip is not the base any more.
-    Moved,
-    /// Garbage was collected since the objects were stored.
-    Collected,
-}
-
 /// State of a commit from attempt to attempt.
 struct CommitWork<'a> {
     request: &'a Request,
@@ -89,9 +79,9 @@ struct CommitWork<'a> {
     stored_since: Option<LogPosition>,
     /// Chunk objects that the caller guarantees to exist.
     known_objects: HashSet<ObjectId>,
-    /// True if the chunks must be stored again because the changes were rebased onto a late commit ([`super::late_commit`]).
-    must_store_again: bool,
-    /// True if such a commit is at or below the base.
+    /// True if the chunks must be stored: at first, after a garbage collection, and after a rebase onto a late commit.
+    must_store: bool,
+    /// True if a late commit ([`super::late_commit`]) is at or below the base.
     has_landed: bool,
 }
 
@@ -147,17 +137,12 @@ impl Engine {
         outcome
     }
 
-    /// Checks if `changes`, made for `base`, can be rebased onto the tip of `branch`.
-    pub async fn check(&self, base: &Arc<Snapshot>, branch: &str, changes: &ChangeSet) -> Result<CheckResult> {
+    /// Compares `changes`, made for `base`, with the newer commits of `branch`. Returns `None` if there are none.
+    pub async fn check(&self, base: &Snapshot, branch: &str, changes: &ChangeSet) -> Result<Option<Comparison>> {
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
         let changes = effective(base, changes);
         let commits = rebase::commits_since(&repository, branch, base.id()).await?;
-        Ok(match rebase::compare(&repository, &self.reader, base, &commits, &changes).await? {
-            None => CheckResult { tip: base.id(), conflicts: Vec::new(), commits_between: Vec::new() },
-            Some(since) => {
-                CheckResult { tip: since.tip.id(), conflicts: since.conflicts, commits_between: since.commits }
-            }
-        })
+        rebase::compare(&repository, &self.reader, base, &commits, &changes).await
     }
 
     async fn run(
@@ -188,10 +173,9 @@ impl Engine {
             return Ok(CommitOutcome::Nothing);
         }
         let config = repository.config().await?;
-        let splitting = match request.rewrite.as_ref().and_then(|rewrite| rewrite.splitting.as_ref()) {
-            Some(rules) => Splitting::of(rules),
-            None => Splitting::new(&config),
-        };
+        let rules = request.rewrite.as_ref().and_then(|rewrite| rewrite.splitting.as_ref());
+        let rules = rules.or(splitting::rules(&config));
+        let splitting = rules.map(Splitting::of).unwrap_or_default();
         let (storage, reader) = (Arc::clone(&self.storage), Arc::clone(&self.reader));
         let mut work = CommitWork {
             request,
@@ -202,56 +186,40 @@ impl Engine {
             changes,
             chunks: StoredChunks::new(),
             manifests: ManifestWriter::new(storage, reader, version, splitting),
-            rewrite: request.rewrite.as_ref().map(|rewrite| match &rewrite.splitting {
-                Some(rules) => rules.clone(),
-                None => splitting::rules(&config).cloned().unwrap_or_else(splitting::no_splitting),
-            }),
+            rewrite: request.rewrite.as_ref().map(|_| rules.cloned().unwrap_or_else(splitting::no_splitting)),
             rebased_over: Vec::new(),
             stored_since: request.known_objects.as_ref().map(|known| known.mark).or(repository.log_position()),
             known_objects: request.known_objects.as_ref().map(|known| known.chunks.clone()).unwrap_or_default(),
-            must_store_again: false,
+            must_store: true,
             has_landed: false,
         };
-        // A change set that cannot be committed is refused before anything is stored.
-        let conflicts = self.rebase_onto_tip(&mut work, &repository).await?;
-        if !conflicts.is_empty() {
-            return Ok(CommitOutcome::Conflicts(conflicts));
-        }
-        self.renew_ids(&mut work, &repository).await?;
-        let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
-        nodes::apply(&work.base, &stored.changes, &stored.sources, version)?;
-        drop(stored);
-        failpoints::pass("commit.chunks")?;
-        let sizes = self.options.sizes(&config);
-        self.store_chunks(&mut work, &repository, sizes, renewed).await?;
-        failpoints::pass("commit.chunks.done")?;
+        let mut repository = repository;
         for attempt in 0..=self.options.max_rebases {
             if attempt > 0 {
                 pause(attempt).await?;
-                let repository = Repository::open(Arc::clone(&self.storage)).await?;
-                let conflicts = self.rebase_onto_tip(&mut work, &repository).await?;
-                if !conflicts.is_empty() {
-                    return Ok(CommitOutcome::Conflicts(conflicts));
-                }
-                self.renew_ids(&mut work, &repository).await?;
-                if work.must_store_again {
-                    self.store_chunks(&mut work, &repository, sizes, renewed).await?;
-                }
+                repository = Repository::open(Arc::clone(&self.storage)).await?;
+            }
+            let conflicts = self.rebase_onto_tip(&mut work, &repository).await?;
+            if !conflicts.is_empty() {
+                return Ok(CommitOutcome::Conflicts(conflicts));
+            }
+            self.renew_ids(&mut work, &repository).await?;
+            if work.must_store {
+                self.store_chunks(&mut work, &repository, self.options.sizes(&config), renewed).await?;
             }
             if work.changes.is_empty() && !request.may_be_empty() {
                 return Ok(CommitOutcome::Nothing);
             }
             match self.attempt(&mut work, attempt).await? {
-                Attempt::Committed(snapshot) => {
+                (snapshot, Published::Done) => {
                     return Ok(CommitOutcome::Committed { snapshot, rebased_over: work.rebased_over });
                 }
-                Attempt::Moved => {}
-                Attempt::Collected => {
+                (_, Published::Moved) => {}
+                (_, Published::Collected) => {
                     info!("garbage was collected during the commit: storing its objects again");
-                    let repository = Repository::open(Arc::clone(&self.storage)).await?;
-                    work.stored_since = repository.log_position();
+                    work.stored_since = Repository::open(Arc::clone(&self.storage)).await?.log_position();
                     work.known_objects.clear();
-                    self.store_chunks(&mut work, &repository, sizes, renewed).await?;
+                    work.must_store = true;
                     work.manifests.forget();
                 }
             }
@@ -293,19 +261,15 @@ impl Engine {
             work.request.unconfirmed.contains(&commit.id) && commit.pruned_ancestor_tx_logs.is_empty()
         };
         let mut rest = commits.as_slice();
-        while let Some(at) = rest.iter().position(is_ours)
-            && let ([before @ .., landed], after) = rest.split_at(at + 1)
-        {
+        loop {
+            let (before, after) = rest.split_at(rest.iter().position(is_ours).unwrap_or(rest.len()));
             let conflicts = self.rebase(work, repository, before).await?;
             if !conflicts.is_empty() {
                 return Ok(conflicts);
             }
+            let [landed, after @ ..] = after else { break };
             self.rebase_onto_landed(work, repository, landed.id).await?;
             rest = after;
-        }
-        let conflicts = self.rebase(work, repository, rest).await?;
-        if !conflicts.is_empty() {
-            return Ok(conflicts);
         }
         match &work.request.may_rebase_onto {
             Some(may_rebase_onto) => may_rebase_onto(Arc::clone(&work.base), work.has_landed).await,
@@ -323,10 +287,9 @@ impl Engine {
         info!("commit {landed}, which seemed to have failed, is on the branch: this commit follows it");
         let after = Arc::new(repository.snapshot(landed, MAX_SNAPSHOT).await?);
         let log = rebase::read_log(&**repository.storage(), landed).await?;
-        let landed = LateCommit { before: &work.base, after: &after, log: &log, reader: &self.reader };
-        work.changes = landed.rebase(&work.changes).await?;
+        work.changes = late_commit::rebase(&work.changes, &work.base, &after, &log, &self.reader).await?;
         work.base = after;
-        (work.must_store_again, work.has_landed) = (true, true);
+        (work.must_store, work.has_landed) = (true, true);
         Ok(())
     }
 
@@ -339,17 +302,14 @@ impl Engine {
     ) -> Result<Vec<Conflict>> {
         let found = rebase::compare(repository, &self.reader, &work.base, commits, &work.changes).await?;
         let Some(found) = found else { return Ok(Vec::new()) };
-        resolve::drop_chunks(&mut work.changes, &mut work.chunks, &found.deleted_in_tip);
-        let solvable = |conflict: &Conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate;
+        rebase::drop_chunks(&mut work.changes, &mut work.chunks, &found.deleted_in_tip);
+        let are_solvable = found.conflicts.iter().all(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate);
         match work.request.on_conflict {
             _ if found.conflicts.is_empty() => {}
+            OnConflict::Ours if are_solvable && work.rewrite.is_none() => {}
             // A rewrite leaves arrays and chunks with concurrent changes alone: it would only have moved their bytes.
-            _ if work.rewrite.is_some() => {
-                resolve::drop_conflicting_changes(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts)
-            }
-            OnConflict::Ours if found.conflicts.iter().all(solvable) => {}
-            OnConflict::Theirs if found.conflicts.iter().all(solvable) => {
-                resolve::drop_conflicting_chunks(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts);
+            on_conflict if work.rewrite.is_some() || (are_solvable && on_conflict == OnConflict::Theirs) => {
+                rebase::drop_conflicting(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts);
             }
             _ => return Ok(found.conflicts),
         }
@@ -376,7 +336,8 @@ impl Engine {
                     None => (work.changes.moved.clone(), moves::paths(&work.base)),
                     Some(parent) => {
                         let previous = rebase::read_log(&*self.storage, work.base.id()).await?;
-                        (log::merge_moves(previous.moves()?, work.changes.moved.clone()), moves::paths(&parent))
+                        let moves = previous.moves()?.into_iter().chain(work.changes.moved.iter().cloned());
+                        (log::merge_moves(moves), moves::paths(&parent))
                     }
                 };
                 let not_allowed = moves::not_allowed(&all, &occupied, &groups);
@@ -397,7 +358,8 @@ impl Engine {
         }
     }
 
-    /// Stores the chunks of the changes, and protects those that are stored already from garbage collection.
+    /// Stores the chunks of the changes, and protects those that are stored already from garbage collection. A change set that
+    /// cannot be committed is refused before anything is stored.
     async fn store_chunks(
         &self,
         work: &mut CommitWork<'_>,
@@ -405,16 +367,20 @@ impl Engine {
         sizes: Sizes,
         renewed: &RenewedTimes,
     ) -> Result<()> {
+        let storable = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
+        nodes::apply(&work.base, &storable.changes, &storable.sources, work.version)?;
+        drop(storable);
+        failpoints::pass("commit.chunks")?;
         work.progress.enter(Stage::Chunks);
-        work.must_store_again = false;
         let now = (self.clock)();
         gc_guard::guard(repository, &mut work.changes, &work.known_objects, now, &self.memory).await?;
         work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, work.progress).await?;
-        Ok(())
+        work.must_store = false;
+        failpoints::pass("commit.chunks.done")
     }
 
-    /// Writes manifests, log and snapshot on top of the current base, and publishes the snapshot.
-    async fn attempt(&self, work: &mut CommitWork<'_>, attempt: u32) -> Result<Attempt> {
+    /// Writes manifests, log and snapshot on top of the current base, and publishes the snapshot, whose id is returned.
+    async fn attempt(&self, work: &mut CommitWork<'_>, attempt: u32) -> Result<(ObjectId, Published)> {
         let id = ObjectId::random()?;
         let parent = work.base.id();
         work.progress.enter(Stage::Manifests);
@@ -443,23 +409,13 @@ impl Engine {
         };
         drop(stored);
         if work.request.amend {
-            log = self.amended(&work.base, log).await?;
+            if parent == ObjectId::INITIAL {
+                return Err(publish::no_amend_of_the_first());
+            }
+            log = log::amended(&rebase::read_log(&*self.storage, parent).await?, log)?;
         }
         let has_moves = !log.moves.is_empty();
-        let record = SnapshotRecord::of(&draft, None);
-        let version = work.version;
-        let files = move || Ok((log.encode(id, version)?, draft.encode()?));
-        let (log, snapshot) = blocking(files).await?;
-        failpoints::pass("commit.log")?;
-        self.storage.put_new(&format!("transactions/{id}"), log.into()).await?;
-        failpoints::pass("commit.log.done")?;
-        failpoints::pass("commit.snapshot")?;
-        let (key, logged) = (format!("snapshots/{id}"), format!("transactions/{id}"));
-        let stored = self.storage.put_new(&key, snapshot.into());
-        let (stored, checked) = tokio::join!(stored, moment.check(&*self.storage, &logged));
-        stored.and(checked)?;
-        self.storage.sync(&["chunks", "manifests", "transactions", "snapshots"]).await?;
-        failpoints::pass("commit.snapshot.done")?;
+        let record = publish::store_snapshot(&*self.storage, moment, log, draft).await?;
 
         work.progress.enter(Stage::Publish);
         if let Some(about_to_publish) = &work.request.about_to_publish {
@@ -471,27 +427,15 @@ impl Engine {
         let replaces = if *amend { replaced.as_slice() } else { &[] };
         let stored_since = work.stored_since;
         let publication = Publication { branch, tip: parent, replaces, has_moves, new: id, stored_since, record };
-        let published = match version {
+        let published = match work.version {
             SpecVersion::V1 => publish::v1(&self.storage, &publication).await?,
             SpecVersion::V2 => publish::v2(&self.storage, self.clock, &publication).await?,
         };
-        match published {
-            Published::Moved => return Ok(Attempt::Moved),
-            Published::Collected => return Ok(Attempt::Collected),
-            Published::Done => {}
+        if published == Published::Done {
+            // The commit is published, whatever happens from here on.
+            let _ = failpoints::pass("commit.publish.done");
         }
-        // The commit is published, whatever happens from here on.
-        let _ = failpoints::pass("commit.publish.done");
-        Ok(Attempt::Committed(id))
-    }
-
-    /// Merges `log` into the log of `replaced`, the commit that is amended.
-    async fn amended(&self, replaced: &Snapshot, log: TransactionLogDraft) -> Result<TransactionLogDraft> {
-        if replaced.id() == ObjectId::INITIAL {
-            return Err(publish::no_amend_of_the_first());
-        }
-        let previous = rebase::read_log(&*self.storage, replaced.id()).await?;
-        log::amended(&previous, log)
+        Ok((id, published))
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) async fn guard(
     memory: &MemoryLimit,
 ) -> Result<()> {
     let is_doubtful =
-        |payload: &ChunkPayload| place(payload).is_some_and(|(chunk, ..)| !known_objects.contains(&chunk));
+        |payload: &ChunkPayload| payload.range().is_some_and(|(chunk, ..)| !known_objects.contains(&chunk));
     let stored: Vec<&mut ChunkPayload> = changes
         .chunk_changes_mut()
         .filter_map(|change| match change {
@@ -55,7 +55,7 @@ pub(super) async fn guard(
 
 /// Stores the bytes of chunks of the repository again, and points `stored` to the new objects.
 async fn store_anew(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>, memory: &MemoryLimit) -> Result<()> {
-    let places: BTreeSet<ChunkLocation> = stored.iter().filter_map(|payload| place(payload)).collect();
+    let places: BTreeSet<ChunkLocation> = stored.iter().filter_map(|payload| payload.range()).collect();
     type Copying<'a> = BoxFuture<'a, Result<(ChunkLocation, ObjectId)>>;
     let copying = places.into_iter().map(|(chunk, offset, length)| -> Copying<'_> {
         Box::pin(async move {
@@ -70,8 +70,8 @@ async fn store_anew(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>, 
     let copies: BTreeMap<ChunkLocation, ObjectId> =
         futures_util::stream::iter(copying).buffer_unordered(CONCURRENT_OBJECTS).try_collect().await?;
     for payload in stored {
-        if let Some((place, new)) = place(payload).and_then(|place| Some((place, copies.get(&place)?))) {
-            *payload = ChunkPayload::Native { chunk: *new, offset: 0, length: place.2 };
+        if let Some(new) = payload.range().and_then(|place| copies.get(&place)) {
+            *payload = ChunkPayload::Native { chunk: *new, offset: 0, length: payload.length() };
         }
     }
     Ok(())
@@ -81,7 +81,7 @@ async fn store_anew(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>, 
 async fn look_for(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>) -> Result<()> {
     let ends: BTreeSet<(ObjectId, u64)> = stored
         .iter()
-        .filter_map(|payload| place(payload))
+        .filter_map(|payload| payload.range())
         .map(|(chunk, offset, length)| (chunk, offset + length))
         .collect();
     let looks = ends.into_iter().map(|(chunk, end)| -> BoxFuture<'_, Result<()>> {
@@ -93,13 +93,6 @@ async fn look_for(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>) ->
     });
     let looks: Vec<BoxFuture<'_, Result<()>>> = looks.collect();
     futures_util::stream::iter(looks).buffer_unordered(CONCURRENT_OBJECTS).try_collect().await
-}
-
-fn place(payload: &ChunkPayload) -> Option<ChunkLocation> {
-    match payload {
-        ChunkPayload::Native { chunk, offset, length } => Some((*chunk, *offset, *length)),
-        ChunkPayload::Inline(_) | ChunkPayload::Virtual { .. } => None,
-    }
 }
 
 fn collected(error: Error) -> Error {

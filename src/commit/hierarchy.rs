@@ -14,13 +14,8 @@ use crate::format::snapshot::Snapshot;
 pub(super) fn effective(base: &Snapshot, changes: &ChangeSet) -> ChangeSet {
     let mut changes = changes.clone();
     if !changes.updated.is_empty() {
-        let updated: HashMap<_, _> = changes.updated.iter().map(|node| (node.id, node.zarr_json.clone())).collect();
-        let unchanged: HashSet<_> = base
-            .nodes()
-            .filter(|node| updated.get(&node.id).is_some_and(|bytes| bytes == node.zarr_json))
-            .map(|node| node.id)
-            .collect();
-        changes.updated.retain(|node| !unchanged.contains(&node.id));
+        let old: HashMap<_, _> = base.nodes().map(|node| (node.id, node.zarr_json)).collect();
+        changes.updated.retain(|node| old.get(&node.id) != Some(&&*node.zarr_json));
     }
     changes.moved.retain(|m| m.from != m.to);
     changes.chunks.retain(|_, chunks| !chunks.is_empty());

@@ -27,16 +27,6 @@ use crate::reader::Reader;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::{Coords, is_in_grid};
 
-pub(super) struct LateCommit<'a> {
-    /// Snapshot before the late commit, which the changes are relative to.
-    pub(super) before: &'a Snapshot,
-    /// Snapshot of the late commit.
-    pub(super) after: &'a Snapshot,
-    pub(super) log: &'a TransactionLog,
-    /// Reader of the manifests of both snapshots.
-    pub(super) reader: &'a Arc<Reader>,
-}
-
 /// Node as the mount shows it.
 struct VisibleNode {
     node: WrittenNode,
@@ -47,97 +37,99 @@ struct VisibleNode {
 /// Chunk changes of one array.
 type Changed = BTreeMap<Coords, ChunkChange>;
 
-impl LateCommit<'_> {
-    /// Returns `changes`, which were made for [`LateCommit::before`], relative to [`LateCommit::after`].
-    pub(super) async fn rebase(&self, changes: &ChangeSet) -> Result<ChangeSet> {
-        let shown = self.shown(changes);
-        let made: HashSet<NodeId> =
-            self.log.nodes(NodeChange::NewGroups).chain(self.log.nodes(NodeChange::NewArrays)).collect();
-        let after: HashMap<NodeId, Node<'_>> = self.after.nodes().map(|node| (node.id, node)).collect();
-        let same = same_nodes(&shown, &after, &made);
-        let mut touched: HashMap<NodeId, BTreeSet<Coords>> =
-            self.log.updated_chunks().map(|(id, chunks)| (id, chunks.map(Coords::from_vec).collect())).collect();
-        let in_both =
-            (References::new(self.before, self.reader, |_| true), References::new(self.after, self.reader, |_| true));
+/// Returns `changes`, which were made for the snapshot `before` a late commit, relative to the snapshot `after` it. `log` is that of
+/// the commit; `reader` reads the manifests of both snapshots.
+pub(super) async fn rebase(
+    changes: &ChangeSet,
+    before: &Snapshot,
+    after: &Snapshot,
+    log: &TransactionLog,
+    reader: &Arc<Reader>,
+) -> Result<ChangeSet> {
+    let shown = shown(changes, before);
+    let made: HashSet<NodeId> = log.nodes(NodeChange::NewGroups).chain(log.nodes(NodeChange::NewArrays)).collect();
+    let nodes_after: HashMap<NodeId, Node<'_>> = after.nodes().map(|node| (node.id, node)).collect();
+    let same = same_nodes(&shown, &nodes_after, &made);
+    let mut touched: HashMap<NodeId, BTreeSet<Coords>> =
+        log.updated_chunks().map(|(id, chunks)| (id, chunks.map(Coords::from_vec).collect())).collect();
+    let in_both = (References::new(before, reader, |_| true), References::new(after, reader, |_| true));
 
-        let mut out = ChangeSet::default();
-        for visible in &shown {
-            let node = &visible.node;
-            let ours = changes.chunks.get(&node.id);
-            let Some(there) = same.get(&node.id).and_then(|id| after.get(id)) else {
-                self.make(visible, ours, &in_both.0, &mut out).await?;
-                continue;
-            };
-            if there.path != node.path {
-                let (from, to) = (there.path.to_owned(), node.path.clone());
-                out.moved.push(Move { from, to, node: there.id, is_array: node.is_array });
-            }
-            if there.zarr_json != node.zarr_json {
-                out.updated.push(WrittenNode { id: there.id, ..node.clone() });
-            }
-            let mut touched = touched.remove(&there.id).unwrap_or_default();
-            if made.contains(&there.id) && node.is_array {
-                // A created array may have the chunks of one that was moved.
-                touched.extend(in_both.1.all(there.id).await?.into_iter().map(|(coords, _)| coords));
-            }
-            let chunks = chunks(visible, there.id, ours, touched, &in_both).await?;
-            if !chunks.is_empty() {
-                out.chunks.insert(there.id, chunks);
-            }
+    let mut out = ChangeSet::default();
+    for visible in &shown {
+        let node = &visible.node;
+        let ours = changes.chunks.get(&node.id);
+        let Some(there) = same.get(&node.id).and_then(|id| nodes_after.get(id)) else {
+            make(visible, ours, &in_both.0, &mut out).await?;
+            continue;
+        };
+        if there.path != node.path {
+            let (from, to) = (there.path.to_owned(), node.path.clone());
+            out.moved.push(Move { from, to, node: there.id, is_array: node.is_array });
         }
-        let kept: HashSet<&NodeId> = same.values().collect();
-        let unwanted: HashSet<NodeId> = changes.deleted.iter().map(|node| node.id).chain(made).collect();
-        let deleted = after.values().filter(|node| unwanted.contains(&node.id) && !kept.contains(&node.id));
-        out.deleted.extend(deleted.map(|node| DeletedNode {
-            id: node.id,
-            path: node.path.to_owned(),
-            is_array: node.is_array(),
-        }));
-        Ok(out)
-    }
-
-    /// Returns all nodes that the mount shows.
-    fn shown(&self, changes: &ChangeSet) -> Vec<VisibleNode> {
-        let (deleted, moved) = (changes.deleted_ids(), changes.moved_to());
-        let updated: HashMap<NodeId, &Bytes> = changes.updated.iter().map(|node| (node.id, &node.zarr_json)).collect();
-        let kept = self.before.nodes().filter(|node| !deleted.contains(&node.id)).map(|node| WrittenNode {
-            id: node.id,
-            path: moved.get(&node.id).map_or(node.path, |to| *to).to_owned(),
-            zarr_json: match updated.get(&node.id) {
-                Some(bytes) => (*bytes).clone(),
-                None => Bytes::copy_from_slice(node.zarr_json),
-            },
-            is_array: node.is_array(),
-        });
-        let kept = kept.map(|node| VisibleNode { node, is_created: false });
-        let created = changes.created.iter().map(|node| VisibleNode { node: node.clone(), is_created: true });
-        kept.chain(created).collect()
-    }
-
-    /// Creates a node that the late commit does not have, with all of its chunks.
-    async fn make(
-        &self,
-        VisibleNode { node, is_created }: &VisibleNode,
-        ours: Option<&Changed>,
-        before: &References<'_>,
-        out: &mut ChangeSet,
-    ) -> Result<()> {
-        let id = if *is_created { node.id } else { NodeId::random()? };
-        out.created.push(WrittenNode { id, ..node.clone() });
-        let mut chunks = Changed::new();
-        if !is_created {
-            let stored = before.all(node.id).await?.into_iter();
-            chunks.extend(stored.map(|(coords, payload)| (coords, ChunkChange::Stored(payload))));
+        if there.zarr_json != node.zarr_json {
+            out.updated.push(WrittenNode { id: there.id, ..node.clone() });
         }
-        chunks.extend(ours.into_iter().flatten().map(|(coords, change)| (coords.clone(), change.clone())));
-        chunks.retain(|_, change| !matches!(change, ChunkChange::Delete));
+        let mut touched = touched.remove(&there.id).unwrap_or_default();
+        if made.contains(&there.id) && node.is_array {
+            // A created array may have the chunks of one that was moved.
+            touched.extend(in_both.1.all(there.id).await?.into_iter().map(|(coords, _)| coords));
+        }
+        let chunks = chunks(visible, there.id, ours, touched, &in_both).await?;
         if !chunks.is_empty() {
-            let grid = grid(node)?;
-            chunks.retain(|coords, _| is_in_grid(coords, &grid));
-            out.chunks.insert(id, chunks);
+            out.chunks.insert(there.id, chunks);
         }
-        Ok(())
     }
+    let kept: HashSet<&NodeId> = same.values().collect();
+    let unwanted: HashSet<NodeId> = changes.deleted.iter().map(|node| node.id).chain(made).collect();
+    let deleted = nodes_after.values().filter(|node| unwanted.contains(&node.id) && !kept.contains(&node.id));
+    out.deleted.extend(deleted.map(|node| DeletedNode {
+        id: node.id,
+        path: node.path.to_owned(),
+        is_array: node.is_array(),
+    }));
+    Ok(out)
+}
+
+/// Returns all nodes that the mount shows.
+fn shown(changes: &ChangeSet, before: &Snapshot) -> Vec<VisibleNode> {
+    let (deleted, moved) = (changes.deleted_ids(), changes.moved_to());
+    let updated: HashMap<NodeId, &Bytes> = changes.updated.iter().map(|node| (node.id, &node.zarr_json)).collect();
+    let kept = before.nodes().filter(|node| !deleted.contains(&node.id)).map(|node| WrittenNode {
+        id: node.id,
+        path: moved.get(&node.id).map_or(node.path, |to| *to).to_owned(),
+        zarr_json: match updated.get(&node.id) {
+            Some(bytes) => (*bytes).clone(),
+            None => Bytes::copy_from_slice(node.zarr_json),
+        },
+        is_array: node.is_array(),
+    });
+    let kept = kept.map(|node| VisibleNode { node, is_created: false });
+    let created = changes.created.iter().map(|node| VisibleNode { node: node.clone(), is_created: true });
+    kept.chain(created).collect()
+}
+
+/// Creates a node that the late commit does not have, with all of its chunks.
+async fn make(
+    VisibleNode { node, is_created }: &VisibleNode,
+    ours: Option<&Changed>,
+    before: &References<'_>,
+    out: &mut ChangeSet,
+) -> Result<()> {
+    let id = if *is_created { node.id } else { NodeId::random()? };
+    out.created.push(WrittenNode { id, ..node.clone() });
+    let mut chunks = Changed::new();
+    if !is_created {
+        let stored = before.all(node.id).await?.into_iter();
+        chunks.extend(stored.map(|(coords, payload)| (coords, ChunkChange::Stored(payload))));
+    }
+    chunks.extend(ours.into_iter().flatten().map(|(coords, change)| (coords.clone(), change.clone())));
+    chunks.retain(|_, change| !matches!(change, ChunkChange::Delete));
+    if !chunks.is_empty() {
+        let grid = grid(node)?;
+        chunks.retain(|coords, _| is_in_grid(coords, &grid));
+        out.chunks.insert(id, chunks);
+    }
+    Ok(())
 }
 
 /// Returns the id in `after` of each of the nodes `shown` that is there. `made` holds the nodes that the late commit created.

@@ -26,32 +26,35 @@ pub(super) fn of(changes: &ChangeSet, chunks: &StoredChunks) -> TransactionLogDr
 /// Returns the log of a commit that replaces the one with log `previous`: the union, as the reference implementation makes
 /// it. A node that the replaced commit created and this one changed is then in two lists.
 pub(super) fn amended(previous: &TransactionLog, log: TransactionLogDraft) -> Result<TransactionLogDraft> {
-    let mut union = Union::default();
+    let mut union = LogUnion::default();
     union.add(previous)?;
     union.nodes.extend(log.nodes);
     for (node, coords) in log.updated_chunks {
         union.chunks.entry(node).or_default().extend(coords.into_iter().map(Coords::from_vec));
     }
-    union.moves = merge_moves(union.moves, log.moves);
+    union.moves.extend(log.moves);
     Ok(union.finish())
 }
 
 /// Union of the logs of consecutive commits.
-#[derive(Debug, Default)]
-pub(super) struct Union {
-    nodes: BTreeSet<(NodeChange, NodeId)>,
-    chunks: BTreeMap<NodeId, BTreeSet<Coords>>,
-    moves: Vec<Move>,
+#[derive(Clone, Debug, Default)]
+pub struct LogUnion {
+    /// Nodes that were created, deleted or updated.
+    pub nodes: BTreeSet<(NodeChange, NodeId)>,
+    /// Chunks written or deleted.
+    pub chunks: BTreeMap<NodeId, BTreeSet<Coords>>,
+    /// Moves, in order.
+    pub moves: Vec<Move>,
 }
 
-impl Union {
+impl LogUnion {
     /// Adds the log of the next commit; the oldest commit comes first.
-    pub(super) fn add(&mut self, log: &TransactionLog) -> Result<()> {
+    pub fn add(&mut self, log: &TransactionLog) -> Result<()> {
         self.nodes.extend(log.changed_nodes());
         for (node, coords) in log.updated_chunks() {
             self.chunks.entry(node).or_default().extend(coords.map(Coords::from_vec));
         }
-        self.moves = merge_moves(std::mem::take(&mut self.moves), log.moves()?);
+        self.moves.extend(log.moves()?);
         Ok(())
     }
 
@@ -60,16 +63,16 @@ impl Union {
         TransactionLogDraft {
             nodes: self.nodes,
             updated_chunks: self.chunks.into_iter().map(|(node, coords)| (node, chunks(coords))).collect(),
-            moves: self.moves,
+            moves: merge_moves(self.moves),
         }
     }
 }
 
-/// Merges two lists of moves: each node moves from its path before the first to its path after the second, or not at all if
-/// those are equal.
-pub(super) fn merge_moves(first: Vec<Move>, second: Vec<Move>) -> Vec<Move> {
-    let mut merged: BTreeMap<NodeId, Move> = first.into_iter().map(|m| (m.node, m)).collect();
-    for later in second {
+/// Merges consecutive moves, by node: each node moves from its path before the first to its path after the last, or not at all
+/// if those are equal.
+pub(super) fn merge_moves(moves: impl IntoIterator<Item = Move>) -> Vec<Move> {
+    let mut merged: BTreeMap<NodeId, Move> = BTreeMap::new();
+    for later in moves {
         match merged.get_mut(&later.node) {
             Some(earlier) => earlier.to = later.to,
             None => drop(merged.insert(later.node, later)),
@@ -90,6 +93,6 @@ mod tests {
         let first = vec![moved(1, "/a", "/b"), moved(2, "/c", "/d"), moved(3, "/e", "/f")];
         let second = vec![moved(1, "/b", "/x"), moved(2, "/d", "/c"), moved(4, "/g", "/h")];
         let expected = [moved(1, "/a", "/x"), moved(3, "/e", "/f"), moved(4, "/g", "/h")];
-        assert_eq!(merge_moves(first, second), expected);
+        assert_eq!(merge_moves(first.into_iter().chain(second)), expected);
     }
 }

@@ -58,7 +58,6 @@ pub(super) struct ArrayTask<'a> {
 pub(super) type ArrayManifests = Vec<(ManifestRef, ManifestInfo)>;
 
 /// Writes manifests and remembers them, so that a commit that lost a race writes only what has changed.
-#[derive(Debug)]
 pub(super) struct ManifestWriter {
     storage: Arc<dyn Storage>,
     reader: Arc<Reader>,
@@ -116,7 +115,7 @@ impl ManifestWriter {
         arrays: Vec<ArrayTask<'_>>,
         infos: &HashMap<ObjectId, ManifestInfo>,
     ) -> Result<HashMap<NodeId, ArrayManifests>> {
-        let mut done = HashMap::new();
+        let nodes: Vec<NodeId> = arrays.iter().map(|task| task.node).collect();
         let mut jobs = Vec::new();
         for task in arrays {
             let cells = self.splitting.cells(task.path, &task.grid, task.names);
@@ -125,14 +124,12 @@ impl ManifestWriter {
                 && known.cells == cells
                 && Arc::ptr_eq(&known.changes, &task.changes)
             {
-                done.insert(task.node, known.manifests.clone());
                 continue;
             }
             let plans = plan(&task, &cells).context(|| format!("array {}", task.path))?;
             let (old, changes) = (task.old.to_vec(), Arc::clone(&task.changes));
             let known = Written { old, cells: cells.clone(), changes, manifests: Vec::new() };
             self.written.insert(task.node, known);
-            done.insert(task.node, Vec::new());
             let task = Arc::new(task);
             for (number, (cell, plan)) in plans.into_iter().enumerate() {
                 jobs.push((number, Arc::clone(&task), cells.extents(&cell), plan));
@@ -155,12 +152,11 @@ impl ManifestWriter {
         let found: BTreeMap<(NodeId, usize), ArrayManifests> =
             futures_util::stream::iter(running).buffer_unordered(CONCURRENT_CELLS).try_collect().await?;
         for ((node, _), manifests) in found {
-            done.entry(node).or_default().extend(manifests.iter().cloned());
             if let Some(known) = self.written.get_mut(&node) {
                 known.manifests.extend(manifests);
             }
         }
-        Ok(done)
+        Ok(nodes.into_iter().filter_map(|node| Some((node, self.written.get(&node)?.manifests.clone()))).collect())
     }
 
     async fn cell(

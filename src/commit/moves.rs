@@ -4,7 +4,6 @@
 //! deletes or overwrites a node, and never leaves one without its parent. Other moves are stored as a deletion and a new node
 //! ([`super::replace_moves`]); the working tree shows the same.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::changes::ChangeSet;
@@ -57,9 +56,7 @@ fn has_group(path: &str, groups: &Paths) -> bool {
 pub(super) fn renew(ids: &mut BTreeMap<NodeId, NodeId>, nodes: BTreeSet<NodeId>) -> Result<()> {
     ids.retain(|id, _| nodes.contains(id));
     for node in nodes {
-        if let Entry::Vacant(free) = ids.entry(node) {
-            free.insert(NodeId::random()?);
-        }
+        ids.entry(node).or_insert(NodeId::random()?);
     }
     Ok(())
 }

@@ -15,35 +15,22 @@ pub(super) struct Pending {
     pub(super) file: ChunkFile,
 }
 
-/// Chunk files that are stored together.
-#[derive(Clone, Debug)]
-pub(super) enum Job {
-    /// Chunks that go into the manifest, without an object.
-    Inline(Vec<Pending>),
-    /// Chunks that become one object, back to back.
-    Pack(Vec<Pending>),
-    /// File that becomes one object.
-    Single(Pending),
+/// Way to store chunk files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StorageForm {
+    /// In the manifest, without an object.
+    Inline,
+    /// In one object for all, back to back.
+    Pack,
+    /// As an object; one file.
+    Object,
 }
+
+/// Chunk files that are stored together.
+pub(super) type Job = (StorageForm, Vec<Pending>);
 
 /// Inline chunks per job.
 const INLINE_BATCH: usize = 512;
-
-impl Job {
-    pub(super) fn chunks(&self) -> usize {
-        match self {
-            Job::Inline(all) | Job::Pack(all) => all.len(),
-            Job::Single(_) => 1,
-        }
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        match self {
-            Job::Inline(all) | Job::Pack(all) => all.iter().map(|pending| pending.file.length).sum(),
-            Job::Single(pending) => pending.file.length,
-        }
-    }
-}
 
 /// Groups the files of one array, which come in grid order, into jobs.
 pub(super) fn plan(files: impl Iterator<Item = Pending>, sizes: Sizes) -> Vec<Job> {
@@ -54,25 +41,22 @@ pub(super) fn plan(files: impl Iterator<Item = Pending>, sizes: Sizes) -> Vec<Jo
         if length <= sizes.inline {
             inline.push(pending);
             if inline.len() >= INLINE_BATCH {
-                jobs.push(Job::Inline(std::mem::take(&mut inline)));
+                jobs.push((StorageForm::Inline, std::mem::take(&mut inline)));
             }
         } else if length < sizes.pack_below {
             pack.push(pending);
             packed += length;
             if packed >= sizes.pack_size {
-                jobs.push(Job::Pack(std::mem::take(&mut pack)));
+                jobs.push((StorageForm::Pack, std::mem::take(&mut pack)));
                 packed = 0;
             }
         } else {
-            jobs.push(Job::Single(pending));
+            jobs.push((StorageForm::Object, vec![pending]));
         }
     }
-    if !inline.is_empty() {
-        jobs.push(Job::Inline(inline));
-    }
-    if !pack.is_empty() {
-        jobs.push(Job::Pack(pack));
-    }
+    jobs.extend(
+        [(StorageForm::Inline, inline), (StorageForm::Pack, pack)].into_iter().filter(|(_, files)| !files.is_empty()),
+    );
     jobs
 }
 
@@ -92,17 +76,15 @@ mod tests {
             file: ChunkFile { directory: Arc::clone(&directory), name: slot.to_string(), length, can_link: true },
         });
         let jobs = plan(files, Sizes { inline: 10, pack_below: 100, pack_size: 100 });
-        let slots = |all: &[Pending]| all.iter().map(|p| p.slot).collect::<Vec<_>>();
-        let shown: Vec<(char, Vec<usize>)> = jobs
-            .iter()
-            .map(|job| match job {
-                Job::Inline(all) => ('i', slots(all)),
-                Job::Pack(all) => ('p', slots(all)),
-                Job::Single(one) => ('s', vec![one.slot]),
-            })
-            .collect();
-        assert_eq!(shown, [('s', vec![1]), ('p', vec![2, 4]), ('p', vec![5, 6]), ('i', vec![0, 3]), ('p', vec![7])]);
-        assert_eq!(jobs.iter().map(Job::bytes).sum::<u64>(), lengths.iter().sum::<u64>());
-        assert_eq!(jobs.iter().map(Job::chunks).sum::<usize>(), lengths.len());
+        let shown: Vec<(StorageForm, Vec<usize>)> =
+            jobs.into_iter().map(|(place, files)| (place, files.iter().map(|p| p.slot).collect())).collect();
+        let expected = [
+            (StorageForm::Object, vec![1]),
+            (StorageForm::Pack, vec![2, 4]),
+            (StorageForm::Pack, vec![5, 6]),
+            (StorageForm::Inline, vec![0, 3]),
+            (StorageForm::Pack, vec![7]),
+        ];
+        assert_eq!(shown, expected);
     }
 }

@@ -1,10 +1,11 @@
 //! Progress of a commit, for other threads to read.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use parking_lot::Mutex;
+use serde::Serialize;
 
 /// Stage of a commit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(into = "&'static str")]
 pub enum Stage {
     /// Not started.
     #[default]
@@ -23,13 +24,10 @@ pub enum Stage {
     Done,
 }
 
-impl Stage {
-    const ALL: [Stage; 7] =
-        [Stage::Waiting, Stage::Chunks, Stage::Rebase, Stage::Manifests, Stage::Snapshot, Stage::Publish, Stage::Done];
-
+impl From<Stage> for &'static str {
     /// Returns the name for display.
-    pub fn name(self) -> &'static str {
-        match self {
+    fn from(stage: Stage) -> Self {
+        match stage {
             Stage::Waiting => "waiting",
             Stage::Chunks => "storing chunks",
             Stage::Rebase => "comparing with other commits",
@@ -41,46 +39,43 @@ impl Stage {
     }
 }
 
-/// Counters that a running commit updates.
-#[derive(Debug, Default)]
-pub struct CommitProgress {
-    stage: AtomicU8,
-    chunks: AtomicU64,
-    chunks_done: AtomicU64,
-    bytes: AtomicU64,
-    bytes_done: AtomicU64,
+/// Stage and counters of a commit.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct CommitState {
+    /// Current stage.
+    pub stage: Stage,
+    /// Chunks to store.
+    pub chunks: u64,
+    /// Chunks that are stored.
+    pub chunks_done: u64,
+    /// Bytes of chunks to store.
+    pub bytes: u64,
+    /// Bytes of chunks that are stored.
+    pub bytes_done: u64,
 }
 
+/// State that a running commit updates.
+#[derive(Debug, Default)]
+pub struct CommitProgress(Mutex<CommitState>);
+
 impl CommitProgress {
-    /// Returns the current stage.
-    pub fn stage(&self) -> Stage {
-        let number = usize::from(self.stage.load(Ordering::Relaxed));
-        Stage::ALL.get(number).copied().unwrap_or_default()
-    }
-
-    /// Returns the number of chunks to store, and how many of them are stored.
-    pub fn chunks(&self) -> (u64, u64) {
-        (self.chunks.load(Ordering::Relaxed), self.chunks_done.load(Ordering::Relaxed))
-    }
-
-    /// Returns the bytes of chunks to store, and how many of them are stored.
-    pub fn bytes(&self) -> (u64, u64) {
-        (self.bytes.load(Ordering::Relaxed), self.bytes_done.load(Ordering::Relaxed))
+    /// Returns the current state.
+    pub fn now(&self) -> CommitState {
+        *self.0.lock()
     }
 
     pub(super) fn enter(&self, stage: Stage) {
-        self.stage.store(stage as u8, Ordering::Relaxed);
+        self.0.lock().stage = stage;
     }
 
     pub(super) fn expect(&self, chunks: u64, bytes: u64) {
-        self.chunks.store(chunks, Ordering::Relaxed);
-        self.bytes.store(bytes, Ordering::Relaxed);
-        self.chunks_done.store(0, Ordering::Relaxed);
-        self.bytes_done.store(0, Ordering::Relaxed);
+        let mut state = self.0.lock();
+        *state = CommitState { stage: state.stage, chunks, bytes, ..CommitState::default() };
     }
 
     pub(super) fn stored(&self, chunks: u64, bytes: u64) {
-        self.chunks_done.fetch_add(chunks, Ordering::Relaxed);
-        self.bytes_done.fetch_add(bytes, Ordering::Relaxed);
+        let mut state = self.0.lock();
+        state.chunks_done += chunks;
+        state.bytes_done += bytes;
     }
 }

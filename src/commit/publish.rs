@@ -5,19 +5,46 @@
 
 use std::sync::Arc;
 
+use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoints;
+use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::repo::Repository;
+use crate::repo::clock::ChangeTime;
 use crate::repo::collect::mark::LogPosition;
-use crate::repo::update;
+use crate::repo::update::{self, UpdateOptions};
 use crate::repo::v1;
 use crate::storage::Storage;
 use crate::times::Clock;
 
 /// The feature flag that allows commits with moves.
 const MOVE_NODE: u16 = 3;
+
+/// Writes the log and the snapshot of a commit at `moment`, under new names: nothing refers to them yet. Returns the snapshot's
+/// record in `repo`. When this returns, everything that the snapshot refers to is durable.
+pub(super) async fn store_snapshot(
+    storage: &dyn Storage,
+    moment: ChangeTime,
+    log: TransactionLogDraft,
+    draft: SnapshotDraft,
+) -> Result<SnapshotRecord> {
+    let record = SnapshotRecord::of(&draft, None);
+    let (snapshot_key, log_key) = (format!("snapshots/{}", draft.id), format!("transactions/{}", draft.id));
+    let encode = move || Ok((log.encode(draft.id, draft.version)?, draft.encode()?));
+    let (log, snapshot) = blocking(encode).await?;
+    failpoints::pass("commit.log")?;
+    storage.put_new(&log_key, log.into()).await?;
+    failpoints::pass("commit.log.done")?;
+    failpoints::pass("commit.snapshot")?;
+    let stored = storage.put_new(&snapshot_key, snapshot.into());
+    let (stored, checked) = tokio::join!(stored, moment.check(storage, &log_key));
+    stored.and(checked)?;
+    storage.sync(&["chunks", "manifests", "transactions", "snapshots"]).await?;
+    failpoints::pass("commit.snapshot.done")?;
+    Ok(record)
+}
 
 #[derive(Debug)]
 pub(super) struct Publication<'a> {
@@ -48,21 +75,20 @@ pub(super) enum Published {
 pub(super) async fn v2(storage: &Arc<dyn Storage>, clock: Clock, publication: &Publication<'_>) -> Result<Published> {
     let mut outcome = None;
     let change = |state: &mut RepoState| {
-        let done = |found| (found, Error::new(ErrorKind::Stale, "the branch has moved"));
-        let (found, error) = if state.snapshots.contains_key(&publication.new) {
-            done(Published::Done)
+        outcome = Some(if state.snapshots.contains_key(&publication.new) {
+            Published::Done
         } else if state.branches.get(publication.branch).is_some_and(|tip| *tip != publication.tip) {
-            done(Published::Moved)
+            Published::Moved
         } else if publication.stored_since.is_some_and(|mark| mark.may_have_collected_since(state)) {
-            done(Published::Collected)
+            Published::Collected
         } else {
             return insert(state, publication);
-        };
-        outcome = Some(found);
-        Err(error)
+        });
+        Err(Error::new(ErrorKind::Stale, "the branch has moved"))
     };
-    let updated =
-        update::update_with_checked_clock(&**storage, clock, change, || failpoints::pass("commit.backup.done")).await;
+    let options = UpdateOptions { clock_is_checked: true, names_copy: true };
+    let backed_up = || failpoints::pass("commit.backup.done");
+    let updated = update::update_with(&**storage, clock, options, change, backed_up).await;
     match (outcome, updated) {
         (Some(found), _) => Ok(found),
         (None, Ok(_)) => Ok(Published::Done),

@@ -1,12 +1,13 @@
-//! Compares a change set with the commits made since its base.
+//! Compares a change set with the commits made since its base, and drops the changes that give way to them.
 
-use std::collections::BTreeMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::changes::ChangeSet;
-use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict};
+use super::changes::{ChangeSet, ChunkChange};
+use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind};
 use super::publish::branch_is_gone;
 use super::references::References;
+use super::upload::StoredChunks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::MAX_FILE;
 use crate::format::ids::{NodeId, ObjectId};
@@ -20,11 +21,13 @@ use crate::zarr::Coords;
 
 /// Concurrent commits, and their effect on a change set.
 #[derive(Debug)]
-pub(super) struct Comparison {
-    pub(super) tip: Arc<Snapshot>,
+pub struct Comparison {
+    /// Newest commit.
+    pub tip: Arc<Snapshot>,
     /// Commits after the base, oldest first; the last one is the tip.
-    pub(super) commits: Vec<ObjectId>,
-    pub(super) conflicts: Vec<Conflict>,
+    pub commits: Vec<ObjectId>,
+    /// Conflicts of the change set with them.
+    pub conflicts: Vec<Conflict>,
     /// Chunks that the changes delete and that the tip does not have any more.
     pub(super) deleted_in_tip: ChunkSet,
 }
@@ -58,53 +61,63 @@ pub(super) async fn compare(
     }
     let tip = Arc::new(repository.snapshot(tip.id, MAX_SNAPSHOT).await?);
     let theirs = ConcurrentChanges::read(&others, changes)?;
-    let deleted_in_tip = absent(reader, &tip, theirs.possible_deletion_conflicts(changes)).await?;
-    let mut agreed = unchanged(reader, base, &tip, theirs.possible_update_conflicts(changes)).await?;
-    for (node, chunks) in &deleted_in_tip {
-        agreed.entry(*node).or_default().extend(chunks.iter().cloned());
+    let (mut agreed, mut deleted_in_tip) = (ChunkSet::new(), ChunkSet::new());
+    let both = theirs.changed_by_both(changes);
+    let nodes: HashSet<NodeId> = both.iter().map(|(node, ..)| *node).collect();
+    let [before, after] = [base, &*tip].map(|snapshot| References::new(snapshot, reader, |node| nodes.contains(node)));
+    for (node, coords, change) in both {
+        let is_agreed = match (change, after.find(node, coords).await?) {
+            (ChunkChange::Delete, None) if after.has_array(node) => {
+                deleted_in_tip.entry(node).or_default().insert(coords.clone());
+                true
+            }
+            (ChunkChange::Delete, _) => false,
+            // Commits in between have changed the chunk and changed it back.
+            (_, payload) => payload == before.find(node, coords).await?,
+        };
+        if is_agreed {
+            agreed.entry(node).or_default().insert(coords.clone());
+        }
     }
     let conflicts = conflicts::find(base, &tip, changes, &others, &theirs, &agreed)?;
     Ok(Some(Comparison { tip, commits: commits.iter().map(|commit| commit.id).collect(), conflicts, deleted_in_tip }))
 }
 
-/// Returns those of `chunks` that are the same in `base` and `tip`: commits in between have changed them and changed them back.
-async fn unchanged(
-    reader: &Arc<Reader>,
+/// Drops the changes of conflicting chunks, and all chunk changes of arrays with other conflicts. `base` is the snapshot that
+/// the changes were made for.
+pub(super) fn drop_conflicting(
     base: &Snapshot,
-    tip: &Snapshot,
-    chunks: BTreeMap<NodeId, Vec<Coords>>,
-) -> Result<ChunkSet> {
-    let mut unchanged = ChunkSet::new();
-    if chunks.is_empty() {
-        return Ok(unchanged);
-    }
-    let [before, after] =
-        [base, tip].map(|snapshot| References::new(snapshot, reader, |node| chunks.contains_key(node)));
-    for (node, coords) in &chunks {
-        for coords in coords {
-            if before.find(*node, coords).await? == after.find(*node, coords).await? {
-                unchanged.entry(*node).or_default().insert(coords.clone());
-            }
+    changes: &mut ChangeSet,
+    stored: &mut StoredChunks,
+    conflicts: &[Conflict],
+) {
+    let ids: HashMap<&str, NodeId> = base.nodes().map(|node| (node.path, node.id)).collect();
+    let mut dropped = ChunkSet::new();
+    for conflict in conflicts {
+        let Some(id) = ids.get(conflict.path.as_str()) else { continue };
+        if conflict.kind == ConflictKind::ChunkDoubleUpdate {
+            dropped.entry(*id).or_default().extend(conflict.coords.iter().map(|coords| Coords::from_slice(coords)));
+        } else {
+            changes.chunks.remove(id);
+            stored.remove(id);
         }
     }
-    Ok(unchanged)
+    drop_chunks(changes, stored, &dropped);
 }
 
-/// Returns those of `chunks` that `snapshot` does not have, though it has their array.
-async fn absent(reader: &Arc<Reader>, snapshot: &Snapshot, chunks: BTreeMap<NodeId, Vec<Coords>>) -> Result<ChunkSet> {
-    let mut absent = ChunkSet::new();
-    if chunks.is_empty() {
-        return Ok(absent);
-    }
-    let references = References::new(snapshot, reader, |node| chunks.contains_key(node));
-    for node in references.arrays() {
-        for coords in chunks.get(&node).into_iter().flatten() {
-            if references.find(node, coords).await?.is_none() {
-                absent.entry(node).or_default().insert(coords.clone());
-            }
+/// Removes `chunks` from the changes and from the stored chunks.
+pub(super) fn drop_chunks(changes: &mut ChangeSet, stored: &mut StoredChunks, chunks: &ChunkSet) {
+    for (id, dropped) in chunks {
+        if let Some(ours) = changes.chunks.get_mut(id) {
+            ours.retain(|coords, _| !dropped.contains(coords));
+        }
+        if let Some(list) = stored.get_mut(id) {
+            let kept = list.iter().filter(|(coords, _)| !dropped.contains(coords)).cloned();
+            *list = Arc::new(kept.collect());
         }
     }
-    Ok(absent)
+    changes.chunks.retain(|_, chunks| !chunks.is_empty());
+    stored.retain(|_, chunks| !chunks.is_empty());
 }
 
 /// Reads the transaction log of snapshot `id`. Fails if it is missing, because nothing can be compared without it.

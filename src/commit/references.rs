@@ -37,8 +37,9 @@ impl<'a> References<'a> {
         References { snapshot, reader, infos, arrays }
     }
 
-    pub(super) fn arrays(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.arrays.keys().copied()
+    /// Returns true if `node` is one of these arrays.
+    pub(super) fn has_array(&self, node: NodeId) -> bool {
+        self.arrays.contains_key(&node)
     }
 
     /// Finds chunk `coords` of array `node`.

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use clap::ValueEnum;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -127,12 +126,11 @@ pub struct KnownObjects {
 }
 
 /// Treatment of chunks that concurrent commits have changed too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnConflict {
     /// Refuse the commit.
     #[default]
-    #[value(skip)]
     Fail,
     /// Keep the chunks of the change set.
     Ours,
@@ -154,17 +152,6 @@ pub enum CommitOutcome {
     },
     /// Concurrent commits touched the same things. Nothing was committed.
     Conflicts(Vec<Conflict>),
-}
-
-/// Relation of a change set to the tip of a branch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckResult {
-    /// Tip of the branch.
-    pub tip: ObjectId,
-    /// Conflicts between the change set and the commits up to the tip.
-    pub conflicts: Vec<Conflict>,
-    /// Commits after the base of the changes, oldest first.
-    pub commits_between: Vec<ObjectId>,
 }
 
 impl std::fmt::Debug for Request {

@@ -12,27 +12,16 @@ use serde_json::{Value, json};
 
 use crate::format::config::RepoConfig;
 
-#[derive(Clone, Debug, Default)]
+/// Condition of a rule on the array, by its path.
+type ArrayCondition = Box<dyn Fn(&str) -> bool + Send + Sync>;
+/// Condition of a rule on a dimension, by its number and name.
+type AxisCondition = Box<dyn Fn(usize, Option<&str>) -> bool + Send + Sync>;
+/// Rule: a condition on the array, and steps for the dimensions that meet a condition.
+type Rule = (ArrayCondition, Vec<(AxisCondition, u32)>);
+
+#[derive(Default)]
 pub(super) struct Splitting {
-    rules: Vec<(ArrayCondition, Vec<(AxisCondition, u32)>)>,
-}
-
-/// Condition of a rule on the array.
-#[derive(Clone, Debug)]
-enum ArrayCondition {
-    Or(Vec<ArrayCondition>),
-    And(Vec<ArrayCondition>),
-    Path(Regex),
-    Name(Regex),
-    Any,
-}
-
-/// Condition of a rule on a dimension.
-#[derive(Clone, Debug)]
-enum AxisCondition {
-    Number(u64),
-    Name(Regex),
-    Any,
+    rules: Vec<Rule>,
 }
 
 /// Cells of a grid: per dimension, the number of chunks and the step.
@@ -54,10 +43,6 @@ pub(super) fn no_splitting() -> Value {
 }
 
 impl Splitting {
-    pub(super) fn new(config: &RepoConfig) -> Self {
-        rules(config).map(Splitting::of).unwrap_or_default()
-    }
-
     /// Parses the rules in `splitting`, which is in the configuration format.
     pub(super) fn of(splitting: &Value) -> Self {
         let rules = splitting.get("split_sizes").and_then(Value::as_array);
@@ -67,10 +52,10 @@ impl Splitting {
     /// Cuts the grid of the array at `path`, which has `grid` chunks per dimension and dimensions called `names`.
     pub(super) fn cells(&self, path: &str, grid: &[u32], names: Option<&[Option<String>]>) -> Cells {
         let mut steps: Vec<Option<u32>> = vec![None; grid.len()];
-        for (_, axes) in self.rules.iter().filter(|(array, _)| array.matches(path)) {
+        for (_, axes) in self.rules.iter().filter(|(is_met, _)| is_met(path)) {
             for (number, step) in steps.iter_mut().enumerate().filter(|(_, step)| step.is_none()) {
                 let name = names.and_then(|names| names.get(number)?.as_deref());
-                *step = axes.iter().find(|(axis, _)| axis.matches(number, name)).map(|(_, step)| *step);
+                *step = axes.iter().find(|(is_met, _)| is_met(number, name)).map(|(_, step)| *step);
             }
         }
         let axes = std::iter::zip(grid, steps).map(|(&chunks, step)| (chunks, step.unwrap_or(u32::MAX).max(1)));
@@ -140,54 +125,45 @@ impl Cells {
     }
 }
 
-impl ArrayCondition {
-    fn matches(&self, path: &str) -> bool {
-        match self {
-            ArrayCondition::Or(any) => any.iter().any(|condition| condition.matches(path)),
-            ArrayCondition::And(all) => all.iter().all(|condition| condition.matches(path)),
-            ArrayCondition::Path(regex) => regex.is_match(path),
-            ArrayCondition::Name(regex) => {
-                let name = path.rsplit('/').next().unwrap_or_default();
-                !name.is_empty() && regex.is_match(name)
-            }
-            ArrayCondition::Any => true,
+/// Parses a condition; none if it cannot be understood.
+fn array_condition(value: &Value) -> Option<ArrayCondition> {
+    let all = |list: &Value| list.as_array().into_iter().flatten().map(array_condition).collect::<Vec<_>>();
+    Some(match variant(value)? {
+        ("any_array", _) => Box::new(|_| true),
+        ("or", list) => {
+            let any: Vec<_> = all(list).into_iter().flatten().collect();
+            Box::new(move |path| any.iter().any(|is_met| is_met(path)))
         }
-    }
-
-    /// Parses a condition; none if it cannot be understood.
-    fn parse(value: &Value) -> Option<Self> {
-        let all = |list: &Value| -> Vec<Option<Self>> {
-            list.as_array().into_iter().flatten().map(ArrayCondition::parse).collect()
-        };
-        match variant(value)? {
-            ("any_array", _) => Some(ArrayCondition::Any),
-            ("or", list) => Some(ArrayCondition::Or(all(list).into_iter().flatten().collect())),
-            ("and", list) => all(list).into_iter().collect::<Option<_>>().map(ArrayCondition::And),
-            ("path_matches", inner) => regex(inner.get("regex")?).map(ArrayCondition::Path),
-            ("name_matches", inner) => regex(inner.get("regex")?).map(ArrayCondition::Name),
-            _ => None,
+        ("and", list) => {
+            let all: Vec<_> = all(list).into_iter().collect::<Option<_>>()?;
+            Box::new(move |path| all.iter().all(|is_met| is_met(path)))
         }
-    }
+        ("path_matches", inner) => {
+            let regex = regex(inner.get("regex")?)?;
+            Box::new(move |path| regex.is_match(path))
+        }
+        ("name_matches", inner) => {
+            let regex = regex(inner.get("regex")?)?;
+            Box::new(move |path| path.rsplit('/').next().is_some_and(|name| !name.is_empty() && regex.is_match(name)))
+        }
+        _ => return None,
+    })
 }
 
-impl AxisCondition {
-    fn matches(&self, number: usize, name: Option<&str>) -> bool {
-        match self {
-            AxisCondition::Number(wanted) => *wanted == number as u64,
-            AxisCondition::Name(regex) => name.is_some_and(|name| regex.is_match(name)),
-            AxisCondition::Any => true,
+/// Parses a condition; none if it cannot be understood.
+fn axis_condition(value: &Value) -> Option<AxisCondition> {
+    Some(match variant(value)? {
+        ("Any", _) => Box::new(|_, _| true),
+        ("Axis", number) => {
+            let wanted = number.as_u64()?;
+            Box::new(move |number, _| wanted == number as u64)
         }
-    }
-
-    /// Parses a condition; none if it cannot be understood.
-    fn parse(value: &Value) -> Option<Self> {
-        match variant(value)? {
-            ("Any", _) => Some(AxisCondition::Any),
-            ("Axis", number) => number.as_u64().map(AxisCondition::Number),
-            ("DimensionName", pattern) => regex(pattern).map(AxisCondition::Name),
-            _ => None,
+        ("DimensionName", pattern) => {
+            let regex = regex(pattern)?;
+            Box::new(move |_, name| name.is_some_and(|name| regex.is_match(name)))
         }
-    }
+        _ => return None,
+    })
 }
 
 /// Returns the variant and the content of an enum in JSON: a string, or a map of one member.
@@ -203,23 +179,21 @@ fn regex(pattern: &Value) -> Option<Regex> {
     Regex::new(pattern.as_str()?).ok()
 }
 
-fn rule(value: &Value) -> Option<(ArrayCondition, Vec<(AxisCondition, u32)>)> {
+fn rule(value: &Value) -> Option<Rule> {
     let [condition, axes] = value.as_array()?.as_slice() else { return None };
     let axis = |axis: &Value| {
         let step = axis.get("num_chunks")?.as_u64()?;
-        Some((AxisCondition::parse(axis.get("condition")?)?, u32::try_from(step).ok()?))
+        Some((axis_condition(axis.get("condition")?)?, u32::try_from(step).ok()?))
     };
-    Some((ArrayCondition::parse(condition)?, axes.as_array()?.iter().filter_map(axis).collect()))
+    Some((array_condition(condition)?, axes.as_array()?.iter().filter_map(axis).collect()))
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn splitting(rules: Value) -> Splitting {
-        let config = json!({"manifest": {"splitting": {"split_sizes": rules}}});
-        Splitting::new(&RepoConfig::from_flexbuffer(&flexbuffers::to_vec(&config).unwrap()).unwrap())
+        Splitting::of(&json!({"split_sizes": rules}))
     }
 
     fn steps(splitting: &Splitting, path: &str, names: &[Option<&str>]) -> Vec<u32> {

@@ -14,19 +14,18 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::changes::ChangeSet;
-use super::log::Union;
+use super::log::LogUnion;
 use super::moves;
 use super::nodes::{self, Sources};
 use super::publish::{self, Publication, Published, no_amend_of_the_first};
 use super::rebase::read_log;
-use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
-use crate::format::repo_state::{RawItem, SnapshotRecord};
+use crate::format::repo_state::RawItem;
 use crate::format::snapshot::Snapshot;
 use crate::repo::clock::ChangeTime;
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -78,7 +77,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
     if oldest.parent.is_none() {
         return Err(no_amend_of_the_first());
     }
-    let mut union = Union::default();
+    let mut union = LogUnion::default();
     for commit in commits.iter().rev() {
         union.add(&read_log(&**storage, commit.id).await?)?;
     }
@@ -106,17 +105,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
         nodes,
         manifests: snapshot.manifests().into_iter().filter(|info| used.contains(&info.id)).collect(),
     };
-    let record = SnapshotRecord::of(&draft, None);
-    let files = blocking(move || Ok((log.encode(id, SpecVersion::V2)?, draft.encode()?))).await;
-    let (log, file) = files.context(|| format!("snapshot {}", tip.id))?;
-    failpoints::pass("commit.log")?;
-    storage.put_new(&format!("transactions/{id}"), log.into()).await?;
-    failpoints::pass("commit.log.done")?;
-    moment.check(&**storage, &format!("transactions/{id}")).await?;
-    failpoints::pass("commit.snapshot")?;
-    storage.put_new(&format!("snapshots/{id}"), file.into()).await?;
-    storage.sync(&["transactions", "snapshots"]).await?;
-    failpoints::pass("commit.snapshot.done")?;
+    let record = publish::store_snapshot(&**storage, moment, log, draft).await?;
     failpoints::pass("commit.publish")?;
     let replaces: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
     // The feature flag for moves was checked when the nodes were moved.

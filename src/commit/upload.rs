@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::changes::{ChangeSet, ChunkChange, ChunkFile};
-use super::pack::{self, Job, Pending};
+use super::pack::{self, Job, Pending, StorageForm};
 use super::progress::CommitProgress;
 use super::request::Sizes;
 use super::times::RenewedTimes;
@@ -79,19 +80,21 @@ pub(super) async fn upload(
         });
         jobs.extend(pack::plan(files, sizes).into_iter().map(|job| (node, job)));
     }
-    let total = jobs.iter().fold((0, 0), |sum, (_, job)| (sum.0 + job.chunks() as u64, sum.1 + job.bytes()));
-    progress.expect(total.0, total.1);
+    let size = |files: &[Pending]| (files.len() as u64, files.iter().map(|pending| pending.file.length).sum::<u64>());
+    let sizes = jobs.iter().map(|(_, (_, files))| size(files));
+    let (chunks, bytes) = sizes.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
+    progress.expect(chunks, bytes);
 
     // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
     type Running<'a> = BoxFuture<'a, Result<(NodeId, Vec<(usize, ChunkPayload)>)>>;
     let running = jobs.into_iter().map(|(node, job)| -> Running<'_> {
         Box::pin(async move {
+            let (chunks, bytes) = size(&job.1);
             // Linked files need no memory of this process.
-            let is_held = matches!(job, Job::Pack(_)) || storage.local_files().is_none();
-            let _permit = memory.take(if is_held { job.bytes() } else { 0 }).await;
-            let size = (job.chunks() as u64, job.bytes());
+            let is_held = job.0 == StorageForm::Pack || storage.local_files().is_none();
+            let _permit = memory.take(if is_held { bytes } else { 0 }).await;
             let placed = store_job(storage, job, renewed).await?;
-            progress.stored(size.0, size.1);
+            progress.stored(chunks, bytes);
             Ok((node, placed))
         })
     });
@@ -110,41 +113,42 @@ pub(super) async fn upload(
     Ok(stored.into_iter().map(|(node, chunks)| (node, Arc::new(chunks))).collect())
 }
 
-async fn store_job(storage: &Arc<dyn Storage>, job: Job, renewed: &RenewedTimes) -> Result<Vec<(usize, ChunkPayload)>> {
-    match job {
-        Job::Inline(all) => {
-            let read = move || {
-                let inline = |p: Pending| {
-                    let mut bytes = Vec::new();
-                    append(&p.file, &mut bytes)?;
-                    Ok((p.slot, ChunkPayload::Inline(bytes.into())))
-                };
-                all.into_iter().map(inline).collect::<Result<Vec<_>>>()
-            };
-            blocking(read).await
+async fn store_job(
+    storage: &Arc<dyn Storage>,
+    (place, files): Job,
+    renewed: &RenewedTimes,
+) -> Result<Vec<(usize, ChunkPayload)>> {
+    if place == StorageForm::Object {
+        let mut stored = Vec::new();
+        for Pending { slot, file } in files {
+            stored.push((slot, single(storage, file, renewed).await?));
         }
-        Job::Pack(all) => {
-            let read = move || {
-                let length: u64 = all.iter().map(|p| p.file.length).sum();
-                let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
-                let mut offsets = Vec::with_capacity(all.len());
-                for pending in all {
-                    offsets.push((pending.slot, bytes.len() as u64, pending.file.length));
-                    append(&pending.file, &mut bytes)?;
-                }
-                Ok((Bytes::from(bytes), offsets))
-            };
-            let (bytes, offsets) = blocking(read).await?;
-            let chunk = ObjectId::random()?;
-            storage.put_new(&format!("chunks/{chunk}"), bytes).await?;
-            let place = |(slot, offset, length)| (slot, ChunkPayload::Native { chunk, offset, length });
-            Ok(offsets.into_iter().map(place).collect())
-        }
-        Job::Single(pending) => {
-            let slot = pending.slot;
-            Ok(vec![(slot, single(storage, pending.file, renewed).await?)])
-        }
+        return Ok(stored);
     }
+    let read = move || {
+        let length: u64 = files.iter().map(|pending| pending.file.length).sum();
+        let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+        let mut ranges = Vec::with_capacity(files.len());
+        for Pending { slot, file } in files {
+            let start = bytes.len();
+            append(&file, &mut bytes)?;
+            ranges.push((slot, start..bytes.len()));
+        }
+        Ok((Bytes::from(bytes), ranges))
+    };
+    let (bytes, ranges) = blocking(read).await?;
+    if place == StorageForm::Inline {
+        // Copied: a small payload must not keep the bytes of all others.
+        let inline = |range| ChunkPayload::Inline(Bytes::copy_from_slice(&bytes.slice(range)));
+        return Ok(ranges.into_iter().map(|(slot, range)| (slot, inline(range))).collect());
+    }
+    let chunk = ObjectId::random()?;
+    storage.put_new(&format!("chunks/{chunk}"), bytes).await?;
+    let native = |range: Range<usize>| {
+        let (offset, length) = (range.start as u64, range.len() as u64);
+        ChunkPayload::Native { chunk, offset, length }
+    };
+    Ok(ranges.into_iter().map(|(slot, range)| (slot, native(range))).collect())
 }
 
 pub(super) async fn single(

@@ -307,22 +307,14 @@ mod tests {
                 expected.insert(coords.clone(), (was.get(coords).copied(), is.get(coords).copied()));
             }
             let infos = HashMap::new();
-            let mut differences = ChunkDifferences::new(
-                ChunkList {
-                    id: node_id(1),
-                    grid: &old.grid,
-                    manifests: &old.manifests,
-                    infos: &infos,
-                    reader: &reader,
-                },
-                ChunkList {
-                    id: node_id(1),
-                    grid: &new.grid,
-                    manifests: &new.manifests,
-                    infos: &infos,
-                    reader: &reader,
-                },
-            );
+            let [before, after] = [&old, &new].map(|Side { grid, manifests }| ChunkList {
+                id: node_id(1),
+                grid,
+                manifests,
+                infos: &infos,
+                reader: &reader,
+            });
+            let mut differences = ChunkDifferences::new(before, after);
             let mut found = BTreeMap::new();
             while let Some(page) = differences.page().await.unwrap() {
                 for chunk in page {

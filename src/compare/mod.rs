@@ -47,6 +47,15 @@ pub struct NodeDifference {
     pub is_moved: bool,
     /// True if the bytes of `zarr.json` differ.
     pub is_changed: bool,
+    /// Chunks that differ.
+    pub chunks: ChunkCounts,
+    /// Coordinates of these chunks, in the order of the grid, if requested.
+    pub coords: Option<CoordLists>,
+}
+
+/// Counts of chunks that differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChunkCounts {
     /// New chunks.
     pub added: Count,
     /// Changed chunks, as they were before.
@@ -55,8 +64,6 @@ pub struct NodeDifference {
     pub changed_after: Count,
     /// Deleted chunks.
     pub removed: Count,
-    /// Coordinates of these chunks, in the order of the grid, if requested.
-    pub coords: Option<CoordLists>,
 }
 
 /// Number and size of chunks.
@@ -92,34 +99,47 @@ impl Count {
     }
 }
 
-impl NodeDifference {
+impl ChunkCounts {
     /// Returns true if chunks differ.
-    pub fn has_chunks(&self) -> bool {
+    pub fn is_any(&self) -> bool {
         self.added.chunks + self.changed_before.chunks + self.removed.chunks > 0
     }
 
+    /// Returns the sum of both counts.
+    #[must_use]
+    pub fn and(self, other: ChunkCounts) -> ChunkCounts {
+        ChunkCounts {
+            added: self.added.and(other.added),
+            changed_before: self.changed_before.and(other.changed_before),
+            changed_after: self.changed_after.and(other.changed_after),
+            removed: self.removed.and(other.removed),
+        }
+    }
+}
+
+impl NodeDifference {
     fn is_any(&self) -> bool {
-        self.before.is_none() || self.after.is_none() || self.is_moved || self.is_changed || self.has_chunks()
+        self.before.is_none() || self.after.is_none() || self.is_moved || self.is_changed || self.chunks.is_any()
     }
 
     fn take(&mut self, chunk: ChunkDifference) {
-        if let Some(lists) = &mut self.coords {
-            let list = match (&chunk.before, &chunk.after) {
-                (None, _) => &mut lists.added,
-                (Some(_), Some(_)) => &mut lists.changed,
-                (Some(_), None) => &mut lists.removed,
-            };
-            list.push(chunk.coords.clone());
-        }
-        match (&chunk.before, &chunk.after) {
+        let (counts, lists) = (&mut self.chunks, self.coords.as_mut());
+        let list = match (&chunk.before, &chunk.after) {
             (Some(before), Some(after)) => {
-                self.changed_before.add(before.length());
-                self.changed_after.add(after.length());
+                counts.changed_before.add(before.length());
+                counts.changed_after.add(after.length());
+                lists.map(|lists| &mut lists.changed)
             }
-            (Some(before), None) => self.removed.add(before.length()),
-            (None, Some(after)) => self.added.add(after.length()),
-            (None, None) => {}
-        }
+            (Some(before), None) => {
+                counts.removed.add(before.length());
+                lists.map(|lists| &mut lists.removed)
+            }
+            (None, after) => {
+                counts.added.add(after.as_ref().map_or(0, ChunkPayload::length));
+                lists.map(|lists| &mut lists.added)
+            }
+        };
+        list.into_iter().for_each(|list| list.push(chunk.coords.clone()));
     }
 }
 

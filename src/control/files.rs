@@ -34,6 +34,7 @@ pub enum ControlFile {
     Request,
 }
 
+/// Files in the order of [`ControlFile`], with their names.
 const ALL: [(ControlFile, &str); 12] = [
     (ControlFile::Commit, "commit"),
     (ControlFile::Status, "status"),
@@ -68,12 +69,12 @@ impl ControlFile {
 
     /// Returns the name.
     pub fn name(self) -> &'static str {
-        ALL.iter().find(|(file, _)| *file == self).map_or("", |(_, name)| name)
+        ALL.get(self as usize).map_or("", |(_, name)| name)
     }
 
     /// Returns the inode number.
     pub fn number(self) -> u64 {
-        DIRECTORY + 1 + ALL.iter().position(|(file, _)| *file == self).unwrap_or(0) as u64
+        DIRECTORY + 1 + self as u64
     }
 
     /// Renders the current content; empty for the files whose content [`super::Control`] has.
@@ -86,11 +87,7 @@ impl ControlFile {
             ControlFile::Conflicts => Ok(session.conflicts_text()),
             ControlFile::Info => json(&session.info()),
             ControlFile::Progress => json(&session.progress()),
-            ControlFile::Commit
-            | ControlFile::RecentErrors
-            | ControlFile::Discard
-            | ControlFile::Refresh
-            | ControlFile::Request => Ok(String::new()),
+            _ => Ok(String::new()),
         }
     }
 }

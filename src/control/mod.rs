@@ -9,27 +9,28 @@
 
 pub mod errors;
 pub mod files;
-mod handles;
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 use self::errors::RecentErrors;
 use self::files::ControlFile;
-use self::handles::Handles;
 use crate::error::{Error, ErrorKind, Result};
-use crate::operations::Session;
 use crate::operations::request::Answer;
+use crate::operations::{CommitOptions, Session};
 use crate::overlay::Ino;
 use crate::overlay::attributes::Attributes;
 use crate::overlay::listing::Listed;
-use crate::overlay::namespace::CONTROL_DIRECTORY;
 use crate::overlay::node::UPPER;
 use crate::scratch::record::{Meta, Name, Time};
 use crate::tree::ROOT;
 
+/// Name of the directory, in the root. No other file has this name.
+pub const CONTROL_DIRECTORY: &[u8] = b".icechunk";
 /// Note that reading `commit` returns in addition if the program wrote more than once.
 const TRUNCATED_NOTE: &str = "\
 note: the message is the program's first write; for several lines use `icechunkfs commit -m`, or write them at once\n";
@@ -43,11 +44,20 @@ const SHOWN_OFFSET: u64 = 1 << 60;
 pub struct Control {
     session: Arc<Session>,
     errors: RecentErrors,
-    handles: Handles,
+    handles: Mutex<HashMap<u64, Handle>>,
+    next_handle: AtomicU64,
     /// True if the root lists the directory.
     listed_at_root: bool,
     /// Outcome of the last command, for programs that ignore failures.
     outcome: Mutex<String>,
+}
+
+/// Open control file.
+#[derive(Debug)]
+struct Handle {
+    file: ControlFile,
+    content: Vec<u8>,
+    command_given: bool,
 }
 
 /// Returns true if `number` is the control directory or a control file.
@@ -78,7 +88,8 @@ impl Control {
     /// Creates the control directory of `session`; the root lists it if `listed_at_root`.
     pub fn new(session: Arc<Session>, listed_at_root: bool) -> Self {
         let outcome = Mutex::new("no commit in this mount yet\n".to_owned());
-        Control { session, errors: RecentErrors::default(), handles: Handles::default(), listed_at_root, outcome }
+        let (errors, handles, next_handle) = Default::default();
+        Control { session, errors, handles, next_handle, listed_at_root, outcome }
     }
 
     /// Returns the most recent failures.
@@ -134,17 +145,29 @@ impl Control {
             ControlFile::RecentErrors => self.errors.render(),
             other => other.render(&self.session).await?,
         };
-        Ok(self.handles.open(file, content.into_bytes()))
+        let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        self.handles.lock().insert(number, Handle { file, content: content.into_bytes(), command_given: false });
+        Ok(number)
     }
 
     /// Returns bytes of the content of `handle`.
     pub fn read(&self, handle: u64, offset: u64, size: u32) -> Vec<u8> {
-        self.handles.read(handle, offset, size)
+        let handles = self.handles.lock();
+        let content = handles.get(&handle).map(|handle| handle.content.as_slice()).unwrap_or_default();
+        let rest = usize::try_from(offset).ok().and_then(|start| content.get(start..)).unwrap_or_default();
+        rest.iter().copied().take(size as usize).collect()
+    }
+
+    /// Returns the file of `handle`, and true if this is its first command; none if `handle` is not open.
+    fn take_command(&self, handle: u64) -> Option<(ControlFile, bool)> {
+        let mut handles = self.handles.lock();
+        let handle = handles.get_mut(&handle)?;
+        Some((handle.file, !std::mem::replace(&mut handle.command_given, true)))
     }
 
     /// Runs the command that is written to `handle`.
     pub async fn write(&self, handle: u64, bytes: &[u8]) -> Result<()> {
-        let Some((file, first)) = self.handles.take_command(handle) else { return Err(read_only_error()) };
+        let Some((file, first)) = self.take_command(handle) else { return Err(read_only_error()) };
         if file == ControlFile::Request {
             let request: BoxFuture<'_, (Answer, bool)> = Box::pin(self.session.request(bytes));
             let (answer, is_outcome) = request.await;
@@ -154,7 +177,9 @@ impl Control {
             if is_outcome {
                 *self.outcome.lock() = format!("{}\n", answer.text);
             }
-            self.handles.answer(handle, serde_json::to_vec(&answer).unwrap_or_default());
+            if let Some(handle) = self.handles.lock().get_mut(&handle) {
+                handle.content = serde_json::to_vec(&answer).unwrap_or_default();
+            }
             return Ok(());
         }
         // A handle gives one command, with its first write: only then can the program still receive the failure. Shells write line
@@ -174,7 +199,7 @@ impl Control {
         let file = ControlFile::at(number).ok_or_else(read_only_error)?;
         // `cp -p` writes and then sets times: that is one command.
         if let Some(handle) = handle
-            && !self.handles.take_command(handle).is_some_and(|(_, first)| first)
+            && !self.take_command(handle).is_some_and(|(_, first)| first)
         {
             return Ok(());
         }
@@ -187,7 +212,7 @@ impl Control {
         let session = &self.session;
         let (name, command): (_, Command<'_>) = match file {
             ControlFile::Commit => {
-                let commit = session.commit_with_message(text);
+                let commit = session.commit(CommitOptions { message: text.to_owned(), ..CommitOptions::default() });
                 ("commit", Box::pin(async move { commit.await.map(|done| done.to_string()) }))
             }
             ControlFile::Discard => ("discard", Box::pin(session.discard(text))),
@@ -204,6 +229,6 @@ impl Control {
 
     /// Closes `handle`.
     pub fn release(&self, handle: u64) {
-        self.handles.release(handle);
+        self.handles.lock().remove(&handle);
     }
 }

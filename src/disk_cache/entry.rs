@@ -48,16 +48,13 @@ impl Name {
 /// Length and checksum of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sum {
-    length: u64,
-    sum: u32,
+    pub(super) length: u64,
+    pub(super) sum: u32,
 }
 
 impl Sum {
-    /// Computes the sum of `bytes`.
     pub(super) fn of(bytes: &[u8]) -> Self {
-        let mut summing = Summing::default();
-        summing.add(bytes);
-        summing.end()
+        Sum { length: bytes.len() as u64, sum: crc32fast::hash(bytes) }
     }
 
     /// Reads the sum that was written to `file`, if there is one.
@@ -68,28 +65,9 @@ impl Sum {
         Some(Sum { length: u64::from_le_bytes(*length), sum: u32::from_le_bytes(sum.try_into().ok()?) })
     }
 
-    /// Writes the sum to `file`.
     pub(super) fn write_to(self, file: &File) -> io::Result<()> {
         let mut value = self.length.to_le_bytes().to_vec();
         value.extend_from_slice(&self.sum.to_le_bytes());
         Ok(rustix::fs::fsetxattr(file, ATTRIBUTE, &value, XattrFlags::empty())?)
-    }
-}
-
-/// Sum that is being computed.
-#[derive(Debug, Default)]
-pub(super) struct Summing {
-    length: u64,
-    hasher: crc32fast::Hasher,
-}
-
-impl Summing {
-    pub(super) fn add(&mut self, bytes: &[u8]) {
-        self.length += bytes.len() as u64;
-        self.hasher.update(bytes);
-    }
-
-    pub(super) fn end(self) -> Sum {
-        Sum { length: self.length, sum: self.hasher.finalize() }
     }
 }

@@ -1,19 +1,14 @@
 //! Caches bytes of a remote repository on a disk of this machine, so that they cross the network once.
 //!
-//! Everything in a repository except its refs never changes, so an entry is never stale: it is named after its object and
-//! range ([`Name`]) and lives until room is needed ([`space`]). The few documents that do change are kept with the store's
-//! name of that state, and users of a document ask the store if the state is still current.
+//! Objects never change, so an entry, named after its object and range ([`Name`]), is never stale and lives until room is needed
+//! ([`space`]). The few documents that change are kept with the store's name of that state, and users ask the store if it is current.
 //!
-//! An entry is a file with exactly its bytes, so that the kernel can be given it in place of a chunk. Its checksum is an
-//! extended attribute ([`entry`]). Entries are written under a temporary name and renamed, and not flushed: after a loss of
-//! power the checksum shows which of them are complete. A damaged entry is removed and fetched again.
+//! An entry is a file with exactly its bytes, so that the kernel can be given it in place of a chunk, and with a checksum ([`entry`]).
+//! It is written under a temporary name, renamed, and not flushed: after a loss of power the checksum shows if it is complete. A damaged
+//! entry is removed and fetched again. Any other failure costs time and nothing else: the bytes come from the store, and the log reports
+//! the failure once in a while.
 //!
-//! The cache only saves time. Whatever fails (the disk is full, the directory is missing or not writable) costs time and
-//! nothing else: the bytes come from the store, and the log reports the failure once in a while.
-//!
-//! Any number of processes of one user share a directory; [`space`] has the protocol. A user who may write there can put any
-//! bytes into the cache, so a cache that other users may write to is refused, and a cache of root is read by all whom its
-//! mode admits and written by root alone ([`place`]).
+//! Any number of processes of one user share a directory; other users only read a cache of root ([`place`]).
 //!
 //! Functions of [`DiskCache`] wait for the disk unless their name ends in `_now`; [`DiskCache::run_blocking`] is for callers that must not block.
 
@@ -39,7 +34,7 @@ use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
 pub use self::entry::Name;
-use self::entry::{Sum, Summing};
+use self::entry::Sum;
 use self::place::{CacheDirectory, is_entry};
 use self::space::Space;
 use crate::error::{Error, Result};
@@ -51,7 +46,6 @@ pub const DEFAULT_SIZE: u64 = 10 << 30;
 const PAUSE: Duration = Duration::from_secs(30);
 /// Time limit for one entry. A disk that takes longer is slower than the network.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Entries written at the same time.
 const WRITERS: usize = 4;
 /// Shortest interval between two records of an entry's use: each is a write to the disk.
 const USE_COUNTS_FOR: Duration = Duration::from_secs(600);
@@ -73,7 +67,6 @@ pub struct DiskCache {
     began: Instant,
     /// End of the pause in writing, in milliseconds since `began`.
     paused: AtomicU64,
-    /// Entries that are queued and not added yet.
     waiting: AtomicU64,
 }
 
@@ -348,13 +341,13 @@ fn sums_up(file: &File) -> bool {
         static PART: RefCell<Vec<u8>> = RefCell::new(vec![0; SUMMED_AT_A_TIME]);
     }
     PART.with_borrow_mut(|part| {
-        let (mut sum, mut at) = (Summing::default(), 0);
+        let (mut hasher, mut length) = (crc32fast::Hasher::new(), 0);
         loop {
-            match file.read_at(part, at) {
-                Ok(0) => return sum.end() == wanted,
+            match file.read_at(part, length) {
+                Ok(0) => return Sum { length, sum: hasher.finalize() } == wanted,
                 Ok(count) => {
-                    sum.add(part.get(..count).unwrap_or_default());
-                    at += count as u64;
+                    hasher.update(part.get(..count).unwrap_or_default());
+                    length += count as u64;
                 }
                 Err(_) => return false,
             }
@@ -363,7 +356,6 @@ fn sums_up(file: &File) -> bool {
 }
 
 impl CachedDocument {
-    /// Limit on the bytes of an encoded state.
     const MAX_STATE: u64 = 4096;
 
     fn encode(&self) -> Vec<u8> {

@@ -9,9 +9,8 @@
 //!
 //! `v1` is the layout. A later layout would have a folder beside it; room is shared.
 //!
-//! A cache is trusted as a whole or refused ([`crate::trust`]): its directory, those on the way to it and those in it belong
-//! to root or to this user, and no other user may write to them. A cache that root owns is read by other users and written by
-//! root alone. After that everything is opened below the descriptors of these directories, without following any link.
+//! A cache is trusted as a whole or refused ([`crate::trust`]). A cache that root owns is read by other users and written by root
+//! alone. Everything is opened below the descriptors of its directories, without following any link.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -37,7 +36,6 @@ const TAG_TEXT: &str = "\
 Signature: 8a477f597d28d172789f06886806bc55
 # A cache of icechunkfs: bytes of repositories that lie elsewhere. It can be deleted at any time.
 ";
-/// Bytes of a tag file that are read.
 const MAX_TAG: u64 = 4096;
 const LAYOUT: &str = "v1";
 pub(super) const TEMPORARY: &str = "new";
@@ -51,7 +49,6 @@ pub(super) const DIRECTORY: OFlags =
 /// Cache of one repository.
 #[derive(Debug)]
 pub(super) struct CacheDirectory {
-    /// Path for messages.
     directory: PathBuf,
     /// Folder of the repository.
     scope: String,
@@ -126,12 +123,10 @@ impl CacheDirectory {
         &self.directory
     }
 
-    /// Returns true if entries can be added.
     pub(super) fn is_writable(&self) -> bool {
         self.is_writable
     }
 
-    /// Returns the path of entry `name`, for messages.
     pub(super) fn path_of(&self, name: &Name) -> PathBuf {
         [LAYOUT, &self.scope, &name.folder(), name.as_str()]
             .iter()
@@ -152,7 +147,6 @@ impl CacheDirectory {
         Ok(directories.make_directory(&scope, &name.folder())?)
     }
 
-    /// Opens the folder of entry `name`.
     pub(super) fn folder_of(&self, name: &Name) -> io::Result<OwnedFd> {
         let path = format!("{}/{}", self.scope, name.folder());
         Ok(rustix::fs::openat2(&self.directories().layout, path, DIRECTORY, Mode::empty(), WITHIN)?)
@@ -202,7 +196,6 @@ impl Directories {
         &self.whole
     }
 
-    /// Returns the folder of this layout.
     pub(super) fn layout(&self) -> &OwnedFd {
         &self.layout
     }
@@ -212,7 +205,6 @@ impl Directories {
         make_directory(parent, name, self.mode)
     }
 
-    /// Creates a file with a temporary name.
     pub(super) fn stage(&self) -> io::Result<Staged> {
         let folder = rustix::fs::openat(&self.layout, TEMPORARY, DIRECTORY, Mode::empty())?;
         let mut digits = [0; 8];
@@ -228,7 +220,6 @@ impl Directories {
         Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(0o600 | (self.mode & 0o044)))?)
     }
 
-    /// Fails if entries cannot be written.
     fn check_writable(&self) -> io::Result<()> {
         Sum::of(b"").write_to(&self.stage()?.file)
     }

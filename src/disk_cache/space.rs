@@ -79,7 +79,6 @@ impl Space {
         Ok(None)
     }
 
-    /// Records that an entry of `length` bytes was deleted.
     pub(super) fn release(&self, length: u64) {
         // Bytes that are not subtracted are found when a process tidies up.
         let _ = self.count(|used| Some(used.saturating_sub(cost(length))));
@@ -196,10 +195,8 @@ fn cost(length: u64) -> u64 {
     length.div_ceil(BLOCK).max(1).saturating_mul(BLOCK)
 }
 
-/// Seconds and nanoseconds.
 type Time = (i64, u32);
 
-/// File of a cache, in an open directory.
 struct FoundEntry<'a> {
     directory: &'a OwnedFd,
     name: &'a CStr,

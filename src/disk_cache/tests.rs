@@ -167,17 +167,3 @@ fn documents_that_change_are_replaced() {
         assert_eq!(cache.document("repo", 100), Some(document));
     }
 }
-
-#[tokio::test]
-async fn what_is_added_in_the_background_is_there_at_the_end() {
-    let place = tempfile::tempdir().unwrap();
-    let cache = cache(place.path(), 1 << 30);
-    let permits = Arc::new(Semaphore::new(100));
-    for n in 0..100 {
-        let permit = Arc::clone(&permits).acquire_owned().await.unwrap();
-        cache.put_in_background(name(n), Bytes::from(vec![n as u8; 10_000]), permit);
-    }
-    cache.flush().await;
-    assert_eq!(permits.available_permits(), 100);
-    assert!((0..100).all(|n| cache.get(&name(n), u64::MAX).is_some_and(|bytes| bytes == vec![n as u8; 10_000])));
-}

@@ -4,8 +4,7 @@
 //! branch was reset, amended or has moved too far, those of all manifests that differ. Each is then looked up in both snapshots,
 //! so that a rewrite of the same bytes in the same place does not count.
 
-use std::collections::{HashMap, HashSet};
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tracing::warn;
 
@@ -13,6 +12,7 @@ use crate::compare::chunks::ChunkDifferences;
 use crate::compare::logs;
 use crate::error::Result;
 use crate::format::ids::NodeId;
+use crate::format::manifest::ArrayRefs;
 use crate::overlay::Ino;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::replace::node_ids;
@@ -24,24 +24,16 @@ use crate::zarr::{Coords, is_prefix_in_grid};
 
 /// Commits whose logs are read. Beyond, the manifests tell as much with fewer requests.
 const MAX_LOGS: usize = 100;
-/// Chunks that are listed at a time.
-const PAGE: usize = 4096;
 
 /// Names and files that differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// Names that have appeared, disappeared or changed their meaning.
-    names: HashSet<Invalidation>,
+    pub(super) names: HashSet<Invalidation>,
     /// Old inode numbers of files whose bytes have changed, or that are gone.
-    files: HashSet<u64>,
+    pub(super) files: HashSet<u64>,
     /// Nodes of the old tree of which every file has changed.
     whole: HashSet<NodeIndex>,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} names and the bytes of {} files differ", self.names.len(), self.files.len())
-    }
 }
 
 impl Difference {
@@ -137,9 +129,8 @@ pub(super) async fn difference(repository: &Repository, old: &Tree, new: &Tree) 
 fn compare_directories(old: &Tree, new: &Tree, found: &mut Difference) {
     // Index and number by path.
     let paths = |tree: &Tree| -> HashMap<String, (NodeIndex, u64)> {
-        let indices = (0..tree.table().len()).filter_map(|at| NodeIndex::try_from(at).ok());
         let number = |index| tree.table().inode(&TreePlace::Directory(index));
-        indices.map(|index| (tree.table().path(index), (index, number(index)))).collect()
+        tree.table().subtree(0).map(|index| (tree.table().path(index), (index, number(index)))).collect()
     };
     let (before, after) = (paths(old), paths(new));
     for (tree, own, others) in [(old, &before, &after), (new, &after, &before)] {
@@ -155,21 +146,12 @@ fn compare_directories(old: &Tree, new: &Tree, found: &mut Difference) {
 async fn add_root_chunks(tree: &Tree, found: &mut Difference) -> Result<()> {
     found.add_name(tree, &TreePlace::Chunk(0, Coords::new()));
     let (Some(chunks), Some(array)) = (tree.chunks(0), tree.table().array(0)) else { return Ok(()) };
-    let rank = array.grid.len();
-    let mut after: Option<Coords> = None;
-    loop {
-        let page = chunks.page(&[], rank, after.as_deref(), PAGE).await?;
-        for (coords, _) in &page {
-            (1..=rank).for_each(|depth| {
-                let coords = Coords::from_slice(coords.get(..depth).unwrap_or_default());
-                found.add_name(tree, &TreePlace::Chunk(0, coords));
-            });
+    let add = |refs: &ArrayRefs<'_>, at| {
+        for depth in 1..=array.grid.len() {
+            found.add_name(tree, &TreePlace::Chunk(0, refs.coords(at).iter().take(depth).collect()));
         }
-        match page.last() {
-            Some((last, _)) if page.len() == PAGE && rank > 0 => after = Some(last.clone()),
-            _ => return Ok(()),
-        }
-    }
+    };
+    chunks.each(add).await
 }
 
 /// Node of both trees: its index before, in `old`, and after, in `new`.
@@ -235,7 +217,7 @@ impl<'a> Pair<'a> {
 
     async fn compare_chunks(
         &self,
-        written: Option<&HashMap<NodeId, HashSet<Coords>>>,
+        written: Option<&BTreeMap<NodeId, BTreeSet<Coords>>>,
         found: &mut Difference,
     ) -> Result<()> {
         let Pair { old, before, new, after } = *self;

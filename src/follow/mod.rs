@@ -145,7 +145,8 @@ impl Follower {
         self.invalidate(difference.after(&old, &moved.stale, &moved.retired)).await?;
         self.shown.caches_invalidated();
         self.numbering.lock().forget_old_grids();
-        info!("branch {} is followed to snapshot {tip}: {}", self.branch, difference);
+        let (branch, names, files) = (&self.branch, difference.names.len(), difference.files.len());
+        info!("branch {branch} is followed to snapshot {tip}: {names} names and the bytes of {files} files differ");
         Ok(())
     }
 

@@ -51,6 +51,14 @@ impl<B: AsRef<[u8]>> ChunkPayload<B> {
             ChunkPayload::Native { length, .. } | ChunkPayload::Virtual { length, .. } => *length,
         }
     }
+
+    /// Returns the object, offset and length of a native chunk.
+    pub fn range(&self) -> Option<(ObjectId, u64, u64)> {
+        match self {
+            ChunkPayload::Native { chunk, offset, length } => Some((*chunk, *offset, *length)),
+            ChunkPayload::Inline(_) | ChunkPayload::Virtual { .. } => None,
+        }
+    }
 }
 
 impl From<ChunkPayload<&[u8]>> for ChunkPayload {

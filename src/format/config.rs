@@ -26,7 +26,7 @@ impl RepoConfig {
 
     /// Decodes the text of `config.yaml`.
     pub fn from_yaml(bytes: &[u8]) -> Result<Self> {
-        RepoConfig::from_json(yaml_value(yaml::parse(bytes)?)?)
+        RepoConfig::from_json(yaml_to_json(yaml::parse(bytes)?, yaml::MAX_DEPTH)?)
     }
 
     fn from_json(value: Value) -> Result<Self> {
@@ -65,11 +65,6 @@ impl RepoConfig {
             })
             .collect()
     }
-}
-
-/// Converts a part of `config.yaml` to JSON.
-pub(super) fn yaml_value(value: serde_yaml_ng::Value) -> Result<Value> {
-    yaml_to_json(value, yaml::MAX_DEPTH)
 }
 
 /// Virtual chunk container: a URL prefix of files outside the repository, and their store.
@@ -129,7 +124,8 @@ impl ContainerStore {
     }
 }
 
-fn yaml_to_json(value: serde_yaml_ng::Value, depth: usize) -> Result<Value> {
+/// Converts a part of `config.yaml`, nested at most `depth` levels deep, to JSON.
+pub(super) fn yaml_to_json(value: serde_yaml_ng::Value, depth: usize) -> Result<Value> {
     use serde_yaml_ng::Value as Yaml;
     let depth =
         depth.checked_sub(1).ok_or_else(|| Error::corrupt(format!("nested deeper than {}", yaml::MAX_DEPTH)))?;

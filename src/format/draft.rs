@@ -3,13 +3,14 @@
 //! Encoding sorts the lists that files have sorted, and refuses a draft that the reference implementation would not
 //! read, or would panic on later.
 
-use flatbuffers::{Vector, WIPOffset};
 use std::collections::BTreeSet;
+
+use flatbuffers::WIPOffset;
 
 use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
-use super::repo_state::{Builder, RawItem, Tables, write_items};
+use super::repo_state::{Builder, RawItem, tables, write_items};
 use super::snapshot::{Dimension, ManifestInfo, ManifestRef};
 use super::transaction_log::{Move, NodeChange};
 use crate::error::{Error, Result};
@@ -60,6 +61,20 @@ pub struct ArrayDraft {
 }
 
 impl SnapshotDraft {
+    /// Drafts a snapshot of version 2 without metadata and nodes.
+    pub fn new(id: ObjectId, flushed_at: u64, message: impl Into<String>) -> Self {
+        SnapshotDraft {
+            id,
+            flushed_at,
+            version: SpecVersion::V2,
+            parent: None,
+            message: message.into(),
+            metadata: Vec::new(),
+            nodes: Vec::new(),
+            manifests: Vec::new(),
+        }
+    }
+
     /// Encodes the file. Fails if two nodes have the same path, or if `manifests` lists other manifests than the nodes use.
     pub fn encode(&self) -> Result<Vec<u8>> {
         envelope::encode(self.version, FileType::Snapshot, &self.payload()?)
@@ -79,11 +94,17 @@ impl SnapshotDraft {
         manifests.dedup_by_key(|info| info.id);
         self.check_manifests(&manifests)?;
 
-        let nodes: Vec<_> = nodes.into_iter().map(|node| write_node(&mut b, self.version, node)).collect();
-        let nodes = b.create_vector(&nodes);
+        let nodes = tables(&mut b, nodes, |b, node| write_node(b, self.version, node));
         let (old, new) = match self.version {
-            SpecVersion::V1 => (write_infos_v1(&mut b, &manifests), None),
-            SpecVersion::V2 => (b.create_vector::<fb::ManifestFileInfo>(&[]), Some(write_infos(&mut b, &manifests))),
+            SpecVersion::V1 => {
+                let info = |info: &ManifestInfo| {
+                    fb::ManifestFileInfo::new(&fb::ObjectId12(info.id.0), info.size, info.chunk_refs)
+                };
+                (b.create_vector_from_iter(manifests.iter().map(info)), None)
+            }
+            SpecVersion::V2 => {
+                (b.create_vector::<fb::ManifestFileInfo>(&[]), Some(tables(&mut b, &manifests, write_info)))
+            }
         };
         let parent = self.parent.filter(|_| self.version == SpecVersion::V1).map(|id| fb::ObjectId12(id.0));
         let args = fb::SnapshotArgs {
@@ -108,9 +129,7 @@ impl SnapshotDraft {
     /// to commit onto the snapshot.
     fn check_manifests(&self, listed: &[ManifestInfo]) -> Result<()> {
         let arrays = self.nodes.iter().filter_map(|node| node.array.as_ref());
-        let mut used: Vec<ObjectId> = arrays.flat_map(|array| array.manifests.iter().map(|m| m.id)).collect();
-        used.sort_unstable();
-        used.dedup();
+        let used: BTreeSet<ObjectId> = arrays.flat_map(|array| array.manifests.iter().map(|m| m.id)).collect();
         if used.iter().eq(listed.iter().map(|info| &info.id)) {
             return Ok(());
         }
@@ -118,31 +137,17 @@ impl SnapshotDraft {
     }
 }
 
-fn write_infos(b: &mut Builder, manifests: &[ManifestInfo]) -> Tables<fb::ManifestFileInfoV2<'static>> {
-    let infos: Vec<_> = manifests
-        .iter()
-        .map(|info| {
-            let args = fb::ManifestFileInfoV2Args {
-                id: Some(&fb::ObjectId12(info.id.0)),
-                size_bytes: info.size,
-                num_chunk_refs: info.chunk_refs,
-                extra: None,
-            };
-            fb::ManifestFileInfoV2::create(b, &args)
-        })
-        .collect();
-    b.create_vector(&infos)
+fn write_info(b: &mut Builder, info: &ManifestInfo) -> WIPOffset<fb::ManifestFileInfoV2<'static>> {
+    let (id, num_chunk_refs) = (Some(&fb::ObjectId12(info.id.0)), info.chunk_refs);
+    let args = fb::ManifestFileInfoV2Args { id, size_bytes: info.size, num_chunk_refs, extra: None };
+    fb::ManifestFileInfoV2::create(b, &args)
 }
 
-fn write_infos_v1(b: &mut Builder, manifests: &[ManifestInfo]) -> WIPOffset<Vector<'static, fb::ManifestFileInfo>> {
-    let infos: Vec<_> = manifests
-        .iter()
-        .map(|info| fb::ManifestFileInfo::new(&fb::ObjectId12(info.id.0), info.size, info.chunk_refs))
-        .collect();
-    b.create_vector(&infos)
-}
-
-fn write_node(b: &mut Builder, version: SpecVersion, node: &NodeDraft) -> WIPOffset<fb::NodeSnapshot<'static>> {
+pub(super) fn write_node(
+    b: &mut Builder,
+    version: SpecVersion,
+    node: &NodeDraft,
+) -> WIPOffset<fb::NodeSnapshot<'static>> {
     let (node_data_type, node_data) = match &node.array {
         None => (fb::NodeData::Group, fb::GroupNodeData::create(b, &fb::GroupNodeDataArgs {}).as_union_value()),
         Some(array) => (fb::NodeData::Array, write_array(b, version, array).as_union_value()),
@@ -164,46 +169,30 @@ fn write_array(b: &mut Builder, version: SpecVersion, array: &ArrayDraft) -> WIP
     let (shape, shape_v2) = match version {
         SpecVersion::V1 => {
             let dimensions = array.shape.iter().map(|d| fb::DimensionShape::new(d.array_length, d.chunk_length));
-            let dimensions: Vec<_> = dimensions.collect();
-            (b.create_vector(&dimensions), None)
+            (b.create_vector_from_iter(dimensions), None)
         }
         SpecVersion::V2 => {
-            let dimensions = array.shape.iter().map(|d| {
+            let dimensions = tables(b, &array.shape, |b, d| {
                 let args = fb::DimensionShapeV2Args { array_length: d.array_length, num_chunks: d.num_chunks };
                 fb::DimensionShapeV2::create(b, &args)
             });
-            let dimensions: Vec<_> = dimensions.collect();
-            (b.create_vector::<fb::DimensionShape>(&[]), Some(b.create_vector(&dimensions)))
+            (b.create_vector::<fb::DimensionShape>(&[]), Some(dimensions))
         }
     };
-    let names = array.dimension_names.as_ref().map(|names| {
-        let names: Vec<_> = names
-            .iter()
-            .map(|name| {
-                // An empty name counts as no name.
-                let name = name.as_deref().filter(|name| !name.is_empty()).map(|name| b.create_string(name));
-                fb::DimensionName::create(b, &fb::DimensionNameArgs { name })
-            })
-            .collect();
-        b.create_vector(&names)
-    });
-    let manifests: Vec<_> = array
-        .manifests
-        .iter()
-        .map(|manifest| {
-            let ranges: Vec<_> =
-                manifest.extents.iter().map(|(from, to)| fb::ChunkIndexRange::new(*from, *to)).collect();
-            let (object_id, extents) = (Some(&fb::ObjectId12(manifest.id.0)), Some(b.create_vector(&ranges)));
-            fb::ManifestRef::create(b, &fb::ManifestRefArgs { object_id, extents })
+    let dimension_names = array.dimension_names.as_ref().map(|names| {
+        tables(b, names, |b, name| {
+            // An empty name counts as no name.
+            let name = name.as_deref().filter(|name| !name.is_empty()).map(|name| b.create_string(name));
+            fb::DimensionName::create(b, &fb::DimensionNameArgs { name })
         })
-        .collect();
-    let args = fb::ArrayNodeDataArgs {
-        shape: Some(shape),
-        dimension_names: names,
-        manifests: Some(b.create_vector(&manifests)),
-        shape_v2,
-    };
-    fb::ArrayNodeData::create(b, &args)
+    });
+    let manifests = tables(b, &array.manifests, |b, manifest| {
+        let ranges = manifest.extents.iter().map(|(from, to)| fb::ChunkIndexRange::new(*from, *to));
+        let (object_id, extents) = (Some(&fb::ObjectId12(manifest.id.0)), Some(b.create_vector_from_iter(ranges)));
+        fb::ManifestRef::create(b, &fb::ManifestRefArgs { object_id, extents })
+    });
+    let (shape, manifests) = (Some(shape), Some(manifests));
+    fb::ArrayNodeData::create(b, &fb::ArrayNodeDataArgs { shape, dimension_names, manifests, shape_v2 })
 }
 
 /// Transaction log to write. Lists may be in any order.
@@ -229,13 +218,11 @@ impl TransactionLogDraft {
             });
         let mut updated: Vec<&(NodeId, Vec<Vec<u32>>)> = self.updated_chunks.iter().collect();
         updated.sort_by_key(|(node, _)| *node);
-        let updated: Vec<_> = updated.into_iter().map(|(node, chunks)| write_chunks(&mut b, *node, chunks)).collect();
-        let updated_chunks = Some(b.create_vector(&updated));
+        let updated_chunks = Some(tables(&mut b, updated, |b, (node, chunks)| write_chunks(b, *node, chunks)));
         let mut moves: Vec<&Move> = self.moves.iter().collect();
         // Sort by component, unlike the nodes of a snapshot: no component has a NUL, so it suffices to let `/` sort first.
         moves.sort_by_cached_key(|m| m.to.replace('/', "\0"));
-        let moves: Vec<_> = moves.into_iter().map(|m| write_move(&mut b, m)).collect();
-        let moved_nodes = Some(b.create_vector(&moves));
+        let moved_nodes = Some(tables(&mut b, moves, write_move));
         let args = fb::TransactionLogArgs {
             id: Some(&fb::ObjectId12(id.0)),
             new_groups,
@@ -258,15 +245,11 @@ fn write_chunks(b: &mut Builder, node: NodeId, chunks: &[Vec<u32>]) -> WIPOffset
     let mut sorted: Vec<&Vec<u32>> = chunks.iter().collect();
     sorted.sort_unstable();
     sorted.dedup();
-    let written: Vec<_> = sorted
-        .into_iter()
-        .map(|coords| {
-            let coords = Some(b.create_vector(coords));
-            fb::ChunkIndices::create(b, &fb::ChunkIndicesArgs { coords })
-        })
-        .collect();
-    let (node_id, chunks) = (Some(&fb::ObjectId8(node.0)), Some(b.create_vector(&written)));
-    fb::ArrayUpdatedChunks::create(b, &fb::ArrayUpdatedChunksArgs { node_id, chunks })
+    let chunks = Some(tables(b, sorted, |b, coords| {
+        let coords = Some(b.create_vector(coords));
+        fb::ChunkIndices::create(b, &fb::ChunkIndicesArgs { coords })
+    }));
+    fb::ArrayUpdatedChunks::create(b, &fb::ArrayUpdatedChunksArgs { node_id: Some(&fb::ObjectId8(node.0)), chunks })
 }
 
 fn write_move(b: &mut Builder, moved: &Move) -> WIPOffset<fb::MoveOperation<'static>> {
@@ -294,62 +277,53 @@ mod tests {
 
     fn draft(nodes: Vec<NodeDraft>, manifests: Vec<ManifestInfo>) -> SnapshotDraft {
         let metadata = vec![RawItem::new(SpecVersion::V2, "b", &serde_json::json!([1])).unwrap()];
-        let (version, parent) = (SpecVersion::V2, None);
-        SnapshotDraft { id: id(1), flushed_at: 7, version, parent, message: "m".into(), metadata, nodes, manifests }
+        SnapshotDraft { metadata, nodes, manifests, ..SnapshotDraft::new(id(1), 7, "m") }
+    }
+
+    const DIMENSION: Dimension = Dimension { array_length: 10, num_chunks: 3, chunk_length: 4 };
+    const INFO: ManifestInfo = ManifestInfo { id: ObjectId([9; 12]), size: 100, chunk_refs: 3 };
+
+    fn array(path: &str) -> NodeDraft {
+        let manifests = vec![ManifestRef { id: id(9), extents: vec![(0, 3)] }];
+        let dimension_names = Some(vec![Some("x".into())]);
+        NodeDraft { array: Some(ArrayDraft { shape: vec![DIMENSION], dimension_names, manifests }), ..group(4, path) }
     }
 
     #[test]
     fn snapshots_survive_the_round_trip_and_are_sorted_by_bytes() {
-        let array = ArrayDraft {
-            shape: vec![Dimension { array_length: 10, num_chunks: 3, chunk_length: 4 }],
-            dimension_names: Some(vec![Some("x".into())]),
-            manifests: vec![ManifestRef { id: id(9), extents: vec![(0, 3)] }],
-        };
-        let array = NodeDraft { array: Some(array), ..group(4, "/a/b") };
-        let info = ManifestInfo { id: id(9), size: 100, chunk_refs: 3 };
-        let draft = draft(vec![array, group(1, "/"), group(2, "/a-b"), group(3, "/a")], vec![info]);
+        let draft = draft(vec![array("/a/b"), group(1, "/"), group(2, "/a-b"), group(3, "/a")], vec![INFO]);
         let snapshot = Snapshot::decode(&draft.encode().unwrap(), 1 << 20).unwrap();
         let paths: Vec<&str> = snapshot.nodes().map(|node| node.path).collect();
         assert_eq!(paths, ["/", "/a", "/a-b", "/a/b"]);
-        assert_eq!(
-            (snapshot.id(), snapshot.flushed_at(), snapshot.message(), snapshot.parent_id()),
-            (id(1), 7, "m", None)
-        );
+        let said = (snapshot.id(), snapshot.flushed_at(), snapshot.message(), snapshot.parent_id());
+        assert_eq!(said, (id(1), 7, "m", None));
         assert_eq!(serde_json::Value::from(snapshot.metadata().unwrap()), serde_json::json!({"b": [1]}));
-        assert_eq!(snapshot.manifests(), [info]);
+        assert_eq!(snapshot.manifests(), [INFO]);
         let last = snapshot.nodes().last().unwrap();
         let NodeData::Array(data) = last.data else { unreachable!("an array") };
         assert_eq!(data.dimension_names(), Some(vec![Some("x".into())]));
-        assert_eq!(
-            (data.grid(), data.manifests()),
-            (Some(vec![3]), vec![ManifestRef { id: id(9), extents: vec![(0, 3)] }])
-        );
+        let manifests = vec![ManifestRef { id: id(9), extents: vec![(0, 3)] }];
+        assert_eq!((data.grid(), data.manifests()), (Some(vec![3]), manifests));
     }
 
     #[test]
     fn version_1_has_other_lists() {
-        let dimension = Dimension { array_length: 10, num_chunks: 3, chunk_length: 4 };
-        let manifests = vec![ManifestRef { id: id(9), extents: vec![(0, 3)] }];
-        let array = ArrayDraft { shape: vec![dimension], dimension_names: None, manifests };
-        let info = ManifestInfo { id: id(9), size: 100, chunk_refs: 3 };
-        let mut draft = draft(vec![NodeDraft { array: Some(array), ..group(4, "/a") }], vec![info]);
+        let mut draft = draft(vec![array("/a")], vec![INFO]);
         draft.version = SpecVersion::V1;
         draft.parent = Some(id(5));
-        draft.metadata =
-            vec![RawItem::new(SpecVersion::V1, "b", &serde_json::json!({"x": [1, -2, 0.5, null, "s"]})).unwrap()];
+        let value = serde_json::json!({"x": [1, -2, 0.5, null, "s"]});
+        draft.metadata = vec![RawItem::new(SpecVersion::V1, "b", &value).unwrap()];
         let snapshot = Snapshot::decode(&draft.encode().unwrap(), 1 << 20).unwrap();
         assert_eq!((snapshot.version(), snapshot.parent_id()), (SpecVersion::V1, Some(id(5))));
-        assert_eq!(snapshot.manifests(), [info]);
-        let said = serde_json::Value::from(snapshot.metadata().unwrap());
-        assert_eq!(said, serde_json::json!({"b": {"x": [1, -2, 0.5, null, "s"]}}));
+        assert_eq!(snapshot.manifests(), [INFO]);
+        assert_eq!(snapshot.metadata().unwrap().get("b"), Some(&value));
         let NodeData::Array(data) = snapshot.node(0).unwrap().data else { unreachable!("an array") };
-        assert_eq!((data.grid(), data.dimensions()), (Some(vec![3]), Some(vec![dimension])));
+        assert_eq!((data.grid(), data.dimensions()), (Some(vec![3]), Some(vec![DIMENSION])));
     }
 
     #[test]
     fn drafts_that_the_reference_cannot_read_are_refused() {
-        let info = ManifestInfo { id: id(9), size: 100, chunk_refs: 3 };
-        assert!(draft(vec![group(1, "/")], vec![info]).encode().is_err());
+        assert!(draft(vec![group(1, "/")], vec![INFO]).encode().is_err());
         assert!(draft(vec![group(1, "/a"), group(2, "/a")], vec![]).encode().is_err());
     }
 

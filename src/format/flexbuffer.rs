@@ -98,9 +98,7 @@ impl<'a> Buffer<'a> {
                 let first = target(self)?;
                 let len = self.length_before(first)?;
                 let types = end(first, len)?;
-                self.vector(first, len, depth, |this, i| {
-                    Ok(*this.slice(types.saturating_add(i), 1)?.first().unwrap_or(&0))
-                })?
+                self.vector(first, len, depth, |this, i| this.byte(types.saturating_add(i)))?
             }
             typed @ (kind::VECTOR_INT..=kind::VECTOR_KEY | kind::VECTOR_BOOL) => {
                 let first = target(self)?;
@@ -138,23 +136,15 @@ impl<'a> Buffer<'a> {
     fn map(&mut self, first: Slot, depth: usize) -> Result<Value> {
         let len = self.length_before(first)?;
         let types = end(first, len)?;
-        let before = |slots: usize| {
-            first
-                .at
-                .checked_sub(slots * first.width)
-                .map(|at| Slot { at, width: first.width })
-                .ok_or_else(out_of_bounds)
-        };
-        let keys = self.follow(before(3)?)?;
-        let keys_width = usize::try_from(self.uint(before(2)?)?).map_err(|_| out_of_bounds())?;
-        if !matches!(keys_width, 1 | 2 | 4 | 8) {
-            return Err(Error::corrupt(format!("map keys of width {keys_width}")));
+        let keys = self.follow(before(first, 3)?)?;
+        let width = self.size(before(first, 2)?)?;
+        if !matches!(width, 1 | 2 | 4 | 8) {
+            return Err(Error::corrupt(format!("map keys of width {width}")));
         }
         let mut out = Map::new();
         for i in 0..len {
-            let key =
-                self.key(Slot { at: end(Slot { at: keys, width: keys_width }, i)?, width: keys_width })?.to_owned();
-            let packed = *self.slice(types.saturating_add(i), 1)?.first().unwrap_or(&0);
+            let key = self.key(Slot { at: end(Slot { at: keys, width }, i)?, width })?.to_owned();
+            let packed = self.byte(types.saturating_add(i))?;
             out.insert(key, self.value(Slot { at: end(first, i)?, width: first.width }, packed, depth)?);
         }
         Ok(Value::Object(out))
@@ -162,6 +152,10 @@ impl<'a> Buffer<'a> {
 
     fn slice(&self, at: usize, len: usize) -> Result<&'a [u8]> {
         at.checked_add(len).and_then(|end| self.bytes.get(at..end)).ok_or_else(out_of_bounds)
+    }
+
+    fn byte(&self, at: usize) -> Result<u8> {
+        self.bytes.get(at).copied().ok_or_else(out_of_bounds)
     }
 
     fn uint(&self, slot: Slot) -> Result<u64> {
@@ -189,14 +183,16 @@ impl<'a> Buffer<'a> {
 
     /// Returns the address that the offset in `slot` leads back to.
     fn follow(&self, slot: Slot) -> Result<usize> {
-        let offset = usize::try_from(self.uint(slot)?).map_err(|_| out_of_bounds())?;
-        slot.at.checked_sub(offset).ok_or_else(out_of_bounds)
+        slot.at.checked_sub(self.size(slot)?).ok_or_else(out_of_bounds)
     }
 
     /// Returns the length in the slot before the first element of a string or vector.
     fn length_before(&self, first: Slot) -> Result<usize> {
-        let at = first.at.checked_sub(first.width).ok_or_else(out_of_bounds)?;
-        usize::try_from(self.uint(Slot { at, width: first.width })?).map_err(|_| out_of_bounds())
+        self.size(before(first, 1)?)
+    }
+
+    fn size(&self, slot: Slot) -> Result<usize> {
+        usize::try_from(self.uint(slot)?).map_err(|_| out_of_bounds())
     }
 
     /// Returns the NUL-terminated key that the offset in `slot` leads to.
@@ -212,6 +208,12 @@ impl<'a> Buffer<'a> {
             .ok_or_else(|| Error::corrupt(format!("more than {MAX_TEXT} bytes of text")))?;
         std::str::from_utf8(bytes).map_err(|_| Error::corrupt("a string that is not UTF-8"))
     }
+}
+
+/// Returns the slot that is `count` slots before `first`.
+fn before(first: Slot, count: usize) -> Result<Slot> {
+    let at = first.at.checked_sub(count * first.width).ok_or_else(out_of_bounds)?;
+    Ok(Slot { at, ..first })
 }
 
 /// Returns the address after `count` slots that begin with `first`.

@@ -302,13 +302,13 @@ mod tests {
         ];
         let manifest = decode(&[(node_id(1), refs)]);
         let refs = manifest.array(node_id(1)).unwrap().unwrap();
-        assert_eq!(refs.payload(refs.find(&[0, 1]).unwrap()).unwrap(), ChunkPayload::Inline([7].as_slice()));
-        let native = ChunkPayload::Native { chunk: id(9), offset: 100, length: 50 };
-        assert_eq!(refs.payload(refs.find(&[1, 0]).unwrap()).unwrap(), native);
+        let payload = |coords: [u32; 2]| refs.payload(refs.find(&coords).unwrap());
+        assert_eq!(payload([0, 1]).unwrap(), ChunkPayload::Inline([7].as_slice()));
+        assert_eq!(payload([1, 0]).unwrap(), ChunkPayload::Native { chunk: id(9), offset: 100, length: 50 });
         let location = ChunkPayload::Virtual { location: "s3://b/k".into(), offset: 3, length: 4, checksum: None };
-        assert_eq!(refs.payload(refs.find(&[1, 1]).unwrap()).unwrap(), location);
-        assert!(refs.payload(refs.find(&[2, 0]).unwrap()).unwrap_err().to_string().contains("neither"));
-        assert!(refs.payload(refs.find(&[2, 1]).unwrap()).is_err());
+        assert_eq!(payload([1, 1]).unwrap(), location);
+        assert!(payload([2, 0]).unwrap_err().to_string().contains("neither"));
+        assert!(payload([2, 1]).is_err());
         assert_eq!((0..4).map(|at| refs.length(at)).collect::<Vec<_>>(), [1, 50, 4, 0]);
         assert_eq!((refs.find(&[0]), refs.find(&[0, 0]), refs.find(&[3, 0])), (None, None, None));
         assert!(manifest.array(node_id(2)).unwrap().is_none());
@@ -329,10 +329,8 @@ mod tests {
     fn arrays_out_of_order_are_found() {
         let manifest = decode(&[(node_id(2), vec![(vec![0], inline(2))]), (node_id(1), vec![(vec![0], inline(1))])]);
         for n in [1, 2] {
-            assert_eq!(
-                manifest.array(node_id(n)).unwrap().unwrap().payload(0).unwrap(),
-                ChunkPayload::Inline([n].as_slice())
-            );
+            let refs = manifest.array(node_id(n)).unwrap().unwrap();
+            assert_eq!(refs.payload(0).unwrap(), ChunkPayload::Inline([n].as_slice()));
         }
     }
 }

@@ -225,21 +225,16 @@ impl ManifestBuilder {
                 *to = (*to).max(coord.saturating_add(1));
             }
         }
-        if let Some(bytes) = members.inline {
-            patch_offset(&mut self.body, at(INLINE));
-            append(&mut self.body, bytes, false);
-        }
-        if let Some(bytes) = members.compressed_location {
-            patch_offset(&mut self.body, at(COMPRESSED_LOCATION));
-            append(&mut self.body, bytes, false);
-        }
-        if let Some(text) = members.location {
-            patch_offset(&mut self.body, at(LOCATION));
-            append(&mut self.body, text.as_bytes(), true);
-        }
-        if let Some(text) = members.etag {
-            patch_offset(&mut self.body, at(ETAG));
-            append(&mut self.body, text.as_bytes(), true);
+        for (slot, bytes, is_text) in [
+            (INLINE, members.inline, false),
+            (COMPRESSED_LOCATION, members.compressed_location, false),
+            (LOCATION, members.location.map(str::as_bytes), true),
+            (ETAG, members.etag.map(str::as_bytes), true),
+        ] {
+            if let Some(bytes) = bytes {
+                patch_offset(&mut self.body, at(slot));
+                append(&mut self.body, bytes, is_text);
+            }
         }
         Ok(())
     }

@@ -3,15 +3,16 @@
 //! The header of the file that holds an item decides: a migrated repository has version 1 snapshots, and copies of
 //! their items as FlexBuffers in `repo`.
 
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::envelope::SpecVersion;
-use super::flexbuffer::{self, MAX_DEPTH, json_number};
+use super::flexbuffer::{self, MAX_DEPTH};
 use super::generated::icechunk as fb;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Vector of items in a file.
-pub(super) type Items<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<fb::MetadataItem<'a>>>;
+pub(crate) type Items<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<fb::MetadataItem<'a>>>;
 
 /// Returns `items` as one JSON object, in the file's order. Fails with the name of an item that cannot be read.
 pub(super) fn to_json(items: Option<Items<'_>>, version: SpecVersion) -> Result<Map<String, Value>> {
@@ -27,38 +28,10 @@ pub(super) fn to_json(items: Option<Items<'_>>, version: SpecVersion) -> Result<
 }
 
 /// Decodes MessagePack to JSON.
-pub fn from_message_pack(mut bytes: &[u8]) -> Result<Value> {
-    let value = rmpv::decode::read_value_with_max_depth(&mut bytes, MAX_DEPTH)
-        .map_err(|e| Error::with_source(ErrorKind::Corrupt, "not readable MessagePack", e))?;
-    message_pack_value(value)
-}
-
-// Recursion is bounded: the decoder built a tree of at most MAX_DEPTH levels.
-fn message_pack_value(value: rmpv::Value) -> Result<Value> {
-    Ok(match value {
-        rmpv::Value::Nil => Value::Null,
-        rmpv::Value::Boolean(b) => Value::Bool(b),
-        rmpv::Value::Integer(i) => match (i.as_u64(), i.as_i64()) {
-            (Some(u), _) => Value::from(u),
-            (None, Some(i)) => Value::from(i),
-            (None, None) => return Err(Error::corrupt("an integer beyond 64 bits")),
-        },
-        rmpv::Value::F32(f) => json_number(f64::from(f))?,
-        rmpv::Value::F64(f) => json_number(f)?,
-        rmpv::Value::String(s) => {
-            Value::from(s.into_str().ok_or_else(|| Error::corrupt("a string that is not UTF-8"))?)
-        }
-        rmpv::Value::Array(items) => Value::Array(items.into_iter().map(message_pack_value).collect::<Result<_>>()?),
-        rmpv::Value::Map(items) => {
-            let mut out = Map::new();
-            for (key, value) in items {
-                let key = key.as_str().ok_or_else(|| Error::corrupt("a map key that is no string"))?.to_owned();
-                out.insert(key, message_pack_value(value)?);
-            }
-            Value::Object(out)
-        }
-        rmpv::Value::Binary(_) | rmpv::Value::Ext(..) => return Err(Error::corrupt("binary data is no JSON value")),
-    })
+pub fn from_message_pack(bytes: &[u8]) -> Result<Value> {
+    let mut reader = rmp_serde::Deserializer::from_read_ref(bytes);
+    reader.set_max_depth(MAX_DEPTH);
+    Value::deserialize(&mut reader).map_err(|e| Error::with_source(ErrorKind::Corrupt, "not readable MessagePack", e))
 }
 
 #[cfg(test)]
@@ -69,12 +42,8 @@ mod tests {
 
     #[test]
     fn message_pack_is_read_and_bounded() {
-        let value = rmpv::Value::Map(vec![
-            ("a".into(), rmpv::Value::Array(vec![1.into(), (-2).into(), 0.5.into(), rmpv::Value::Nil])),
-            ("b".into(), true.into()),
-        ]);
-        let bytes = crate::format::testing::pack(&value);
-        assert_eq!(from_message_pack(&bytes).unwrap(), json!({"a": [1, -2, 0.5, null], "b": true}));
+        let value = json!({"a": [1, -2, 0.5, null], "b": true});
+        assert_eq!(from_message_pack(&rmp_serde::to_vec(&value).unwrap()).unwrap(), value);
         assert!(from_message_pack(&[0x91; 100_000]).is_err());
         assert!(from_message_pack(&[0xdd, 0xff, 0xff, 0xff, 0xff]).is_err());
     }

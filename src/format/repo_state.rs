@@ -40,6 +40,11 @@ impl RawItem {
         let failed = |e| Error::with_source(ErrorKind::InvalidInput, format!("metadata item `{name}`"), e);
         Ok(RawItem { name: name.to_owned(), value: encoded.map_err(failed)? })
     }
+
+    /// Encodes each member of a JSON object like [`RawItem::new`].
+    pub fn list(version: SpecVersion, members: &serde_json::Map<String, serde_json::Value>) -> Result<Vec<Self>> {
+        members.iter().map(|(name, value)| RawItem::new(version, name, value)).collect()
+    }
 }
 
 /// Snapshot as `repo` describes it.
@@ -149,18 +154,13 @@ impl RepoState {
         let root = info.root();
         let mut snapshots = BTreeMap::new();
         for (position, stored) in root.snapshots().iter().enumerate() {
-            let parent = info.snapshot_id_of_parent(position)?;
+            let pruned = stored.pruned_ancestor_tx_logs();
             let record = SnapshotRecord {
-                parent,
+                parent: info.parent_id(position)?,
                 flushed_at: stored.flushed_at(),
                 message: stored.message().to_owned(),
                 metadata: raw_items(stored.metadata()),
-                pruned_ancestor_tx_logs: stored
-                    .pruned_ancestor_tx_logs()
-                    .iter()
-                    .flatten()
-                    .map(ObjectId::from)
-                    .collect(),
+                pruned_ancestor_tx_logs: pruned.iter().flatten().map(ObjectId::from).collect(),
             };
             snapshots.insert(ObjectId::from(stored.id()), record);
         }
@@ -228,8 +228,7 @@ impl RepoState {
             self.snapshots.keys().zip(0_u32..).map(|(id, position)| (*id, position)).collect();
         let tags = refs(&mut b, &self.tags, &positions)?;
         let branches = refs(&mut b, &self.branches, &positions)?;
-        let names: Vec<_> = self.deleted_tags.iter().map(|name| b.create_string(name)).collect();
-        let deleted_tags = b.create_vector(&names);
+        let deleted_tags = tables(&mut b, &self.deleted_tags, |b, name| b.create_string(name));
         let mut infos = Vec::with_capacity(self.snapshots.len());
         for (id, record) in &self.snapshots {
             infos.push(snapshot_info(&mut b, id, record, &positions)?);
@@ -237,8 +236,7 @@ impl RepoState {
         let snapshots = b.create_vector(&infos);
         let status = write_status(&mut b, &self.status);
         let metadata = write_items(&mut b, &self.metadata);
-        let updates: Vec<_> = self.updates.iter().map(|update| write_entry(&mut b, update)).collect();
-        let latest_updates = b.create_vector(&updates);
+        let latest_updates = tables(&mut b, &self.updates, write_entry);
         let args = fb::RepoArgs {
             spec_version: SpecVersion::V2.number(),
             tags: Some(tags),
@@ -271,28 +269,29 @@ fn raw_items(items: Option<super::metadata::Items<'_>>) -> Vec<RawItem> {
 /// Vector of tables in a buffer under construction.
 pub(super) type Tables<T> = WIPOffset<flatbuffers::Vector<'static, ForwardsUOffset<T>>>;
 
+/// Writes a vector of tables.
+pub(super) fn tables<I: IntoIterator, T>(
+    b: &mut Builder,
+    items: I,
+    mut write: impl FnMut(&mut Builder, I::Item) -> WIPOffset<T>,
+) -> Tables<T> {
+    let written: Vec<_> = items.into_iter().map(|item| write(b, item)).collect();
+    b.create_vector(&written)
+}
+
 /// Writes `items`, sorted by name as files have them.
 pub(super) fn write_items(b: &mut Builder, items: &[RawItem]) -> Tables<fb::MetadataItem<'static>> {
     let mut sorted: Vec<&RawItem> = items.iter().collect();
     sorted.sort_by(|x, y| x.name.cmp(&y.name));
-    let written: Vec<_> = sorted
-        .into_iter()
-        .map(|item| {
-            let args = fb::MetadataItemArgs {
-                name: Some(b.create_string(&item.name)),
-                value: Some(b.create_vector(&item.value)),
-            };
-            fb::MetadataItem::create(b, &args)
-        })
-        .collect();
-    b.create_vector(&written)
+    tables(b, sorted, |b, item| {
+        let (name, value) = (Some(b.create_string(&item.name)), Some(b.create_vector(&item.value)));
+        fb::MetadataItem::create(b, &fb::MetadataItemArgs { name, value })
+    })
 }
 
 fn position(positions: &BTreeMap<ObjectId, u32>, id: &ObjectId, what: &str) -> Result<u32> {
-    positions
-        .get(id)
-        .copied()
-        .ok_or_else(|| Error::invalid(format!("{what} points to snapshot {id}, which is not listed")))
+    let unlisted = || Error::invalid(format!("{what} points to snapshot {id}, which is not listed"));
+    positions.get(id).copied().ok_or_else(unlisted)
 }
 
 fn refs(
@@ -320,7 +319,7 @@ fn snapshot_info(
         Some(parent) => i32::try_from(position(positions, parent, &format!("snapshot {id}"))?)
             .map_err(|e| Error::with_source(ErrorKind::Unsupported, "more than 2^31 snapshots", e))?,
     };
-    let pruned: Vec<_> = record.pruned_ancestor_tx_logs.iter().map(|id| fb::ObjectId12(id.0)).collect();
+    let pruned = record.pruned_ancestor_tx_logs.iter().map(|id| fb::ObjectId12(id.0));
     let args = fb::SnapshotInfoArgs {
         id: Some(&fb::ObjectId12(id.0)),
         parent_offset,
@@ -328,7 +327,7 @@ fn snapshot_info(
         message: Some(b.create_string(&record.message)),
         metadata: Some(write_items(b, &record.metadata)),
         // Absent when empty: the reference implementation never writes an empty list.
-        pruned_ancestor_tx_logs: (!pruned.is_empty()).then(|| b.create_vector(&pruned)),
+        pruned_ancestor_tx_logs: (pruned.len() > 0).then(|| b.create_vector_from_iter(pruned)),
     };
     Ok(fb::SnapshotInfo::create(b, &args))
 }
@@ -350,13 +349,11 @@ fn write_status(b: &mut Builder, status: &Status) -> WIPOffset<fb::RepoStatus<'s
 /// Reads one entry of the operations log. Fails on a kind that the schema does not have: a rewrite of the log would lose it.
 fn read_known_entry(stored: fb::Update<'_>) -> Result<LogEntry> {
     let LogEntry { operation, updated_at, backup_path } = read_entry(stored);
-    let unknown = |kind| {
-        Error::new(
-            ErrorKind::Unsupported,
-            format!("an operation of unknown kind {kind}: a newer program wrote it and may change this repository"),
-        )
-    };
-    Ok(LogEntry { operation: operation.map_err(unknown)?, updated_at, backup_path })
+    let operation = operation.map_err(|kind| {
+        let why = "a newer program wrote it and may change this repository";
+        Error::new(ErrorKind::Unsupported, format!("an operation of unknown kind {kind}: {why}"))
+    })?;
+    Ok(LogEntry { operation, updated_at, backup_path })
 }
 
 /// Reads one entry of the operations log; the operation is the number of its kind if the schema does not have it.
@@ -370,52 +367,58 @@ pub(super) fn read_entry(stored: fb::Update<'_>) -> LogEntry<std::result::Result
 
 /// Returns the operation of an entry; `None` for a kind that the schema does not have.
 fn read_operation(stored: fb::Update<'_>) -> Option<Operation> {
-    let id = |id: &fb::ObjectId12| ObjectId::from(id);
-    let name = str::to_owned;
+    let (id, name) = (|id: &fb::ObjectId12| ObjectId::from(id), str::to_owned);
     use fb::UpdateType as Kind;
-    match stored.update_type_type() {
-        Kind::RepoInitializedUpdate => Some(Operation::RepoInitialized),
-        Kind::RepoMigratedUpdate => stored
-            .update_type_as_repo_migrated_update()
-            .map(|u| Operation::RepoMigrated { from_version: u.from_version(), to_version: u.to_version() }),
-        Kind::ConfigChangedUpdate => Some(Operation::ConfigChanged),
-        Kind::MetadataChangedUpdate => Some(Operation::MetadataChanged),
+    Some(match stored.update_type_type() {
+        Kind::RepoInitializedUpdate => Operation::RepoInitialized,
+        Kind::RepoMigratedUpdate => {
+            let table = stored.update_type_as_repo_migrated_update()?;
+            Operation::RepoMigrated { from_version: table.from_version(), to_version: table.to_version() }
+        }
+        Kind::ConfigChangedUpdate => Operation::ConfigChanged,
+        Kind::MetadataChangedUpdate => Operation::MetadataChanged,
         Kind::TagCreatedUpdate => {
-            stored.update_type_as_tag_created_update().map(|u| Operation::TagCreated { name: name(u.name()) })
+            Operation::TagCreated { name: name(stored.update_type_as_tag_created_update()?.name()) }
         }
-        Kind::TagDeletedUpdate => stored
-            .update_type_as_tag_deleted_update()
-            .map(|u| Operation::TagDeleted { name: name(u.name()), previous: id(u.previous_snap_id()) }),
+        Kind::TagDeletedUpdate => {
+            let table = stored.update_type_as_tag_deleted_update()?;
+            Operation::TagDeleted { name: name(table.name()), previous: id(table.previous_snap_id()) }
+        }
         Kind::BranchCreatedUpdate => {
-            stored.update_type_as_branch_created_update().map(|u| Operation::BranchCreated { name: name(u.name()) })
+            Operation::BranchCreated { name: name(stored.update_type_as_branch_created_update()?.name()) }
         }
-        Kind::BranchDeletedUpdate => stored
-            .update_type_as_branch_deleted_update()
-            .map(|u| Operation::BranchDeleted { name: name(u.name()), previous: id(u.previous_snap_id()) }),
-        Kind::BranchResetUpdate => stored
-            .update_type_as_branch_reset_update()
-            .map(|u| Operation::BranchReset { name: name(u.name()), previous: id(u.previous_snap_id()) }),
-        Kind::NewCommitUpdate => stored
-            .update_type_as_new_commit_update()
-            .map(|u| Operation::NewCommit { branch: name(u.branch()), new: id(u.new_snap_id()) }),
-        Kind::CommitAmendedUpdate => stored.update_type_as_commit_amended_update().map(|u| Operation::CommitAmended {
-            branch: name(u.branch()),
-            previous: id(u.previous_snap_id()),
-            new: id(u.new_snap_id()),
-        }),
-        Kind::NewDetachedSnapshotUpdate => stored
-            .update_type_as_new_detached_snapshot_update()
-            .map(|u| Operation::NewDetachedSnapshot { new: id(u.new_snap_id()) }),
-        Kind::GCRanUpdate => Some(Operation::GcRan),
-        Kind::ExpirationRanUpdate => Some(Operation::ExpirationRan),
-        Kind::FeatureFlagChangedUpdate => stored
-            .update_type_as_feature_flag_changed_update()
-            .map(|u| Operation::FeatureFlagChanged { id: u.id(), new_value: u.new_value(), is_set: u.is_set() }),
-        Kind::RepoStatusChangedUpdate => stored
-            .update_type_as_repo_status_changed_update()
-            .map(|u| Operation::StatusChanged { status: u.status().map(read_status) }),
-        _ => None,
-    }
+        Kind::BranchDeletedUpdate => {
+            let table = stored.update_type_as_branch_deleted_update()?;
+            Operation::BranchDeleted { name: name(table.name()), previous: id(table.previous_snap_id()) }
+        }
+        Kind::BranchResetUpdate => {
+            let table = stored.update_type_as_branch_reset_update()?;
+            Operation::BranchReset { name: name(table.name()), previous: id(table.previous_snap_id()) }
+        }
+        Kind::NewCommitUpdate => {
+            let table = stored.update_type_as_new_commit_update()?;
+            Operation::NewCommit { branch: name(table.branch()), new: id(table.new_snap_id()) }
+        }
+        Kind::CommitAmendedUpdate => {
+            let table = stored.update_type_as_commit_amended_update()?;
+            let (previous, new) = (id(table.previous_snap_id()), id(table.new_snap_id()));
+            Operation::CommitAmended { branch: name(table.branch()), previous, new }
+        }
+        Kind::NewDetachedSnapshotUpdate => {
+            let table = stored.update_type_as_new_detached_snapshot_update()?;
+            Operation::NewDetachedSnapshot { new: id(table.new_snap_id()) }
+        }
+        Kind::GCRanUpdate => Operation::GcRan,
+        Kind::ExpirationRanUpdate => Operation::ExpirationRan,
+        Kind::FeatureFlagChangedUpdate => {
+            let table = stored.update_type_as_feature_flag_changed_update()?;
+            Operation::FeatureFlagChanged { id: table.id(), new_value: table.new_value(), is_set: table.is_set() }
+        }
+        Kind::RepoStatusChangedUpdate => Operation::StatusChanged {
+            status: stored.update_type_as_repo_status_changed_update()?.status().map(read_status),
+        },
+        _ => return None,
+    })
 }
 
 fn write_entry(b: &mut Builder, entry: &LogEntry) -> WIPOffset<fb::Update<'static>> {

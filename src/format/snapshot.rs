@@ -215,18 +215,10 @@ impl Snapshot {
     /// Returns all manifest files that the snapshot lists.
     pub fn manifests(&self) -> Vec<ManifestInfo> {
         let root = self.buffer.root();
-        let old = root.manifest_files().iter().map(|info| ManifestInfo {
-            id: ObjectId::from(info.id()),
-            size: info.size_bytes(),
-            chunk_refs: info.num_chunk_refs(),
-        });
-        let new = root.manifest_files_v2().into_iter().flatten().filter_map(|info| {
-            Some(ManifestInfo {
-                id: ObjectId::from(info.id()?),
-                size: info.size_bytes(),
-                chunk_refs: info.num_chunk_refs(),
-            })
-        });
+        let info = |id: &fb::ObjectId12, size, chunk_refs| ManifestInfo { id: id.into(), size, chunk_refs };
+        let old = root.manifest_files().iter().map(|i| info(i.id(), i.size_bytes(), i.num_chunk_refs()));
+        let new = root.manifest_files_v2().into_iter().flatten();
+        let new = new.filter_map(|i| Some(info(i.id()?, i.size_bytes(), i.num_chunk_refs())));
         old.chain(new).collect()
     }
 
@@ -278,26 +270,23 @@ impl<'a> ArrayData<'a> {
 
     /// Returns the dimensions as stored; `None` if a stored length is impossible.
     pub fn dimensions(&self) -> Option<Vec<Dimension>> {
-        let Some(dimensions) = self.0.shape_v2() else {
-            let dimensions = self.0.shape();
-            return dimensions
-                .iter()
-                .map(|d| {
-                    let (array_length, chunk_length) = (d.array_length(), d.chunk_length());
-                    let num_chunks = match chunk_length {
-                        0 => (array_length == 0).then_some(0),
-                        chunk => u32::try_from(array_length.div_ceil(chunk)).ok(),
-                    };
-                    Some(Dimension { array_length, num_chunks: num_chunks?, chunk_length })
-                })
-                .collect();
+        let old = |d: &fb::DimensionShape| {
+            let (array_length, chunk_length) = (d.array_length(), d.chunk_length());
+            let num_chunks = match chunk_length {
+                0 => (array_length == 0).then_some(0),
+                chunk => u32::try_from(array_length.div_ceil(chunk)).ok(),
+            };
+            Some(Dimension { array_length, num_chunks: num_chunks?, chunk_length })
         };
-        let read = |d: fb::DimensionShapeV2<'_>| {
+        let new = |d: fb::DimensionShapeV2<'_>| {
             let (array_length, num_chunks) = (d.array_length(), d.num_chunks());
             let chunk_length = if num_chunks == 0 { 0 } else { array_length.div_ceil(u64::from(num_chunks)) };
             Dimension { array_length, num_chunks, chunk_length }
         };
-        Some(dimensions.iter().map(read).collect())
+        match self.0.shape_v2() {
+            Some(dimensions) => Some(dimensions.iter().map(new).collect()),
+            None => self.0.shape().iter().map(old).collect(),
+        }
     }
 
     /// Returns the chunks per dimension as stored, for arrays whose `zarr.json` does not state them; `None` if a stored

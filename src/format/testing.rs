@@ -3,9 +3,12 @@
 
 use flatbuffers::{FlatBufferBuilder, WIPOffset};
 
-use super::envelope::MAGIC;
+use super::draft::{ArrayDraft, NodeDraft, write_node};
+use super::envelope::{MAGIC, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
+use super::repo_state::tables;
+use super::snapshot::ManifestRef;
 
 /// Returns a file with these bytes in its header.
 pub(crate) fn file_of(version: u8, file_type: u8, compression: u8, body: &[u8]) -> Vec<u8> {
@@ -35,33 +38,22 @@ pub(crate) fn node_id(n: u8) -> NodeId {
 /// Returns a `repo` with snapshots (id, parent's position), the `n`th committed at second `n`, and branches (name, position).
 pub(crate) fn repo(snapshots: &[(ObjectId, i32)], branches: &[(&str, u32)]) -> Vec<u8> {
     let mut b = FlatBufferBuilder::new();
-    let refs: Vec<_> = branches
-        .iter()
-        .map(|(name, index)| {
-            let name = Some(b.create_string(name));
-            fb::Ref::create(&mut b, &fb::RefArgs { name, snapshot_index: *index })
-        })
-        .collect();
-    let branches = Some(b.create_vector(&refs));
-    let tags = Some(b.create_vector::<flatbuffers::ForwardsUOffset<fb::Ref<'_>>>(&[]));
-    let deleted_tags = Some(b.create_vector::<flatbuffers::ForwardsUOffset<&str>>(&[]));
-    let infos: Vec<_> = snapshots
-        .iter()
-        .enumerate()
-        .map(|(n, (id, parent_offset))| {
-            let message = Some(b.create_string(&format!("commit {n}")));
-            let args = fb::SnapshotInfoArgs {
-                id: Some(&fb::ObjectId12(id.0)),
-                parent_offset: *parent_offset,
-                flushed_at: n as u64 * 1_000_000,
-                message,
-                metadata: None,
-                pruned_ancestor_tx_logs: None,
-            };
-            fb::SnapshotInfo::create(&mut b, &args)
-        })
-        .collect();
-    let snapshots = Some(b.create_vector(&infos));
+    let branches = Some(tables(&mut b, branches, |b, (name, index)| {
+        let name = Some(b.create_string(name));
+        fb::Ref::create(b, &fb::RefArgs { name, snapshot_index: *index })
+    }));
+    let tags = Some(tables(&mut b, [(); 0], |b, ()| fb::Ref::create(b, &Default::default())));
+    let deleted_tags = Some(tables(&mut b, [""; 0], |b, name| b.create_string(name)));
+    let snapshots = Some(tables(&mut b, snapshots.iter().enumerate(), |b, (n, (id, parent_offset))| {
+        let args = fb::SnapshotInfoArgs {
+            id: Some(&fb::ObjectId12(id.0)),
+            parent_offset: *parent_offset,
+            flushed_at: n as u64 * 1_000_000,
+            message: Some(b.create_string(&format!("commit {n}"))),
+            ..Default::default()
+        };
+        fb::SnapshotInfo::create(b, &args)
+    }));
     let status = Some(fb::RepoStatus::create(&mut b, &Default::default()));
     let kind = fb::RepoInitializedUpdate::create(&mut b, &Default::default());
     let args = fb::UpdateArgs {
@@ -107,44 +99,18 @@ pub(crate) fn group<'a>(n: u8, path: &'a str) -> TestNode<'a> {
 /// Returns a snapshot with `nodes` in the given order.
 pub(crate) fn snapshot(id: ObjectId, nodes: &[TestNode<'_>]) -> Vec<u8> {
     let mut b = FlatBufferBuilder::new();
-    let nodes: Vec<_> = nodes
-        .iter()
-        .map(|node| {
-            let path = Some(b.create_string(node.path));
-            let user_data = Some(b.create_vector(node.zarr_json.as_bytes()));
-            let (node_data_type, node_data) = match &node.manifests {
-                None => {
-                    let group = fb::GroupNodeData::create(&mut b, &Default::default());
-                    (fb::NodeData::Group, group.as_union_value())
-                }
-                Some(manifests) => {
-                    let refs: Vec<_> = manifests
-                        .iter()
-                        .map(|(id, extents)| {
-                            let ranges: Vec<_> =
-                                extents.iter().map(|(from, to)| fb::ChunkIndexRange::new(*from, *to)).collect();
-                            let extents = Some(b.create_vector(&ranges));
-                            let object_id = Some(&fb::ObjectId12(id.0));
-                            fb::ManifestRef::create(&mut b, &fb::ManifestRefArgs { object_id, extents })
-                        })
-                        .collect();
-                    let manifests = Some(b.create_vector(&refs));
-                    let shape = Some(b.create_vector::<fb::DimensionShape>(&[]));
-                    let args = fb::ArrayNodeDataArgs { shape, manifests, ..Default::default() };
-                    (fb::NodeData::Array, fb::ArrayNodeData::create(&mut b, &args).as_union_value())
-                }
-            };
-            let args = fb::NodeSnapshotArgs {
-                id: Some(&fb::ObjectId8(node.id.0)),
-                path,
-                user_data,
-                node_data_type,
-                node_data: Some(node_data),
-                extra: None,
-            };
-            fb::NodeSnapshot::create(&mut b, &args)
-        })
-        .collect();
+    let manifest = |(id, extents): &TestManifestRef| ManifestRef { id: *id, extents: extents.clone() };
+    let array = |manifests: &Vec<TestManifestRef>| {
+        let manifests = manifests.iter().map(manifest).collect();
+        ArrayDraft { shape: Vec::new(), dimension_names: None, manifests }
+    };
+    let nodes = nodes.iter().map(|node| NodeDraft {
+        id: node.id,
+        path: node.path.to_owned(),
+        zarr_json: node.zarr_json.into(),
+        array: node.manifests.as_ref().map(array),
+    });
+    let nodes: Vec<_> = nodes.map(|node| write_node(&mut b, SpecVersion::V1, &node)).collect();
     snapshot_of(b, id, &nodes)
 }
 
@@ -184,35 +150,27 @@ pub(crate) enum TestPayload {
 /// Returns a manifest with arrays and their references in the given order.
 pub(crate) fn manifest(id: ObjectId, arrays: &[TestRefs]) -> Vec<u8> {
     let mut b = FlatBufferBuilder::new();
-    let arrays: Vec<_> = arrays
-        .iter()
-        .map(|(node, refs)| {
-            let refs: Vec<_> = refs
-                .iter()
-                .map(|(coords, payload)| {
-                    let mut args = fb::ChunkRefArgs { index: Some(b.create_vector(coords)), ..Default::default() };
-                    let chunk;
-                    match payload {
-                        TestPayload::Inline(bytes) => args.inline = Some(b.create_vector(bytes)),
-                        TestPayload::Native(object, offset, length) => {
-                            chunk = fb::ObjectId12(object.0);
-                            (args.chunk_id, args.offset, args.length) = (Some(&chunk), *offset, *length);
-                        }
-                        TestPayload::Virtual(location, offset, length) => {
-                            args.location = Some(b.create_string(location));
-                            (args.offset, args.length) = (*offset, *length);
-                        }
-                        TestPayload::Nothing => {}
-                    }
-                    fb::ChunkRef::create(&mut b, &args)
-                })
-                .collect();
-            let refs = Some(b.create_vector(&refs));
-            let node_id = Some(&fb::ObjectId8(node.0));
-            fb::ArrayManifest::create(&mut b, &fb::ArrayManifestArgs { node_id, refs, extra: None })
-        })
-        .collect();
-    let arrays = Some(b.create_vector(&arrays));
+    let arrays = Some(tables(&mut b, arrays, |b, (node, refs)| {
+        let refs = Some(tables(b, refs, |b, (coords, payload)| {
+            let mut args = fb::ChunkRefArgs { index: Some(b.create_vector(coords)), ..Default::default() };
+            let chunk;
+            match payload {
+                TestPayload::Inline(bytes) => args.inline = Some(b.create_vector(bytes)),
+                TestPayload::Native(object, offset, length) => {
+                    chunk = fb::ObjectId12(object.0);
+                    (args.chunk_id, args.offset, args.length) = (Some(&chunk), *offset, *length);
+                }
+                TestPayload::Virtual(location, offset, length) => {
+                    args.location = Some(b.create_string(location));
+                    (args.offset, args.length) = (*offset, *length);
+                }
+                TestPayload::Nothing => {}
+            }
+            fb::ChunkRef::create(b, &args)
+        }));
+        let node_id = Some(&fb::ObjectId8(node.0));
+        fb::ArrayManifest::create(b, &fb::ArrayManifestArgs { node_id, refs, extra: None })
+    }));
     let id = Some(&fb::ObjectId12(id.0));
     let root = fb::Manifest::create(&mut b, &fb::ManifestArgs { id, arrays, ..Default::default() });
     b.finish(root, Some("Ichk"));

@@ -27,12 +27,6 @@ struct Extent {
     text: usize,
 }
 
-/// Sequence or map that has not ended.
-struct OpenNode {
-    anchor: usize,
-    extent: Extent,
-}
-
 /// Parses a document. Fails with [`ErrorKind::Corrupt`] if it exceeds a limit or is not YAML.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
     if bytes.len() > MAX_DOCUMENT {
@@ -45,8 +39,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
 
 fn check_size(text: &str) -> Result<()> {
     let mut anchors: HashMap<usize, Extent> = HashMap::new();
-    // The document itself is the first open part.
-    let mut open = vec![OpenNode { anchor: 0, extent: Extent::default() }];
+    // Anchors and extents of sequences and maps that have not ended. The document itself is the first.
+    let mut open = vec![(0, Extent::default())];
     for event in Parser::new_from_str(text) {
         let (event, _) = event.map_err(|e| unreadable(Box::new(e)))?;
         let (anchor, extent) = match event {
@@ -54,11 +48,11 @@ fn check_size(text: &str) -> Result<()> {
                 if open.len() > MAX_DEPTH {
                     return Err(Error::corrupt(format!("YAML nested deeper than {MAX_DEPTH}")));
                 }
-                open.push(OpenNode { anchor, extent: Extent { values: 1, text: 0 } });
+                open.push((anchor, Extent { values: 1, text: 0 }));
                 continue;
             }
             Event::SequenceEnd | Event::MappingEnd => match open.pop() {
-                Some(ended) => (ended.anchor, ended.extent),
+                Some(ended) => ended,
                 None => break,
             },
             Event::Scalar(text, _, anchor, _) => (anchor, Extent { values: 1, text: text.len() }),
@@ -67,7 +61,7 @@ fn check_size(text: &str) -> Result<()> {
             _ => continue,
         };
         anchors.insert(anchor, extent);
-        let Some(OpenNode { extent: all, .. }) = open.last_mut() else { break };
+        let Some((_, all)) = open.last_mut() else { break };
         // The sums cannot overflow: both terms were within their limits before.
         (all.values, all.text) = (all.values + extent.values, all.text + extent.text);
         if all.values > MAX_VALUES || all.text > MAX_TEXT {

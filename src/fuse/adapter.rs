@@ -13,35 +13,27 @@ use std::time::Duration;
 use fuser::{
     BackingId, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, Request,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, Request, TimeOrNow,
 };
 use tokio::runtime::Handle;
 use tracing::warn;
 
-use super::answer::answer;
+use super::answer::{Reply, answer};
 use super::backing::Backings;
 use super::declined::declined;
 use super::init;
 use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
-use super::overlay_replies::{BLOCK, FOREVER};
+use super::overlay_replies::{BLOCK, FOREVER, attr, time};
 use super::quiet_log::QuietLog;
 use crate::error::{Error, Result};
 use crate::follow::shown::{View, ViewState};
+use crate::overlay::Base;
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::{Attributes, Kind};
 
 /// Handle of files, which need none: the inode number is enough.
 const PLAIN: FileHandle = FileHandle(0);
-
-/// Owner of all files.
-#[derive(Clone, Copy, Debug)]
-pub struct Ownership {
-    /// User id of every file.
-    pub uid: u32,
-    /// Group id of every file.
-    pub gid: u32,
-}
 
 /// FUSE adapter of a read-only mount.
 #[derive(Debug)]
@@ -59,7 +51,8 @@ pub struct Adapter {
 #[derive(Debug)]
 struct Shared {
     shown: Arc<ViewState>,
-    ownership: Ownership,
+    /// User and group of every file: those of this process.
+    owner: (u32, u32),
     mode: IoMode,
     /// Backing files that the kernel reads directly; none for a file that is read through the daemon as long as it is open.
     backings: Backings<Option<BackingId>>,
@@ -69,24 +62,29 @@ struct Shared {
 
 impl Adapter {
     /// Creates an adapter of `shown`; requests that have to wait do so on `runtime`. With `insist`, `mode` is required.
-    pub fn new(shown: Arc<ViewState>, ownership: Ownership, mode: IoMode, insist: bool, runtime: Handle) -> Self {
+    pub fn new(shown: Arc<ViewState>, mode: IoMode, insist: bool, runtime: Handle) -> Self {
         let (backings, hint, log) = (Backings::default(), ListingHint::default(), QuietLog::default());
-        let shared = Shared { shown, ownership, mode, backings, hint, log };
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let shared = Shared { shown, owner, mode, backings, hint, log };
         Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false, insist }
     }
 
-    /// Runs `request` with the shared state and the current view.
-    fn serve<F>(&self, request: impl FnOnce(Arc<Shared>, Arc<View>) -> F)
-    where
-        F: Future<Output = ()> + Send + 'static,
+    /// Runs `request` with the shared state and the current view, and sends its result.
+    fn serve<R, T, F>(
+        &self,
+        operation: &'static str,
+        reply: R,
+        request: impl FnOnce(Arc<Shared>, Arc<View>) -> F + Send + 'static,
+    ) where
+        R: Reply<T>,
+        F: Future<Output = Result<T>> + Send + 'static,
     {
-        answer(&self.runtime, request(Arc::clone(&self.shared), self.shared.shown.view()));
+        let (shared, view) = (Arc::clone(&self.shared), self.shared.shown.view());
+        answer(&self.runtime, async move {
+            let result = request(Arc::clone(&shared), view).await;
+            shared.send(operation, reply, result);
+        });
     }
-}
-
-/// Returns the time for which the kernel may cache a reply.
-fn cache_timeout(view: &View) -> Duration {
-    if view.is_cacheable() { FOREVER } else { Duration::ZERO }
 }
 
 fn file_type(kind: Kind) -> FileType {
@@ -97,26 +95,11 @@ fn file_type(kind: Kind) -> FileType {
 }
 
 impl Shared {
-    fn attr(&self, view: &View, of: Attributes) -> FileAttr {
-        let (Ownership { uid, gid }, time) = (self.ownership, view.time());
-        FileAttr {
-            ino: INodeNo(of.inode),
-            size: of.size,
-            blocks: of.size.div_ceil(512),
-            atime: time,
-            mtime: time,
-            ctime: time,
-            crtime: time,
-            kind: file_type(of.kind),
-            perm: if of.kind == Kind::Directory { 0o755 } else { 0o644 },
-            // One for directories too, which means "not counted": tools then do not conclude that there are no subdirectories.
-            nlink: 1,
-            uid,
-            gid,
-            rdev: 0,
-            blksize: BLOCK,
-            flags: 0,
-        }
+    /// Returns attributes, and the time for which the kernel may cache them.
+    fn timed(&self, view: &View, of: Attributes) -> (Duration, FileAttr) {
+        let ((uid, gid), time) = (self.owner, time(TimeOrNow::SpecificTime(view.time())));
+        let base = Base { tree: Arc::clone(view.tree()), time, uid, gid };
+        (if view.is_cacheable() { FOREVER } else { Duration::ZERO }, attr(&base.attributes(of)))
     }
 
     fn errno(&self, operation: &str, error: &Error) -> Errno {
@@ -124,10 +107,8 @@ impl Shared {
         Errno::from_i32(error.errno())
     }
 
-    /// Sends a negative entry, which the kernel caches.
-    fn absent(&self, view: &View, reply: ReplyEntry) {
-        let nothing = Attributes { inode: 0, kind: Kind::File, size: 0 };
-        reply.entry(&cache_timeout(view), &self.attr(view, nothing), Generation(0));
+    fn send<T>(&self, operation: &str, reply: impl Reply<T>, result: Result<T>) {
+        reply.send(result.map_err(|error| self.errno(operation, &error)));
     }
 
     /// Returns the file to back `inode` with; none if the daemon has to serve its reads.
@@ -173,7 +154,7 @@ impl Shared {
 }
 
 impl Filesystem for Adapter {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let offered = init::negotiate(config, InitFlags::empty());
         self.skip_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.skip_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
@@ -186,33 +167,29 @@ impl Filesystem for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         // Every name in a snapshot is UTF-8.
-        let Some(name) = name.to_str().map(str::to_owned) else {
-            return self.shared.absent(&self.shared.shown.view(), reply);
-        };
-        self.serve(|shared, view| async move {
-            match view.files().lookup(parent.0, &name).await {
-                Ok(Some(found)) => {
-                    shared.hint.looked_up(parent.0);
-                    reply.entry(&cache_timeout(&view), &shared.attr(&view, found), Generation(0));
-                }
-                Ok(None) => shared.absent(&view, reply),
-                Err(error) => reply.error(shared.errno("lookup", &error)),
+        let name = name.to_str().map(str::to_owned);
+        self.serve("lookup", reply, move |shared, view| async move {
+            let found = match name {
+                Some(name) => view.files().lookup(parent.0, &name).await?,
+                None => None,
+            };
+            if found.is_some() {
+                shared.hint.looked_up(parent.0);
             }
+            // Number 0 is a negative entry, which the kernel caches.
+            Ok(shared.timed(&view, found.unwrap_or(Attributes { inode: 0, kind: Kind::File, size: 0 })))
         });
     }
 
-    fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.serve(|shared, view| async move {
-            match view.files_of(inode.0).attributes(inode.0).await {
-                Ok(attributes) => reply.attr(&cache_timeout(&view), &shared.attr(&view, attributes)),
-                Err(error) => reply.error(shared.errno("getattr", &error)),
-            }
+    fn getattr(&self, _: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.serve("getattr", reply, move |shared, view| async move {
+            Ok(shared.timed(&view, view.files_of(inode.0).attributes(inode.0).await?))
         });
     }
 
-    fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let mode = self.shared.mode;
         if mode == IoMode::Cached && self.skip_open && !self.shared.shown.can_move() {
             return reply.error(Errno::ENOSYS);
@@ -232,12 +209,12 @@ impl Filesystem for Adapter {
 
     fn release(
         &self,
-        _request: &Request,
+        _: &Request,
         inode: INodeNo,
-        _handle: FileHandle,
-        _flags: OpenFlags,
+        _: FileHandle,
+        _: OpenFlags,
         _owner: Option<LockOwner>,
-        _flush: bool,
+        _: bool,
         reply: ReplyEmpty,
     ) {
         if self.shared.mode == IoMode::Passthrough {
@@ -249,24 +226,23 @@ impl Filesystem for Adapter {
 
     fn read(
         &self,
-        _request: &Request,
+        _: &Request,
         inode: INodeNo,
-        _handle: FileHandle,
+        _: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        _: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.serve(|shared, view| async move {
-            match view.files_of(inode.0).read(inode.0, offset, size).await {
-                Ok(data) => reply.data(&data),
-                Err(error) => reply.error(shared.errno("read", &error)),
-            }
-        });
+        self.serve(
+            "read",
+            reply,
+            move |_, view| async move { view.files_of(inode.0).read(inode.0, offset, size).await },
+        );
     }
 
-    fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         if self.skip_opendir && !self.shared.shown.can_move() {
             return reply.error(Errno::ENOSYS);
         }
@@ -275,59 +251,44 @@ impl Filesystem for Adapter {
         reply.opened(FileHandle(handle), if is_cacheable { kept } else { FopenFlags::empty() });
     }
 
-    fn releasedir(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
         self.shared.shown.close_listing(handle.0);
         reply.ok();
     }
 
-    fn readdir(&self, _request: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.serve(|shared, _| async move {
+    fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let shared = Arc::clone(&self.shared);
+        answer(&self.runtime, async move {
             let view = shared.shown.listing(handle.0, offset);
             let mut sink = |entry: Entry<'_>| {
                 let Attributes { inode, kind, .. } = entry.attributes;
                 !reply.add(INodeNo(inode), entry.offset, file_type(kind), entry.name)
             };
-            match view.files().list(inode.0, offset, Extent::All, &mut sink).await {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(shared.errno("readdir", &error)),
-            }
+            let listed = view.files().list(inode.0, offset, Extent::All, &mut sink).await;
+            shared.send("readdir", reply, listed);
         });
     }
 
-    fn readdirplus(
-        &self,
-        _request: &Request,
-        inode: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        self.serve(|shared, _| async move {
+    fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let shared = Arc::clone(&self.shared);
+        answer(&self.runtime, async move {
             let view = shared.shown.listing(handle.0, offset);
             // The kernel asks for attributes at the beginning of a directory, and later only if programs used them.
             let chunks_too = offset > 0 || shared.hint.begin(inode.0);
             // After the end of this reply, the kernel continues without attributes.
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
             let mut sink = |entry: Entry<'_>| {
-                let attr = shared.attr(&view, entry.attributes);
-                !reply.add(attr.ino, entry.offset, entry.name, &cache_timeout(&view), &attr, Generation(0))
+                let (timeout, attr) = shared.timed(&view, entry.attributes);
+                !reply.add(attr.ino, entry.offset, entry.name, &timeout, &attr, Generation(0))
             };
-            match view.files().list(inode.0, offset, extent, &mut sink).await {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(shared.errno("readdir", &error)),
-            }
+            let listed = view.files().list(inode.0, offset, extent, &mut sink).await;
+            shared.send("readdir", reply, listed);
         });
     }
 
-    fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
-        self.serve(|shared, view| async move {
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let (shared, view) = (Arc::clone(&self.shared), self.shared.shown.view());
+        answer(&self.runtime, async move {
             match view.tree().total_bytes().await {
                 Ok(bytes) => {
                     let blocks = bytes.div_ceil(u64::from(BLOCK));

@@ -5,11 +5,54 @@
 //! without a task or a thread switch. Otherwise the runtime takes it over, and the worker takes the next request.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
+use fuser::{Errno, FileAttr, Generation};
 use tokio::runtime::Handle;
 use tracing::error;
+
+/// Reply with a value of type `T`, or an errno.
+pub(super) trait Reply<T>: Send + 'static {
+    fn send(self, result: Result<T, Errno>);
+}
+
+macro_rules! replies {
+    ($($reply:ident($value:ty): |$self:ident, $pattern:pat_param| $send:expr;)*) => {$(
+        impl Reply<$value> for fuser::$reply {
+            fn send($self, result: Result<$value, Errno>) {
+                match result {
+                    Ok($pattern) => $send,
+                    Err(errno) => $self.error(errno),
+                }
+            }
+        }
+    )*};
+}
+
+replies! {
+    ReplyEmpty(()): |self, ()| self.ok();
+    ReplyDirectory(()): |self, ()| self.ok();
+    ReplyDirectoryPlus(()): |self, ()| self.ok();
+    ReplyWrite(u32): |self, count| self.written(count);
+    ReplyLseek(Option<u64>): |self, found| match found {
+        Some(found) => self.offset(i64::try_from(found).unwrap_or(i64::MAX)),
+        None => self.error(Errno::ENXIO),
+    };
+    ReplyAttr((Duration, FileAttr)): |self, (timeout, attr)| self.attr(&timeout, &attr);
+    ReplyEntry((Duration, FileAttr)): |self, (timeout, attr)| self.entry(&timeout, &attr, Generation(0));
+}
+
+impl<T: Deref<Target = [u8]>> Reply<T> for fuser::ReplyData {
+    fn send(self, result: Result<T, Errno>) {
+        match result {
+            Ok(bytes) => self.data(&bytes),
+            Err(errno) => self.error(errno),
+        }
+    }
+}
 
 /// Carries out `request`, which ends by sending its own reply: now if it does not have to wait, otherwise on `runtime`.
 ///
@@ -30,38 +73,28 @@ pub fn answer(runtime: &Handle, request: impl Future<Output = ()> + Send + 'stat
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use std::sync::mpsc;
-    use std::time::Duration;
 
     #[test]
     fn ready_requests_are_answered_on_the_calling_thread() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().ok();
-        let handle = runtime.as_ref().map(|r| r.handle().clone());
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
         let (sender, receiver) = mpsc::channel();
-        let here = std::thread::current().id();
         let ready = sender.clone();
-        if let Some(handle) = &handle {
-            answer(handle, async move {
-                let _ = ready.send(std::thread::current().id());
-            });
-        }
-        assert_eq!(receiver.try_recv().ok(), Some(here));
-        if let Some(handle) = &handle {
-            answer(handle, async move {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                let _ = sender.send(std::thread::current().id());
-            });
-        }
-        let there = receiver.recv_timeout(Duration::from_secs(10)).ok();
-        assert!(there.is_some_and(|there| there != here));
+        answer(runtime.handle(), async move { ready.send(std::thread::current().id()).unwrap() });
+        assert_eq!(receiver.try_recv().unwrap(), std::thread::current().id());
+        answer(runtime.handle(), async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            sender.send(std::thread::current().id()).unwrap();
+        });
+        assert_ne!(receiver.recv_timeout(Duration::from_secs(10)).unwrap(), std::thread::current().id());
     }
 
     #[test]
     fn a_panic_does_not_reach_the_worker() {
-        if let Ok(runtime) = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build() {
-            let fail = std::hint::black_box(true);
-            answer(runtime.handle(), async move { assert!(!fail) });
-        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let fail = std::hint::black_box(true);
+        answer(runtime.handle(), async move { assert!(!fail) });
     }
 }

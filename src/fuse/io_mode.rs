@@ -8,13 +8,10 @@
 //! - **passthrough**: `open` hands the chunk's file to the kernel, which reads it as if there were no mount. Each open and close
 //!   costs a message, for small files several times the cost of the read itself.
 //!
-//! Measured on 2 cores (docs/performance.md): an open and close cost some 40 us more in passthrough, every time; copying costs as
-//! much for 128 KiB, and nearly 400 us for 1 MiB, on a chunk's first read only, since later ones come from the page cache in both
-//! modes. Passthrough is better for chunks of 128 KiB that are read once or twice, and for chunks of 1 MiB that are read up to
-//! some fifteen times. [`PASSTHROUGH_FROM`] is the limit.
+//! An open and close costs as much as copying 128 KiB (docs/performance.md), every time, and a chunk is copied on its first read only:
+//! passthrough is better from [`PASSTHROUGH_FROM`] on.
 
 use std::fmt;
-use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::nodes::NodeTable;
@@ -41,19 +38,6 @@ pub enum IoMode {
     Cached,
     /// The kernel reads whole-file chunks directly.
     Passthrough,
-}
-
-impl FromStr for IoOption {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "auto" => Ok(IoOption::Auto),
-            "cached" => Ok(IoOption::Cached),
-            "passthrough" => Ok(IoOption::Passthrough),
-            _ => Err(Error::invalid(format!("`{text}` is no I/O mode: auto, cached and passthrough are"))),
-        }
-    }
 }
 
 impl fmt::Display for IoMode {
@@ -117,22 +101,4 @@ fn mean_chunk_bytes(table: &NodeTable) -> u64 {
         bytes += listed * u128::from(nominal);
     }
     u64::try_from(bytes.checked_div(chunks).unwrap_or(0)).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn io_options_are_parsed() {
-        assert_eq!("auto".parse::<IoOption>().unwrap(), IoOption::Auto);
-        assert_eq!("passthrough".parse::<IoOption>().unwrap(), IoOption::Passthrough);
-        assert!("fast".parse::<IoOption>().is_err());
-    }
-
-    #[test]
-    fn remote_chunks_are_never_passed_through() {
-        assert!(obstacle(false).is_some());
-    }
 }

@@ -3,10 +3,7 @@
 //! A snapshot cannot change, so the kernel may cache entries, attributes and negative entries forever, and file pages and
 //! directory listings until memory runs short. Once the caches are warm, no request reaches the daemon.
 //!
-//! [`adapter`] serves a snapshot, [`overlay_adapter`] a writable branch; no other file names fuser's trait. [`answer`] keeps
-//! workers from waiting: a request is answered at once from memory, or moved to the runtime. [`io_mode`] decides how files are
-//! opened, [`backing`] hands whole files to the kernel, [`mount`] mounts, [`mount_table`] reads the mount table, [`probe`]
-//! queries a mount that may not answer, and [`unmount`] removes mounts.
+//! [`adapter`] serves a snapshot, [`overlay_adapter`] a writable branch; no other file names fuser's trait.
 
 pub mod adapter;
 pub mod answer;

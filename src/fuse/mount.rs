@@ -13,7 +13,7 @@ use fuser::{BackgroundSession, Config, Filesystem, INodeNo, MountOption, Session
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
-use super::adapter::{Adapter, Ownership};
+use super::adapter::Adapter;
 use super::daemon_mark;
 use super::io_mode::IoMode;
 use super::kernel_mount;
@@ -27,6 +27,8 @@ use crate::follow::Follower;
 use crate::follow::shown::ViewState;
 use crate::operations::{Invalidator, Session};
 use crate::overlay::invalidation::Invalidation;
+use crate::reader::Reader;
+use crate::tree::Tree;
 use crate::views::ViewTree;
 
 /// Subtype of the file system, which makes the type `fuse.icechunkfs`.
@@ -88,6 +90,17 @@ pub enum Served {
     Branch(Arc<Session>, Arc<Control>),
 }
 
+impl Served {
+    /// Returns the tree that is shown now.
+    pub fn tree(&self) -> Arc<Tree> {
+        match self {
+            Served::Snapshot(view) => Arc::clone(view.tree()),
+            Served::Followed(follower) => Arc::clone(follower.shown().view().tree()),
+            Served::Branch(session, _) => Arc::clone(&session.working().base().tree),
+        }
+    }
+}
+
 /// Connection that carries invalidations to the kernel.
 struct Notifications(fuser::Notifier);
 
@@ -121,6 +134,10 @@ pub enum Flag {
 pub struct Mounted {
     session: BackgroundSession,
     mountpoint: PathBuf,
+    /// Writable branch, if it is one.
+    pub branch: Option<Arc<Session>>,
+    /// Reader of the chunks.
+    pub reader: Arc<Reader>,
     /// Mark of this process as the daemon.
     _mark: Option<OwnedFd>,
 }
@@ -146,18 +163,14 @@ pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
         return Ok(absolute);
     }
     if let Some(Mount { fs_type, source, .. }) = mount_table::find(&absolute)? {
-        return Err(Error::new(
-            ErrorKind::Busy,
-            format!("the mountpoint {} is busy: {source} ({fs_type}) is mounted there", absolute.display()),
-        ));
+        let message = format!("the mountpoint {} is busy: {source} ({fs_type}) is mounted there", absolute.display());
+        return Err(Error::new(ErrorKind::Busy, message));
     }
     let mut entries =
         std::fs::read_dir(&absolute).map_err(|e| Error::io(format!("the mountpoint {}", absolute.display()), e))?;
     if entries.next().is_some() {
-        return Err(Error::new(
-            ErrorKind::Busy,
-            format!("the mountpoint {} is not empty: -o nonempty mounts over its files", absolute.display()),
-        ));
+        let message = format!("the mountpoint {} is not empty: -o nonempty mounts over its files", absolute.display());
+        return Err(Error::new(ErrorKind::Busy, message));
     }
     Ok(absolute)
 }
@@ -165,14 +178,16 @@ pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
 impl Mounted {
     /// Mounts `served` at `mountpoint` (absolute, prepared) and serves it on separate threads until it is unmounted.
     pub fn new(served: Served, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
+        let reader = Arc::clone(served.tree().reader());
         match served {
             Served::Snapshot(view) => {
-                let adapter = snapshot_adapter(Arc::new(ViewState::of(view)), options, runtime);
-                Self::start(adapter, mountpoint, options)
+                let adapter = Adapter::new(Arc::new(ViewState::of(view)), options.mode, options.insist, runtime);
+                Self::start(adapter, mountpoint, options, None, reader)
             }
             Served::Followed(follower) => {
-                let adapter = snapshot_adapter(Arc::clone(follower.shown()), options, runtime.clone());
-                let mounted = Self::start(adapter, mountpoint, options)?;
+                let shown = Arc::clone(follower.shown());
+                let adapter = Adapter::new(shown, options.mode, options.insist, runtime.clone());
+                let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
                 let _runtime = runtime.enter();
                 follower.begin(Arc::new(Notifications(mounted.session.notifier())));
                 Ok(mounted)
@@ -180,14 +195,20 @@ impl Mounted {
             Served::Branch(session, control) => {
                 let (working, passthrough) = (Arc::clone(session.working()), options.mode == IoMode::Passthrough);
                 let adapter = WorkingAdapter::new(working, control, passthrough, options.insist, runtime);
-                let mounted = Self::start(adapter, mountpoint, options)?;
+                let mounted = Self::start(adapter, mountpoint, options, Some(Arc::clone(&session)), reader)?;
                 session.attach(Arc::new(Notifications(mounted.session.notifier())));
                 Ok(mounted)
             }
         }
     }
 
-    fn start(adapter: impl Filesystem, mountpoint: PathBuf, options: &Options) -> Result<Self> {
+    fn start(
+        adapter: impl Filesystem,
+        mountpoint: PathBuf,
+        options: &Options,
+        branch: Option<Arc<Session>>,
+        reader: Arc<Reader>,
+    ) -> Result<Self> {
         let session = match kernel_mount::mount(&mountpoint, options)? {
             Some(device) => {
                 fuser::Session::from_fd(adapter, device, options.acl(), config(options)).inspect_err(|_| {
@@ -204,7 +225,7 @@ impl Mounted {
         }
         info!("{} is mounted at {} ({})", options.source, mountpoint.display(), options.mode);
         let mark = daemon_mark::set(&mountpoint);
-        Ok(Mounted { session, mountpoint, _mark: mark })
+        Ok(Mounted { session, mountpoint, branch, reader, _mark: mark })
     }
 
     /// Returns the mountpoint.
@@ -216,11 +237,6 @@ impl Mounted {
     pub fn wait(self) -> Result<()> {
         self.session.join().map_err(|e| Error::io(format!("serving {}", self.mountpoint.display()), e))
     }
-}
-
-fn snapshot_adapter(shown: Arc<ViewState>, options: &Options, runtime: Handle) -> Adapter {
-    let ownership = Ownership { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
-    Adapter::new(shown, ownership, options.mode, options.insist, runtime)
 }
 
 /// Returns fuser's configuration; its mount options are for `fusermount3`.

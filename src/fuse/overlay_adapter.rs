@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
@@ -24,15 +24,15 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tracing::warn;
 
-use super::answer::answer;
+use super::answer::{Reply, answer};
 use super::backing::Backings;
 use super::declined::declined;
 use super::init;
 use super::listing_hint::ListingHint;
-use super::overlay_replies::{BACKED, BLOCK, FOREVER, Shared, WRITES, attr, name, new, time};
+use super::overlay_replies::{BACKED, BLOCK, Shared, Target, WRITES, attr, name, new, time, timed, tree_name};
 use super::quiet_log::QuietLog;
 use crate::control::{self, Control};
-use crate::error::Context;
+use crate::error::{Context, Result};
 use crate::overlay::handles::OpenOptions;
 use crate::overlay::listing::Listed;
 use crate::overlay::namespace::{CreateAttrs, RenameMode};
@@ -73,16 +73,60 @@ impl WorkingAdapter {
         WorkingAdapter { shared: Arc::new(shared), runtime, insist }
     }
 
-    fn serve<F>(&self, request: impl FnOnce(Arc<Shared>) -> F)
+    /// Runs `request`, which sends its own reply.
+    fn run<F>(&self, request: impl FnOnce(Arc<Shared>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
         answer(&self.runtime, request(Arc::clone(&self.shared)));
     }
+
+    /// Runs `request` and sends its result.
+    fn serve<R, T, F>(&self, operation: &'static str, reply: R, request: impl FnOnce(Arc<Shared>) -> F + Send + 'static)
+    where
+        R: Reply<T>,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        self.run(|shared| async move {
+            let result = request(Arc::clone(&shared)).await;
+            shared.send(operation, reply, result);
+        });
+    }
+
+    /// Runs `request` on the name `of` in directory `parent` and sends its result. Errors name the path.
+    fn serve_name<R, T, F>(
+        &self,
+        operation: &'static str,
+        (parent, of): (INodeNo, &OsStr),
+        reply: R,
+        request: impl FnOnce(Arc<Shared>, Ino, Name) -> F + Send + 'static,
+    ) where
+        R: Reply<T>,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let target = tree_name(parent, of);
+        self.serve(operation, reply, move |shared| async move {
+            let (parent, name) = target?;
+            let result = request(Arc::clone(&shared), parent, name.clone()).await;
+            result.context(|| shared.describe(parent, &name))
+        });
+    }
+
+    fn create_node(&self, operation: &'static str, place: (INodeNo, &OsStr), new: CreateAttrs, reply: ReplyEntry) {
+        self.serve_name(operation, place, reply, move |shared, parent, name| async move {
+            shared.working.create(parent, name, new, false).await.map(|created| timed(&created))
+        });
+    }
+
+    fn remove(&self, operation: &'static str, place: (INodeNo, &OsStr), is_directory: bool, reply: ReplyEmpty) {
+        self.serve_name(operation, place, reply, move |shared, parent, name| async move {
+            shared.working.remove(parent, name, is_directory).await
+        });
+    }
 }
 
 impl Filesystem for WorkingAdapter {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         init::negotiate(config, InitFlags::FUSE_ATOMIC_O_TRUNC);
         if self.shared.passthrough && !init::passthrough(config, self.insist)? {
             warn!("this kernel has no FUSE passthrough (6.9 has): bytes are copied");
@@ -93,30 +137,27 @@ impl Filesystem for WorkingAdapter {
         Ok(())
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, _: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
         let name = name(of);
-        self.serve(|shared| async move { shared.lookup(Ino(parent.0), name, reply).await });
+        self.serve("lookup", reply, move |shared| async move { shared.lookup(parent, name).await });
     }
 
-    fn forget(&self, _request: &Request, inode: INodeNo, times: u64) {
+    fn forget(&self, _: &Request, inode: INodeNo, times: u64) {
         self.shared.working.forget(Ino(inode.0), times);
     }
 
-    fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        if control::is_control(inode.0) {
-            return reply.attr(&Duration::ZERO, &attr(&control::attributes(inode.0)));
-        }
-        self.serve(|shared| async move {
-            match shared.working.attributes(Ino(inode.0)).await {
-                Ok(attributes) => reply.attr(&FOREVER, &attr(&attributes)),
-                Err(error) => reply.error(shared.errno("getattr", &error)),
-            }
+    fn getattr(&self, _: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.serve("getattr", reply, move |shared| async move {
+            Ok(timed(&match Target::of(inode) {
+                Target::Control(number) => control::attributes(number),
+                Target::Tree(number) => shared.working.attributes(number).await?,
+            }))
         });
     }
 
     fn setattr(
         &self,
-        _request: &Request,
+        _: &Request,
         inode: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -140,91 +181,50 @@ impl Filesystem for WorkingAdapter {
             atime: atime.map(time),
             mtime: mtime.map(time),
         };
-        if control::is_control(inode.0) {
-            return self.serve(|shared| async move {
-                let touched = settings.mtime.is_some();
-                let done = if touched { shared.control.touch(inode.0, handle.map(|h| h.0)).await } else { Ok(()) };
-                match done {
-                    Ok(()) => reply.attr(&Duration::ZERO, &attr(&control::attributes(inode.0))),
-                    Err(error) => reply.error(shared.errno("commit", &error)),
+        match Target::of(inode) {
+            Target::Control(number) => self.serve("commit", reply, move |shared| async move {
+                if settings.mtime.is_some() {
+                    shared.control.touch(number, handle.map(|handle| handle.0)).await?;
                 }
-            });
-        }
-        self.serve(|shared| async move {
-            let set = shared.working.set_attributes(Ino(inode.0), settings).await;
-            match set.context(|| shared.working.describe(Ino(inode.0))) {
-                Ok(attributes) => reply.attr(&FOREVER, &attr(&attributes)),
-                Err(error) => reply.error(shared.errno("setattr", &error)),
-            }
-        });
-    }
-
-    fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
-        match self.shared.working.read_link(Ino(inode.0)) {
-            Ok(target) => reply.data(&target.0),
-            Err(error) => reply.error(self.shared.errno("readlink", &error)),
+                Ok(timed(&control::attributes(number)))
+            }),
+            Target::Tree(number) => self.serve("setattr", reply, move |shared| async move {
+                let set = shared.working.set_attributes(number, settings).await;
+                set.map(|set| timed(&set)).context(|| shared.working.describe(number))
+            }),
         }
     }
 
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        of: &OsStr,
-        mode: u32,
-        _umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        let (name, new) = (name(of), CreateAttrs { rdev, ..new(request, mode) });
-        self.serve(|shared| async move {
-            let created = shared.create_node(Ino(parent.0), name, new).await;
-            shared.entry("mknod", created, reply);
-        });
+    fn readlink(&self, _: &Request, inode: INodeNo, reply: ReplyData) {
+        let target = self.shared.working.read_link(Ino(inode.0));
+        self.shared.send("readlink", reply, target.map(|target| target.0));
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, of: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let (name, new) = (name(of), new(request, mode & 0o7777 | libc::S_IFDIR));
-        self.serve(|shared| async move {
-            let created = shared.create_node(Ino(parent.0), name, new).await;
-            shared.entry("mkdir", created, reply);
-        });
+    fn mknod(&self, request: &Request, parent: INodeNo, of: &OsStr, mode: u32, _: u32, rdev: u32, reply: ReplyEntry) {
+        self.create_node("mknod", (parent, of), CreateAttrs { rdev, ..new(request, mode) }, reply);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, of: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+        self.create_node("mkdir", (parent, of), new(request, mode & 0o7777 | libc::S_IFDIR), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, of: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = Some(Name::new(target.as_os_str().as_bytes()));
-        let (name, new) = (name(of), CreateAttrs { target, ..new(request, 0o777 | libc::S_IFLNK) });
-        self.serve(|shared| async move {
-            let created = shared.create_node(Ino(parent.0), name, new).await;
-            shared.entry("symlink", created, reply);
-        });
+        let new = CreateAttrs { target, ..new(request, 0o777 | libc::S_IFLNK) };
+        self.create_node("symlink", (parent, of), new, reply);
     }
 
-    fn unlink(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
-        if control::is_control(parent.0) {
-            return self.shared.empty("unlink", Err(control::read_only_error()), reply);
-        }
-        let name = name(of);
-        self.serve(|shared| async move {
-            let done = shared.working.unlink(Ino(parent.0), name.clone()).await;
-            shared.empty("unlink", shared.at(done, Ino(parent.0), &name), reply);
-        });
+    fn unlink(&self, _: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
+        self.remove("unlink", (parent, of), false, reply);
     }
 
-    fn rmdir(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
-        if control::is_control(parent.0) {
-            return self.shared.empty("rmdir", Err(control::read_only_error()), reply);
-        }
-        let name = name(of);
-        self.serve(|shared| async move {
-            let done = shared.working.remove_directory(Ino(parent.0), name.clone()).await;
-            shared.empty("rmdir", shared.at(done, Ino(parent.0), &name), reply);
-        });
+    fn rmdir(&self, _: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
+        self.remove("rmdir", (parent, of), true, reply);
     }
 
     fn rename(
         &self,
-        _request: &Request,
+        _: &Request,
         parent: INodeNo,
         of: &OsStr,
         new_parent: INodeNo,
@@ -232,9 +232,6 @@ impl Filesystem for WorkingAdapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        if control::is_control(parent.0) || control::is_control(new_parent.0) {
-            return self.shared.empty("rename", Err(control::read_only_error()), reply);
-        }
         let mode = if flags == RenameFlags::RENAME_NOREPLACE {
             RenameMode::NoReplace
         } else if flags == RenameFlags::RENAME_EXCHANGE {
@@ -244,21 +241,17 @@ impl Filesystem for WorkingAdapter {
         } else {
             return reply.error(Errno::EINVAL);
         };
-        let (name, new_name) = (name(of), name(new_of));
-        self.serve(|shared| async move {
-            let done = shared.working.rename(Ino(parent.0), name.clone(), Ino(new_parent.0), new_name, mode).await;
-            shared.empty("rename", shared.at(done, Ino(parent.0), &name), reply);
+        let target = tree_name(new_parent, new_of);
+        self.serve_name("rename", (parent, of), reply, move |shared, parent, name| async move {
+            let (new_parent, new_name) = target?;
+            shared.working.rename(parent, name, new_parent, new_name, mode).await
         });
     }
 
-    fn link(&self, _request: &Request, inode: INodeNo, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
-        if control::is_control(parent.0) || control::is_control(inode.0) {
-            return self.shared.entry("link", Err(control::read_only_error()), reply);
-        }
-        let name = name(of);
-        self.serve(|shared| async move {
-            let linked = shared.working.link(Ino(inode.0), Ino(parent.0), name.clone()).await;
-            shared.entry("link", shared.at(linked, Ino(parent.0), &name), reply);
+    fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
+        self.serve_name("link", (parent, of), reply, move |shared, parent, name| async move {
+            let Target::Tree(number) = Target::of(inode) else { return Err(control::read_only_error()) };
+            shared.working.link(number, parent, name).await.map(|linked| timed(&linked))
         });
     }
 
@@ -268,208 +261,157 @@ impl Filesystem for WorkingAdapter {
         parent: INodeNo,
         of: &OsStr,
         mode: u32,
-        _umask: u32,
+        _: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (name, new) = (name(of), new(request, mode & 0o7777 | libc::S_IFREG));
-        self.serve(|shared| async move { shared.create(Ino(parent.0), name, new, flags, reply).await });
+        let (target, new) = (tree_name(parent, of), new(request, mode & 0o7777 | libc::S_IFREG));
+        self.run(|shared| async move { shared.create(target, new, flags, reply).await });
     }
 
-    fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let write = flags.acc_mode() != OpenAccMode::O_RDONLY;
         let truncate = flags.0 & libc::O_TRUNC != 0;
-        if control::is_control(inode.0) {
-            return self.serve(|shared| async move {
-                match shared.control.open(inode.0).await {
-                    Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO),
-                    Err(error) => reply.error(shared.errno("open", &error)),
-                }
-            });
-        }
         let options = OpenOptions { write: write || truncate, truncate, passthrough: self.shared.passthrough };
-        self.serve(|shared| async move { shared.open(Ino(inode.0), options, reply).await });
+        self.run(|shared| async move { shared.open(inode, options, reply).await });
     }
 
     fn release(
         &self,
-        _request: &Request,
+        _: &Request,
         inode: INodeNo,
         handle: FileHandle,
-        _flags: OpenFlags,
+        _: OpenFlags,
         _owner: Option<LockOwner>,
-        _flush: bool,
+        _: bool,
         reply: ReplyEmpty,
     ) {
-        if control::is_control(inode.0) {
+        let Target::Tree(number) = Target::of(inode) else {
             self.shared.control.release(handle.0);
             return reply.ok();
-        }
+        };
         let backed = handle.0 & BACKED != 0;
         if backed {
             self.shared.backings.release(inode.0);
         }
-        self.serve(|shared| async move {
-            let done = shared.working.release(Ino(inode.0), handle.0 & WRITES != 0, backed).await;
-            shared.empty("close", done, reply);
+        self.serve("close", reply, move |shared| async move {
+            shared.working.release(number, handle.0 & WRITES != 0, backed).await
         });
     }
 
     fn read(
         &self,
-        _request: &Request,
+        _: &Request,
         inode: INodeNo,
         handle: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        _: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        if control::is_control(inode.0) {
+        let Target::Tree(number) = Target::of(inode) else {
             return reply.data(&self.shared.control.read(handle.0, offset, size));
-        }
-        self.serve(|shared| async move {
-            match shared.working.read(Ino(inode.0), offset, size).await {
-                Ok(data) => reply.data(&data),
-                Err(error) => reply.error(shared.errno("read", &error)),
-            }
-        });
+        };
+        self.serve("read", reply, move |shared| async move { shared.working.read(number, offset, size).await });
     }
 
     fn write(
         &self,
-        _request: &Request,
+        _: &Request,
         inode: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        _: WriteFlags,
+        _: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        if !control::is_control(inode.0)
-            && let Some(done) = self.shared.working.write_now(Ino(inode.0), offset, data)
+        let target = Target::of(inode);
+        if let Target::Tree(number) = target
+            && let Some(done) = self.shared.working.write_now(number, offset, data)
         {
-            return match done {
-                Ok(()) => reply.written(count),
-                Err(error) => reply.error(self.shared.errno("write", &error)),
-            };
+            return self.shared.send("write", reply, done.map(|()| count));
         }
         let data = data.to_vec();
-        self.serve(|shared| async move {
-            let done = if control::is_control(inode.0) {
-                shared.control.write(handle.0, &data).await
-            } else {
-                shared
-                    .working
-                    .write(Ino(inode.0), offset, &data)
-                    .await
-                    .context(|| shared.working.describe(Ino(inode.0)))
-            };
-            match done {
-                Ok(()) => reply.written(count),
-                Err(error) => reply.error(shared.errno("write", &error)),
+        self.serve("write", reply, move |shared| async move {
+            match target {
+                Target::Control(_) => shared.control.write(handle.0, &data).await?,
+                Target::Tree(number) => {
+                    let written = shared.working.write(number, offset, &data).await;
+                    written.context(|| shared.working.describe(number))?;
+                }
             }
+            Ok(count)
         });
     }
 
-    fn flush(&self, _request: &Request, inode: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        if control::is_control(inode.0) {
-            return reply.ok();
-        }
-        self.serve(|shared| async move {
-            let done = shared.working.flush(Ino(inode.0)).await;
-            shared.empty("close", done.context(|| shared.working.describe(Ino(inode.0))), reply);
+    fn flush(&self, _: &Request, inode: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        let Target::Tree(number) = Target::of(inode) else { return reply.ok() };
+        self.serve("close", reply, move |shared| async move {
+            shared.working.complete_number(number).await.context(|| shared.working.describe(number))
         });
     }
 
-    fn fsync(&self, _request: &Request, inode: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        if control::is_control(inode.0) {
-            return reply.ok();
-        }
-        self.serve(|shared| async move {
-            let done = shared.working.sync(Some(Ino(inode.0))).await;
-            shared.empty("fsync", done.context(|| shared.working.describe(Ino(inode.0))), reply);
+    fn fsync(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        let Target::Tree(number) = Target::of(inode) else { return reply.ok() };
+        self.serve("fsync", reply, move |shared| async move {
+            shared.working.sync(Some(number)).await.context(|| shared.working.describe(number))
         });
     }
 
-    fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let handle = self.shared.next_listing.fetch_add(1, Ordering::Relaxed);
         reply.opened(FileHandle(handle), FopenFlags::empty());
     }
 
-    fn releasedir(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
         self.shared.listings.lock().remove(&handle.0);
         reply.ok();
     }
 
-    fn fsyncdir(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        self.serve(|shared| async move {
-            let done = shared.working.sync(None).await;
-            shared.empty("fsync", done, reply);
-        });
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.serve("fsync", reply, |shared| async move { shared.working.sync(None).await });
     }
 
-    fn readdir(&self, _request: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.serve(|shared| async move {
+    fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.run(|shared| async move {
             let mut sink = |entry: Listed<'_>| {
                 let kind = attr(&entry.attributes).kind;
                 !reply.add(INodeNo(entry.attributes.number.0), entry.offset, kind, OsStr::from_bytes(entry.name))
             };
-            match shared.list(Ino(inode.0), handle, offset, Extent::All, &mut sink).await {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(shared.errno("readdir", &error)),
-            }
+            let listed = shared.list(inode, handle, offset, Extent::All, &mut sink).await;
+            shared.send("readdir", reply, listed);
         });
     }
 
-    fn readdirplus(
-        &self,
-        _request: &Request,
-        inode: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        self.serve(|shared| async move {
+    fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        self.run(|shared| async move {
             // See super::listing_hint.
             let chunks_too = offset > 0 || shared.hint.begin(inode.0);
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
             let mut listed_numbers = Vec::new();
             let mut sink = |entry: Listed<'_>| {
-                let attributes = attr(&entry.attributes);
-                let number = attributes.ino;
+                let (timeout, attributes) = timed(&entry.attributes);
                 let name = OsStr::from_bytes(entry.name);
-                let ttl = if control::is_control(number.0) { Duration::ZERO } else { FOREVER };
-                let taken = !reply.add(number, entry.offset, name, &ttl, &attributes, Generation(0));
+                let taken = !reply.add(attributes.ino, entry.offset, name, &timeout, &attributes, Generation(0));
                 if taken && !matches!(entry.name, b"." | b"..") {
-                    listed_numbers.push(number.0);
+                    listed_numbers.push(entry.attributes.number);
                 }
                 taken
             };
-            let listed = shared.list(Ino(inode.0), handle, offset, extent, &mut sink).await;
+            let listed = shared.list(inode, handle, offset, extent, &mut sink).await;
             // Each entry but the dots increments the lookup count.
             for number in listed_numbers {
-                shared.working.increment_lookups_of(Ino(number));
+                shared.working.increment_lookups_of(number);
             }
-            match listed {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(shared.errno("readdir", &error)),
-            }
+            shared.send("readdir", reply, listed);
         });
     }
 
-    fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         match self.shared.working.space() {
             Ok(space) => {
                 let block = u32::try_from(space.f_frsize).unwrap_or(BLOCK);
@@ -490,65 +432,49 @@ impl Filesystem for WorkingAdapter {
 
     fn fallocate(
         &self,
-        _request: &Request,
+        _: &Request,
         inode: INodeNo,
-        _handle: FileHandle,
+        _: FileHandle,
         offset: u64,
         length: u64,
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.serve(|shared| async move {
-            let done = shared.working.allocate(Ino(inode.0), offset, length, mode).await;
-            shared.empty("fallocate", done, reply);
+        self.serve("fallocate", reply, move |shared| async move {
+            shared.working.allocate(Ino(inode.0), offset, length, mode).await
         });
     }
 
-    fn lseek(
-        &self,
-        _request: &Request,
-        inode: INodeNo,
-        _handle: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
-        let (Ok(offset), libc::SEEK_DATA | libc::SEEK_HOLE) = (u64::try_from(offset), whence) else {
+    fn lseek(&self, _: &Request, inode: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let (Ok(offset), libc::SEEK_DATA | libc::SEEK_HOLE, Target::Tree(number)) =
+            (u64::try_from(offset), whence, Target::of(inode))
+        else {
             return reply.error(Errno::EINVAL);
         };
-        if control::is_control(inode.0) {
-            return reply.error(Errno::EINVAL);
-        }
-        self.serve(|shared| async move {
-            match shared.working.seek(Ino(inode.0), offset, whence == libc::SEEK_HOLE).await {
-                Ok(Some(found)) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
-                Ok(None) => reply.error(Errno::ENXIO),
-                Err(error) => reply.error(shared.errno("lseek", &error)),
-            }
+        self.serve("lseek", reply, move |shared| async move {
+            shared.working.seek(number, offset, whence == libc::SEEK_HOLE).await
         });
     }
 
     fn copy_file_range(
         &self,
-        _request: &Request,
+        _: &Request,
         from: INodeNo,
-        _from_handle: FileHandle,
+        _: FileHandle,
         offset: u64,
         to: INodeNo,
-        _to_handle: FileHandle,
+        _: FileHandle,
         at: u64,
         length: u64,
-        _flags: CopyFileRangeFlags,
+        _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        if control::is_control(from.0) || control::is_control(to.0) {
+        let (Target::Tree(from), Target::Tree(to)) = (Target::of(from), Target::of(to)) else {
             return reply.error(Errno::EXDEV);
-        }
-        self.serve(|shared| async move {
-            match shared.working.copy((Ino(from.0), offset), (Ino(to.0), at), length).await {
-                Ok(copied) => reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),
-                Err(error) => reply.error(shared.errno("copy_file_range", &error)),
-            }
+        };
+        self.serve("copy_file_range", reply, move |shared| async move {
+            let copied = shared.working.copy((from, offset), (to, at), length).await?;
+            Ok(u32::try_from(copied).unwrap_or(u32::MAX))
         });
     }
 

@@ -8,16 +8,17 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, UNIX_EPOCH};
 
 use fuser::{
-    BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyCreate, ReplyEmpty,
-    ReplyEntry, ReplyOpen, Request, TimeOrNow,
+    BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyCreate, ReplyOpen, Request,
+    TimeOrNow,
 };
 use parking_lot::Mutex;
 
+use super::answer::Reply;
 use super::backing::Backings;
 use super::listing_hint::ListingHint;
 use super::quiet_log::QuietLog;
-use crate::control::{self, Control};
-use crate::error::{Context, Error, Result};
+use crate::control::{self, CONTROL_DIRECTORY, Control};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::overlay::attributes::Attributes;
 use crate::overlay::handles::OpenOptions;
 use crate::overlay::listing::Listed;
@@ -46,6 +47,28 @@ pub(super) struct Shared {
     /// Limits of listings under way, by handle.
     pub(super) listings: Mutex<std::collections::HashMap<u64, u64>>,
     pub(super) next_listing: AtomicU64,
+}
+
+/// Inode by what answers requests about it. No other code decides this.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    /// Control directory or one of its files.
+    Control(u64),
+    /// Working tree.
+    Tree(Ino),
+}
+
+impl Target {
+    pub(super) fn of(inode: INodeNo) -> Self {
+        if control::is_control(inode.0) { Target::Control(inode.0) } else { Target::Tree(Ino(inode.0)) }
+    }
+}
+
+/// Returns attributes, and the time for which the kernel may cache them: control files change without the kernel's doing.
+pub(super) fn timed(of: &Attributes) -> (Duration, FileAttr) {
+    let attr = attr(of);
+    let timeout = if matches!(Target::of(attr.ino), Target::Control(_)) { Duration::ZERO } else { FOREVER };
+    (timeout, attr)
 }
 
 pub(super) fn attr(of: &Attributes) -> FileAttr {
@@ -85,17 +108,12 @@ pub(super) fn attr(of: &Attributes) -> FileAttr {
 pub(super) fn time(of: TimeOrNow) -> Time {
     match of {
         TimeOrNow::Now => Time::now(),
-        TimeOrNow::SpecificTime(at) => match at.duration_since(UNIX_EPOCH) {
-            Ok(after) => Time(i64::try_from(after.as_secs()).unwrap_or(i64::MAX), after.subsec_nanos()),
-            Err(before) => {
-                let before = before.duration();
-                let seconds = -i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
-                match before.subsec_nanos() {
-                    0 => Time(seconds, 0),
-                    nanos => Time(seconds - 1, 1_000_000_000 - nanos),
-                }
-            }
-        },
+        TimeOrNow::SpecificTime(at) => {
+            let nanos = |time: Duration| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
+            let since = at.duration_since(UNIX_EPOCH).map_or_else(|before| -nanos(before.duration()), nanos);
+            let seconds = i64::try_from(since.div_euclid(1_000_000_000)).unwrap_or(i64::MAX);
+            Time(seconds, since.rem_euclid(1_000_000_000) as u32)
+        }
     }
 }
 
@@ -108,53 +126,51 @@ impl Shared {
         Errno::from_i32(error.errno())
     }
 
-    pub(super) fn entry(&self, operation: &str, created: Result<Attributes>, reply: ReplyEntry) {
-        match created {
-            Ok(attributes) => reply.entry(&FOREVER, &attr(&attributes), Generation(0)),
-            Err(error) => reply.error(self.errno(operation, &error)),
-        }
+    pub(super) fn send<T>(&self, operation: &str, reply: impl Reply<T>, result: Result<T>) {
+        reply.send(result.map_err(|error| self.errno(operation, &error)));
     }
 
-    pub(super) fn empty(&self, operation: &str, done: Result<()>, reply: ReplyEmpty) {
-        match done {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(self.errno(operation, &error)),
-        }
-    }
-
-    /// Adds the entry's path to the error of an operation.
-    pub(super) fn at<T>(&self, result: Result<T>, parent: Ino, name: &Name) -> Result<T> {
-        result.context(|| format!("{}/{name}", self.working.describe(parent).trim_end_matches('/')))
-    }
-
-    pub(super) async fn create_node(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<Attributes> {
-        if control::is_control(parent.0) {
-            return Err(control::read_only_error());
-        }
-        let created = self.working.create_node(parent, name.clone(), new).await;
-        self.at(created, parent, &name)
-    }
-
-    pub(super) async fn lookup(&self, parent: Ino, name: Name, reply: ReplyEntry) {
+    pub(super) async fn lookup(&self, parent: INodeNo, name: Name) -> Result<(Duration, FileAttr)> {
         if let Some(found) = self.control.lookup(parent.0, &name) {
-            return match found {
-                // Control files change without the kernel's doing.
-                Some(found) => reply.entry(&Duration::ZERO, &attr(&found), Generation(0)),
-                None => reply.error(Errno::ENOENT),
-            };
+            return found.map(|found| timed(&found)).ok_or_else(|| Error::new(ErrorKind::NotFound, name.to_string()));
         }
-        match self.working.lookup(parent, &name).await {
-            Ok(Some(found)) => {
-                self.hint.looked_up(parent.0);
-                reply.entry(&FOREVER, &attr(&found), Generation(0));
-            }
-            // Number 0 is a negative entry, which the kernel caches.
-            Ok(None) => {
-                let nothing = control::attributes(0);
-                reply.entry(&FOREVER, &attr(&nothing), Generation(0));
-            }
-            Err(error) => reply.error(self.errno("lookup", &error)),
+        let found = self.working.lookup(Ino(parent.0), &name).await?;
+        if found.is_some() {
+            self.hint.looked_up(parent.0);
         }
+        // Number 0 is a negative entry, which the kernel caches.
+        Ok(timed(&found.unwrap_or_else(|| control::attributes(0))))
+    }
+
+    pub(super) async fn list(
+        &self,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        extent: Extent,
+        sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
+    ) -> Result<()> {
+        let Target::Tree(number) = Target::of(inode) else {
+            self.control.list(offset, sink);
+            return Ok(());
+        };
+        let limit = {
+            let mut listings = self.listings.lock();
+            if offset == 0 {
+                listings.insert(handle.0, self.working.listing_limit());
+            }
+            listings.get(&handle.0).copied().unwrap_or(u64::MAX)
+        };
+        if number == Ino::ROOT && !self.control.list_in_root(offset, sink) {
+            return Ok(());
+        }
+        let offset = if number == Ino::ROOT { Control::root_offset(offset) } else { offset };
+        self.working.list(number, offset, limit, extent, sink).await.context(|| self.working.describe(number))
+    }
+
+    /// Returns the path of `name` in directory `parent`, for messages.
+    pub(super) fn describe(&self, parent: Ino, name: &Name) -> String {
+        format!("{}/{name}", self.working.describe(parent).trim_end_matches('/'))
     }
 
     /// Returns the open flags of an inode that is read and written through the daemon.
@@ -164,7 +180,16 @@ impl Shared {
         if options.write { keep } else { keep | FopenFlags::FOPEN_NOFLUSH }
     }
 
-    pub(super) async fn open(&self, number: Ino, options: OpenOptions, reply: ReplyOpen) {
+    pub(super) async fn open(&self, inode: INodeNo, options: OpenOptions, reply: ReplyOpen) {
+        let number = match Target::of(inode) {
+            Target::Tree(number) => number,
+            Target::Control(number) => {
+                return match self.control.open(number).await {
+                    Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO),
+                    Err(error) => reply.error(self.errno("open", &error)),
+                };
+            }
+        };
         let opened = match self.working.open_file(number, options).await {
             Ok(opened) => opened,
             Err(error) => return reply.error(self.errno("open", &error.context(self.working.describe(number)))),
@@ -190,12 +215,13 @@ impl Shared {
         }
     }
 
-    pub(super) async fn create(&self, parent: Ino, name: Name, new: CreateAttrs, flags: i32, reply: ReplyCreate) {
-        if control::is_control(parent.0) {
-            return reply.error(self.errno("create", &control::read_only_error()));
-        }
-        let created = self.working.create(parent, name.clone(), new).await;
-        let created = match self.at(created, parent, &name) {
+    pub(super) async fn create(&self, target: Result<(Ino, Name)>, new: CreateAttrs, flags: i32, reply: ReplyCreate) {
+        let created = async {
+            let (parent, name) = target?;
+            let created = self.working.create(parent, name.clone(), new, true).await;
+            created.context(|| self.describe(parent, &name))
+        };
+        let created = match created.await {
             Ok(created) => created,
             Err(error) => return reply.error(self.errno("create", &error)),
         };
@@ -228,30 +254,10 @@ pub(super) fn name(of: &OsStr) -> Name {
     Name::new(of.as_bytes())
 }
 
-impl Shared {
-    pub(super) async fn list(
-        &self,
-        number: Ino,
-        handle: FileHandle,
-        offset: u64,
-        extent: Extent,
-        sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
-    ) -> Result<()> {
-        if control::is_control(number.0) {
-            self.control.list(offset, sink);
-            return Ok(());
-        }
-        let limit = {
-            let mut listings = self.listings.lock();
-            if offset == 0 {
-                listings.insert(handle.0, self.working.listing_limit());
-            }
-            listings.get(&handle.0).copied().unwrap_or(u64::MAX)
-        };
-        if number == Ino::ROOT && !self.control.list_in_root(offset, sink) {
-            return Ok(());
-        }
-        let offset = if number == Ino::ROOT { Control::root_offset(offset) } else { offset };
-        self.working.list(number, offset, limit, extent, sink).await.context(|| self.working.describe(number))
+/// Returns a name of the tree, with its directory. Fails for names of the control directory.
+pub(super) fn tree_name(parent: INodeNo, of: &OsStr) -> Result<(Ino, Name)> {
+    match Target::of(parent) {
+        Target::Tree(parent) if parent != Ino::ROOT || of.as_bytes() != CONTROL_DIRECTORY => Ok((parent, name(of))),
+        _ => Err(control::read_only_error()),
     }
 }

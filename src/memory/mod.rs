@@ -2,12 +2,11 @@
 //!
 //! A few kilobytes of a repository can stand for gigabytes, compressed or as a false size. Before a document is fetched or
 //! decoded, its size is reserved in this budget ([`reserve`], [`reserve_blocking`]) and the [`Reservation`] is kept as long
-//! as the bytes live. A document that does not fit is refused; the message explains how to allow more. No document of a real
-//! repository comes near the default.
+//! as the bytes live. A document that does not fit is refused; no document of a real repository comes near the default.
 //!
-//! Documents are decoded concurrently and share the budget: a reservation that does not fit waits for other reservations to
-//! be released. A snapshot may be held for as long as a mount lives, so waiting must end: if nothing at all is released for
-//! [`RELEASE_TIMEOUT`], the reservation fails. Caches evict documents before that ([`register_cache`]).
+//! Documents are decoded concurrently: a reservation that does not fit waits for others to be released. A snapshot may be held for as
+//! long as a mount lives, so waiting must end: if nothing is released for [`RELEASE_TIMEOUT`], the reservation fails. Caches evict
+//! documents before that ([`register_cache`]).
 
 mod machine;
 
@@ -28,7 +27,6 @@ pub const MIN_MEMORY: u64 = 16 << 20;
 pub const PROGRAM: u64 = 10 << 20;
 /// Time to wait while nothing is released. Decoding 100 MiB takes a tenth of this.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval between attempts to reserve.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 static BUDGET: LazyLock<Budget> = LazyLock::new(|| Budget {
@@ -139,14 +137,14 @@ impl Drop for Reservation {
 
 /// Bytes together with their reservation.
 #[derive(Debug)]
-pub struct ReservedBytes {
-    bytes: Vec<u8>,
+pub struct ReservedBytes<B = Vec<u8>> {
+    bytes: B,
     _reservation: Reservation,
 }
 
-impl ReservedBytes {
+impl<B> ReservedBytes<B> {
     /// Joins `bytes` with the reservation that was made for them.
-    pub fn new(bytes: Vec<u8>, reservation: Reservation) -> Self {
+    pub fn new(bytes: B, reservation: Reservation) -> Self {
         ReservedBytes { bytes, _reservation: reservation }
     }
 }
@@ -158,9 +156,9 @@ impl From<Vec<u8>> for ReservedBytes {
     }
 }
 
-impl AsRef<[u8]> for ReservedBytes {
+impl<B: AsRef<[u8]>> AsRef<[u8]> for ReservedBytes<B> {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        self.bytes.as_ref()
     }
 }
 
@@ -174,16 +172,9 @@ impl std::ops::Deref for ReservedBytes {
 
 /// Returns `bytes` that release the reservation when the last clone is dropped.
 pub fn with_reservation(bytes: Bytes, reservation: Reservation) -> Bytes {
-    struct Owner(Bytes, #[expect(dead_code, reason = "it goes back to the budget with the bytes")] Reservation);
-    impl AsRef<[u8]> for Owner {
-        fn as_ref(&self) -> &[u8] {
-            &self.0
-        }
-    }
-    Bytes::from_owner(Owner(bytes, reservation))
+    Bytes::from_owner(ReservedBytes::new(bytes, reservation))
 }
 
-/// Reservation that may have to wait.
 struct Waiter<'a> {
     bytes: u64,
     what: &'a str,
@@ -203,7 +194,6 @@ impl<'a> Waiter<'a> {
         Ok(Waiter { bytes, what, releases, since: Instant::now(), has_asked: false })
     }
 
-    /// Returns the reservation if the budget has room now.
     fn try_reserve(&mut self) -> Result<Option<Reservation>> {
         let bytes = self.bytes;
         let limit = BUDGET.limit.load(Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::changes::guard::reject_unexplained_deletions;
@@ -38,25 +38,29 @@ const DEFAULT_MESSAGE: &str = "Changes made through a mount";
 const LISTED: usize = 20;
 
 /// Options of a commit.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CommitOptions {
     /// Commit message; a default one if empty.
     pub message: String,
     /// Metadata of the commit.
+    #[serde(default)]
     pub metadata: Map<String, Value>,
     /// True if the commit replaces the branch tip.
+    #[serde(default)]
     pub amend: bool,
     /// Resolution of chunks that a concurrent commit changed too.
-    pub on_conflict: OnConflict,
+    #[serde(default)]
+    pub on_conflict: Option<OnConflict>,
 }
 
 /// Result of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Committed {
     /// ID of the new snapshot; none if there was nothing to commit.
-    pub snapshot: Option<String>,
+    pub snapshot: Option<ObjectId>,
     /// Concurrent commits that the commit was rebased over, oldest first.
-    pub rebased_over: Vec<String>,
+    pub rebased_over: Vec<ObjectId>,
     /// Nodes created, deleted, changed and moved.
     pub nodes: usize,
     /// Chunks written and deleted.
@@ -96,11 +100,6 @@ impl std::fmt::Display for Committed {
 }
 
 impl Session {
-    /// Commits with `message`, or a default one if it is empty.
-    pub async fn commit_with_message(&self, message: &str) -> Result<Committed> {
-        self.commit(CommitOptions { message: message.to_owned(), ..CommitOptions::default() }).await
-    }
-
     /// Commits the change set of the working tree.
     ///
     /// Fails with [`ErrorKind::Busy`] if files are open for writing, [`ErrorKind::InvalidInput`] if there are violations (the
@@ -122,8 +121,7 @@ impl Session {
                 return Ok(Committed { untracked, ..Committed::default() });
             }
             let base = self.working.base();
-            let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes).into_iter().map(|node| node.path);
-            let ungrouped: Vec<String> = ungrouped.collect();
+            let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
             self.working.set_linking(true);
             let published = self.publish(&guard, detected, options).await;
             self.working.set_linking(false);
@@ -141,7 +139,7 @@ impl Session {
         mut detected: DetectedChanges,
         options: CommitOptions,
     ) -> Result<(Committed, Vec<Invalidation>)> {
-        self.working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
+        self.working.preserve(guard, &detected.untracked_entries(), &detected.foreign).await?;
         self.working.complete_sparse(&detected.data_files()).await?;
         self.spare_open_files(&mut detected);
         let base = self.working.base();
@@ -152,7 +150,7 @@ impl Session {
             message,
             metadata: options.metadata,
             amend: options.amend,
-            on_conflict: options.on_conflict,
+            on_conflict: options.on_conflict.unwrap_or_default(),
             rewrite: None,
             about_to_publish: Some(Arc::new(move |id| working.about_to_publish(id))),
             known_objects: None,
@@ -199,11 +197,11 @@ impl Session {
             CommitOutcome::Committed { snapshot, rebased_over } => Some((snapshot, rebased_over)),
         };
         // Nothing may change until the tree is rebased onto the snapshot.
-        self.working.set_undecided(published.is_some());
+        self.working.set_undecided(guard, published.is_some());
         self.conflicts.lock().clear();
         failpoints::pass(failpoints::COMMITTED).context(not_shown)?;
         let repository = self.repository().await.context(not_shown)?;
-        let snapshot = published.as_ref().map(|(snapshot, _)| snapshot.to_string());
+        let snapshot = published.as_ref().map(|(snapshot, _)| *snapshot);
         let (new_base, remote_commits) = match published {
             Some(published) => published,
             None => {
@@ -215,23 +213,24 @@ impl Session {
         let invalidations = rebase::follow_commit(&self.working, guard, &tree, &detected, &self.new_ids).await?;
         let committed = Committed {
             snapshot,
-            rebased_over: remote_commits.iter().map(ObjectId::to_string).collect(),
+            rebased_over: remote_commits.clone(),
             nodes: detected.changes.node_count(),
             chunks: detected.changes.chunk_count(),
             ..Committed::default()
         };
         let finished = Finished { invalidations, remote_commits, moved: detected.changes.moved };
-        Ok((committed, self.close_commit(&repository, &base.tree, finished).await?))
+        Ok((committed, self.close_commit(guard, &repository, &base.tree, finished).await?))
     }
 
     /// Ends a commit whose snapshot the tree shows now; `base` is the tree that it was made on. Returns what the kernel must forget.
     async fn close_commit(
         &self,
+        guard: &TreeGuard<'_>,
         repository: &Repository,
         base: &Tree,
         finished: Finished,
     ) -> Result<Vec<Invalidation>> {
-        self.working.set_undecided(false);
+        self.working.set_undecided(guard, false);
         self.working.clear_publishing();
         self.working.forget_uploads();
         self.new_ids.lock().clear();
@@ -252,7 +251,7 @@ impl Session {
             let paths = Arc::clone(&paths);
             Box::pin(async move {
                 let tree = working.tree_of(Arc::clone(&snapshot), reader)?;
-                let mut collisions = rebase::collisions(&working, &tree, &untracked).await?;
+                let mut collisions = working.collisions(&tree, &untracked).await?;
                 // A landed commit of this mount contains the names created here: only untracked names can collide with it.
                 collisions.retain(|collision| !has_landed || paths.contains(&collision.path));
                 Ok(rebase::as_conflicts(collisions, &snapshot))
@@ -270,13 +269,12 @@ impl Session {
         if self.working.publishing().is_none() {
             return Err(error);
         }
-        self.working.set_undecided(true);
+        self.working.set_undecided(guard, true);
         match self.resolve_with(guard).await {
             Ok(Some((id, invalidations))) => {
                 tracing::warn!("the commit is visible as snapshot {id}, although: {error}");
                 let (nodes, chunks) = (detected.changes.node_count(), detected.changes.chunk_count());
-                let snapshot = Some(id.to_string());
-                Ok((Committed { snapshot, nodes, chunks, ..Committed::default() }, invalidations))
+                Ok((Committed { snapshot: Some(id), nodes, chunks, ..Committed::default() }, invalidations))
             }
             Ok(None) => Err(error),
             Err(other) => {
@@ -306,11 +304,11 @@ impl Session {
             None => None,
         };
         let Some((id, finished)) = finished else {
-            self.working.set_undecided(false);
+            self.working.set_undecided(guard, false);
             self.working.set_may_land();
             return Ok(None);
         };
-        Ok(Some((id, self.close_commit(&repository, &base.tree, finished).await?)))
+        Ok(Some((id, self.close_commit(guard, &repository, &base.tree, finished).await?)))
     }
 
     /// Waits for files to be closed. The kernel reports a close only after `close` has returned: a program that closes a file and

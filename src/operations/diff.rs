@@ -11,6 +11,7 @@ use crate::commit::changes::ChunkChange;
 use crate::error::Result;
 use crate::format::ids::NodeId;
 use crate::printable;
+use crate::zarr::Coords;
 
 /// Coordinates of one array that the text lists; the rest is counted.
 const LISTED: usize = 50;
@@ -50,43 +51,33 @@ impl Session {
     /// Returns the uncommitted changes, node by node.
     pub async fn diff(&self) -> Result<Diff> {
         let (_, detected) = self.detect_changes().await?;
-        let paths = self.paths_of_arrays(&detected);
         let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
         let before: HashMap<&str, &[u8]> =
             detected.before.iter().map(|(path, bytes)| (path.as_str(), &**bytes)).collect();
+        let node = |path: &str, what| NodeDiff { path: path.to_owned(), what, ..NodeDiff::default() };
         let mut nodes = Vec::new();
-        for node in &detected.changes.created {
-            let path = node.path.clone();
-            nodes.push(NodeDiff { path, what: "added", after: json(&node.zarr_json), ..NodeDiff::default() });
+        for created in &detected.changes.created {
+            nodes.push(NodeDiff { after: json(&created.zarr_json), ..node(&created.path, "added") });
         }
-        for node in &detected.changes.updated {
-            let before = before.get(node.path.as_str()).and_then(|bytes| json(bytes));
-            let after = json(&node.zarr_json);
-            nodes.push(NodeDiff { path: node.path.clone(), what: "changed", before, after, ..NodeDiff::default() });
+        for updated in &detected.changes.updated {
+            let before = before.get(updated.path.as_str()).and_then(|bytes| json(bytes));
+            nodes.push(NodeDiff { before, after: json(&updated.zarr_json), ..node(&updated.path, "changed") });
         }
-        for node in &detected.changes.deleted {
-            nodes.push(NodeDiff { path: node.path.clone(), what: "deleted", ..NodeDiff::default() });
-        }
+        nodes.extend(detected.changes.deleted.iter().map(|deleted| node(&deleted.path, "deleted")));
         for moved in &detected.changes.moved {
-            let from = Some(moved.from.clone());
-            nodes.push(NodeDiff { path: moved.to.clone(), what: "moved", from, ..NodeDiff::default() });
+            nodes.push(NodeDiff { from: Some(moved.from.clone()), ..node(&moved.to, "moved") });
         }
-        for (id, chunks) in &detected.changes.chunks {
-            let path = paths.get(id).cloned().unwrap_or_else(|| id.to_string());
-            let (deleted, written): (Vec<_>, Vec<_>) =
-                chunks.iter().partition(|(_, change)| matches!(change, ChunkChange::Delete));
-            let coords = |list: Vec<(&crate::zarr::Coords, &ChunkChange)>| {
-                list.into_iter().map(|(coords, _)| coords.to_vec()).collect()
-            };
-            let (written, deleted) = (coords(written), coords(deleted));
-            nodes.push(NodeDiff { path, what: "chunks", written, deleted, ..NodeDiff::default() });
+        for (path, [written, deleted]) in self.changed_arrays(&detected) {
+            let [written, deleted] =
+                [written, deleted].map(|all| all.into_iter().map(|coords| coords.to_vec()).collect());
+            nodes.push(NodeDiff { written, deleted, ..node(&path, "chunks") });
         }
         nodes.sort_by(|a, b| a.path.cmp(&b.path).then(a.what.cmp(b.what)));
         Ok(Diff { nodes })
     }
 
-    /// Returns the paths of arrays with changed chunks.
-    pub(super) fn paths_of_arrays(&self, detected: &DetectedChanges) -> HashMap<NodeId, String> {
+    /// Returns the paths of arrays with changed chunks, and the chunks that are written and deleted.
+    pub(super) fn changed_arrays<'a>(&self, detected: &'a DetectedChanges) -> Vec<(String, [Vec<&'a Coords>; 2])> {
         let base = self.working.base();
         let changes = &detected.changes;
         let mut paths: HashMap<NodeId, String> = HashMap::new();
@@ -95,7 +86,14 @@ impl Session {
         }
         paths.extend(changes.moved.iter().map(|moved| (moved.node, moved.to.clone())));
         paths.extend(changes.created.iter().chain(&changes.updated).map(|node| (node.id, node.path.clone())));
-        paths
+        let arrays = changes.chunks.iter().map(|(id, chunks)| {
+            let is_deleted = |change: &ChunkChange| matches!(change, ChunkChange::Delete);
+            let lists = [false, true].map(|deleted| {
+                chunks.iter().filter(|(_, change)| is_deleted(change) == deleted).map(|(coords, _)| coords).collect()
+            });
+            (paths.remove(id).unwrap_or_else(|| id.to_string()), lists)
+        });
+        arrays.collect()
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::Session;
@@ -21,8 +22,6 @@ use super::changes::documents::Document as Checked;
 use crate::commit::changes::{ChangeSet, ChunkChange, ChunkFile};
 use crate::commit::request::KnownObjects;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::chunk_payload::ChunkPayload;
-use crate::format::ids::ObjectId;
 use crate::overlay::uploads::{Document, Named, Ticket, UploadDecision, UploadPause, Uploaded};
 use crate::scratch::data::Stat;
 use crate::scratch::record::DataFileId;
@@ -46,36 +45,14 @@ const SKEW: Duration = Duration::from_secs(3600);
 const CONCURRENT_CHECKS: usize = 32;
 
 /// Time at which chunks are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum UploadMode {
     /// On close, if storage is reached over a network.
     #[default]
     Eager,
     /// On commit.
     Commit,
-}
-
-impl std::str::FromStr for UploadMode {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "eager" => Ok(UploadMode::Eager),
-            "commit" => Ok(UploadMode::Commit),
-            _ => Err(Error::invalid(format!(
-                "`{text}`: chunks are uploaded eager (when they are closed) or at the commit"
-            ))),
-        }
-    }
-}
-
-impl std::fmt::Display for UploadMode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            UploadMode::Eager => "eager",
-            UploadMode::Commit => "commit",
-        })
-    }
 }
 
 /// Uploaded file and the result.
@@ -213,32 +190,25 @@ impl Session {
             let age = u64::try_from((uploaded.at.elapsed() + SKEW).as_micros()).unwrap_or(u64::MAX);
             repository.may_have_been_collected_since(system_clock().saturating_sub(age))
         };
-        let mut known_objects = HashSet::new();
         let mut old: Vec<(DataFileId, Uploaded)> = Vec::new();
-        for change in changes.chunk_changes_mut() {
-            let ChunkChange::File(file) = change else { continue };
-            let Some((data, stat)) = self.data_file(file)? else { continue };
+        for change in changes.chunk_changes() {
+            let Some((data, stat)) = self.data_file(change)? else { continue };
             let Some(uploaded) = self.working.uploads().wait_for(data, &stat).await else { continue };
             if is_collected(&uploaded) {
                 // The object looked like garbage to a collection: the file is stored again.
                 self.working.uploads().forget(data);
-            } else if uploaded.at.elapsed() < TRUSTED_AGE {
-                known_objects.extend(chunk_of(&uploaded.payload));
-                *change = ChunkChange::Stored(uploaded.payload);
-            } else {
+            } else if uploaded.at.elapsed() >= TRUSTED_AGE {
                 old.push((data, uploaded));
             }
         }
-        if !old.is_empty() {
-            self.verify_objects(old).await;
-            for change in changes.chunk_changes_mut() {
-                if let ChunkChange::File(file) = change
-                    && let Some((data, stat)) = self.data_file(file)?
-                    && let Some(uploaded) = self.working.uploads().find(data, &stat)
-                {
-                    known_objects.extend(chunk_of(&uploaded.payload));
-                    *change = ChunkChange::Stored(uploaded.payload);
-                }
+        self.verify_objects(old).await;
+        let mut known_objects = HashSet::new();
+        for change in changes.chunk_changes_mut() {
+            if let Some((data, stat)) = self.data_file(change)?
+                && let Some(Uploaded { payload, .. }) = self.working.uploads().find(data, &stat)
+            {
+                known_objects.extend(payload.range().map(|(chunk, ..)| chunk));
+                *change = ChunkChange::Stored(payload);
             }
         }
         Ok((hold, repository.log_position().map(|mark| KnownObjects { mark, chunks: known_objects })))
@@ -247,7 +217,7 @@ impl Session {
     /// Forgets those of `old` whose objects no longer exist.
     async fn verify_objects(&self, old: Vec<(DataFileId, Uploaded)>) {
         let looks = old.into_iter().map(|(data, uploaded)| async move {
-            let ChunkPayload::Native { chunk, length, .. } = uploaded.payload else { return };
+            let Some((chunk, _, length)) = uploaded.payload.range() else { return };
             // The last byte exists if all do.
             if let Err(error) = self.storage.get_range(&format!("chunks/{chunk}"), length.saturating_sub(1), 1).await {
                 tracing::info!("a chunk that was uploaded before is uploaded again: {error}");
@@ -257,8 +227,9 @@ impl Session {
         futures_util::stream::iter(looks).buffer_unordered(CONCURRENT_CHECKS).collect::<()>().await;
     }
 
-    /// Returns the data file of a chunk with its current metadata; none if its size has changed meanwhile.
-    fn data_file(&self, file: &ChunkFile) -> Result<Option<(DataFileId, Stat)>> {
+    /// Returns the data file of a written chunk with its current metadata; none if its size has changed meanwhile.
+    fn data_file(&self, change: &ChunkChange) -> Result<Option<(DataFileId, Stat)>> {
+        let ChunkChange::File(file) = change else { return Ok(None) };
         let Some(data) = DataFileId::from_file_name(&file.name) else { return Ok(None) };
         let stat = self.working.files().find(data)?;
         Ok(stat.filter(|stat| stat.size == file.length).map(|stat| (data, stat)))
@@ -268,21 +239,13 @@ impl Session {
     pub(super) fn uploaded(&self, changes: &ChangeSet) -> Result<(usize, u64)> {
         let mut counts = (0, 0);
         for change in changes.chunk_changes() {
-            if let ChunkChange::File(file) = change
-                && let Some((data, stat)) = self.data_file(file)?
+            if let Some((data, stat)) = self.data_file(change)?
                 && self.working.uploads().find(data, &stat).is_some()
             {
-                counts = (counts.0 + 1, counts.1 + file.length);
+                counts = (counts.0 + 1, counts.1 + stat.size);
             }
         }
         Ok(counts)
-    }
-}
-
-fn chunk_of(payload: &ChunkPayload) -> Option<ObjectId> {
-    match payload {
-        ChunkPayload::Native { chunk, .. } => Some(*chunk),
-        ChunkPayload::Inline(_) | ChunkPayload::Virtual { .. } => None,
     }
 }
 

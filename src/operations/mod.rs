@@ -13,13 +13,13 @@ mod rebase;
 mod recovery;
 mod refresh;
 pub mod request;
-mod status;
+pub mod status;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use self::changes::nodes::detect_changes;
@@ -30,7 +30,7 @@ pub use self::invalidation::{Invalidator, invalidate_all};
 pub use self::recovery::{RecoveryOptions, open};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::Engine;
-use crate::commit::progress::CommitProgress;
+use crate::commit::progress::{CommitProgress, CommitState};
 use crate::error::Result;
 use crate::overlay::WorkingTree;
 use crate::overlay::frozen::Frozen;
@@ -75,13 +75,19 @@ impl std::fmt::Debug for Session {
     }
 }
 
-#[derive(Serialize)]
-struct ProgressNow {
-    stage: &'static str,
-    chunks: u64,
-    chunks_done: u64,
-    bytes: u64,
-    bytes_done: u64,
+/// Content of the control file `info.json`: facts about a mount.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MountInfo {
+    repository: String,
+    branch: String,
+    snapshot: String,
+    spec_version: u8,
+    /// Scratch directory.
+    pub scratch: String,
+    mountpoint: String,
+    options: Map<String, Value>,
+    pid: u32,
+    version: String,
 }
 
 impl Session {
@@ -126,7 +132,7 @@ impl Session {
     /// Freezes the working tree and detects the changes that it would commit now.
     async fn detect_changes(&self) -> Result<(Frozen, DetectedChanges)> {
         let frozen = self.working.freeze();
-        let detected = detect_changes(&self.working, &frozen, &self.new_ids).await?;
+        let detected = detect_changes(self.working.base(), &*self.working, &frozen, &self.new_ids).await?;
         Ok((frozen, detected))
     }
 
@@ -143,26 +149,24 @@ impl Session {
     }
 
     /// Returns the facts about this mount.
-    pub fn info(&self) -> Value {
+    pub fn info(&self) -> MountInfo {
         let origin = self.working.origin();
-        serde_json::json!({
-            "repository": origin.repository,
-            "branch": origin.branch,
-            "snapshot": self.working.base().id().to_string(),
-            "spec_version": self.facts.spec_version,
-            "scratch": self.working.scratch().path().to_string_lossy(),
-            "mountpoint": self.facts.mountpoint.to_string_lossy(),
-            "options": self.facts.options,
-            "pid": std::process::id(),
-            "version": env!("CARGO_PKG_VERSION"),
-        })
+        MountInfo {
+            repository: origin.repository.clone(),
+            branch: origin.branch.clone(),
+            snapshot: self.working.base().id().to_string(),
+            spec_version: self.facts.spec_version,
+            scratch: self.working.scratch().path().to_string_lossy().into_owned(),
+            mountpoint: self.facts.mountpoint.to_string_lossy().into_owned(),
+            options: self.facts.options.clone(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
     }
 
     /// Returns the progress of a running commit.
-    pub fn progress(&self) -> impl Serialize + use<> {
-        let progress = Arc::clone(&self.progress.lock());
-        let ((chunks, chunks_done), (bytes, bytes_done)) = (progress.chunks(), progress.bytes());
-        ProgressNow { stage: progress.stage().name(), chunks, chunks_done, bytes, bytes_done }
+    pub fn progress(&self) -> CommitState {
+        self.progress.lock().now()
     }
 
     /// Returns the conflicts of the last commit or refresh as text.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::changes::nodes::detect_changes_in;
+use super::changes::nodes::detect_changes;
 use super::changes::{DetectedChanges, NewIds};
 use crate::commit::changes::ChunkChange;
 use crate::commit::conflicts::{Conflict, ConflictKind};
@@ -18,7 +18,7 @@ use crate::overlay::frozen::FrozenEntry;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::rebase::{Candidate, Collision, Purpose};
 use crate::overlay::replace::{TreeGuard, node_ids};
-use crate::scratch::record::{EntryId, Name};
+use crate::scratch::record::EntryId;
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 use crate::zarr::Coords;
@@ -39,18 +39,17 @@ pub(super) async fn rebase_uncommitted(
     new_ids: &NewIds,
 ) -> Result<Rebased> {
     let untracked = before.untracked_entries();
-    let candidate = working.plan_rebase(tree, Purpose::Keep { untracked: &untracked }, false).await?;
+    let candidate = working.plan_rebase(guard, tree, Purpose::Keep { untracked: &untracked }).await?;
     if !candidate.collisions.is_empty() {
         let collisions = candidate.collisions.clone();
         working.abandon(candidate);
         return Ok(Rebased::Collisions(collisions));
     }
-    let checked = async {
-        let after = detect(working, &candidate, new_ids).await?;
-        let kept = check_kept(before, &after, tree).await;
+    let check = async |after: &DetectedChanges, _: &Candidate| {
+        let kept = check_kept(before, after, tree).await;
         kept.map_err(|error| if before.violations.is_empty() { error } else { violations_error(&error) })
     };
-    install(working, guard, checked.await, candidate).map(Rebased::Done)
+    install(working, guard, candidate, new_ids, check).await.map(Rebased::Done)
 }
 
 /// Rebases `working` onto `tree`, the snapshot that its changes, `before`, were committed as.
@@ -61,15 +60,14 @@ pub(super) async fn follow_commit(
     before: &DetectedChanges,
     new_ids: &NewIds,
 ) -> Result<Vec<Invalidation>> {
-    let candidate = working.plan_rebase(tree, Purpose::Published { tracked: &before.tracked }, false).await?;
-    let checked = async {
-        if let Some(collision) = candidate.collisions.first() {
-            return Err(unaccounted(&format!("{} has the name of something that was committed", collision.path)));
+    let candidate = working.plan_rebase(guard, tree, Purpose::Published { tracked: &before.tracked }).await?;
+    let check = async |after: &DetectedChanges, candidate: &Candidate| match candidate.collisions.first() {
+        Some(Collision { path, .. }) => {
+            Err(unaccounted(&format!("{path} has the name of something that was committed")))
         }
-        let after = detect(working, &candidate, new_ids).await?;
-        check_committed(before, &after)
+        None => check_committed(before, after),
     };
-    install(working, guard, checked.await, candidate)
+    install(working, guard, candidate, new_ids, check).await
 }
 
 /// Discards the changes at and below `path`, but not untracked files.
@@ -81,24 +79,9 @@ pub(super) async fn discard(
     new_ids: &NewIds,
 ) -> Result<Vec<Invalidation>> {
     let mut untracked = before.untracked_entries();
-    let candidate = working.plan_discard(path, &mut untracked).await?;
-    let checked = async {
-        let after = detect(working, &candidate, new_ids).await?;
-        check_discarded(before, &after, &candidate)
-    };
-    install(working, guard, checked.await, candidate)
-}
-
-/// Returns names of `working` that collide with `tree` though no change does: they would be lost, or hide something.
-pub(super) async fn collisions(
-    working: &WorkingTree,
-    tree: &Arc<Tree>,
-    untracked: &HashSet<(EntryId, Name)>,
-) -> Result<Vec<Collision>> {
-    let candidate = working.plan_rebase(tree, Purpose::Keep { untracked }, true).await?;
-    let collisions = candidate.collisions.clone();
-    working.abandon(candidate);
-    Ok(collisions)
+    let candidate = working.plan_discard(guard, path, &mut untracked).await?;
+    let check = async |after: &DetectedChanges, candidate: &Candidate| check_discarded(before, after, candidate);
+    install(working, guard, candidate, new_ids, check).await
 }
 
 /// Converts collisions to conflicts with the newest commit, `tip`.
@@ -113,16 +96,19 @@ pub(super) fn as_conflicts(collisions: Vec<Collision>, tip: &Snapshot) -> Vec<Co
     collisions.into_iter().map(conflict).collect()
 }
 
-async fn detect(working: &WorkingTree, candidate: &Candidate, new_ids: &NewIds) -> Result<DetectedChanges> {
-    detect_changes_in(Arc::clone(candidate.base()), &candidate.contents(working), &candidate.frozen(), new_ids).await
-}
-
-fn install(
+/// Installs `candidate` if `check` accepts the changes that are detected in it.
+async fn install(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
-    checked: Result<()>,
     candidate: Candidate,
+    new_ids: &NewIds,
+    check: impl AsyncFnOnce(&DetectedChanges, &Candidate) -> Result<()>,
 ) -> Result<Vec<Invalidation>> {
+    let (base, frozen) = (Arc::clone(candidate.base()), candidate.frozen());
+    let checked = match detect_changes(base, &candidate.contents(working), &frozen, new_ids).await {
+        Ok(after) => check(&after, &candidate).await,
+        Err(error) => Err(error),
+    };
     match checked {
         Ok(()) => working.install(guard, candidate),
         Err(error) => {
@@ -186,6 +172,14 @@ fn summary(detected: &DetectedChanges) -> Summary {
     all
 }
 
+/// Checks that all of `after` but the changes for which `is_free` returns true are in `before` too.
+fn check_same(before: &Summary, after: &Summary, is_free: impl Fn(&Item, &str) -> bool) -> Result<()> {
+    match after.iter().find(|(item, how)| !is_free(item, how) && before.get(item) != Some(how)) {
+        Some((item, how)) => Err(unaccounted(&format!("{item:?} would be {how}, and is {:?}", before.get(item)))),
+        None => Ok(()),
+    }
+}
+
 /// Checks that the changes are the same over the new base, except for deletions made on both sides.
 async fn check_kept(before: &DetectedChanges, after: &DetectedChanges, tree: &Tree) -> Result<()> {
     let (before, after) = (summary(before), summary(after));
@@ -197,10 +191,7 @@ async fn check_kept(before: &DetectedChanges, after: &DetectedChanges, tree: &Tr
         (None, Some(violation)) => return Err(unaccounted(&format!("{violation:?} would be new"))),
         _ => {}
     }
-    let is_other = |(item, how): &(&Item, &String)| !is_violation(item) && before.get(item) != Some(how);
-    if let Some((item, how)) = after.iter().find(is_other) {
-        return Err(unaccounted(&format!("{item:?} would be {how}, and is {:?}", before.get(item))));
-    }
+    check_same(&before, &after, |item, _| is_violation(item))?;
     let ids = node_ids(tree);
     for (item, how) in before.iter().filter(|(item, _)| !is_violation(item) && !after.contains_key(item)) {
         let is_done = match item {
@@ -244,18 +235,12 @@ fn check_discarded(before: &DetectedChanges, after: &DetectedChanges, candidate:
         })
         .collect();
     let (before, after) = (summary(before), summary(after));
-    let is_new = |(item, how): &(&Item, &String)| {
-        // A file that returns with its directory may have the name of a chunk there.
-        let is_free = match item {
-            Item::Untracked(_) | Item::Violation(_) => true,
-            Item::Chunk(..) => *how != DELETED,
-            _ => false,
-        };
-        !is_free && before.get(item) != Some(how)
-    };
-    if let Some((item, how)) = after.iter().find(is_new) {
-        return Err(unaccounted(&format!("{item:?} would be {how}, and is {:?}", before.get(item))));
-    }
+    // A file that returns with its directory may have the name of a chunk there.
+    check_same(&before, &after, |item, how| match item {
+        Item::Untracked(_) | Item::Violation(_) => true,
+        Item::Chunk(..) => how != DELETED,
+        _ => false,
+    })?;
     match candidate.kept.difference(&there).next() {
         Some(id) => Err(unaccounted(&format!("untracked file {id} would be lost"))),
         None => Ok(()),

@@ -131,8 +131,8 @@ pub(super) async fn finish(
     let below = history.iter().skip(at + 1).map(|commit| commit.id);
     let remote_commits = below.take_while(|commit| *commit != base).collect();
     let frozen = working.freeze();
-    let detected = detect_changes(working, &frozen, &NewIds::default()).await?;
-    working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
+    let detected = detect_changes(working.base(), working, &frozen, &NewIds::default()).await?;
+    working.preserve(guard, &detected.untracked_entries(), &detected.foreign).await?;
     let tree = tree_at(repository, working, reader, id).await?;
     let invalidations = rebase::follow_commit(working, guard, &tree, &detected, &NewIds::default()).await?;
     working.clear_publishing();
@@ -164,7 +164,7 @@ pub(super) fn landed_message(landed: ObjectId) -> String {
 /// Rebases a tree without changes onto the tip; returns a message about uncommitted changes or obstacles.
 async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Reader>) -> Result<Option<String>> {
     let frozen = working.freeze();
-    let detected = detect_changes(working, &frozen, &NewIds::default()).await?;
+    let detected = detect_changes(working.base(), working, &frozen, &NewIds::default()).await?;
     let base = working.base().id();
     let branch = &working.origin().branch;
     let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
@@ -175,7 +175,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         let tip = tip?;
         if tip != base {
             let guard = working.quiesce().await;
-            working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
+            working.preserve(&guard, &detected.untracked_entries(), &detected.foreign).await?;
             let tree = tree_at(repository, working, reader, tip).await?;
             // No commit depends on this: remote changes must not keep a mount from starting.
             match rebase::rebase_uncommitted(working, &guard, &tree, &detected, &NewIds::default()).await {

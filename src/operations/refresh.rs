@@ -1,9 +1,11 @@
 //! Discard of uncommitted changes, and refresh: rebase onto the tip of the branch.
 
+use std::sync::Arc;
+
 use super::Session;
 use super::commit::refuse_open;
 use super::rebase::{self, Rebased};
-use super::recovery::{find_landed, landed_message, tree_at};
+use super::recovery::{find_landed, landed_message};
 use crate::commit::conflicts::Conflict;
 use crate::error::{Error, ErrorKind, Result};
 use crate::overlay::Base;
@@ -24,7 +26,7 @@ impl Session {
             if let Some(open) = frozen.open_for_writing.iter().find(|other| below(other)) {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }
-            self.working.preserve(&detected.untracked_entries(), &[]).await?;
+            self.working.preserve(&guard, &detected.untracked_entries(), &[]).await?;
             let invalidations = rebase::discard(&self.working, &guard, &path, &detected, &self.new_ids).await?;
             self.new_ids.lock().clear();
             self.working.forget_uploads();
@@ -64,10 +66,13 @@ impl Session {
             let branch = self.working.origin().branch.clone();
             let repository = self.repository().await?;
             self.refuse_landed(&repository, &base).await?;
-            let checked = self.engine.check(base.tree.snapshot(), &branch, &detected.changes).await?;
-            if !checked.conflicts.is_empty() {
-                let count = checked.conflicts.len();
-                *self.conflicts.lock() = checked.conflicts;
+            let compared = self.engine.check(base.tree.snapshot(), &branch, &detected.changes).await?;
+            let Some(compared) = compared else {
+                return Ok(format!("{branch} has no newer commit than {}", base.id()));
+            };
+            if !compared.conflicts.is_empty() {
+                let count = compared.conflicts.len();
+                *self.conflicts.lock() = compared.conflicts;
                 return Err(Error::new(
                     ErrorKind::Stale,
                     format!(
@@ -75,16 +80,14 @@ impl Session {
                     ),
                 ));
             }
-            if checked.tip == base.id() {
-                return Ok(format!("{branch} has no newer commit than {}", base.id()));
-            }
-            let detected = match self.working.preserve(&detected.untracked_entries(), &detected.foreign).await? {
+            let detected = match self.working.preserve(&guard, &detected.untracked_entries(), &detected.foreign).await?
+            {
                 true => self.detect_changes().await?.1,
                 false => detected,
             };
-            let tree = tree_at(&repository, &self.working, &self.reader, checked.tip).await?;
+            let tree = self.working.tree_of(compared.tip, Arc::clone(&self.reader))?;
             let mut invalidations =
-                self.base_invalidations(&repository, (&base.tree, &tree), &checked.commits_between, &[]).await?;
+                self.base_invalidations(&repository, (&base.tree, &tree), &compared.commits, &[]).await?;
             match rebase::rebase_uncommitted(&self.working, &guard, &tree, &detected, &self.new_ids).await? {
                 Rebased::Done(more) => invalidations.extend(more),
                 Rebased::Collisions(collisions) => {
@@ -95,7 +98,7 @@ impl Session {
                 }
             }
             self.conflicts.lock().clear();
-            let report = format!("moved over {} commits to {}", checked.commits_between.len(), checked.tip);
+            let report = format!("moved over {} commits to {}", compared.commits.len(), tree.snapshot().id());
             (report, invalidations)
         };
         self.invalidate(invalidations).await?;

@@ -1,10 +1,9 @@
 //! Commands of `icechunkfs commit` and similar, as JSON through the control file `.icechunk/request`, and their answers.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{CommitOptions, Session};
-use crate::commit::engine::OnConflict;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Command of a request.
@@ -12,19 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
     /// Commit of all uncommitted changes.
-    Commit {
-        /// Commit message; the default one if empty.
-        message: String,
-        /// Metadata of the commit.
-        #[serde(default)]
-        metadata: Map<String, Value>,
-        /// True if the commit replaces the branch tip.
-        #[serde(default)]
-        amend: bool,
-        /// Treatment of chunks that concurrent commits have changed too.
-        #[serde(default)]
-        on_conflict: Option<OnConflict>,
-    },
+    Commit(CommitOptions),
     /// Discard of uncommitted changes.
     Discard {
         /// Path at and below which to discard; everything if empty.
@@ -38,28 +25,21 @@ pub enum Command {
     Diff,
 }
 
-/// Answer to a command.
+/// Answer to a command whose result is an `R`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Answer {
+pub struct Answer<R = Value> {
     /// True if the command succeeded.
     pub ok: bool,
     /// Result as text.
     #[serde(rename = "said")]
     pub text: String,
-    /// Result for programs.
-    pub result: Value,
+    /// Result for programs; none if the command failed.
+    pub result: Option<R>,
     /// Errno of a failure; 0 otherwise.
     pub errno: i32,
     /// Conflicts that made the command fail.
     #[serde(default)]
     pub conflicts: Value,
-}
-
-impl Command {
-    /// Returns true if the command changes the working tree or the repository.
-    fn is_change(&self) -> bool {
-        !matches!(self, Command::Status | Command::Diff)
-    }
 }
 
 impl Session {
@@ -69,26 +49,27 @@ impl Session {
             Ok(command) => command,
             Err(why) => return (self.failure(&Error::invalid(format!("the command is not understood: {why}"))), true),
         };
-        let is_change = command.is_change();
+        let is_change = !matches!(command, Command::Status | Command::Diff);
         match self.execute(command).await {
-            Ok((text, result)) => (Answer { ok: true, text, result, errno: 0, conflicts: Value::Null }, is_change),
+            Ok((text, result)) => {
+                (Answer { ok: true, text, result: Some(result), errno: 0, conflicts: Value::Null }, is_change)
+            }
             Err(error) => (self.failure(&error), true),
         }
     }
 
     fn failure(&self, error: &Error) -> Answer {
-        let conflicts = match error.errno() {
-            libc::ESTALE => serde_json::to_value(&*self.conflicts.lock()).unwrap_or_default(),
+        let conflicts = match error.kind() {
+            ErrorKind::Stale => serde_json::to_value(&*self.conflicts.lock()).unwrap_or_default(),
             _ => Value::Null,
         };
-        Answer { ok: false, text: error.to_string(), result: Value::Null, errno: error.errno(), conflicts }
+        Answer { ok: false, text: error.to_string(), result: None, errno: error.errno(), conflicts }
     }
 
     async fn execute(&self, command: Command) -> Result<(String, Value)> {
         match command {
-            Command::Commit { message, metadata, amend, on_conflict } => {
-                let on_conflict = on_conflict.unwrap_or_default();
-                let committed = self.commit(CommitOptions { message, metadata, amend, on_conflict }).await?;
+            Command::Commit(options) => {
+                let committed = self.commit(options).await?;
                 Ok((committed.to_string(), value(&committed)?))
             }
             Command::Discard { path } => {

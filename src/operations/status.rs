@@ -1,13 +1,13 @@
 //! Status of the working tree: its uncommitted changes, counted.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Session;
 use super::changes::{Untracked, Violation};
 use super::recovery::find_landed;
-use crate::commit::changes::ChunkChange;
 use crate::commit::membership::ungrouped_by;
 use crate::error::{ErrorKind, Result};
+use crate::format::ids::ObjectId;
 use crate::printable;
 use crate::repo::refs::RefSpec;
 
@@ -15,16 +15,16 @@ use crate::repo::refs::RefSpec;
 const LISTED: usize = 20;
 
 /// Uncommitted changes, and the state of the branch.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// Location of the repository.
     pub repository: String,
     /// Branch.
     pub branch: String,
     /// Snapshot that the working tree is based on.
-    pub base: String,
+    pub base: ObjectId,
     /// Tip of the branch, if it could be read.
-    pub tip: Option<String>,
+    pub tip: Option<ObjectId>,
     /// True if the branch tip is not the base.
     pub branch_moved: bool,
     /// True if the base is no longer in the branch's history: the changes cannot be committed to the branch.
@@ -60,7 +60,7 @@ pub struct Status {
     /// Nodes created or moved here whose parent directory has no `zarr.json`: for Zarr they are members of no group.
     pub ungrouped: Vec<String>,
     /// Commit of this mount that seemed to fail but is on the branch: the next one follows it.
-    pub landed: Option<String>,
+    pub landed: Option<ObjectId>,
     /// Violations, for which a commit is refused.
     #[serde(rename = "faults")]
     pub violations: Vec<Violation>,
@@ -69,7 +69,7 @@ pub struct Status {
 }
 
 /// Move of a node.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Moved {
     /// Path before the move.
     pub from: String,
@@ -78,7 +78,7 @@ pub struct Moved {
 }
 
 /// Changed chunks of one array.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ArrayStatus {
     /// Path of the array.
     pub path: String,
@@ -95,40 +95,33 @@ impl Session {
         let base = self.working.base();
         let origin = self.working.origin();
         // An unreadable branch must not hide the local changes.
-        let (mut tip, mut branch_gone, mut branch_reset, mut late) = (None, false, false, None);
+        let (mut tip, mut branch_gone, mut branch_reset, mut landed) = (None, false, false, None);
         if let Ok(repository) = self.repository().await {
             match repository.resolve(&RefSpec::Branch(origin.branch.clone())).await {
                 Ok(found) => {
                     tip = Some(found);
-                    late = find_landed(&repository, &self.working, base.id()).await.unwrap_or_default();
+                    landed = find_landed(&repository, &self.working, base.id()).await.unwrap_or_default();
                     branch_reset = found != base.id() && matches!(repository.since(found, base.id()).await, Ok(None));
                 }
                 Err(error) => branch_gone = error.kind() == ErrorKind::NotFound,
             }
         }
-        let paths = self.paths_of_arrays(&detected);
-        let arrays: Vec<ArrayStatus> = detected
-            .changes
-            .chunks
-            .iter()
-            .map(|(id, chunks)| {
-                let deleted = chunks.values().filter(|change| matches!(change, ChunkChange::Delete)).count();
-                let path = paths.get(id).cloned().unwrap_or_else(|| id.to_string());
-                ArrayStatus { path, written: chunks.len() - deleted, deleted }
-            })
-            .collect();
+        let arrays = self.changed_arrays(&detected).into_iter();
+        let arrays = arrays.map(|(path, [written, deleted])| (path, written.len(), deleted.len()));
+        let arrays: Vec<ArrayStatus> =
+            arrays.map(|(path, written, deleted)| ArrayStatus { path, written, deleted }).collect();
         let (uploaded_chunks, uploaded_bytes) = self.uploaded(&detected.changes)?;
         let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
         let changes = detected.changes;
         Ok(Status {
-            ungrouped: ungrouped.into_iter().map(|node| node.path).collect(),
+            ungrouped,
             repository: origin.repository.clone(),
             branch: origin.branch.clone(),
-            base: base.id().to_string(),
+            base: base.id(),
             branch_moved: tip.is_some_and(|tip| tip != base.id()),
             branch_reset,
             branch_gone,
-            tip: tip.map(|id| id.to_string()),
+            tip,
             clean: changes.is_empty() && detected.violations.is_empty(),
             added: sorted(changes.created.into_iter().map(|node| node.path)),
             changed: sorted(changes.updated.into_iter().map(|node| node.path)),
@@ -142,7 +135,7 @@ impl Session {
             uploaded_bytes,
             open_for_writing: frozen.open_for_writing,
             untracked: detected.untracked,
-            landed: late.map(|id| id.to_string()),
+            landed,
             violations: detected.violations,
             scratch: self.working.scratch().path().to_string_lossy().into_owned(),
         })
@@ -164,16 +157,21 @@ impl Status {
             printable::line(&self.repository),
             self.base
         );
-        if self.branch_gone {
-            text += "the branch was deleted: create it again at the base snapshot to commit, or copy your changes\n";
-        } else if self.branch_reset {
-            let tip = self.tip.as_deref().unwrap_or_default();
-            text += &format!(
-                "the branch was reset to {tip}: create a branch at the base snapshot and commit there, or copy your changes\n"
-            );
-        } else if self.branch_moved {
-            let tip = self.tip.as_deref().unwrap_or_default();
-            text += &format!("the branch has moved on, to {tip}: a commit is applied to that, `refresh` shows it\n");
+        match self.tip {
+            _ if self.branch_gone => {
+                text +=
+                    "the branch was deleted: create it again at the base snapshot to commit, or copy your changes\n";
+            }
+            Some(tip) if self.branch_reset => {
+                text += &format!(
+                    "the branch was reset to {tip}: create a branch at the base snapshot and commit there, or copy your changes\n"
+                );
+            }
+            Some(tip) if self.branch_moved => {
+                text +=
+                    &format!("the branch has moved on, to {tip}: a commit is applied to that, `refresh` shows it\n");
+            }
+            _ => {}
         }
         if let Some(landed) = &self.landed {
             text += &format!(
@@ -186,8 +184,7 @@ impl Status {
         list(&mut text, "added", &self.added);
         list(&mut text, "changed", &self.changed);
         list(&mut text, "deleted", &self.deleted);
-        let moved: Vec<String> = self.moved.iter().map(|moved| format!("{} -> {}", moved.from, moved.to)).collect();
-        list(&mut text, "moved", &moved);
+        list(&mut text, "moved", self.moved.iter().map(|moved| format!("{} -> {}", moved.from, moved.to)));
         for array in &self.arrays {
             text += &format!(
                 "chunks of {}: {} written, {} deleted\n",
@@ -204,24 +201,21 @@ impl Status {
             text += &format!("uploaded already: {} chunks, {} bytes\n", self.uploaded_chunks, self.uploaded_bytes);
         }
         list(&mut text, "open for writing (a commit waits for them)", &self.open_for_writing);
-        let untracked: Vec<String> = self.untracked.iter().map(|file| file.path.clone()).collect();
-        list(&mut text, "untracked (never committed)", &untracked);
+        list(&mut text, "untracked (never committed)", self.untracked.iter().map(|file| &file.path));
         list(&mut text, "in a directory without zarr.json, so that they belong to no group", &self.ungrouped);
-        let violations: Vec<String> =
-            self.violations.iter().map(|violation| format!("{}: {}", violation.path, violation.why)).collect();
-        list(&mut text, "cannot be committed", &violations);
+        let violations = self.violations.iter().map(|violation| format!("{}: {}", violation.path, violation.why));
+        list(&mut text, "cannot be committed", violations);
         text + &format!("changes wait in {}\n", printable::line(&self.scratch))
     }
 }
 
-fn list(text: &mut String, what: &str, paths: &[String]) {
+fn list(text: &mut String, what: &str, paths: impl IntoIterator<Item: AsRef<str>>) {
+    let paths: Vec<String> = paths.into_iter().map(|path| printable::line(path.as_ref())).collect();
     if paths.is_empty() {
         return;
     }
     *text += &format!("{what}: {}\n", paths.len());
-    for path in paths.iter().take(LISTED) {
-        *text += &format!("  {}\n", printable::line(path));
-    }
+    paths.iter().take(LISTED).for_each(|path| *text += &format!("  {path}\n"));
     if paths.len() > LISTED {
         *text += &format!("  and {} more; status.json has all\n", paths.len() - LISTED);
     }

@@ -1,11 +1,11 @@
 //! Attributes of inodes in the working tree, as `stat` returns them.
 
 use crate::error::Result;
-use crate::scratch::record::{DataFileId, EntryId, Meta, Source};
+use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Source};
 use crate::tree::nodes::TreePlace;
 use crate::tree::{self, Kind};
 
-use super::node::{Inode, Node};
+use super::node::Inode;
 use super::{Base, Ino, Locked, WorkingTree, no_such};
 
 /// Attributes of an inode.
@@ -28,9 +28,8 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// Returns true for a directory.
-    pub fn is_directory(&self) -> bool {
-        self.kind == libc::S_IFDIR
+    fn sized(self, size: u64) -> Self {
+        Attributes { size, blocks: size.div_ceil(512), ..self }
     }
 }
 
@@ -75,15 +74,16 @@ impl Inode {
         let links = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         let mut whole =
             Attributes { number: self.number, kind: 0, size: 0, blocks: 0, links, rdev: 0, meta: self.meta };
-        match &self.node {
-            // With entries of the base, the link count is "not counted", as in a read-only mount.
-            Node::Directory(directory) if self.lower.is_none() => {
-                (whole.kind, whole.links) = (libc::S_IFDIR, directory.directories().saturating_add(2));
+        match &self.body {
+            Body::Directory => {
+                // With entries of the base, the link count is "not counted", as in a read-only mount.
+                let counted = self.directory().filter(|_| self.lower.is_none());
+                whole.links = counted.map_or(1, |directory| directory.directories().saturating_add(2));
+                whole.kind = libc::S_IFDIR;
             }
-            Node::Directory(_) => (whole.kind, whole.links) = (libc::S_IFDIR, 1),
-            Node::Symlink(target) => (whole.kind, whole.size) = (libc::S_IFLNK, target.0.len() as u64),
-            Node::Special { kind, rdev } => (whole.kind, whole.rdev) = (*kind, *rdev),
-            Node::File(source) => {
+            Body::Symlink(target) => (whole.kind, whole.size) = (libc::S_IFLNK, target.0.len() as u64),
+            Body::Special { kind, rdev } => (whole.kind, whole.rdev) = (*kind, *rdev),
+            Body::File(source) => {
                 whole.kind = libc::S_IFREG;
                 match (source, &self.lower) {
                     (Source::Data(number), _) => return PartialAttributes::OfData(whole, *number),
@@ -99,14 +99,18 @@ impl Inode {
 }
 
 impl Locked {
+    /// Returns the size of a file that is being overwritten.
+    fn partial_size(&self, number: Ino) -> Option<u64> {
+        let partial = self.open_files.get(&number)?.partial.as_ref()?;
+        Some(partial.covered.max(partial.old_size))
+    }
+
     /// Returns the attributes that are in memory.
     fn partial_attributes(&self, id: EntryId) -> Result<PartialAttributes> {
         let inode = self.state.get(id).ok_or_else(|| no_such(id))?;
-        Ok(match (inode.attributes(), self.open_files.partial_size(inode.number)) {
+        Ok(match (inode.attributes(), self.partial_size(inode.number)) {
             // The file is being overwritten from its beginning, and the rest is still the base's.
-            (PartialAttributes::SizeOfLower(whole, _), Some(size)) => {
-                PartialAttributes::Whole(Attributes { size, blocks: size.div_ceil(512), ..whole })
-            }
+            (PartialAttributes::SizeOfLower(whole, _), Some(size)) => PartialAttributes::Whole(whole.sized(size)),
             (other, _) => other,
         })
     }
@@ -139,7 +143,7 @@ impl WorkingTree {
             PartialAttributes::SizeOfLower(whole, place) => {
                 let base = self.base();
                 let lower = base.tree.attributes(base.tree.table().inode(&place)).await?;
-                Ok(Attributes { size: lower.size, blocks: lower.size.div_ceil(512), ..whole })
+                Ok(whole.sized(lower.size))
             }
             PartialAttributes::OfData(mut whole, number) => {
                 // A file whose bytes were removed can still be removed, replaced and moved. Reading it reports the loss.

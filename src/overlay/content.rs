@@ -13,13 +13,34 @@ use std::sync::Arc;
 use super::file_locks::FileLock;
 use super::opens::Partial;
 use super::{Ino, Locked, WorkingTree, no_such};
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::reader::Data;
 use crate::scratch::data::{Files, read_file, write_file};
 use crate::scratch::record::{DataFileId, EntryId, Record, Source, Time};
 
-/// Bytes moved at once by a copy up.
+/// Bytes moved at once.
 const STEP: u64 = 1 << 20;
+
+/// Copies `range` of the bytes that `read` returns, or as many as there are, to `into`, `shift` bytes after their old place. Returns the
+/// number of bytes copied.
+pub(super) async fn copy_steps<F: Future<Output = Result<Data>>>(
+    range: std::ops::Range<u64>,
+    into: &File,
+    shift: i64,
+    read: impl Fn(u64, u32) -> F,
+) -> Result<u64> {
+    let mut at = range.start;
+    while at < range.end {
+        let bytes = read(at, u32::try_from((range.end - at).min(STEP)).unwrap_or(u32::MAX)).await?;
+        if bytes.is_empty() {
+            break;
+        }
+        write_file(into, &bytes, at.wrapping_add_signed(shift))?;
+        at += bytes.len() as u64;
+    }
+    Ok(at - range.start)
+}
 
 impl WorkingTree {
     /// Reads up to `size` bytes of inode `number` from `offset` on: fewer only at the end of the file.
@@ -55,7 +76,7 @@ impl WorkingTree {
 
     /// Returns data file `data` of an inode, kept open as long as the inode is open.
     fn file(&self, locked: &mut Locked, number: Ino, data: DataFileId) -> Result<Arc<File>> {
-        let open = locked.open_files.get_mut(number);
+        let open = locked.open_files.get_mut(&number);
         if let Some(file) = open.as_ref().and_then(|open| open.file.as_ref()) {
             return Ok(Arc::clone(file));
         }
@@ -108,10 +129,10 @@ impl WorkingTree {
     }
 
     async fn write_once(&self, number: Ino, offset: u64, bytes: &[u8]) -> Result<()> {
-        let _tree_lock = self.enter().await?;
+        let guard = self.enter().await?;
         let id = {
             let mut locked = self.lock();
-            let id = locked.promote(number)?;
+            let id = locked.promote(&guard, number)?;
             match self.writable_file(&mut locked, id)? {
                 Some(file) => {
                     drop(locked);
@@ -154,7 +175,7 @@ impl WorkingTree {
             if matches!(inode.source(), Some(Source::Data(_)) | None) {
                 return Ok(false);
             }
-            (inode.number, locked.open_files.get(inode.number).and_then(|open| open.partial.clone()))
+            (inode.number, locked.open_files.get(&inode.number).and_then(|open| open.partial.clone()))
         };
         let partial = match partial {
             Some(partial) => partial,
@@ -184,7 +205,7 @@ impl WorkingTree {
             self.install_partial(file_lock, number, &partial).map_err(forget)?;
             return Ok(true);
         }
-        let open = self.lock().open_files.get_mut(number).map(|open| open.partial = Some(partial.clone())).is_some();
+        let open = self.lock().open_files.get_mut(&number).map(|open| open.partial = Some(partial.clone())).is_some();
         if !open {
             // No handle is left whose release would complete it.
             self.complete_partial_file(file_lock, number, &partial).await?;
@@ -198,7 +219,7 @@ impl WorkingTree {
         self.write_out_early(partial.number);
         let mut locked = self.lock();
         locked.record(Record::SetSource { id, source: Source::Data(partial.number), at: Time::now() })?;
-        if let Some(open) = locked.open_files.get_mut(number) {
+        if let Some(open) = locked.open_files.get_mut(&number) {
             open.partial = None;
             open.file = Some(Arc::clone(&partial.file));
         }
@@ -226,24 +247,15 @@ impl WorkingTree {
         into: &File,
         range: std::ops::Range<u64>,
     ) -> Result<()> {
-        let mut at = range.start;
-        while at < range.end {
-            let size = u32::try_from((range.end - at).min(STEP)).unwrap_or(u32::MAX);
-            let bytes = self.read_source(id, source, at, size).await?;
-            if bytes.is_empty() {
-                break;
-            }
-            write_file(into, &bytes, at)?;
-            at += bytes.len() as u64;
-        }
-        Ok(())
+        let read = |at, size| self.read_source(id, source, at, size);
+        copy_steps(range, into, 0, read).await.map(drop)
     }
 
-    /// Completes inode `number` if it is partly written.
-    pub(super) async fn complete_number(&self, number: Ino) -> Result<()> {
+    /// Completes inode `number` if it is partly written. `close` does so, and reports whether all written bytes could be kept.
+    pub async fn complete_number(&self, number: Ino) -> Result<()> {
         let id = {
             let locked = self.lock();
-            let partial = locked.open_files.get(number).is_some_and(|open| open.partial.is_some());
+            let partial = locked.open_files.get(&number).is_some_and(|open| open.partial.is_some());
             locked.state.by_number(number).filter(|_| partial)
         };
         let Some(id) = id else { return Ok(()) };
@@ -256,7 +268,7 @@ impl WorkingTree {
         let (number, partial) = {
             let locked = self.lock();
             let number = locked.state.get(id).ok_or_else(|| no_such(id))?.number;
-            (number, locked.open_files.get(number).and_then(|open| open.partial.clone()))
+            (number, locked.open_files.get(&number).and_then(|open| open.partial.clone()))
         };
         let Some(partial) = partial else { return Ok(()) };
         self.complete_partial_file(file_lock, number, &partial).await
@@ -276,27 +288,21 @@ impl WorkingTree {
             };
             (file, Arc::clone(locked.journal.durable()))
         };
-        tokio::task::spawn_blocking(move || {
+        blocking(move || {
             if let Some(file) = file {
                 file.sync_data().map_err(|e| Error::io("flushing to the scratch directory", e))?;
             }
             durable.flush()
         })
         .await
-        .map_err(|e| Error::with_source(ErrorKind::Io, "flushing", e))?
-    }
-
-    /// Completes inode `number` on `close`, which reports whether all written bytes could be kept.
-    pub async fn flush(&self, number: Ino) -> Result<()> {
-        self.complete_number(number).await
     }
 
     /// Allocates, punches or moves bytes as `fallocate(2)` does with `mode`.
     pub async fn allocate(&self, number: Ino, offset: u64, length: u64, mode: i32) -> Result<()> {
-        let _tree_lock = self.enter().await?;
+        let guard = self.enter().await?;
         let id = {
             let mut locked = self.lock();
-            locked.promote(number)?
+            locked.promote(&guard, number)?
         };
         let file = self.own(id).await?;
         let flags = rustix::fs::FallocateFlags::from_bits_retain(mode.cast_unsigned());
@@ -308,13 +314,8 @@ impl WorkingTree {
         self.complete_number(number).await?;
         let file = {
             let mut locked = self.lock();
-            match locked.source_of(number) {
-                Some(Source::Data(data)) if locked.state.borrowed(data).is_none() => {
-                    Some(self.file(&mut locked, number, data)?)
-                }
-                // In a sparse copy, missing ranges look like holes.
-                _ => None,
-            }
+            // In a sparse copy, missing ranges look like holes.
+            locked.complete_data(number).map(|data| self.file(&mut locked, number, data)).transpose()?
         };
         if let Some(file) = file {
             let from = if hole { rustix::fs::SeekFrom::Hole(offset) } else { rustix::fs::SeekFrom::Data(offset) };

@@ -3,23 +3,23 @@
 //! `cp` requests everything at once. If that covers a chunk of the repository and the target is new and empty, the target becomes a
 //! second reference to the same stored bytes, now and in the commit: no bytes are read or written.
 
+use super::content::copy_steps;
 use super::{Ino, WorkingTree};
-use crate::error::Result;
+use crate::blocking::blocking;
+use crate::error::{Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
-use crate::scratch::data::{copy_range, write_file};
+use crate::scratch::data::copy_range;
 use crate::scratch::record::{Record, Source, Stored, Time};
 
 /// Largest number of bytes that one request copies: the program asks again for the rest.
 const AT_ONCE: u64 = 1 << 30;
-/// Bytes moved at once where the kernel cannot copy.
-const STEP: u64 = 1 << 20;
 
 impl WorkingTree {
     /// Copies up to `length` bytes. Returns the number of bytes copied, 0 at the end of the source.
     pub async fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64> {
-        let _tree_lock = self.enter().await?;
+        let guard = self.enter().await?;
         let ((source, offset), (target, at)) = (from, to);
-        self.flush(source).await?;
+        self.complete_number(source).await?;
         let size = self.attributes(source).await?.size;
         let length = length.min(size.saturating_sub(offset)).min(AT_ONCE);
         if length == 0 {
@@ -34,35 +34,17 @@ impl WorkingTree {
         }
         let id = {
             let mut locked = self.lock();
-            locked.promote(target)?
+            locked.promote(&guard, target)?
         };
         let into = self.own(id).await?;
-        let data = {
-            let locked = self.lock();
-            match locked.source_of(source) {
-                Some(Source::Data(data)) if locked.state.borrowed(data).is_none() => Some(data),
-                _ => None,
-            }
-        };
+        let data = self.lock().complete_data(source);
         if let Some(data) = data {
             let from = self.files().open(data)?;
-            let copied = tokio::task::spawn_blocking(move || copy_range(&from, offset, &into, at, length)).await;
-            return match copied {
-                Ok(copied) => copied.map_err(|e| crate::error::Error::io("copying in the scratch directory", e)),
-                Err(e) => Err(crate::error::Error::with_source(crate::error::ErrorKind::Io, "copying", e)),
-            };
+            let copy = move || copy_range(&from, offset, &into, at, length);
+            return blocking(move || copy().map_err(|e| Error::io("copying in the scratch directory", e))).await;
         }
-        let mut done = 0;
-        while done < length {
-            let size = u32::try_from((length - done).min(STEP)).unwrap_or(u32::MAX);
-            let bytes = self.read(source, offset + done, size).await?;
-            if bytes.is_empty() {
-                break;
-            }
-            write_file(&into, &bytes, at + done)?;
-            done += bytes.len() as u64;
-        }
-        Ok(done)
+        let shift = at.wrapping_sub(offset).cast_signed();
+        copy_steps(offset..offset + length, &into, shift, |at, size| self.read(source, at, size)).await
     }
 
     /// Returns the location of the bytes of file `number` in the repository, if they are those of a chunk.
@@ -90,15 +72,15 @@ impl WorkingTree {
             return Ok(false);
         };
         // A passthrough write would not notice the reference.
-        let backed = locked.open_files.get(number).is_some_and(|open| open.passthrough_handles > 0);
+        let backed = locked.open_files.get(&number).is_some_and(|open| open.passthrough_handles > 0);
         if backed || self.files().stat(data)?.size != 0 {
             return Ok(false);
         }
         locked.record(Record::SetSource { id, source: Source::Stored(Stored(payload)), at: Time::now() })?;
-        if let Some(open) = locked.open_files.get_mut(number) {
+        if let Some(open) = locked.open_files.get_mut(&number) {
             open.file = None;
         }
-        locked.journal.retire(data);
+        locked.retire(data);
         Ok(true)
     }
 }

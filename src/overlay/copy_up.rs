@@ -4,7 +4,9 @@ use std::fs::File;
 use std::sync::Arc;
 
 use super::file_locks::FileLock;
+use super::node::Inode;
 use super::{WorkingTree, no_such};
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::scratch::record::{DataFileId, EntryId, Meta, Record, Source, Time};
 
@@ -36,10 +38,10 @@ impl WorkingTree {
                 return Ok(file);
             }
             // A data file that a commit took, but that passthrough handles still read, has the same bytes.
-            let left = locked.open_files.get(number).and_then(|open| open.backing.clone());
+            let left = locked.open_files.get(&number).and_then(|open| open.backing.clone());
             if let (Some((data, file)), false) = (left, matches!(source, Some(Source::Data(_)))) {
                 locked.record(Record::SetSource { id, source: Source::Data(data), at: Time::now() })?;
-                if let Some(open) = locked.open_files.get_mut(number) {
+                if let Some(open) = locked.open_files.get_mut(&number) {
                     open.file = Some(Arc::clone(&file));
                 }
                 return Ok(file);
@@ -90,11 +92,11 @@ impl WorkingTree {
                 return Err(error);
             }
         };
-        if let Some(open) = locked.open_files.get_mut(number) {
+        if let Some(open) = locked.open_files.get_mut(&number) {
             open.file = Some(Arc::clone(&file));
         }
         if let Source::Data(old) = source {
-            locked.journal.retire(*old);
+            locked.retire(*old);
         }
         Ok(file)
     }
@@ -105,9 +107,7 @@ impl WorkingTree {
             Source::Data(_) if keep == 0 => self.files.create(data),
             Source::Data(old) => {
                 let (files, old) = (self.files.clone(), self.files.open(*old)?);
-                tokio::task::spawn_blocking(move || files.copy(&old, data, keep))
-                    .await
-                    .map_err(|e| Error::with_source(ErrorKind::Io, "copying a scratch file", e))?
+                blocking(move || files.copy(&old, data, keep)).await
             }
             _ => {
                 let size = self.attributes_of(id).await?.size;
@@ -133,8 +133,8 @@ impl WorkingTree {
             let locked = self.lock();
             // There may be no handle whose release would record the change.
             self.record_change(&locked, id);
-            if let (0, Some(Source::Data(data))) = (size, locked.state.get(id).and_then(|inode| inode.source())) {
-                locked.journal.durable().mark_emptied(*data);
+            if let (0, Some(data)) = (size, locked.state.get(id).and_then(Inode::data_file)) {
+                locked.journal.durable().mark_emptied(data);
             }
         }
         self.uploads.enqueue_closed(id);

@@ -21,55 +21,26 @@ use crate::tree::nodes::TreePlace;
 
 /// Plan of a discard, before anything is changed.
 pub(super) struct Discard<'a> {
-    state: &'a State,
+    pub(super) state: &'a State,
     /// Inode numbers of open files.
-    opens: &'a HashSet<Ino>,
-    tree: &'a Tree,
-    path: &'a str,
+    pub(super) opens: &'a HashSet<Ino>,
+    pub(super) tree: &'a Tree,
+    pub(super) path: &'a str,
     /// Untracked files that do not take the place of an entry of the base.
-    untracked: &'a HashSet<(EntryId, Name)>,
+    pub(super) untracked: &'a HashSet<(EntryId, Name)>,
     /// Entries that stay, with directory and name.
-    kept: Vec<(EntryId, Name, Entry)>,
+    pub(super) kept: Vec<(EntryId, Name, Entry)>,
     /// Untracked files that stay, with their final paths.
-    relocated: Vec<(String, EntryId)>,
-}
-
-/// Result of a discard: the new state and the invalidations that it requires.
-pub(super) struct Discarded {
-    pub(super) state: State,
-    pub(super) invalidations: Vec<Invalidation>,
+    pub(super) relocated: Vec<(String, EntryId)>,
 }
 
 fn is_below(path: &str, top: &str) -> bool {
     top == "/" || path == top || path.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'))
 }
 
-impl<'a> Discard<'a> {
-    /// Plans the discard of `path` in `state`.
-    pub(super) fn new(
-        state: &'a State,
-        opens: &'a HashSet<Ino>,
-        tree: &'a Tree,
-        path: &'a str,
-        untracked: &'a HashSet<(EntryId, Name)>,
-    ) -> Self {
-        let (kept, relocated) = (Vec::new(), Vec::new());
-        let mut discard = Discard { state, opens, tree, path, untracked, kept, relocated };
-        discard.walk();
-        discard
-    }
-
-    /// Returns the untracked files that stay, with their final paths.
-    pub(super) fn stays_at(&self) -> impl Iterator<Item = (&str, EntryId)> {
-        self.relocated.iter().map(|(path, id)| (path.as_str(), *id))
-    }
-
-    /// Discards `files` too: entries of the base come back in their places.
-    pub(super) fn discard_also(&mut self, files: &HashSet<EntryId>) {
-        self.relocated.retain(|(_, id)| !files.contains(id));
-    }
-
-    fn walk(&mut self) {
+impl Discard<'_> {
+    /// Finds the entries and untracked files that stay.
+    pub(super) fn walk(&mut self) {
         // Directories, with their path, their final path, and whether they stay in place.
         let mut pending = vec![(ROOT, "/".to_owned(), "/".to_owned(), true)];
         let mut seen = HashSet::new();
@@ -118,10 +89,10 @@ impl<'a> Discard<'a> {
         now.is_none_or(|now| !is_below(&now, self.path))
     }
 
-    /// Builds the new state. `meta` returns the attributes of directories that have to be created.
+    /// Returns the new state, and the invalidations that it requires. `meta` returns the attributes of directories that have to be created.
     ///
     /// Fails with [`ErrorKind::NotADirectory`], without a change, if a file that stays has no directory to be in.
-    pub(super) fn carry_out(self, meta: impl Fn(&TreePlace) -> Meta) -> Result<Discarded> {
+    pub(super) fn carry_out(self, meta: impl Fn(&TreePlace) -> Meta) -> Result<(State, Vec<Invalidation>)> {
         self.check_ancestors()?;
         let invalidations = self.invalidations();
         let mut new = self.state.successor();
@@ -148,7 +119,7 @@ impl<'a> Discard<'a> {
             new.put_entry(parent, Name::new(name.as_bytes()), Some(*id), false, None);
         }
         self.keep_open_files(&mut new, &taken);
-        Ok(Discarded { state: new, invalidations })
+        Ok((new, invalidations))
     }
 
     /// Refuses a path below a directory that was deleted or replaced: the base's entries could not show again there.

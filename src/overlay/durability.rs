@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::WorkingTree;
+use super::locked::records;
 use crate::error::Result;
-use crate::scratch::journal::Journal;
 use crate::scratch::record::{Body, DataFileId, Record, Source};
-use crate::scratch::salvage;
+use crate::scratch::{compaction, salvage};
 
 impl WorkingTree {
     /// Ensures that data file `data`, whose bytes are about to replace other bytes, reaches the disk before the journal's line. The
@@ -18,7 +18,7 @@ impl WorkingTree {
 
     /// Unlinks retired data files at once if the disk is nearly full.
     pub(super) async fn unlink_if_nearly_full(&self) {
-        if self.lock().journal.take_nearly_full()
+        if std::mem::take(&mut self.lock().is_nearly_full)
             && let Err(error) = self.make_durable().await
         {
             tracing::warn!("{error}");
@@ -41,35 +41,26 @@ impl WorkingTree {
         self.lock().journal.durable().set_upkeep(Arc::new(move || {
             let Some(working) = working.upgrade() else { return };
             if let Err(error) = working.compact() {
-                working.lock().journal.file.postpone_compaction();
+                working.lock().journal.durable().set_compact_share(1, 2);
                 tracing::warn!("{error}; the scratch journal stays as it is");
             }
         }));
     }
 
-    /// Rewrites the journal if most lines are about changes that later lines undid. Changes are blocked only while the last lines are
-    /// copied. A journal that could not be flushed is rewritten at any length.
+    /// Replaces the journal by a shorter one if most lines are about changes that later lines undid, or if it could not be flushed.
+    /// Changes wait only while the state is copied ([`compaction`]).
     pub(super) fn compact(&self) -> Result<()> {
-        let (records, position, durable) = {
-            let mut locked = self.lock();
-            if locked.journal.durable().needs_rewrite() && locked.state.publishing.is_none() {
-                return locked.rewrite_journal();
-            }
+        let (records, end, durable) = {
+            let locked = self.lock();
+            let durable = Arc::clone(locked.journal.durable());
             // Only the journal records that a commit is about to be published.
-            if locked.journal.is_stale || locked.state.publishing.is_some() || !locked.journal.file.is_long() {
+            let must_stay = locked.is_stale || locked.state.publishing.is_some();
+            if must_stay || !(durable.is_long() || durable.needs_rewrite()) {
                 return Ok(());
             }
-            let durable = Arc::clone(locked.journal.durable());
-            (locked.journal.records(&locked.state, &locked.base), durable.length(), durable)
+            (records(&locked.origin, &locked.state, &locked.base), durable.end(), durable)
         };
-        let compacted = Journal::compacted(self.scratch.directory(), &durable, position, &records)?;
-        durable.flush()?;
-        let mut locked = self.lock();
-        locked.journal.file.switch_to(compacted)?;
-        let durable = Arc::clone(locked.journal.durable());
-        drop(locked);
-        durable.keep_reserve();
-        Ok(())
+        compaction::compact(&durable, end, &records)
     }
 
     /// Returns a message about bytes that lost their names in a power cut.

@@ -9,16 +9,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::node::{Directory, Node};
+use super::node::Directory;
 use super::state::State;
 use super::{Base, WorkingTree};
 use crate::commit::changes::ChunkFile;
-use crate::error::Result;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::reader::Data;
 use crate::scratch::data::Stat;
-use crate::scratch::record::DataFileId;
-use crate::scratch::record::{EntryId, Name, ROOT, Source};
+use crate::scratch::record::{Body, DataFileId, EntryId, Name, ROOT, Source};
 use crate::tree::nodes::{NodeIndex, TreePlace};
 
 /// Bytes read at once.
@@ -123,16 +121,16 @@ impl Frozen {
                 let found = entry.id.and_then(|id| Some((id, state.get(id)?)));
                 let frozen = match found {
                     None => FrozenEntry::Whiteout,
-                    Some((id, inode)) => match &inode.node {
-                        Node::Directory(_) => {
+                    Some((id, inode)) => match &inode.body {
+                        Body::Directory => {
                             open.push(id);
                             FrozenEntry::Directory(open.len() - 1)
                         }
-                        Node::File(source) => {
+                        Body::File(source) => {
                             let (lower, source) = (inode.lower.clone(), source.clone());
                             FrozenEntry::File(FrozenFile { id, lower, source })
                         }
-                        Node::Symlink(_) | Node::Special { .. } => FrozenEntry::Other(id),
+                        Body::Symlink(_) | Body::Special { .. } => FrozenEntry::Other(id),
                     },
                 };
                 entries.insert(name.clone(), frozen);
@@ -201,11 +199,9 @@ impl WorkingTree {
     /// Copies the present changes. Writes in progress must have been completed, or kept out.
     pub fn freeze(&self) -> Frozen {
         let locked = self.lock();
-        let written = locked.open_files.written().filter_map(|number| {
-            let id = locked.state.by_number(number)?;
-            locked.state.path(id)
-        });
-        let mut open_for_writing: Vec<String> = written.collect();
+        let written = locked.open_files.iter().filter(|(_, open)| open.writers > 0);
+        let paths = written.filter_map(|(number, _)| locked.state.path(locked.state.by_number(*number)?));
+        let mut open_for_writing: Vec<String> = paths.collect();
         open_for_writing.sort();
         Frozen { open_for_writing, ..Frozen::of_state(&locked.state) }
     }

@@ -7,6 +7,8 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::node::Inode;
+use super::opens::{add_handle, remove_handle};
 use super::{Ino, Locked, WorkingTree, no_such};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::data::Files;
@@ -15,7 +17,7 @@ use crate::scratch::record::{EntryId, Source};
 /// Options of an open.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
-    /// OpenFiles for writing too.
+    /// Opens for writing too.
     pub write: bool,
     /// Empties the file.
     pub truncate: bool,
@@ -33,7 +35,7 @@ pub struct Opened {
 }
 
 impl WorkingTree {
-    /// OpenFiles inode `number`. Every success needs a [`WorkingTree::release`].
+    /// Opens inode `number`. Every success needs a [`WorkingTree::release`].
     pub async fn open_file(&self, number: Ino, options: OpenOptions) -> Result<Opened> {
         if !options.write {
             let mut locked = self.lock();
@@ -43,11 +45,11 @@ impl WorkingTree {
             }
             return self.opened(&mut locked, number, source, options);
         }
-        let _tree_lock = self.enter().await?;
+        let guard = self.enter().await?;
         let id = {
             let mut locked = self.lock();
-            let id = locked.promote(number)?;
-            locked.open_files.add(number, true);
+            let id = locked.promote(&guard, number)?;
+            add_handle(&mut locked.open_files, number, true);
             self.record_change(&locked, id);
             id
         };
@@ -64,69 +66,66 @@ impl WorkingTree {
         };
         let opened = prepared.await;
         // The handle was counted first so that a commit sees it, and again on success.
-        self.lock().open_files.remove(number, true, false);
+        remove_handle(&mut self.lock().open_files, number, true, false);
         opened
     }
 
     fn opened(&self, locked: &mut Locked, number: Ino, source: Option<Source>, options: OpenOptions) -> Result<Opened> {
-        let in_scratch = matches!(source, Some(Source::Data(_)));
-        let open = locked.open_files.add(number, options.write);
+        add_handle(&mut locked.open_files, number, options.write);
+        // A failed open is never released.
+        let backing = self.backing(locked, number, source.as_ref(), options).inspect_err(|_| {
+            remove_handle(&mut locked.open_files, number, options.write, false);
+        })?;
+        if backing.is_some() && options.write {
+            self.passthrough_used.store(true, Ordering::Release);
+        }
+        Ok(Opened { backing, in_scratch: matches!(source, Some(Source::Data(_))) })
+    }
+
+    /// Returns the data file for passthrough by a handle that has just been added, if it is used.
+    fn backing(
+        &self,
+        locked: &mut Locked,
+        number: Ino,
+        source: Option<&Source>,
+        options: OpenOptions,
+    ) -> Result<Option<Arc<File>>> {
+        let open = locked.open_files.get_mut(&number).ok_or_else(|| no_such(number))?;
         if open.passthrough_handles > 0 {
             // The kernel requires that all passthrough handles of a file have one backing.
-            let backing = open.backing.as_ref().filter(|(data, _)| match &source {
+            let backing = open.backing.as_ref().filter(|(data, _)| match source {
                 Some(Source::Data(current)) => current == data,
                 _ => !options.write,
             });
-            let backing = backing.map(|(_, file)| Arc::clone(file));
-            if backing.is_some() {
-                open.passthrough_handles += 1;
-                if options.write {
-                    self.passthrough_used.store(true, Ordering::Release);
-                }
-                return Ok(Opened { backing, in_scratch: true });
-            }
-            locked.open_files.remove(number, options.write, false);
-            return Err(Error::new(
-                ErrorKind::Busy,
-                "a program has it open in the state before a remote change or a discard: close it there first",
-            ));
+            let other = "a program has it open in the state before a remote change or a discard: close it there first";
+            let (_, file) = backing.ok_or_else(|| Error::new(ErrorKind::Busy, other))?;
+            open.passthrough_handles += 1;
+            return Ok(Some(Arc::clone(file)));
         }
         let same_kind = open.handles == 1 + u32::from(options.write);
-        let linking = self.linking.load(Ordering::Acquire);
-        let Some(Source::Data(data)) = source.filter(|_| options.passthrough && same_kind && !linking) else {
-            return Ok(Opened { backing: None, in_scratch });
-        };
-        if locked.state.borrowed(data).is_some() {
-            return Ok(Opened { backing: None, in_scratch });
+        let can_pass = options.passthrough && same_kind && !self.linking.load(Ordering::Acquire);
+        let Some(Source::Data(data)) = source.filter(|_| can_pass) else { return Ok(None) };
+        if locked.state.borrowed(*data).is_some() {
+            return Ok(None);
         }
         let file = match &open.file {
-            Some(file) => Ok(Arc::clone(file)),
-            None => self.files.open(data).map(Arc::new),
+            Some(file) => Arc::clone(file),
+            None => Arc::new(self.files.open(*data)?),
         };
-        match file.and_then(|file| Files::is_unshared(&file).map(|own| (file, own))) {
-            // A write replaces a file that is in the repository too by a copy, which is impossible for a backing.
-            Ok((_, false)) => Ok(Opened { backing: None, in_scratch }),
-            Ok((file, true)) => {
-                open.add_passthrough(data, &file);
-                if options.write {
-                    self.passthrough_used.store(true, Ordering::Release);
-                }
-                Ok(Opened { backing: Some(file), in_scratch })
-            }
-            Err(error) => {
-                // A failed open is never released.
-                locked.open_files.remove(number, options.write, false);
-                Err(error)
-            }
+        // A write replaces a file that is in the repository too by a copy, which is impossible for a backing.
+        if !Files::is_unshared(&file)? {
+            return Ok(None);
         }
+        open.add_passthrough(*data, &file);
+        Ok(Some(file))
     }
 
     /// Returns true if the bytes of inode `id` are in a data file, even one that only passthrough handles still read.
     fn has_data(&self, id: EntryId) -> bool {
         let locked = self.lock();
         let Some(inode) = locked.state.get(id) else { return false };
-        let read_on = locked.open_files.get(inode.number).is_some_and(|open| open.backing.is_some());
-        read_on || matches!(inode.source(), Some(Source::Data(_)))
+        let read_on = locked.open_files.get(&inode.number).is_some_and(|open| open.backing.is_some());
+        read_on || inode.data_file().is_some()
     }
 
     /// Returns the data file for passthrough to a file that [`WorkingTree::create`] has just created and opened.
@@ -135,13 +134,13 @@ impl WorkingTree {
         let Some(Source::Data(data)) = locked.source_of(number) else { return Err(no_such(number)) };
         let file = Arc::new(self.files().open(data)?);
         self.passthrough_used.store(true, Ordering::Release);
-        locked.open_files.get_mut(number).ok_or_else(|| no_such(number))?.add_passthrough(data, &file);
+        locked.open_files.get_mut(&number).ok_or_else(|| no_such(number))?.add_passthrough(data, &file);
         Ok(file)
     }
 
     /// Undoes passthrough for a handle whose backing the kernel did not take.
     pub fn cancel_passthrough(&self, number: Ino) {
-        if let Some(open) = self.lock().open_files.get_mut(number) {
+        if let Some(open) = self.lock().open_files.get_mut(&number) {
             open.cancel_passthrough();
         }
     }
@@ -160,24 +159,24 @@ impl WorkingTree {
     /// Removes one handle. Returns the data file if the handle could write.
     fn release_handle(&self, number: Ino, write: bool, backed: bool) -> Option<Arc<File>> {
         let mut locked = self.lock();
-        let written = locked.open_files.get(number).filter(|_| write).and_then(|open| open.file.clone());
+        let written = locked.open_files.get(&number).filter(|_| write).and_then(|open| open.file.clone());
         let id = locked.state.by_number(number);
-        if backed && let Some(open) = locked.open_files.get_mut(number).filter(|open| open.passthrough_handles == 1) {
+        if backed && let Some(open) = locked.open_files.get_mut(&number).filter(|open| open.passthrough_handles == 1) {
             let backing = open.backing.take().map(|(data, _)| Source::Data(data));
             let source = locked.source_of(number);
             // A commit left the data file to the handles that read it.
             if let (Some(Source::Data(data)), true) = (&backing, backing != source) {
-                locked.journal.retire(*data);
+                locked.retire(*data);
             }
         }
-        let last = locked.open_files.remove(number, write, backed);
+        let last = remove_handle(&mut locked.open_files, number, write, backed);
         if let Some(id) = id.filter(|_| write) {
             self.record_change(&locked, id);
-            if locked.open_files.get(number).is_none_or(|open| open.writers == 0) {
+            if locked.open_files.get(&number).is_none_or(|open| open.writers == 0) {
                 self.uploads.enqueue_closed(id);
             }
-            if let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source()) {
-                locked.journal.durable().mark_closed(*data);
+            if let Some(data) = locked.state.get(id).and_then(Inode::data_file) {
+                locked.journal.durable().mark_closed(data);
             }
         }
         let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));
@@ -189,8 +188,8 @@ impl WorkingTree {
 
     /// Records that the data file of inode `id`, if it has one, may change from now on, or may have changed since the last call.
     pub(super) fn record_change(&self, locked: &Locked, id: EntryId) {
-        if let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source()) {
-            self.uploads.forget(*data);
+        if let Some(data) = locked.state.get(id).and_then(Inode::data_file) {
+            self.uploads.forget(data);
         }
     }
 }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use super::journal_writer::JournalWriter;
 use super::node::{Ino, Inode};
 use super::opens::OpenFiles;
+use super::replace::TreeAccess;
 use super::state::State;
-use super::{Base, Lookup, no_such};
+use super::{Base, Lookup, Origin, no_such};
 use crate::error::{Error, Result};
+use crate::format::ids::ObjectId;
+use crate::scratch::journal::{FORMAT, Journal};
 use crate::scratch::record::{Body, DataFileId, EntryId, Name, ROOT, Record, Source};
 use crate::tree::nodes::TreePlace;
 
@@ -16,7 +18,12 @@ use crate::tree::nodes::TreePlace;
 pub(super) struct Locked {
     pub(super) state: State,
     pub(super) open_files: OpenFiles,
-    pub(super) journal: JournalWriter,
+    pub(super) journal: Journal,
+    /// True if the journal is not about the present state, because it could not be rewritten.
+    pub(super) is_stale: bool,
+    /// True if the disk is nearly full and data files wait to be unlinked.
+    pub(super) is_nearly_full: bool,
+    pub(super) origin: Origin,
     /// Base of the state.
     pub(super) base: Arc<Base>,
     /// Changes with every record: a plan made from an older state must not be installed.
@@ -27,6 +34,12 @@ impl Locked {
     /// Returns the location of the bytes of file `number`; `None` if the file is the base's and unchanged.
     pub(super) fn source_of(&self, number: Ino) -> Option<Source> {
         self.state.get(self.state.by_number(number)?)?.source().cloned()
+    }
+
+    /// Returns the data file of file `number`, if it has one that lacks nothing.
+    pub(super) fn complete_data(&self, number: Ino) -> Option<DataFileId> {
+        let data = self.state.get(self.state.by_number(number)?)?.data_file()?;
+        self.state.borrowed(data).is_none().then_some(data)
     }
 
     /// Returns the data file of `found`, if it has one.
@@ -43,7 +56,12 @@ impl Locked {
 
     /// Appends `record` to the journal and applies it. With it, the bytes of data file `replaces` take the place of other bytes.
     pub(super) fn record_replacing(&mut self, record: Record, replaces: Option<DataFileId>) -> Result<()> {
-        self.journal.make_appendable(&self.state, &self.base)?;
+        if self.is_stale || self.journal.durable().needs_rewrite() {
+            // Nothing is appended until this succeeds.
+            self.is_stale = true;
+            self.journal.rewrite(&records(&self.origin, &self.state, &self.base))?;
+            self.is_stale = false;
+        }
         // An inode without a name does not outlive the mount, and a rewritten journal does not have it.
         let is_nameless = match &record {
             Record::Attributes { id, .. } | Record::SetSource { id, .. } => {
@@ -52,26 +70,26 @@ impl Locked {
             _ => false,
         };
         if !is_nameless {
-            self.journal.file.append(&record, replaces)?;
+            self.journal.append(&record, replaces)?;
         }
         self.generation += 1;
         self.state.apply(record, &self.base.tree)
     }
 
-    /// Rewrites the journal.
-    pub(super) fn rewrite_journal(&mut self) -> Result<()> {
-        self.journal.rewrite(&self.state, &self.base)
+    /// Retires data file `data`, which the journal no longer needs.
+    pub(super) fn retire(&mut self, data: DataFileId) {
+        self.is_nearly_full |= self.journal.durable().retire(data);
     }
 
     /// Drops an inode that has neither names nor handles, with its bytes.
     pub(super) fn drop_inode(&mut self, id: EntryId) {
         if let Some(data) = self.state.drop_inode(id).as_ref().and_then(Inode::data_file) {
-            self.journal.retire(data);
+            self.retire(data);
         }
     }
 
-    /// Returns the inode of `number`, promoted if only the base had it. The caller must hold the tree lock.
-    pub(super) fn promote(&mut self, number: Ino) -> Result<EntryId> {
+    /// Returns the inode of `number`, promoted if only the base had it.
+    pub(super) fn promote(&mut self, _guard: &impl TreeAccess, number: Ino) -> Result<EntryId> {
         if let Some(id) = self.state.by_number(number) {
             return Ok(id);
         }
@@ -144,5 +162,23 @@ fn replaces(record: &Record) -> Option<DataFileId> {
         Record::SetSource { source: Source::Data(data), .. } => Some(*data),
         Record::Covered { data, .. } => Some(*data),
         _ => None,
+    }
+}
+
+/// Returns the records of a journal of `state` over `base`.
+pub(super) fn records(origin: &Origin, state: &State, base: &Base) -> Vec<Record> {
+    let mut records = vec![first_line(origin, base.id())];
+    records.extend(state.dump(&base.tree));
+    records
+}
+
+/// Returns the first line of a journal.
+pub(super) fn first_line(origin: &Origin, snapshot: ObjectId) -> Record {
+    Record::Base {
+        format: FORMAT,
+        repository: origin.repository.clone(),
+        branch: origin.branch.clone(),
+        snapshot: snapshot.to_string(),
+        identity: origin.identity.map(|identity| identity.to_string()),
     }
 }

@@ -7,15 +7,13 @@
 //! |---|---|
 //! | [`node`], [`state`] | inodes and names: pure, without I/O |
 //! | [`opens`] | open files, their handles and data files |
-//! | `journal_writer` | the journal as this state needs it |
-//! | `locked` | these three under one lock, changed together by records |
+//! | `locked` | these and the journal under one lock, changed together by records |
 //! | `file_locks`, `copy_up`, [`content`], `sparse_content` | bytes of single files |
 //! | [`uploads`] | eager uploads |
 //! | [`rebase`], [`replace`], `discard` | moving to another snapshot or state |
 //!
-//! **Locks.** `inner` guards the state and the journal; it is never held during a read from storage. Operations that change the tree hold
-//! `tree_lock` for reading; a commit, a discard or a refresh holds it for writing, so that it sees and replaces one state. Reads never wait
-//! for the tree lock. Invalidations are sent while no lock is held, since the kernel may wait for a request that waits for the lock.
+//! **Locks.** `inner` is never held during a read from storage. Reads never wait for the tree lock. Invalidations are sent while no lock
+//! is held, since the kernel may wait for a request that waits for the lock.
 
 pub mod attributes;
 pub mod content;
@@ -27,7 +25,6 @@ mod file_locks;
 pub mod frozen;
 pub mod handles;
 pub mod invalidation;
-mod journal_writer;
 pub mod listing;
 mod locked;
 pub mod namespace;
@@ -46,19 +43,18 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
-use tokio::sync::RwLockReadGuard;
+use parking_lot::{Mutex, MutexGuard};
 
 use self::attributes::Attributes;
 use self::file_locks::FileLocks;
-use self::journal_writer::JournalWriter;
-use self::locked::Locked;
+use self::locked::{Locked, first_line};
 pub use self::node::Ino;
 use self::opens::OpenFiles;
 pub use self::recovered::Recovered;
-use self::state::State;
+use self::replace::{SharedTreeGuard, TreeGuard};
+use self::state::{State, root_record};
 use self::uploads::EagerUploads;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::repo::identity::Identity;
 use crate::scratch::data::Files;
@@ -97,7 +93,6 @@ pub struct Origin {
 /// Base and the changes on top of it.
 #[derive(Debug)]
 pub struct WorkingTree {
-    base: RwLock<Arc<Base>>,
     inner: Mutex<Locked>,
     tree_lock: tokio::sync::RwLock<()>,
     /// True if the outcome of a commit is unknown, or the tree could not follow it: nothing may change until it is resolved.
@@ -148,7 +143,7 @@ impl Base {
 }
 
 impl WorkingTree {
-    /// OpenFiles the working tree in `scratch` on top of `tree`, which must be the snapshot that `recovered` names, if it names one.
+    /// Opens the working tree in `scratch` on top of `tree`, which must be the snapshot that `recovered` names, if it names one.
     pub fn open(
         tree: Arc<Tree>,
         numbering: Numbering,
@@ -159,25 +154,17 @@ impl WorkingTree {
         let base = Base::new(tree);
         let files = Files::new(scratch.data()?);
         let mut state = State::new();
-        let root = Record::Promote {
-            parent: None,
-            name: Name::new(b""),
-            id: ROOT,
-            lower: "/".to_owned(),
-            meta: base.meta(0o755),
-            body: Body::Directory,
-        };
+        let to_start_again = || format!("{}: to start again, mount with --discard", scratch.path().display());
         let mut named = HashSet::new();
         let journal = match recovered.journal {
-            Some(mut journal) => {
+            Some(journal) => {
                 if journal.was_restarted() {
                     named.extend(recovered.records.iter().filter_map(durability::data_file_of));
                 }
                 state.all_entries_cover = recovered.is_old;
+                let lines = recovered.records.len() as u64 + 1;
                 for record in recovered.records {
-                    state.apply(record, &base.tree).map_err(|e| {
-                        e.context(format!("{}: to start again, mount with --discard", scratch.path().display()))
-                    })?;
+                    state.apply(record, &base.tree).context(to_start_again)?;
                 }
                 state.all_entries_cover = false;
                 if state.get(ROOT).is_none() {
@@ -186,21 +173,28 @@ impl WorkingTree {
                         scratch.path().display()
                     )));
                 }
-                if journal.is_large() {
-                    journal.set_compact_lines(state.dump(&base.tree).len() as u64 + 1);
+                if journal.durable().is_large() {
+                    journal.durable().set_compact_share(state.dump(&base.tree).len() as u64 + 1, lines);
                 }
                 journal
             }
             None => {
+                let root = root_record(base.meta(0o755));
                 state.apply(root.clone(), &base.tree)?;
-                Journal::replace(scratch.directory(), &[journal_writer::first_line(&origin, base.id()), root])?
+                Journal::replace(scratch.directory(), &[first_line(&origin, base.id()), root])?
             }
         };
-        let base = Arc::new(base);
-        let journal = JournalWriter::new(journal, origin.clone());
         let mut working = WorkingTree {
-            base: RwLock::new(Arc::clone(&base)),
-            inner: Mutex::new(Locked { state, open_files: OpenFiles::default(), journal, base, generation: 0 }),
+            inner: Mutex::new(Locked {
+                state,
+                open_files: OpenFiles::default(),
+                journal,
+                is_stale: false,
+                is_nearly_full: false,
+                origin: origin.clone(),
+                base: Arc::new(base),
+                generation: 0,
+            }),
             tree_lock: tokio::sync::RwLock::new(()),
             undecided: AtomicBool::new(false),
             may_land: AtomicBool::new(false),
@@ -218,9 +212,8 @@ impl WorkingTree {
         if let Err(error) = working.compact() {
             // The long journal remains valid.
             tracing::warn!("{error}; the scratch journal stays as it is");
-            working.lock().journal.is_stale = false;
         }
-        working.lock().journal.file.keep_reserve();
+        working.lock().journal.durable().keep_reserve();
         Ok(working)
     }
 
@@ -236,7 +229,7 @@ impl WorkingTree {
         }
         let used = locked.state.data_files();
         locked.state.forget_borrowed(&used);
-        let restarted = locked.journal.file.was_restarted();
+        let restarted = locked.journal.was_restarted();
         let mut salvage = Salvage::new(self.scratch.directory(), self.files.directory());
         for number in self.files.list()?.into_iter().filter(|number| !used.contains(number)) {
             if !restarted {
@@ -257,7 +250,7 @@ impl WorkingTree {
 
     /// Returns the base.
     pub fn base(&self) -> Arc<Base> {
-        Arc::clone(&self.base.read())
+        Arc::clone(&self.lock().base)
     }
 
     /// Returns the branch and repository that the changes belong to.
@@ -279,9 +272,9 @@ impl WorkingTree {
         self.inner.lock()
     }
 
-    /// Takes the tree lock for reading, which keeps the tree from being replaced during a change.
-    pub(super) async fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
-        let entered = self.tree_lock.read().await;
+    /// Waits for shared access, for an operation that changes the tree.
+    async fn enter(&self) -> Result<SharedTreeGuard<'_>> {
+        let guard = SharedTreeGuard { _lock: self.tree_lock.read().await };
         if self.is_undecided() {
             return Err(Error::new(
                 ErrorKind::Io,
@@ -291,7 +284,7 @@ impl WorkingTree {
         if self.may_land() {
             self.record_unpublished().await?;
         }
-        Ok(entered)
+        Ok(guard)
     }
 
     /// Returns true if the last commit, which was not found, may still become visible, and nothing has changed since.
@@ -317,8 +310,8 @@ impl WorkingTree {
         self.undecided.load(Ordering::Acquire)
     }
 
-    /// Sets whether the outcome of the last commit is unknown. The caller must hold the tree guard.
-    pub fn set_undecided(&self, undecided: bool) {
+    /// Sets whether the outcome of the last commit is unknown.
+    pub fn set_undecided(&self, _guard: &TreeGuard<'_>, undecided: bool) {
         self.undecided.store(undecided, Ordering::Release);
     }
 
@@ -418,8 +411,8 @@ impl WorkingTree {
     pub fn read_link(&self, number: Ino) -> Result<Name> {
         let locked = self.lock();
         let inode = locked.state.by_number(number).and_then(|id| locked.state.get(id));
-        match inode.map(|inode| &inode.node) {
-            Some(node::Node::Symlink(target)) => Ok(target.clone()),
+        match inode.map(|inode| &inode.body) {
+            Some(Body::Symlink(target)) => Ok(target.clone()),
             _ => Err(Error::invalid("not a symbolic link")),
         }
     }
@@ -436,7 +429,7 @@ impl WorkingTree {
 
     /// Returns true if any file is open for writing.
     pub fn any_open_for_writing(&self) -> bool {
-        self.lock().open_files.written().next().is_some()
+        self.lock().open_files.values().any(|open| open.writers > 0)
     }
 
     /// Returns the paths of the files whose bytes are in data files `numbers`.
@@ -453,7 +446,7 @@ impl WorkingTree {
     pub fn passthrough_data(&self) -> HashSet<DataFileId> {
         let locked = self.lock();
         let open = locked.open_files.iter().filter(|(_, open)| open.passthrough_handles > 0);
-        open.filter_map(|(number, _)| locked.state.get(locked.state.by_number(number)?)?.data_file()).collect()
+        open.filter_map(|(number, _)| locked.state.get(locked.state.by_number(*number)?)?.data_file()).collect()
     }
 }
 

@@ -5,13 +5,13 @@
 
 use super::attributes::Attributes;
 use super::node::{Directory, Inode};
+use super::opens::add_handle;
+use super::replace::SharedTreeGuard;
 use super::{Ino, Locked, Lookup, WorkingTree, no_such, not_a_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
 use crate::tree::directory::{Entry, Extent};
 
-/// Directory of control files, at the root. No other file has this name.
-pub const CONTROL_DIRECTORY: &[u8] = b".icechunk";
 /// Links that a file may have: the limit of ext4.
 const MAX_LINKS: usize = 65_000;
 
@@ -42,32 +42,31 @@ pub enum RenameMode {
 }
 
 impl WorkingTree {
-    /// Creates an inode from `new` as `name` in directory `parent`.
-    pub async fn create_node(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<Attributes> {
-        let _tree_lock = self.enter().await?;
-        let id = self.create_inode(parent, name, new).await?;
-        self.lock().state.increment_lookups(id);
-        self.attributes_of(id).await
-    }
-
-    /// Creates a regular file, as [`WorkingTree::create_node`] does, and opens it for writing.
-    pub async fn create(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<Attributes> {
-        let _tree_lock = self.enter().await?;
-        let id = self.create_inode(parent, name, new).await?;
+    /// Creates an inode from `new` as `name` in directory `parent`; a regular file that is to be `open` is opened for writing.
+    pub async fn create(&self, parent: Ino, name: Name, new: CreateAttrs, open: bool) -> Result<Attributes> {
+        let guard = self.enter().await?;
+        let id = self.create_inode(&guard, parent, name, new).await?;
         let attributes = self.attributes_of(id).await?;
         let mut locked = self.lock();
         locked.state.increment_lookups(id);
-        locked.open_files.add(attributes.number, true);
+        if open {
+            add_handle(&mut locked.open_files, attributes.number, true);
+        }
         Ok(attributes)
     }
 
-    async fn create_inode(&self, parent: Ino, name: Name, new: CreateAttrs) -> Result<EntryId> {
-        self.check_name(parent, &name)?;
+    async fn create_inode(
+        &self,
+        guard: &SharedTreeGuard<'_>,
+        parent: Ino,
+        name: Name,
+        new: CreateAttrs,
+    ) -> Result<EntryId> {
         if self.find(parent, &name).await?.is_some() {
             return Err(exists(&name));
         }
         let mut locked = self.lock();
-        let parent = locked.promote(parent)?;
+        let parent = locked.promote(guard, parent)?;
         let directory = locked.living_directory(parent)?;
         let set_group = u32::from(directory.mode) & libc::S_ISGID != 0;
         let kind = new.mode & libc::S_IFMT;
@@ -96,23 +95,15 @@ impl WorkingTree {
         recorded.map(|()| id)
     }
 
-    fn check_name(&self, parent: Ino, name: &Name) -> Result<()> {
-        if parent == Ino::ROOT && *name.0 == *CONTROL_DIRECTORY {
-            return Err(Error::new(ErrorKind::NotPermitted, "/.icechunk belongs to the mount itself"));
-        }
-        Ok(())
-    }
-
     /// Gives file `number` an additional name.
     pub async fn link(&self, number: Ino, parent: Ino, name: Name) -> Result<Attributes> {
-        let _tree_lock = self.enter().await?;
-        self.check_name(parent, &name)?;
+        let guard = self.enter().await?;
         if self.find(parent, &name).await?.is_some() {
             return Err(exists(&name));
         }
         let id = {
             let mut locked = self.lock();
-            let id = locked.promote(number)?;
+            let id = locked.promote(&guard, number)?;
             let inode = locked.state.get(id).ok_or_else(|| no_such(number))?;
             if inode.is_directory() {
                 return Err(Error::new(ErrorKind::NotPermitted, "a directory has one name"));
@@ -124,7 +115,7 @@ impl WorkingTree {
                 let full = std::io::Error::from_raw_os_error(libc::EMLINK);
                 return Err(Error::with_source(ErrorKind::Io, format!("`{name}`"), full));
             }
-            let parent = locked.promote(parent)?;
+            let parent = locked.promote(&guard, parent)?;
             locked.living_directory(parent)?;
             locked.record(Record::Link { parent, name, id, at: Time::now() })?;
             self.uploads().enqueue_closed(id);
@@ -134,36 +125,17 @@ impl WorkingTree {
         self.attributes_of(id).await
     }
 
-    /// Removes the file `name` of directory `parent`.
-    pub async fn unlink(&self, parent: Ino, name: Name) -> Result<()> {
-        let _tree_lock = self.enter().await?;
-        self.check_name(parent, &name)?;
+    /// Removes `name` of directory `parent`: an empty directory if `is_directory`, otherwise a file.
+    pub async fn remove(&self, parent: Ino, name: Name, is_directory: bool) -> Result<()> {
+        let guard = self.enter().await?;
         let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
-        if self.is_directory(&found) {
-            return Err(Error::new(ErrorKind::IsADirectory, format!("`{name}` is a directory")));
-        }
-        self.remove(parent, name, found).await
-    }
-
-    /// Removes the empty directory `name` of directory `parent`.
-    pub async fn remove_directory(&self, parent: Ino, name: Name) -> Result<()> {
-        let _tree_lock = self.enter().await?;
-        self.check_name(parent, &name)?;
-        let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
-        if !self.is_directory(&found) {
-            return Err(Error::new(ErrorKind::NotADirectory, format!("`{name}` is not a directory")));
-        }
-        self.check_empty(&found, &name).await?;
-        self.remove(parent, name, found).await
-    }
-
-    async fn remove(&self, parent: Ino, name: Name, found: Lookup) -> Result<()> {
+        self.check_removable(&found, &name, is_directory).await?;
         let hide = self.lower_shows(parent, &name).await?;
         {
             let mut locked = self.lock();
-            locked.journal.file.set_frees_space(true);
-            let removed = locked.remove_found(parent, name, found, hide);
-            locked.journal.file.set_frees_space(false);
+            locked.journal.set_frees_space(true);
+            let removed = locked.remove_found(&guard, parent, name, found, hide);
+            locked.journal.set_frees_space(false);
             removed?;
         }
         self.unlink_if_nearly_full().await;
@@ -190,6 +162,16 @@ impl WorkingTree {
         match (lower, name.text()) {
             (Some(lower), Some(name)) => Ok(base.tree.lookup(lower, name).await?.is_some()),
             _ => Ok(false),
+        }
+    }
+
+    /// Checks that `found` is an empty directory if `is_directory`, otherwise a file.
+    async fn check_removable(&self, found: &Lookup, name: &Name, is_directory: bool) -> Result<()> {
+        match (is_directory, self.is_directory(found)) {
+            (true, true) => self.check_empty(found, name).await,
+            (false, false) => Ok(()),
+            (true, false) => Err(Error::new(ErrorKind::NotADirectory, format!("`{name}` is not a directory"))),
+            (false, true) => Err(Error::new(ErrorKind::IsADirectory, format!("`{name}` is a directory"))),
         }
     }
 
@@ -232,9 +214,7 @@ impl WorkingTree {
         new_name: Name,
         how: RenameMode,
     ) -> Result<()> {
-        let _tree_lock = self.enter().await?;
-        self.check_name(parent, &name)?;
-        self.check_name(new_parent, &new_name)?;
+        let guard = self.enter().await?;
         let source = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
         let target = self.find(new_parent, &new_name).await?;
         match (&target, how) {
@@ -244,17 +224,7 @@ impl WorkingTree {
                 if self.is_same(&source, target) {
                     return Ok(());
                 }
-                match (self.is_directory(&source), self.is_directory(target)) {
-                    (true, false) => {
-                        let message = format!("`{new_name}` is not a directory");
-                        return Err(Error::new(ErrorKind::NotADirectory, message));
-                    }
-                    (false, true) => {
-                        return Err(Error::new(ErrorKind::IsADirectory, format!("`{new_name}` is a directory")));
-                    }
-                    (true, true) => self.check_empty(target, &new_name).await?,
-                    (false, false) => {}
-                }
+                self.check_removable(target, &new_name, self.is_directory(&source)).await?;
             }
             _ => {}
         }
@@ -263,7 +233,7 @@ impl WorkingTree {
         if let Some(data) = replaces {
             self.write_out_early(data);
         }
-        self.rename_found((parent, name, source), (new_parent, new_name, target), how, hide, replaces)?;
+        self.rename_found(&guard, (parent, name, source), (new_parent, new_name, target), how, hide, replaces)?;
         self.unlink_if_nearly_full().await;
         Ok(())
     }
@@ -271,6 +241,7 @@ impl WorkingTree {
     /// Renames after both names have been looked up.
     fn rename_found(
         &self,
+        guard: &SharedTreeGuard<'_>,
         (parent, name, source): (Ino, Name, Lookup),
         (new_parent, new_name, target): (Ino, Name, Option<Lookup>),
         how: RenameMode,
@@ -278,16 +249,16 @@ impl WorkingTree {
         replaces: Option<DataFileId>,
     ) -> Result<()> {
         let mut locked = self.lock();
-        let id = locked.promote_found(&source)?;
+        let id = locked.promote_found(guard, &source)?;
         let replaced = match &target {
             Some(Lookup::Upper(id)) => Some(*id),
             Some(found @ Lookup::Lower(_, attributes)) => {
-                let needed = how == RenameMode::Exchange || locked.open_files.get(Ino(attributes.inode)).is_some();
-                if needed { Some(locked.promote_found(found)?) } else { None }
+                let needed = how == RenameMode::Exchange || locked.open_files.contains_key(&Ino(attributes.inode));
+                if needed { Some(locked.promote_found(guard, found)?) } else { None }
             }
             None => None,
         };
-        let (parent, new_parent) = (locked.promote(parent)?, locked.promote(new_parent)?);
+        let (parent, new_parent) = (locked.promote(guard, parent)?, locked.promote(guard, new_parent)?);
         locked.living_directory(new_parent)?;
         locked.refuse_loop(id, new_parent)?;
         let (exchange, at) = (how == RenameMode::Exchange, Time::now());
@@ -337,16 +308,23 @@ impl Locked {
     }
 
     /// Removes `name`, which has been looked up.
-    fn remove_found(&mut self, parent: Ino, name: Name, found: Lookup, hide: bool) -> Result<()> {
+    fn remove_found(
+        &mut self,
+        guard: &SharedTreeGuard<'_>,
+        parent: Ino,
+        name: Name,
+        found: Lookup,
+        hide: bool,
+    ) -> Result<()> {
         // An open file must be found by its handles later.
         let id = match found {
             Lookup::Upper(id) => Some(id),
-            Lookup::Lower(_, attributes) if self.open_files.get(Ino(attributes.inode)).is_some() => {
-                Some(self.promote(Ino(attributes.inode))?)
+            Lookup::Lower(_, attributes) if self.open_files.contains_key(&Ino(attributes.inode)) => {
+                Some(self.promote(guard, Ino(attributes.inode))?)
             }
             Lookup::Lower(..) => None,
         };
-        let parent = self.promote(parent)?;
+        let parent = self.promote(guard, parent)?;
         self.record(Record::Remove { parent, name, hide, at: Time::now() })?;
         self.drop_if_gone(id);
         Ok(())
@@ -356,15 +334,15 @@ impl Locked {
     fn drop_if_gone(&mut self, id: Option<EntryId>) {
         let Some(id) = id else { return };
         let Some(inode) = self.state.get(id) else { return };
-        if inode.names.is_empty() && self.open_files.get(inode.number).is_none() {
+        if inode.names.is_empty() && !self.open_files.contains_key(&inode.number) {
             self.drop_inode(id);
         }
     }
 
-    fn promote_found(&mut self, found: &Lookup) -> Result<EntryId> {
+    fn promote_found(&mut self, guard: &SharedTreeGuard<'_>, found: &Lookup) -> Result<EntryId> {
         match found {
             Lookup::Upper(id) => Ok(*id),
-            Lookup::Lower(_, attributes) => self.promote(Ino(attributes.inode)),
+            Lookup::Lower(_, attributes) => self.promote(guard, Ino(attributes.inode)),
         }
     }
 

@@ -53,29 +53,13 @@ pub struct Inode {
     /// Attributes.
     pub meta: Meta,
     /// Kind and content.
-    pub node: Node,
+    pub body: Body,
+    /// Entries of a directory that are not the base's.
+    pub(super) entries: Option<Box<Directory>>,
     /// Names: one for a directory, none for the root.
     pub names: SmallVec<[(EntryId, Name); 1]>,
     /// Lookup count of the kernel.
     pub lookup_count: u64,
-}
-
-/// Kind of an inode, with the content of that kind.
-#[derive(Clone, Debug)]
-pub enum Node {
-    /// Directory, with the entries that are not the base's.
-    Directory(Directory),
-    /// Regular file.
-    File(Source),
-    /// Symbolic link.
-    Symlink(Name),
-    /// Device, FIFO or socket.
-    Special {
-        /// File type bits.
-        kind: u32,
-        /// Device number.
-        rdev: u32,
-    },
 }
 
 /// Entries of a directory.
@@ -160,32 +144,25 @@ impl Directory {
 impl Inode {
     /// Returns true for a directory.
     pub fn is_directory(&self) -> bool {
-        matches!(self.node, Node::Directory(_))
+        self.body == Body::Directory
     }
 
     /// Returns the entries of a directory.
     pub fn directory(&self) -> Option<&Directory> {
-        match &self.node {
-            Node::Directory(directory) => Some(directory),
-            _ => None,
-        }
+        self.entries.as_deref()
     }
 
     /// Returns the location of a regular file's bytes.
     pub fn source(&self) -> Option<&Source> {
-        match &self.node {
-            Node::File(source) => Some(source),
+        match &self.body {
+            Body::File(source) => Some(source),
             _ => None,
         }
     }
 
-    pub(super) fn body(&self) -> Body {
-        match &self.node {
-            Node::Directory(_) => Body::Directory,
-            Node::File(source) => Body::File(source.clone()),
-            Node::Symlink(target) => Body::Symlink(target.clone()),
-            Node::Special { kind, rdev } => Body::Special { kind: *kind, rdev: *rdev },
-        }
+    /// Removes one of the names.
+    pub(super) fn drop_name(&mut self, parent: EntryId, name: &Name) {
+        self.names.retain(|(p, n)| !(*p == parent && n == name));
     }
 
     /// Returns the data file with the file's bytes, if they are in one.
@@ -193,16 +170,6 @@ impl Inode {
         match self.source() {
             Some(Source::Data(data)) => Some(*data),
             _ => None,
-        }
-    }
-}
-
-impl Node {
-    /// Copies the node, without the entries of a directory.
-    pub(super) fn bare(&self) -> Self {
-        match self {
-            Node::Directory(_) => Node::Directory(Directory::default()),
-            other => other.clone(),
         }
     }
 }

@@ -11,10 +11,7 @@ use super::node::Ino;
 use crate::scratch::record::DataFileId;
 
 /// All open files.
-#[derive(Debug, Default)]
-pub struct OpenFiles {
-    open: HashMap<Ino, Open>,
-}
+pub type OpenFiles = HashMap<Ino, Open>;
 
 /// Open file.
 #[derive(Debug, Default)]
@@ -61,61 +58,19 @@ impl Open {
     }
 }
 
-impl OpenFiles {
-    /// Adds a handle.
-    pub fn add(&mut self, number: Ino, writes: bool) -> &mut Open {
-        let open = self.open.entry(number).or_default();
-        open.handles += 1;
-        open.writers += u32::from(writes);
-        open
-    }
+/// Adds a handle of inode `number`.
+pub fn add_handle(files: &mut OpenFiles, number: Ino, writes: bool) -> &mut Open {
+    let open = files.entry(number).or_default();
+    open.handles += 1;
+    open.writers += u32::from(writes);
+    open
+}
 
-    /// Removes a handle. Returns true if it was the last one.
-    pub fn remove(&mut self, number: Ino, writes: bool, backed: bool) -> bool {
-        let Some(open) = self.open.get_mut(&number) else { return false };
-        open.handles = open.handles.saturating_sub(1);
-        open.writers = open.writers.saturating_sub(u32::from(writes));
-        open.passthrough_handles = open.passthrough_handles.saturating_sub(u32::from(backed));
-        if open.handles > 0 {
-            return false;
-        }
-        self.open.remove(&number);
-        true
-    }
-
-    /// Returns all open files.
-    pub fn iter(&self) -> impl Iterator<Item = (Ino, &Open)> {
-        self.open.iter().map(|(number, open)| (*number, open))
-    }
-
-    /// Returns all open files for changes.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Ino, &mut Open)> {
-        self.open.iter_mut().map(|(number, open)| (*number, open))
-    }
-
-    /// Returns the open file `number`.
-    pub fn get(&self, number: Ino) -> Option<&Open> {
-        self.open.get(&number)
-    }
-
-    /// Returns the open file `number` for changes.
-    pub fn get_mut(&mut self, number: Ino) -> Option<&mut Open> {
-        self.open.get_mut(&number)
-    }
-
-    /// Returns the numbers of open files.
-    pub fn numbers(&self) -> impl Iterator<Item = Ino> {
-        self.open.keys().copied()
-    }
-
-    /// Returns the numbers of files that are open for writing.
-    pub fn written(&self) -> impl Iterator<Item = Ino> {
-        self.open.iter().filter(|(_, open)| open.writers > 0).map(|(number, _)| *number)
-    }
-
-    /// Returns the size of a file that is being overwritten.
-    pub fn partial_size(&self, number: Ino) -> Option<u64> {
-        let partial = self.open.get(&number)?.partial.as_ref()?;
-        Some(partial.covered.max(partial.old_size))
-    }
+/// Removes a handle of inode `number`. Returns true if it was the last one.
+pub fn remove_handle(files: &mut OpenFiles, number: Ino, writes: bool, backed: bool) -> bool {
+    let Some(open) = files.get_mut(&number) else { return false };
+    open.handles = open.handles.saturating_sub(1);
+    open.writers = open.writers.saturating_sub(u32::from(writes));
+    open.passthrough_handles = open.passthrough_handles.saturating_sub(u32::from(backed));
+    open.handles == 0 && files.remove(&number).is_some()
 }

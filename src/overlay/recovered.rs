@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Origin;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::scratch::directory::ScratchDirectory;
 use crate::scratch::journal::{FORMAT, Journal, OLDEST_FORMAT};
@@ -38,8 +38,8 @@ impl Recovered {
             }
             Ok(())
         });
-        let journal = journal
-            .map_err(|e| e.context(format!("{}: to start again, mount with --discard", scratch.path().display())))?;
+        let journal =
+            journal.context(|| format!("{}: to start again, mount with --discard", scratch.path().display()))?;
         let mut is_old = false;
         let (origin, base) = match first {
             None => (None, None),

@@ -1,14 +1,12 @@
 //! Parts of a move to another snapshot besides the merge ([`super::rebase`]): quiescing operations, copying up bytes that would be lost,
 //! rewriting the journal, and invalidations.
-//!
-//! The tree lock is held for writing throughout, so that nothing changes meanwhile and no file is open for writing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use tokio::sync::RwLockWriteGuard;
+use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-use super::discard::{Discard, Discarded};
+use super::discard::Discard;
 use super::invalidation::Invalidation;
 use super::node::Inode;
 use super::rebase::Candidate;
@@ -18,18 +16,33 @@ use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
-use crate::scratch::record::{DataFileId, EntryId, Name, Record, Source};
+use crate::scratch::record::{Body, DataFileId, EntryId, Name, Record, Source};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, NodeTable, TreePlace};
 use crate::zarr::is_prefix_in_grid;
 
 /// Exclusive access to the working tree: no operation changes it while this is held.
-pub type TreeGuard<'a> = RwLockWriteGuard<'a, ()>;
+#[derive(Debug)]
+pub struct TreeGuard<'a> {
+    _lock: RwLockWriteGuard<'a, ()>,
+}
+
+/// Shared access to the working tree: operations change it, and nothing replaces it while this is held.
+#[derive(Debug)]
+pub(super) struct SharedTreeGuard<'a> {
+    pub(super) _lock: RwLockReadGuard<'a, ()>,
+}
+
+/// Proof that the tree is not replaced meanwhile.
+pub(super) trait TreeAccess {}
+
+impl TreeAccess for TreeGuard<'_> {}
+impl TreeAccess for SharedTreeGuard<'_> {}
 
 impl WorkingTree {
     /// Waits for operations that change the tree to end, and keeps new ones out.
     pub async fn quiesce(&self) -> TreeGuard<'_> {
-        self.tree_lock.write().await
+        TreeGuard { _lock: self.tree_lock.write().await }
     }
 
     /// Creates a tree of `snapshot`, with inode numbers that continue those that the kernel knows.
@@ -52,6 +65,7 @@ impl WorkingTree {
     /// their other names then refer to the copies and not to the base.
     pub async fn preserve(
         &self,
+        guard: &TreeGuard<'_>,
         untracked: &HashSet<(EntryId, Name)>,
         foreign: &[(EntryId, Vec<TreePlace>)],
     ) -> Result<bool> {
@@ -61,7 +75,7 @@ impl WorkingTree {
             let mut locked = self.lock();
             for (_, places) in foreign {
                 for place in places {
-                    let id = locked.promote(Ino::of_place(&base.tree, place))?;
+                    let id = locked.promote(guard, Ino::of_place(&base.tree, place))?;
                     wanted.push(id);
                 }
             }
@@ -72,7 +86,7 @@ impl WorkingTree {
                 (is_untracked && lacks(inode))
                     || inode.source() == Some(&Source::Lower)
                         && !has_home_name(&base.tree, &locked.state, inode, untracked)
-                        && (is_untracked || inode.names.is_empty() || locked.open_files.get(inode.number).is_some())
+                        && (is_untracked || inode.names.is_empty() || locked.open_files.contains_key(&inode.number))
             };
             wanted.extend(locked.state.iter().filter(|(_, inode)| lost(inode)).map(|(id, _)| id));
         }
@@ -104,12 +118,14 @@ impl WorkingTree {
 
     /// Plans to discard the changes at and below `path`, except for files of `untracked`. Those in the place of an entry of the base,
     /// which comes back, are removed from the set and discarded too.
-    pub async fn plan_discard(&self, path: &str, untracked: &mut HashSet<(EntryId, Name)>) -> Result<Candidate> {
+    pub async fn plan_discard(
+        &self,
+        _guard: &TreeGuard<'_>,
+        path: &str,
+        untracked: &mut HashSet<(EntryId, Name)>,
+    ) -> Result<Candidate> {
         let base = self.base();
-        let (mut old, opens, generation) = {
-            let locked = self.lock();
-            (locked.state.clone(), locked.open_files.numbers().collect::<HashSet<Ino>>(), locked.generation)
-        };
+        let (mut old, opens, generation) = self.snapshot();
         let mut new_data = Vec::new();
         if let Err(error) = self.part_untracked(&mut old, &base, untracked, &mut new_data).await {
             new_data.into_iter().for_each(|number| self.files().remove(number));
@@ -130,18 +146,21 @@ impl WorkingTree {
         }
         let kept = |(parent, name): &(EntryId, Name)| old.get(*parent)?.directory()?.get(name)?.id;
         let mut kept: HashSet<EntryId> = untracked.iter().filter_map(kept).collect();
-        let mut discard = Discard::new(&old, &opens, &base.tree, path, untracked);
+        let (stays, relocated, tree) = (Vec::new(), Vec::new(), &base.tree);
+        let mut discard = Discard { state: &old, opens: &opens, tree, path, untracked, kept: stays, relocated };
+        discard.walk();
         let mut in_the_way = HashSet::new();
-        for (home, id) in discard.stays_at() {
+        for (home, id) in &discard.relocated {
             if let Some(place) = base.tree.place_of(home)
                 && base.tree.has(&place).await?
             {
-                in_the_way.insert(id);
+                in_the_way.insert(*id);
             }
         }
-        discard.discard_also(&in_the_way);
+        // Entries of the base come back in their places.
+        discard.relocated.retain(|(_, id)| !in_the_way.contains(id));
         kept.retain(|id| !in_the_way.contains(id));
-        let Discarded { state, invalidations } = discard.carry_out(|place| base.meta_of(place))?;
+        let (state, invalidations) = discard.carry_out(|place| base.meta_of(place))?;
         let candidate = Candidate::of(state, base, &old, generation);
         Ok(Candidate { invalidations, new_data, kept, ..candidate })
     }
@@ -163,7 +182,7 @@ impl WorkingTree {
             let meta = inode.meta;
             let id = state.next_entry();
             state.leave(*parent, name);
-            state.insert_bare(id, Ino::of_entry(id), super::node::Node::File(source), meta, 0);
+            state.insert_bare(id, Ino::of_entry(id), Body::File(source), meta, 0);
             state.put_entry(*parent, name.clone(), Some(id), entry.covers, Some(entry.order));
         }
         Ok(())

@@ -28,10 +28,10 @@ pub struct SetAttrs {
 impl WorkingTree {
     /// Sets attributes of inode `number`.
     pub async fn set_attributes(&self, number: Ino, settings: SetAttrs) -> Result<Attributes> {
-        let _tree_lock = self.enter().await?;
+        let guard = self.enter().await?;
         let id = {
             let mut locked = self.lock();
-            locked.promote(number)?
+            locked.promote(&guard, number)?
         };
         if let Some(size) = settings.size {
             self.resize(id, size).await?;

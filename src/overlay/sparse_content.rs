@@ -10,6 +10,7 @@ use futures_util::{StreamExt, TryStreamExt};
 
 use super::file_locks::FileLock;
 use super::locked::Locked;
+use super::node::Inode;
 use super::sparse_copy::SparseCopy;
 use super::{WorkingTree, no_such};
 use crate::error::{Context, Error, Result};
@@ -30,15 +31,15 @@ impl WorkingTree {
     /// Returns the data file of inode `id` and its missing ranges, if it is a sparse copy.
     fn borrowed_of(&self, id: EntryId) -> Option<(DataFileId, SparseCopy)> {
         let locked = self.lock();
-        let Some(Source::Data(data)) = locked.state.get(id)?.source() else { return None };
-        Some((*data, locked.state.borrowed(*data)?.clone()))
+        let data = locked.state.get(id)?.data_file()?;
+        Some((data, locked.state.borrowed(data)?.clone()))
     }
 
     /// Returns true if inode `id` has a sparse copy.
     pub(super) fn is_sparse(&self, id: EntryId) -> bool {
         let locked = self.lock();
-        matches!(locked.state.get(id).and_then(|inode| inode.source()),
-            Some(Source::Data(data)) if locked.state.borrowed(*data).is_some())
+        let data = locked.state.get(id).and_then(Inode::data_file);
+        data.is_some_and(|data| locked.state.borrowed(data).is_some())
     }
 
     /// Returns the location of inode `id`'s bytes in the repository, if fetching `missing` of them is worth postponing.
@@ -113,7 +114,7 @@ impl WorkingTree {
         let missing = vec![(missing.start, missing.end)];
         locked.record(Record::Sparse { data, from: Stored(from), missing })?;
         locked.record(Record::SetSource { id, source: Source::Data(data), at })?;
-        if let Some(open) = locked.open_files.get_mut(number) {
+        if let Some(open) = locked.open_files.get_mut(&number) {
             (open.partial, open.file) = (None, Some(file));
         }
         Ok(())
@@ -178,8 +179,9 @@ impl WorkingTree {
     pub async fn complete_sparse(&self, numbers: &HashSet<DataFileId>) -> Result<()> {
         let wanted: Vec<EntryId> = {
             let locked = self.lock();
-            let lacks = |source: Option<&Source>| matches!(source, Some(Source::Data(data)) if numbers.contains(data) && locked.state.borrowed(*data).is_some());
-            locked.state.iter().filter(|(_, inode)| lacks(inode.source())).map(|(id, _)| id).collect()
+            let lacks = |data: DataFileId| numbers.contains(&data) && locked.state.borrowed(data).is_some();
+            let found = locked.state.iter().filter(|(_, inode)| inode.data_file().is_some_and(lacks));
+            found.map(|(id, _)| id).collect()
         };
         for id in wanted {
             let file_lock = self.file_locks.lock(id).await;

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 
-use super::node::{Directory, Entry, Ino, Inode, Node, UPPER};
+use super::node::{Directory, Entry, Ino, Inode, UPPER};
 use super::sparse_copy::SparseCopy;
 use crate::error::{Error, Result};
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
@@ -52,18 +52,20 @@ impl State {
     }
 
     /// Adds an inode without names that shows nothing of the base.
-    pub(super) fn insert_bare(&mut self, id: EntryId, number: Ino, node: Node, meta: Meta, lookup_count: u64) {
+    pub(super) fn insert_bare(&mut self, id: EntryId, number: Ino, body: Body, meta: Meta, lookup_count: u64) {
         if number.is_of_base() {
             self.promoted.insert(number, id);
         }
-        let inode = Inode { number, lower: None, lower_number: None, meta, node, names: SmallVec::new(), lookup_count };
+        let entries = (body == Body::Directory).then(Box::default);
+        let (lower, lower_number, names) = (None, None, SmallVec::new());
+        let inode = Inode { number, lower, lower_number, meta, body, entries, names, lookup_count };
         self.inodes.insert(id, inode);
     }
 
     /// Takes over an inode of another state, without names and entries, at place `lower` of the base. `meta` replaces its attributes.
     pub(super) fn adopt(&mut self, id: EntryId, inode: &Inode, meta: Meta, lower: Option<(TreePlace, Ino)>) {
         let is_known = lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
-        self.insert_bare(id, inode.number, inode.node.bare(), meta, inode.lookup_count);
+        self.insert_bare(id, inode.number, inode.body.clone(), meta, inode.lookup_count);
         self.bind(id, lower);
         if inode.number.is_of_base() && !is_known && id != ROOT {
             self.renumber(id);
@@ -80,7 +82,7 @@ impl State {
     ) -> EntryId {
         let id = self.next_entry();
         let number = lower.as_ref().map_or(Ino::of_entry(id), |(_, number)| *number);
-        self.insert_bare(id, number, Node::Directory(Directory::default()), meta, 0);
+        self.insert_bare(id, number, Body::Directory, meta, 0);
         self.bind(id, lower);
         self.put_entry(parent, name, Some(id), false, None);
         id
@@ -88,11 +90,11 @@ impl State {
 
     /// Removes the entry `name` of directory `parent`, and the name from its inode, so that the base's entry shows.
     pub(super) fn leave(&mut self, parent: EntryId, name: &Name) {
-        let Some(Node::Directory(directory)) = self.get_mut(parent).map(|inode| &mut inode.node) else { return };
+        let Some(directory) = self.get_mut(parent).and_then(|inode| inode.entries.as_mut()) else { return };
         let id = directory.get(name).and_then(|entry| entry.id);
         directory.clear(name);
         if let Some(inode) = id.and_then(|id| self.get_mut(id)) {
-            inode.names.retain(|(p, n)| !(*p == parent && n == name));
+            inode.drop_name(parent, name);
         }
     }
 
@@ -107,7 +109,7 @@ impl State {
     ) {
         let order = order.unwrap_or_else(|| self.take_next());
         let is_directory = id.and_then(|id| self.get(id)).is_some_and(Inode::is_directory);
-        if let Some(Node::Directory(directory)) = self.get_mut(parent).map(|inode| &mut inode.node) {
+        if let Some(directory) = self.get_mut(parent).and_then(|inode| inode.entries.as_mut()) {
             directory.set(name.clone(), id, is_directory, covers, order);
         }
         if let Some(inode) = id.and_then(|id| self.get_mut(id)) {
@@ -229,7 +231,7 @@ impl State {
             }
             Record::Create { parent, name, id, meta, body } => {
                 self.free_name(parent, &name)?;
-                self.insert(id, Ino::of_entry(id), None, meta, body)?;
+                self.insert(id, None, meta, body)?;
                 self.attach(parent, name, id, Some(meta.ctime))
             }
             Record::Promote { parent, name, id, lower, meta, body } => {
@@ -238,7 +240,7 @@ impl State {
                 if let Some(parent) = parent {
                     self.free_name(parent, &name)?;
                 }
-                self.insert(id, Ino::of_place(tree, &place), Some(place), meta, body)?;
+                self.insert(id, Some(numbered(tree, place)), meta, body)?;
                 match parent {
                     Some(parent) => self.attach(parent, name, id, None),
                     None => Ok(()),
@@ -252,10 +254,8 @@ impl State {
             }
             Record::Remove { parent, name, hide, at } => {
                 let id = self.directory(parent)?.get(&name).and_then(|entry| entry.id);
-                self.set_entry(parent, name.clone(), hide, None, Some(at))?;
-                if let Some(id) = id {
-                    self.detach(id, parent, &name, at);
-                }
+                self.clear_entry(parent, name.clone(), hide, Some(at))?;
+                self.detach(id, parent, &name, at);
                 Ok(())
             }
             Record::Rename { parent, name, new_parent, new_name, exchange, hide, at } => {
@@ -268,7 +268,7 @@ impl State {
             Record::SetSource { id, source, at } => {
                 self.count_data(&source);
                 let inode = self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?;
-                let Node::File(old) = &mut inode.node else {
+                let Body::File(old) = &mut inode.body else {
                     return Err(Error::corrupt(format!("{id} has no bytes")));
                 };
                 *old = source;
@@ -290,7 +290,7 @@ impl State {
                 }
                 Ok(())
             }
-            Record::Whiteout { parent, name } => self.set_entry(parent, name, true, None, None),
+            Record::Whiteout { parent, name } => self.clear_entry(parent, name, true, None),
         }
     }
 
@@ -306,27 +306,17 @@ impl State {
         directory.ok_or_else(|| Error::corrupt(format!("{id} is no directory")))
     }
 
-    fn insert(&mut self, id: EntryId, number: Ino, lower: Option<TreePlace>, meta: Meta, body: Body) -> Result<()> {
-        if self.inodes.contains_key(&id) || (lower.is_some() && self.shown.contains_key(&number)) {
+    fn insert(&mut self, id: EntryId, lower: Option<(TreePlace, Ino)>, meta: Meta, body: Body) -> Result<()> {
+        if self.inodes.contains_key(&id) || lower.as_ref().is_some_and(|(_, number)| self.shown.contains_key(number)) {
             return Err(Error::corrupt(format!("{id} is there already")));
         }
-        let node = match body {
-            Body::Directory => Node::Directory(Directory::default()),
-            Body::File(source) => {
-                self.count_data(&source);
-                Node::File(source)
-            }
-            Body::Symlink(target) => Node::Symlink(target),
-            Body::Special { kind, rdev } => Node::Special { kind, rdev },
-        };
-        if lower.is_some() {
-            self.promoted.insert(number, id);
-            self.shown.insert(number, id);
+        if let Body::File(source) = &body {
+            self.count_data(source);
         }
         self.next = self.next.max(id.0.saturating_add(1));
-        let lower_number = lower.is_some().then_some(number);
-        self.inodes
-            .insert(id, Inode { number, lower, lower_number, meta, node, names: SmallVec::new(), lookup_count: 0 });
+        let number = lower.as_ref().map_or(Ino::of_entry(id), |(_, number)| *number);
+        self.insert_bare(id, number, body, meta, 0);
+        self.bind(id, lower);
         Ok(())
     }
 
@@ -343,42 +333,34 @@ impl State {
     }
 
     fn attach_over(&mut self, parent: EntryId, name: Name, id: EntryId, covers: bool, at: Option<Time>) -> Result<()> {
-        self.set_entry(parent, name.clone(), covers, Some(id), at)?;
-        if let Some(inode) = self.inodes.get_mut(&id) {
-            inode.names.push((parent, name));
+        self.touch(parent, at)?;
+        self.put_entry(parent, name, Some(id), covers, None);
+        Ok(())
+    }
+
+    /// Makes `name` a whiteout if it has to `hide` the base's entry, otherwise removes the entry.
+    fn clear_entry(&mut self, parent: EntryId, name: Name, hide: bool, at: Option<Time>) -> Result<()> {
+        let directory = self.touch(parent, at)?;
+        if hide {
+            self.put_entry(parent, name, None, true, None);
+        } else {
+            directory.clear(&name);
         }
         Ok(())
     }
 
-    /// Gives `name` to `id`, makes it a whiteout (no `id`, but `covers`), or removes the entry.
-    fn set_entry(
-        &mut self,
-        parent: EntryId,
-        name: Name,
-        covers: bool,
-        id: Option<EntryId>,
-        at: Option<Time>,
-    ) -> Result<()> {
-        let order = self.take_next();
-        let is_directory = id.and_then(|id| self.inodes.get(&id)).is_some_and(Inode::is_directory);
+    /// Sets the times of directory `parent`, if any, and returns its entries.
+    fn touch(&mut self, parent: EntryId, at: Option<Time>) -> Result<&mut Directory> {
         let inode = self.inodes.get_mut(&parent).ok_or_else(|| unknown(parent))?;
         if let Some(at) = at {
             (inode.meta.mtime, inode.meta.ctime) = (at, at);
         }
-        let Node::Directory(directory) = &mut inode.node else {
-            return Err(Error::corrupt(format!("{parent} is no directory")));
-        };
-        if covers || id.is_some() {
-            directory.set(name, id, is_directory, covers, order)
-        } else {
-            directory.clear(&name)
-        }
-        Ok(())
+        inode.entries.as_deref_mut().ok_or_else(|| Error::corrupt(format!("{parent} is no directory")))
     }
 
-    fn detach(&mut self, id: EntryId, parent: EntryId, name: &Name, at: Time) {
-        if let Some(inode) = self.inodes.get_mut(&id) {
-            inode.names.retain(|(p, n)| !(*p == parent && n == name));
+    fn detach(&mut self, id: Option<EntryId>, parent: EntryId, name: &Name, at: Time) {
+        if let Some(inode) = id.and_then(|id| self.inodes.get_mut(&id)) {
+            inode.drop_name(parent, name);
             inode.meta.ctime = at;
         }
     }
@@ -394,23 +376,15 @@ impl State {
         let entry = |place: &(EntryId, Name)| Ok::<_, Error>(self.directory(place.0)?.get(&place.1).and_then(|e| e.id));
         let (moved, other) = (entry(&from)?, entry(&to)?);
         let moved = moved.ok_or_else(|| Error::corrupt(format!("there is no `{}`", from.1)))?;
-        match other {
-            Some(other) if exchange => {
-                self.set_entry(from.0, from.1.clone(), true, Some(other), Some(at))?;
-                self.detach(other, to.0, &to.1, at);
-                if let Some(inode) = self.inodes.get_mut(&other) {
-                    inode.names.push(from.clone());
-                }
-            }
-            None if exchange => return Err(Error::corrupt(format!("there is no `{}`", to.1))),
-            other => {
-                self.set_entry(from.0, from.1.clone(), hide, None, Some(at))?;
-                if let Some(other) = other {
-                    self.detach(other, to.0, &to.1, at);
-                }
-            }
+        if exchange && other.is_none() {
+            return Err(Error::corrupt(format!("there is no `{}`", to.1)));
         }
-        self.detach(moved, from.0, &from.1, at);
+        self.detach(other, to.0, &to.1, at);
+        match other.filter(|_| exchange) {
+            Some(other) => self.attach_over(from.0, from.1.clone(), other, true, Some(at))?,
+            None => self.clear_entry(from.0, from.1.clone(), hide, Some(at))?,
+        }
+        self.detach(Some(moved), from.0, &from.1, at);
         // This operation replaced any entry of that name.
         self.attach_over(to.0, to.1, moved, true, Some(at))
     }
@@ -448,14 +422,7 @@ impl State {
         let mut seen = HashSet::from([ROOT]);
         let mut open = vec![ROOT];
         if let Some(root) = self.inodes.get(&ROOT) {
-            records.push(Record::Promote {
-                parent: None,
-                name: Name::new(b""),
-                id: ROOT,
-                lower: "/".to_owned(),
-                meta: root.meta,
-                body: Body::Directory,
-            });
+            records.push(root_record(root.meta));
         }
         while let Some(parent) = open.pop() {
             let Some(directory) = self.inodes.get(&parent).and_then(Inode::directory) else { continue };
@@ -472,7 +439,7 @@ impl State {
                 if inode.is_directory() {
                     open.push(id);
                 }
-                let (meta, body) = (inode.meta, inode.body());
+                let (meta, body) = (inode.meta, inode.body.clone());
                 records.push(match &inode.lower {
                     Some(place) => {
                         let lower = tree.path_of(place);
@@ -495,6 +462,12 @@ impl State {
         records.extend(self.publishing.iter().map(|snapshot| Record::Publishing { snapshot: snapshot.clone() }));
         records
     }
+}
+
+/// Returns the record of the root, which every journal has.
+pub(super) fn root_record(meta: Meta) -> Record {
+    let (name, lower) = (Name::new(b""), "/".to_owned());
+    Record::Promote { parent: None, name, id: ROOT, lower, meta, body: Body::Directory }
 }
 
 /// Returns `place` with its inode number in `tree`.

@@ -312,9 +312,10 @@ impl WorkingTree {
 
     /// Returns the names of file `id`, each with the document that it is relative to.
     pub fn names_below(&self, id: EntryId) -> Vec<Named> {
-        let (locked, base) = (self.lock(), self.base());
+        let locked = self.lock();
         let Some(inode) = locked.state.get(id) else { return Vec::new() };
-        inode.names.iter().filter_map(|(parent, name)| named(&locked.state, &base.tree, *parent, name)).collect()
+        let names = inode.names.iter();
+        names.filter_map(|(parent, name)| named(&locked.state, &locked.base.tree, *parent, name)).collect()
     }
 
     /// Returns the size of file `id` in bytes, if it has a data file.
@@ -334,7 +335,7 @@ impl WorkingTree {
         if locked.state.borrowed(data).is_some() {
             return Ok(UploadDecision::Never);
         }
-        if locked.open_files.get(inode.number).is_some_and(|open| open.writers > 0) {
+        if locked.open_files.get(&inode.number).is_some_and(|open| open.writers > 0) {
             return Ok(UploadDecision::Never);
         }
         let Some(stat) = self.files.find(data)?.filter(|stat| stat.size >= least.max(1)) else {

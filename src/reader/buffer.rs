@@ -12,14 +12,7 @@ pub const BUFFER_SIZE: usize = 1 << 20;
 
 /// Bounded set of buffers.
 #[derive(Debug)]
-pub struct BufferPool {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-}
+pub struct BufferPool(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
@@ -33,13 +26,13 @@ struct State {
 pub struct Buffer {
     bytes: Box<[u8]>,
     length: usize,
-    pool: Arc<Shared>,
+    pool: Arc<Mutex<State>>,
 }
 
 impl BufferPool {
     /// Creates a pool of at most `count` buffers, made when they are first needed.
     pub fn new(count: usize) -> Self {
-        BufferPool { shared: Arc::new(Shared { state: Mutex::new(State { free: Vec::new(), unmade: count }) }) }
+        BufferPool(Arc::new(Mutex::new(State { free: Vec::new(), unmade: count })))
     }
 
     /// Returns a buffer of `length` bytes of unspecified content; none if all are in use or `length` is too much for one.
@@ -47,7 +40,7 @@ impl BufferPool {
         if length > BUFFER_SIZE {
             return None;
         }
-        let mut state = self.shared.state.lock();
+        let mut state = self.0.lock();
         let bytes = match state.free.pop() {
             Some(bytes) => bytes,
             None => {
@@ -56,14 +49,14 @@ impl BufferPool {
                 vec![0; BUFFER_SIZE].into_boxed_slice()
             }
         };
-        Some(Buffer { bytes, length, pool: Arc::clone(&self.shared) })
+        Some(Buffer { bytes, length, pool: Arc::clone(&self.0) })
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        self.pool.state.lock().free.push(bytes);
+        self.pool.lock().free.push(bytes);
     }
 }
 

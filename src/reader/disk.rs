@@ -34,7 +34,6 @@ impl Reader {
         reading.await.map(Data::Buffer)
     }
 
-    /// Returns `piece`, if it is on the disk.
     pub(super) async fn kept(&self, piece: &ChunkRange) -> Option<Bytes> {
         let disk = self.storage.disk_cache()?;
         let (name, length) = (piece.name()?, piece.length);

@@ -1,10 +1,8 @@
 //! From chunk references to bytes: manifests and small chunks in memory, object ranges from storage, within one memory bound.
 //!
 //! Chunks that are not on this machine are fetched whole, or in [`pieces`] where they are large, and kept in memory: the kernel
-//! asks for a chunk in several requests. Of shards, only what is read is fetched ([`shards`]). [`prefetch`] prefetches. A disk
-//! cache, where there is one, is searched first, and receives what is fetched ([`disk`]).
-//!
-//! Virtual chunks are read the same way, as ranges of other objects ([`mod@chunk`]), if the user allows them.
+//! asks for a chunk in several requests. Of shards, only what is read is fetched ([`shards`]). A disk cache, where there is one, is
+//! searched first, and receives what is fetched ([`disk`]). Virtual chunks are ranges of other objects ([`mod@chunk`]).
 //!
 //! [`Reader::manifest`] returns a decoded manifest, and loads it at most once for any number of callers. [`Reader::read`] returns
 //! bytes of a chunk. Both are ready when first polled if what they need is in memory (for local files: in the page cache).
@@ -59,7 +57,6 @@ pub struct Reader {
     reads: Arc<Semaphore>,
     /// Bytes that prefetches may hold.
     prefetches: Arc<Semaphore>,
-    /// Access patterns of shards.
     access_pattern: shards::AccessPattern,
     /// Held while a manifest is decoded, one at a time: each needs memory that the cache does not count yet.
     decoding: Semaphore,
@@ -220,7 +217,7 @@ impl Reader {
             let start = chunk.offset.saturating_add(offset);
             return self.fetch(&chunk.object, start, length as u64).await.map(Data::Bytes);
         }
-        slice(&self.whole(chunk).await?, offset, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length))
+        cut(&self.whole(chunk).await?, offset, length)
     }
 
     /// Returns all bytes of `chunk`, and keeps them in memory.
@@ -312,6 +309,17 @@ fn slice(bytes: &Bytes, offset: u64, length: usize) -> Option<Bytes> {
     let start = usize::try_from(offset).ok()?;
     let end = start.checked_add(length)?;
     (end <= bytes.len()).then(|| bytes.slice(start..end))
+}
+
+/// Returns bytes `offset..offset + length` of `bytes`, which are a chunk or a piece of one.
+fn cut(bytes: &Bytes, offset: u64, length: usize) -> Result<Data> {
+    slice(bytes, offset, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length))
+}
+
+/// Returns the range of `length` bytes from `offset` on, which must lie in `chunk`.
+fn range_in(chunk: &ChunkRange, offset: u64, length: usize) -> Result<std::ops::Range<u64>> {
+    let end = offset.checked_add(length as u64).filter(|end| *end <= chunk.length);
+    Ok(offset..end.ok_or_else(|| not_in_chunk(offset, length))?)
 }
 
 fn not_in_chunk(offset: u64, length: usize) -> Error {

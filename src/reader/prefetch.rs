@@ -31,30 +31,18 @@ impl Reader {
             let is_wanted = chunk.length > 0 && chunk.length <= MAX_WHOLE && !self.is_file(&chunk.object);
             is_wanted && !self.has(chunk) && !self.warm_disk(chunk)
         });
-        // A run has the number of its first chunk.
-        let mut runs: Vec<(usize, Vec<ChunkRange>)> = Vec::new();
-        for (number, chunk) in chunks {
-            match runs.last_mut() {
-                Some((_, run)) if is_adjacent(run, &chunk) => run.push(chunk),
-                _ => runs.push((number, vec![chunk])),
-            }
-        }
-        for (number, run) in runs {
-            let Some(permit) = self.room_for(&run) else { return Some(number) };
+        for (number, run) in runs(chunks, GAP, MAX_WHOLE) {
+            let permits = self.budget.read_permits(length_of(&run));
+            let Ok(permit) = Arc::clone(&self.prefetches).try_acquire_many_owned(permits) else { return Some(number) };
             self.fetch_run(&run, permit);
         }
         None
     }
 
-    fn room_for(&self, run: &[ChunkRange]) -> Option<OwnedSemaphorePermit> {
-        let permits = self.budget.read_permits(length(run));
-        Arc::clone(&self.prefetches).try_acquire_many_owned(permits).ok()
-    }
-
     /// Fetches `run`, parts of one object in its order, with one request in the background.
     pub(super) fn fetch_run(self: &Arc<Self>, run: &[ChunkRange], permit: OwnedSemaphorePermit) {
         let Some(first) = run.first().cloned() else { return };
-        let (this, length, alone) = (Arc::clone(self), length(run), run.len() == 1);
+        let (this, length, alone) = (Arc::clone(self), length_of(run), run.len() == 1);
         let begin_of_run = first.offset;
         let fetched = async move { this.fetch(&first.object, first.offset, length).await };
         let fetched = fetched.boxed().shared();
@@ -78,21 +66,38 @@ impl Reader {
     }
 }
 
-fn length(run: &[ChunkRange]) -> u64 {
+/// Groups numbered chunks into runs of neighbors in one object, at most `gap` bytes apart and `most` bytes long. A run has the number of
+/// its first chunk.
+pub(super) fn runs(
+    chunks: impl IntoIterator<Item = (usize, ChunkRange)>,
+    gap: u64,
+    most: u64,
+) -> Vec<(usize, Vec<ChunkRange>)> {
+    let mut runs: Vec<(usize, Vec<ChunkRange>)> = Vec::new();
+    for (number, chunk) in chunks {
+        match runs.last_mut() {
+            Some((_, run)) if is_adjacent(run, &chunk, gap, most) => run.push(chunk),
+            _ => runs.push((number, vec![chunk])),
+        }
+    }
+    runs
+}
+
+/// Returns the bytes from the beginning of `run` to its end.
+pub(super) fn length_of(run: &[ChunkRange]) -> u64 {
     match (run.first(), run.last()) {
         (Some(first), Some(last)) => (last.offset - first.offset).saturating_add(last.length),
         _ => 0,
     }
 }
 
-/// Returns true if `chunk` lies just behind `run`, in the same object, and all of it is not too much for one request.
-fn is_adjacent(run: &[ChunkRange], chunk: &ChunkRange) -> bool {
+fn is_adjacent(run: &[ChunkRange], chunk: &ChunkRange, gap: u64, most: u64) -> bool {
     let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
     let Some(end) = last.offset.checked_add(last.length) else { return false };
     let Some(total) = chunk.offset.checked_add(chunk.length).and_then(|end| end.checked_sub(first.offset)) else {
         return false;
     };
-    last.object == chunk.object && chunk.offset >= end && chunk.offset - end <= GAP && total <= MAX_WHOLE
+    last.object == chunk.object && chunk.offset >= end && chunk.offset - end <= gap && total <= most
 }
 
 #[cfg(test)]
@@ -104,14 +109,19 @@ mod tests {
     #[test]
     fn neighbors_in_one_object_are_one_request() {
         let chunk = |object, offset, length| ChunkRange { object: Object::Native(id(object)), offset, length };
-        let run = [chunk(1, 0, 4096)];
-        assert!(is_adjacent(&run, &chunk(1, 4096, 4096)));
-        assert!(is_adjacent(&run, &chunk(1, 4096 + GAP, 4096)));
-        assert!(!is_adjacent(&run, &chunk(1, 4097 + GAP, 4096)));
-        assert!(!is_adjacent(&run, &chunk(2, 4096, 4096)), "another object");
-        assert!(!is_adjacent(&run, &chunk(1, 0, 4096)), "before it");
-        assert!(!is_adjacent(&run, &chunk(1, 4096, MAX_WHOLE)), "too much at once");
-        assert!(!is_adjacent(&run, &chunk(1, u64::MAX, 1)));
-        assert_eq!(length(&[chunk(1, 10, 5), chunk(1, 20, 5)]), 15);
+        for (object, offset, length, expected) in [
+            (1, 4096, 4096, true),
+            (1, 4096 + GAP, 4096, true),
+            (1, 4097 + GAP, 4096, false),
+            (2, 4096, 4096, false),
+            // Before the run, and too much at once.
+            (1, 0, 4096, false),
+            (1, 4096, MAX_WHOLE, false),
+            (1, u64::MAX, 1, false),
+        ] {
+            let adjacent = is_adjacent(&[chunk(1, 0, 4096)], &chunk(object, offset, length), GAP, MAX_WHOLE);
+            assert_eq!(adjacent, expected, "{length} at {offset} of {object}");
+        }
+        assert_eq!(length_of(&[chunk(1, 10, 5), chunk(1, 20, 5)]), 15);
     }
 }

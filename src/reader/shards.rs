@@ -4,27 +4,26 @@
 //! time. Pieces follow inner chunks ([`super::shard_layout`]), and all pieces that a read misses are fetched at once. A reader
 //! that continues from inner chunk to inner chunk is a stream, and the more it has read, the more is prefetched ([`Streams`]).
 //!
-//! A program that begins with the first bytes of a shard, in long reads, without the index, reads the whole shard: copying tools
-//! do that, and readers of a whole array. For them the index would be a useless request, and the shard is read like other large
-//! chunks ([`super::pieces`]). So a shard is cut in two ways; bytes fetched in one way are found in the other.
-//!
-//! A damaged index is for the reading program to report: here it only leads to other pieces.
+//! A program that begins with a long read of a shard's first bytes, without the index, reads the whole shard: copying tools do that. The
+//! shard is then read like other large chunks ([`super::pieces`]). So a shard is cut in two ways; bytes fetched in one way are found in
+//! the other. A damaged index is for the reading program to report: here it only leads to other pieces.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use lru::LruCache;
 use parking_lot::Mutex;
 use tracing::debug;
 
 use super::cache::{Key, Value};
 use super::chunk::ChunkRange;
-use super::pieces::{only, piece_at};
+use super::pieces::{join, only, piece_at, pieces_of};
+use super::prefetch::{length_of, runs};
 use super::shard_layout::{HEAD, Layout, SMALL_PIECE, index_piece};
-use super::{Data, Reader, not_in_chunk, slice};
+use super::{Data, Reader, cut, not_in_chunk, range_in, slice};
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::zarr::shard::{Index, IndexLocation, ShardLayout};
@@ -47,7 +46,6 @@ const MAX_GAP: u64 = 4 << 20;
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 const STREAMS: usize = 4;
 
-/// Access patterns of shards.
 #[derive(Debug)]
 pub(super) struct AccessPattern {
     shards: Mutex<LruCache<ChunkRange, Streams>>,
@@ -64,7 +62,6 @@ enum ReadMode {
     Whole,
 }
 
-/// Access pattern of one shard.
 #[derive(Debug, Default)]
 struct Streams {
     mode: ReadMode,
@@ -171,8 +168,7 @@ impl Reader {
         if let Some(data) = self.read_shard_now(shard, offset, length) {
             return Ok(data);
         }
-        let end = offset.checked_add(length as u64).filter(|end| *end <= shard.length);
-        let range = offset..end.ok_or_else(|| not_in_chunk(offset, length))?;
+        let range = range_in(shard, offset, length)?;
         match self.mode(sharding, shard, &range) {
             ReadMode::Whole => {
                 if let Some(data) = self.read_cached_head(shard, &range) {
@@ -183,8 +179,7 @@ impl Reader {
                 return self.read_pieces(shard, offset, length).await;
             }
             ReadMode::Beginning => {
-                let bytes = self.whole(&part(shard, &(0..FULL_SCAN.min(shard.length)))).await?;
-                return slice(&bytes, offset, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length));
+                return cut(&self.whole(&part(shard, &(0..FULL_SCAN.min(shard.length)))).await?, offset, length);
             }
             ReadMode::Parts => {}
         }
@@ -194,24 +189,14 @@ impl Reader {
         let layout = match index_piece(sharding, shard.length) {
             // A read of the index itself needs no layout.
             Some(place) if place.start <= range.start && range.end <= place.end => {
-                let piece = part(shard, &place);
-                if let Some(data) = self.read_kept(&piece, range.start - place.start, length).await {
-                    return Ok(data);
-                }
-                let bytes = self.whole(&piece).await?;
-                return slice(&bytes, range.start - place.start, length)
-                    .map(Data::Bytes)
-                    .ok_or_else(|| not_in_chunk(offset, length));
+                return self.read_piece(&part(shard, &place), range.start - place.start, length).await;
             }
             _ => self.layout(sharding, shard).await?,
         };
         self.prefetch_shard(shard, &layout, &range);
         self.fetch_touched(shard, &layout, &range).await;
-        let mut parts = Vec::new();
-        for number in layout.touched(&range) {
-            parts.push((layout.piece(number), self.whole(&piece_of(shard, &layout, number)).await?));
-        }
-        join(&parts, &range).ok_or_else(|| not_in_chunk(offset, length))
+        let touched = layout.touched(&range).map(|number| (layout.piece(number), piece_of(shard, &layout, number)));
+        self.join_pieces(&touched.collect::<Vec<_>>(), &range, |_| ()).await
     }
 
     /// Returns how to fetch `range` of `shard`, by the access pattern so far.
@@ -255,27 +240,15 @@ impl Reader {
 
     /// Returns the bytes of `range`, if they were fetched when the shard was read as a whole.
     async fn read_cached_pieces(self: &Arc<Self>, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
-        let mut pieces = Vec::new();
-        let mut at = range.start;
-        while at < range.end {
-            let (piece, begin) = piece_at(shard, at);
-            if !self.is_near(&piece) {
-                return None;
-            }
-            at = begin + piece.length;
-            pieces.push((begin..at, piece));
+        let pieces = pieces_of(shard, range);
+        if !pieces.iter().all(|(_, piece)| self.is_near(piece)) {
+            return None;
         }
         if let [(place, piece)] = pieces.as_slice() {
             let (within, length) = (range.start - place.start, usize::try_from(range.end - range.start).ok()?);
-            if let Some(data) = self.read_kept(piece, within, length).await {
-                return Some(data);
-            }
+            return self.read_piece(piece, within, length).await.ok();
         }
-        let mut parts = Vec::new();
-        for (place, piece) in pieces {
-            parts.push((place, self.whole(&piece).await.ok()?));
-        }
-        join(&parts, range)
+        self.join_pieces(&pieces, range, |_| ()).await.ok()
     }
 
     /// Returns true if `piece` is on this machine, or being loaded.
@@ -284,7 +257,6 @@ impl Reader {
             || piece.name().is_some_and(|name| self.storage.disk_cache().is_some_and(|disk| disk.has(&name)))
     }
 
-    /// Returns the layout of `shard`, which its index determines.
     async fn layout(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Arc<Layout>> {
         let (this, sharding, shard) = (Arc::clone(self), sharding.clone(), shard.clone());
         let loaded = self.cache.get_or_load(Key::Layout(shard.clone()), async move {
@@ -343,8 +315,9 @@ impl Reader {
             missing.push(next);
             next += 1;
         }
-        for run in runs(shard, layout, &missing) {
-            let permits = self.budget.read_permits(run.iter().map(|piece| piece.length).sum());
+        let missing = missing.into_iter().map(|number| (number, piece_of(shard, layout, number)));
+        for (_, run) in runs(missing, 0, MAX_AHEAD + HEAD) {
+            let permits = self.budget.read_permits(length_of(&run));
             let Ok(permit) = Arc::clone(&self.reads).acquire_many_owned(permits).await else { return };
             self.fetch_run(&run, permit);
         }
@@ -404,7 +377,6 @@ fn is_small(sharding: &ShardLayout, shard: &ChunkRange) -> bool {
     shard.length <= SMALL_SHARD || sharding.index_range(shard.length).is_none()
 }
 
-/// Returns a part of a shard as a range of the object.
 fn part(shard: &ChunkRange, place: &Range<u64>) -> ChunkRange {
     let offset = shard.offset.saturating_add(place.start);
     ChunkRange { offset, length: place.end.saturating_sub(place.start), object: shard.object.clone() }
@@ -412,95 +384,4 @@ fn part(shard: &ChunkRange, place: &Range<u64>) -> ChunkRange {
 
 fn piece_of(shard: &ChunkRange, layout: &Layout, number: usize) -> ChunkRange {
     part(shard, &layout.piece(number))
-}
-
-/// Groups pieces with these numbers into runs of neighbors, each of a limited size.
-fn runs(shard: &ChunkRange, layout: &Layout, numbers: &[usize]) -> Vec<Vec<ChunkRange>> {
-    let mut runs: Vec<Vec<ChunkRange>> = Vec::new();
-    for &number in numbers {
-        let piece = piece_of(shard, layout, number);
-        let fits = |run: &Vec<ChunkRange>| {
-            let follows = run.last().is_some_and(|last| last.offset + last.length == piece.offset);
-            follows && run.first().is_some_and(|first| piece.offset + piece.length - first.offset <= MAX_AHEAD + HEAD)
-        };
-        match runs.last_mut().filter(|run| fits(run)) {
-            Some(run) => run.push(piece),
-            None => runs.push(vec![piece]),
-        }
-    }
-    runs
-}
-
-/// Returns the bytes of `range` out of consecutive parts.
-fn join(parts: &[(Range<u64>, Bytes)], range: &Range<u64>) -> Option<Data> {
-    let cut = |place: &Range<u64>, bytes: &Bytes| {
-        let (begin, end) = (range.start.max(place.start), range.end.min(place.end));
-        slice(bytes, begin.checked_sub(place.start)?, usize::try_from(end.checked_sub(begin)?).ok()?)
-    };
-    let length = usize::try_from(range.end - range.start).ok()?;
-    if let [(place, bytes)] = parts {
-        return cut(place, bytes).filter(|bytes| bytes.len() == length).map(Data::Bytes);
-    }
-    let mut joined = BytesMut::with_capacity(length);
-    for (place, bytes) in parts {
-        joined.extend_from_slice(&cut(place, bytes)?);
-    }
-    (joined.len() == length).then(|| Data::Bytes(joined.freeze()))
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    /// Reads `ranges`, and returns the bytes prefetched for each.
-    fn ahead(layout: &Layout, ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<u64> {
-        let mut streams = Streams::default();
-        ranges
-            .into_iter()
-            .map(|range| {
-                let wanted = streams.record(&range).map(|stream| stream.prefetch_range(layout, 64 << 20));
-                wanted.map_or(0, |wanted| wanted.end - wanted.start)
-            })
-            .collect()
-    }
-
-    /// Returns the layout of 64 MiB of inner chunks of 16 KiB.
-    fn layout() -> Layout {
-        let codec = r#"{"name": "sharding_indexed", "configuration": {"chunk_shape": [1], "codecs": ["bytes"],
-            "index_codecs": ["bytes"]}}"#;
-        let grid = r#"{"name": "regular", "configuration": {"chunk_shape": [4096]}}"#;
-        let document = format!(r#"{{"shape": [4096], "chunk_grid": {grid}, "codecs": [{codec}]}}"#);
-        let sharding = ShardLayout::parse(document.as_bytes()).unwrap().unwrap();
-        let entries = (0..4096_u64).flat_map(|n| [(n * 16384).to_le_bytes(), 16384_u64.to_le_bytes()].concat());
-        let length = (64 << 20) + 65536;
-        let index = Index::decode(&sharding, length, entries.collect()).unwrap();
-        Layout::new(&sharding, length, Some(&index))
-    }
-
-    #[test]
-    fn sequential_reads_are_prefetched_and_jumps_are_not() {
-        let layout = layout();
-        let streamed = ahead(&layout, (0..256).map(|n| n * HEAD..(n + 1) * HEAD));
-        let total: u64 = streamed.iter().sum();
-        assert!((31 << 20..=41 << 20).contains(&total), "{total}");
-        assert!(streamed.iter().filter(|bytes| **bytes > 0).count() < 40, "in few steps");
-        assert_eq!(streamed.first(), Some(&0));
-        // The kernel reads a little beyond each inner chunk.
-        let jumps =
-            (0..200_u64).map(|n| n * 7919 % 4000 * 16384).flat_map(|at| [at..at + 16384, at + 16384..at + 32768]);
-        assert_eq!(ahead(&layout, jumps).iter().sum::<u64>(), 0);
-        // The kernel sends several requests at once, in any order.
-        let mixed = (0..64_u64).flat_map(|n| [2 * n + 1, 2 * n]).map(|n| n << 20..(n + 1) << 20).take(60);
-        assert!(ahead(&layout, mixed).iter().sum::<u64>() >= 40 << 20);
-    }
-
-    #[test]
-    fn parts_are_joined() {
-        let bytes = |from: u8, to: u8| Bytes::from((from..to).collect::<Vec<_>>());
-        let parts = [(0..10, bytes(0, 10)), (10..15, bytes(10, 15)), (15..30, bytes(15, 30))];
-        assert_eq!(&*join(&parts, &(5..20)).unwrap(), &(5..20).collect::<Vec<u8>>()[..]);
-        assert_eq!(&*join(&parts[..1], &(5..10)).unwrap(), &[5, 6, 7, 8, 9]);
-        assert!(join(&parts[..2], &(5..20)).is_none());
-    }
 }

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::ref_files::Layout;
 use super::refs::{DEFAULT_BRANCH, RefSpec};
 use super::update;
 use super::{Generation, MAX_SNAPSHOT, Repository, check_storage_writable, v1};
@@ -57,19 +58,7 @@ impl Repository {
     /// disabled creating tags.
     pub async fn create_ref(&self, kind: RefKind, name: &str, target: ObjectId, clock: Clock) -> Result<()> {
         self.check_name(kind, name)?;
-        self.check_changes_allowed().await?;
-        if let Generation::V1(_) = self.generation {
-            self.check_snapshot(target).await?;
-            let made = match kind {
-                RefKind::Branch => v1::create_branch(&*self.storage, name, target).await,
-                RefKind::Tag => v1::create_tag(&*self.storage, name, target).await,
-            };
-            return self.confirm_outcome(made, kind, name, Some(target)).await;
-        }
         let change = |state: &mut RepoState| {
-            if !state.snapshots.contains_key(&target) {
-                return Err(no_snapshot(target));
-            }
             if kind == RefKind::Tag {
                 check_flag(state, CREATE_TAG, "making tags", "create_tag")?;
                 if state.deleted_tags.contains(name) {
@@ -87,8 +76,8 @@ impl Repository {
                 RefKind::Tag => Operation::TagCreated { name },
             })
         };
-        let made = update::update(&*self.storage, clock, change).await.map(drop);
-        self.confirm_outcome(made, kind, name, Some(target)).await
+        let in_v1 = v1::create_ref(&*self.storage, kind, name, target);
+        self.change_ref(kind, name, Some(target), clock, in_v1, change).await
     }
 
     /// Deletes branch or tag `name` if it points to `expected`. Commits stay until they are garbage-collected.
@@ -98,14 +87,6 @@ impl Repository {
     pub async fn delete_ref(&self, kind: RefKind, name: &str, expected: ObjectId, clock: Clock) -> Result<()> {
         if kind == RefKind::Branch && name == DEFAULT_BRANCH {
             return Err(no_deletion_of_main());
-        }
-        self.check_changes_allowed().await?;
-        if let Generation::V1(_) = self.generation {
-            let deleted = match kind {
-                RefKind::Branch => v1::replace_branch(&*self.storage, name, expected, None).await,
-                RefKind::Tag => v1::delete_tag(&*self.storage, name, expected).await,
-            };
-            return self.confirm_outcome(deleted, kind, name, None).await;
         }
         let change = |state: &mut RepoState| {
             if kind == RefKind::Tag {
@@ -123,37 +104,71 @@ impl Repository {
                 }
             })
         };
-        let deleted = update::update(&*self.storage, clock, change).await.map(drop);
-        self.confirm_outcome(deleted, kind, name, None).await
+        let in_v1 = async {
+            match kind {
+                RefKind::Branch => v1::replace_branch(&*self.storage, name, expected, None).await,
+                RefKind::Tag => v1::delete_tag(&*self.storage, name, expected).await,
+            }
+        };
+        self.change_ref(kind, name, None, clock, in_v1, change).await
     }
 
     /// Resets branch `name` to `to` if it points to `expected`.
     ///
     /// Fails with [`ErrorKind::NotFound`] if there is no such branch or snapshot, with [`ErrorKind::Stale`] if it points elsewhere.
     pub async fn reset_branch(&self, name: &str, to: ObjectId, expected: ObjectId, clock: Clock) -> Result<()> {
-        self.check_changes_allowed().await?;
-        if let Generation::V1(_) = self.generation {
-            self.check_snapshot(to).await?;
-            let moved = v1::replace_branch(&*self.storage, name, expected, Some(to)).await;
-            return self.confirm_outcome(moved, RefKind::Branch, name, Some(to)).await;
-        }
         let change = |state: &mut RepoState| {
-            if !state.snapshots.contains_key(&to) {
-                return Err(no_snapshot(to));
-            }
             check_target(RefKind::Branch, name, state.branches.get(name).copied(), expected)?;
             state.branches.insert(name.to_owned(), to);
             Ok(Operation::BranchReset { name: name.to_owned(), previous: expected })
         };
-        let moved = update::update(&*self.storage, clock, change).await.map(drop);
-        self.confirm_outcome(moved, RefKind::Branch, name, Some(to)).await
+        let in_v1 = v1::replace_branch(&*self.storage, name, expected, Some(to));
+        self.change_ref(RefKind::Branch, name, Some(to), clock, in_v1, change).await
+    }
+
+    /// Changes a ref, which then points to `target`, by `change` in version 2 and by `in_v1` in version 1.
+    ///
+    /// If the answer to a change was lost and the ref can be read, its current target shows whether the change was made.
+    async fn change_ref(
+        &self,
+        kind: RefKind,
+        name: &str,
+        target: Option<ObjectId>,
+        clock: Clock,
+        in_v1: impl Future<Output = Result<()>>,
+        mut change: impl FnMut(&mut RepoState) -> Result<Operation>,
+    ) -> Result<()> {
+        self.check_changes_allowed().await?;
+        let changed = if let Generation::V1(_) = self.generation {
+            if let Some(target) = target {
+                self.check_snapshot(target).await?;
+            }
+            in_v1.await
+        } else {
+            let change = |state: &mut RepoState| match target {
+                Some(target) if !state.snapshots.contains_key(&target) => Err(no_snapshot(target)),
+                _ => change(state),
+            };
+            update::update(&*self.storage, clock, change).await.map(drop)
+        };
+        let error = match changed {
+            Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => error,
+            other => return other,
+        };
+        match self.current_target(kind, name).await {
+            Ok(found) if found == target => Ok(()),
+            Ok(_) => Err(error),
+            Err(_) => Err(error.context(format!(
+                "{kind} `{name}`: the storage does not answer, so that it may be changed or not; list the {kind}s to see"
+            ))),
+        }
     }
 
     /// Returns the names of deleted tags, which must not be used again.
     pub async fn deleted_tags(&self) -> Result<Vec<String>> {
         match &self.generation {
-            Generation::Alpha(layout) => Ok(layout.all(&*self.storage).await?.1.into_keys().collect()),
-            Generation::V1(_) => Ok(v1::deleted_tags(&*self.storage).await?.into_keys().collect()),
+            Generation::Alpha(layout) => Ok(layout.deleted_tags(&*self.storage).await?.into_keys().collect()),
+            Generation::V1(_) => Ok(Layout::V1.deleted_tags(&*self.storage).await?.into_keys().collect()),
             Generation::V2(info) => Ok(info.deleted_tags()),
         }
     }
@@ -172,28 +187,6 @@ impl Repository {
             Err(error) if error.kind() == ErrorKind::NotFound => Err(no_snapshot(id)),
             Err(error) => Err(error),
             Ok(_) => self.snapshot(id, MAX_SNAPSHOT).await.map(drop),
-        }
-    }
-
-    /// Decides the outcome of a change whose answer was lost: if the ref can be read, its current target shows whether the change was
-    /// made.
-    async fn confirm_outcome(
-        &self,
-        done: Result<()>,
-        kind: RefKind,
-        name: &str,
-        expected: Option<ObjectId>,
-    ) -> Result<()> {
-        let error = match done {
-            Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => error,
-            other => return other,
-        };
-        match self.current_target(kind, name).await {
-            Ok(found) if found == expected => Ok(()),
-            Ok(_) => Err(error),
-            Err(_) => Err(error.context(format!(
-                "{kind} `{name}`: the storage does not answer, so that it may be changed or not; list the {kind}s to see"
-            ))),
         }
     }
 

@@ -50,16 +50,7 @@ pub fn initial(clock: Clock) -> Result<Snapshot> {
 
 fn initial_draft(clock: Clock) -> Result<SnapshotDraft> {
     let metadata = vec![RawItem::new(SpecVersion::V2, "__icechunk", &serde_json::json!({"is_root": true}))?];
-    Ok(SnapshotDraft {
-        id: ObjectId::INITIAL,
-        flushed_at: clock(),
-        version: SpecVersion::V2,
-        parent: None,
-        message: INITIAL_MESSAGE.to_owned(),
-        metadata,
-        nodes: Vec::new(),
-        manifests: Vec::new(),
-    })
+    Ok(SnapshotDraft { metadata, ..SnapshotDraft::new(ObjectId::INITIAL, clock(), INITIAL_MESSAGE) })
 }
 
 /// Fails if the storage holds any object: the reference implementation refuses to create a repository beside one. The error says that a
@@ -85,16 +76,8 @@ pub(super) async fn refuse_occupied(storage: &dyn Storage, verb: &str) -> Result
 async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
     let node = NodeId::random()?;
     let parent = ObjectId::INITIAL;
-    let snapshot = SnapshotDraft {
-        id: ObjectId::random()?,
-        flushed_at: clock(),
-        version: SpecVersion::V2,
-        parent: None,
-        message: GROUP_MESSAGE.to_owned(),
-        metadata: Vec::new(),
-        nodes: vec![NodeDraft { id: node, path: "/".to_owned(), zarr_json: GROUP_DOCUMENT.to_vec(), array: None }],
-        manifests: Vec::new(),
-    };
+    let nodes = vec![NodeDraft { id: node, path: "/".to_owned(), zarr_json: GROUP_DOCUMENT.to_vec(), array: None }];
+    let snapshot = SnapshotDraft { nodes, ..SnapshotDraft::new(ObjectId::random()?, clock(), GROUP_MESSAGE) };
     let log = TransactionLogDraft { nodes: [(NodeChange::NewGroups, node)].into(), ..TransactionLogDraft::default() };
     write_commit(storage, &snapshot, &log).await?;
     update::update(storage, clock, |state| {

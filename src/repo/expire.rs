@@ -16,6 +16,7 @@ use super::{MAX_SNAPSHOT, Repository, check_storage_writable, prune, update, v1}
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
+use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::format::snapshot::Snapshot;
 use crate::storage::{Condition, Storage, decoded};
@@ -117,13 +118,6 @@ fn apply(state: &mut RepoState, options: ExpireOptions) -> Result<Expired> {
     Ok(expired)
 }
 
-/// A commit of version 1.
-struct Commit {
-    id: ObjectId,
-    flushed_at: u64,
-    parent: Option<ObjectId>,
-}
-
 async fn expire_v1(repository: &Repository, options: ExpireOptions) -> Result<Expired> {
     let storage = repository.storage();
     let refs = repository.refs().await?;
@@ -168,7 +162,7 @@ fn accept_concurrent_change(deleted: Result<()>) -> Result<()> {
 }
 
 /// Reads the commits from `tip` to the root from the store itself: a cache may hold files from before an earlier expiration.
-async fn history_v1(storage: &Arc<dyn Storage>, tip: ObjectId) -> Result<Vec<Commit>> {
+async fn history_v1(storage: &Arc<dyn Storage>, tip: ObjectId) -> Result<Vec<SnapshotInfo>> {
     let mut seen = HashSet::new();
     let mut history = Vec::new();
     let mut next = Some(tip);
@@ -178,7 +172,7 @@ async fn history_v1(storage: &Arc<dyn Storage>, tip: ObjectId) -> Result<Vec<Com
         }
         let (snapshot, _) = read_v1(storage, id).await?;
         next = snapshot.parent_id();
-        history.push(Commit { id, flushed_at: snapshot.flushed_at(), parent: next });
+        history.push(SnapshotInfo::new(id, next, snapshot.flushed_at(), ""));
     }
     Ok(history)
 }
@@ -195,12 +189,12 @@ async fn read_v1(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<(Snapshot, 
 /// because a ref points to it.
 async fn expire_history(
     storage: &Arc<dyn Storage>,
-    history: &[Commit],
+    history: &[SnapshotInfo],
     options: ExpireOptions,
     expired: &mut Expired,
 ) -> Result<()> {
     let Some((root, later)) = history.split_last() else { return Ok(()) };
-    let is_young = |commit: &&Commit| commit.flushed_at >= options.older_than;
+    let is_young = |commit: &&SnapshotInfo| commit.flushed_at >= options.older_than;
     let Some(stays) = later.iter().rfind(is_young).or(later.first()) else { return Ok(()) };
     let released = later.iter().skip_while(|commit| commit.id != stays.id).skip(1);
     expired.released.extend(released.filter(|commit| !is_young(commit)).map(|commit| commit.id));

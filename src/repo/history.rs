@@ -107,7 +107,6 @@ impl Repository {
 
     /// Calls `visit` for `tip` and its ancestors in order until `visit` returns false.
     pub(crate) async fn walk(&self, tip: ObjectId, mut visit: impl FnMut(SnapshotInfo) -> bool) -> Result<()> {
-        let cycle = |id| Error::corrupt(format!("the history of snapshot {tip} is a cycle: {id} is its own ancestor"));
         match &self.generation {
             Generation::V2(info) => {
                 let mut next =
@@ -119,7 +118,7 @@ impl Repository {
                     let commit = info.snapshot(position).context(|| format!("history of {tip}"))?;
                     steps += 1;
                     if steps > info.snapshot_count() {
-                        return Err(cycle(commit.id));
+                        return Err(cycle(tip, commit.id));
                     }
                     next = info.parent_position(position)?;
                     if !visit(commit) {
@@ -127,26 +126,19 @@ impl Repository {
                     }
                 }
             }
-            Generation::Alpha(_) => {
+            generation => {
                 let mut seen = HashSet::new();
                 let mut ancestry = Ancestry::new(&*self.storage, tip);
-                while let Some(commit) = ancestry.step().await? {
-                    if !seen.insert(commit.id) {
-                        return Err(cycle(commit.id));
-                    }
-                    if !visit(commit) {
-                        break;
-                    }
-                }
-            }
-            Generation::V1(_) => {
-                let mut seen = HashSet::new();
                 let mut next = Some(tip);
                 while let Some(id) = next {
                     if !seen.insert(id) {
-                        return Err(cycle(id));
+                        return Err(cycle(tip, id));
                     }
-                    let commit = self.read_commit(id).await?;
+                    let commit = match generation {
+                        Generation::Alpha(_) => ancestry.step().await?,
+                        _ => Some(self.read_commit(id).await?),
+                    };
+                    let Some(commit) = commit else { break };
                     next = commit.parent;
                     if !visit(commit) {
                         break;
@@ -160,25 +152,24 @@ impl Repository {
     /// Reads the description of a commit from its snapshot file, where version 1 keeps it.
     pub(super) async fn read_commit(&self, id: ObjectId) -> Result<SnapshotInfo> {
         let snapshot = self.snapshot(id, super::MAX_SNAPSHOT).await?;
-        Ok(SnapshotInfo {
-            id,
-            parent: snapshot.parent_id(),
-            flushed_at: snapshot.flushed_at(),
-            message: snapshot.message().to_owned(),
-            metadata: snapshot.metadata()?,
-            pruned_ancestor_tx_logs: Vec::new(),
-        })
+        let info = SnapshotInfo::new(id, snapshot.parent_id(), snapshot.flushed_at(), snapshot.message());
+        Ok(SnapshotInfo { metadata: snapshot.metadata()?, ..info })
     }
+}
+
+/// Returns the error for a history that does not end.
+pub(super) fn cycle(tip: ObjectId, id: ObjectId) -> Error {
+    Error::corrupt(format!("the history of snapshot {tip} is a cycle: {id} is its own ancestor"))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use crate::format::testing::{id, repo};
     use crate::repo::testing::open;
 
     #[tokio::test]
     async fn cycles_end() {
-        use crate::format::testing::{id, repo};
         let repository = open(repo(&[(id(1), 2), (id(2), 0), (id(3), 1)], &[("main", 2)])).await;
         let error = repository.history(id(3), usize::MAX).await.unwrap_err();
         assert!(error.to_string().contains("a cycle"), "{error}");
@@ -187,7 +178,6 @@ mod tests {
 
     #[tokio::test]
     async fn commits_that_only_one_ref_leads_to_are_counted() {
-        use crate::format::testing::{id, repo};
         // 1 - 2 - 3, and 2 - 4.
         let commits = [(id(1), -1), (id(2), 0), (id(3), 1), (id(4), 1)];
         let repository = open(repo(&commits, &[("main", 2), ("other", 3)])).await;
@@ -199,19 +189,5 @@ mod tests {
         assert_eq!(beyond(9, &[1]), Some(0));
         let cycle = open(repo(&[(id(1), 1), (id(2), 0)], &[("main", 1)])).await;
         assert_eq!(cycle.commits_beyond(id(2), []).unwrap(), Some(2));
-    }
-
-    #[tokio::test]
-    async fn the_newest_commit_not_after_a_time_is_found() {
-        use crate::format::testing::{id, repo};
-        let repository = open(repo(&[(id(1), -1), (id(2), 0), (id(3), 1)], &[("main", 2)])).await;
-        let as_of = |time| {
-            let spec = crate::repo::refs::RefSpec::AsOf { branch: "main".into(), time };
-            let repository = &repository;
-            async move { repository.resolve(&spec).await.map_err(|e| e.kind()) }
-        };
-        assert_eq!(as_of(u64::MAX).await, Ok(id(3)));
-        assert_eq!(as_of(1_999_999).await, Ok(id(2)));
-        assert_eq!(as_of(0).await, Ok(id(1)));
     }
 }

@@ -18,6 +18,7 @@ pub mod migrate;
 pub mod operations;
 pub mod progress;
 mod prune;
+mod ref_files;
 pub mod refs;
 pub mod revision;
 #[cfg(test)]
@@ -32,13 +33,15 @@ use std::sync::Arc;
 use tracing::info;
 
 use self::collect::mark::{LogPosition, may_have_run_since};
+use self::ref_files::Layout;
+use self::refs::DEFAULT_BRANCH;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::MAX_FILE;
 use crate::format::config::RepoConfig;
 use crate::format::draft::SnapshotDraft;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::{RepoInfo, SnapshotInfo};
+use crate::format::repo_info::RepoInfo;
 use crate::format::snapshot::Snapshot;
 use crate::storage::virtuals::VirtualChunks;
 use crate::storage::{Storage, decoded};
@@ -58,9 +61,21 @@ pub struct Repository {
 
 #[derive(Debug)]
 enum Generation {
-    Alpha(alpha::Layout),
-    V1(v1::Layout),
+    Alpha(Layout),
+    /// Holds the target of `main`, which is read on opening, because a version 1 repository is recognized by it.
+    V1(Option<ObjectId>),
     V2(RepoInfo),
+}
+
+impl Generation {
+    /// Returns the layout of the files of refs; none from version 2 on, where `repo` has them.
+    fn layout(&self) -> Option<Layout> {
+        match self {
+            Generation::Alpha(layout) => Some(*layout),
+            Generation::V1(_) => Some(Layout::V1),
+            Generation::V2(_) => None,
+        }
+    }
 }
 
 impl Repository {
@@ -97,8 +112,8 @@ impl Repository {
 
     /// Opens a repository that has no object `repo`.
     async fn open_older(storage: Arc<dyn Storage>) -> Result<Self> {
-        if let Some(layout) = v1::Layout::detect(&*storage).await? {
-            return Ok(Repository::new(storage, Generation::V1(layout)));
+        if let Some(main) = Layout::V1.branch(&*storage, DEFAULT_BRANCH).await? {
+            return Ok(Repository::new(storage, Generation::V1(Some(main))));
         }
         // Without a version 1 branch `main`, the listing of refs decides.
         let objects = storage.list("refs/").await.context(|| storage.location().to_owned())?;
@@ -106,8 +121,8 @@ impl Repository {
             info!("{}: a repository of a release before 0.2", storage.location());
             return Ok(Repository::new(storage, Generation::Alpha(layout)));
         }
-        if let Some(layout) = v1::Layout::detect_without_main(&objects) {
-            return Ok(Repository::new(storage, Generation::V1(layout)));
+        if objects.iter().any(|object| object.key.ends_with("/ref.json")) {
+            return Ok(Repository::new(storage, Generation::V1(None)));
         }
         Err(Error::new(
             ErrorKind::NotARepository,
@@ -181,6 +196,27 @@ impl Repository {
         checked.context(|| self.storage.location().to_owned())
     }
 
+    /// Returns the reason that `branch` accepts no commits; none if it does.
+    pub async fn read_only_reason(&self, branch: &str) -> Result<Option<String>> {
+        if let Err(error) = self.check_writable() {
+            return Ok(Some(error.to_string()));
+        }
+        if let Some(why) = self.storage.read_only() {
+            return Ok(Some(why.to_owned()));
+        }
+        if let Some(local) = self.storage.local_files() {
+            let why = "its directory may not be written to by this user";
+            return Ok(local.is_read_only().then(|| why.to_owned()));
+        }
+        match self.check_store(branch).await {
+            Ok(()) => Ok(None),
+            Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => {
+                Ok(Some(error.to_string()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Returns the point that the operations log has reached, to detect later collections of garbage; none before version 2.
     pub fn log_position(&self) -> Option<LogPosition> {
         match &self.generation {
@@ -201,8 +237,9 @@ impl Repository {
     /// Returns the tip of branch `name`; none if there is no such branch.
     pub async fn branch_tip(&self, name: &str) -> Result<Option<ObjectId>> {
         match &self.generation {
+            Generation::V1(Some(main)) if name == DEFAULT_BRANCH => Ok(Some(*main)),
+            Generation::V1(_) => Layout::V1.branch(&*self.storage, name).await,
             Generation::Alpha(layout) => layout.branch(&*self.storage, name).await,
-            Generation::V1(layout) => layout.branch(&*self.storage, name).await,
             Generation::V2(info) => info.branch(name).transpose(),
         }
     }
@@ -216,7 +253,9 @@ impl Repository {
             let snapshot = match alpha::read(&*self.storage, id, limit).await {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let first = alpha::first_without_file(&*self.storage, layout, id).await?;
-                    return Snapshot::from_draft(&empty(first.ok_or_else(|| missing(error))?)).context(|| key);
+                    let first = first.ok_or_else(|| missing(error))?;
+                    let draft = SnapshotDraft::new(first.id, first.flushed_at, first.message);
+                    return Snapshot::from_draft(&SnapshotDraft { version: SpecVersion::V1, ..draft }).context(|| key);
                 }
                 snapshot => snapshot?,
             };
@@ -243,19 +282,5 @@ fn check_storage_writable(storage: &dyn Storage) -> Result<()> {
     match storage.read_only() {
         Some(why) => Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location()))),
         None => Ok(()),
-    }
-}
-
-/// Drafts a snapshot without nodes.
-fn empty(commit: SnapshotInfo) -> SnapshotDraft {
-    SnapshotDraft {
-        id: commit.id,
-        flushed_at: commit.flushed_at,
-        version: SpecVersion::V1,
-        parent: None,
-        message: commit.message,
-        metadata: Vec::new(),
-        nodes: Vec::new(),
-        manifests: Vec::new(),
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::{Generation, MAX_REPO_FILE, Repository};
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::operations_log::{self, DisplayedEntry};
 use crate::format::repo_info::RepoInfo;
 use crate::storage::{Storage, decoded};
@@ -74,23 +74,9 @@ impl Operations {
     }
 
     async fn turn_to(&mut self, name: String) -> Result<()> {
-        // A name with a folder would lead outside of `overwritten/`.
-        if name.is_empty() || name.contains('/') || name.contains("..") {
-            return Err(Error::corrupt(format!(
-                "the operations log continues in `{name}`, which is not a bare file name"
-            )));
-        }
-        if !self.seen.insert(name.clone()) {
-            return Err(Error::corrupt(format!("the operations log is a cycle: it comes to overwritten/{name} again")));
-        }
-        let key = format!("overwritten/{name}");
-        let info = match decoded::fixed(&*self.storage, &key, MAX_REPO_FILE, RepoInfo::decode).await {
-            Ok(found) => found.value,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.missing = Some(key);
-                return Ok(());
-            }
-            Err(error) => return Err(error).context(|| self.storage.location().to_owned()),
+        let Some(info) = read_copy(&*self.storage, &name, &mut self.seen).await? else {
+            self.missing = Some(format!("overwritten/{name}"));
+            return Ok(());
         };
         let page = operations_log::read(&info);
         self.entries = page.entries.into();
@@ -100,5 +86,25 @@ impl Operations {
             newest.backup_path.get_or_insert(name);
         }
         Ok(())
+    }
+}
+
+/// Reads the copy of `repo` in which the log continues; none if it has been removed. Adds its name to `seen`, so that a damaged chain ends.
+pub(super) async fn read_copy(
+    storage: &dyn Storage,
+    name: &str,
+    seen: &mut HashSet<String>,
+) -> Result<Option<RepoInfo>> {
+    // A name with a folder would lead outside of `overwritten/`.
+    if name.is_empty() || name.contains('/') || name.contains("..") {
+        return Err(Error::corrupt(format!("the operations log continues in `{name}`, which is not a bare file name")));
+    }
+    if !seen.insert(name.to_owned()) {
+        return Err(Error::corrupt(format!("the operations log is a cycle: it comes to overwritten/{name} again")));
+    }
+    match decoded::fixed(storage, &format!("overwritten/{name}"), MAX_REPO_FILE, RepoInfo::decode).await {
+        Ok(found) => Ok(Some(found.value)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.context(storage.location())),
     }
 }

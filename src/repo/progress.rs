@@ -1,4 +1,4 @@
-//! Progress of a garbage collection or a verification, for other threads to read.
+//! Progress of a garbage collection, a verification or statistics, for other threads to read.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -31,11 +31,11 @@ impl Progress {
         self.is_removing.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn expect(&self, files: usize) {
+    pub(crate) fn expect(&self, files: usize) {
         self.total.fetch_add(files as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn step(&self, files: usize) {
+    pub(crate) fn step(&self, files: usize) {
         self.done.fetch_add(files as u64, Ordering::Relaxed);
     }
 }

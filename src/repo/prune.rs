@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use super::history::cycle;
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::SnapshotRecord;
@@ -44,9 +45,7 @@ fn ancestors(records: &Records, id: ObjectId) -> Result<Vec<ObjectId>> {
     let mut next = records.get(&id).and_then(|record| record.parent);
     while let Some(parent) = next {
         if !seen.insert(parent) {
-            return Err(Error::corrupt(format!(
-                "the history of snapshot {id} is a cycle: {parent} is its own ancestor"
-            )));
+            return Err(cycle(id, parent));
         }
         let record = records.get(&parent);
         let record = record

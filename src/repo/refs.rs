@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tracing::warn;
 
+use super::ref_files::Layout;
 use super::{Generation, Repository};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -65,7 +66,7 @@ impl Repository {
     pub async fn refs(&self) -> Result<Refs> {
         match &self.generation {
             Generation::Alpha(layout) => layout.refs(&*self.storage).await,
-            Generation::V1(layout) => layout.refs(&*self.storage).await,
+            Generation::V1(_) => Layout::V1.refs(&*self.storage).await,
             Generation::V2(info) => Ok(Refs { branches: undamaged(info.branches())?, tags: undamaged(info.tags())? }),
         }
     }
@@ -101,11 +102,10 @@ impl Repository {
 
     async fn resolve_name(&self, kind: &str, name: &str) -> Result<ObjectId> {
         let found = match &self.generation {
-            Generation::Alpha(layout) if kind == "tag" => layout.tag(&*self.storage, name).await?,
-            Generation::Alpha(layout) => layout.branch(&*self.storage, name).await?,
-            Generation::V1(layout) if kind == "tag" => layout.tag(&*self.storage, name).await?,
-            Generation::V1(layout) => layout.branch(&*self.storage, name).await?,
-            Generation::V2(info) => if kind == "tag" { info.tag(name) } else { info.branch(name) }.transpose()?,
+            _ if kind == "branch" => self.branch_tip(name).await?,
+            Generation::Alpha(layout) => layout.tag(&*self.storage, name).await?,
+            Generation::V1(_) => Layout::V1.tag(&*self.storage, name).await?,
+            Generation::V2(info) => info.tag(name).transpose()?,
         };
         match found {
             Some(id) => Ok(id),

@@ -112,12 +112,10 @@ mod tests {
             let repository = &repository;
             async move { repository.resolve_revision(word).await.map(|found| found.id) }
         };
-        assert_eq!(find("main").await.unwrap(), id(3));
-        assert_eq!(find("main~").await.unwrap(), id(2));
-        assert_eq!(find("main~2").await.unwrap(), id(1));
-        assert_eq!(find("old~1").await.unwrap(), id(1));
-        assert_eq!(find("branch/older~1").await.unwrap(), id(1));
-        assert_eq!(find("tag/x~").await.unwrap(), id(2));
+        let expected = [("main", 3), ("main~", 2), ("main~2", 1), ("old~1", 1), ("branch/older~1", 1), ("tag/x~", 2)];
+        for (word, n) in expected {
+            assert_eq!(find(word).await.unwrap(), id(n), "{word}");
+        }
         let said = id(2).to_string();
         assert_eq!(repository.resolve_revision(&said).await.unwrap().spec, RefSpec::Snapshot(id(2)));
         assert_eq!(repository.resolve_revision(&format!("snapshot/{said}~1")).await.unwrap().id, id(1));

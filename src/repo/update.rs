@@ -38,40 +38,20 @@ pub async fn update(
     clock: Clock,
     change: impl FnMut(&mut RepoState) -> Result<Operation>,
 ) -> Result<RepoState> {
-    run(storage, clock, UpdateOptions { clock_is_checked: false, names_copy: true }, change, || Ok(())).await
+    update_with(storage, clock, UpdateOptions { clock_is_checked: false, names_copy: true }, change, || Ok(())).await
 }
 
-/// Updates like [`update()`], for a caller that has checked the clock already ([`ChangeTime::check`]). Calls `backed_up` between the copy of
-/// the old file and the attempt to replace it.
-pub async fn update_with_checked_clock(
-    storage: &dyn Storage,
-    clock: Clock,
-    change: impl FnMut(&mut RepoState) -> Result<Operation>,
-    backed_up: impl Fn() -> Result<()>,
-) -> Result<RepoState> {
-    run(storage, clock, UpdateOptions { clock_is_checked: true, names_copy: true }, change, backed_up).await
-}
-
-/// Updates like [`update()`], without naming the copy in the operations log, so that nothing can come to depend on the copy. Calls
-/// `backed_up` between the copy of the old file and the attempt to replace it.
-pub(super) async fn update_without_backup_path(
-    storage: &dyn Storage,
-    clock: Clock,
-    change: impl FnMut(&mut RepoState) -> Result<Operation>,
-    backed_up: impl Fn() -> Result<()>,
-) -> Result<RepoState> {
-    run(storage, clock, UpdateOptions { clock_is_checked: false, names_copy: false }, change, backed_up).await
-}
-
+/// Options of an update.
 #[derive(Clone, Copy, Debug)]
-struct UpdateOptions {
-    /// True if the caller has compared the clock with the store's.
-    clock_is_checked: bool,
-    /// True if the operations log names the copy of the old file.
-    names_copy: bool,
+pub struct UpdateOptions {
+    /// True if the caller has compared the clock with the store's ([`ChangeTime::check`]).
+    pub clock_is_checked: bool,
+    /// True if the operations log names the copy of the old file. Nothing can come to depend on a copy that is not named.
+    pub names_copy: bool,
 }
 
-async fn run(
+/// Updates like [`update()`]. Calls `backed_up` between the copy of the old file and the attempt to replace it.
+pub async fn update_with(
     storage: &dyn Storage,
     clock: Clock,
     options: UpdateOptions,

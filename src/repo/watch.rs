@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use super::{Generation, MAX_REPO_FILE, Repository, alpha, v1};
+use super::ref_files::{Layout, MAX_REF_FILE, branch_key};
+use super::{Generation, MAX_REPO_FILE, Repository, v1};
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
@@ -19,32 +20,12 @@ pub struct BranchWatch {
     storage: Arc<dyn Storage>,
     virtuals: Arc<VirtualChunks>,
     branch: String,
-    place: TipLocation,
+    /// Layout of the files of refs; none if the target is in `repo`.
+    layout: Option<Layout>,
     /// Version of the object when the branch was last followed.
     seen: Option<Version>,
     /// Version of the object at the last check.
     found: Option<Version>,
-}
-
-/// Location of a branch's target.
-#[derive(Clone, Copy, Debug)]
-enum TipLocation {
-    /// A folder of numbered files.
-    Alpha(alpha::Layout),
-    /// The branch's own file.
-    V1,
-    /// The object `repo`.
-    V2,
-}
-
-impl TipLocation {
-    fn of(generation: &Generation) -> Self {
-        match generation {
-            Generation::Alpha(layout) => TipLocation::Alpha(*layout),
-            Generation::V1(_) => TipLocation::V1,
-            Generation::V2(_) => TipLocation::V2,
-        }
-    }
 }
 
 /// Result of a check.
@@ -65,7 +46,7 @@ impl BranchWatch {
             storage: Arc::clone(&repository.storage),
             virtuals: Arc::clone(&repository.virtuals),
             branch: branch.to_owned(),
-            place: TipLocation::of(&repository.generation),
+            layout: repository.generation.layout(),
             seen: None,
             found: None,
         }
@@ -73,10 +54,10 @@ impl BranchWatch {
 
     /// Checks for writes since the state that [`BranchWatch::confirm`] confirmed.
     pub async fn check(&mut self) -> Result<CheckResult> {
-        let (key, limit) = match self.place {
-            TipLocation::Alpha(layout) => return self.check_alpha(layout).await,
-            TipLocation::V1 => (v1::branch_key(&self.branch), v1::MAX_REF_FILE),
-            TipLocation::V2 => ("repo".to_owned(), MAX_REPO_FILE),
+        let (key, limit) = match self.layout {
+            Some(Layout::V1) => (branch_key(&self.branch), MAX_REF_FILE),
+            Some(layout) => return self.check_alpha(layout).await,
+            None => ("repo".to_owned(), MAX_REPO_FILE),
         };
         let asked = match &self.seen {
             Some(seen) => self.storage.get_changed(&key, limit, seen).await,
@@ -92,8 +73,8 @@ impl BranchWatch {
             Err(error) => return Err(error.context(self.storage.location())),
         };
         self.found = Some(version);
-        let (generation, tip) = if let TipLocation::V1 = self.place {
-            (Generation::V1(v1::Layout::default()), Some(v1::parse_ref(&key, &bytes)?))
+        let (generation, tip) = if self.layout == Some(Layout::V1) {
+            (Generation::V1(None), Some(v1::parse_ref(&key, &bytes)?))
         } else {
             let info = RepoInfo::decode(&bytes).context(|| format!("{}: repo", self.storage.location()))?;
             let tip = info.branch(&self.branch).transpose()?;
@@ -103,7 +84,7 @@ impl BranchWatch {
     }
 
     /// Does the same as [`BranchWatch::check`] for an alpha, whose ref files never change.
-    async fn check_alpha(&mut self, layout: alpha::Layout) -> Result<CheckResult> {
+    async fn check_alpha(&mut self, layout: Layout) -> Result<CheckResult> {
         let Some(key) = layout.branch_file(&*self.storage, &self.branch).await? else {
             (self.seen, self.found) = (None, None);
             return self.reopen().await;
@@ -113,7 +94,7 @@ impl BranchWatch {
             return Ok(CheckResult::Unchanged);
         }
         let key = version.e_tag.clone().unwrap_or_default();
-        let tip = alpha::read_ref(&*self.storage, &key).await?;
+        let tip = layout.read(&*self.storage, &key).await?;
         self.found = Some(version);
         Ok(self.result(Repository::new(Arc::clone(&self.storage), Generation::Alpha(layout)), tip))
     }
@@ -130,7 +111,7 @@ impl BranchWatch {
             Err(error) if error.kind() == ErrorKind::NotARepository => return Ok(CheckResult::NotFound),
             Err(error) => return Err(error),
         };
-        self.place = TipLocation::of(&repository.generation);
+        self.layout = repository.generation.layout();
         let tip = repository.branch_tip(&self.branch).await?;
         Ok(self.result(repository, tip))
     }

@@ -7,14 +7,16 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
+
+use super::requirements::open_file;
 
 const NAME: &str = "boot";
 /// Longest line that is read, in bytes.
 const MAX: usize = 256;
 
 /// State of a journal when it was last used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LastUse {
     /// True if the machine has restarted since: bytes that were not on the disk are lost.
     pub(super) restarted: bool,
@@ -25,18 +27,16 @@ pub(super) struct LastUse {
 /// Records that `durable` bytes of `journal` in `directory` are on the disk.
 pub(super) fn note(directory: &OwnedFd, journal: &File, durable: u64) {
     let Ok(inode) = journal.metadata().map(|metadata| metadata.ino()) else { return };
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let Ok(file) = rustix::fs::openat(directory, NAME, flags, Mode::from_raw_mode(0o600)) else { return };
+    let Ok(file) = open_file(directory, NAME, OFlags::WRONLY | OFlags::CREATE) else { return };
     // The fixed length lets a line replace the last one. Without a line (on a full disk) a power cut looks like the death of a daemon.
     let line = format!("{} {inode:020} {durable:020}\n", boot_id());
-    let _ = File::from(file).write_all_at(line.as_bytes(), 0);
+    let _ = file.write_all_at(line.as_bytes(), 0);
 }
 
 /// Reads the `boot` file in `directory` and applies it to `journal`; `None` if there is no file. Only a power cut leaves an unreadable
 /// one.
 pub(super) fn last_use(directory: &OwnedFd, journal: &File) -> Option<LastUse> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = File::from(rustix::fs::openat(directory, NAME, flags, Mode::empty()).ok()?);
+    let file = open_file(directory, NAME, OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
     let mut text = vec![0; MAX];
     let count = file.read_at(&mut text, 0).ok()?;
     text.truncate(count);

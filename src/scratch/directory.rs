@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustix::fs::{Dir, FileType, FlockOperation, Mode, OFlags};
 
-use super::requirements::open_directory;
+use super::requirements::{make_directory, open_directory, open_file};
 use super::{salvage, search};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;
@@ -99,10 +99,7 @@ impl ScratchDirectory {
             // On a full disk the existing work must still be accessible.
             tracing::debug!("README: {error}");
         }
-        match rustix::fs::mkdirat(&directory, "data", Mode::from_raw_mode(0o700)) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(errno) => return Err(failed(errno.into())),
-        }
+        make_directory(&directory, "data").map_err(|e| failed(e.into()))?;
         Ok(ScratchDirectory { path, directory: Arc::new(directory), _lock: lock })
     }
 
@@ -189,9 +186,8 @@ fn check_entries(directory: &OwnedFd, path: &Path) -> Result<()> {
 }
 
 fn write_readme(directory: &OwnedFd) -> std::io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::openat(directory, "README", flags, Mode::from_raw_mode(0o600)) {
-        Ok(file) => File::from(file).write_all(README.as_bytes()),
+    match open_file(directory, "README", OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL) {
+        Ok(mut file) => file.write_all(README.as_bytes()),
         Err(rustix::io::Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -199,9 +195,7 @@ fn write_readme(directory: &OwnedFd) -> std::io::Result<()> {
 
 fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
     let failed = |e: std::io::Error| Error::io(format!("{}/lock", path.display()), e);
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let lock = rustix::fs::openat(directory, "lock", flags, Mode::from_raw_mode(0o600));
-    let mut lock = File::from(lock.map_err(|e| failed(e.into()))?);
+    let mut lock = open_file(directory, "lock", OFlags::RDWR | OFlags::CREATE).map_err(|e| failed(e.into()))?;
     // A daemon whose mount has just ended may still be cleaning up.
     let patience = std::time::Instant::now() + PATIENCE;
     let taken = loop {
@@ -237,32 +231,5 @@ fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
             Err(failed(error))
         }
         _ => Ok(lock),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    #[test]
-    fn one_user_at_a_time_and_never_in_the_repository() {
-        let place = tempfile::tempdir().unwrap();
-        let (repository, scratch) = (place.path().join("r"), place.path().join("s/t"));
-        std::fs::create_dir(&repository).unwrap();
-        let mountpoint = Path::new("/nowhere");
-        let first = ScratchDirectory::open(&scratch, mountpoint, Some(&repository)).unwrap();
-        assert_eq!(std::fs::metadata(&scratch).unwrap().permissions().mode() & 0o777, 0o700);
-        let second = ScratchDirectory::open(&scratch, mountpoint, Some(&repository)).unwrap_err();
-        assert_eq!(second.kind(), ErrorKind::Busy);
-        assert!(second.to_string().contains("/nowhere"), "{second}");
-        drop(first);
-        assert!(ScratchDirectory::open(&scratch, mountpoint, Some(&repository)).is_ok());
-        let inside = ScratchDirectory::open(&repository.join("s"), mountpoint, Some(&repository)).unwrap_err();
-        assert_eq!(inside.kind(), ErrorKind::InvalidInput);
-        assert_eq!(std::fs::read_dir(&repository).unwrap().count(), 0, "nothing was made there");
-        std::fs::write(place.path().join("notes"), "").unwrap();
-        assert_eq!(ScratchDirectory::open(place.path(), mountpoint, None).unwrap_err().kind(), ErrorKind::InvalidInput);
     }
 }

@@ -20,12 +20,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
 use super::boot;
+use super::compaction::Replacement;
 use super::record::DataFileId;
-use super::requirements::open_directory;
+use super::requirements::{open_directory, open_file};
 use super::reserve::Reserve;
 use crate::error::{Error, Result};
 
@@ -49,24 +50,26 @@ pub struct Durable {
     /// True if the file system commits earlier changes together with later ones, whichever file is flushed.
     in_order: bool,
     reserve: Reserve,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     changed: Condvar,
     /// Held throughout a flush. Taken before `state`.
-    turn: Mutex<()>,
+    pub(super) turn: Mutex<()>,
 }
 
-struct State {
-    file: Arc<File>,
+pub(super) struct State {
+    pub(super) file: Arc<File>,
     /// Bytes in the journal.
-    length: u64,
+    pub(super) length: u64,
     /// Bytes of the journal that are on the disk, with everything that they need.
-    durable: u64,
+    pub(super) durable: u64,
+    /// Length after the last rewrite, in bytes: the size of the state itself.
+    pub(super) compact_length: u64,
     /// Data files that must reach the disk before the journal does.
-    unsynced: HashSet<DataFileId>,
+    pub(super) unsynced: HashSet<DataFileId>,
     /// Data files that were emptied and are being written again.
     emptied: HashSet<DataFileId>,
     /// Pairs of a length and a data file that is unneeded once that many bytes of the journal are durable.
-    retired: VecDeque<(u64, DataFileId)>,
+    pub(super) retired: VecDeque<(u64, DataFileId)>,
     /// Data files written out since the journal's flush began; `None` if no flush runs.
     flushing: Option<HashSet<DataFileId>>,
     /// True if the last daemon did not end cleanly: anything in the directory may be in the page cache only.
@@ -75,7 +78,7 @@ struct State {
     begun: u64,
     succeeded: u64,
     /// True if flushing the journal failed: the file may lack acknowledged lines.
-    failed: bool,
+    pub(super) failed: bool,
     /// True if the thread waits for work. Waking it only then saves a context switch for each change.
     idle: bool,
     closed: bool,
@@ -84,20 +87,14 @@ struct State {
 }
 
 impl State {
-    fn is_dirty(&self) -> bool {
+    pub(super) fn is_dirty(&self) -> bool {
         self.durable < self.length || !self.unsynced.is_empty() || !self.retired.is_empty() || self.unknown
     }
 }
 
 impl std::fmt::Debug for Durable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let state = self.state.lock();
-        let (length, durable, retired) = (state.length, state.durable, state.retired.len());
-        f.debug_struct("Durable")
-            .field("length", &length)
-            .field("durable", &durable)
-            .field("retired", &retired)
-            .finish()
+        f.debug_struct("Durable").field("directory", &self.directory).finish_non_exhaustive()
     }
 }
 
@@ -114,6 +111,7 @@ impl Durable {
                 file: Arc::new(file),
                 length,
                 durable: if unknown { 0 } else { length },
+                compact_length: length,
                 unsynced: HashSet::new(),
                 emptied: HashSet::new(),
                 retired: VecDeque::new(),
@@ -131,9 +129,9 @@ impl Durable {
         })
     }
 
-    /// Returns the number of bytes in the journal.
-    pub fn length(&self) -> u64 {
-        self.state.lock().length
+    /// Returns the scratch directory.
+    pub(super) fn directory(&self) -> &OwnedFd {
+        &self.directory
     }
 
     /// Returns true if the journal must be rewritten because flushing it failed.
@@ -235,22 +233,18 @@ impl Durable {
         if self.state.lock().succeeded > before {
             return Ok(());
         }
-        let retired = self.flush_in_turn();
-        drop(turn);
-        for data in retired? {
-            self.unlink(data);
-        }
+        self.flush_in_turn(turn, None)?;
         self.keep_reserve();
         Ok(())
     }
 
-    /// Flushes; returns the data files that are not needed any more.
-    fn flush_in_turn(&self) -> Result<Vec<DataFileId>> {
+    /// Flushes the journal, or the copy of its lines in `replacement`, which takes its place.
+    pub(super) fn flush_in_turn(&self, turn: MutexGuard<'_, ()>, replacement: Option<&Replacement>) -> Result<()> {
         let failed = |e: std::io::Error| Error::io("flushing to the scratch directory", e);
         // Most of the work, while no append waits.
         let first: Vec<DataFileId> = {
             let state = self.state.lock();
-            if state.failed {
+            if state.failed && replacement.is_none() {
                 return Err(failed(std::io::Error::other(
                     "the last flush failed, and the journal has not been rewritten",
                 )));
@@ -265,20 +259,29 @@ impl Durable {
             let unsynced: Vec<DataFileId> = state.unsynced.drain().collect();
             (unsynced, Arc::clone(&state.file), state.length, state.unknown, state.begun)
         };
-        let flushed = self.write_before(&unsynced, unknown).and_then(|()| file.sync_data());
+        let flushed = self.write_before(&unsynced, unknown).and_then(|()| match replacement {
+            Some(new) => self.switch(new, &file, length),
+            None => file.sync_data().map(|()| length),
+        });
         let mut state = self.state.lock();
         state.flushing = None;
-        if let Err(error) = flushed {
-            state.unsynced.extend(unsynced);
-            // The kernel reports a page that it could not write once, and forgets it.
-            state.failed = true;
-            return Err(failed(error));
-        }
-        (state.durable, state.unknown, state.succeeded) = (length, false, number);
-        let ready = state.retired.iter().take_while(|(position, _)| *position <= length).count();
-        let retired = state.retired.drain(..ready).map(|(_, data)| data).collect();
-        boot::note(&self.directory, &state.file, state.durable);
-        Ok(retired)
+        let durable = match flushed {
+            Ok(durable) => durable,
+            Err(error) => {
+                state.unsynced.extend(unsynced);
+                // The kernel reports a page that it could not write once, and forgets it.
+                state.failed |= replacement.is_none();
+                return Err(failed(error));
+            }
+        };
+        (state.durable, state.unknown, state.succeeded) = (durable, false, number);
+        let ready = state.retired.iter().take_while(|(position, _)| *position <= durable).count();
+        let retired: Vec<DataFileId> = state.retired.drain(..ready).map(|(_, data)| data).collect();
+        boot::note(&self.directory, &state.file, durable);
+        drop(state);
+        drop(turn);
+        retired.into_iter().for_each(|data| self.unlink(data));
+        Ok(())
     }
 
     /// Makes the data files `numbers` durable, or everything if it is `unknown` which ones are not.
@@ -334,9 +337,8 @@ impl Durable {
     /// Opens a data file; returns `None` if it has been removed.
     fn open(&self, data: DataFileId) -> std::io::Result<Option<File>> {
         let Some(directory) = &self.data else { return Ok(None) };
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        match rustix::fs::openat(directory, data.file_name(), flags, Mode::empty()) {
-            Ok(file) => Ok(Some(File::from(file))),
+        match open_file(directory, data.file_name(), OFlags::RDONLY | OFlags::NONBLOCK) {
+            Ok(file) => Ok(Some(file)),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
@@ -347,39 +349,6 @@ impl Durable {
             // A file that cannot be removed now is found when the directory is next opened.
             let _ = rustix::fs::unlinkat(directory, data.file_name(), AtFlags::empty());
         }
-    }
-
-    /// Blocks flushes while the journal is replaced. Until then everything in the old one is needed.
-    pub(super) fn hold(&self) -> Result<MutexGuard<'_, ()>> {
-        let turn = self.turn.lock();
-        // The new journal refers to the same data files as the old one, so they must be on the disk.
-        let (unsynced, unknown) = {
-            let mut state = self.state.lock();
-            (state.unsynced.drain().collect::<Vec<DataFileId>>(), state.unknown)
-        };
-        if let Err(error) = self.write_before(&unsynced, unknown) {
-            self.state.lock().unsynced.extend(unsynced);
-            return Err(Error::io("flushing to the scratch directory", error));
-        }
-        Ok(turn)
-    }
-
-    /// Continues with the durable journal `file` of `length` bytes, and unlinks the retired data files.
-    pub(super) fn replaced(&self, _turn: MutexGuard<'_, ()>, file: File, length: u64) {
-        let retired: Vec<DataFileId> = {
-            let mut state = self.state.lock();
-            (state.file, state.length, state.durable) = (Arc::new(file), length, length);
-            (state.failed, state.unknown) = (false, false);
-            boot::note(&self.directory, &state.file, length);
-            state.retired.drain(..).map(|(_, data)| data).collect()
-        };
-        retired.into_iter().for_each(|data| self.unlink(data));
-    }
-
-    /// Returns the journal's file and its length.
-    pub(super) fn file(&self) -> (Arc<File>, u64) {
-        let state = self.state.lock();
-        (Arc::clone(&state.file), state.length)
     }
 
     /// Sets the function that is called after each flush.
@@ -394,7 +363,7 @@ impl Durable {
 
     /// Reserves space for operations that free space on a full disk.
     pub fn keep_reserve(&self) {
-        let length = self.length();
+        let length = self.state.lock().length;
         self.reserve.resize(length);
     }
 
@@ -456,23 +425,31 @@ pub(super) fn write_range(file: &File, flags: libc::c_uint) -> std::io::Result<(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod testing {
     #![allow(clippy::unwrap_used)]
     use super::super::journal::Journal;
     use super::super::record::{Name, ROOT, Record};
     use super::*;
 
-    fn record(n: u64) -> Record {
+    pub(in crate::scratch) fn record(n: u64) -> Record {
         Record::Whiteout { parent: ROOT, name: Name::new(n.to_string().as_bytes()) }
     }
 
-    fn scratch() -> (tempfile::TempDir, Journal) {
+    pub(in crate::scratch) fn scratch() -> (tempfile::TempDir, Journal) {
         let place = tempfile::tempdir().unwrap();
         std::fs::create_dir(place.path().join("data")).unwrap();
-        let directory = rustix::fs::open(place.path(), OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
+        let directory =
+            rustix::fs::open(place.path(), OFlags::DIRECTORY | OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
         let journal = Journal::replace(&Arc::new(directory), &[record(0)]).unwrap();
         (place, journal)
     }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::testing::{record, scratch};
+    use super::*;
 
     fn until(done: impl Fn() -> bool) {
         let begin = Instant::now();
@@ -502,39 +479,6 @@ mod tests {
         journal.durable().retire(DataFileId(3));
         until(|| !path(3).exists());
         assert!(!journal.durable().state.lock().is_dirty());
-    }
-
-    #[test]
-    fn a_new_journal_carries_out_what_waited_for_the_old_one() {
-        let (place, mut journal) = scratch();
-        let path = place.path().join("data/7");
-        std::fs::write(&path, "bytes").unwrap();
-        journal.append(&record(1), Some(DataFileId(7))).unwrap();
-        assert!(journal.durable().state.lock().unsynced.contains(&DataFileId(7)));
-        journal.append(&record(2), None).unwrap();
-        journal.durable().retire(DataFileId(7));
-        journal.rewrite(&[record(3)]).unwrap();
-        assert!(!path.exists() && !journal.durable().state.lock().is_dirty());
-    }
-
-    #[test]
-    fn a_journal_that_was_replaced_is_not_replaced_by_a_compacted_one() {
-        let (place, mut journal) = scratch();
-        journal.append(&record(1), None).unwrap();
-        let durable = Arc::clone(journal.durable());
-        let directory = rustix::fs::open(place.path(), OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
-        let compact = |position| Journal::compacted(&directory, &durable, position, &[record(5)]).unwrap();
-        let read = || std::fs::read_to_string(place.path().join("journal")).unwrap();
-        let late = compact(durable.length());
-        journal.rewrite(&[record(3)]).unwrap();
-        assert!(!journal.switch_to(late).unwrap());
-        assert!(read().contains(r#""3""#) && !place.path().join("journal.compact").exists());
-        let timely = compact(durable.length());
-        journal.append(&record(6), None).unwrap();
-        assert!(journal.switch_to(timely).unwrap());
-        journal.append(&record(7), None).unwrap();
-        let names: Vec<bool> = ["3", "5", "6", "7"].map(|n| read().contains(&format!("\"{n}\""))).to_vec();
-        assert_eq!(names, [false, true, true, true]);
     }
 
     #[test]

@@ -10,17 +10,18 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, OFlags};
 use tracing::warn;
 
 use super::boot::{self, LastUse};
+use super::compaction::{COMPACT_NAME, Replacement};
 use super::durable::Durable;
 use super::record::{DataFileId, Record};
+use super::requirements::open_file;
 use super::salvage;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -29,41 +30,20 @@ use crate::error::{Error, ErrorKind, Result};
 pub const FORMAT: u32 = 2;
 /// Oldest version that is read.
 pub const OLDEST_FORMAT: u32 = 1;
-const NAME: &str = "journal";
+pub(super) const NAME: &str = "journal";
 const NEW_NAME: &str = "journal.new";
-/// Name of a shorter journal that is written while the longer one is in use.
-const COMPACT_NAME: &str = "journal.compact";
 /// Longest line that is read, in bytes: a name, a path and a virtual location, with room to spare.
 const MAX_LINE: usize = 1 << 20;
-/// Length, in bytes, from which a journal is worth rewriting.
-const WORTH_REWRITING: u64 = 1 << 20;
-/// Length of a journal, as a multiple of the compact length, from which it is rewritten.
-const TIMES_LONGER: u64 = 4;
-
 /// Open journal, to which changes are appended.
 #[derive(Debug)]
 pub struct Journal {
     directory: Arc<OwnedFd>,
     durable: Arc<Durable>,
     flusher: Option<JoinHandle<()>>,
-    /// Length after the last rewrite, in bytes: the size of the state itself.
-    compact_length: u64,
-    /// Lines read when the journal was opened.
-    lines: u64,
     /// True while the recorded change is about to free space.
     frees_space: bool,
     restarted: bool,
     line: Vec<u8>,
-}
-
-/// Shorter journal that is not in use yet.
-#[derive(Debug)]
-pub struct Compacted {
-    file: File,
-    length: u64,
-    /// Bytes of the journal in use that this one stands for; `replaces` is that journal's file.
-    position: u64,
-    replaces: Arc<File>,
 }
 
 impl Journal {
@@ -71,15 +51,13 @@ impl Journal {
     ///
     /// Fails with [`ErrorKind::Corrupt`] if it is damaged. A torn end is cut off; after a power cut it is saved first.
     pub fn open(directory: &Arc<OwnedFd>, apply: impl FnMut(Record) -> Result<()>) -> Result<Option<Self>> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = match rustix::fs::openat(&**directory, NAME, flags, Mode::empty()) {
-            Ok(file) => File::from(file),
+        let file = match open_file(&**directory, NAME, OFlags::RDWR) {
+            Ok(file) => file,
             Err(rustix::io::Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(Error::io("the scratch journal", errno.into())),
         };
         let failed = |e| Error::io("the scratch journal", e);
-        let LastUse { restarted, durable } =
-            boot::last_use(directory, &file).unwrap_or(LastUse { restarted: false, durable: 0 });
+        let LastUse { restarted, durable } = boot::last_use(directory, &file).unwrap_or_default();
         let whole = file.metadata().map_err(failed)?.len();
         // A compacted journal that never came into use.
         let _ = rustix::fs::unlinkat(&**directory, COMPACT_NAME, AtFlags::empty());
@@ -94,7 +72,7 @@ impl Journal {
         // Lines of a daemon that died may be in the page cache only.
         let unknown = !restarted && durable < whole;
         let mut journal = Self::over(directory, file, read.length, unknown);
-        (journal.lines, journal.restarted) = (read.lines, restarted);
+        journal.restarted = restarted;
         Ok(Some(journal))
     }
 
@@ -102,10 +80,10 @@ impl Journal {
     pub fn replace(directory: &Arc<OwnedFd>, records: &[Record]) -> Result<Self> {
         let use_reserve = || rustix::fs::unlinkat(&**directory, super::reserve::NAME, AtFlags::empty()).is_ok();
         let (file, length) = write_new(directory, records, use_reserve)?;
-        take_name(directory, NEW_NAME)?;
-        let journal = Self::over(directory, file, length, false);
-        boot::note(directory, &journal.durable.file().0, length);
-        Ok(journal)
+        let renamed = rustix::fs::renameat(directory, NEW_NAME, directory, NAME);
+        renamed.and_then(|()| rustix::fs::fsync(directory)).map_err(|e| failed(e.into()))?;
+        boot::note(directory, &file, length);
+        Ok(Self::over(directory, file, length, false))
     }
 
     fn over(directory: &Arc<OwnedFd>, file: File, length: u64, unknown: bool) -> Self {
@@ -119,59 +97,16 @@ impl Journal {
             directory: Arc::clone(directory),
             durable,
             flusher: flusher.ok(),
-            compact_length: length,
-            lines: 0,
             frees_space: false,
             restarted: false,
             line: Vec::new(),
         }
     }
 
-    /// Replaces this journal by one of `records`, and does the work that waits for its lines.
-    pub fn rewrite(&mut self, records: &[Record]) -> Result<()> {
-        let turn = self.durable.hold()?;
+    /// Replaces this journal by one of `records`, and does the work that waits for its lines. The caller keeps appends out.
+    pub fn rewrite(&self, records: &[Record]) -> Result<()> {
         let (file, length) = write_new(&self.directory, records, || self.durable.reserve().release_all())?;
-        take_name(&self.directory, NEW_NAME)?;
-        self.durable.replaced(turn, file, length);
-        self.compact_length = length;
-        Ok(())
-    }
-
-    /// Writes a journal of `records`, which describe this one up to byte `position`, next to it.
-    pub fn compacted(directory: &OwnedFd, durable: &Durable, position: u64, records: &[Record]) -> Result<Compacted> {
-        let (replaces, _) = durable.file();
-        let reserve = durable.reserve();
-        // The journal is at least as long as a compact one, so only a nearly full disk requires the exact length.
-        if !reserve.has_room_for(position) {
-            let length = encoded_length(records)?;
-            while length <= position / TIMES_LONGER && !reserve.has_room_for(length) && reserve.release_step() {}
-            if !reserve.has_room_for(length) {
-                let why = "rewriting the scratch journal: the disk has too little room";
-                return Err(Error::new(ErrorKind::NoSpace, why));
-            }
-        }
-        let (file, length) = write_as(directory, COMPACT_NAME, records)?;
-        Ok(Compacted { file, length, position, replaces })
-    }
-
-    /// Switches to a shorter journal after copying the lines added meanwhile. Returns false if this journal has been replaced since.
-    pub fn switch_to(&mut self, compacted: Compacted) -> Result<bool> {
-        let failed = |e: std::io::Error| Error::io("writing the scratch journal", e);
-        let turn = self.durable.hold()?;
-        let (file, length) = self.durable.file();
-        if !Arc::ptr_eq(&file, &compacted.replaces) || length < compacted.position {
-            drop(turn);
-            let _ = rustix::fs::unlinkat(&*self.directory, COMPACT_NAME, AtFlags::empty());
-            return Ok(false);
-        }
-        let mut added = vec![0; usize::try_from(length - compacted.position).unwrap_or(usize::MAX)];
-        file.read_exact_at(&mut added, compacted.position).map_err(failed)?;
-        compacted.file.write_all_at(&added, compacted.length).map_err(failed)?;
-        compacted.file.sync_data().map_err(failed)?;
-        take_name(&self.directory, COMPACT_NAME)?;
-        self.durable.replaced(turn, compacted.file, compacted.length + added.len() as u64);
-        self.compact_length = compacted.length;
-        Ok(true)
+        self.durable.switch_to(&Replacement { name: NEW_NAME, file: Arc::new(file), length, end: None })
     }
 
     /// Appends a line. With it, the bytes of data file `replaces` take the place of other bytes. On failure the journal is unchanged.
@@ -198,11 +133,6 @@ impl Journal {
         self.frees_space = frees;
     }
 
-    /// Reserves space for operations that free space on a full disk.
-    pub fn keep_reserve(&self) {
-        self.durable.keep_reserve();
-    }
-
     /// Returns the durability state of the journal.
     pub fn durable(&self) -> &Arc<Durable> {
         &self.durable
@@ -211,27 +141,6 @@ impl Journal {
     /// Returns true if the machine restarted since the journal was last used: unflushed changes are lost.
     pub fn was_restarted(&self) -> bool {
         self.restarted
-    }
-
-    /// Returns true if the journal is long enough to be worth rewriting.
-    pub fn is_large(&self) -> bool {
-        self.durable.length() > WORTH_REWRITING
-    }
-
-    /// Sets the number of lines that the state just read needs.
-    pub fn set_compact_lines(&mut self, lines: u64) {
-        self.compact_length = self.durable.length() / self.lines.max(1) * lines;
-    }
-
-    /// Postpones the next compaction after a failed one.
-    pub fn postpone_compaction(&mut self) {
-        self.compact_length = self.durable.length() / 2;
-    }
-
-    /// Returns true if most lines are about changes that later lines undid.
-    pub fn is_long(&self) -> bool {
-        let length = self.durable.length();
-        length > WORTH_REWRITING && length / TIMES_LONGER > self.compact_length
     }
 }
 
@@ -246,6 +155,10 @@ impl Drop for Journal {
     }
 }
 
+fn failed(error: std::io::Error) -> Error {
+    Error::io("writing the scratch journal", error)
+}
+
 fn write_new(directory: &OwnedFd, records: &[Record], use_reserve: impl Fn() -> bool) -> Result<(File, u64)> {
     let written = write_as(directory, NEW_NAME, records);
     if is_full(&written) && use_reserve() {
@@ -255,12 +168,10 @@ fn write_new(directory: &OwnedFd, records: &[Record], use_reserve: impl Fn() -> 
 }
 
 /// Writes a journal of `records` as `name`: durable except for the name.
-fn write_as(directory: &OwnedFd, name: &str, records: &[Record]) -> Result<(File, u64)> {
-    let failed = |e: std::io::Error| Error::io("writing the scratch journal", e);
+pub(super) fn write_as(directory: &OwnedFd, name: &str, records: &[Record]) -> Result<(File, u64)> {
     let write = || {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600));
-        let file = File::from(file.map_err(|e| failed(e.into()))?);
+        let file = open_file(directory, name, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC);
+        let file = file.map_err(|e| failed(e.into()))?;
         let mut out = std::io::BufWriter::with_capacity(1 << 16, &file);
         let mut length = 0;
         let mut line = Vec::new();
@@ -282,18 +193,10 @@ fn write_as(directory: &OwnedFd, name: &str, records: &[Record]) -> Result<(File
     written
 }
 
-/// Makes the file `name` the journal, durably.
-fn take_name(directory: &OwnedFd, name: &str) -> Result<()> {
-    let failed = |e: rustix::io::Errno| Error::io("writing the scratch journal", e.into());
-    rustix::fs::renameat(directory, name, directory, NAME).map_err(failed)?;
-    rustix::fs::fsync(directory).map_err(failed)
-}
-
 /// Opens the journal in `directory`, which is at `path`, for [`look`]; returns `None` if there is none.
 pub fn find(directory: &impl AsFd, path: &Path) -> Result<Option<File>> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let shown = || path.join(NAME).display().to_string();
-    match rustix::fs::openat(directory, NAME, flags, Mode::empty()).map(File::from) {
+    match open_file(directory, NAME, OFlags::RDONLY | OFlags::NONBLOCK) {
         Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_file()) => Ok(Some(file)),
         Ok(_) => Err(Error::corrupt(format!("{}: no regular file", shown()))),
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(None),
@@ -311,7 +214,6 @@ pub fn look(journal: File, path: &Path, apply: impl FnMut(Record) -> Result<()>)
 struct Lines {
     /// End of the last good line, in bytes.
     length: u64,
-    lines: u64,
     /// Error in the line after it.
     torn: Option<Error>,
 }
@@ -327,7 +229,7 @@ fn each_line(file: File, durable: Option<u64>, mut apply: impl FnMut(Record) -> 
         line.clear();
         let count = Read::take(&mut reader, MAX_LINE as u64).read_until(b'\n', &mut line).map_err(failed)?;
         if count == 0 {
-            return Ok(Lines { length, lines, torn: None });
+            return Ok(Lines { length, torn: None });
         }
         lines += 1;
         match parse(&line) {
@@ -337,7 +239,7 @@ fn each_line(file: File, durable: Option<u64>, mut apply: impl FnMut(Record) -> 
                 let is_torn =
                     durable.is_some_and(|durable| length >= durable) || reader.fill_buf().map_err(failed)?.is_empty();
                 if is_torn {
-                    return Ok(Lines { length, lines, torn: Some(why) });
+                    return Ok(Lines { length, torn: Some(why) });
                 }
                 return Err(why.context(format!("scratch journal, line {lines}")));
             }
@@ -350,7 +252,8 @@ fn is_full<T>(result: &Result<T>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace)
 }
 
-fn encoded_length(records: &[Record]) -> Result<u64> {
+/// Returns the length of a journal of `records`.
+pub(super) fn encoded_length(records: &[Record]) -> Result<u64> {
     let mut line = Vec::new();
     records.iter().try_fold(0, |length, record| {
         encode(record, &mut line)?;
@@ -395,7 +298,7 @@ mod tests {
     }
 
     fn directory(path: &std::path::Path) -> Arc<OwnedFd> {
-        Arc::new(rustix::fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap())
+        Arc::new(rustix::fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap())
     }
 
     fn read(directory: &Arc<OwnedFd>) -> Result<Vec<Record>> {
@@ -427,19 +330,5 @@ mod tests {
         let mut journal = Journal::open(&directory, |_| Ok(())).unwrap().unwrap();
         journal.append(&record(3), None).unwrap();
         assert_eq!(read(&directory).unwrap(), whole);
-    }
-
-    #[test]
-    fn damage_in_the_middle_is_told() {
-        let place = tempfile::tempdir().unwrap();
-        let directory = directory(place.path());
-        Journal::replace(&directory, &(0..3).map(record).collect::<Vec<_>>()).unwrap();
-        let path = place.path().join("journal");
-        let mut bytes = std::fs::read(&path).unwrap();
-        bytes[12] ^= 1;
-        std::fs::write(&path, &bytes).unwrap();
-        let error = read(&directory).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.to_string().contains("line 1"), "{error}");
     }
 }

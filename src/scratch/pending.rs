@@ -4,13 +4,14 @@
 //! directory is examined.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
-use serde::Deserialize;
 
 use super::directory::default_path;
+use super::journal;
+use super::record::Record;
 
 /// Bytes of a journal that are read. A longer one has changes.
 const LOOKED_AT: u64 = 1 << 16;
@@ -28,37 +29,34 @@ pub struct PendingWork {
     pub holder: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct Line {
-    op: String,
-    #[serde(default)]
-    parent: Option<u64>,
-}
-
 /// Finds the scratch directory of `branch` of the repository at `location`; returns `None` if there is none or it may not be read.
 pub fn look(location: &str, branch: &str) -> Option<PendingWork> {
     let path = default_path(location, branch).ok()?;
     let journal = File::open(path.join("journal")).ok()?;
     let holder = holder(&path);
-    Some(PendingWork { has_changes: has_changes(journal), path, holder })
+    Some(PendingWork { has_changes: has_changes(journal, &path), path, holder })
 }
 
-fn has_changes(journal: File) -> bool {
+fn has_changes(journal: File, path: &Path) -> bool {
     if journal.metadata().is_ok_and(|metadata| metadata.len() > LOOKED_AT) {
         return true;
     }
-    // Each line is a checksum, a space and a record. Unreadable ones are left to the next mount.
-    let lines = BufReader::new(journal.take(LOOKED_AT)).split(b'\n').map_while(Result::ok);
-    let mut records = lines.filter_map(|line| serde_json::from_slice::<Line>(line.get(9..)?).ok());
-    records.any(|record| match record.op.as_str() {
-        "base" | "attributes" | "publishing" | "unpublished" => false,
-        // Every journal has the root.
-        "promote" => record.parent.is_some(),
-        _ => true,
-    })
+    let mut has_changes = false;
+    let looked = journal::look(journal, path, |record| {
+        has_changes |= match record {
+            Record::Base { .. } | Record::Attributes { .. } => false,
+            Record::Publishing { .. } | Record::Unpublished { .. } => false,
+            // Every journal has the root.
+            Record::Promote { parent, .. } => parent.is_some(),
+            _ => true,
+        };
+        Ok(())
+    });
+    // The next mount reports damage.
+    has_changes || looked.is_err()
 }
 
-fn holder(path: &std::path::Path) -> Option<String> {
+fn holder(path: &Path) -> Option<String> {
     let mut lock = File::open(path.join("lock")).ok()?;
     // A daemon that starts at this moment waits a little for the lock.
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared) {

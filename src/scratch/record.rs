@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::format::chunk_payload::{Checksum, ChunkPayload};
 
 /// Number of an inode in the scratch directory, never reused. [`ROOT`] is the root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EntryId(pub u64);
 
@@ -30,7 +30,7 @@ pub const ROOT: EntryId = EntryId(1);
 pub struct Time(pub i64, pub u32);
 
 /// File name: any bytes but `/` and NUL. Text in the journal, or a list of bytes if it is not UTF-8.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "NameRepr", into = "NameRepr")]
 pub struct Name(pub Arc<[u8]>);
 

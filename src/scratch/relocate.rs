@@ -16,30 +16,19 @@ use super::record::Record;
 use super::requirements::open_directory;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Key of a default scratch directory.
-#[derive(Clone, Copy, Debug)]
-pub struct ScratchKey<'a> {
-    /// Path: a directory named after the branch, in one named after the repository, in the directory for all repositories.
-    pub path: &'a Path,
-    /// Branch name.
-    pub branch: &'a str,
-    /// Identity of the repository, in the form that journals record.
-    pub identity: &'a str,
-    /// Mountpoint of the mount that is about to begin.
-    pub mountpoint: &'a Path,
-}
-
-/// Renames the scratch directory of a moved repository to the path in `key`. Returns a message for the user if there is one.
+/// Renames the default scratch directory of a moved repository to `path`, before it is mounted at `mountpoint`. Returns a message for the
+/// user if there is one. `path` is named after the branch, in a directory named after the repository, in the directory for all
+/// repositories; `identity` is the repository's, in the form that journals record.
 ///
 /// Renames nothing if work exists at that path already, if another daemon uses the old directory, or if there are several.
-pub fn relocate(key: &ScratchKey<'_>) -> Result<Option<String>> {
-    let Some((of_repository, all)) = key.path.parent().and_then(|above| Some((above, above.parent()?))) else {
+pub fn relocate(path: &Path, branch: &str, identity: &str, mountpoint: &Path) -> Result<Option<String>> {
+    let Some((of_repository, all)) = path.parent().and_then(|above| Some((above, above.parent()?))) else {
         return Ok(None);
     };
-    if key.path.symlink_metadata().is_ok_and(|found| !found.is_dir()) || journal_in(key.path)?.is_some() {
+    if path.symlink_metadata().is_ok_and(|found| !found.is_dir()) || journal_in(path)?.is_some() {
         return Ok(None);
     }
-    let found = candidates(key, all)?;
+    let found = candidates(path, branch, identity, all)?;
     let old = match found.as_slice() {
         [] => return Ok(None),
         [old] => old,
@@ -52,7 +41,7 @@ pub fn relocate(key: &ScratchKey<'_>) -> Result<Option<String>> {
         }
     };
     // The lock is held until the directory has been renamed.
-    let place = match ScratchDirectory::open(old, key.mountpoint, None) {
+    let place = match ScratchDirectory::open(old, mountpoint, None) {
         Err(error) if error.kind() == ErrorKind::Busy => return Ok(None),
         place => place?,
     };
@@ -61,7 +50,7 @@ pub fn relocate(key: &ScratchKey<'_>) -> Result<Option<String>> {
         move |e| Error::io(path, e)
     };
     std::fs::create_dir_all(of_repository).map_err(failed(of_repository))?;
-    if let Err(error) = std::fs::rename(place.path(), key.path) {
+    if let Err(error) = std::fs::rename(place.path(), path) {
         // Files that an earlier mount left here, such as those in `lost+found`, stay here.
         return Ok(Some(format!(
             "uncommitted work of this repository, from where it was before, waits in {}: name that with --scratch ({error})",
@@ -71,12 +60,12 @@ pub fn relocate(key: &ScratchKey<'_>) -> Result<Option<String>> {
     for directory in [old.parent(), Some(of_repository), Some(all)].into_iter().flatten() {
         File::open(directory).and_then(|opened| opened.sync_all()).map_err(failed(directory))?;
     }
-    Ok(Some(format!("uncommitted changes of {} were moved to {}", old.display(), key.path.display())))
+    Ok(Some(format!("uncommitted changes of {} were moved to {}", old.display(), path.display())))
 }
 
 /// Lists scratch directories below `all` of the same branch and repository whose recorded repository path no longer exists.
-fn candidates(key: &ScratchKey<'_>, all: &Path) -> Result<Vec<PathBuf>> {
-    let Some(name) = key.path.file_name() else { return Ok(Vec::new()) };
+fn candidates(wanted: &Path, branch: &str, identity: &str, all: &Path) -> Result<Vec<PathBuf>> {
+    let Some(name) = wanted.file_name() else { return Ok(Vec::new()) };
     let entries = match std::fs::read_dir(all) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(|e| Error::io(all.display(), e))?,
@@ -84,10 +73,10 @@ fn candidates(key: &ScratchKey<'_>, all: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries {
         let path = entry.map_err(|e| Error::io(all.display(), e))?.path().join(name);
-        if path == key.path {
+        if path == wanted {
             continue;
         }
-        match is_of(key, &path) {
+        match is_of(branch, identity, &path) {
             Ok(true) => found.push(path),
             Ok(false) => {}
             // The mount of that repository reports the error.
@@ -98,7 +87,7 @@ fn candidates(key: &ScratchKey<'_>, all: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn is_of(key: &ScratchKey<'_>, path: &Path) -> Result<bool> {
+fn is_of(wanted_branch: &str, wanted_identity: &str, path: &Path) -> Result<bool> {
     let Some(journal) = journal_in(path)? else { return Ok(false) };
     let mut base = None;
     journal::look(journal, path, |record| {
@@ -110,7 +99,7 @@ fn is_of(key: &ScratchKey<'_>, path: &Path) -> Result<bool> {
     Ok(base.is_some_and(|(repository, branch, identity)| {
         let is_gone = Path::new(&repository).is_absolute()
             && Path::new(&repository).symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
-        is_gone && branch == key.branch && identity.as_deref() == Some(key.identity)
+        is_gone && branch == wanted_branch && identity.as_deref() == Some(wanted_identity)
     }))
 }
 

@@ -53,22 +53,13 @@ impl Requirements {
         loop {
             tries += 1;
             let Some(journal) = journal::find(directory, path)?.filter(&mut counts) else { return Ok(None) };
-            match Self::look(journal, path) {
+            let (branch, snapshots, chunks) = Default::default();
+            let mut needs = Requirements { scratch: path.to_owned(), branch, snapshots, chunks };
+            match journal::look(journal, path, |record| needs.add(record)) {
                 Err(error) if error.kind() == ErrorKind::Corrupt && tries < TRIES => {}
-                looked => return looked.map(Some),
+                looked => return looked.map(|()| Some(needs)),
             }
         }
-    }
-
-    fn look(journal: File, path: &Path) -> Result<Self> {
-        let mut needs = Requirements {
-            scratch: path.to_owned(),
-            branch: String::new(),
-            snapshots: BTreeSet::new(),
-            chunks: BTreeSet::new(),
-        };
-        journal::look(journal, path, |record| needs.add(record))?;
-        Ok(needs)
     }
 
     fn add(&mut self, record: Record) -> Result<()> {
@@ -108,6 +99,24 @@ pub(super) fn open_directory(
 ) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | more;
     rustix::fs::openat(parent, name, flags, Mode::empty())
+}
+
+/// Opens directory `name`, which is created if needed, for its owner alone.
+pub(super) fn make_directory(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+    match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o700)) {
+        Ok(()) | Err(Errno::EXIST) => open_directory(parent, name, OFlags::NOFOLLOW),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Opens file `name` with `flags`, but follows no symbolic link. A file that is created belongs to its owner alone.
+pub(super) fn open_file(
+    directory: impl std::os::fd::AsFd,
+    name: impl rustix::path::Arg,
+    flags: OFlags,
+) -> Result<File, Errno> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600)).map(File::from)
 }
 
 #[cfg(test)]

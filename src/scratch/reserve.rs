@@ -12,7 +12,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, OFlags};
+
+use super::requirements::open_file;
 
 /// Name of the file in the scratch directory.
 pub(super) const NAME: &str = "spare";
@@ -64,9 +66,9 @@ impl Reserve {
         if is_near {
             return;
         }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let opened = open_file(&*self.directory, NAME, OFlags::WRONLY | OFlags::CREATE);
         // The reserve is optional: a file system may not support it, a quota may be used up.
-        let Ok(file) = rustix::fs::openat(&*self.directory, NAME, flags, Mode::from_raw_mode(0o600)) else { return };
+        let Ok(file) = opened else { return };
         let resized = rustix::fs::ftruncate(&file, size)
             .and_then(|()| if grows { rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size) } else { Ok(()) });
         if resized.is_ok() {
@@ -86,9 +88,8 @@ impl Reserve {
         if left == 0 {
             return self.give(&mut kept);
         }
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let shorter = rustix::fs::openat(&*self.directory, NAME, flags, Mode::empty())
-            .and_then(|file| rustix::fs::ftruncate(&file, left));
+        let shorter =
+            open_file(&*self.directory, NAME, OFlags::WRONLY).and_then(|file| rustix::fs::ftruncate(&file, left));
         if shorter.is_err() {
             return self.give(&mut kept);
         }
@@ -128,8 +129,11 @@ mod tests {
     #[test]
     fn it_follows_the_journal_and_is_given_up_by_steps() {
         let place = tempfile::tempdir().unwrap();
-        let open =
-            || Arc::new(rustix::fs::open(place.path(), OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap());
+        let open = || {
+            Arc::new(
+                rustix::fs::open(place.path(), OFlags::DIRECTORY | OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap(),
+            )
+        };
         let spare = Reserve::new(&open());
         let size = || std::fs::metadata(place.path().join(NAME)).map_or(0, |metadata| metadata.len());
         assert!(!spare.release_step() && !spare.release_all() && size() == 0);

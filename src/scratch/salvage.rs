@@ -7,12 +7,12 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::data::Stat;
 use super::record::{DataFileId, Time};
-use super::requirements::open_directory;
+use super::requirements::{make_directory, open_file};
 use crate::error::{Error, Result};
 
 /// Folder of the scratch directory for saved files.
@@ -48,7 +48,7 @@ impl<'a> Salvage<'a> {
             return Ok(false);
         }
         let failed = |e: Errno| Error::io(format!("{number}, which a power cut left without a name"), e.into());
-        let folder = folder(self.directory).map_err(failed)?;
+        let folder = make_directory(self.directory, FOLDER).map_err(failed)?;
         rustix::fs::renameat(self.data, number.file_name(), &folder, free_name(&folder, &number.file_name()))
             .map_err(failed)?;
         self.count += 1;
@@ -65,19 +65,10 @@ pub(super) fn keep_tail(directory: &OwnedFd, journal: &File, begin: u64) -> Resu
     if tail.iter().all(|&byte| byte == 0) {
         return Ok(());
     }
-    let folder = folder(directory).map_err(|e| failed(e.into()))?;
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(&folder, free_name(&folder, "journal"), flags, Mode::from_raw_mode(0o600));
-    let file = File::from(file.map_err(|e| failed(e.into()))?);
+    let folder = make_directory(directory, FOLDER).map_err(|e| failed(e.into()))?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    let file = open_file(&folder, free_name(&folder, "journal"), flags).map_err(|e| failed(e.into()))?;
     file.write_all_at(&tail, 0).and_then(|()| file.sync_all()).map_err(failed)
-}
-
-fn folder(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
-    match rustix::fs::mkdirat(directory, FOLDER, Mode::from_raw_mode(0o700)) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(errno),
-    }
-    open_directory(directory, FOLDER, OFlags::NOFOLLOW)
 }
 
 /// Returns `name`, with a number appended if it is taken.

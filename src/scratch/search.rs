@@ -104,12 +104,14 @@ impl SearchResult {
             return Ok(());
         }
         let mut other = None;
-        let needs = Requirements::read(directory, path, |journal| match check(journal, counts) {
-            Ok(()) => true,
-            Err(owner) => {
-                other = Some(owner);
-                false
-            }
+        // A trusted user must own the journal, and no other user may write to it.
+        let needs = Requirements::read(directory, path, |journal| {
+            other = match trust::check_owner(journal, counts) {
+                Ok(_) => None,
+                Err(Distrust::Owner(owner)) => Some(owner),
+                Err(_) => Some(rustix::fs::fstat(journal).map_or(u32::MAX, |stat| stat.st_uid)),
+            };
+            other.is_none()
         })?;
         self.work.extend(needs);
         self.foreign.extend(other.map(foreign));
@@ -125,14 +127,5 @@ impl SearchResult {
             }
             errno => Err(Error::with_source(ErrorKind::Io, path.display().to_string(), std::io::Error::from(errno))),
         }
-    }
-}
-
-/// Checks that a trusted user owns `file` and that no other user may write to it. Returns the responsible user as the error.
-fn check(file: impl std::os::fd::AsFd, counts: &impl Fn(u32) -> bool) -> Result<(), u32> {
-    match trust::check_owner(&file, counts) {
-        Ok(_) => Ok(()),
-        Err(Distrust::Owner(owner)) => Err(owner),
-        Err(_) => Err(rustix::fs::fstat(&file).map_or(u32::MAX, |stat| stat.st_uid)),
     }
 }

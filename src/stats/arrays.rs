@@ -37,8 +37,7 @@ pub struct ArrayStats {
 
 /// Collects the statistics of all arrays of `tree`, sorted by path, `jobs` of them concurrently.
 pub(super) async fn collect_arrays(tree: &Arc<Tree>, jobs: usize) -> Result<Vec<ArrayStats>> {
-    let indices = (0..tree.table().len()).filter_map(|index| NodeIndex::try_from(index).ok());
-    let arrays = indices.filter(|index| tree.table().array(*index).is_some());
+    let arrays = tree.table().subtree(0).filter(|index| tree.table().array(*index).is_some());
     stream::iter(arrays).map(|index| one(tree, index)).buffered(jobs.max(1)).try_collect().await
 }
 

@@ -30,14 +30,15 @@ pub(super) struct ChunkSet {
     entries: Vec<Entry>,
     most: usize,
     /// Range by the first eight bytes of ids. Another pass covers the ids after its end.
-    range: Range,
+    pub(super) range: Range,
 }
 
 /// The ids that a pass covers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     begin: u64,
-    end: Option<u64>,
+    /// Beginning of the next pass; none if no ids are left for one.
+    pub(super) end: Option<u64>,
 }
 
 impl Range {
@@ -70,15 +71,6 @@ impl ChunkSet {
     pub(super) fn new(begin: u64, memory: u64) -> Self {
         let most = usize::try_from(memory / size_of::<Entry>() as u64).unwrap_or(usize::MAX).max(MIN_CAPACITY);
         ChunkSet { entries: Vec::new(), most, range: Range { begin, end: None } }
-    }
-
-    /// Returns the beginning of the next pass; none if no ids are left for one.
-    pub(super) fn end(&self) -> Option<u64> {
-        self.range.end
-    }
-
-    pub(super) fn range(&self) -> Range {
-        self.range
     }
 
     /// Adds the chunk of `length` bytes at `offset` of `object`.
@@ -203,7 +195,7 @@ mod tests {
                 set.add(id(n), 0, 1, false, RefSet(0)).unwrap();
             }
             assert!(set.entries.capacity() <= 2 * MIN_CAPACITY);
-            begin = set.end();
+            begin = set.range.end;
             found += set.into_objects().1.len() as u64;
             passes += 1;
         }

@@ -10,13 +10,14 @@ use tokio::sync::Semaphore;
 
 use super::chunks::ChunkSet;
 use super::reach::{Reach, RefSet};
-use super::{Chunks, Counters, MemoryBounds};
+use super::{Chunks, MemoryBounds};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
 use crate::format::manifest::{Manifest, PayloadKind};
 use crate::format::snapshot::ManifestInfo;
+use crate::repo::progress::Progress;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::Storage;
 
@@ -47,11 +48,11 @@ pub(super) async fn collect_manifests(
     repository: &Repository,
     reach: &mut Reach,
     jobs: usize,
-    counters: &Counters,
+    progress: &Progress,
 ) -> Result<Manifests> {
     let commits: Vec<(ObjectId, RefSet)> = reach.commits().collect();
-    counters.expect(commits.len() as u64);
-    let tips: std::collections::HashSet<String> = reach.tips().map(|tip| tip.snapshot.clone()).collect();
+    progress.expect(commits.len());
+    let tips: std::collections::HashSet<String> = reach.refs.iter().map(|tip| tip.snapshot.clone()).collect();
     let mut found = Manifests::new();
     let mut sizes: HashMap<String, (u64, u64)> = HashMap::new();
     let read = stream::iter(commits).map(|(id, holder)| async move {
@@ -64,7 +65,7 @@ pub(super) async fn collect_manifests(
             }
             read => Some(read?),
         };
-        counters.record_read();
+        progress.step(1);
         Ok::<_, Error>((id, holder, snapshot))
     });
     let mut read = read.buffer_unordered(jobs.max(1));
@@ -82,7 +83,7 @@ pub(super) async fn collect_manifests(
         }
     }
     drop(read);
-    for tip in reach.tips() {
+    for tip in &mut reach.refs {
         (tip.nodes, tip.references) = sizes.get(&tip.snapshot).copied().unwrap_or_default();
     }
     Ok(found)
@@ -95,9 +96,9 @@ pub(super) async fn read(
     from: u64,
     memory: MemoryBounds,
     jobs: usize,
-    counters: &Counters,
+    progress: &Progress,
 ) -> Result<Pass> {
-    counters.expect(manifests.len() as u64);
+    progress.expect(manifests.len());
     let limit = memory.manifests;
     let permits = usize::try_from(limit / UNIT).unwrap_or(usize::MAX).clamp(1, Semaphore::MAX_PERMITS);
     let room = Semaphore::new(permits);
@@ -110,11 +111,11 @@ pub(super) async fn read(
             // The semaphore is never closed; without a permit only more memory would be used.
             let _permit = room.acquire_many(wanted).await;
             let held = *held;
-            let looked = match fetch(storage, held, limit).await {
+            let looked = match storage.get_fixed(&format!("manifests/{}", held.info.id), limit).await {
                 Ok(file) => blocking(move || look(&file, held, limit, &pass)).await,
                 Err(error) => Err(error),
             };
-            counters.record_read();
+            progress.step(1);
             match looked {
                 // A missing or damaged manifest does not prevent the count of the others; a missing one is counted as missing.
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
@@ -128,10 +129,6 @@ pub(super) async fn read(
     all.buffer_unordered(jobs.max(1)).try_collect::<()>().await?;
     let pass = Arc::try_unwrap(pass).map_err(|_| Error::new(ErrorKind::Io, "manifests are still being read"))?;
     Ok(pass.into_inner())
-}
-
-async fn fetch(storage: &Arc<dyn Storage>, held: ReachableManifest, limit: u64) -> Result<bytes::Bytes> {
-    storage.get_fixed(&format!("manifests/{}", held.info.id), limit).await
 }
 
 fn look(file: &[u8], held: ReachableManifest, limit: u64, pass: &Mutex<Pass>) -> Result<()> {

@@ -18,7 +18,6 @@ mod reach;
 
 use std::iter::Sum;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
@@ -26,6 +25,7 @@ use self::arrays::ArrayStats;
 pub use self::objects::Stored;
 use crate::error::Result;
 use crate::repo::Repository;
+use crate::repo::progress::Progress;
 use crate::tree::Tree;
 
 /// Number and bytes of objects.
@@ -142,28 +142,6 @@ pub struct Stats {
     pub arrays: Vec<ArrayStats>,
 }
 
-/// Progress, for other threads to read.
-#[derive(Debug, Default)]
-pub struct Counters {
-    expected: AtomicU64,
-    read: AtomicU64,
-}
-
-impl Counters {
-    /// Returns the number of snapshots and manifests expected so far, and the number already read.
-    pub fn now(&self) -> (u64, u64) {
-        (self.expected.load(Ordering::Relaxed), self.read.load(Ordering::Relaxed))
-    }
-
-    fn expect(&self, more: u64) {
-        self.expected.fetch_add(more, Ordering::Relaxed);
-    }
-
-    fn record_read(&self) {
-        self.read.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 /// Memory bounds, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryBounds {
@@ -174,13 +152,13 @@ pub struct MemoryBounds {
 }
 
 /// Collects the statistics of `repository`, and of the arrays of `tree`, a snapshot of it, within `memory`; reads `jobs` manifests
-/// concurrently.
+/// concurrently. `progress` counts snapshots and manifests.
 pub async fn collect(
     repository: &Repository,
     tree: &Arc<Tree>,
     memory: MemoryBounds,
     jobs: usize,
-    counters: &Counters,
+    progress: &Progress,
 ) -> Result<Stats> {
     let mut stats = Stats {
         repository: repository.storage().location().to_owned(),
@@ -189,7 +167,7 @@ pub async fn collect(
         ..Stats::default()
     };
     let mut reach = reach::find(repository).await?;
-    let manifests = manifests::collect_manifests(repository, &mut reach, jobs, counters).await?;
+    let manifests = manifests::collect_manifests(repository, &mut reach, jobs, progress).await?;
     let storage = Arc::clone(repository.storage());
     let log_files = match repository.operations() {
         Ok(operations) => operations.files().await?,
@@ -198,15 +176,14 @@ pub async fn collect(
     objects::count_metadata_objects(&*storage, &mut reach, &manifests, &log_files, &mut stats).await?;
     let mut begin = Some(0);
     while let Some(from) = begin {
-        let pass = manifests::read(&storage, &manifests, from, memory, jobs, counters).await?;
+        let pass = manifests::read(&storage, &manifests, from, memory, jobs, progress).await?;
         if from == 0 {
             stats.chunks = pass.counted;
         }
-        begin = pass.set.end();
+        begin = pass.set.range.end;
         objects::chunks(&*storage, pass.set, &mut reach, &mut stats).await?;
     }
-    stats.shared = reach.shared();
-    stats.refs = reach.into_refs();
+    (stats.shared, stats.refs) = (reach.shared, reach.refs);
     stats.arrays = arrays::collect_arrays(tree, jobs).await?;
     Ok(stats)
 }

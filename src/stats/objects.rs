@@ -99,7 +99,7 @@ fn of(kinds: &mut ByKind, which: u8) -> &mut Size {
 
 /// Counts stored, reachable and missing chunk objects of one pass: those with ids in the range of `set`.
 pub(super) async fn chunks(storage: &dyn Storage, set: ChunkSet, reach: &mut Reach, stats: &mut Stats) -> Result<()> {
-    let range = set.range();
+    let range = set.range;
     let ([(native, native_bytes), (virtuals, virtual_bytes)], objects) = set.into_objects();
     stats.chunks.native += native;
     stats.chunks.native_bytes = stats.chunks.native_bytes.saturating_add(native_bytes);

@@ -36,8 +36,9 @@ pub(super) struct Reach {
     commits: HashMap<ObjectId, Commit>,
     /// Transaction logs of expired commits, with the holder of the commits that keep them.
     pub(super) pruned_logs: HashMap<ObjectId, RefSet>,
-    refs: Vec<RefStats>,
-    shared: Size,
+    /// Statistics of all refs, to be completed.
+    pub(super) refs: Vec<RefStats>,
+    pub(super) shared: Size,
 }
 
 /// Walks all histories of `repository`.
@@ -104,24 +105,11 @@ impl Reach {
         (later + self.pruned_logs.len()) as u64
     }
 
-    /// Returns the statistics of all refs, to be completed.
-    pub(super) fn tips(&mut self) -> impl Iterator<Item = &mut RefStats> {
-        self.refs.iter_mut()
-    }
-
     /// Counts an object of `bytes` for its holder.
     pub(super) fn count(&mut self, holder: RefSet, bytes: u64) {
         match self.refs.get_mut(holder.0 as usize) {
             Some(one) => one.only_here.add(bytes),
             None => self.shared.add(bytes),
         }
-    }
-
-    pub(super) fn shared(&self) -> Size {
-        self.shared
-    }
-
-    pub(super) fn into_refs(self) -> Vec<RefStats> {
-        self.refs
     }
 }

@@ -11,11 +11,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 
 use super::object::{BULK, too_large};
 use super::settings::Settings;
-use super::{Capabilities, Content, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage, Version, Visitor};
+use super::{
+    Capabilities, Content, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage, StoredObject, Version,
+    Visitor,
+};
 use crate::disk_cache::{CachedDocument, DiskCache, Name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;
@@ -23,17 +25,11 @@ use crate::file_name;
 /// Maximum size of a cached listing, in bytes.
 const MAX_LISTING: u64 = 64 << 20;
 
-/// Store with a disk cache.
+/// Repository of which a disk cache has a part.
 #[derive(Debug)]
 struct CachedStorage {
-    store: Arc<dyn Storage>,
-    cache: Arc<DiskCache>,
-    capabilities: Capabilities,
-}
-
-/// Disk cache of a store that must not be contacted.
-#[derive(Debug)]
-struct OfflineStorage {
+    /// Store; none if it must not be contacted.
+    store: Option<Arc<dyn Storage>>,
     cache: Arc<DiskCache>,
     capabilities: Capabilities,
 }
@@ -49,12 +45,11 @@ pub(super) fn open_cache(shown: &str, settings: &Settings) -> Result<Option<Arc<
     DiskCache::open(Path::new(directory), size, &file_name::encode(&scope)).map(|cache| Some(Arc::new(cache)))
 }
 
-/// Puts `cache` in front of `store`.
 pub(super) fn with_cache(store: Arc<dyn Storage>, cache: Arc<DiskCache>) -> Arc<dyn Storage> {
     let base = store.capabilities().clone();
     let with_slash = base.with_slash.map(|store| with_cache(store, Arc::clone(&cache)));
     let capabilities = Capabilities { with_slash, disk_cache: Some(Arc::clone(&cache)), ..base };
-    Arc::new(CachedStorage { store, cache, capabilities })
+    Arc::new(CachedStorage { store: Some(store), cache, capabilities })
 }
 
 /// Returns the cached part of the repository that messages call `shown`.
@@ -65,7 +60,7 @@ pub(super) fn offline(cache: Option<Arc<DiskCache>>, shown: String) -> Result<Ar
         disk_cache: Some(Arc::clone(&cache)),
         ..Capabilities::new(shown)
     };
-    Ok(Arc::new(OfflineStorage { cache, capabilities }))
+    Ok(Arc::new(CachedStorage { store: None, cache, capabilities }))
 }
 
 impl CachedStorage {
@@ -80,18 +75,24 @@ impl CachedStorage {
         let _ = recorded.await;
     }
 
-    async fn read_latest(&self, key: &str, limit: u64) -> Result<Option<(Bytes, Version)>> {
-        let known = answer(&self.cache, key, limit).await;
+    /// Returns document `key` as it was last seen.
+    async fn seen(&self, key: &str, limit: u64) -> Option<CachedDocument> {
+        let key = key.to_owned();
+        self.cache.run_blocking(move |cache| cache.document(&key, limit)).await
+    }
+
+    async fn read_latest(&self, store: &dyn Storage, key: &str, limit: u64) -> Result<Option<StoredObject>> {
+        let known = self.seen(key, limit).await;
         let known = known.and_then(|known| Some((serde_json::from_str::<Version>(&known.state).ok()?, known.bytes?)));
         let known = known.filter(|(version, _)| version.e_tag.is_some());
         let mode = known.as_ref().map_or(ReadMode::Latest, |(version, _)| ReadMode::IfChanged(version));
-        match self.store.read(key, limit, mode).await {
-            Ok(Some((bytes, version))) => {
-                let state = serde_json::to_string(&version).unwrap_or_default();
-                self.record(key, CachedDocument { state, bytes: Some(bytes.clone()) }).await;
-                Ok(Some((bytes, version)))
+        match store.read(key, limit, mode).await {
+            Ok(Some(object)) => {
+                let state = serde_json::to_string(&object.version).unwrap_or_default();
+                self.record(key, CachedDocument { state, bytes: Some(object.bytes.clone()) }).await;
+                Ok(Some(object))
             }
-            Ok(None) => Ok(known.map(|(version, bytes)| (bytes, version))),
+            Ok(None) => Ok(known.map(|(version, bytes)| StoredObject { version, ..bytes.into() })),
             Err(error) => {
                 if error.kind() == ErrorKind::NotFound {
                     self.record(key, CachedDocument { state: String::new(), bytes: None }).await;
@@ -100,16 +101,46 @@ impl CachedStorage {
             }
         }
     }
-}
 
-async fn fixed(cache: &Arc<DiskCache>, key: &str, limit: u64) -> Option<Bytes> {
-    let name = Name::whole(key);
-    cache.run_blocking(move |cache| cache.get(&name, limit)).await
-}
+    /// Reads document `key` as it was last seen.
+    async fn read_offline(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>> {
+        let known = self.seen(key, limit).await.ok_or_else(|| self.missing(key))?;
+        let absent = || Error::new(ErrorKind::NotFound, format!("{key}: was not there when the store was asked last"));
+        let bytes = known.bytes.ok_or_else(absent)?;
+        if bytes.len() as u64 > limit {
+            return Err(too_large(key, bytes.len() as u64, limit));
+        }
+        let version = serde_json::from_str(&known.state).unwrap_or_default();
+        let is_unchanged = matches!(mode, ReadMode::IfChanged(seen) if *seen == version);
+        Ok((!is_unchanged).then(|| StoredObject { version, ..bytes.into() }))
+    }
 
-async fn answer(cache: &Arc<DiskCache>, key: &str, limit: u64) -> Option<CachedDocument> {
-    let key = key.to_owned();
-    cache.run_blocking(move |cache| cache.document(&key, limit)).await
+    fn missing(&self, what: &str) -> Error {
+        let place = self.cache.directory().display();
+        Error::new(
+            ErrorKind::Offline,
+            format!("{what}: not in the cache {place}, and --offline forbids asking the store: mount without it"),
+        )
+    }
+
+    /// Returns the store, if it may be written to.
+    fn writable(&self) -> Result<&dyn Storage> {
+        self.store.as_deref().ok_or_else(|| {
+            let location = &self.capabilities.location;
+            Error::new(ErrorKind::ReadOnly, format!("{location}: nothing can be written offline"))
+        })
+    }
+
+    async fn discard(&self, key: &str) {
+        // An entry that is still being added would appear after the removal.
+        self.cache.flush().await;
+        let key = key.to_owned();
+        let forgotten = self.cache.run_blocking(move |cache| {
+            cache.forget(&key);
+            Some(())
+        });
+        let _ = forgotten.await;
+    }
 }
 
 fn listing(prefix: &str) -> String {
@@ -122,25 +153,24 @@ impl Storage for CachedStorage {
         &self.capabilities
     }
 
-    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
-        match mode {
-            ReadMode::Latest => self.read_latest(key, limit).await,
-            ReadMode::Immutable => {
-                if let Some(bytes) = fixed(&self.cache, key, limit).await {
-                    return Ok(Some((bytes, Version::default())));
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>> {
+        match (mode, self.store.as_deref()) {
+            (ReadMode::Immutable, store) => {
+                let name = Name::whole(key);
+                if let Some(bytes) = self.cache.run_blocking(move |cache| cache.get(&name, limit)).await {
+                    return Ok(Some(bytes.into()));
                 }
-                let found = self.store.read(key, limit, mode).await?;
-                if let Some((bytes, _)) = &found {
-                    self.cache.put_in_background(Name::whole(key), bytes.clone(), ());
+                let found = store.ok_or_else(|| self.missing(key))?.read(key, limit, mode).await?;
+                if let Some(object) = &found {
+                    self.cache.put_in_background(Name::whole(key), object.bytes.clone(), ());
                 }
                 Ok(found)
             }
-            ReadMode::IfChanged(_) => self.store.read(key, limit, mode).await,
+            (ReadMode::Latest, Some(store)) => self.read_latest(store, key, limit).await,
+            (_, Some(store)) => store.read(key, limit, mode).await,
+            (ReadMode::Range(offset), None) => Err(self.missing(&format!("{key}, {limit} bytes at {offset}"))),
+            (_, None) => self.read_offline(key, limit, mode).await,
         }
-    }
-
-    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
-        self.store.get_range(key, offset, length).await
     }
 
     async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
@@ -149,7 +179,7 @@ impl Storage for CachedStorage {
             Content::New(bytes) if !key.starts_with(BULK) => Some(bytes.clone()),
             _ => None,
         };
-        self.store.store(key, content).await?;
+        self.writable()?.store(key, content).await?;
         if let Some(bytes) = document {
             self.cache.put_in_background(Name::whole(key), bytes, ());
         }
@@ -157,130 +187,61 @@ impl Storage for CachedStorage {
     }
 
     async fn sync(&self, folders: &[&str]) -> Result<()> {
-        self.store.sync(folders).await
+        match &self.store {
+            Some(store) => store.sync(folders).await,
+            None => Ok(()),
+        }
     }
 
     async fn walk(&self, prefix: &str, mode: ListMode, visit: Visitor<'_>) -> Result<()> {
-        if mode == ListMode::Streamed {
-            return self.store.walk(prefix, mode, visit).await;
-        }
-        let objects = self.store.list(prefix).await?;
-        if let Ok(bytes) = serde_json::to_vec(&objects) {
-            self.record(&listing(prefix), CachedDocument { state: String::new(), bytes: Some(bytes.into()) }).await;
-        }
+        let objects = match &self.store {
+            Some(store) if mode == ListMode::Streamed => return store.walk(prefix, mode, visit).await,
+            Some(store) => {
+                let objects = store.list(prefix).await?;
+                if let Ok(bytes) = serde_json::to_vec(&objects) {
+                    let listed = CachedDocument { state: String::new(), bytes: Some(bytes.into()) };
+                    self.record(&listing(prefix), listed).await;
+                }
+                objects
+            }
+            None => {
+                let known = self.seen(&listing(prefix), MAX_LISTING).await.and_then(|known| known.bytes);
+                let listed: Option<Vec<ObjectInfo>> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+                listed.ok_or_else(|| self.missing(&format!("the listing of `{prefix}`")))?
+            }
+        };
         let _ = objects.into_iter().try_for_each(visit);
         Ok(())
     }
 
     async fn remove(&self, removal: Removal<'_>) -> Result<()> {
+        let store = match removal {
+            Removal::Cached(_) if self.store.is_none() => return Ok(()),
+            _ => self.writable()?,
+        };
         // Cached copies are removed first: they must not outlive the objects.
         match removal {
             Removal::Objects(keys) => {
                 for key in keys.iter().filter(|key| !key.starts_with(BULK)) {
-                    self.discard_cached(key).await;
+                    self.discard(key).await;
                 }
             }
-            Removal::Unchanged { key, .. } => self.discard_cached(key).await,
+            Removal::Unchanged { key, .. } | Removal::Cached(key) => self.discard(key).await,
         }
-        self.store.remove(removal).await
+        store.remove(removal).await
     }
 
     async fn locate(&self, key: &str) -> Result<Option<ObjectSource>> {
-        self.store.locate(key).await
-    }
-
-    async fn modified(&self, key: &str) -> Result<Option<u64>> {
-        self.store.modified(key).await
+        match &self.store {
+            Some(store) => store.locate(key).await,
+            None => Ok(None),
+        }
     }
 
     async fn check_conditions(&self, key: &str, limit: u64) -> Result<()> {
-        self.store.check_conditions(key, limit).await
-    }
-
-    async fn discard_cached(&self, key: &str) {
-        // An entry that is still being added would appear after the removal.
-        self.cache.flush().await;
-        let key = key.to_owned();
-        let forgotten = self.cache.run_blocking(move |cache| {
-            cache.forget(&key);
-            Some(())
-        });
-        let _ = forgotten.await;
-    }
-}
-
-impl OfflineStorage {
-    fn missing(&self, what: &str) -> Error {
-        let place = self.cache.directory().display();
-        Error::new(
-            ErrorKind::Offline,
-            format!("{what}: not in the cache {place}, and --offline forbids asking the store: mount without it"),
-        )
-    }
-
-    fn closed(&self) -> Error {
-        let location = &self.capabilities.location;
-        Error::new(ErrorKind::ReadOnly, format!("{location}: nothing can be written offline"))
-    }
-}
-
-#[async_trait]
-impl Storage for OfflineStorage {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
-        if matches!(mode, ReadMode::Immutable) {
-            let bytes = fixed(&self.cache, key, limit).await.ok_or_else(|| self.missing(key))?;
-            return Ok(Some((bytes, Version::default())));
+        match &self.store {
+            Some(store) => store.check_conditions(key, limit).await,
+            None => Ok(()),
         }
-        let known = answer(&self.cache, key, limit).await.ok_or_else(|| self.missing(key))?;
-        let absent = || Error::new(ErrorKind::NotFound, format!("{key}: was not there when the store was asked last"));
-        let bytes = known.bytes.ok_or_else(absent)?;
-        if bytes.len() as u64 > limit {
-            return Err(too_large(key, bytes.len() as u64, limit));
-        }
-        let version = serde_json::from_str(&known.state).unwrap_or_default();
-        let is_unchanged = matches!(mode, ReadMode::IfChanged(seen) if *seen == version);
-        Ok((!is_unchanged).then_some((bytes, version)))
     }
-
-    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
-        Err(self.missing(&format!("{key}, {length} bytes at {offset}")))
-    }
-
-    async fn store(&self, _key: &str, _content: Content<'_>) -> Result<()> {
-        Err(self.closed())
-    }
-
-    async fn sync(&self, _folders: &[&str]) -> Result<()> {
-        Ok(())
-    }
-
-    async fn walk(&self, prefix: &str, _mode: ListMode, visit: Visitor<'_>) -> Result<()> {
-        let known = answer(&self.cache, &listing(prefix), MAX_LISTING).await.and_then(|known| known.bytes);
-        let listed: Option<Vec<ObjectInfo>> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let listed = listed.ok_or_else(|| self.missing(&format!("the listing of `{prefix}`")))?;
-        let _ = listed.into_iter().try_for_each(visit);
-        Ok(())
-    }
-
-    async fn remove(&self, _removal: Removal<'_>) -> Result<()> {
-        Err(self.closed())
-    }
-
-    async fn locate(&self, _key: &str) -> Result<Option<ObjectSource>> {
-        Ok(None)
-    }
-
-    async fn modified(&self, _key: &str) -> Result<Option<u64>> {
-        Ok(None)
-    }
-
-    async fn check_conditions(&self, _key: &str, _limit: u64) -> Result<()> {
-        Ok(())
-    }
-
-    async fn discard_cached(&self, _key: &str) {}
 }

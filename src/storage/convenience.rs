@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use super::local::LocalFiles;
-use super::{Condition, Content, ListMode, ObjectInfo, ReadMode, Removal, Storage, StoreAddress, Version};
+use super::{
+    Condition, Content, ListMode, ObjectInfo, ReadMode, Removal, Storage, StoreAddress, StoredObject, Version,
+};
 use crate::disk_cache::DiskCache;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -48,23 +50,38 @@ impl dyn Storage + '_ {
     ///
     /// Errors: [`ErrorKind::NotFound`] if the object does not exist, [`ErrorKind::OutOfMemory`] if it is larger than `limit`.
     pub async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
-        self.get_versioned(key, limit).await.map(|(bytes, _)| bytes)
+        self.get_in_mode(key, limit, ReadMode::Latest).await.map(|object| object.bytes)
     }
 
     /// Reads an object that is never written again, otherwise like `get`.
     pub async fn get_fixed(&self, key: &str, limit: u64) -> Result<Bytes> {
-        let found = self.read(key, limit, ReadMode::Immutable).await?;
-        found.map(|(bytes, _)| bytes).ok_or_else(|| unasked(key))
+        self.get_in_mode(key, limit, ReadMode::Immutable).await.map(|object| object.bytes)
+    }
+
+    /// Reads exactly `length` bytes of object `key` at `offset`. Fails with [`ErrorKind::Corrupt`] if the object ends earlier.
+    pub async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
+        self.get_in_mode(key, length, ReadMode::Range(offset)).await.map(|object| object.bytes)
+    }
+
+    /// Returns the modification time of object `key` by the store's clock, in microseconds since 1970-01-01 UTC, if it is known.
+    pub async fn modified(&self, key: &str) -> Result<Option<u64>> {
+        self.get_in_mode(key, 0, ReadMode::Head).await.map(|object| object.modified)
     }
 
     /// Reads an object like `get`, with the version that a later [`Condition::Unchanged`] needs.
     pub async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
-        self.read(key, limit, ReadMode::Latest).await?.ok_or_else(|| unasked(key))
+        self.get_in_mode(key, limit, ReadMode::Latest).await.map(|object| (object.bytes, object.version))
+    }
+
+    pub(super) async fn get_in_mode(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<StoredObject> {
+        let unasked = || format!("{key}: the store answers that nothing has changed, to an unconditional request");
+        self.read(key, limit, mode).await?.ok_or_else(|| Error::corrupt(unasked()))
     }
 
     /// Reads an object like `get_versioned`. Returns `None` if it still has `version`.
     pub async fn get_changed(&self, key: &str, limit: u64, version: &Version) -> Result<Option<(Bytes, Version)>> {
-        self.read(key, limit, ReadMode::IfChanged(version)).await
+        let found = self.read(key, limit, ReadMode::IfChanged(version)).await?;
+        Ok(found.map(|object| (object.bytes, object.version)))
     }
 
     /// Stores `bytes` as object `key` if `condition` holds ([`Content::Conditional`]).
@@ -136,9 +153,10 @@ impl dyn Storage + '_ {
     pub async fn delete_unchanged(&self, key: &str, limit: u64, version: &Version) -> Result<()> {
         self.remove(Removal::Unchanged { key, limit, version }).await
     }
-}
 
-/// Returns the error of a store that answers an unconditional read like one of [`ReadMode::IfChanged`].
-pub(super) fn unasked(key: &str) -> Error {
-    Error::corrupt(format!("{key}: the store answers that nothing has changed, to an unconditional request"))
+    /// Discards cached bytes of object `key`, whose last read turned out to be unusable ([`Removal::Cached`]).
+    pub async fn discard_cached(&self, key: &str) {
+        // The next read reports a failure.
+        let _ = self.remove(Removal::Cached(key)).await;
+    }
 }

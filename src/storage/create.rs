@@ -76,7 +76,6 @@ pub(super) fn sync_all(root: &OwnedFd) -> Result<()> {
     rustix::fs::syncfs(root).map_err(|e| Error::io("flushing what was stored", e.into()))
 }
 
-/// Flushes the directories `folders` below `root`.
 pub(super) fn sync(root: &OwnedFd, folders: &[String]) -> Result<()> {
     for folder in folders {
         let flushed = match open_beneath(root, folder) {

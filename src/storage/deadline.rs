@@ -2,13 +2,11 @@
 //!
 //! An operation has a time budget (`--timeout`). Bytes that arrive or leave extend it by the time that they take at the minimum rate, but
 //! never beyond a whole budget from now. An operation therefore ends when it moves less than the minimum rate over the length of a
-//! budget, however many bytes a store has announced, and a slow network gets the time that it needs. Parallel transfers share the
-//! network: each must reach its share of the rate.
+//! budget, however many bytes a store has announced. Parallel transfers share the network: each must reach its share of the rate.
 //!
 //! Only a transfer in progress extends the limit. A new request within the operation (a retry, the next page of a listing) gets the rest
-//! of the operation's original budget, so that a store cannot keep an operation alive with one short response after another.
-//!
-//! The requests of an operation find it by a task-local value: the store's client between them passes nothing on.
+//! of the original budget, so that a store cannot keep an operation alive with one short response after another. The requests of an
+//! operation find it by a task-local value: the store's client between them passes nothing on.
 
 use std::fmt::Display;
 use std::pin::pin;
@@ -17,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use super::settings::Settings;
@@ -40,21 +39,12 @@ pub(super) struct Deadline {
     rate: u64,
 }
 
-/// Operation in progress.
 #[derive(Debug)]
 pub(super) struct Operation {
     clock: Mutex<Expiry>,
     moved: AtomicU64,
-    object: Option<Object>,
-}
-
-/// Object that an operation reads.
-#[derive(Debug)]
-pub(super) struct Object {
-    /// Decoded end of the URL's path.
-    key: String,
-    /// Maximum number of bytes that are read.
-    limit: u64,
+    /// Decoded end of the path in the URL of the object that is read, and the maximum number of its bytes.
+    object: Option<(String, u64)>,
 }
 
 /// Expiry of an operation or of an attempt.
@@ -72,7 +62,6 @@ impl Deadline {
         Deadline { budget, rate: MIN_RATE }
     }
 
-    /// Creates the rule that the user sets.
     pub(super) fn of(settings: &Settings) -> Self {
         Deadline { budget: settings.budget(), rate: settings.min_rate.unwrap_or(MIN_RATE).max(1) }
     }
@@ -105,8 +94,7 @@ impl Deadline {
         what: impl Display,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let object = Object { key: key.to_owned(), limit };
-        self.run_as(Operation::new(*self, Some(object)), what, work).await
+        self.run_as(Operation::new(*self, Some((key.to_owned(), limit))), what, work).await
     }
 
     /// Runs work as a part of `operation`, which the caller keeps, otherwise like [`Deadline::run`].
@@ -150,26 +138,42 @@ pub(super) async fn until_expired<T>(expires: impl Fn() -> Instant, work: impl F
     }
 }
 
+/// Runs `work` on a blocking thread for at most `limit`; a thread that takes longer is abandoned. Errors name `what`.
+pub(super) async fn run_blocking<T: Send + 'static>(
+    what: &str,
+    limit: Duration,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await {
+        Ok(done) => flatten_join(what, done),
+        Err(_) => Err(timed_out(what, limit)),
+    }
+}
+
+/// Returns the result of blocking work, or the error of a thread that ended early.
+pub(super) fn flatten_join<T>(what: &str, done: Result<Result<T>, JoinError>) -> Result<T> {
+    done.unwrap_or_else(|panicked| Err(Error::with_source(ErrorKind::Io, what, panicked)))
+}
+
 pub(super) fn timed_out(what: impl Display, deadline: Duration) -> Error {
     Error::new(ErrorKind::Timeout, format!("{what}: the storage did not answer within {} s", deadline.as_secs_f32()))
 }
 
 impl Operation {
-    /// Creates an operation, which reads `object` if there is one.
-    pub(super) fn new(deadline: Deadline, object: Option<Object>) -> Arc<Self> {
+    /// Creates an operation, which reads `object` if there is one: at most so many bytes of the object with this key.
+    pub(super) fn new(deadline: Deadline, object: Option<(String, u64)>) -> Arc<Self> {
         Arc::new(Operation { clock: Mutex::new(Expiry::new(deadline)), moved: AtomicU64::new(0), object })
     }
 
-    /// Returns the operation that the calling task carries out.
     pub(super) fn current() -> Option<Arc<Operation>> {
         CURRENT.try_with(Arc::clone).ok()
     }
 
     /// Returns the maximum number of bytes to read of the object at `path`, if the operation reads that object.
     pub(super) fn limit_of(&self, path: &str) -> Option<u64> {
-        let object = self.object.as_ref()?;
+        let (key, limit) = self.object.as_ref()?;
         let path = percent_encoding::percent_decode_str(path).decode_utf8().ok()?;
-        path.ends_with(&object.key).then_some(object.limit)
+        path.ends_with(key).then_some(*limit)
     }
 
     /// Begins another request: the extension by the previous transfer ends.
@@ -305,8 +309,7 @@ mod tests {
 
     #[test]
     fn only_the_object_has_the_limit_of_the_object() {
-        let object = Object { key: "chunks/A B".into(), limit: 7 };
-        let operation = Operation::new(Deadline::new(BUDGET), Some(object));
+        let operation = Operation::new(Deadline::new(BUDGET), Some(("chunks/A B".into(), 7)));
         assert_eq!(operation.limit_of("/bucket/x/chunks/A%20B"), Some(7));
         assert_eq!(operation.limit_of("/latest/meta-data/iam/security-credentials"), None);
     }

@@ -5,8 +5,9 @@
 
 use bytes::Bytes;
 
-use super::{Storage, Version};
-use crate::error::{Context, Error, ErrorKind, Result};
+use super::{ReadMode, Storage, StoredObject, Version};
+use crate::blocking::blocking;
+use crate::error::{Context, ErrorKind, Result};
 
 /// Fetched and decoded document.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub async fn fixed<T: Send + 'static>(
     limit: u64,
     decode: impl Fn(&[u8]) -> Result<T> + Clone + Send + 'static,
 ) -> Result<Decoded<T>> {
-    fetch(storage, key, limit, true, decode).await
+    fetch(storage, key, limit, ReadMode::Immutable, decode).await
 }
 
 /// Fetches a document that changes, otherwise like [`fixed`].
@@ -36,28 +37,22 @@ pub async fn changing<T: Send + 'static>(
     limit: u64,
     decode: impl Fn(&[u8]) -> Result<T> + Clone + Send + 'static,
 ) -> Result<Decoded<T>> {
-    fetch(storage, key, limit, false, decode).await
+    fetch(storage, key, limit, ReadMode::Latest, decode).await
 }
 
 async fn fetch<T: Send + 'static>(
     storage: &dyn Storage,
     key: &str,
     limit: u64,
-    is_fixed: bool,
+    mode: ReadMode<'_>,
     decode: impl Fn(&[u8]) -> Result<T> + Clone + Send + 'static,
 ) -> Result<Decoded<T>> {
     let mut is_second = false;
     loop {
-        let (bytes, version) = if is_fixed {
-            (storage.get_fixed(key, limit).await?, None)
-        } else {
-            let (bytes, version) = storage.get_versioned(key, limit).await?;
-            (bytes, Some(version))
-        };
+        let StoredObject { bytes, version, .. } = storage.get_in_mode(key, limit, mode).await?;
+        let version = matches!(mode, ReadMode::Latest).then_some(version);
         let (decode, shared) = (decode.clone(), bytes.clone());
-        let decoded = tokio::task::spawn_blocking(move || decode(&shared)).await;
-        let decoded = decoded.map_err(|e| Error::with_source(ErrorKind::Io, format!("decoding {key}"), e))?;
-        match decoded.context(|| key.to_owned()) {
+        match blocking(move || decode(&shared)).await.context(|| key.to_owned()) {
             Err(error) if error.kind() == ErrorKind::Corrupt && !is_second => {
                 storage.discard_cached(key).await;
                 is_second = true;

@@ -54,7 +54,7 @@ pub(super) fn from_store(what: impl Display, error: StoreError) -> Error {
         StoreError::Unauthenticated { .. } => (ErrorKind::PermissionDenied, ": the store wants credentials"),
         StoreError::NotSupported { .. } | StoreError::NotImplemented { .. } => (ErrorKind::Unsupported, ""),
         StoreError::InvalidPath { .. } => (ErrorKind::InvalidInput, ""),
-        _ => match transport(&error) {
+        _ => match error_chain(&error).find_map(|cause| cause.downcast_ref::<HttpError>()).map(HttpError::kind) {
             Some(HttpErrorKind::Timeout) => (ErrorKind::Timeout, ": the store did not answer in time"),
             Some(HttpErrorKind::Connect) => (ErrorKind::Io, ": the store cannot be reached"),
             _ => (ErrorKind::Io, ""),
@@ -63,12 +63,6 @@ pub(super) fn from_store(what: impl Display, error: StoreError) -> Error {
     Error::with_source(kind, format!("{what}{advice}"), error)
 }
 
-/// Returns the kind of the transport failure, if the transport failed.
-fn transport(error: &StoreError) -> Option<HttpErrorKind> {
-    error_chain(error).find_map(|error| error.downcast_ref::<HttpError>()).map(HttpError::kind)
-}
-
-/// Returns `error` and its causes.
 pub(super) fn error_chain<'a>(
     error: &'a (dyn StdError + 'static),
 ) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {

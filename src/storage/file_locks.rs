@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::object::timed_out;
+use super::deadline::timed_out;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Name of the lock file. This program and the reference implementation omit names that end in `#` and digits from listings. The first
@@ -82,8 +82,15 @@ const LOCAL_CIFS: &str = "it is on SMB whose locks stay on this machine (mount o
     could lose one's commit: mount the file system without nobrl, or give --unsafe-single-writer if you guarantee a single writer";
 
 impl Locks {
-    /// Determines the reach of the locks on the file system of `directory`.
-    pub(super) fn of(directory: &OwnedFd) -> Locks {
+    /// Determines the reach of the locks on the file system of `directory`. Unsafe ones are waived for a `single_writer`.
+    pub(super) fn of(directory: &OwnedFd, single_writer: bool) -> Locks {
+        match Locks::detect(directory) {
+            Locks::Unsafe(_) if single_writer => Locks::Waived,
+            locks => locks,
+        }
+    }
+
+    fn detect(directory: &OwnedFd) -> Locks {
         let Ok(stat) = rustix::fs::fstatfs(directory) else { return Locks::Unsafe(UNKNOWN) };
         // A magic number has 32 bits; some kernels sign-extend it.
         let magic = stat.f_type as u64 & 0xffff_ffff;
@@ -109,22 +116,6 @@ impl Locks {
             // A disk file system, served by a program of this machine.
             FUSE if kind == "fuseblk" => Locks::OneMachine,
             _ => Locks::Unsafe(UNKNOWN),
-        }
-    }
-
-    /// Returns the reason why nothing may be changed, if there is one.
-    pub(super) fn unsafe_reason(self) -> Option<&'static str> {
-        match self {
-            Locks::Unsafe(why) => Some(why),
-            Locks::OneMachine | Locks::Shared | Locks::Waived => None,
-        }
-    }
-
-    /// Applies the user's guarantee of a single writer.
-    pub(super) fn with_single_writer(self) -> Self {
-        match self {
-            Locks::Unsafe(_) => Locks::Waived,
-            safe => safe,
         }
     }
 }
@@ -342,6 +333,6 @@ mod tests {
             assert_eq!(Locks::classify(magic, kind, options) == Locks::Shared, shared, "{kind} {options}");
         }
         assert_eq!(Locks::classify(FUSE, "fuseblk", "rw"), Locks::OneMachine);
-        assert_eq!(Locks::of(&root(&tempfile::tempdir().unwrap())), Locks::OneMachine);
+        assert_eq!(Locks::of(&root(&tempfile::tempdir().unwrap()), false), Locks::OneMachine);
     }
 }

@@ -17,10 +17,8 @@ const MAX_REFS: u64 = 64 << 20;
 /// Folders of refs, in the current and in former layouts.
 const REFS: [&str; 2] = ["refs", "r"];
 
-/// Limits of the listings of a store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListingLimits {
-    /// Maximum number of objects in one listing.
     objects: u64,
     /// True if the store lists by name.
     is_ordered: bool,
@@ -31,11 +29,6 @@ impl ListingLimits {
     pub(super) fn of(settings: &Settings, is_ordered: bool) -> Self {
         let objects = settings.max_listed.unwrap_or_else(default_objects);
         ListingLimits { objects, is_ordered }
-    }
-
-    /// Returns the default limits, for a store that lists in any order.
-    pub(super) fn unordered() -> Self {
-        ListingLimits { objects: default_objects(), is_ordered: false }
     }
 
     /// Returns the maximum size of a list of the objects below `folder`, in bytes.
@@ -52,7 +45,6 @@ fn default_objects() -> u64 {
     bytes.map_or(MAX_OBJECTS, |bytes| bytes / TABLE_ENTRY).min(MAX_OBJECTS)
 }
 
-/// Listing in progress.
 #[derive(Debug)]
 pub(super) struct ListingValidator<'a> {
     /// Prefix without a trailing slash.
@@ -157,7 +149,7 @@ mod tests {
     fn a_listing_has_an_end() {
         let error = listed("c", &["c/1", "c/2", "c/3", "c/4", "c/5", "c/6"]).unwrap_err();
         assert!(error.to_string().contains("--max-listed"), "{error}");
-        assert!(ListingLimits::unordered().list_size("refs/") <= MAX_REFS);
-        assert!(ListingLimits::unordered().list_size("chunks") > 0);
+        let limits = ListingLimits::of(&Settings::default(), false);
+        assert!(limits.list_size("refs/") <= MAX_REFS && limits.list_size("chunks") > 0);
     }
 }

@@ -14,28 +14,27 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::deadline::{flatten_join, run_blocking, timed_out};
 use super::explain::error_chain;
 use super::file_locks::{Locks, refresh};
-use super::object::{timed_out, too_large, too_short};
+use super::object::{DELETED_AT_ONCE, too_large, too_short};
 use super::replace::ReplaceArbiter;
 use super::{
-    Capabilities, Content, DEADLINE, ListMode, ObjectSource, ReadMode, Removal, Storage, Version, Visitor, create,
-    local_listing, no_copy, remove, replace,
+    Capabilities, Content, DEADLINE, ListMode, ObjectSource, ReadMode, Removal, Storage, StoredObject, Version,
+    Visitor, create, local_listing, no_copy, replace,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
 /// Time limit of a flush, including other data that waits to be written to the disk.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
-/// Objects that are removed under one deadline.
-const DELETED_AT_ONCE: usize = 1000;
 /// Time limit of a flush of a whole file system: all unwritten data of a machine on the slowest disk.
 const FLUSH_ALL_DEADLINE: Duration = Duration::from_secs(3600);
 /// Number of attempts to open a file that another machine replaces while it is read, and the pause between them.
@@ -171,11 +170,10 @@ impl LocalStorage {
                 other => Error::io(&location, other.into()),
             })?;
         let path = std::fs::canonicalize(path).map_err(|e| Error::io(&location, e))?;
-        let locks = Locks::of(&root);
-        let locks = if single_writer { locks.with_single_writer() } else { locks };
+        let locks = Locks::of(&root, single_writer);
         let files = Arc::new(LocalFiles { root, locks });
         let capabilities = Capabilities {
-            read_only: locks.unsafe_reason(),
+            read_only: if let Locks::Unsafe(why) = locks { Some(why) } else { None },
             local_path: Some(path),
             local_files: Some(Arc::clone(&files)),
             ..Capabilities::new(location)
@@ -185,19 +183,20 @@ impl LocalStorage {
     }
 
     /// Runs `work` on a blocking thread until the deadline; a thread that takes longer is abandoned.
-    async fn run_blocking<T, F>(&self, key: &str, work: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
-    {
+    async fn run_blocking<T: Send + 'static>(
+        &self,
+        key: &str,
+        work: impl FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         self.run_blocking_for(self.deadline, key, work).await
     }
 
     /// Runs work that changes something, otherwise like [`LocalStorage::run_blocking`]: a change reported as failed does not happen later.
-    async fn run_cancellable<F>(&self, key: &str, work: F) -> Result<()>
-    where
-        F: FnOnce(&LocalFiles, &str, &ReplaceArbiter, Duration) -> Result<()> + Send + 'static,
-    {
+    async fn run_cancellable(
+        &self,
+        key: &str,
+        work: impl FnOnce(&LocalFiles, &str, &ReplaceArbiter, Duration) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
         let (deadline, arbiter) = (self.deadline, Arc::new(ReplaceArbiter::default()));
         let (files, owned_key, workers_arbiter) = (Arc::clone(&self.files), key.to_owned(), Arc::clone(&arbiter));
         let mut task = tokio::task::spawn_blocking(move || work(&files, &owned_key, &workers_arbiter, deadline));
@@ -211,17 +210,14 @@ impl LocalStorage {
         }
     }
 
-    async fn run_blocking_for<T, F>(&self, deadline: Duration, key: &str, work: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
-    {
+    async fn run_blocking_for<T: Send + 'static>(
+        &self,
+        deadline: Duration,
+        key: &str,
+        work: impl FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let (files, owned_key) = (Arc::clone(&self.files), key.to_owned());
-        let task = tokio::task::spawn_blocking(move || work(&files, &owned_key));
-        match tokio::time::timeout(deadline, task).await {
-            Ok(done) => flatten_join(key, done),
-            Err(_) => Err(timed_out(key, deadline)),
-        }
+        run_blocking(key, deadline, move || work(&files, &owned_key)).await
     }
 }
 
@@ -231,16 +227,23 @@ impl Storage for LocalStorage {
         &self.capabilities
     }
 
-    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
-        if let ReadMode::IfChanged(version) = mode {
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>> {
+        if let ReadMode::Range(offset) = mode {
+            let read = move |files: &LocalFiles, key: &str| read_exactly(&files.open(key)?, key, offset, limit);
+            return Ok(Some(self.run_blocking(key, read).await?.into()));
+        }
+        if let ReadMode::IfChanged(_) | ReadMode::Head = mode {
             let look = |files: &LocalFiles, key: &str| {
                 files.current(|| {
                     let metadata = files.open(key)?.metadata().map_err(|e| Error::io(key, e))?;
-                    Ok(version_of(&metadata))
+                    Ok(object_of(Bytes::new(), &metadata))
                 })
             };
-            if self.run_blocking(key, look).await? == *version {
-                return Ok(None);
+            let found = self.run_blocking(key, look).await?;
+            match mode {
+                ReadMode::Head => return Ok(Some(found)),
+                ReadMode::IfChanged(version) if found.version == *version => return Ok(None),
+                _ => {}
             }
         }
         self.run_blocking(key, move |files, key| {
@@ -255,14 +258,10 @@ impl Storage for LocalStorage {
                 }
                 let held = memory::reserve_blocking(metadata.len(), key)?;
                 let bytes = read_exactly(&file, key, 0, metadata.len())?;
-                Ok(Some((memory::with_reservation(bytes, held), version_of(&metadata))))
+                Ok(Some(object_of(memory::with_reservation(bytes, held), &metadata)))
             })
         })
         .await
-    }
-
-    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
-        self.run_blocking(key, move |files, key| read_exactly(&files.open(key)?, key, offset, length)).await
     }
 
     async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
@@ -328,10 +327,11 @@ impl Storage for LocalStorage {
                 for keys in keys.chunks(DELETED_AT_ONCE) {
                     let what = format!("removing {} objects", keys.len());
                     let keys = keys.to_vec();
-                    self.run_blocking(&what, move |files, _| remove::remove(&files.root, &keys)).await?;
+                    self.run_blocking(&what, move |files, _| replace::remove_all(&files.root, &keys)).await?;
                 }
                 Ok(())
             }
+            Removal::Cached(_) => Ok(()),
             Removal::Unchanged { key, version, .. } => {
                 let version = version.clone();
                 self.run_cancellable(key, move |files, key, arbiter, deadline| {
@@ -346,28 +346,19 @@ impl Storage for LocalStorage {
         self.run_blocking(key, |files, key| files.open(key).map(ObjectSource::File).map(Some)).await
     }
 
-    async fn modified(&self, key: &str) -> Result<Option<u64>> {
-        self.run_blocking(key, |files, key| {
-            let metadata = files.open(key)?.metadata().map_err(|e| Error::io(key, e))?;
-            Ok(local_listing::microseconds(metadata.modified().ok()))
-        })
-        .await
-    }
-
     async fn check_conditions(&self, _key: &str, _limit: u64) -> Result<()> {
         self.capabilities.read_only.map_or(Ok(()), |why| Err(Error::new(ErrorKind::Unsupported, why)))
     }
-
-    async fn discard_cached(&self, _key: &str) {}
 }
 
-fn flatten_join<T>(key: &str, done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
-    done.unwrap_or_else(|panicked| Err(Error::with_source(ErrorKind::Io, key, panicked)))
-}
-
-/// Returns the time limit for storing `length` bytes.
 fn store_timeout(length: u64) -> Duration {
     FLUSH_DEADLINE + Duration::from_secs(length / SLOWEST_DISK)
+}
+
+fn object_of(bytes: Bytes, metadata: &std::fs::Metadata) -> StoredObject {
+    let since = metadata.modified().ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+    let modified = since.and_then(|since| u64::try_from(since.as_micros()).ok());
+    StoredObject { bytes, version: version_of(metadata), modified }
 }
 
 /// Returns the version of a file: one that is replaced by renaming has another inode, or at least another time.

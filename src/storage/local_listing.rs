@@ -8,7 +8,6 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -40,12 +39,6 @@ pub(super) fn begin(files: Arc<LocalFiles>, folder: String) -> Receiver<Result<V
         let _ = sender.blocking_send(last);
     });
     receiver
-}
-
-/// Converts `time` to microseconds since 1970.
-pub(super) fn microseconds(time: Option<SystemTime>) -> Option<u64> {
-    let since = time?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    u64::try_from(since.as_micros()).ok()
 }
 
 struct DirectoryWalk<'a> {

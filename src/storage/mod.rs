@@ -1,16 +1,11 @@
 //! Object-level access to the place that holds a repository, independent of the format.
 //!
-//! [`Storage`] is the trait that the layers above use, mostly by the methods of `dyn Storage` in [`convenience`]. [`object::ObjectStorage`] implements it over any store of the `object_store`
-//! crate; [`local::LocalStorage`] reads local files through descriptors below the repository's directory, which is faster, and no
-//! symbolic link can lead it out of that directory. [`open`] chooses by URL. With a disk cache, [`cached`] wraps the store or replaces
-//! it.
-//!
-//! [`location`] parses the name of a repository, [`settings`] holds the options for reaching it, [`connect`] builds a store from both,
-//! and [`transport`] carries its requests. [`deadline`] limits the time of each operation, and [`listing`] validates listings. [`virtuals`]
-//! reads objects outside the repository, as far as the user allows them.
+//! [`Storage`] is the trait that the layers above use, mostly by the methods of `dyn Storage` in [`convenience`].
+//! [`object::ObjectStorage`] implements it over any store of the `object_store` crate, [`local::LocalStorage`] over local files below a
+//! descriptor, and [`cached`] over a disk cache with or without a store. [`open`] chooses by [`location`] and [`settings`].
 //!
 //! Keys are relative to the repository's root, with `/` between components, spelled as in storage. Every operation ends before its
-//! deadline.
+//! [`deadline`].
 
 mod cached;
 mod conditional;
@@ -26,7 +21,6 @@ pub mod local;
 mod local_listing;
 pub mod location;
 pub mod object;
-mod remove;
 mod replace;
 pub mod secrets;
 pub mod settings;
@@ -45,6 +39,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use self::local::LocalStorage;
 use self::location::{Location, StorePlace};
 use self::settings::Settings;
 use crate::disk_cache::DiskCache;
@@ -122,7 +117,7 @@ impl Capabilities {
     }
 }
 
-/// Freshness that a reader requires.
+/// Part of an object that is read, and the freshness that the reader requires.
 #[derive(Clone, Copy, Debug)]
 pub enum ReadMode<'a> {
     /// The current state of an object that may change.
@@ -131,6 +126,27 @@ pub enum ReadMode<'a> {
     Immutable,
     /// The current state, unless the object still has this version; without a transfer where that is possible.
     IfChanged(&'a Version),
+    /// Exactly as many bytes as the limit, from this offset on. Fails with [`ErrorKind::Corrupt`] if the object ends earlier.
+    Range(u64),
+    /// No bytes: the modification time.
+    Head,
+}
+
+/// Object, or a part of one, that was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredObject {
+    /// Bytes that were read.
+    pub bytes: Bytes,
+    /// Version of the object, if the [`ReadMode`] asks for it.
+    pub version: Version,
+    /// Modification time by the store's clock, in microseconds since 1970-01-01 UTC, if it is known.
+    pub modified: Option<u64>,
+}
+
+impl From<Bytes> for StoredObject {
+    fn from(bytes: Bytes) -> Self {
+        StoredObject { bytes, ..StoredObject::default() }
+    }
 }
 
 /// Content and durability of an object that is stored.
@@ -177,6 +193,8 @@ pub enum Removal<'a> {
         /// Required version.
         version: &'a Version,
     },
+    /// Cached bytes of this object, whose last read turned out to be unusable. The object itself stays.
+    Cached(&'a str),
 }
 
 /// Source from which an object can be copied without reading it.
@@ -199,14 +217,11 @@ pub trait Storage: Send + Sync + Debug {
     /// Returns the constant facts about this storage.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Reads the whole object `key`, of at most `limit` bytes, with its version. Returns `None` only if it still has the version of
-    /// [`ReadMode::IfChanged`].
+    /// Reads object `key`, whole and of at most `limit` bytes unless `mode` asks for a part. Returns `None` only if it still has the
+    /// version of [`ReadMode::IfChanged`].
     ///
     /// Errors: [`ErrorKind::NotFound`] if the object does not exist, [`ErrorKind::OutOfMemory`] if it is larger than `limit`.
-    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>>;
-
-    /// Reads exactly `length` bytes of object `key` at `offset`. Fails with [`ErrorKind::Corrupt`] if the object ends earlier.
-    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes>;
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>>;
 
     /// Stores `content` as object `key`.
     async fn store(&self, key: &str, content: Content<'_>) -> Result<()>;
@@ -223,18 +238,12 @@ pub trait Storage: Send + Sync + Debug {
     /// Returns a source from which object `key` can be copied, if there is one.
     async fn locate(&self, key: &str) -> Result<Option<ObjectSource>>;
 
-    /// Returns the modification time of object `key` by the store's clock, in microseconds since 1970-01-01 UTC, if it is known.
-    async fn modified(&self, key: &str) -> Result<Option<u64>>;
-
     /// Checks that the storage honors [`Condition`] and that this user may write to it, using object `key`, which never changes and has
     /// at most `limit` bytes. Reads nothing where both are known.
     ///
     /// Errors: [`ErrorKind::NotFound`] if the object does not exist, [`ErrorKind::Unsupported`] if the storage does not compare,
     /// [`ErrorKind::PermissionDenied`] if it refuses writes.
     async fn check_conditions(&self, key: &str, limit: u64) -> Result<()>;
-
-    /// Discards cached bytes of object `key`, whose last read turned out to be unusable.
-    async fn discard_cached(&self, key: &str);
 }
 
 /// Returns the error of a precondition that does not hold.
@@ -242,7 +251,6 @@ fn changed(key: &str) -> Error {
     Error::new(ErrorKind::Contended, format!("{key}: it was created or changed concurrently"))
 }
 
-/// Returns the error of a storage that cannot copy an object to `key`.
 fn no_copy(key: &str) -> Error {
     Error::new(ErrorKind::Unsupported, format!("{key}: the storage cannot copy it"))
 }
@@ -259,7 +267,7 @@ pub(crate) fn changed_file(length: u64) -> Error {
 pub async fn open(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
     let Location { place, shown } = Location::parse(repo)?;
     match place {
-        StorePlace::Local(path) => directory(&path, shown, settings.unsafe_single_writer),
+        StorePlace::Local(path) => Ok(Arc::new(LocalStorage::open(&path, shown, settings.unsafe_single_writer)?)),
         place => {
             let cache = cached::open_cache(&shown, settings)?;
             if settings.offline {
@@ -278,11 +286,7 @@ pub async fn open(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
 
 /// Opens the storage of the local directory `path`.
 pub fn open_directory(path: &Path) -> Result<Arc<dyn Storage>> {
-    directory(path, path.display().to_string(), false)
-}
-
-fn directory(path: &Path, shown: String, single_writer: bool) -> Result<Arc<dyn Storage>> {
-    Ok(Arc::new(local::LocalStorage::open(path, shown, single_writer)?))
+    Ok(Arc::new(LocalStorage::open(path, path.display().to_string(), false)?))
 }
 
 /// Opens the storage of a repository that is to be created, and creates a missing local directory.

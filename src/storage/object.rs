@@ -16,12 +16,10 @@ use futures_util::{Stream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{
-    GetOptions, GetRange, GetResult, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion,
+    GetOptions, GetRange, GetResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion,
 };
 
 use super::connect::Connected;
-use super::convenience::unasked;
-pub(super) use super::deadline::timed_out;
 use super::deadline::{Deadline, Operation, UNBOUNDED};
 use super::explain::from_store;
 use super::listing::{ListingLimits, ListingValidator, too_many};
@@ -29,8 +27,9 @@ use super::settings::Settings;
 use super::transport::Transport;
 use super::{
     Capabilities, Condition, Content, DEADLINE, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage,
-    StoreAddress, Version, Visitor, changed, changed_file, conditional, no_copy,
+    StoreAddress, StoredObject, Version, Visitor, changed, changed_file, conditional, no_copy,
 };
+use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
@@ -41,7 +40,7 @@ const PART: u64 = 8 << 20;
 /// Maximum number of parts of a file in flight, and in memory.
 const PARTS_AT_ONCE: usize = 4;
 /// Number of objects removed under one deadline: the maximum of one request to Amazon S3.
-const DELETED_AT_ONCE: usize = 1000;
+pub(super) const DELETED_AT_ONCE: usize = 1000;
 /// Maximum number of parts of an object: the lowest limit of any store, which is Amazon's.
 const MAX_PARTS: u64 = 10_000;
 /// Maximum size of an object that a store copies in one request, in bytes: Amazon's limit.
@@ -75,7 +74,6 @@ pub struct ObjectStorage {
     bucket: Option<NamedBucket>,
 }
 
-/// Store that contains the repository.
 #[derive(Debug)]
 struct NamedBucket {
     name: String,
@@ -97,7 +95,7 @@ impl ObjectStorage {
             store: Arc::new(object_store::memory::InMemory::new()),
             capabilities: Capabilities::new(location),
             deadline: Deadline::new(DEADLINE),
-            limits: ListingLimits::unordered(),
+            limits: ListingLimits::of(&Settings::default(), false),
             single_writer: false,
             transport: None,
             bucket: None,
@@ -131,7 +129,7 @@ impl ObjectStorage {
     }
 
     /// Fetches the object that `options` request, of at most `limit` bytes, with its version. Returns `None` if it is unchanged.
-    async fn get_whole(&self, key: &str, limit: u64, options: GetOptions) -> Result<Option<(Bytes, Version)>> {
+    async fn get_whole(&self, key: &str, limit: u64, options: GetOptions) -> Result<Option<StoredObject>> {
         let path = path(key)?;
         let reading = async {
             let found = match self.store.get_opts(&path, options).await {
@@ -143,11 +141,38 @@ impl ObjectStorage {
                 return Err(too_large(key, size, limit));
             }
             let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+            let modified = modified(&found.meta);
             let held = memory::reserve(size, key).await?;
             let bytes = collect(found, size).await.map_err(|error| from_store(key, error))?;
-            Ok(Some((memory::with_reservation(bytes, held), version)))
+            Ok(Some(StoredObject { bytes: memory::with_reservation(bytes, held), version, modified }))
         };
         self.deadline.read(key, limit, key, reading).await
+    }
+
+    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
+        let path = path(key)?;
+        let range = GetRange::Bounded(offset..offset.saturating_add(length));
+        let reading = async {
+            let options = GetOptions { range: Some(range), ..GetOptions::default() };
+            let found = match self.store.get_opts(&path, options).await {
+                Err(object_store::Error::NotSupported { .. }) => return Ok(None),
+                other => other.map_err(|error| from_store(key, error))?,
+            };
+            collect(found, length).await.map(Some).map_err(|error| from_store(key, error))
+        };
+        let bytes = match self.deadline.read(key, length, key, reading).await? {
+            Some(bytes) => bytes,
+            // Some web servers send only whole objects.
+            None if offset > MAX_SKIPPED => return Err(too_far(key, offset)),
+            None => {
+                let reading = async {
+                    let parts = self.store.get(&path).await.map_err(|error| from_store(key, error))?.into_stream();
+                    take_range(parts, offset, length).await.map_err(|error| from_store(key, error))
+                };
+                self.deadline.read(key, UNBOUNDED, key, reading).await?
+            }
+        };
+        check_length(bytes, key, offset, length)
     }
 
     async fn send_parts(&self, key: &str, upload: &mut dyn MultipartUpload, file: File, length: u64) -> Result<()> {
@@ -272,6 +297,11 @@ pub(super) async fn take_range<E>(
     Ok(taken.freeze())
 }
 
+/// Returns the modification time in microseconds since 1970.
+fn modified(meta: &ObjectMeta) -> Option<u64> {
+    u64::try_from(meta.last_modified.timestamp_micros()).ok()
+}
+
 fn path(key: &str) -> Result<Path> {
     Path::parse(key).map_err(|e| Error::with_source(ErrorKind::InvalidInput, format!("`{key}` is no object name"), e))
 }
@@ -282,39 +312,22 @@ impl Storage for ObjectStorage {
         &self.capabilities
     }
 
-    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
-        let ReadMode::IfChanged(version) = mode else {
-            return self.get_whole(key, limit, GetOptions::default()).await;
-        };
-        let options = GetOptions { if_none_match: version.e_tag.clone(), ..GetOptions::default() };
-        let found = self.get_whole(key, limit, options).await?;
-        Ok(found.filter(|(_, now)| now != version))
-    }
-
-    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
-        let path = path(key)?;
-        let range = GetRange::Bounded(offset..offset.saturating_add(length));
-        let reading = async {
-            let options = GetOptions { range: Some(range), ..GetOptions::default() };
-            let found = match self.store.get_opts(&path, options).await {
-                Err(object_store::Error::NotSupported { .. }) => return Ok(None),
-                other => other.map_err(|error| from_store(key, error))?,
-            };
-            collect(found, length).await.map(Some).map_err(|error| from_store(key, error))
-        };
-        let bytes = match self.deadline.read(key, length, key, reading).await? {
-            Some(bytes) => bytes,
-            // Some web servers send only whole objects.
-            None if offset > MAX_SKIPPED => return Err(too_far(key, offset)),
-            None => {
-                let reading = async {
-                    let parts = self.store.get(&path).await.map_err(|error| from_store(key, error))?.into_stream();
-                    take_range(parts, offset, length).await.map_err(|error| from_store(key, error))
-                };
-                self.deadline.read(key, UNBOUNDED, key, reading).await?
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>> {
+        match mode {
+            ReadMode::Latest | ReadMode::Immutable => self.get_whole(key, limit, GetOptions::default()).await,
+            ReadMode::IfChanged(version) => {
+                let options = GetOptions { if_none_match: version.e_tag.clone(), ..GetOptions::default() };
+                let found = self.get_whole(key, limit, options).await?;
+                Ok(found.filter(|now| now.version != *version))
             }
-        };
-        if bytes.len() as u64 == length { Ok(bytes) } else { Err(too_short(key, offset, length, bytes.len() as u64)) }
+            ReadMode::Range(offset) => Ok(Some(self.get_range(key, offset, limit).await?.into())),
+            ReadMode::Head => {
+                let path = path(key)?;
+                let options = GetOptions { head: true, ..GetOptions::default() };
+                let found = self.timed(key, self.store.get_opts(&path, options)).await?;
+                Ok(Some(StoredObject { modified: modified(&found.meta), ..StoredObject::default() }))
+            }
+        }
     }
 
     async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
@@ -344,7 +357,7 @@ impl Storage for ObjectStorage {
             let Some(page) = self.deadline.run_as(Arc::clone(&operation), &what, next).await? else { return Ok(()) };
             for meta in page {
                 let meta = meta.map_err(|error| from_store(&what, error))?;
-                let modified = u64::try_from(meta.last_modified.timestamp_micros()).unwrap_or_default();
+                let modified = modified(&meta).unwrap_or_default();
                 let object = ObjectInfo { key: meta.location.to_string(), size: meta.size, modified };
                 operation.extend_by_result(LISTED);
                 if !listing.accept(&object)? {
@@ -365,6 +378,7 @@ impl Storage for ObjectStorage {
     async fn remove(&self, removal: Removal<'_>) -> Result<()> {
         let keys = match removal {
             Removal::Objects(keys) => keys,
+            Removal::Cached(_) => return Ok(()),
             Removal::Unchanged { key, limit, version } => {
                 return match self.read(key, limit, ReadMode::IfChanged(version)).await {
                     Ok(None) => self.remove(Removal::Objects(&[key.to_owned()])).await,
@@ -399,27 +413,19 @@ impl Storage for ObjectStorage {
         Ok(self.bucket.as_ref().map(|bucket| ObjectSource::Store(address(bucket))))
     }
 
-    async fn modified(&self, key: &str) -> Result<Option<u64>> {
-        let path = path(key)?;
-        let options = GetOptions { head: true, ..GetOptions::default() };
-        let found = self.timed(key, self.store.get_opts(&path, options)).await?;
-        Ok(u64::try_from(found.meta.last_modified.timestamp_micros()).ok())
-    }
-
     async fn check_conditions(&self, key: &str, limit: u64) -> Result<()> {
         if self.single_writer {
             return Ok(());
         }
         let path = path(key)?;
-        let (bytes, _) = self.read(key, limit, ReadMode::Latest).await?.ok_or_else(|| unasked(key))?;
+        let storage: &dyn Storage = self;
+        let bytes = storage.get(key, limit).await?;
         let compares = conditional::check(&*self.store, &path, &bytes);
         if self.timed(key, compares).await? {
             return Ok(());
         }
         Err(conditional::does_not_compare(&self.capabilities.location))
     }
-
-    async fn discard_cached(&self, _key: &str) {}
 }
 
 /// Reads the next `length` bytes of `file`, and returns both. With `is_last`, fails unless the file ends there.
@@ -431,8 +437,7 @@ async fn read_part(mut file: File, length: u64, is_last: bool) -> Result<(File, 
         (&mut file).take(limit).read_to_end(&mut bytes).map_err(|e| Error::io("reading a chunk's file", e))?;
         if bytes.len() as u64 == length { Ok((file, bytes.into())) } else { Err(changed_file(length)) }
     };
-    let reading = tokio::task::spawn_blocking(read).await;
-    reading.map_err(|e| Error::with_source(ErrorKind::Io, "reading a chunk's file", e))?
+    blocking(read).await
 }
 
 pub(super) fn too_large(key: &str, size: u64, limit: u64) -> Error {
@@ -454,6 +459,12 @@ fn too_far(key: &str, offset: u64) -> Error {
     )
 }
 
+/// Returns `bytes` if all of `length` bytes at `offset` of object `key` have been received.
+pub(super) fn check_length(bytes: Bytes, key: &str, offset: u64, length: u64) -> Result<Bytes> {
+    let got = bytes.len() as u64;
+    if got == length { Ok(bytes) } else { Err(too_short(key, offset, length, got)) }
+}
+
 pub(super) fn too_short(key: &str, offset: u64, length: u64, got: u64) -> Error {
     Error::corrupt(format!("{key}: the object is too short: {got} of {length} bytes at offset {offset}"))
 }
@@ -465,35 +476,6 @@ mod tests {
     use super::*;
     use std::io::Seek;
     use std::io::Write;
-
-    #[tokio::test]
-    async fn parts_of_objects_that_are_given_whole_are_cut_out() {
-        let store = object_store::memory::InMemory::new();
-        // The store delivers 3 bytes at a time.
-        let store = object_store::chunked::ChunkedStore::new(Arc::new(store), 3);
-        let path = Path::from("x");
-        store.put(&path, "0123456789".into()).await.unwrap();
-        for (offset, length, expected) in
-            [(0, 10, "0123456789"), (2, 5, "23456"), (3, 3, "345"), (9, 5, "9"), (20, 1, "")]
-        {
-            let parts = store.get(&path).await.unwrap().into_stream();
-            assert_eq!(take_range(parts, offset, length).await.unwrap(), expected, "{length} at {offset}");
-        }
-    }
-
-    #[tokio::test]
-    async fn what_is_still_the_same_is_not_sent() {
-        let storage = empty_storage("memory");
-        storage.put("repo", "one".into(), Condition::Always).await.unwrap();
-        let (_, seen) = storage.get_versioned("repo", 10).await.unwrap();
-        assert_eq!(storage.get_changed("repo", 10, &seen).await.unwrap(), None);
-        storage.put("repo", "two".into(), Condition::Always).await.unwrap();
-        let (bytes, now) = storage.get_changed("repo", 10, &seen).await.unwrap().unwrap();
-        assert_eq!(bytes, "two");
-        assert_eq!(storage.get_changed("repo", 10, &now).await.unwrap(), None);
-        let gone = storage.get_changed("repo2", 10, &now).await.unwrap_err();
-        assert_eq!(gone.kind(), ErrorKind::NotFound);
-    }
 
     #[tokio::test]
     async fn what_is_not_there_keeps_nothing_else_from_being_removed() {

@@ -1,4 +1,4 @@
-//! Replacement of local objects: whole or not at all, durable, and compared with the previous object.
+//! Replacement and removal of local objects: whole or not at all, durable, and compared with the previous object.
 //!
 //! The bytes go to a staging file in the same directory (`NAME#DIGITS`, which the reference implementation and `object_store` omit from
 //! listings) and are flushed to the disk. A rename or a link then gives the file its name, and the directory is flushed. A crash leaves
@@ -9,6 +9,7 @@
 //! losing each other's changes. The reference implementation takes no lock and cannot be kept from overwriting on a local disk; the check
 //! just before the rename leaves it a window of microseconds.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,9 +20,9 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::deadline::timed_out;
 use super::file_locks::{Locks, lock, refresh};
 use super::local::{WITHIN, is_stale, version_of};
-use super::object::timed_out;
 use super::{Condition, Version, changed};
 use crate::error::{Error, Result};
 
@@ -96,6 +97,30 @@ pub(super) fn remove(
     arbiter.begin(key, deadline)?;
     rustix::fs::unlinkat(&folder, name, AtFlags::empty()).map_err(failed)?;
     rustix::fs::fsync(&folder).map_err(failed)
+}
+
+/// Removes the objects `keys` below `root`, and flushes their directories. A missing object is no error.
+pub(super) fn remove_all(root: &OwnedFd, keys: &[String]) -> Result<()> {
+    let mut by_folder: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for key in keys {
+        let (folder, name) = key.rsplit_once('/').unwrap_or((".", key));
+        by_folder.entry(folder).or_default().push(name);
+    }
+    for (folder, names) in by_folder {
+        let opened = match open_beneath(root, folder) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT) => continue,
+            Err(errno) => return Err(Error::io(folder, errno.into())),
+        };
+        for name in names {
+            match rustix::fs::unlinkat(&opened, name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(Error::io(format!("{folder}/{name}"), errno.into())),
+            }
+        }
+        rustix::fs::fsync(&opened).map_err(|e| Error::io(folder, e.into()))?;
+    }
+    Ok(())
 }
 
 /// Checks that the object `name` in `folder` has `version`. The result is reliable only under the lock.
@@ -225,5 +250,24 @@ mod tests {
         let arbiter = ReplaceArbiter::default();
         put(&root, "repo", b"new", &Condition::Always, &arbiter, (Locks::OneMachine, Duration::ZERO)).unwrap();
         assert!(!arbiter.take());
+    }
+
+    #[test]
+    fn what_is_named_goes_and_nothing_else() {
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("x"), "").unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("chunks")).unwrap();
+        for name in ["repo", "chunks/A", "chunks/B"] {
+            std::fs::write(directory.path().join(name), "").unwrap();
+        }
+        std::os::unix::fs::symlink(outside.path(), directory.path().join("away")).unwrap();
+        let root = OwnedFd::from(std::fs::File::open(directory.path()).unwrap());
+        let keys = |keys: &[&str]| keys.iter().map(|key| key.to_string()).collect::<Vec<_>>();
+        remove_all(&root, &keys(&["chunks/A", "chunks/C", "manifests/D", "repo"])).unwrap();
+        remove_all(&root, &keys(&["away/x"])).unwrap_err();
+        remove_all(&root, &keys(&["chunks/../../x"])).unwrap_err();
+        assert!(outside.path().join("x").exists() && directory.path().join("chunks/B").exists());
+        assert!(!directory.path().join("chunks/A").exists() && !directory.path().join("repo").exists());
     }
 }

@@ -125,20 +125,20 @@ impl Secrets {
 
 /// Reads a file of lines `NAME = VALUE`.
 fn read(path: &Path) -> Result<Secrets> {
-    let shown = path.display();
-    let mut file = File::open(path).map_err(|e| Error::io(format!("--secrets {shown}"), e))?;
-    let about = file.metadata().map_err(|e| Error::io(format!("--secrets {shown}"), e))?;
+    let what = format!("--secrets {}", path.display());
+    let mut file = File::open(path).map_err(|e| Error::io(&what, e))?;
+    let about = file.metadata().map_err(|e| Error::io(&what, e))?;
     let user = rustix::process::geteuid().as_raw();
     if about.mode() & OTHERS != 0 || (about.uid() != user && about.uid() != 0) {
         return Err(Error::new(
             ErrorKind::PermissionDenied,
-            format!("--secrets {shown}: other users may read or change it: run chmod 600 on it"),
+            format!("{what}: other users may read or change it: run chmod 600 on it"),
         ));
     }
     let mut text = String::new();
     let count = file.by_ref().take(MAX_FILE + 1).read_to_string(&mut text);
-    if count.map_err(|e| Error::io(format!("--secrets {shown}"), e))? as u64 > MAX_FILE {
-        return Err(Error::invalid(format!("--secrets {shown}: it has more than {MAX_FILE} bytes")));
+    if count.map_err(|e| Error::io(&what, e))? as u64 > MAX_FILE {
+        return Err(Error::invalid(format!("{what}: it has more than {MAX_FILE} bytes")));
     }
     let mut secrets = Secrets::default();
     for (n, line) in text.lines().enumerate() {
@@ -150,7 +150,7 @@ fn read(path: &Path) -> Result<Secrets> {
         let parts = line.split_once('=').map(|(name, value)| (name.trim(), value.trim()));
         if !parts.is_some_and(|(name, value)| secrets.set(name, value)) {
             return Err(Error::invalid(format!(
-                "--secrets {shown}: line {} is not `NAME = VALUE` with one of the names {KEY_ID}, {}",
+                "{what}: line {} is not `NAME = VALUE` with one of the names {KEY_ID}, {}",
                 n + 1,
                 NAMES.map(|(name, _)| name).join(", ")
             )));
@@ -159,7 +159,6 @@ fn read(path: &Path) -> Result<Secrets> {
     Ok(secrets)
 }
 
-/// Returns the environment variable of `name`, if it is a secret.
 fn variable(name: &str) -> Option<&'static str> {
     NAMES.iter().find(|(known, _)| *known == name).map(|(_, variable)| *variable)
 }

@@ -21,12 +21,13 @@ use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::new_file::{NewFile, link, set_time, temporary, timespec};
+use super::new_file::{NewFile, link, temporary, timespec};
 use super::open_beneath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name::is_dots;
 use crate::printable;
 use crate::scratch::directory::real;
+use crate::times::set_modified;
 
 /// Name of the file that records what is being exported.
 pub const MARKER: &str = ".icechunkfs-export";
@@ -326,7 +327,7 @@ impl Destination {
     /// Gives the complete `file` its name and the time `micros` after 1970.
     pub(super) fn complete(&self, mut file: NewFile, path: &str, micros: u64) -> Result<()> {
         let place = join(path, file.name());
-        set_time(file.file(), micros).and_then(|()| file.take_name()).map_err(|e| self.failed(&place, e))
+        set_modified(file.file(), timespec(micros)).and_then(|()| file.take_name()).map_err(|e| self.failed(&place, e))
     }
 
     pub(super) fn open_file(&self, folder: &OwnedFd, path: &str, name: &str) -> Result<File> {
@@ -367,14 +368,15 @@ fn boot() -> String {
     std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
 }
 
-fn refuse_repository(path: &Path, repository: Option<&Path>) -> Result<()> {
+/// Fails if `path` lies in the directory of a repository, or contains it.
+pub(super) fn refuse_repository(path: &Path, repository: Option<&Path>) -> Result<()> {
     let Some(repository) = repository.and_then(|repository| std::fs::canonicalize(repository).ok()) else {
         return Ok(());
     };
     let wanted = real(path).map_err(|e| Error::io(path.display(), e))?;
     if wanted.starts_with(&repository) || repository.starts_with(&wanted) {
         return Err(Error::invalid(format!(
-            "{}: the repository is there or above; an export beside its files would damage it: name another directory",
+            "{}: the repository is there, above or below, and other files beside its own would damage it: name another directory",
             path.display()
         )));
     }

@@ -173,9 +173,8 @@ fn skippable(error: &Error) -> Error {
 fn without_file_names(tree: &Tree, path: &str) -> Vec<String> {
     let table = tree.table();
     let mut is_shown = vec![false; tree.snapshot().node_count()];
-    for index in 0..table.len() {
-        let stored = u32::try_from(index).ok().and_then(|index| table.get(index)?.stored);
-        if let Some(shown) = stored.and_then(|at| is_shown.get_mut(at as usize)) {
+    for stored in table.subtree(0).filter_map(|index| table.get(index)?.stored) {
+        if let Some(shown) = is_shown.get_mut(stored as usize) {
             *shown = true;
         }
     }

@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::destination::MARKER;
+use super::destination::{MARKER, refuse_repository};
 use super::{Counters, MAX_LISTED, SkippedPath, known, scan};
 use crate::blocking::blocking;
 use crate::commit::changes::{ChangeSet, ChunkChange};
@@ -23,7 +23,7 @@ use crate::commit::progress::CommitProgress;
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::Snapshot;
 use crate::operations::changes::NewIds;
-use crate::operations::changes::nodes::detect_changes_in;
+use crate::operations::changes::nodes;
 use crate::operations::changes::{DetectedChanges, Violation};
 use crate::overlay::Base;
 use crate::reader::Reader;
@@ -209,22 +209,13 @@ pub async fn import(
 
 /// Opens the directory. Fails if it lies in the repository's directory or contains it.
 fn open(source: &Path, target: &ImportTarget) -> Result<OwnedFd> {
-    let failed = |e: std::io::Error| Error::io(source.display(), e);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(source, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+    let root = rustix::fs::open(source, flags, Mode::empty()).map_err(|e| Error::io(source.display(), e.into()))?;
     let storage = match target {
         ImportTarget::Branch(repository, _) => repository.storage(),
         ImportTarget::Empty(storage) => storage,
     };
-    let real = std::fs::canonicalize(source).map_err(failed)?;
-    if let Some(repository) = storage.local_path()
-        && (real.starts_with(&repository) || repository.starts_with(&real))
-    {
-        return Err(Error::invalid(format!(
-            "{}: the repository is there or above: name another directory",
-            source.display()
-        )));
-    }
+    refuse_repository(source, storage.local_path().as_deref())?;
     Ok(root)
 }
 
@@ -243,7 +234,7 @@ async fn detect_changes(
 ) -> Result<(DetectedChanges, Vec<SkippedPath>)> {
     let (frozen, clashes) = scanned.lay_over(tree, &options.path, options.delete).await?;
     let base = Arc::new(Base { tree: Arc::clone(tree), time: Time::default(), uid: 0, gid: 0 });
-    let detected = detect_changes_in(base, scanned, &frozen, &NewIds::default()).await?;
+    let detected = nodes::detect_changes(base, scanned, &frozen, &NewIds::default()).await?;
     Ok((detected, clashes))
 }
 

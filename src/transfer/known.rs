@@ -40,14 +40,10 @@ pub(super) async fn remove_unchanged(
     jobs: usize,
     counters: &Arc<Counters>,
 ) -> Result<usize> {
-    let arrays: HashMap<NodeId, NodeIndex> = (0..tree.table().len())
-        .filter_map(|index| {
-            let index = NodeIndex::try_from(index).ok()?;
-            Some((tree.table().array(index)?.id, index))
-        })
-        .collect();
+    let arrays: HashMap<NodeId, NodeIndex> =
+        tree.table().subtree(0).filter_map(|index| Some((tree.table().array(index)?.id, index))).collect();
     let mut same: Vec<(NodeId, Coords)> = Vec::new();
-    let mut batch = Batch::default();
+    let (mut batch, mut bytes) = (Vec::new(), 0_u64);
     let mut batches = Vec::new();
     for (node, chunks) in &changes.chunks {
         let Some(&index) = arrays.get(node) else { continue };
@@ -60,9 +56,11 @@ pub(super) async fn remove_unchanged(
             }
             let inode = tree.table().inode(&crate::tree::nodes::TreePlace::Chunk(index, coords.clone()));
             let Some(payload) = tree.stored(inode).await? else { continue };
-            batch.add(Candidate { node: *node, coords: coords.clone(), file: file.clone(), stored: payload });
-            if batch.is_full() {
-                batches.push(std::mem::take(&mut batch).all);
+            bytes = bytes.saturating_add(file.length);
+            batch.push(Candidate { node: *node, coords: coords.clone(), file: file.clone(), stored: payload });
+            if batch.len() >= BATCH || bytes >= BATCH_BYTES {
+                batches.push(std::mem::take(&mut batch));
+                bytes = 0;
             }
             // These batches are compared before more are collected.
             if batches.len() >= jobs.max(1) {
@@ -70,30 +68,13 @@ pub(super) async fn remove_unchanged(
             }
         }
     }
-    batches.push(batch.all);
+    batches.push(batch);
     same.extend(compare(tree, batches, jobs, counters).await?);
     for (node, coords) in &same {
         changes.chunks.get_mut(node).and_then(|chunks| chunks.remove(coords));
     }
     changes.chunks.retain(|_, chunks| !chunks.is_empty());
     Ok(same.len())
-}
-
-#[derive(Default)]
-struct Batch {
-    all: Vec<Candidate>,
-    bytes: u64,
-}
-
-impl Batch {
-    fn add(&mut self, candidate: Candidate) {
-        self.bytes = self.bytes.saturating_add(candidate.file.length);
-        self.all.push(candidate);
-    }
-
-    fn is_full(&self) -> bool {
-        self.all.len() >= BATCH || self.bytes >= BATCH_BYTES
-    }
 }
 
 async fn compare(

@@ -86,10 +86,6 @@ pub(super) fn timespec(micros: u64) -> Timespec {
     Timespec { tv_sec: (micros / 1_000_000).cast_signed(), tv_nsec: (micros % 1_000_000 * 1000) as _ }
 }
 
-pub(super) fn set_time(file: &File, micros: u64) -> Result<(), Errno> {
-    crate::times::set_modified(file, timespec(micros))
-}
-
 /// Gives `file`, which may have no name, the name `name` in `folder`. Fails if that exists.
 pub(super) fn link(file: &File, folder: &OwnedFd, name: &str) -> Result<(), Errno> {
     // Older kernels let only privileged processes link a descriptor directly; its name in `/proc` always works.

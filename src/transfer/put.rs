@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use super::destination::{Before, Destination};
 use super::fetch::{Content, payload, whole_file};
-use super::new_file::set_time;
+use super::new_file::timespec;
 use super::walk::{BATCH_BYTES, Item};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::reader::Data;
+use crate::times::set_modified;
 use crate::tree::Tree;
 
 /// Bytes of a large chunk that are in memory at a time.
@@ -136,7 +137,7 @@ impl ExportTarget {
             return Ok(());
         }
         let file = self.destination.open_file(folder, &item.folder, &item.name)?;
-        set_time(&file, self.time).map_err(|e| self.failed(item)(e.into()))
+        set_modified(&file, timespec(self.time)).map_err(|e| self.failed(item)(e.into()))
     }
 
     /// Returns true if the existing file, whose length is right, has the bytes of `content`.

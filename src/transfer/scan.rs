@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -66,21 +65,15 @@ enum Task {
     Files { position: usize, path: Arc<[u8]>, folder: Arc<OwnedFd>, names: Vec<Vec<u8>> },
 }
 
-/// Tasks of all threads.
+/// Tasks of all threads, and their results.
 #[derive(Default)]
 struct Queue {
     tasks: Vec<Task>,
     /// Tasks that threads are working on.
     busy: usize,
     failed: Option<Error>,
-}
-
-/// Results of one thread.
-#[derive(Default)]
-struct Part {
-    directories: Vec<(usize, Box<[u8]>)>,
-    entries: Vec<(usize, Name, ScannedEntry)>,
-    files: Vec<(u64, Box<[u8]>, u64)>,
+    files: Vec<(Box<[u8]>, u64)>,
+    directories: Vec<Directory>,
     others: Vec<String>,
 }
 
@@ -88,63 +81,39 @@ struct Scan<'a> {
     root: &'a Arc<OwnedFd>,
     queue: Mutex<Queue>,
     more: Condvar,
-    directories: AtomicU64,
-    files: AtomicU64,
     counters: &'a Counters,
 }
 
 /// Lists everything below directory `root`, with `jobs` threads.
 pub(super) fn scan(root: Arc<OwnedFd>, jobs: usize, counters: &Counters) -> Result<Scanned> {
-    let first = Task::Directory { position: 0, path: Vec::new() };
-    let scan = Scan {
-        root: &root,
-        queue: Mutex::new(Queue { tasks: vec![first], ..Queue::default() }),
-        more: Condvar::new(),
-        directories: AtomicU64::new(1),
-        files: AtomicU64::new(0),
-        counters,
-    };
-    let parts: Vec<Part> = std::thread::scope(|scope| {
+    let (tasks, directories) = (vec![Task::Directory { position: 0, path: Vec::new() }], vec![Directory::default()]);
+    let queue = Mutex::new(Queue { tasks, directories, ..Queue::default() });
+    let scan = Scan { root: &root, queue, more: Condvar::new(), counters };
+    std::thread::scope(|scope| {
         let threads: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(|| scan.run())).collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
-    });
-    if let Some(error) = scan.queue.into_inner().failed {
-        return Err(error);
-    }
-    if parts.len() < jobs.max(1) {
-        return Err(Error::new(ErrorKind::Io, "looking at the files ended early"));
-    }
-    let count = |counter: AtomicU64| usize::try_from(counter.into_inner()).unwrap_or(usize::MAX);
-    let mut directories = vec![Directory::default(); count(scan.directories)];
-    let mut files = vec![(Box::<[u8]>::default(), 0); count(scan.files)];
-    let mut others = Vec::new();
-    for part in parts {
-        for (position, path) in part.directories {
-            if let Some(directory) = directories.get_mut(position) {
-                directory.path = path;
-            }
-        }
-        for (position, name, found) in part.entries {
-            if let Some(directory) = directories.get_mut(position) {
-                directory.entries.insert(name, found);
-            }
-        }
-        for (number, path, size) in part.files {
-            if let Some(slot) = usize::try_from(number).ok().and_then(|at| files.get_mut(at)) {
-                *slot = (path, size);
-            }
-        }
-        others.extend(part.others);
-    }
+        let ended = threads.into_iter().map(|thread| thread.join()).filter(Result::is_err).count() == 0;
+        ended.then_some(()).ok_or_else(|| Error::new(ErrorKind::Io, "looking at the files ended early"))
+    })?;
+    let Queue { failed, files, directories, mut others, .. } = scan.queue.into_inner();
     others.sort();
-    Ok(Scanned { root, files, directories, others })
+    failed.map_or(Ok(Scanned { root, files, directories, others }), Err)
+}
+
+impl Queue {
+    fn add_entry(&mut self, position: usize, name: &[u8], entry: ScannedEntry) {
+        if let Some(directory) = self.directories.get_mut(position) {
+            directory.entries.insert(Name::new(name), entry);
+        }
+    }
 }
 
 impl Scan<'_> {
-    fn run(&self) -> Part {
-        let mut part = Part::default();
+    fn run(&self) {
         while let Some(task) = self.next() {
-            let done = self.task(task, &mut part);
+            let done = match task {
+                Task::Directory { position, path } => self.directory(position, &path),
+                Task::Files { position, path, folder, names } => self.sizes(position, &path, &folder, names),
+            };
             let mut queue = self.queue.lock();
             queue.busy -= 1;
             if let Err(error) = done {
@@ -153,7 +122,6 @@ impl Scan<'_> {
             drop(queue);
             self.more.notify_all();
         }
-        part
     }
 
     /// Returns the next task; none when all are done, or one has failed.
@@ -174,69 +142,54 @@ impl Scan<'_> {
         }
     }
 
-    fn push_task(&self, task: Task) {
-        self.queue.lock().tasks.push(task);
-        self.more.notify_one();
-    }
-
-    fn task(&self, task: Task, part: &mut Part) -> Result<()> {
-        match task {
-            Task::Directory { position, path } => self.directory(position, path, part),
-            Task::Files { position, path, folder, names } => self.sizes(position, &path, &folder, names, part),
-        }
-    }
-
-    fn directory(&self, position: usize, path: Vec<u8>, part: &mut Part) -> Result<()> {
-        let failed = |e: Errno| Error::io(printable::text(&path), e.into());
-        let folder = open_beneath(self.root, &path, OFlags::DIRECTORY).map_err(failed)?;
-        let listing = Dir::read_from(&folder).map_err(failed)?;
-        let (folder, shared): (_, Arc<[u8]>) = (Arc::new(folder), path.as_slice().into());
+    fn directory(&self, position: usize, path: &[u8]) -> Result<()> {
+        let failed = |e: Errno| Error::io(printable::text(path), e.into());
+        let folder = Arc::new(open_beneath(self.root, path, OFlags::DIRECTORY).map_err(failed)?);
+        let shared: Arc<[u8]> = path.into();
         let mut names = Vec::new();
-        for entry in listing {
+        for entry in Dir::read_from(&*folder).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_bytes();
             if is_dots(name) {
                 continue;
             }
-            let kind = kind_of(&*folder, &entry).map_err(failed)?;
-            match kind {
-                FileType::Directory => {
-                    let child = usize::try_from(self.directories.fetch_add(1, Ordering::Relaxed)).unwrap_or(usize::MAX);
-                    part.entries.push((position, Name::new(name), ScannedEntry::Directory(child)));
-                    self.push_task(Task::Directory { position: child, path: join(&path, name) });
-                }
+            match kind_of(&*folder, &entry).map_err(failed)? {
                 FileType::RegularFile => names.push(name.to_vec()),
-                _ => part.others.push(printable::text(&join(&path, name))),
+                FileType::Directory => {
+                    let mut queue = self.queue.lock();
+                    let (child, path) = (queue.directories.len(), join(path, name));
+                    queue.directories.push(Directory { path: path.as_slice().into(), ..Directory::default() });
+                    queue.add_entry(position, name, ScannedEntry::Directory(child));
+                    queue.tasks.push(Task::Directory { position: child, path });
+                    self.more.notify_one();
+                }
+                _ => self.queue.lock().others.push(printable::text(&join(path, name))),
             }
             if names.len() >= BATCH {
                 let (path, folder, names) = (Arc::clone(&shared), Arc::clone(&folder), std::mem::take(&mut names));
-                self.push_task(Task::Files { position, path, folder, names });
+                self.queue.lock().tasks.push(Task::Files { position, path, folder, names });
+                self.more.notify_one();
             }
         }
-        part.directories.push((position, path.into()));
-        self.sizes(position, &shared, &folder, names, part)
+        self.sizes(position, path, &folder, names)
     }
 
-    fn sizes(
-        &self,
-        position: usize,
-        path: &[u8],
-        folder: &OwnedFd,
-        names: Vec<Vec<u8>>,
-        part: &mut Part,
-    ) -> Result<()> {
+    fn sizes(&self, position: usize, path: &[u8], folder: &OwnedFd, names: Vec<Vec<u8>>) -> Result<()> {
         self.counters.more(names.len() as u64);
+        let mut sizes = Vec::with_capacity(names.len());
         for name in names {
-            let place = join(path, &name);
-            let stat = match rustix::fs::statat(folder, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => stat,
+            match rustix::fs::statat(folder, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => sizes.push((name, stat.st_size.unsigned_abs())),
                 // The file was deleted since the listing.
-                Err(Errno::NOENT) => continue,
-                Err(errno) => return Err(Error::io(printable::text(&place), errno.into())),
-            };
-            let number = self.files.fetch_add(1, Ordering::Relaxed);
-            part.entries.push((position, Name::new(&name), ScannedEntry::File(number)));
-            part.files.push((number, place.into(), stat.st_size.unsigned_abs()));
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(Error::io(printable::text(&join(path, &name)), errno.into())),
+            }
+        }
+        let mut queue = self.queue.lock();
+        for (name, size) in sizes {
+            let number = queue.files.len() as u64;
+            queue.add_entry(position, &name, ScannedEntry::File(number));
+            queue.files.push((join(path, &name).into(), size));
         }
         Ok(())
     }
@@ -278,7 +231,8 @@ impl Scanned {
                 let group = new_file(Source::Stored(Stored(document)), &mut next_id);
                 entries.insert(Name::new(ZARR_JSON.as_bytes()), group);
             }
-            let below = lower.as_ref().and_then(|place| directory_below(tree, place, name));
+            let below = lower.as_ref().and_then(|place| tree.child_place(place, name));
+            let below = below.filter(|place| tree.is_directory_place(place));
             out.push(FrozenDirectory { id: take(&mut next_id), lower, entries, covering: BTreeSet::new() });
             lower = below;
         }
@@ -337,11 +291,6 @@ fn take(next: &mut EntryId) -> EntryId {
 
 fn new_file(source: Source, next_id: &mut EntryId) -> FrozenEntry {
     FrozenEntry::File(FrozenFile { id: take(next_id), lower: None, source })
-}
-
-/// Returns the directory `name` in the snapshot's directory `place`.
-fn directory_below(tree: &Tree, place: &TreePlace, name: &str) -> Option<TreePlace> {
-    tree.child_place(place, name).filter(|place| tree.is_directory_place(place))
 }
 
 /// Returns the reason why `found` cannot be where the snapshot has `place`, if there is one.

@@ -69,8 +69,9 @@ impl Array {
                 array.shape = metadata.shape.into();
                 array.encoding = metadata.key_encoding;
                 array.nominal_chunk_bytes = metadata.nominal_chunk_bytes;
-                // `icechunkfs ls --shards` reports why the sharding cannot be read.
-                array.sharding = sharding_of(zarr_json);
+                // Of very many arrays most have no shards. `icechunkfs ls --shards` reports why the sharding cannot be read.
+                let sharding = ShardLayout::may_be_in(zarr_json).then(|| ShardLayout::parse(zarr_json));
+                array.sharding = sharding.and_then(|parsed| parsed.ok().flatten()).map(Box::new);
             }
             Err(why) => {
                 array.grid = data.grid().filter(|grid| grid.len() <= MAX_RANK).unwrap_or_default().into();
@@ -92,11 +93,4 @@ impl Array {
     pub fn at_position(&self, position: u64) -> Option<Coords> {
         self.positions.coords(&self.numbered_grid, position)
     }
-}
-
-/// Returns the structure of shards that this program understands. Checks cheaply first: a snapshot may have very many arrays,
-/// most without shards.
-fn sharding_of(zarr_json: &[u8]) -> Option<Box<ShardLayout>> {
-    let parsed = ShardLayout::may_be_in(zarr_json).then(|| ShardLayout::parse(zarr_json))?;
-    parsed.ok().flatten().map(Box::new)
 }

@@ -55,15 +55,9 @@ impl<'a> Chunks<'a> {
         if !is_in_grid(coords, &self.array.grid) {
             return Ok(None);
         }
-        for manifest in self.array.manifests.iter().filter(|m| m.covers(coords)) {
-            let manifest = self.load(manifest).await?;
-            let Some(refs) = manifest.array(self.array.id)? else { continue };
-            if let Some(at) = refs.find(coords) {
-                let length = refs.length(at);
-                return Ok(Some(FoundChunk { manifest, at, length }));
-            }
-        }
-        Ok(None)
+        let found = |refs: &ArrayRefs<'_>| refs.find(coords).map(|at| (at, refs.length(at)));
+        let found = self.find_first(&self.array.manifests, coords, found).await?;
+        Ok(found.map(|(manifest, (at, length))| FoundChunk { manifest, at, length }))
     }
 
     /// Returns true if any chunk's coordinates begin with `prefix`.
@@ -71,14 +65,25 @@ impl<'a> Chunks<'a> {
         if !is_prefix_in_grid(prefix, &self.array.grid) {
             return Ok(false);
         }
-        for manifest in self.array.manifests.iter().filter(|m| m.covers(prefix)) {
+        let first = |refs: &ArrayRefs<'_>| self.next(refs, refs.lower_bound(prefix), prefix);
+        self.find_first(&self.array.manifests, prefix, first).await.map(|found| found.is_some())
+    }
+
+    /// Returns what `find` finds in the first of `manifests` that has it, with that manifest. Boxes without `prefix` are not searched.
+    async fn find_first<T>(
+        &self,
+        manifests: &[ManifestRef],
+        prefix: &[u32],
+        find: impl Fn(&ArrayRefs<'_>) -> Option<T>,
+    ) -> Result<Option<(Arc<Manifest>, T)>> {
+        for manifest in manifests.iter().filter(|m| m.covers(prefix)) {
             let manifest = self.load(manifest).await?;
-            let Some(refs) = manifest.array(self.array.id)? else { continue };
-            if self.next(&refs, refs.lower_bound(prefix), prefix).is_some() {
-                return Ok(true);
+            let found = manifest.array(self.array.id)?.and_then(|refs| find(&refs));
+            if let Some(found) = found {
+                return Ok(Some((manifest, found)));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Returns the first reference at or after `at` that is a chunk of this array and begins with `prefix`. Skips references
@@ -195,24 +200,16 @@ impl<'a> Chunks<'a> {
             while let Some(next) = self.next(&refs, at, &[]) {
                 at = next + 1;
                 let coords: Coords = refs.coords(next).iter().collect();
-                if last.as_ref() != Some(&coords) && !self.listed_in(earlier, &coords).await? {
+                // Boxes rarely overlap, so this rarely reads an earlier manifest.
+                if last.as_ref() != Some(&coords)
+                    && self.find_first(earlier, &coords, |refs| refs.find(&coords)).await?.is_none()
+                {
                     visit(&refs, next);
                 }
                 last = Some(coords);
             }
         }
         Ok(())
-    }
-
-    /// Returns true if one of `manifests` lists the chunk. Boxes rarely overlap, so this rarely reads one.
-    async fn listed_in(&self, manifests: &[ManifestRef], coords: &[u32]) -> Result<bool> {
-        for manifest in manifests.iter().filter(|m| m.covers(coords)) {
-            let loaded = self.load(manifest).await?;
-            if loaded.array(self.array.id)?.is_some_and(|refs| refs.find(coords).is_some()) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 }
 

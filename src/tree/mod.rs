@@ -327,7 +327,6 @@ impl Tree {
         self.read_range(node.and_then(|node| self.table.array(node)), &chunk, range).await
     }
 
-    /// Reads bytes of a chunk of `array`, if that is known.
     async fn read_range(&self, array: Option<&Array>, chunk: &ChunkRange, range: Range<u64>) -> Result<Data> {
         let count = (range.end - range.start) as usize;
         match array.and_then(|array| array.sharding.as_deref()) {

@@ -210,7 +210,6 @@ impl NodeTable {
         Ok(())
     }
 
-    /// Assigns the inode numbers of every node.
     fn number(&mut self, snapshot: &Snapshot, numbering: &mut Numbering) {
         for index in 0..self.nodes.len() as NodeIndex {
             let stored = self.get(index).and_then(|node| node.stored).and_then(|at| snapshot.node(at as usize));

@@ -34,7 +34,6 @@ const BATCH: u64 = 1 << 20;
 /// Most chunks prefetched for one stream, whatever their size.
 const MAX_CHUNKS: usize = 512;
 
-/// Access patterns of the readers of a tree.
 #[derive(Debug)]
 pub(super) struct Prefetcher {
     arrays: Mutex<HashMap<NodeIndex, VecDeque<Stream>>>,
@@ -64,7 +63,6 @@ struct Stream {
     ahead: usize,
 }
 
-/// Step from one chunk to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     axis: usize,
@@ -275,58 +273,41 @@ mod tests {
 
     #[test]
     fn walks_in_any_order_are_predicted() {
+        let in_space = (0..4).flat_map(|z| (0..5).flat_map(move |y| (0..6).map(move |x| vec![z, y, x])));
+        let concurrent = (0..64).flat_map(|n| [vec![n, 0], vec![63 - n, 3], vec![n, 7]]);
+        let mut walks: Vec<(&[u32], Vec<_>, usize)> = vec![
+            (&[100], (0..100).rev().map(|n| vec![n]).collect(), 3),
+            (&[100], (0..100).filter(|n| n % 7 != 3).map(|n| vec![n]).collect(), 4),
+            (&[4, 5, 6], in_space.collect(), 4),
+            (&[64, 8], concurrent.collect(), 18),
+        ];
         for (by_columns, stride) in [(false, 1), (true, 1), (false, 2), (true, 2)] {
             let order = grid_order(16, 32, by_columns, stride);
-            let (hits, vain) = walk(&[16, 32], &order);
-            assert!(hits + 4 >= order.len(), "{hits} of {} by columns: {by_columns}, stride {stride}", order.len());
-            assert!(vain <= 1, "{vain} in vain");
+            assert!(walk(&[16, 32], &order).1 <= 1, "in vain by columns: {by_columns}, stride {stride}");
+            walks.push((&[16, 32], order, 4));
         }
-        let backwards: Vec<Vec<u32>> = (0..100).rev().map(|n| vec![n]).collect();
-        assert!(walk(&[100], &backwards).0 >= 97);
-        let in_space: Vec<Vec<u32>> =
-            (0..4u32).flat_map(|z| (0..5).flat_map(move |y| (0..6).map(move |x| vec![z, y, x]))).collect();
-        assert!(walk(&[4, 5, 6], &in_space).0 >= 116);
+        for (grid, order, missed) in walks {
+            let (hits, _) = walk(grid, &order);
+            assert!(hits + missed >= order.len(), "{hits} of {} in {grid:?}", order.len());
+        }
     }
 
+    /// Reads 160 chunks of a small grid, each once, in random order (any two are soon a step apart), and 400 of a large one.
     #[test]
-    fn concurrent_readers_of_one_array_are_separate_streams() {
-        let order: Vec<Vec<u32>> = (0..64).flat_map(|n| [vec![n, 0], vec![63 - n, 3], vec![n, 7]]).collect();
-        let (hits, _) = walk(&[64, 8], &order);
-        assert!(hits >= 192 - 18, "{hits} of 192");
-    }
-
-    /// Reads 160 chunks of a small grid, each once, in random order: any two are soon a step apart.
-    #[test]
-    fn chance_in_a_small_grid_is_no_pattern() {
-        let mut order = grid_order(16, 32, false, 1);
-        let mut seed = 3_u64;
+    fn chance_is_no_pattern() {
+        let random = |seed: &mut u64, below: usize| {
+            *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            usize::try_from(*seed >> 33).unwrap_or(0) % below
+        };
+        let (mut seed, mut order) = (3, grid_order(16, 32, false, 1));
         for n in (1..order.len()).rev() {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            order.swap(n, usize::try_from(seed >> 33).unwrap_or(0) % (n + 1));
+            order.swap(n, random(&mut seed, n + 1));
         }
         order.truncate(160);
-        let (_, vain) = walk(&[16, 32], &order);
-        assert!(vain <= 16, "{vain} of 160 in vain");
-    }
-
-    #[test]
-    fn a_reader_without_a_pattern_fetches_next_to_nothing() {
-        let mut seed = 7_u64;
-        let order: Vec<Vec<u32>> = (0..400)
-            .map(|_| {
-                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                vec![u32::try_from((seed >> 33) % 4096).unwrap_or(0)]
-            })
-            .collect();
-        let (_, vain) = walk(&[4096], &order);
-        assert!(vain <= 20, "{vain} of 400 in vain");
-    }
-
-    #[test]
-    fn a_stream_may_skip_chunks() {
-        let order: Vec<Vec<u32>> = (0..100).filter(|n| n % 7 != 3).map(|n| vec![n]).collect();
-        let (hits, _) = walk(&[100], &order);
-        assert!(hits + 4 >= order.len(), "{hits} of {}", order.len());
+        assert!(walk(&[16, 32], &order).1 <= 16);
+        seed = 7;
+        let order: Vec<Vec<u32>> = (0..400).map(|_| vec![random(&mut seed, 4096) as u32]).collect();
+        assert!(walk(&[4096], &order).1 <= 20);
     }
 
     #[test]

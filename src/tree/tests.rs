@@ -9,7 +9,7 @@ use super::nodes::NodeTable;
 use super::{Attributes, Kind, ROOT, Tree};
 use crate::error::ErrorKind;
 use crate::format::snapshot::Snapshot;
-use crate::format::testing::{self, TestNode, TestPayload, group, id, node_id};
+use crate::format::testing::{self, TestNode, TestPayload, TestRefs, group, id, node_id};
 use crate::reader::Reader;
 use crate::reader::memory::Budget;
 use crate::storage::{Condition, empty_storage};
@@ -17,10 +17,11 @@ use crate::storage::{Condition, empty_storage};
 const ARRAY_2D: &str = r#"{"zarr_format":3,"node_type":"array","shape":[4,6],"data_type":"int8",
     "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[2,2]}}}"#;
 
-async fn tree(nodes: &[TestNode<'_>], objects: &[(&str, Vec<u8>)]) -> Arc<Tree> {
+async fn tree(nodes: &[TestNode<'_>], manifests: impl IntoIterator<Item = (u8, TestRefs)>) -> Arc<Tree> {
     let storage = empty_storage("memory");
-    for (key, bytes) in objects {
-        storage.put(key, bytes.clone().into(), Condition::Always).await.unwrap();
+    for (manifest, refs) in manifests {
+        let bytes = testing::manifest(id(manifest), &[refs]);
+        storage.put(&format!("manifests/{}", id(manifest)), bytes.into(), Condition::Always).await.unwrap();
     }
     let snapshot = Snapshot::decode(&testing::snapshot(id(1), nodes), 1 << 20).unwrap();
     let table = NodeTable::build(&snapshot).unwrap();
@@ -99,9 +100,7 @@ async fn chunks_outside_the_grid_or_of_a_wrong_rank_do_not_exist() {
         (vec![2, 0], inline("outside")),
         (vec![u32::MAX, u32::MAX], inline("outside")),
     ];
-    let manifest = testing::manifest(id(9), &[(node_id(2), refs)]);
-    let tree =
-        tree(&[group(1, "/"), array(2, "/a", ARRAY_2D, &[9])], &[(&format!("manifests/{}", id(9)), manifest)]).await;
+    let tree = tree(&[group(1, "/"), array(2, "/a", ARRAY_2D, &[9])], [(9, (node_id(2), refs))]).await;
     let shown = files(&tree).await;
     let keys: Vec<&str> = shown.keys().map(String::as_str).collect();
     assert_eq!(keys, ["a/c/0/1", "a/c/1/2", "a/zarr.json", "zarr.json"]);
@@ -113,15 +112,10 @@ async fn chunks_outside_the_grid_or_of_a_wrong_rank_do_not_exist() {
 #[tokio::test]
 async fn the_first_manifest_that_has_a_chunk_wins() {
     let manifests = [
-        (8, vec![(vec![0, 0], inline("first"))]),
-        (9, vec![(vec![0, 0], inline("stale, and longer")), (vec![1, 1], inline("second"))]),
+        (8, (node_id(2), vec![(vec![0, 0], inline("first"))])),
+        (9, (node_id(2), vec![(vec![0, 0], inline("stale, and longer")), (vec![1, 1], inline("second"))])),
     ];
-    let objects: Vec<(String, Vec<u8>)> = manifests
-        .into_iter()
-        .map(|(n, refs)| (format!("manifests/{}", id(n)), testing::manifest(id(n), &[(node_id(2), refs)])))
-        .collect();
-    let objects: Vec<(&str, Vec<u8>)> = objects.iter().map(|(key, bytes)| (key.as_str(), bytes.clone())).collect();
-    let tree = tree(&[array(2, "/a", ARRAY_2D, &[8, 9])], &objects).await;
+    let tree = tree(&[array(2, "/a", ARRAY_2D, &[8, 9])], manifests).await;
     let shown = files(&tree).await;
     assert_eq!(shown["a/c/0/0"], Ok(b"first".to_vec()));
     assert_eq!(shown["a/c/1/1"], Ok(b"second".to_vec()));
@@ -131,46 +125,13 @@ async fn the_first_manifest_that_has_a_chunk_wins() {
 }
 
 #[tokio::test]
-async fn damage_to_one_array_does_not_affect_the_others() {
-    let good = testing::manifest(id(8), &[(node_id(2), vec![(vec![0, 0], inline("good"))])]);
-    let objects = vec![
-        (vec![0, 0], TestPayload::Native(id(0x44), 0, 4)),
-        (vec![0, 1], TestPayload::Native(id(0x55), 0, 4)),
-        (vec![0, 2], TestPayload::Virtual("file:///etc/passwd".into(), 0, 4)),
-        (vec![1, 0], TestPayload::Nothing),
-    ];
-    let native = testing::manifest(id(7), &[(node_id(4), objects)]);
-    let tree = tree(
-        &[
-            array(2, "/good", ARRAY_2D, &[8]),
-            array(3, "/missing", ARRAY_2D, &[0x66]),
-            array(4, "/native", ARRAY_2D, &[7]),
-            array(5, "/odd", r#"{"node_type":"array","shape":"x"}"#, &[]),
-        ],
-        &[
-            (&format!("manifests/{}", id(8)), good),
-            (&format!("manifests/{}", id(7)), native),
-            (&format!("chunks/{}", id(0x44)), b"abc".to_vec()),
-        ],
-    )
-    .await;
-    assert_eq!(tree.resolve("missing/c/0/0").await.unwrap_err().kind(), ErrorKind::Corrupt);
-    assert_eq!(tree.resolve("missing/c/0/0").await.unwrap_err().errno(), libc::EIO);
-    assert_eq!(tree.resolve("good/c/0/0").await.unwrap().size, 4);
-    let read = |path| {
-        let tree = &tree;
-        async move {
-            let file = tree.resolve(path).await.unwrap();
-            assert!(file.size == 4 || path.ends_with("1/0"), "{path}");
-            tree.read(file.inode, 0, 100).await.map(|d| d.to_vec()).map_err(|e| e.errno())
-        }
-    };
-    assert_eq!(read("native/c/0/0").await, Err(libc::EIO), "a short object");
-    assert_eq!(read("native/c/0/1").await, Err(libc::EIO), "a missing object");
-    assert_eq!(read("native/c/0/2").await, Err(libc::EACCES), "a virtual chunk");
-    assert_eq!(read("native/c/1/0").await, Err(libc::EIO), "a reference to nothing");
-    assert_eq!(read("good/c/0/0").await, Ok(b"good".to_vec()));
-    assert_eq!(tree.resolve("odd/zarr.json").await.unwrap().kind, Kind::File);
+async fn a_reference_to_nothing_and_an_odd_document_affect_no_other_file() {
+    let refs = vec![(vec![0, 0], inline("good")), (vec![1, 0], TestPayload::Nothing)];
+    let odd = array(5, "/odd", r#"{"node_type":"array","shape":"x"}"#, &[]);
+    let tree = tree(&[array(4, "/a", ARRAY_2D, &[7]), odd], [(7, (node_id(4), refs))]).await;
+    let shown = files(&tree).await;
+    assert_eq!((&shown["a/c/0/0"], &shown["a/c/1/0"]), (&Ok(b"good".to_vec()), &Err(ErrorKind::Corrupt)));
+    assert!(shown["odd/zarr.json"].is_ok());
 }
 
 #[tokio::test]
@@ -187,7 +148,7 @@ async fn hostile_paths_are_left_out_and_the_rest_is_there() {
         group(7, "/z"),
         group(8, "/a"),
     ];
-    let tree = tree(&nodes, &[]).await;
+    let tree = tree(&nodes, []).await;
     let shown = files(&tree).await;
     let keys: Vec<&str> = shown.keys().map(String::as_str).collect();
     assert_eq!(keys, ["a/zarr.json", "deep/without/parents/zarr.json", "z/zarr.json", "zarr.json"]);
@@ -203,7 +164,7 @@ async fn a_node_with_the_id_of_another_is_left_out() {
         array(2, "/c", ARRAY_2D, &[]),
         group(4, "/d"),
     ];
-    let tree = tree(&nodes, &[]).await;
+    let tree = tree(&nodes, []).await;
     let shown = files(&tree).await;
     assert_eq!(shown.into_keys().collect::<Vec<_>>(), ["a/zarr.json", "b/zarr.json", "d/zarr.json", "zarr.json"]);
     let entries = entries(&tree, ROOT, 100).await.into_iter().filter(|(name, _)| !name.starts_with('.'));
@@ -220,9 +181,7 @@ async fn an_impossible_grid_works_by_table() {
         "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[1,1]}},
         "chunk_key_encoding":{"name":"v2","configuration":{"separator":"."}}}"#;
     let refs: Vec<_> = (0..3000).map(|n| (vec![n * 1_000_000, n], inline(&n.to_string()))).collect();
-    let manifest = testing::manifest(id(9), &[(node_id(2), refs)]);
-    let tree =
-        tree(&[array(2, "/a", huge, &[9]), group(3, "/b")], &[(&format!("manifests/{}", id(9)), manifest)]).await;
+    let tree = tree(&[array(2, "/a", huge, &[9]), group(3, "/b")], [(9, (node_id(2), refs))]).await;
     let shown = files(&tree).await;
     assert_eq!(shown.len(), 3002);
     assert_eq!(shown["a/2999000000.2999"], Ok(b"2999".to_vec()));
@@ -232,9 +191,8 @@ async fn an_impossible_grid_works_by_table() {
 #[tokio::test]
 async fn pages_of_every_size_list_the_same() {
     let refs: Vec<_> = (0..2).flat_map(|i| (0..3).map(move |j| (vec![i, j], inline("x")))).collect();
-    let manifest = testing::manifest(id(9), &[(node_id(2), refs)]);
     let nodes = [group(1, "/"), array(2, "/a", ARRAY_2D, &[9]), group(3, "/a/sub"), group(4, "/a/c/1/deep")];
-    let tree = tree(&nodes, &[(&format!("manifests/{}", id(9)), manifest)]).await;
+    let tree = tree(&nodes, [(9, (node_id(2), refs))]).await;
     for (path, expected) in [
         ("a", vec![".", "..", "zarr.json", "c", "sub"]),
         // Nodes below the array show in the same directories as its chunks.

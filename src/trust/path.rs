@@ -178,7 +178,6 @@ fn is_declared_safe(path: &Path) -> bool {
         .is_some_and(|declared| std::env::split_paths(&declared).any(|safe| safe == path))
 }
 
-/// Returns the error for the directory `path`, which is not trusted.
 fn unsafe_directory(path: &Path, why: &Distrust) -> Error {
     let error = distrust_error(path, why);
     Error::new(error.kind(), format!("{error}, or declare the directory safe with {SAFE_DIRECTORY_VARIABLE}"))

@@ -131,7 +131,6 @@ pub(super) fn regular_chunk(grid: &Value) -> Option<Vec<u64>> {
     document::numbers(document::setting(grid, "chunk_shape").filter(|_| is_regular))
 }
 
-/// One dimension of the chunk grid.
 pub(super) struct Dimension {
     count: u64,
     /// Elements of the longest chunk.
@@ -154,7 +153,6 @@ pub(super) fn dimensions(zarr_json: &[u8]) -> Result<(Vec<u64>, Vec<Dimension>)>
     Ok((document.shape, dimensions))
 }
 
-/// Returns the grid of stored objects.
 fn object_grid(document: &Document) -> Result<Vec<Dimension>> {
     let mut dimensions = chunk_shapes(&document.chunk_grid, &document.shape)?;
     let Some(per_shard) = chunks_per_shard(&document.storage_transformers)? else { return Ok(dimensions) };

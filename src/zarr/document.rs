@@ -26,12 +26,10 @@ pub(super) fn extension_name(extension: &Value) -> Option<&str> {
     extension.as_str().or_else(|| extension.get("name")?.as_str())
 }
 
-/// Returns member `key` of an extension's configuration.
 pub(super) fn setting<'a>(extension: &'a Value, key: &str) -> Option<&'a Value> {
     extension.get("configuration")?.get(key)
 }
 
-/// Parses a list of whole numbers.
 pub(super) fn numbers(list: Option<&Value>) -> Option<Vec<u64>> {
     let list = list?.as_array().filter(|list| list.len() <= MAX_RANK)?;
     list.iter().map(Value::as_u64).collect()

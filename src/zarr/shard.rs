@@ -21,7 +21,6 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of an index entry: offset and length.
 const ENTRY: u64 = 16;
-/// Bytes of a CRC-32C.
 const CHECKSUM: u64 = 4;
 /// Maximum number of inner chunks in a shard. The index is held in memory: these are 16 MiB of it.
 pub const MAX_INNER: u64 = 1 << 20;
@@ -442,18 +441,6 @@ mod tests {
     }
 
     #[test]
-    fn a_storage_transformer_is_a_shard_too() {
-        let mut document: Value = serde_json::from_slice(&document(json!([10, 5]), json!(["bytes"]))).unwrap();
-        document["storage_transformers"] = json!([{"extension": "", "type": "indexed",
-            "configuration": {"chunks_per_shard": [2, 3]}}]);
-        let parsed = ShardLayout::parse(document.to_string().as_bytes()).unwrap().unwrap();
-        assert_eq!((parsed.grid.as_slice(), parsed.index_length()), ([2, 3].as_slice(), 96));
-        assert_eq!(parsed.inner_shape, [10, 5]);
-        document["storage_transformers"][0]["configuration"] = json!({"chunks_per_shard": [2]});
-        assert!(ShardLayout::parse(document.to_string().as_bytes()).is_err());
-    }
-
-    #[test]
     fn invalid_and_unsupported_codecs_are_distinguished() {
         let kind = |codecs| ShardLayout::parse(&document(json!([32, 64]), codecs)).unwrap_err().kind();
         assert_eq!(kind(json!([sharded(json!([5, 16]), json!({}))])), ErrorKind::Corrupt);
@@ -506,20 +493,5 @@ mod tests {
         ];
         assert_eq!(faults, expected);
         assert_eq!((bad.range(4), bad.range(6), bad.range(0)), (None, None, Some(0..100)));
-    }
-
-    #[test]
-    fn checksum_and_length_of_an_index_are_verified() {
-        let sharding =
-            ShardLayout::parse(&document(json!([2]), json!([sharded(json!([1]), json!({}))]))).unwrap().unwrap();
-        let mut bytes = vec![7; 32];
-        bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
-        assert!(Index::decode(&sharding, 100, bytes.clone().into()).is_ok());
-        bytes[3] = 8;
-        let error = Index::decode(&sharding, 100, bytes.clone().into()).unwrap_err();
-        assert!(error.to_string().contains("offset 64"), "{error}");
-        bytes.pop();
-        assert!(Index::decode(&sharding, 100, bytes.into()).is_err());
-        assert!(Index::decode(&sharding, 30, Bytes::from(vec![0; 36])).is_err());
     }
 }

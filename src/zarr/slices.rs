@@ -59,7 +59,6 @@ impl Slices {
 }
 
 impl Slice {
-    /// Returns the selected elements of a dimension of `length`.
     fn within(self, length: u64) -> Range<u64> {
         let place = |at: i64| match u64::try_from(at) {
             Ok(at) => at.min(length),
@@ -70,7 +69,6 @@ impl Slice {
 }
 
 impl Dimension {
-    /// Returns the chunks that contain `elements`.
     fn chunks_of(&self, elements: Range<u64>) -> Range<u32> {
         if elements.is_empty() {
             return 0..0;

@@ -1,7 +1,6 @@
 //! `ls` and `cat`: inspecting a repository without a mount.
 
-use crate::common::{FixtureSet, icechunkfs};
-use sha2::{Digest, Sha256};
+use crate::common::{FixtureSet, run_on, sha256};
 
 #[test]
 fn ls_counts_stored_chunks_and_cat_prints_their_bytes() {
@@ -10,7 +9,7 @@ fn ls_counts_stored_chunks_and_cat_prints_their_bytes() {
     let snapshot = &fixture.expected["snapshots"][id];
     let keys = snapshot["fskeys"].as_object().unwrap();
     let repo = fixture.repository.as_os_str();
-    let listed = icechunkfs(["ls".as_ref(), repo, "--recursive".as_ref(), "--json".as_ref()]).json();
+    let listed = run_on(repo, &["ls", "--recursive", "--json"]).json();
     let rows: Vec<_> = listed.as_array().unwrap().iter().filter(|row| row["kind"] != "implicit").collect();
     let mut paths: Vec<&str> = rows.iter().map(|row| row["path"].as_str().unwrap()).collect();
     assert!(paths.is_sorted_by_key(|path| path.replace('/', "\0")), "{paths:?}");
@@ -28,13 +27,12 @@ fn ls_counts_stored_chunks_and_cat_prints_their_bytes() {
         chunks += sizes.len();
     }
     assert!(chunks > 50);
-    let below = icechunkfs(["ls".as_ref(), repo, "a/b".as_ref(), "-r".as_ref(), "--json".as_ref()]).json();
+    let below = run_on(repo, &["ls", "a/b", "-r", "--json"]).json();
     assert!(below.as_array().unwrap().iter().all(|row| row["path"].as_str().unwrap().starts_with("/a/b")));
     for (key, value) in keys.iter().step_by(7) {
-        let bytes = icechunkfs(["cat".as_ref(), repo, key.as_ref()]).success();
-        let hash: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hash, value[1].as_str().unwrap(), "{key}");
+        let bytes = run_on(repo, &["cat", key]).success();
+        assert_eq!(sha256(&bytes), value[1].as_str().unwrap(), "{key}");
     }
-    assert!(icechunkfs(["cat".as_ref(), repo, "a/b".as_ref()]).failure().contains("is a directory"));
-    assert!(icechunkfs(["cat".as_ref(), repo, "a/nothing".as_ref()]).failure().contains("no `a/nothing`"));
+    assert!(run_on(repo, &["cat", "a/b"]).failure().contains("is a directory"));
+    assert!(run_on(repo, &["cat", "a/nothing"]).failure().contains("no `a/nothing`"));
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::common::lab::{create, reopen};
-use crate::common::{self, Output, icechunkfs};
+use crate::common::{self, Output, run_on};
 use icechunk::config::{
     CompressionConfig, ManifestConfig, ManifestPreloadCondition, ManifestPreloadConfig, ManifestSplittingConfig,
     ObjectStoreConfig, S3Options,
@@ -22,8 +22,7 @@ use serde_json::{Map, Value, json};
 const BOTH: [SpecVersionBin; 2] = [SpecVersionBin::V1, SpecVersionBin::V2];
 
 fn config(place: &Path, words: &[&str]) -> Output {
-    let before = ["config".as_ref(), place.as_os_str()];
-    icechunkfs(before.into_iter().chain(words.iter().map(|word| word.as_ref())))
+    run_on(place, &[&["config"], words].concat())
 }
 
 /// Returns the configuration as the reference reads it when it opens the repository again.
@@ -208,7 +207,7 @@ async fn settings_saved_by_the_reference_are_shown_and_changed_in_place() {
         create(place, version, saved.clone()).await.save_config().await.unwrap();
         let ours = agree(place).await;
         assert_eq!(ours["manifest"]["preload"]["preload_if"]["num_refs"]["to"], json!({"Excluded": 3}));
-        let text = |words: &[&str]| String::from_utf8(config(place, words).success()).unwrap();
+        let text = |words: &[&str]| config(place, words).text();
         assert_eq!(text(&["get", "inline_chunk_threshold_bytes"]), "12\n");
         assert_eq!(text(&["get", "virtual_chunk_containers.ocean.store.s3.region"]), "us-east-1\n");
         assert_eq!(text(&["get", "virtual_chunk_containers.s3://my.bucket/x/.name"]), "ocean\n");
@@ -320,7 +319,7 @@ async fn a_configuration_exists_only_once_something_is_set() {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
         create(place, version, RepositoryConfig::default()).await;
-        let text = |words: &[&str]| String::from_utf8(config(place, words).success()).unwrap();
+        let text = |words: &[&str]| config(place, words).text();
         assert!(text(&["get"]).contains("nothing is set"));
         assert_eq!(config(place, &["get", "--json"]).json(), json!({}));
         text(&["unset", "compression.level"]);

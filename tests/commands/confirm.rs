@@ -5,10 +5,9 @@ use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::common::writing;
-use crate::common::{self, icechunkfs, is_root, place};
+use crate::common::{self, icechunkfs, is_root, place, run_on};
 
 /// Opens a terminal: the user's side, and the side of programs.
 fn terminal() -> (File, OwnedFd) {
@@ -40,12 +39,8 @@ fn on_terminal(words: &[&str], answer: &str) -> (Option<i32>, String) {
             has_answered = true;
         }
     }
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        assert!(start.elapsed() < Duration::from_secs(30), "the command does not end");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    (child.wait().unwrap().code(), String::from_utf8(seen).unwrap())
+    let status = common::wait_for("the command does not end", || child.try_wait().unwrap());
+    (status.code(), String::from_utf8(seen).unwrap())
 }
 
 #[test]
@@ -87,8 +82,7 @@ impl Drop for Scratch {
 
 #[test]
 fn destructive_commands_name_a_mount_of_the_branch() {
-    if !is_root() || !place::is_local() {
-        eprintln!("NOT RUN: where scratch directories of other users are is not known here");
+    if !writing::needed(is_root(), "root, whose scratch directories have a known place") || !place::needs_directory() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -96,11 +90,8 @@ fn destructive_commands_name_a_mount_of_the_branch() {
     writing::create(&repo);
     let name = icechunkfs::file_name::encode(repo.canonicalize().unwrap().to_str().unwrap());
     let scratch = Scratch(Path::new("/var/lib/icechunkfs").join(name));
-    icechunkfs(["branch".as_ref(), repo.as_os_str(), "create".as_ref(), "dev".as_ref()]).success();
-    let delete = |words: &[&str]| {
-        let before = ["branch".as_ref(), repo.as_os_str(), "delete".as_ref(), "dev".as_ref()];
-        icechunkfs(before.into_iter().chain(words.iter().map(|word| word.as_ref())))
-    };
+    run_on(&repo, &["branch", "create", "dev"]).success();
+    let delete = |words: &[&str]| run_on(&repo, &[&["branch", "delete", "dev"], words].concat());
     let mount = writing::Writable::placed(&repo, &scratch.0.join("dev"), &["--branch", "dev"]);
     let said = delete(&[]).failure();
     let mountpoint = mount.root().display().to_string();

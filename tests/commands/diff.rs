@@ -4,16 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::common::lab::{self, Lab, Model, Random, create, keys_at, reopen, request, splitting};
+use crate::common::lab::{self, Lab, Model, create, expire_before, keys_at, new_lab, random_config, reopen, request};
+use crate::common::random::Random;
 use crate::common::reference_diff::reference_logs;
 use crate::common::scramble::scramble;
-use crate::common::{FixtureSet, icechunkfs, place};
-use futures_util::TryStreamExt;
+use crate::common::writing::number;
+use crate::common::{FixtureSet, icechunkfs, place, run_on};
 use icechunk::RepositoryConfig;
-use icechunk::config::ManifestConfig;
 use icechunk::format::SnapshotId;
 use icechunk::format::format_constants::SpecVersionBin;
-use icechunk::ops::expiration::{ExpiredRefAction, expire};
 use icechunk::repository::VersionInfo;
 use icechunkfs::commit::changes::ChunkChange;
 use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, Request};
@@ -131,8 +130,7 @@ fn check(what: &str, diff: &Value, from: &BTreeMap<String, Shown>, to: &BTreeMap
 }
 
 fn diff(repo: &Path, words: &[&str]) -> Value {
-    let repo = repo.to_str().unwrap();
-    icechunkfs(["diff", repo].into_iter().chain(words.iter().copied()).chain(["--json"])).json()
+    run_on(repo, &[&["diff"], words, &["--json"]].concat()).json()
 }
 
 /// Checks that our output for the logs matches the reference's. Of two nodes with one path, the reference has the
@@ -166,13 +164,9 @@ async fn snapshot(repository: &Repository, id: ObjectId) -> Snapshot {
 
 /// Makes a random history of two branches, and both comparisons between its commits.
 async fn random_history(spec: SpecVersionBin, seed: u64) {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let directory = tempfile::tempdir().unwrap();
-    let config = RepositoryConfig {
-        inline_chunk_threshold_bytes: Some(*random.pick(&[0, 16, 512])),
-        manifest: Some(ManifestConfig { splitting: splitting(&mut random), ..ManifestConfig::default() }),
-        ..RepositoryConfig::default()
-    };
+    let config = random_config(&mut random);
     let reference = create(directory.path(), spec, config).await;
     let options = EngineOptions { pack_below: *random.pick(&[0, 1000, 1 << 20]), ..EngineOptions::default() };
     let lab = Lab::with(directory.path(), options);
@@ -222,22 +216,17 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
             Some(theirs) => check_logs(&what, &diff(directory.path(), &words), &theirs),
             None if from == to => {}
             None => {
-                let repo = directory.path().to_str().unwrap();
-                let refused = icechunkfs(["diff", repo].into_iter().chain(words)).failure();
+                let refused = run_on(directory.path(), &[&["diff"], &words[..]].concat()).failure();
                 assert!(refused.contains("no ancestor"), "{what}: {refused}");
             }
         }
     }
 }
 
-fn cases() -> u64 {
-    std::env::var("ICECHUNKFS_COMMIT_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
-}
-
 #[test]
 fn diff_of_random_histories_matches_their_keys() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    for seed in 1..=cases() {
+    for seed in 1..=number("ICECHUNKFS_COMMIT_CASES", 6) as u64 {
         for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
             runtime.block_on(random_history(spec, seed));
         }
@@ -248,10 +237,7 @@ fn diff_of_random_histories_matches_their_keys() {
 /// ones too.
 #[tokio::test]
 async fn diff_of_fixtures_matches_the_reference() {
-    if !place::is_local() {
-        return;
-    }
-    let Some(set) = FixtureSet::shared() else { return };
+    let Some(set) = FixtureSet::shared().filter(|_| place::needs_directory()) else { return };
     for fixture in set.all() {
         let ours = Repository::open(storage::open_directory(&fixture.repository).unwrap()).await.unwrap();
         let reference = reopen(&fixture.repository).await;
@@ -280,10 +266,8 @@ async fn diff_of_fixtures_matches_the_reference() {
 
 /// Changes of an expired commit are still in the logs that its successor keeps.
 #[tokio::test]
-async fn logs_of_expired_commits_are_included() {
-    let directory = tempfile::tempdir().unwrap();
-    create(directory.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
-    let lab = Lab::open(directory.path());
+async fn diff_includes_logs_of_expired_commits() {
+    let (directory, lab) = new_lab(SpecVersionBin::V2).await;
     let mut model = Model::default();
     let mut ids = Vec::new();
     for name in ["/a", "/b", "/c", "/d"] {
@@ -292,12 +276,8 @@ async fn logs_of_expired_commits_are_included() {
         model.chunk(name, &[1], name);
         ids.push(lab.commit_model(&before, &model).await);
     }
-    let repository = reopen(directory.path()).await;
     let first = lab.repository().await.history(ids[0], 2).await.unwrap()[1].id;
-    let main = VersionInfo::BranchTipRef("main".into());
-    let ancestry: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
-    let (manager, keep) = (repository.asset_manager().clone(), ExpiredRefAction::Ignore);
-    expire(manager, ancestry[1].flushed_at, keep, keep, None, 1000).await.unwrap();
+    expire_before(directory.path(), 1).await;
     let reference = reopen(directory.path()).await;
     assert!(
         lab.repository().await.history(ids[3], 9).await.unwrap().iter().any(|c| !c.pruned_ancestor_tx_logs.is_empty())
@@ -309,18 +289,16 @@ async fn logs_of_expired_commits_are_included() {
     assert_eq!(theirs["new_arrays"], json!(["/a", "/b", "/c", "/d"]));
     // A missing log is reported, and the rest is shown.
     std::fs::remove_file(directory.path().join("transactions").join(ids[0].to_string())).unwrap();
-    let message = icechunkfs(["diff", directory.path().to_str().unwrap(), &first_word, "main", "--logs"]);
+    let message = run_on(directory.path(), &["diff", &first_word, "main", "--logs"]);
     assert!(message.stderr.contains("has expired, is gone"), "{}", message.stderr);
-    let shown = String::from_utf8(message.success()).unwrap();
+    let shown = message.text();
     assert!(shown.contains("new array      /c") && !shown.contains("new array      /a"), "{shown}");
 }
 
 /// Checks the text output.
 #[tokio::test]
-async fn text_output_describes_each_change() {
-    let directory = tempfile::tempdir().unwrap();
-    create(directory.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
-    let lab = Lab::open(directory.path());
+async fn diff_prints_each_change() {
+    let (directory, lab) = new_lab(SpecVersionBin::V2).await;
     let mut model = Model::default();
     model.group("/");
     model.group("/g");
@@ -328,7 +306,7 @@ async fn text_output_describes_each_change() {
     model.array("/g/h/x", &[4]);
     model.array("/y", &[4]);
     (0..4).for_each(|n| model.chunk("/y", &[n], vec![1; 100]));
-    lab.commit_model(&Model::default(), &model).await;
+    lab.commit_first(&model).await;
     let before = model.clone();
     model.rename("/g", "/moved");
     model.chunk("/y", &[0], vec![2; 200]);
@@ -338,10 +316,7 @@ async fn text_output_describes_each_change() {
     model.chunk("/z", &[1], vec![3; 10]);
     lab.commit_model(&before, &model).await;
     let repo = directory.path().to_str().unwrap();
-    let text = |words: &[&str]| {
-        let words = ["diff", repo, "main~1", "main"].into_iter().chain(words.iter().copied());
-        String::from_utf8(icechunkfs(words).success()).unwrap()
-    };
+    let text = |words: &[&str]| icechunkfs([&["diff", repo, "main~1", "main"], words].concat()).text();
     assert_eq!(
         text(&[]),
         "moved    /g -> /moved  with 2 nodes below\n\
@@ -363,7 +338,7 @@ async fn text_output_describes_each_change() {
     ] {
         assert!(patch.contains(part), "{part}: {patch}");
     }
-    let nothing = String::from_utf8(icechunkfs(["diff", repo, "main", "main"]).success()).unwrap();
+    let nothing = icechunkfs(["diff", repo, "main", "main"]).text();
     assert_eq!(nothing, "nothing differs\n");
     // One argument without the other is a usage error that names the missing one.
     assert!(icechunkfs(["diff", repo, "main"]).failure().contains("<TO>"));
@@ -373,7 +348,7 @@ async fn text_output_describes_each_change() {
 
 /// A chunk that became one of the repository's own has the same bytes, if the virtual one may be read.
 #[tokio::test]
-async fn virtual_chunks_are_compared_where_allowed() {
+async fn diff_compares_virtual_chunks_where_allowed() {
     let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = elsewhere.path().canonicalize().unwrap().join("data.bin");
     std::fs::write(&file, b"..same bytes..").unwrap();
@@ -395,8 +370,9 @@ async fn virtual_chunks_are_compared_where_allowed() {
     model.chunk("/a", &[0], "same bytes");
     lab.commit(&lab.tip().await, &model.changes_since(&own, &lab.scratch)).await.unwrap();
     let changed = |words: &[&str]| {
-        let words = ["main~1", "main"].into_iter().chain(words.iter().copied()).collect::<Vec<_>>();
-        diff(directory.path(), &words)["summary"]["chunks"]["changed"]["count"].as_u64().unwrap()
+        diff(directory.path(), &[&["main~1", "main"], words].concat())["summary"]["chunks"]["changed"]["count"]
+            .as_u64()
+            .unwrap()
     };
     assert_eq!(changed(&[]), 1);
     assert_eq!(changed(&["--content"]), 1, "nothing is read that was not allowed");

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::lab::{self, create, reopen, set};
-use crate::common::{self, FixtureSet, Output, icechunkfs, run};
+use crate::common::{self, FixtureSet, Output, run, run_on};
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 
@@ -31,7 +31,7 @@ fn log(place: &Path, locale: &str, words: &[&str]) -> Output {
 
 /// Shortens ids and times in each line.
 fn short(output: Output) -> Vec<String> {
-    let text = String::from_utf8(output.success()).unwrap();
+    let text = output.text();
     let id = regex::Regex::new("[0-9A-Z]{20} 20[0-9-]{8} [0-9:]{5}").unwrap();
     text.lines().map(|line| id.replace(line, "ID").into_owned()).collect()
 }
@@ -61,14 +61,14 @@ async fn the_graph_connects_commits_to_their_parents() {
         let plain = log(place, "C", &["--graph"]).success();
         assert!(!plain.contains(&0x1b), "colors without a terminal");
 
-        let all = icechunkfs(["log".as_ref(), place.as_os_str(), "--all".as_ref(), "--json".as_ref()]).json();
+        let all = run_on(place, &["log", "--all", "--json"]).json();
         let of = |message: &str| {
             let all = all.as_array().unwrap();
             all.iter().find(|one| one["message"].as_str().unwrap().starts_with(message)).unwrap()["refs"].clone()
         };
         assert_eq!(all.as_array().unwrap().len(), 6);
         assert_eq!((of("first"), of("третий")), (serde_json::json!(["tag/v<1>"]), serde_json::json!(["branch/main"])));
-        let one = icechunkfs(["log".as_ref(), place.as_os_str(), "--json".as_ref()]).json();
+        let one = run_on(place, &["log", "--json"]).json();
         assert!(one[0].get("refs").is_none());
     }
 }
@@ -104,7 +104,7 @@ async fn the_svg_is_xml_with_every_ref_and_message() {
     let place = tempfile::tempdir().unwrap();
     fork(&place.path().join("repo"), SpecVersionBin::V2).await;
     let repo = place.path().join("repo");
-    let picture = String::from_utf8(log(&repo, "C", &["--svg", "--all"]).success()).unwrap();
+    let picture = log(&repo, "C", &["--svg", "--all"]).text();
     let text = text_of(&picture);
     for seen in ["main", "dev", "v<1>", "третий", "x & \"more\" <on> dev", "Repository initialized"] {
         assert!(text.contains(seen), "{seen}: {text}");
@@ -122,8 +122,8 @@ async fn the_svg_is_xml_with_every_ref_and_message() {
 }
 
 #[test]
-fn every_fixture_is_drawn() {
-    for set in [Some(FixtureSet::own()), FixtureSet::shared()].into_iter().flatten() {
+fn log_draws_every_commit_of_every_fixture() {
+    for set in FixtureSet::each() {
         for fixture in set.all() {
             let picture = log(&fixture.repository, "C", &["--svg", "--all"]).success();
             text_of(std::str::from_utf8(&picture).unwrap());

@@ -3,17 +3,13 @@
 //!
 //! `ICECHUNKFS_WRITE_REFERENCE=1 cargo test --test commands reference_pages` writes the pages.
 
-use std::path::{Path, PathBuf};
-
 use clap::{Arg, ArgAction, Command, CommandFactory, Parser};
 use icechunkfs::cli::args::Arguments;
 
+use crate::common::project;
+
 /// Options that belong to the program or are explained once for all commands.
 const COMMON: [&str; 4] = ["help", "version", "memory", "verbose"];
-
-fn project() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
-}
 
 fn program() -> Command {
     let mut program = Arguments::command();
@@ -138,7 +134,7 @@ fn commands_page() -> String {
 #[test]
 fn generated_pages_match_the_command_line() {
     for (name, page) in [("mount.md", mount_page()), ("commands.md", commands_page())] {
-        let path = project().join("docs/reference").join(name);
+        let path = project("docs/reference").join(name);
         if std::env::var_os("ICECHUNKFS_WRITE_REFERENCE").is_some() {
             std::fs::write(&path, &page).unwrap();
         }
@@ -174,8 +170,8 @@ fn words(line: &str) -> Vec<String> {
 
 #[test]
 fn every_command_in_the_documents_is_accepted() {
-    let reference = std::fs::read_dir(project().join("docs/reference")).unwrap().map(|entry| entry.unwrap().path());
-    let pages = [project().join("README.md")].into_iter().chain(reference);
+    let reference = std::fs::read_dir(project("docs/reference")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = [project("README.md")].into_iter().chain(reference);
     let mut taken = 0;
     for page in pages.filter(|page| !page.ends_with("commands.md") && !page.ends_with("mount.md")) {
         let text = std::fs::read_to_string(&page).unwrap();

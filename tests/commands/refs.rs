@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::common::lab::{Lab, Model, Random, create, reopen, request, set};
+use crate::common::lab::{Lab, Model, create, reference_id, reopen, request, set};
 use crate::common::moto;
-use crate::common::{self, FixtureSet, icechunkfs};
+use crate::common::random::Random;
+use crate::common::{self, FixtureSet, block_on, project, run_on};
 use futures_util::TryStreamExt;
 use icechunk::RepositoryConfig;
 use icechunk::format::SnapshotId;
@@ -28,10 +29,6 @@ const BRANCH_NAMES: [&str; 9] = ["dev", "a b", "-x", "..", "a%20b", "ветка"
 
 async fn open(place: &Path) -> Repository {
     Repository::open(storage::open_directory(place).unwrap()).await.unwrap()
-}
-
-fn reference_id(id: ObjectId) -> SnapshotId {
-    id.to_string().as_str().try_into().unwrap()
 }
 
 /// Creates a repository of some commits, which are returned oldest first.
@@ -174,7 +171,7 @@ async fn forbidden_ref_changes_are_refused_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn feature_flags_and_repository_status_are_respected() {
+async fn feature_flags_and_a_read_only_status_refuse_ref_changes() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     let commits = history(place, SpecVersionBin::V2).await;
@@ -263,7 +260,7 @@ fn in_our_format(update: UpdateType) -> Value {
 
 /// Checks that the command and the reference list the same operations of a repository. Returns their number.
 async fn same_operations(place: &Path) -> usize {
-    let told = icechunkfs(["ops".as_ref(), place.as_os_str(), "--json".as_ref()]).json();
+    let told = run_on(place, &["ops", "--json"]).json();
     let (log, ..) = reopen(place).await.ops_log().await.unwrap();
     let log: Vec<_> = log.try_collect().await.unwrap();
     let expected: Vec<Value> = log
@@ -281,7 +278,7 @@ async fn same_operations(place: &Path) -> usize {
     for (ours, theirs) in told.iter().zip(&expected) {
         assert_eq!(ours, theirs, "{}", place.display());
     }
-    let text = String::from_utf8(icechunkfs(["ops".as_ref(), place.as_os_str()]).success()).unwrap();
+    let text = run_on(place, &["ops"]).text();
     assert_eq!(text.lines().count(), told.len());
     told.len()
 }
@@ -301,7 +298,7 @@ async fn ops_reads_the_operations_log_across_its_files() {
     let all = operations(place).await;
     let files: Vec<&String> = all.iter().filter_map(|entry| entry.backup_path.as_ref()).collect();
     assert_eq!(files.len(), all.len() - 1, "each but the newest has a file");
-    let newest = icechunkfs(["ops".as_ref(), place.as_os_str(), "-n".as_ref(), "2".as_ref(), "--json".as_ref()]).json();
+    let newest = run_on(place, &["ops", "-n", "2", "--json"]).json();
     assert_eq!((newest.as_array().unwrap().len(), &newest[0]["tag"]), (2, &json!("t7")));
 
     // Where a file is missing, the log ends there with a message.
@@ -310,27 +307,27 @@ async fn ops_reads_the_operations_log_across_its_files() {
     let file = place.join("overwritten").join(&before);
     let content = std::fs::read(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
-    let short = icechunkfs(["ops".as_ref(), place.as_os_str(), "--json".as_ref()]);
+    let short = run_on(place, &["ops", "--json"]);
     assert!(short.stderr.contains(&before), "{}", short.stderr);
     assert!(short.json().as_array().unwrap().len() < all.len());
     // Where it is damaged, the part before is shown, and the command fails.
     std::fs::write(&file, &content[..content.len() / 2]).unwrap();
-    let damaged = icechunkfs(["ops".as_ref(), place.as_os_str()]);
+    let damaged = run_on(place, &["ops"]);
     assert!(!damaged.stdout.is_empty() && damaged.failure().contains(&before));
     // A chain that leads back to itself ends.
     std::fs::copy(place.join("repo"), &file).unwrap();
-    let cycle = icechunkfs(["ops".as_ref(), place.as_os_str()]).failure();
+    let cycle = run_on(place, &["ops"]).failure();
     assert!(cycle.contains("a cycle"), "{cycle}");
 }
 
 #[tokio::test]
 async fn every_fixture_lists_its_refs_and_operations() {
-    for set in [Some(FixtureSet::own()), FixtureSet::shared()].into_iter().flatten() {
+    for set in FixtureSet::each() {
         let mut with_operations = 0;
         for fixture in set.all() {
             let repo = fixture.repository.as_os_str();
             for kind in ["branch", "tag"] {
-                let listed = icechunkfs([kind.as_ref(), repo, "list".as_ref(), "--json".as_ref()]).json();
+                let listed = run_on(repo, &[kind, "list", "--json"]).json();
                 let listed: BTreeMap<&str, &str> = listed
                     .as_array()
                     .unwrap()
@@ -346,7 +343,7 @@ async fn every_fixture_lists_its_refs_and_operations() {
                 let mut more = listed.keys().filter(|name| !expected.contains_key(*name));
                 assert!(more.all(|name| PathPart::from(*name).as_ref() != *name), "{} {kind}", fixture.name);
                 assert!(expected.iter().all(|(name, id)| listed.get(name) == Some(id)), "{} {kind}", fixture.name);
-                let long = icechunkfs([kind.as_ref(), repo, "list".as_ref(), "--long".as_ref()]).success();
+                let long = run_on(repo, &[kind, "list", "--long"]).success();
                 assert_eq!(String::from_utf8(long).unwrap().lines().count(), listed.len(), "{}", fixture.name);
             }
             if fixture.repository.join("repo").exists() {
@@ -356,7 +353,7 @@ async fn every_fixture_lists_its_refs_and_operations() {
                 }
                 with_operations += 1;
             } else {
-                let none = icechunkfs(["ops".as_ref(), repo]).failure();
+                let none = run_on(repo, &["ops"]).failure();
                 assert!(none.contains("keeps no log of operations"), "{none}");
             }
         }
@@ -376,7 +373,7 @@ fn race(place: &Path, commits: &[ObjectId], resets_main: bool) -> (Vec<Transitio
             .map(|thread| {
                 let runtime = &runtime;
                 scope.spawn(move || {
-                    let mut random = Random(0x9e37_79b9 + thread as u64);
+                    let mut random = Random::new(0x9e37_79b9 + thread as u64);
                     let mut done = Vec::new();
                     for n in 0..ROUNDS {
                         runtime.block_on(async {
@@ -461,20 +458,16 @@ fn race(place: &Path, commits: &[ObjectId], resets_main: bool) -> (Vec<Transitio
     })
 }
 
-fn blocking<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
-}
-
 #[test]
 fn concurrent_ref_changes_are_all_kept_in_version_2() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
-    let commits = blocking(history(place, SpecVersionBin::V2));
-    let before = blocking(operations(place)).len();
+    let commits = block_on(history(place, SpecVersionBin::V2));
+    let before = block_on(operations(place)).len();
     let (mut changed, published) = race(place, &commits, true);
     assert!(changed.len() > 15 && !published.is_empty(), "{} {}", changed.len(), published.len());
     // Each entry of the log has the repository of that time: from one to the next, exactly that operation was done.
-    let entries = blocking(operations(place));
+    let entries = block_on(operations(place));
     let state = |entry: &DisplayedEntry| {
         let file = entry.backup_path.as_ref().map_or(place.join("repo"), |name| place.join("overwritten").join(name));
         let info = RepoInfo::decode(&std::fs::read(file).unwrap()).unwrap();
@@ -522,7 +515,7 @@ fn concurrent_ref_changes_are_all_kept_in_version_2() {
     let mut published = published;
     published.sort();
     assert_eq!(committed, published);
-    blocking(async {
+    block_on(async {
         same_operations(place).await;
         assert_eq!(their_refs(place).await, our_refs(place).await);
     });
@@ -532,10 +525,10 @@ fn concurrent_ref_changes_are_all_kept_in_version_2() {
 fn concurrent_ref_changes_are_all_kept_in_version_1() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
-    let commits = blocking(history(place, SpecVersionBin::V1));
+    let commits = block_on(history(place, SpecVersionBin::V1));
     let (changed, published) = race(place, &commits, false);
     assert!(changed.len() > 15, "{}", changed.len());
-    blocking(async {
+    block_on(async {
         let repository = open(place).await;
         let tip = repository.branch_tip("main").await.unwrap().unwrap();
         let history: BTreeSet<ObjectId> =
@@ -566,11 +559,8 @@ async fn ref_commands_report_what_they_changed() {
         let place = place.path();
         let commits = history(place, version).await;
         let id = |n: usize| commits[n].to_string();
-        let run = |words: &[&str]| {
-            let (kind, rest) = words.split_first().unwrap();
-            icechunkfs([kind.as_ref(), place.as_os_str()].into_iter().chain(rest.iter().map(|word| word.as_ref())))
-        };
-        let text = |words: &[&str]| String::from_utf8(run(words).success()).unwrap();
+        let run = |words: &[&str]| run_on(place, words);
+        let text = |words: &[&str]| run(words).text();
         assert_eq!(text(&["branch", "create", "dev"]), format!("branch `dev` points to {}\n", id(3)));
         let made = run(&["branch", "create", "old", "--at", "main~2", "--json"]).json();
         assert_eq!(made, json!({"name": "old", "snapshot": id(1)}));
@@ -631,11 +621,7 @@ fn refs_and_settings_of_a_store_are_changed_by_conditional_writes() {
     let port = server.port;
     for name in ["own-v1-basic", "own-v2-basic"] {
         let fixture = FixtureSet::own().get(name);
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos").join(name);
-        for (key, bytes) in common::read_files(&root) {
-            moto::request(port, "PUT", &format!("/{}/{name}/{key}", moto::BUCKET), &bytes);
-        }
-        let repo = moto::repository(name);
+        let repo = moto::upload(port, &project("tests/fixtures/repos").join(name), name);
         let run = |words: &[&str]| {
             let (command, rest) = words.split_first().unwrap();
             moto::icechunkfs(port, &[&[*command, &repo], rest].concat())

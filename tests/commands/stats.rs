@@ -6,12 +6,13 @@ use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::common::writing::{GROUP, Reference, array};
-use crate::common::{Fixture, FixtureSet, lab};
-use crate::transfer::trees::{Files, Random, command, json, random, repository, write};
-use futures_util::TryStreamExt;
+use crate::common::random::Random;
+use crate::common::writing::{Reference, array};
+use crate::common::{Files, Fixture, FixtureSet, block_on, lab, read_files};
+use crate::transfer::trees::{command, json, one_array, random, repository, write};
 use icechunk::ops::stats::{ChunkStorageStats, repo_chunks_storage};
-use icechunkfs::stats::{self, Counters, MemoryBounds};
+use icechunkfs::repo::progress::Progress;
+use icechunkfs::stats::{self, MemoryBounds};
 use serde_json::Value;
 
 /// Returns the reference's counts.
@@ -26,14 +27,9 @@ fn by_reference(repo: &Path) -> ChunkStorageStats {
 
 /// Returns bytes and number of the files below a folder.
 fn on_disk(repo: &Path, folder: &str) -> (u64, u64) {
-    let Ok(entries) = fs::read_dir(repo.join(folder)) else { return (0, 0) };
-    entries.map(|entry| entry.unwrap()).fold((0, 0), |sum, entry| {
-        if entry.file_type().unwrap().is_dir() {
-            let below = on_disk(repo, &format!("{folder}/{}", entry.file_name().to_str().unwrap()));
-            return (sum.0 + below.0, sum.1 + below.1);
-        }
-        (sum.0 + 1, sum.1 + entry.metadata().unwrap().len())
-    })
+    let folder = repo.join(folder);
+    let files = if folder.exists() { read_files(&folder) } else { Files::new() };
+    (files.len() as u64, files.values().map(|bytes| bytes.len() as u64).sum())
 }
 
 fn size(value: &Value) -> (u64, u64) {
@@ -101,19 +97,15 @@ fn check(fixture: &Fixture) {
 
 #[test]
 fn stats_match_the_manifests_and_the_stored_objects() {
-    let mut sets = vec![FixtureSet::own()];
-    sets.extend(FixtureSet::shared());
-    for fixture in sets.iter().flat_map(FixtureSet::all) {
+    for fixture in FixtureSet::each().flat_map(|set| set.all()) {
         check(&fixture);
     }
 }
 
 #[test]
 fn stats_match_the_reference() {
-    let mut sets = vec![FixtureSet::own()];
-    sets.extend(FixtureSet::shared());
     let mut virtuals = 0;
-    for fixture in sets.iter().flat_map(FixtureSet::all).filter(|fixture| !fixture.name.starts_with("ref-")) {
+    for fixture in FixtureSet::each().flat_map(|set| set.all()).filter(|fixture| !fixture.name.starts_with("ref-")) {
         // The reference does not find the branches that it lists there.
         if fixture.name.ends_with("v1-refnames") {
             continue;
@@ -129,19 +121,12 @@ fn stats_match_the_reference() {
 }
 
 #[test]
-fn shared_exclusive_and_dead_bytes_are_distinguished() {
+fn stats_distinguish_shared_exclusive_and_dead_bytes() {
     let place = tempfile::tempdir().unwrap();
-    let mut files: Files = [
-        ("zarr.json".to_owned(), GROUP.into()),
-        ("a/zarr.json".to_owned(), array(&[4], &[1]).into()),
-        ("b/zarr.json".to_owned(), array(&[4], &[1]).into()),
-    ]
-    .into();
-    let mut numbers = Random(8);
-    for at in 0..4 {
-        files.insert(format!("a/c/{at}"), numbers.bytes(1000));
-        files.insert(format!("b/c/{at}"), numbers.bytes(300_000));
-    }
+    let mut numbers = Random::new(8);
+    let mut files = one_array((0..4).map(|_| numbers.bytes(1000)));
+    files.insert("b/zarr.json".to_owned(), array(&[4], &[1]).into());
+    (0..4).for_each(|at| drop(files.insert(format!("b/c/{at}"), numbers.bytes(300_000))));
     let repo = repository(place.path(), &files);
     let first = json(&[&"stats", &repo]);
     check_sums(&repo, &first);
@@ -151,13 +136,8 @@ fn shared_exclusive_and_dead_bytes_are_distinguished() {
 
     // A branch with its own chunk, and half of the pack replaced on it.
     Reference::open(&repo).create_branch("side");
-    let more: Files = [
-        ("zarr.json".to_owned(), GROUP.into()),
-        ("a/zarr.json".to_owned(), array(&[4], &[1]).into()),
-        ("a/c/0".to_owned(), numbers.bytes(1000)),
-        ("a/c/1".to_owned(), numbers.bytes(1000)),
-    ]
-    .into();
+    let mut more = one_array((0..4).map(|_| numbers.bytes(1000)));
+    more.retain(|name, _| !["a/c/2", "a/c/3"].contains(&name.as_str()));
     let source = place.path().join("more");
     write(&source, &more);
     command(&[&"import", &source, &repo, &"--branch", &"side"]).success();
@@ -175,9 +155,8 @@ fn shared_exclusive_and_dead_bytes_are_distinguished() {
     let reference = Reference::open(&repo);
     let first_of_all = reference.history().last().unwrap().0.clone();
     drop(reference);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let reset = |branch: &'static str, to: String| {
-        runtime.block_on(async {
+        block_on(async {
             let repository = lab::reopen(&repo).await;
             repository.reset_branch(branch, &to.as_str().try_into().unwrap(), None).await.unwrap();
         });
@@ -193,19 +172,15 @@ fn shared_exclusive_and_dead_bytes_are_distinguished() {
     assert_eq!(fourth["reachable"]["chunks"]["objects"], 0);
 
     // Text output has no progress bars without a terminal.
-    let said = String::from_utf8(command(&[&"stats", &repo]).success()).unwrap();
+    let said = command(&[&"stats", &repo]).text();
     assert!(said.contains("no ref leads to") && said.contains("branch side") && !said.contains('█'), "{said}");
 }
 
 #[test]
-fn dead_bytes_of_packs_and_missing_objects_are_reported() {
+fn stats_report_dead_bytes_of_packs_and_missing_objects() {
     let place = tempfile::tempdir().unwrap();
-    let mut numbers = Random(9);
-    let mut files: Files =
-        [("zarr.json".to_owned(), GROUP.into()), ("a/zarr.json".to_owned(), array(&[4], &[1]).into())].into();
-    for at in 0..4 {
-        files.insert(format!("a/c/{at}"), numbers.bytes(1000));
-    }
+    let mut numbers = Random::new(9);
+    let mut files = one_array((0..4).map(|_| numbers.bytes(1000)));
     let repo = repository(place.path(), &files);
     let keep = json(&[&"log", &repo])[0]["id"].as_str().unwrap().to_owned();
     files.insert("a/c/3".to_owned(), numbers.bytes(1000));
@@ -214,17 +189,7 @@ fn dead_bytes_of_packs_and_missing_objects_are_reported() {
     // The commit that had all four is removed: one of them is in a pack that the other three keep.
     let pack = fs::read_dir(repo.join("chunks")).unwrap().count();
     assert_eq!(pack, 2);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
-        use icechunk::ops::expiration::{ExpiredRefAction, expire};
-        let repository = lab::reopen(&repo).await;
-        let main = icechunk::repository::VersionInfo::BranchTipRef("main".into());
-        let history: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
-        let (now, ignore) = (history[0].flushed_at, ExpiredRefAction::Ignore);
-        expire(Arc::clone(repository.asset_manager()), now, ignore, ExpiredRefAction::Ignore, None, 1000)
-            .await
-            .unwrap();
-    });
+    block_on(lab::expire_before(&repo, 0));
     let stats = json(&[&"stats", &repo]);
     check_sums(&repo, &stats);
     assert_eq!((stats["dead_bytes"].as_u64(), stats["dead_in"].as_u64()), (Some(1000), Some(1)), "{keep}: {stats}");
@@ -236,9 +201,9 @@ fn dead_bytes_of_packs_and_missing_objects_are_reported() {
 }
 
 #[test]
-fn a_small_memory_bound_costs_passes_but_not_accuracy() {
+fn stats_are_exact_under_a_small_memory_bound() {
     let place = tempfile::tempdir().unwrap();
-    let mut files = random(&mut Random(12));
+    let mut files = random(&mut Random::new(12));
     // More distinct chunks than the least list holds.
     files.insert("many/zarr.json".into(), array(&[6000], &[1]).into());
     for at in 0..6000_u32 {
@@ -254,13 +219,13 @@ fn a_small_memory_bound_costs_passes_but_not_accuracy() {
         use icechunkfs::repo::refs::RefSpec;
         let storage = icechunkfs::storage::open_directory(&repo).unwrap();
         let repository = icechunkfs::repo::Repository::open(storage).await.unwrap();
-        let limits = icechunkfs::cli::open::MemoryLimits::default();
-        let tree = icechunkfs::cli::open::tree(&repository, &RefSpec::default(), limits).await.unwrap();
+        let limits = icechunkfs::library::open::MemoryLimits::default();
+        let tree = icechunkfs::library::open::tree(&repository, &RefSpec::default(), limits).await.unwrap();
         let bounds = MemoryBounds { chunks: 300 << 10, manifests: 64 << 20 };
-        let counters = Counters::default();
-        let stats = stats::collect(&repository, &tree, bounds, 4, &counters).await.unwrap();
+        let progress = Progress::default();
+        let stats = stats::collect(&repository, &tree, bounds, 4, &progress).await.unwrap();
         // Two manifests, several times.
-        assert!(counters.now().1 > 10, "{:?}", counters.now());
+        assert!(progress.files().0 > 10, "{:?}", progress.files());
         serde_json::to_value(stats).unwrap()
     });
     assert_eq!(much, little);

@@ -1,12 +1,13 @@
 //! Problems that `icechunkfs verify` reports.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::common::lab;
-use crate::common::{self, FixtureSet, icechunkfs, read_files};
+use crate::common::lab::{self, new_lab};
+use crate::common::random::Random;
+use crate::common::{self, Files, FixtureSet, icechunkfs, read_files, run_on};
 use icechunk::format::format_constants::SpecVersionBin;
+use icechunkfs::error::Result;
 use icechunkfs::format::draft::TransactionLogDraft;
 use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::format::transaction_log::{Move, NodeChange};
@@ -32,13 +33,23 @@ const KNOWN: &[(&str, &[&str])] = &[
 ];
 
 async fn verify(storage: &Arc<dyn Storage>, chunks: bool) -> Report {
-    let wanted = VerifyOptions { chunks, ..VerifyOptions::default() };
-    verify::verify(storage, wanted, system_clock(), &Default::default()).await.unwrap()
+    try_to_verify(storage, VerifyOptions { chunks, ..VerifyOptions::default() }).await.unwrap()
+}
+
+async fn try_to_verify(storage: &Arc<dyn Storage>, options: VerifyOptions) -> Result<Report> {
+    verify::verify(storage, options, system_clock(), &Default::default()).await
+}
+
+/// Returns the number of problems with a repository of these files; an error is one.
+async fn problems(files: &Files) -> u64 {
+    let options = VerifyOptions { chunks: true, ..VerifyOptions::default() };
+    let report = try_to_verify(&in_memory(files).await, options).await;
+    report.map_or(1, |report| report.errors + report.warnings)
 }
 
 #[tokio::test]
-async fn fixtures_have_only_the_known_problems() {
-    for set in [Some(FixtureSet::own()), FixtureSet::shared()].into_iter().flatten() {
+async fn verify_finds_only_the_known_problems_of_fixtures() {
+    for set in FixtureSet::each() {
         for fixture in set.all() {
             let storage = storage::open_directory(&fixture.repository).unwrap();
             let report = verify(&storage, true).await;
@@ -53,7 +64,7 @@ async fn fixtures_have_only_the_known_problems() {
             // One ref needs at most the objects of all.
             let tip = fixture.expected["branches"]["main"].as_str().unwrap().parse().unwrap();
             let wanted = VerifyOptions { snapshot: Some(tip), chunks: true, ..VerifyOptions::default() };
-            let one = verify::verify(&storage, wanted, system_clock(), &Default::default()).await.unwrap();
+            let one = try_to_verify(&storage, wanted).await.unwrap();
             assert_eq!((one.errors, one.checked.snapshots, one.notes), (0, 1, 0), "{}: {one:#?}", fixture.name);
             assert!(one.checked.chunk_objects <= report.checked.chunk_objects, "{}", fixture.name);
         }
@@ -61,7 +72,7 @@ async fn fixtures_have_only_the_known_problems() {
 }
 
 /// A repository in memory.
-async fn in_memory(files: &BTreeMap<String, Vec<u8>>) -> Arc<dyn Storage> {
+async fn in_memory(files: &Files) -> Arc<dyn Storage> {
     let storage = storage::empty_storage("memory");
     for (key, bytes) in files {
         storage.put(key, bytes.clone().into(), Condition::Always).await.unwrap();
@@ -70,7 +81,7 @@ async fn in_memory(files: &BTreeMap<String, Vec<u8>>) -> Arc<dyn Storage> {
 }
 
 #[tokio::test]
-async fn every_missing_or_truncated_object_is_reported() {
+async fn verify_reports_every_missing_or_truncated_object() {
     let set = FixtureSet::own();
     for name in set.all().into_iter().map(|fixture| fixture.name) {
         if KNOWN.iter().any(|(known, _)| *known == name) || set.get(&name).repository.read_dir().unwrap().count() == 0 {
@@ -83,20 +94,16 @@ async fn every_missing_or_truncated_object_is_reported() {
             let is_copy = key.starts_with("overwritten/");
             let mut gone = files.clone();
             gone.remove(key);
-            let storage = in_memory(&gone).await;
-            let wanted = VerifyOptions { chunks: true, ..VerifyOptions::default() };
-            let report = verify::verify(&storage, wanted.clone(), system_clock(), &Default::default()).await;
-            let found = report.as_ref().map_or(1, |report| report.errors + report.warnings);
-            assert!(found > 0 || is_idle(&set, &name, key), "{name}: {key} is gone, and nobody says so");
+            assert!(
+                problems(&gone).await > 0 || is_idle(&set, &name, key),
+                "{name}: {key} is gone, and nobody says so"
+            );
             if is_copy || bytes.is_empty() {
                 continue;
             }
             let mut cut = files.clone();
             cut.insert(key.clone(), bytes[..bytes.len() / 2].to_vec());
-            let storage = in_memory(&cut).await;
-            let report = verify::verify(&storage, wanted, system_clock(), &Default::default()).await;
-            let found = report.as_ref().map_or(1, |report| report.errors + report.warnings);
-            assert!(found > 0 || is_idle(&set, &name, key), "{name}: {key} is cut, and nobody says so");
+            assert!(problems(&cut).await > 0 || is_idle(&set, &name, key), "{name}: {key} is cut, and nobody says so");
         }
     }
 }
@@ -114,7 +121,7 @@ fn is_idle(set: &FixtureSet, name: &str, key: &str) -> bool {
     if key == "config.yaml" || (key == "repo" && folder.join("refs").exists()) {
         return true;
     }
-    let output = common::icechunkfs([Path::new("verify"), &folder, Path::new("--chunks"), Path::new("--json")]);
+    let output = run_on(&folder, &["verify", "--chunks", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let (kind, _) = key.split_once('/').unwrap_or((key, ""));
     let findings = report["findings"].as_array().unwrap();
@@ -128,15 +135,9 @@ fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
 
 /// Damage of any kind ends the check with a report or an error, and damage of a header is always found.
 #[tokio::test]
-async fn flipped_bits_are_reported_or_harmless() {
+async fn verify_reports_most_flipped_bits_and_all_in_magic_bytes() {
     let set = FixtureSet::own();
-    let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    let mut random = move |n: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as usize % n
-    };
+    let mut random = Random::new(1);
     let (mut flipped, mut found) = (0, 0);
     for name in set.all().into_iter().map(|fixture| fixture.name) {
         let files = read_files(&set.get(&name).repository);
@@ -145,25 +146,24 @@ async fn flipped_bits_are_reported_or_harmless() {
             |key: &String| ["repo", "snapshots/", "manifests/", "transactions/"].iter().any(|p| key.starts_with(p));
         let keys: Vec<&String> = files.keys().filter(|key| metadata(key)).collect();
         for _ in 0..60 {
-            let key = keys[random(keys.len())];
+            let key = keys[random.below(keys.len())];
             let mut bytes = files[key].clone();
             // The change is in the payload, where zstd has no checksum, or in the header.
-            let in_header = random(4) == 0;
-            let at = if in_header { [0, 5, 36, 37, 38][random(5)] } else { random(bytes.len()) };
-            let inside = random(2) == 0 && !in_header;
+            let in_header = random.below(4) == 0;
+            let at = if in_header { [0, 5, 36, 37, 38][random.below(5)] } else { random.below(bytes.len()) };
+            let inside = random.below(2) == 0 && !in_header;
             if inside && let Ok(mut payload) = zstd::decode_all(&bytes[39..]) {
-                let at = random(payload.len());
-                payload[at] ^= 1 << random(8);
+                let at = random.below(payload.len());
+                payload[at] ^= 1 << random.below(8);
                 bytes.truncate(39);
                 bytes.extend(zstd::encode_all(payload.as_slice(), 1).unwrap());
             } else {
-                bytes[at] ^= 1 << random(8);
+                bytes[at] ^= 1 << random.below(8);
             }
             let mut damaged = files.clone();
             damaged.insert(key.clone(), bytes);
             let wanted = VerifyOptions { chunks: true, ..VerifyOptions::default() };
-            let storage = in_memory(&damaged).await;
-            let report = verify::verify(&storage, wanted, system_clock(), &Default::default()).await;
+            let report = try_to_verify(&in_memory(&damaged).await, wanted).await;
             let told = |report: &Report| (report.errors, report.warnings);
             let is_found = report.as_ref().map_or(true, |report| told(report) != told(&before));
             flipped += 1;
@@ -181,16 +181,14 @@ async fn flipped_bits_are_reported_or_harmless() {
 
 /// A log with entries that the format does not allow: a move onto a deleted node, and one below no group.
 #[tokio::test]
-async fn logged_moves_onto_nodes_or_outside_groups_are_reported() {
-    let place = tempfile::tempdir().unwrap();
-    lab::create(place.path(), SpecVersionBin::V2, icechunk::RepositoryConfig::default()).await;
-    let lab = lab::Lab::open(place.path());
+async fn verify_reports_logged_moves_onto_nodes_or_outside_groups() {
+    let (_place, lab) = new_lab(SpecVersionBin::V2).await;
     let mut model = lab::Model::default();
     model.group("/");
     for array in ["/a", "/b", "/c"] {
         model.array(array, &[4]);
     }
-    lab.commit_model(&lab::Model::default(), &model).await;
+    lab.commit_first(&model).await;
     let (a, b, c) = (model.at("/a").unwrap(), model.at("/b").unwrap(), model.at("/c").unwrap());
     let before = model.clone();
     model.delete("/b");
@@ -220,15 +218,12 @@ async fn logged_moves_onto_nodes_or_outside_groups_are_reported() {
 }
 
 #[test]
-fn the_exit_status_gives_the_severity() {
+fn verify_exits_with_the_severity() {
     let set = FixtureSet::own();
     let name = &set.all()[0].name;
     let place = tempfile::tempdir().unwrap();
     common::copy_tree(&set.get(name).repository, place.path());
-    let run = |words: &[&str]| {
-        let path = place.path().to_str().unwrap();
-        icechunkfs(["verify", path].iter().chain(words))
-    };
+    let run = |words: &[&str]| run_on(place.path(), &[&["verify"], words].concat());
     let output = run(&["--chunks"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert!(run(&["main", "--chunks"]).status.success());

@@ -6,22 +6,19 @@ use std::sync::atomic::Ordering;
 
 use crate::common::failing::{Faulty, When};
 use crate::common::fsck;
-use crate::common::lab::{Lab, Model, create, history, reference_keys, reopen, request};
+use crate::common::lab::{Lab, Model, history, new_lab, reference_keys, reopen, request, session_on};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::ops::expiration::{ExpiredRefAction, expire};
-use icechunk::{RepositoryConfig, Store};
 use icechunkfs::commit::engine::{CommitOutcome, Engine};
 use icechunkfs::error::{ErrorKind, Result};
-use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::change_refs::RefKind;
 use icechunkfs::storage::{Storage, open_directory};
 use icechunkfs::times::{Clock, system_clock};
-use tokio::sync::RwLock;
 
 const HOUR: u64 = 3_600_000_000;
 
@@ -35,12 +32,11 @@ fn behind() -> u64 {
 
 /// Creates a repository with an array, and returns its content.
 async fn repository(version: SpecVersionBin) -> (tempfile::TempDir, Model) {
-    let place = tempfile::tempdir().unwrap();
-    create(place.path(), version, RepositoryConfig::default()).await;
+    let (place, lab) = new_lab(version).await;
     let mut model = Model::default();
     model.group("/");
     model.array("/a", &[100]);
-    Lab::open(place.path()).commit_model(&Model::default(), &model).await;
+    lab.commit_first(&model).await;
     (place, model)
 }
 
@@ -67,10 +63,6 @@ async fn commit_to(storage: Arc<dyn Storage>, model: &mut Model, n: u32, clock: 
             Err(error)
         }
     }
-}
-
-fn spec(version: SpecVersionBin) -> SpecVersion {
-    if version == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 }
 }
 
 #[tokio::test]
@@ -118,7 +110,7 @@ async fn a_commit_from_the_future_blocks_no_correct_clock() {
             commit(place.path(), &mut model, n, system_clock, Some(system_clock())).await.unwrap();
             assert_eq!(Lab::open(place.path()).tip().await.flushed_at(), future + u64::from(n));
         }
-        fsck::check(place.path(), spec(version));
+        fsck::check(place.path(), version);
         if version == SpecVersionBin::V2 {
             let repository = Lab::open(place.path()).repository().await;
             let tip = repository.branch_tip("main").await.unwrap().unwrap();
@@ -136,8 +128,7 @@ async fn the_reference_reads_commits_from_the_future_and_refuses_writes() {
     commit(place.path(), &mut model, 0, ahead, None).await.unwrap();
     commit(place.path(), &mut model, 1, system_clock, Some(system_clock())).await.unwrap();
     let repository = reopen(place.path()).await;
-    let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
-    let store = Store::from_session(Arc::clone(&session)).await;
+    let (session, store) = session_on(&repository, "main").await;
     store.set("a/c/7", Bytes::from_static(b"theirs")).await.unwrap();
     let refused = session.write().await.commit("theirs").execute().await.unwrap_err();
     assert!(refused.to_string().contains("timestamp"), "{refused}");

@@ -2,18 +2,18 @@
 
 use crate::common::fsck;
 use crate::common::lab::{
-    self, GROUP, Lab, Model, Node, Random, create, history, reference_keys, reopen, set, splitting,
+    self, GROUP, Lab, Model, Node, create, history, new_lab, random_config, reference_keys, reopen, set, splitting,
 };
+use crate::common::random::Random;
 use crate::common::scramble::scramble;
+use crate::common::writing::number;
 use bytes::Bytes;
-use icechunk::RepositoryConfig;
 use icechunk::config::ManifestConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::commit::changes::{ChangeSet, ChunkChange, WrittenNode};
 use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, Request};
 use icechunkfs::commit::rebase;
 use icechunkfs::error::ErrorKind;
-use icechunkfs::format::envelope::SpecVersion::{self, V1, V2};
 use icechunkfs::format::ids::NodeId;
 use icechunkfs::repo::verify;
 use icechunkfs::times::system_clock;
@@ -21,9 +21,7 @@ use icechunkfs::zarr::Coords;
 
 #[tokio::test]
 async fn the_reference_reads_back_a_commit() {
-    let place = tempfile::tempdir().unwrap();
-    create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
-    let lab = Lab::open(place.path());
+    let (place, lab) = new_lab(SpecVersionBin::V2).await;
     let mut model = Model::default();
     model.group("/");
     model.group("/a");
@@ -36,9 +34,9 @@ async fn the_reference_reads_back_a_commit() {
             model.chunk("/a/b", &[i, j], vec![(i * 16 + j) as u8; size]);
         }
     }
-    lab.commit_model(&Model::default(), &model).await;
+    lab.commit_first(&model).await;
     assert_eq!(reference_keys(place.path()).await, model.keys());
-    assert_eq!(fsck::check(place.path(), SpecVersion::V2), 1);
+    assert_eq!(fsck::check(place.path(), SpecVersionBin::V2), 1);
     // 4 large ones, and one object for 8 small ones.
     assert_eq!(std::fs::read_dir(place.path().join("chunks")).unwrap().count(), 5);
 
@@ -49,7 +47,7 @@ async fn the_reference_reads_back_a_commit() {
     model.delete("/a-b");
     lab.commit_model(&before, &model).await;
     assert_eq!(reference_keys(place.path()).await, model.keys());
-    assert_eq!(fsck::check(place.path(), SpecVersion::V2), 2);
+    assert_eq!(fsck::check(place.path(), SpecVersionBin::V2), 2);
     assert_eq!(history(place.path()).await, ["a commit", "a commit", "Repository initialized"]);
 }
 
@@ -104,9 +102,7 @@ async fn moves_onto_deleted_nodes_are_stored_as_deletions_and_new_nodes() {
         ),
     ];
     for (name, edit, moved) in cases {
-        let place = tempfile::tempdir().unwrap();
-        create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
-        let lab = Lab::open(place.path());
+        let (place, lab) = new_lab(SpecVersionBin::V2).await;
         let mut model = Model::default();
         for group in ["/", "/g", "/h"] {
             model.group(group);
@@ -115,12 +111,12 @@ async fn moves_onto_deleted_nodes_are_stored_as_deletions_and_new_nodes() {
             model.array(array, &[4]);
             model.chunk(array, &[1], array);
         }
-        lab.commit_model(&Model::default(), &model).await;
+        lab.commit_first(&model).await;
         let before = model.clone();
         edit(&mut model);
         let id = lab.commit_model(&before, &model).await;
         assert_eq!(reference_keys(place.path()).await, model.keys(), "{name}");
-        fsck::check(place.path(), V2);
+        fsck::check(place.path(), SpecVersionBin::V2);
         let moves = rebase::read_log(&*lab.storage, id).await.unwrap().moves().unwrap();
         let to: Vec<&str> = moves.iter().map(|one| one.to.as_str()).collect();
         assert_eq!(to, moved, "{name}");
@@ -134,16 +130,14 @@ async fn moves_onto_deleted_nodes_are_stored_as_deletions_and_new_nodes() {
 /// The log of an amended commit is relative to the parent of the one that it replaces.
 #[tokio::test]
 async fn an_amend_stores_no_move_onto_a_node_that_the_amended_commit_deleted() {
-    let place = tempfile::tempdir().unwrap();
-    create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
-    let lab = Lab::open(place.path());
+    let (place, lab) = new_lab(SpecVersionBin::V2).await;
     let mut model = Model::default();
     model.group("/");
     for array in ["/a", "/b"] {
         model.array(array, &[4]);
         model.chunk(array, &[1], array);
     }
-    lab.commit_model(&Model::default(), &model).await;
+    lab.commit_first(&model).await;
     let before = model.clone();
     model.delete("/b");
     lab.commit_model(&before, &model).await;
@@ -154,7 +148,7 @@ async fn an_amend_stores_no_move_onto_a_node_that_the_amended_commit_deleted() {
     let outcome = lab.commit_as(&lab.tip().await, &changes, request).await.unwrap();
     assert!(matches!(outcome, CommitOutcome::Committed { .. }));
     assert_eq!(reference_keys(place.path()).await, model.keys());
-    fsck::check(place.path(), V2);
+    fsck::check(place.path(), SpecVersionBin::V2);
 }
 
 /// A way to create a repository, and the files that are then written into it.
@@ -166,13 +160,9 @@ enum Kind {
 }
 
 async fn random_history(kind: Kind, seed: u64) {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let place = tempfile::tempdir().unwrap();
-    let config = RepositoryConfig {
-        inline_chunk_threshold_bytes: Some(*random.pick(&[0, 16, 512])),
-        manifest: Some(ManifestConfig { splitting: splitting(&mut random), ..ManifestConfig::default() }),
-        ..RepositoryConfig::default()
-    };
+    let config = random_config(&mut random);
     let spec = if matches!(kind, Kind::V2) { SpecVersionBin::V2 } else { SpecVersionBin::V1 };
     let repository = create(place.path(), spec, config).await;
     let options =
@@ -183,8 +173,8 @@ async fn random_history(kind: Kind, seed: u64) {
         if round == 3 && matches!(kind, Kind::Migrated) {
             icechunk::migrations::migrate_1_to_2(reopen(place.path()).await, false, true, None).await.unwrap();
         }
-        let version = if matches!(kind, Kind::V2) || round >= 3 && matches!(kind, Kind::Migrated) { V2 } else { V1 };
-        if round == 4 && version == V2 {
+        let is_v2 = matches!(kind, Kind::V2) || round >= 3 && matches!(kind, Kind::Migrated);
+        if round == 4 && is_v2 {
             // Other rules from here on: manifests of the old ones are split again where they are touched.
             let mut config = repository.config().clone();
             config.manifest = Some(ManifestConfig { splitting: splitting(&mut random), ..ManifestConfig::default() });
@@ -217,21 +207,15 @@ async fn random_history(kind: Kind, seed: u64) {
             assert_eq!(reference_keys(place.path()).await, model.keys(), "{kind:?}, seed {seed}, round {round}");
         }
     }
-    let version = if matches!(kind, Kind::V1) { V1 } else { V2 };
     if !matches!(kind, Kind::Migrated) {
-        assert_eq!(fsck::check(place.path(), version), ours);
+        assert_eq!(fsck::check(place.path(), spec), ours);
     }
-}
-
-/// Returns the number of cases per kind of repository; `scripts/soak` sets more.
-fn cases() -> u64 {
-    std::env::var("ICECHUNKFS_COMMIT_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(20)
 }
 
 #[test]
 fn random_histories_read_back_the_same() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    for seed in 1..=cases() {
+    for seed in 1..=number("ICECHUNKFS_COMMIT_CASES", 20) as u64 {
         for kind in [Kind::V1, Kind::V2, Kind::Migrated] {
             runtime.block_on(random_history(kind, seed));
         }
@@ -242,15 +226,13 @@ fn random_histories_read_back_the_same() {
 #[tokio::test]
 async fn large_chunks_are_linked_and_small_ones_packed() {
     use std::os::unix::fs::MetadataExt;
-    let place = tempfile::tempdir().unwrap();
-    create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
-    let lab = Lab::open(place.path());
+    let (place, lab) = new_lab(SpecVersionBin::V2).await;
     let mut model = Model::default();
     model.array("/a", &[3]);
     model.array("/b", &[2000]);
     (0..3).for_each(|n| model.chunk("/a", &[n], vec![n as u8; 300_000]));
     (0..2000).for_each(|n| model.chunk("/b", &[n], vec![n as u8; 10_000]));
-    lab.commit_model(&Model::default(), &model).await;
+    lab.commit_first(&model).await;
     assert_eq!(reference_keys(place.path()).await, model.keys());
     let objects: Vec<_> = std::fs::read_dir(place.path().join("chunks")).unwrap().flatten().collect();
     let linked = objects.iter().filter(|object| object.metadata().unwrap().nlink() == 2).count();
@@ -267,12 +249,10 @@ async fn large_chunks_are_linked_and_small_ones_packed() {
 
 #[tokio::test]
 async fn change_sets_that_would_break_a_snapshot_are_refused() {
-    let place = tempfile::tempdir().unwrap();
-    create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
-    let lab = Lab::open(place.path());
+    let (_place, lab) = new_lab(SpecVersionBin::V2).await;
     let mut model = Model::default();
     model.array("/a", &[3]);
-    lab.commit_model(&Model::default(), &model).await;
+    lab.commit_first(&model).await;
     let base = lab.tip().await;
     let id = model.at("/a").unwrap();
     let refused = async |change: &dyn Fn(&mut ChangeSet)| {

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::common::failing::{Faulty, When};
-use crate::common::fsck;
 use crate::common::lab::{Lab, Model, create, history, reference_keys, request};
+use crate::common::users::{by_nobody, set_mode};
+use crate::common::{block_on, fsck, is_root};
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::commit::changes::ChangeSet;
 use icechunkfs::commit::engine::{CommitOutcome, EngineOptions};
 use icechunkfs::error::{Error, ErrorKind};
 use icechunkfs::failpoints;
-use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::storage::{self, Storage};
 
 fn start() -> Model {
@@ -38,7 +38,7 @@ fn change(model: &mut Model) {
 async fn prepare(place: &Path, version: SpecVersionBin) -> Model {
     create(place, version, RepositoryConfig::default()).await;
     let model = start();
-    Lab::open(place).commit_model(&Model::default(), &model).await;
+    Lab::open(place).commit_first(&model).await;
     model
 }
 
@@ -82,10 +82,7 @@ async fn a_commit_may_fail_at_any_storage_operation() {
                         assert!(matches!(again, CommitOutcome::Committed { .. }), "{what}: {again:?}");
                         assert_eq!(reference_keys(place.path()).await, changed.keys(), "{what}");
                     }
-                    fsck::check(
-                        place.path(),
-                        if version == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 },
-                    );
+                    fsck::check(place.path(), version);
                     // The commit ended before the operation that was to fail.
                     if outcome.is_ok() && faulty.left.load(Ordering::Relaxed) > u64::from(for_good) {
                         break;
@@ -99,10 +96,10 @@ async fn a_commit_may_fail_at_any_storage_operation() {
 
 const REPOSITORY: &str = "ICECHUNKFS_TEST_REPOSITORY";
 
-/// Not a test by itself: the next one runs it in a separate process.
 #[tokio::test]
-async fn child() {
-    let Some(place) = std::env::var_os(REPOSITORY) else { return };
+#[ignore = "no test by itself: the next one runs it in a separate process"]
+async fn commit_in_a_separate_process() {
+    let place = std::env::var_os(REPOSITORY).expect("the repository");
     let place = Path::new(&place);
     let lab = Lab::open(place);
     let base = lab.tip().await;
@@ -138,7 +135,7 @@ async fn a_commit_killed_at_any_fail_point_is_complete_or_absent() {
             change(&mut changed);
             let fault = format!("{point}={action}");
             let run = Command::new(std::env::current_exe().unwrap())
-                .args(["commit_faults::child", "--exact", "--nocapture"])
+                .args(["commit_faults::commit_in_a_separate_process", "--exact", "--ignored", "--nocapture"])
                 .env(REPOSITORY, &place)
                 .env("ICECHUNKFS_FAULT", &fault)
                 .output()
@@ -171,7 +168,7 @@ async fn a_commit_killed_at_any_fail_point_is_complete_or_absent() {
                 lab.commit_model(&base, &changed).await;
             }
             assert_eq!(reference_keys(&place).await, changed.keys(), "{fault}");
-            fsck::check(&place, if version == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 });
+            fsck::check(&place, version);
         }
     }
 }
@@ -224,25 +221,25 @@ async fn every_object_is_durable_before_publication() {
 }
 
 /// A directory without write permission: an error that names the reason, and later the same commit.
-#[tokio::test]
-async fn a_commit_to_an_unwritable_repository_fails_and_can_be_repeated() {
-    use std::os::unix::fs::PermissionsExt;
-    if rustix::process::geteuid().is_root() {
-        eprintln!("NOT RUN as root: nothing is forbidden to root");
-        return;
-    }
-    let place = tempfile::tempdir().unwrap();
-    let model = prepare(place.path(), SpecVersionBin::V2).await;
-    let mut changed = model.clone();
-    change(&mut changed);
-    let lab = Lab::open(place.path());
-    let base = lab.tip().await;
-    let changes = changed.changes_since(&model, &lab.scratch);
-    let chunks = place.path().join("chunks");
-    let mode = |mode| std::fs::set_permissions(&chunks, std::fs::Permissions::from_mode(mode)).unwrap();
-    mode(0o555);
-    assert_eq!(lab.commit(&base, &changes).await.unwrap_err().kind(), ErrorKind::PermissionDenied);
-    mode(0o755);
-    lab.commit(&base, &changes).await.unwrap();
-    assert_eq!(reference_keys(place.path()).await, changed.keys());
+#[test]
+fn a_commit_to_an_unwritable_repository_fails_and_can_be_repeated() {
+    let test = || {
+        block_on(async {
+            let place = tempfile::tempdir().unwrap();
+            let model = prepare(place.path(), SpecVersionBin::V2).await;
+            let mut changed = model.clone();
+            change(&mut changed);
+            let lab = Lab::open(place.path());
+            let base = lab.tip().await;
+            let changes = changed.changes_since(&model, &lab.scratch);
+            let chunks = place.path().join("chunks");
+            set_mode(&chunks, 0o555);
+            assert_eq!(lab.commit(&base, &changes).await.unwrap_err().kind(), ErrorKind::PermissionDenied);
+            set_mode(&chunks, 0o755);
+            lab.commit(&base, &changes).await.unwrap();
+            assert_eq!(reference_keys(place.path()).await, changed.keys());
+        });
+    };
+    // Nothing is forbidden to root.
+    if is_root() { by_nobody(test) } else { test() }
 }

@@ -1,52 +1,45 @@
 //! Repositories with commits of the reference implementation and of this program.
 
 use std::collections::BTreeMap;
-use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::common;
-use crate::common::fsck;
 use crate::common::lab::{
-    Lab, Model, Random, array_json, create, history, reference_keys, reopen, request, set, splitting,
+    Lab, Model, ancestry, array_json, collect_by_reference, create, expire_before, history, main_branch, names_in,
+    new_lab, reference_keys, reopen, request, session_on, set, split_config, splitting, store_at,
 };
+use crate::common::random::Random;
+use crate::common::{fsck, project};
 use bytes::Bytes;
-use futures_util::TryStreamExt;
-use icechunk::config::ManifestConfig;
+use icechunk::RepositoryConfig;
 use icechunk::conflicts::detector::ConflictDetector;
 use icechunk::format::ChunkIndices;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::format::manifest::{Checksum, ChunkPayload, SecondsSinceEpoch, VirtualChunkLocation, VirtualChunkRef};
-use icechunk::ops::expiration::{ExpiredRefAction, expire};
-use icechunk::ops::gc::{GCConfig, garbage_collect};
 use icechunk::repository::VersionInfo;
-use icechunk::{RepositoryConfig, Store};
 use icechunkfs::commit::changes::{ChangeSet, ChunkChange, WrittenNode};
 use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, Request};
 use icechunkfs::format::chunk_payload;
-use icechunkfs::format::envelope::SpecVersion::{V1, V2};
+use icechunkfs::format::envelope::SpecVersion::V1;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::snapshot::{NodeData, Snapshot};
 use icechunkfs::zarr::Coords;
 use icechunkfs::zarr::array::ArrayMetadata;
-use tokio::sync::RwLock;
 
 /// Operations of the reference in a repository in which we commit.
 #[tokio::test]
 async fn the_reference_commits_on_top_of_our_commits() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
-        let place = tempfile::tempdir().unwrap();
-        create(place.path(), spec, RepositoryConfig::default()).await;
-        let lab = Lab::open(place.path());
+        let (place, lab) = new_lab(spec).await;
         let mut model = Model::default();
         model.array("/x", &[4]);
         model.array("/y", &[4]);
         (0..4).for_each(|n| model.chunk("/x", &[n], vec![n as u8 + 1; 2000]));
-        let first = lab.commit_model(&Model::default(), &model).await;
+        let first = lab.commit_first(&model).await;
 
         // It has a session open, we commit, and it rebases over our commit.
-        let session = Arc::new(RwLock::new(reopen(place.path()).await.writable_session("main").await.unwrap()));
-        let store = Store::from_session(Arc::clone(&session)).await;
+        let (session, store) = session_on(&reopen(place.path()).await, "main").await;
         store.set("y/c/1", Bytes::from_static(b"theirs")).await.unwrap();
         let before = model.clone();
         model.chunk("/x", &[2], "ours");
@@ -57,8 +50,7 @@ async fn the_reference_commits_on_top_of_our_commits() {
         assert_eq!(reference_keys(place.path()).await, model.keys());
 
         // It detects that both touched one chunk.
-        let session = Arc::new(RwLock::new(reopen(place.path()).await.writable_session("main").await.unwrap()));
-        let store = Store::from_session(Arc::clone(&session)).await;
+        let (session, store) = session_on(&reopen(place.path()).await, "main").await;
         store.set("x/c/0", Bytes::from_static(b"theirs")).await.unwrap();
         let before = model.clone();
         model.chunk("/x", &[0], "ours too");
@@ -77,8 +69,7 @@ async fn the_reference_commits_on_top_of_our_commits() {
 
         // It replaces our newest commit, and we replace its.
         if spec == SpecVersionBin::V2 {
-            let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
-            let store = Store::from_session(Arc::clone(&session)).await;
+            let (session, store) = session_on(&repository, "main").await;
             store.set("y/c/3", Bytes::from_static(b"amended")).await.unwrap();
             session.write().await.commit("amended by them").amend().execute().await.unwrap();
             model.chunk("/y", &[3], "amended");
@@ -93,8 +84,7 @@ async fn the_reference_commits_on_top_of_our_commits() {
             assert_eq!(messages, ["amended by us", "rebased", "a commit", "a commit", "Repository initialized"]);
             // Its log has the changes of all three.
             let repository = reopen(place.path()).await;
-            let before_amends = repository.ancestry(&id(snapshot)).await.unwrap();
-            let infos: Vec<_> = before_amends.try_collect().await.unwrap();
+            let infos = ancestry(&repository, &id(snapshot)).await;
             let from = VersionInfo::SnapshotId(infos[1].id.clone());
             let diff = repository.diff(&from, &id(snapshot)).await.unwrap();
             let chunks: Vec<_> = diff.updated_chunks.iter().map(|(path, c)| (text(path), c.len())).collect();
@@ -102,18 +92,9 @@ async fn the_reference_commits_on_top_of_our_commits() {
         }
 
         // It expires old commits and removes their objects; the rest is unchanged, and we continue.
-        let repository = reopen(place.path()).await;
-        let tip = repository.ancestry(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
-        let newest = tip.try_collect::<Vec<_>>().await.unwrap()[0].flushed_at;
-        let assets = repository.asset_manager();
-        expire(Arc::clone(assets), newest, ExpiredRefAction::Ignore, ExpiredRefAction::Ignore, None, 1000)
-            .await
-            .unwrap();
-        let one = NonZeroU16::MIN;
-        let much = NonZeroUsize::new(1 << 20).unwrap();
-        let config = GCConfig::clean_all(newest, newest, None, one, much, much, one, one, one, None, false);
-        let repository = reopen(place.path()).await;
-        let summary = garbage_collect(Arc::clone(repository.asset_manager()), &config, None, 1000).await.unwrap();
+        expire_before(place.path(), 0).await;
+        let newest = ancestry(&reopen(place.path()).await, &main_branch()).await[0].flushed_at;
+        let summary = collect_by_reference(place.path(), newest.timestamp_micros() as u64).await;
         assert!(summary.snapshots_deleted > 0, "{summary:?}");
         assert_eq!(reference_keys(place.path()).await, model.keys());
         let lab = Lab::open(place.path());
@@ -121,15 +102,15 @@ async fn the_reference_commits_on_top_of_our_commits() {
         model.chunk("/x", &[3], "after all");
         lab.commit_model(&before, &model).await;
         assert_eq!(reference_keys(place.path()).await, model.keys());
-        fsck::check(place.path(), if spec == SpecVersionBin::V1 { V1 } else { V2 });
+        fsck::check(place.path(), spec);
     }
 }
 
 /// Repositories of every release: each array is touched, and all other content is still there.
 #[tokio::test]
 async fn repositories_of_older_releases_survive_our_commits() {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos");
-    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures");
+    let own = project("tests/fixtures/repos");
+    let shared = project("../shared/fixtures");
     let all = [own, shared].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
     let mut seen = 0;
     for fixture in all.flatten().map(|entry| entry.path()) {
@@ -171,7 +152,7 @@ async fn repositories_of_older_releases_survive_our_commits() {
         let found = all_refs(&lab, &lab.tip().await).await;
         let wrong = found.iter().find(|(chunk, payload)| expected.get(chunk) != Some(payload));
         assert!(wrong.is_none() && found.len() == expected.len(), "{name}: {wrong:?}");
-        fsck::check(place.path(), repository.version());
+        fsck::check(place.path(), if repository.version() == V1 { SpecVersionBin::V1 } else { SpecVersionBin::V2 });
         // The reference as it is built here does not support every store that a configuration may name.
         let config = repository.config().await.unwrap();
         let unknown = ["azure", "gcs"].iter().any(|store| {
@@ -209,9 +190,7 @@ async fn all_refs(lab: &Lab, snapshot: &Arc<Snapshot>) -> BTreeMap<(String, Vec<
 
 /// Checks that the reference lists all keys without an error.
 async fn reference_names(place: &Path) -> Vec<String> {
-    let session = reopen(place).await.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
-    let store = Store::from_session(Arc::new(RwLock::new(session))).await;
-    store.list().await.unwrap().try_collect().await.unwrap()
+    names_in(&store_at(&reopen(place).await, &main_branch()).await).await
 }
 
 /// Virtual references keep their checksums, and their compression if any.
@@ -255,7 +234,7 @@ async fn virtual_references_survive_commits_unchanged() {
     assert!(lab.reader.manifest(new).await.unwrap().location_dictionary().is_some());
     // The reference reads them.
     let repository = reopen(place.path()).await;
-    let session = repository.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
+    let session = repository.readonly_session(&main_branch()).await.unwrap();
     for n in [6, 7, 8, 10, 2999] {
         let read = session.get_chunk_ref(&path, &ChunkIndices(vec![n])).await.unwrap();
         let Some(ChunkPayload::Virtual(read)) = read else { panic!("{read:?}") };
@@ -281,7 +260,7 @@ async fn manifests_are_split_as_by_the_reference() {
         all
     };
     for seed in 1..40 {
-        let mut random = Random(seed * 77 + 1);
+        let mut random = Random::new(seed * 77 + 1);
         let splitting = splitting(&mut random);
         let shapes: Vec<Vec<u32>> =
             (0..4).map(|_| (0..random.below(4)).map(|_| random.below(7) as u32).collect()).collect();
@@ -299,14 +278,10 @@ async fn manifests_are_split_as_by_the_reference() {
         }
         for _ in 0..2 {
             let place = tempfile::tempdir().unwrap();
-            let config = RepositoryConfig {
-                manifest: Some(ManifestConfig { splitting: splitting.clone(), ..ManifestConfig::default() }),
-                ..RepositoryConfig::default()
-            };
-            create(place.path(), SpecVersionBin::V2, config).await;
+            create(place.path(), SpecVersionBin::V2, split_config(splitting.clone())).await;
             places.push(place);
         }
-        Lab::open(places[0].path()).commit_model(&Model::default(), &model).await;
+        Lab::open(places[0].path()).commit_first(&model).await;
         let keys = model.keys();
         let documents = keys.iter().filter(|(key, _)| key.ends_with("zarr.json"));
         let chunks = keys.iter().filter(|(key, _)| !key.ends_with("zarr.json"));
@@ -320,9 +295,7 @@ async fn manifests_are_split_as_by_the_reference() {
 #[tokio::test]
 async fn the_reference_reads_commit_metadata() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
-        let place = tempfile::tempdir().unwrap();
-        create(place.path(), spec, RepositoryConfig::default()).await;
-        let lab = Lab::open(place.path());
+        let (place, lab) = new_lab(spec).await;
         let mut model = Model::default();
         model.group("/");
         let changes = model.changes_since(&Model::default(), &lab.scratch);
@@ -331,8 +304,7 @@ async fn the_reference_reads_commit_metadata() {
         let request = Request { metadata, ..request("with métadata") };
         lab.commit_as(&lab.tip().await, &changes, request.clone()).await.unwrap();
         let repository = reopen(place.path()).await;
-        let main = VersionInfo::BranchTipRef("main".into());
-        let infos: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
+        let infos = ancestry(&repository, &main_branch()).await;
         assert_eq!(infos[0].message, "with métadata");
         let mut expected = output.clone();
         expected["__icechunk"] = serde_json::json!({"rebase_attempts": 0});

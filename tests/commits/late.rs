@@ -2,20 +2,17 @@
 //! the branch becomes the mount's tree, and other writers' work stays.
 //!
 //! The expected content is a plain map of files beside the mount, which knows nothing of commits.
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 
 use crate::common::faulty::{Fault, Line};
 use crate::common::lab;
-use crate::common::moto::{self, BUCKET, command, commit, icechunkfs, repository, s3};
+use crate::common::moto::{self, command, commit, icechunkfs, repository, s3};
+use crate::common::random::Random;
 use crate::common::writing::{array, number, put};
-use crate::common::{self, Mount, read_files, run};
-
-/// Files below a directory, by path.
-type Files = BTreeMap<String, Vec<u8>>;
+use crate::common::{self, Files, Mount, assert_same, block_on, read_files, run, signal};
 
 /// Chunks of each array.
 const CHUNKS: usize = 6;
@@ -50,12 +47,8 @@ fn create(port: u16, version: u64, name: &str) -> String {
         return repo;
     }
     let directory = tempfile::tempdir().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(lab::create(directory.path(), SpecVersionBin::V1, RepositoryConfig::default()));
-    for (key, bytes) in read_files(directory.path()) {
-        moto::request(port, "PUT", &format!("/{BUCKET}/{name}/{key}"), &bytes);
-    }
-    repo
+    block_on(lab::create(directory.path(), SpecVersionBin::V1, RepositoryConfig::default()));
+    moto::upload(port, directory.path(), name)
 }
 
 impl World {
@@ -84,16 +77,13 @@ impl World {
     }
 
     fn mount_again(&mut self) {
-        let place = self.mount.path().display().to_string();
-        let log = self.mount.path().with_file_name("log").display().to_string();
-        let scratch = self.scratch.path().display().to_string();
-        let words = ["mount", &self.repo, &place, "--scratch", &scratch, "--log-file", &log, "--timeout", "10"];
-        icechunkfs(self.line.port, &words).success();
+        let words = ["--scratch", self.scratch.path().to_str().unwrap(), "--timeout", "10"];
+        icechunkfs(self.line.port, &self.mount.arguments(&self.repo, &words)).success();
     }
 
     fn kill(&mut self) {
         let daemon = self.mount.daemon();
-        run(std::process::Command::new("kill").arg("-9").arg(daemon.to_string())).success();
+        signal(daemon, "-9");
         self.mount_again();
     }
 
@@ -118,7 +108,7 @@ impl World {
     }
 
     fn status(&self) -> serde_json::Value {
-        serde_json::from_slice(&std::fs::read(self.mount.path().join(".icechunk/status.json")).unwrap()).unwrap()
+        self.mount.control_json("status.json")
     }
 
     fn tip(&self) -> String {
@@ -133,7 +123,7 @@ impl World {
         let fresh = moto::mount(self.port, &self.repo, &["-o", "ro"]);
         for (name, expected) in [("ours", &self.ours), ("theirs", &self.theirs)] {
             let there = read_files(&fresh.path().join(name));
-            assert_same(&there, expected, &format!("the branch's {name} after {}", self.steps_so_far()));
+            assert_same(&format!("the branch's {name} after {}", self.steps_so_far()), &there, expected);
         }
         let status = self.status();
         assert!(status["clean"] == true && status["landed"].is_null(), "{status} after {}", self.steps_so_far());
@@ -141,7 +131,7 @@ impl World {
 
     /// Checks that the mount shows its own files, whatever the outcome of commits.
     fn check(&self) {
-        assert_same(&read_files(&self.root()), &self.ours, &format!("the mount's after {}", self.steps_so_far()));
+        assert_same(&format!("the mount's after {}", self.steps_so_far()), &read_files(&self.root()), &self.ours);
     }
 
     fn steps_so_far(&self) -> String {
@@ -184,27 +174,6 @@ impl World {
 
 fn writing_group() -> &'static str {
     r#"{"zarr_format":3,"node_type":"group","attributes":{}}"#
-}
-
-fn assert_same(there: &Files, expected: &Files, what: &str) {
-    let differing = there.keys().chain(expected.keys()).filter(|key| there.get(*key) != expected.get(*key));
-    let text = |bytes: Option<&Vec<u8>>| bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-    let differences: Vec<String> =
-        differing.map(|key| format!("{key}: {:?}, not {:?}", text(there.get(key)), text(expected.get(key)))).collect();
-    assert!(differences.is_empty(), "{what}: {differences:#?}");
-}
-
-/// splitmix64
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut at = self.0;
-        at = (at ^ (at >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        at = (at ^ (at >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((at ^ (at >> 31)) % n as u64).unwrap()
-    }
 }
 
 /// Makes one change to the files of the mount.
@@ -302,7 +271,7 @@ fn the_branch_matches_the_mount_whenever_publications_land() {
     for seed in first..first + number("ICECHUNKFS_LATE_SEEDS", 4) as u64 {
         let version = 1 + seed % 2;
         let mut world = World::new(server.port, version, &format!("late-{seed}"));
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         world.steps.push(format!("seed {seed}, version {version}"));
         for n in 0..steps {
             step(&mut world, &mut random, n);
@@ -340,11 +309,8 @@ fn the_next_commit_follows_one_that_landed_late() {
             let history = icechunkfs(world.port, &["log", &world.repo, "--json"]).json();
             assert_eq!(history[1]["id"], landed.as_str(), "the commit must follow the one that landed");
             let then = moto::mount(world.port, &world.repo, &["-o", "ro", "--snapshot", &landed]);
-            assert_eq!(read(&then.path().join("ours/x/c/1")), "first", "the late commit is as it was");
+            let chunk = std::fs::read(then.path().join("ours/x/c/1")).unwrap();
+            assert_eq!(chunk, b"first", "the late commit is as it was");
         }
     }
-}
-
-fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap()
 }

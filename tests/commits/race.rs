@@ -1,11 +1,10 @@
 //! Eight mounts commit to one branch of one local repository at a time: no commit and no chunk is lost, and conflicts
 //! are reported.
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Barrier;
 
 use crate::common::place::place;
-use crate::common::writing::{self, GROUP, Reference, Writable, array, number, put};
-use crate::common::{self, read_files};
+use crate::common::writing::{self, GROUP, Reference, Writable, array, content_of, number, put};
+use crate::common::{self, Files, all_together, assert_same, read_files};
 
 /// Each writer has a separate daemon; they share nothing but the repository.
 const WRITERS: usize = 8;
@@ -30,28 +29,7 @@ fn repository(arrays: &[String]) -> tempfile::TempDir {
 /// Runs a writer on each of this many mounts; all begin together.
 fn on_all_mounts<T: Send>(place: &std::path::Path, work: impl Fn(usize, &Writable) -> T + Sync) -> Vec<T> {
     let mounts: Vec<Writable> = (0..WRITERS).map(|_| Writable::of(place, &[])).collect();
-    let start = Barrier::new(WRITERS);
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = mounts
-            .iter()
-            .enumerate()
-            .map(|(writer, mount)| {
-                let (start, work) = (&start, &work);
-                scope.spawn(move || {
-                    start.wait();
-                    work(writer, mount)
-                })
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
-/// Returns bytes that are unique for each writer and commit; a few sizes, so that some are inline, some packed, some
-/// separate objects.
-fn content(writer: usize, n: usize) -> Vec<u8> {
-    let length = [40, 3000, 300_000][(writer + n) % 3];
-    format!("writer {writer}, commit {n}. ").into_bytes().into_iter().cycle().take(length).collect()
+    all_together(&mounts, work)
 }
 
 /// Moves the mount to another snapshot while it has uncommitted work: by a refresh, by mounting again, after a kill, or
@@ -62,15 +40,8 @@ fn move_on(writer: usize, n: usize, mount: &Writable) {
             Ok(()) => {}
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{}", mount.read_control("refresh")),
         },
-        2 => {
-            mount.unmount();
-            mount.mount_again(None).success();
-        }
-        3 => {
-            mount.kill(mount.daemon());
-            mount.remove_dead_mount();
-            mount.mount_again(None).success();
-        }
+        2 => mount.remount(),
+        3 => mount.kill_and_remount(),
         _ => {}
     }
 }
@@ -84,13 +55,13 @@ fn disjoint_commits_of_eight_mounts_are_all_kept() {
     let begin = std::time::Instant::now();
     on_all_mounts(&place, |writer, mount| {
         for n in 0..commits() {
-            put(&mount.root().join(format!("w{writer}/c/{n}")), content(writer, n)).unwrap();
+            put(&mount.root().join(format!("w{writer}/c/{n}")), content_of(writer, n)).unwrap();
             // One chunk that every commit changes.
-            put(&mount.root().join(format!("w{writer}/c/31")), content(writer, n)).unwrap();
+            put(&mount.root().join(format!("w{writer}/c/31")), content_of(writer, n)).unwrap();
             move_on(writer, n, mount);
             for own in 0..=n {
                 let shown = std::fs::read(mount.root().join(format!("w{writer}/c/{own}"))).unwrap();
-                assert!(shown == content(writer, own), "writer {writer} lost chunk {own} before commit {n}");
+                assert!(shown == content_of(writer, own), "writer {writer} lost chunk {own} before commit {n}");
             }
             mount.commit(&format!("w{writer} {n}")).unwrap_or_else(|error| {
                 panic!("writer {writer}, commit {n}: {error}: {}", mount.read_control("commit"));
@@ -108,16 +79,15 @@ fn disjoint_commits_of_eight_mounts_are_all_kept() {
         let own: Vec<&str> = history.iter().filter_map(|message| message.trim().strip_prefix(&prefix)).collect();
         assert_eq!(own, (0..commits()).map(|n| n.to_string()).collect::<Vec<_>>());
     }
-    let mut expected: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    let mut expected = Files::new();
     expected.insert("zarr.json".into(), GROUP.into());
     for writer in 0..WRITERS {
         expected.insert(format!("w{writer}/zarr.json"), array(&[32], &[1]).into_bytes());
-        (0..commits()).for_each(|n| drop(expected.insert(format!("w{writer}/c/{n}"), content(writer, n))));
-        expected.insert(format!("w{writer}/c/31"), content(writer, commits() - 1));
+        (0..commits()).for_each(|n| drop(expected.insert(format!("w{writer}/c/{n}"), content_of(writer, n))));
+        expected.insert(format!("w{writer}/c/31"), content_of(writer, commits() - 1));
     }
     let keys = reference.keys();
-    let lost: Vec<&String> = expected.keys().filter(|name| keys.get(*name) != expected.get(*name)).collect();
-    assert!(lost.is_empty() && keys.len() == expected.len(), "lost or changed: {lost:?}");
+    assert_same("all commits", &keys, &expected);
     let fresh = common::Mount::new(&place, &["-o", "ro"]);
     assert!(read_files(&fresh.path()) == keys);
 }
@@ -142,14 +112,14 @@ fn overlapping_commits_of_eight_mounts_are_kept_or_reported() {
             // The choice has no pattern, and follows from the numbers alone.
             let chunk = (writer * 7 + n * 5 + n * n) % CHUNKS;
             let file = mount.root().join(format!("shared/c/{chunk}"));
-            put(&file, content(writer, n)).unwrap();
+            put(&file, content_of(writer, n)).unwrap();
             move_on(writer, n, mount);
-            assert!(std::fs::read(&file).unwrap() == content(writer, n), "writer {writer} lost chunk {chunk}");
+            assert!(std::fs::read(&file).unwrap() == content_of(writer, n), "writer {writer} lost chunk {chunk}");
             match mount.commit(&format!("{writer} {n} {chunk}")) {
                 Ok(()) => answers.push(Answer::Done),
                 Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
                     // The work is still there, and the conflicts are named.
-                    assert!(std::fs::read(&file).unwrap() == content(writer, n));
+                    assert!(std::fs::read(&file).unwrap() == content_of(writer, n));
                     let conflicts = mount.read_control("conflicts");
                     assert!(conflicts.contains("shared") && conflicts.contains(&chunk.to_string()), "{conflicts}");
                     mount.touch("discard").unwrap();
@@ -174,7 +144,7 @@ fn overlapping_commits_of_eight_mounts_are_kept_or_reported() {
     for (id, message) in &history[2..] {
         let numbers: Vec<usize> = message.split_whitespace().map(|word| word.parse().unwrap()).collect();
         let [writer, n, chunk] = numbers[..] else { panic!("{id}: {message}") };
-        last.insert(chunk, content(writer, n));
+        last.insert(chunk, content_of(writer, n));
         assert!(there.insert((writer, n)), "{message} stands twice in the history");
     }
     for (writer, answers) in answers.iter().enumerate() {

@@ -4,23 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use crate::common::fsck;
-use crate::common::lab::{self, Lab, Model, create, history, reference_keys, reopen, request};
+use crate::common::lab::{
+    self, Lab, Model, expire_before, history, main_branch, new_lab, reference_keys, reopen, request, session_on,
+};
+use crate::common::writing::number;
+use crate::common::{all_together, block_on, fsck};
 use bytes::Bytes;
 use icechunk::conflicts::detector::ConflictDetector;
 use icechunk::format::format_constants::SpecVersionBin;
-use icechunk::{RepositoryConfig, Store};
 use icechunkfs::commit::changes::ChangeSet;
 use icechunkfs::commit::conflicts::{Conflict, ConflictKind};
 use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, OnConflict, PublishCallback, Request};
 use icechunkfs::commit::rebase;
 use icechunkfs::error::ErrorKind;
-use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::snapshot::Snapshot;
 use icechunkfs::repo::update;
 use icechunkfs::times::system_clock;
-use tokio::sync::RwLock;
 
 /// A repository with a few nodes that two sides change.
 struct Table {
@@ -31,9 +31,7 @@ struct Table {
 }
 
 async fn table(version: SpecVersionBin) -> Table {
-    let place = tempfile::tempdir().unwrap();
-    create(place.path(), version, RepositoryConfig::default()).await;
-    let lab = Lab::open(place.path());
+    let (place, lab) = new_lab(version).await;
     let mut model = Model::default();
     model.group("/");
     model.group("/g");
@@ -45,7 +43,7 @@ async fn table(version: SpecVersionBin) -> Table {
     for path in ["/g/x", "/g/h/y", "/z"] {
         (0..6).for_each(|n| model.chunk(path, &[n], format!("{path} {n}")));
     }
-    lab.commit_model(&Model::default(), &model).await;
+    lab.commit_first(&model).await;
     let base = lab.tip().await;
     Table { place, base, model, lab }
 }
@@ -80,26 +78,22 @@ async fn after(
     ours(&mut our_model);
     let lab = Lab::open(table.place.path());
     let changes = our_model.changes_since(&table.model, &lab.scratch);
-    let checked = lab.engine.check(&table.base, "main", &changes).await.unwrap();
-    assert_eq!(checked.commits_between.len(), theirs.len());
+    let compared = lab.engine.check(&table.base, "main", &changes).await.unwrap().unwrap();
+    assert_eq!(compared.commits.len(), theirs.len());
     let request = Request { on_conflict, ..request("ours") };
     let outcome = lab.commit_as(&table.base, &changes, request).await.unwrap();
     match &outcome {
         CommitOutcome::Conflicts(conflicts) => {
-            assert_eq!(conflicts, &checked.conflicts);
+            assert_eq!(conflicts, &compared.conflicts);
             assert_eq!(reference_keys(table.place.path()).await, their_model.keys(), "nothing was committed");
         }
         CommitOutcome::Committed { rebased_over, .. } => {
-            assert_eq!(rebased_over, &checked.commits_between);
-            fsck::check(table.place.path(), ours_of(version));
+            assert_eq!(rebased_over, &compared.commits);
+            fsck::check(table.place.path(), version);
         }
         CommitOutcome::Nothing => {}
     }
     (table, outcome, their_model)
-}
-
-fn ours_of(version: SpecVersionBin) -> SpecVersion {
-    if version == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 }
 }
 
 async fn conflicts(theirs: Edit, ours: Edit) -> Vec<(ConflictKind, String)> {
@@ -121,11 +115,16 @@ async fn conflicts_in(version: SpecVersionBin, theirs: Edit, ours: Edit) -> Vec<
 /// Checks that both edits are merged into the tree that `theirs` and then `ours` make of the base.
 async fn merges(theirs: Edit, ours: Edit) {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
-        let (table, outcome, mut expected) = both(version, theirs, ours, OnConflict::Fail).await;
-        assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
-        ours(&mut expected);
-        assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
+        commits(version, &[theirs], ours, OnConflict::Fail, ours).await;
     }
+}
+
+/// Checks that `ours` is committed over `theirs`, and that the branch then has `expected` on top of theirs.
+async fn commits(version: SpecVersionBin, theirs: &[Edit], ours: Edit, on_conflict: OnConflict, expected: Edit) {
+    let (table, outcome, mut tree) = after(version, theirs, ours, on_conflict).await;
+    assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
+    expected(&mut tree);
+    assert_eq!(reference_keys(table.place.path()).await, tree.keys(), "{version:?}");
 }
 
 #[tokio::test]
@@ -294,15 +293,8 @@ async fn theirs_resolves_conflicts_with_every_newer_commit() {
         let told: Vec<_> = all.iter().map(|conflict| (conflict.other, conflict.coords.clone())).collect();
         assert_eq!(told, [(newer[0], vec![vec![1]]), (newer[1], vec![vec![2]])]);
 
-        let (table, outcome, mut expected) = after(version, &theirs, ours, OnConflict::Theirs).await;
-        assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
-        expected.chunk("/z", &[3], "A3");
-        assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
-
-        let (table, outcome, mut expected) = after(version, &theirs, ours, OnConflict::Ours).await;
-        assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
-        ours(&mut expected);
-        assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
+        commits(version, &theirs, ours, OnConflict::Theirs, |m| m.chunk("/z", &[3], "A3")).await;
+        commits(version, &theirs, ours, OnConflict::Ours, ours).await;
     }
 }
 
@@ -318,10 +310,7 @@ async fn theirs_keeps_chunks_deleted_that_several_commits_deleted() {
         m.chunk("/z", &[7], "A7");
     };
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
-        let (table, outcome, mut expected) = after(version, &theirs, ours, OnConflict::Theirs).await;
-        assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
-        expected.chunk("/z", &[7], "A7");
-        assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
+        commits(version, &theirs, ours, OnConflict::Theirs, |m| m.chunk("/z", &[7], "A7")).await;
     }
 }
 
@@ -364,14 +353,8 @@ async fn on_conflict_resolves_chunk_conflicts() {
         m.chunk("/z", &[2], "ours");
     };
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
-        let (table, outcome, mut expected) = both(version, theirs, ours, OnConflict::Ours).await;
-        assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
-        ours(&mut expected);
-        assert_eq!(reference_keys(table.place.path()).await, expected.keys());
-        let (table, outcome, mut expected) = both(version, theirs, ours, OnConflict::Theirs).await;
-        assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
-        expected.chunk("/z", &[2], "ours");
-        assert_eq!(reference_keys(table.place.path()).await, expected.keys());
+        commits(version, &[theirs], ours, OnConflict::Ours, ours).await;
+        commits(version, &[theirs], ours, OnConflict::Theirs, |m| m.chunk("/z", &[2], "ours")).await;
         // All of our changes yield: nothing is left to commit.
         let (table, outcome, expected) =
             both(version, theirs, |m| m.chunk("/z", &[1], "ours"), OnConflict::Theirs).await;
@@ -388,8 +371,7 @@ async fn on_conflict_resolves_chunk_conflicts() {
 async fn a_commit_rebases_over_commits_of_the_reference() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let table = table(version).await;
-        let session = Arc::new(RwLock::new(reopen(table.place.path()).await.writable_session("main").await.unwrap()));
-        let store = Store::from_session(Arc::clone(&session)).await;
+        let (session, store) = session_on(&reopen(table.place.path()).await, "main").await;
         store.set("z/c/0", Bytes::from_static(b"theirs")).await.unwrap();
         store.set("new/zarr.json", Bytes::from_static(lab::GROUP.as_bytes())).await.unwrap();
         session.write().await.commit("theirs").execute().await.unwrap();
@@ -410,13 +392,13 @@ async fn a_commit_rebases_over_commits_of_the_reference() {
 }
 
 #[tokio::test]
-async fn a_deleted_or_reset_branch_is_reported() {
+async fn commits_to_a_deleted_or_reset_branch_are_refused() {
     let table = table(SpecVersionBin::V2).await;
     let repository = reopen(table.place.path()).await;
     let mut ours = table.model.clone();
     ours.chunk("/z", &[1], "ours");
     let changes = ours.changes_since(&table.model, &table.lab.scratch);
-    let infos = repository.resolve_version(&icechunk::repository::VersionInfo::BranchTipRef("main".into())).await;
+    let infos = repository.resolve_version(&main_branch()).await;
     let tip = infos.unwrap();
     repository.create_branch("side", &tip).await.unwrap();
     let on_side = Request { branch: "side".into(), ..request("side") };
@@ -437,9 +419,7 @@ async fn a_deleted_or_reset_branch_is_reported() {
     let amend = Request { amend: true, ..request("amend") };
     let moved = table.lab.commit_as(&table.base, &changes, amend.clone()).await.unwrap_err();
     assert!(moved.kind() == ErrorKind::Stale && moved.to_string().contains("newer commit"), "{moved}");
-    let fresh = tempfile::tempdir().unwrap();
-    create(fresh.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
-    let lab = Lab::open(fresh.path());
+    let (_fresh, lab) = new_lab(SpecVersionBin::V2).await;
     let mut model = Model::default();
     model.group("/");
     let changes = model.changes_since(&Model::default(), &lab.scratch);
@@ -457,13 +437,7 @@ async fn a_commit_rebases_over_expired_commits_by_their_logs() {
         theirs.chunk("/z", &[n], format!("theirs {n}"));
         table.lab.commit_model(&before, &theirs).await;
     }
-    use futures_util::TryStreamExt;
-    use icechunk::ops::expiration::{ExpiredRefAction, expire};
-    let repository = reopen(table.place.path()).await;
-    let main = icechunk::repository::VersionInfo::BranchTipRef("main".into());
-    let infos: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
-    let assets = Arc::clone(repository.asset_manager());
-    expire(assets, infos[0].flushed_at, ExpiredRefAction::Ignore, ExpiredRefAction::Ignore, None, 1000).await.unwrap();
+    expire_before(table.place.path(), 0).await;
     assert_eq!(history(table.place.path()).await.len(), 2);
     let lab = Lab::open(table.place.path());
     let mut ours = table.model.clone();
@@ -492,12 +466,11 @@ async fn losing_every_race_is_contended_and_not_already_exists() {
         let faster: PublishCallback = Arc::new(move |_| {
             let (place, theirs) = (place.clone(), Arc::clone(&theirs));
             let commit = move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 let mut theirs = theirs.lock().unwrap();
                 let before = theirs.clone();
                 let n = theirs.nodes.len();
                 theirs.group(&format!("/theirs{n}"));
-                runtime.block_on(Lab::open(&place).commit_model(&before, &theirs));
+                block_on(Lab::open(&place).commit_model(&before, &theirs));
             };
             std::thread::spawn(commit).join().unwrap();
             Ok(())
@@ -513,35 +486,20 @@ async fn losing_every_race_is_contended_and_not_already_exists() {
 
 const WRITERS: u32 = 8;
 
-fn commits_per_writer() -> u32 {
-    std::env::var("ICECHUNKFS_RACE_COMMITS").ok().and_then(|n| n.parse().ok()).unwrap_or(25)
-}
-
 /// Lets each of `WRITERS` threads, which share nothing, run `work` with its number.
-fn race<T: Send + 'static>(place: &Path, work: impl AsyncFn(u32, Lab) -> T + Clone + Send + 'static) -> Vec<T> {
-    let threads: Vec<_> = (0..WRITERS)
-        .map(|writer| {
-            let (place, work) = (place.to_owned(), work.clone());
-            std::thread::spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                runtime.block_on(work(writer, Lab::open(&place)))
-            })
-        })
-        .collect();
-    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+fn race<T: Send>(place: &Path, work: impl AsyncFn(u32, Lab) -> T + Sync) -> Vec<T> {
+    all_together(&[(); WRITERS as usize], |n, ()| block_on(work(n as u32, Lab::open(place))))
 }
 
 async fn arena(version: SpecVersionBin) -> (tempfile::TempDir, Model) {
-    let place = tempfile::tempdir().unwrap();
-    create(place.path(), version, RepositoryConfig::default()).await;
-    let lab = Lab::open(place.path());
+    let (place, lab) = new_lab(version).await;
     let mut model = Model::default();
     for writer in 0..WRITERS {
         model.array(&format!("/a{writer}"), &[200]);
     }
     model.array("/shared", &[20]);
     model.array("/common", &[WRITERS * 200]);
-    lab.commit_model(&Model::default(), &model).await;
+    lab.commit_first(&model).await;
     (place, model)
 }
 
@@ -552,8 +510,8 @@ fn no_disjoint_commit_is_lost_in_a_race() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (place, model) = runtime.block_on(arena(version));
         let start = model.clone();
-        let count = commits_per_writer();
-        race(place.path(), async move |writer, lab: Lab| {
+        let count = number("ICECHUNKFS_RACE_COMMITS", 25) as u32;
+        race(place.path(), async |writer, lab: Lab| {
             let mut mine = start.clone();
             for n in 0..count {
                 // Each continues from its own last commit, which is long outdated.
@@ -577,7 +535,7 @@ fn no_disjoint_commit_is_lost_in_a_race() {
             let messages: BTreeSet<String> = history(place.path()).await.into_iter().collect();
             assert_eq!(messages.len(), (WRITERS * count) as usize + 2);
         });
-        fsck::check(place.path(), ours_of(version));
+        fsck::check(place.path(), version);
     }
 }
 
@@ -589,8 +547,8 @@ fn overlapping_commits_in_a_race_are_kept_or_reported() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (place, model) = runtime.block_on(arena(version));
         let start = model.clone();
-        let count = commits_per_writer();
-        let outcomes = race(place.path(), async move |writer, lab: Lab| {
+        let count = number("ICECHUNKFS_RACE_COMMITS", 25) as u32;
+        let outcomes = race(place.path(), async |writer, lab: Lab| {
             let mut outcomes = BTreeMap::new();
             for n in 0..count {
                 let name = format!("{writer}.{n}");
@@ -626,14 +584,13 @@ fn overlapping_commits_in_a_race_are_kept_or_reported() {
 
 /// The reference cannot be kept from overwriting `repo` on a local disk, but without such a race, both can alternate.
 #[tokio::test]
-async fn commits_alternate_with_the_reference() {
+async fn commits_of_both_implementations_alternate_without_loss() {
     let (place, mut model) = arena(SpecVersionBin::V2).await;
     let lab = Lab::open(place.path());
     let base = lab.tip().await;
     let mut over = BTreeSet::new();
     for n in 0..10 {
-        let session = Arc::new(RwLock::new(reopen(place.path()).await.writable_session("main").await.unwrap()));
-        let store = Store::from_session(Arc::clone(&session)).await;
+        let (session, store) = session_on(&reopen(place.path()).await, "main").await;
         let key = format!("a0/c/{n}");
         store.set(&key, Bytes::from(format!("theirs {n}"))).await.unwrap();
         // Our commit is always based on the very first commit.
@@ -657,7 +614,7 @@ async fn commits_alternate_with_the_reference() {
 
 /// A repository whose status is read-only takes no commit; one whose clock is ahead is reported.
 #[tokio::test]
-async fn repository_status_and_clock_are_respected() {
+async fn a_read_only_status_and_a_clock_behind_refuse_commits() {
     let table = table(SpecVersionBin::V2).await;
     let mut ours = table.model.clone();
     ours.chunk("/z", &[1], "ours");

@@ -1,6 +1,6 @@
 //! Random damage to files, from a seed.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+use crate::common::random::Random;
 
 /// Strings that are inserted into text.
 const WORDS: [&str; 16] = [
@@ -21,28 +21,6 @@ const WORDS: [&str; 16] = [
     "\n",
     "%",
 ];
-
-/// A small generator (xorshift64*), so that a run can be repeated from its seed.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-
-    pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for at in (1..items.len()).rev() {
-            items.swap(at, self.below(at + 1));
-        }
-    }
-}
 
 /// Returns true if an object of a repository is a chunk, which has no structure to damage.
 pub fn is_chunk(key: &str) -> bool {

@@ -1,11 +1,14 @@
 //! A proxy to a server that injects faults as the test decides: counted, never by chance or by sleeping.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::common::listener::{Listener, read_head};
+use crate::common::random::Random;
+use crate::common::wait_until;
 
 /// Fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,9 @@ pub enum Fault {
     Late,
 }
 
+/// After this long without a request no other one follows from those before.
+const QUIET: Duration = Duration::from_millis(200);
+
 /// Decides about a request by its number, from 0, and its first line.
 type Decide = Box<dyn Fn(usize, &str) -> Fault + Send>;
 
@@ -41,6 +47,7 @@ type Decide = Box<dyn Fn(usize, &str) -> Fault + Send>;
 pub struct Line {
     pub port: u16,
     shared: Arc<Shared>,
+    _listener: Listener,
 }
 
 struct Shared {
@@ -52,7 +59,8 @@ struct Shared {
     answers: Mutex<Vec<String>>,
     gate: (Mutex<bool>, Condvar),
     late: Mutex<Vec<(String, Vec<u8>)>>,
-    over: AtomicBool,
+    /// Requests without an answer.
+    open: AtomicUsize,
 }
 
 impl Line {
@@ -63,30 +71,21 @@ impl Line {
 
     /// Starts a proxy as [`Line::to`], for clients that reach `address`.
     pub fn at(address: &str, port: u16) -> Line {
-        let listener = TcpListener::bind((address, 0)).unwrap();
         let shared = Arc::new(Shared {
             server: port,
             decide: Mutex::new(Box::new(|_, _| Fault::Pass)),
             requests: AtomicUsize::new(0),
             faults: AtomicUsize::new(0),
             received: AtomicU64::new(0),
+            open: AtomicUsize::new(0),
             answers: Mutex::default(),
             gate: (Mutex::new(true), Condvar::new()),
             late: Mutex::default(),
-            over: AtomicBool::new(false),
         });
-        let line = Line { port: listener.local_addr().unwrap().port(), shared: Arc::clone(&shared) };
-        std::thread::spawn(move || {
-            for connection in listener.incoming() {
-                if shared.over.load(Ordering::Relaxed) {
-                    break;
-                }
-                let shared = Arc::clone(&shared);
-                // Errors here are the test's faults, or the end of a program.
-                std::thread::spawn(move || drop(connection.map(|connection| shared.carry(connection))));
-            }
-        });
-        line
+        let carrying = Arc::clone(&shared);
+        // Errors here are the test's faults, or the end of a program.
+        let listener = Listener::start((address, 0), move |client| drop(carrying.serve(client)));
+        Line { port: listener.port(), shared, _listener: listener }
     }
 
     /// Lets `decide` decide about requests, which are counted from 0 again.
@@ -125,6 +124,19 @@ impl Line {
         (self.shared.requests.load(Ordering::Relaxed), self.shared.faults.load(Ordering::Relaxed))
     }
 
+    /// Waits until every request is answered and no other one comes: everything that was prefetched has arrived.
+    #[track_caller]
+    pub fn wait_until_quiet(&self) {
+        let (mut seen, mut since) = (self.counts().0, Instant::now());
+        wait_until("requests do not end", || {
+            let requests = self.counts().0;
+            if requests != seen || self.shared.open.load(Ordering::Relaxed) > 0 {
+                (seen, since) = (requests, Instant::now());
+            }
+            since.elapsed() > QUIET
+        });
+    }
+
     /// Returns the bytes of the server's answers since the last [`Line::decide`].
     pub fn received(&self) -> u64 {
         self.shared.received.load(Ordering::Relaxed)
@@ -138,17 +150,21 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        self.shared.over.store(true, Ordering::Relaxed);
         self.release();
-        // Wakes the thread that accepts.
-        drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
 
 impl Shared {
     /// Serves one request; the connection ends then.
-    fn carry(&self, mut client: TcpStream) -> std::io::Result<()> {
+    fn serve(&self, mut client: TcpStream) -> std::io::Result<()> {
         let Some((head, body)) = request(&mut client)? else { return Ok(()) };
+        self.open.fetch_add(1, Ordering::Relaxed);
+        let done = self.carry(client, head, body);
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        done
+    }
+
+    fn carry(&self, mut client: TcpStream, head: String, body: Vec<u8>) -> std::io::Result<()> {
         let first = head.lines().next().unwrap_or_default().to_owned();
         let fault = {
             let decide = self.decide.lock().unwrap();
@@ -239,43 +255,22 @@ fn garbled(mut answer: Vec<u8>) -> Vec<u8> {
 
 /// Reads the head of a request and its body; None at the end.
 fn request(client: &mut TcpStream) -> std::io::Result<Option<(String, Vec<u8>)>> {
-    let mut bytes = Vec::new();
-    let mut buffer = [0; 65536];
-    let end = loop {
-        if let Some(at) = bytes.windows(4).position(|part| part == b"\r\n\r\n") {
-            break at + 4;
-        }
-        match client.read(&mut buffer)? {
-            0 => return Ok(None),
-            count => bytes.extend_from_slice(&buffer[..count]),
-        }
-    };
-    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
-    let length = head
-        .lines()
-        .find_map(|line| {
-            line.to_ascii_lowercase().strip_prefix("content-length:").map(|v| v.trim().parse::<usize>().unwrap())
-        })
-        .unwrap_or(0);
-    while bytes.len() < end + length {
-        match client.read(&mut buffer)? {
-            0 => return Ok(None),
-            count => bytes.extend_from_slice(&buffer[..count]),
-        }
-    }
-    let body = bytes.split_off(end);
-    Ok(Some((head, body)))
+    let Some((head, mut body)) = read_head(client)? else { return Ok(None) };
+    let of_line =
+        |line: &str| line.to_ascii_lowercase().strip_prefix("content-length:").map(|v| v.trim().parse().unwrap());
+    let length: usize = head.lines().find_map(of_line).unwrap_or(0);
+    let missing = length.saturating_sub(body.len()) as u64;
+    client.take(missing).read_to_end(&mut body)?;
+    Ok((body.len() >= length).then_some((head, body)))
 }
 
 /// Returns a decision by chance, the same for the same seed: of a hundred requests some five fail in different ways,
 /// and of five the answer is lost.
 pub fn five_of_a_hundred(seed: u64) -> impl Fn(usize, &str) -> Fault + Send + 'static {
     move |n, _| {
-        // splitmix64
-        let mut at = seed.wrapping_add((n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        at = (at ^ (at >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        at = (at ^ (at >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        match (at ^ (at >> 31)) % 300 {
+        // Of each request by itself: they come in any order.
+        let mut random = Random::new(seed.wrapping_add((n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        match random.below(300) {
             0..5 => Fault::Overloaded,
             5..10 => Fault::Broken,
             10..15 => Fault::Reset,

@@ -1,10 +1,10 @@
 //! Checks every file of a repository that our engine wrote, for the rules of the format and for some of our own: one
 //! array per manifest, tight and disjoint extents.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::format::chunk_payload::ChunkPayload;
 use icechunkfs::format::envelope::{Header, SpecVersion};
 use icechunkfs::format::ids::{NodeId, ObjectId};
@@ -28,7 +28,8 @@ fn read(repo: &Path, folder: &str, id: ObjectId) -> Vec<u8> {
 }
 
 /// Checks a repository; panics at the first broken rule. Returns the number of our snapshots.
-pub fn check(repo: &Path, version: SpecVersion) -> usize {
+pub fn check(repo: &Path, version: SpecVersionBin) -> usize {
+    let version = if version == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 };
     let mut seen = 0;
     for entry in std::fs::read_dir(repo.join("snapshots")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();

@@ -1,14 +1,15 @@
 //! A store that keeps objects and can give every kind of wrong HTTP answer: over the protocols of Amazon, Google and
 //! Azure and as a plain web server, all below the path `/b`.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read, Result, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use crate::common::listener::{Listener, read_head};
 
 /// Name of the bucket, container and folder of the web server.
 pub const BUCKET: &str = "b";
@@ -93,6 +94,7 @@ pub type Objects = BTreeMap<String, (Vec<u8>, u64)>;
 pub struct Store {
     pub port: u16,
     shared: Arc<Shared>,
+    _listener: Listener,
 }
 
 struct Shared {
@@ -115,7 +117,6 @@ struct Request {
 impl Store {
     /// Starts a store of `objects` that answers correctly.
     pub fn new(objects: Objects) -> Store {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let shared = Arc::new(Shared {
             versions: AtomicU64::new(1 + objects.len() as u64),
             objects: Mutex::new(objects),
@@ -123,18 +124,10 @@ impl Store {
             lies: AtomicU64::new(0),
             over: AtomicBool::new(false),
         });
-        let store = Store { port: listener.local_addr().unwrap().port(), shared: Arc::clone(&shared) };
-        std::thread::spawn(move || {
-            for connection in listener.incoming() {
-                if shared.over.load(Ordering::Relaxed) {
-                    break;
-                }
-                let shared = Arc::clone(&shared);
-                // Errors here are the end of a program, or the test's own.
-                std::thread::spawn(move || drop(connection.and_then(|connection| shared.serve(connection))));
-            }
-        });
-        store
+        let serving = Arc::clone(&shared);
+        // Errors here are the end of a program, or the test's own.
+        let listener = Listener::start("127.0.0.1:0", move |client| drop(serving.serve(client)));
+        Store { port: listener.port(), shared, _listener: listener }
     }
 
     /// Gives `lie` to these requests from now on.
@@ -156,8 +149,6 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Relaxed);
-        // Wakes the thread that accepts.
-        drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
 
@@ -519,19 +510,7 @@ fn part(range: &str, length: usize) -> Option<std::ops::Range<usize>> {
 
 /// Reads a request without the rest of its body, and the body's length; None at the end.
 fn head(client: &mut TcpStream) -> Result<Option<(Request, usize)>> {
-    let mut bytes = Vec::new();
-    let mut buffer = [0; 65536];
-    let end = loop {
-        if let Some(at) = bytes.windows(4).position(|part| part == b"\r\n\r\n") {
-            break at + 4;
-        }
-        match client.read(&mut buffer)? {
-            0 => return Ok(None),
-            count => bytes.extend_from_slice(&buffer[..count]),
-        }
-    };
-    let body = bytes.split_off(end);
-    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let Some((text, body)) = read_head(client)? else { return Ok(None) };
     let mut lines = text.lines();
     let mut words = lines.next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());

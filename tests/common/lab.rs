@@ -1,19 +1,25 @@
 //! A repository, the commit engine, and a model of a working tree.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
-use icechunk::config::{ManifestSplitCondition, ManifestSplitDim, ManifestSplitDimCondition, ManifestSplittingConfig};
-use icechunk::format::ByteRange;
+use icechunk::config::{
+    ManifestConfig, ManifestSplitCondition, ManifestSplitDim, ManifestSplitDimCondition, ManifestSplittingConfig,
+};
 use icechunk::format::format_constants::SpecVersionBin;
+use icechunk::format::snapshot::SnapshotInfo;
+use icechunk::format::{ByteRange, SnapshotId};
+use icechunk::ops::expiration::{ExpiredRefAction, expire};
+use icechunk::ops::gc::{GCConfig, GCSummary, garbage_collect};
 use icechunk::repository::VersionInfo;
+use icechunk::session::Session;
 use icechunk::{RepositoryConfig, Store};
 use icechunkfs::commit::changes::{ChangeSet, ChunkChange, ChunkFile, DeletedNode, WrittenNode};
 use icechunkfs::commit::engine::{CommitOutcome, Engine, EngineOptions, Request};
@@ -28,6 +34,9 @@ use icechunkfs::storage::{self, Storage};
 use icechunkfs::times::system_clock;
 use icechunkfs::zarr::Coords;
 use tokio::sync::RwLock;
+
+use crate::common::Files;
+use crate::common::random::Random;
 
 pub const GROUP: &str = r#"{"zarr_format":3,"node_type":"group","attributes":{}}"#;
 
@@ -111,8 +120,8 @@ impl Model {
     }
 
     /// Returns Zarr keys and bytes.
-    pub fn keys(&self) -> BTreeMap<String, Vec<u8>> {
-        let mut keys = BTreeMap::new();
+    pub fn keys(&self) -> Files {
+        let mut keys = Files::new();
         for node in self.nodes.values() {
             let prefix = node.path.trim_start_matches('/');
             let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
@@ -253,6 +262,13 @@ impl Lab {
         self.engine.commit(base, changes, &request, &CommitProgress::default()).await
     }
 
+    /// Commits a first model.
+    #[track_caller]
+    pub fn commit_first<'a>(&'a self, model: &'a Model) -> impl Future<Output = ObjectId> + 'a {
+        static EMPTY: Model = Model { nodes: BTreeMap::new() };
+        self.commit_model(&EMPTY, model)
+    }
+
     /// Commits the changes from `before` to `after` and returns the new snapshot.
     #[track_caller]
     pub fn commit_model<'a>(&'a self, before: &'a Model, after: &'a Model) -> impl Future<Output = ObjectId> + 'a {
@@ -272,6 +288,14 @@ pub fn request(message: &str) -> Request {
     Request { branch: "main".into(), message: message.into(), ..Request::default() }
 }
 
+/// Creates an empty repository of a version, with the reference, and opens it with the engine.
+pub async fn new_lab(version: SpecVersionBin) -> (tempfile::TempDir, Lab) {
+    let place = tempfile::tempdir().unwrap();
+    create(place.path(), version, RepositoryConfig::default()).await;
+    let lab = Lab::open(place.path());
+    (place, lab)
+}
+
 /// Creates a repository with the reference.
 pub async fn create(path: &Path, version: SpecVersionBin, config: RepositoryConfig) -> icechunk::Repository {
     let storage = icechunk::new_local_filesystem_storage(path).await.unwrap();
@@ -284,54 +308,96 @@ pub async fn reopen(path: &Path) -> icechunk::Repository {
     icechunk::Repository::open(storage).execute().await.unwrap()
 }
 
-/// Returns all keys and bytes of branch `main`, read by the reference.
-pub async fn reference_keys(path: &Path) -> BTreeMap<String, Vec<u8>> {
-    keys_at(&reopen(path).await, &VersionInfo::BranchTipRef("main".into())).await
+/// Returns an id as the reference has it.
+pub fn reference_id(id: ObjectId) -> SnapshotId {
+    SnapshotId::from(id.0)
 }
 
-pub async fn keys_at(repository: &icechunk::Repository, version: &VersionInfo) -> BTreeMap<String, Vec<u8>> {
-    let session = repository.readonly_session(version).await.unwrap();
-    let store = Store::from_session(Arc::new(RwLock::new(session))).await;
-    let names: Vec<String> = store.list().await.unwrap().try_collect().await.unwrap();
-    let mut keys = BTreeMap::new();
-    for name in names {
-        let bytes = store.get(&name, &ByteRange::ALL).await.unwrap();
-        keys.insert(name, bytes.to_vec());
+/// Returns the branch or tag of this name.
+pub fn ref_version(kind: &str, name: &str) -> VersionInfo {
+    if kind == "branch" { VersionInfo::BranchTipRef(name.to_owned()) } else { VersionInfo::TagRef(name.to_owned()) }
+}
+
+pub fn main_branch() -> VersionInfo {
+    VersionInfo::BranchTipRef("main".into())
+}
+
+/// Returns the commits of a branch, a tag or a snapshot, newest first, read by the reference.
+pub async fn ancestry(repository: &icechunk::Repository, version: &VersionInfo) -> Vec<SnapshotInfo> {
+    repository.ancestry(version).await.unwrap().try_collect().await.unwrap()
+}
+
+/// Lets the reference expire all commits of `main` before the one at position `at` of its history.
+pub async fn expire_before(place: &Path, at: usize) {
+    let repository = reopen(place).await;
+    let time = ancestry(&repository, &main_branch()).await[at].flushed_at;
+    let (assets, keep) = (Arc::clone(repository.asset_manager()), ExpiredRefAction::Ignore);
+    expire(assets, time, keep, keep, None, 1000).await.unwrap();
+}
+
+/// Lets the reference collect what is garbage, and older than this time in microseconds.
+pub async fn collect_by_reference(place: &Path, older_than: u64) -> GCSummary {
+    let (one, much) = (NonZeroU16::MIN, NonZeroUsize::new(1 << 20).unwrap());
+    let time = (SystemTime::UNIX_EPOCH + Duration::from_micros(older_than)).into();
+    let config = GCConfig::clean_all(time, time, None, one, much, much, one, one, one, None, false);
+    garbage_collect(Arc::clone(reopen(place).await.asset_manager()), &config, None, 1000).await.unwrap()
+}
+
+/// Returns all keys and bytes of branch `main`, read by the reference.
+pub async fn reference_keys(path: &Path) -> Files {
+    keys_at(&reopen(path).await, &main_branch()).await
+}
+
+pub async fn keys_at(repository: &icechunk::Repository, version: &VersionInfo) -> Files {
+    let store = store_at(repository, version).await;
+    let mut keys = Files::new();
+    for name in names_in(&store).await {
+        let bytes = store.get(&name, &ByteRange::ALL).await.unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(keys.insert(name.clone(), bytes.to_vec()).is_none(), "{name} is listed twice");
     }
     keys
 }
 
-/// Returns the messages of `main`, newest first, read by the reference.
-pub async fn history(path: &Path) -> Vec<String> {
-    let repository = reopen(path).await;
-    let history = repository.ancestry(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
-    history.map_ok(|info| info.message).try_collect().await.unwrap()
+/// Opens a version for reading with the reference.
+pub async fn store_at(repository: &icechunk::Repository, version: &VersionInfo) -> Store {
+    let session = repository.readonly_session(version).await.unwrap();
+    Store::from_session(Arc::new(RwLock::new(session))).await
 }
 
-/// A small generator of numbers, the same for the same seed.
-pub struct Random(pub u64);
+pub async fn names_in(store: &Store) -> Vec<String> {
+    store.list().await.unwrap().try_collect().await.unwrap()
+}
 
-impl Random {
-    pub fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
-    }
+/// Returns the messages of `main`, newest first, read by the reference.
+pub async fn history(path: &Path) -> Vec<String> {
+    ancestry(&reopen(path).await, &main_branch()).await.into_iter().map(|info| info.message).collect()
+}
 
-    pub fn pick<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-        &all[self.below(all.len())]
-    }
+/// Opens a session of the reference for writing to a branch, and its store.
+pub async fn session_on(repository: &icechunk::Repository, branch: &str) -> (Arc<RwLock<Session>>, Store) {
+    let session = Arc::new(RwLock::new(repository.writable_session(branch).await.unwrap()));
+    let store = Store::from_session(Arc::clone(&session)).await;
+    (session, store)
 }
 
 /// Makes a commit with the reference.
-pub async fn set(place: &Path, pairs: &[(&str, &[u8])], message: &str) -> icechunk::format::SnapshotId {
-    let session = Arc::new(RwLock::new(reopen(place).await.writable_session("main").await.unwrap()));
-    let store = Store::from_session(Arc::clone(&session)).await;
+pub async fn set(place: &Path, pairs: &[(&str, &[u8])], message: &str) -> SnapshotId {
+    let (session, store) = session_on(&reopen(place).await, "main").await;
     for (key, bytes) in pairs {
         store.set(key, Bytes::copy_from_slice(bytes)).await.unwrap();
     }
     session.write().await.commit(message).execute().await.unwrap()
+}
+
+/// Returns a random configuration: for inline chunks, and for splitting manifests.
+pub fn random_config(random: &mut Random) -> RepositoryConfig {
+    let inline_chunk_threshold_bytes = Some(*random.pick(&[0, 16, 512]));
+    RepositoryConfig { inline_chunk_threshold_bytes, ..split_config(splitting(random)) }
+}
+
+pub fn split_config(splitting: Option<ManifestSplittingConfig>) -> RepositoryConfig {
+    let manifest = Some(ManifestConfig { splitting, ..ManifestConfig::default() });
+    RepositoryConfig { manifest, ..RepositoryConfig::default() }
 }
 
 /// Returns rules for splitting manifests, or none.

@@ -1,10 +1,8 @@
 //! Machines on one network: network namespaces with a bridge between them. One has the store.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -123,9 +121,8 @@ impl Network {
     /// Mounts `repo` on machine `n`, with a scratch directory of its own.
     pub fn mount(&self, n: usize, repo: &str, words: &[&str]) -> Mount {
         let mount = Mount::prepare();
-        let beside = |name: &str| mount.path().with_file_name(name).display().to_string();
-        let (place, log, scratch) = (mount.path().display().to_string(), beside("log"), beside("scratch"));
-        let all = [&["mount", repo, &place, "--log-file", &log, "--scratch", &scratch], words].concat();
+        let scratch = mount.path().with_file_name("scratch").display().to_string();
+        let all = mount.arguments(repo, &[&["--scratch", &scratch], words].concat());
         let mut command = moto::command(self.line().port, &all);
         command.env("AWS_ENDPOINT_URL", format!("http://{STORE}:{}", self.line().port));
         self.on(n, || run(&mut command).success());
@@ -140,9 +137,4 @@ impl Drop for Network {
         self.store.run(move || drop(line));
         drop(self.server.take());
     }
-}
-
-/// Reads a file of a mount's control directory.
-pub fn control(mount: &Mount, name: &str) -> PathBuf {
-    mount.path().join(".icechunk").join(name)
 }

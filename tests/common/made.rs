@@ -1,7 +1,5 @@
 //! Repositories with virtual references, written by the reference implementation.
 
-#![allow(dead_code, unreachable_pub)]
-
 use std::path::{Path, PathBuf};
 
 use icechunk::RepositoryConfig;

@@ -10,26 +10,32 @@ pub mod faulty;
 pub mod fsck;
 pub mod hostile;
 pub mod lab;
+pub mod listener;
 pub mod machines;
 pub mod made;
+pub mod mapping;
 pub mod moto;
 pub mod origin;
 pub mod place;
+pub mod random;
 pub mod reference_diff;
 pub mod scramble;
 pub mod shard;
 pub mod users;
 pub mod writing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::Once;
+use std::sync::{Barrier, Once};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::common::writing::needed;
 
 /// Time limit of any one command.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(120);
@@ -91,9 +97,20 @@ impl Output {
         self.stderr
     }
 
+    /// Returns the standard output, as text, of a command that succeeded.
+    #[track_caller]
+    pub fn text(self) -> String {
+        String::from_utf8(self.success()).unwrap()
+    }
+
     #[track_caller]
     pub fn json(self) -> Value {
         serde_json::from_slice(&self.success()).unwrap()
+    }
+
+    /// Returns everything that a command has printed.
+    pub fn all(&self) -> String {
+        format!("{}{}", String::from_utf8_lossy(&self.stdout), self.stderr)
     }
 }
 
@@ -118,17 +135,10 @@ pub fn run_within(command: &mut Command, deadline: Duration) -> Option<Output> {
         let mut bytes = Vec::new();
         stderr.read_to_end(&mut bytes).map(|_| bytes)
     });
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if start.elapsed() > deadline {
-            // No wait here: the process may hang in a dead file system.
-            let _ = child.kill();
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(2));
+    let Some(status) = poll(deadline, || child.try_wait().unwrap()) else {
+        // No wait here: the process may hang in a dead file system.
+        let _ = child.kill();
+        return None;
     };
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Some(Output { status, stdout: out.join().unwrap().unwrap(), stderr: text(err.join().unwrap().unwrap()) })
@@ -139,17 +149,68 @@ pub fn icechunkfs<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Output
     run(Command::new(program()).args(words))
 }
 
+/// Runs a command of the program on a repository or a mount: `place` follows the command's name.
+pub fn run_on(place: impl AsRef<OsStr>, words: &[&str]) -> Output {
+    run(&mut command_on(place, words))
+}
+
+/// Runs it as [`run_on`], with a fault.
+pub fn run_with_fault(place: impl AsRef<OsStr>, words: &[&str], fault: &str) -> Output {
+    run(command_on(place, words).env("ICECHUNKFS_FAULT", fault))
+}
+
+fn command_on(place: impl AsRef<OsStr>, words: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    command.arg(words[0]).arg(place).args(&words[1..]);
+    command
+}
+
+/// Runs `work` on this thread.
+pub fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+/// Does `work` with each of `workers` and its number, on a thread for each; all begin together.
+pub fn all_together<W: Sync, T: Send>(workers: &[W], work: impl Fn(usize, &W) -> T + Sync) -> Vec<T> {
+    let start = Barrier::new(workers.len());
+    std::thread::scope(|scope| {
+        let (start, work) = (&start, &work);
+        let begin = |(n, worker)| {
+            scope.spawn(move || {
+                start.wait();
+                work(n, worker)
+            })
+        };
+        let threads: Vec<_> = workers.iter().enumerate().map(begin).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
 /// Time limit of [`wait_until`], on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
+
+/// Asks until there is an answer. Returns None if there is none before the deadline.
+fn poll<T>(deadline: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let begin = Instant::now();
+    loop {
+        let answer = ask();
+        if answer.is_some() || begin.elapsed() > deadline {
+            return answer;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
 
 /// Waits until `condition` holds, and fails if that takes too long.
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < SOON, "still waiting after {SOON:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_for(what, || condition().then_some(()));
+}
+
+/// Asks until there is an answer, and fails if that takes too long.
+#[track_caller]
+pub fn wait_for<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    poll(SOON, ask).unwrap_or_else(|| panic!("still waiting after {SOON:?}: {what}"))
 }
 
 /// Waits until process `id` has ended.
@@ -157,6 +218,44 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 pub fn wait_for_end(id: i32) {
     let process = PathBuf::from(format!("/proc/{id}"));
     wait_until(&format!("process {id} does not end"), || !process.exists());
+}
+
+/// Sends a signal, such as `-TERM`, to process `id`.
+#[track_caller]
+pub fn signal(id: i32, name: &str) {
+    run(Command::new("kill").arg(name).arg(id.to_string())).success();
+}
+
+/// Returns the errno of a failure.
+#[track_caller]
+pub fn errno<T>(result: std::io::Result<T>) -> i32 {
+    result.err().expect("an error").raw_os_error().expect("an error of the system")
+}
+
+/// Returns the Python of `scripts/setup`, with the packages of `tests/python/requirements.txt`.
+pub fn python() -> Option<PathBuf> {
+    let python = std::env::var_os("ICECHUNKFS_PYTHON").map_or_else(|| project("target/venv/bin/python"), PathBuf::from);
+    needed(python.exists(), &format!("{}: scripts/setup --python makes it", python.display())).then_some(python)
+}
+
+/// Returns the values of `--io` that this user may choose.
+pub fn io_modes() -> Vec<&'static str> {
+    if needed(is_root(), "root, for passthrough") { vec!["cached", "passthrough"] } else { vec!["cached"] }
+}
+
+/// Returns a path of the project.
+pub fn project(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Returns the SHA-256 of `bytes`, in hexadecimal digits.
+pub fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the paths of a directory's entries.
+pub fn entries(directory: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
 /// A mount that is unmounted when it is dropped.
@@ -192,8 +291,31 @@ impl Mount {
         run(command.args(words))
     }
 
+    /// Returns the arguments that mount `repo` here, with a log beside it.
+    pub fn arguments(&self, repo: &str, words: &[&str]) -> Vec<String> {
+        let (place, log) = (self.path().display().to_string(), self.log_path().display().to_string());
+        [&["mount", repo, &place, "--log-file", &log], words].concat().into_iter().map(str::to_owned).collect()
+    }
+
     pub fn path(&self) -> PathBuf {
         self.directory.path().join("mnt")
+    }
+
+    /// Returns the path of a control file.
+    pub fn control(&self, name: &str) -> PathBuf {
+        self.path().join(".icechunk").join(name)
+    }
+
+    /// Reads a control file.
+    #[track_caller]
+    pub fn read_control(&self, name: &str) -> String {
+        std::fs::read_to_string(self.control(name)).unwrap()
+    }
+
+    /// Reads a control file that is JSON.
+    #[track_caller]
+    pub fn control_json(&self, name: &str) -> Value {
+        serde_json::from_str(&self.read_control(name)).unwrap()
     }
 
     fn log_path(&self) -> PathBuf {
@@ -229,7 +351,15 @@ impl Mount {
 
     #[track_caller]
     pub fn unmount(&self) {
-        icechunkfs([OsStr::new("unmount"), self.path().as_os_str()]).success();
+        run_on(self.path(), &["unmount"]).success();
+    }
+
+    /// Unmounts, and waits for the daemon's end: until then it may add to its cache.
+    #[track_caller]
+    pub fn end(self) {
+        let daemon = self.daemon();
+        self.unmount();
+        wait_for_end(daemon);
     }
 }
 
@@ -261,17 +391,20 @@ pub struct Fixture {
 impl FixtureSet {
     /// Returns the project's own fixtures.
     pub fn own() -> FixtureSet {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        let root = project("tests/fixtures");
         FixtureSet { name: "own", repositories: root.join("repos"), expected: root.join("expected") }
+    }
+
+    /// Returns the own and the shared fixtures.
+    pub fn each() -> impl Iterator<Item = FixtureSet> {
+        [Some(FixtureSet::own()), FixtureSet::shared()].into_iter().flatten()
     }
 
     /// Returns the fixtures beside the project, which every checkout and CI have. Without them CI fails, and elsewhere
     /// a message says that the test was skipped.
     pub fn shared() -> Option<FixtureSet> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures");
-        if !root.is_dir() {
-            assert!(std::env::var_os("CI").is_none(), "CI must have {}", root.display());
-            eprintln!("NOT RUN: {} does not exist; the project's own fixtures are tested", root.display());
+        let root = project("../shared/fixtures");
+        if !needed(root.is_dir(), &format!("{}; the project's own fixtures are tested", root.display())) {
             return None;
         }
         let root = root.canonicalize().unwrap();
@@ -314,23 +447,71 @@ impl FixtureSet {
     }
 }
 
-/// Reads all files below a directory, by their paths relative to it.
-pub fn read_files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    collect_files(directory, "", &mut files);
+/// Files below a directory, by their paths relative to it.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// Reads all files below a directory.
+pub fn read_files(directory: &Path) -> Files {
+    let mut files = Files::new();
+    visit_files(directory, "", &mut |key, path| {
+        files.insert(key, std::fs::read(path).unwrap());
+    });
     files
 }
 
-fn collect_files(directory: &Path, prefix: &str, files: &mut BTreeMap<String, Vec<u8>>) {
+/// Returns the size of each file below a directory, and its hash; no hash of those that give `EACCES`.
+pub fn read_hashes(directory: &Path) -> BTreeMap<String, (u64, Option<String>)> {
+    let mut files = BTreeMap::new();
+    visit_files(directory, "", &mut |key, path| {
+        let size = path.metadata().unwrap().len();
+        let hash = match std::fs::read(path) {
+            Ok(bytes) => {
+                assert_eq!(bytes.len() as u64, size, "{key}");
+                Some(sha256(&bytes))
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{key}: {error}");
+                None
+            }
+        };
+        assert!(files.insert(key.clone(), (size, hash)).is_none(), "{key} is listed twice");
+    });
+    files
+}
+
+/// Visits all files below a directory, with their paths relative to it.
+pub fn visit_files(directory: &Path, prefix: &str, visit: &mut impl FnMut(String, &Path)) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let entry = entry.unwrap();
         let key = format!("{prefix}{}", entry.file_name().to_str().unwrap());
         if entry.file_type().unwrap().is_dir() {
-            collect_files(&entry.path(), &format!("{key}/"), files);
+            assert!(entry.metadata().unwrap().is_dir(), "{key}");
+            visit_files(&entry.path(), &format!("{key}/"), visit);
         } else {
-            files.insert(key, std::fs::read(entry.path()).unwrap());
+            visit(key, &entry.path());
         }
     }
+}
+
+/// Returns the names of files that differ, and how.
+pub fn differences(found: &Files, expected: &Files) -> Vec<String> {
+    let names: BTreeSet<&String> = found.keys().chain(expected.keys()).collect();
+    let shown = |bytes: Option<&Vec<u8>>| match bytes {
+        None => "nothing".to_owned(),
+        Some(bytes) if bytes.len() < 40 => format!("{:?}", String::from_utf8_lossy(bytes)),
+        Some(bytes) => format!("{} bytes", bytes.len()),
+    };
+    let differing = names.into_iter().filter(|name| found.get(*name) != expected.get(*name));
+    differing
+        .map(|name| format!("{name}: {} instead of {}", shown(found.get(name)), shown(expected.get(name))))
+        .collect()
+}
+
+/// Compares, and prints the names of differing files instead of megabytes.
+#[track_caller]
+pub fn assert_same(what: &str, found: &Files, expected: &Files) {
+    let differences = differences(found, expected);
+    assert!(differences.is_empty(), "{what}: {differences:#?}");
 }
 
 /// Copies a directory tree.

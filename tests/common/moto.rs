@@ -1,15 +1,13 @@
 //! A server of Amazon's protocol for one test, and the program connected to it.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::common::writing::{array, needed, put, touch};
-use crate::common::{Mount, Output, program, run, watchdog};
+use crate::common::{Mount, Output, program, project, read_files, run, wait_until, watchdog};
 
 pub const BUCKET: &str = "icechunkfs-test";
 pub const SECRET: &str = "nobody-may-see-this";
@@ -32,12 +30,16 @@ pub fn start(mut command: Command, port: u16) -> Server {
     let child =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("server starts");
     let server = Server { child, port };
-    let begin = Instant::now();
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "the server does not answer");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the server does not answer", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     server
+}
+
+/// Starts Python's own web server, which has no support for ranges.
+pub fn python_server(directory: &Path) -> Server {
+    let port = free_port();
+    let mut command = Command::new("python3");
+    command.args(["-m", "http.server", &port.to_string(), "--bind", "127.0.0.1", "--directory"]).arg(directory);
+    start(command, port)
 }
 
 pub fn free_port() -> u16 {
@@ -46,7 +48,7 @@ pub fn free_port() -> u16 {
 
 /// Starts moto with an empty bucket. Without moto a message says that the test was skipped.
 pub fn s3() -> Option<Server> {
-    let moto = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/moto_server");
+    let moto = project("target/venv/bin/moto_server");
     if !needed(moto.exists(), &format!("{}: scripts/setup --python makes it", moto.display())) {
         return None;
     }
@@ -74,19 +76,30 @@ pub fn request(port: u16, method: &str, target: &str, body: &[u8]) -> String {
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
-/// Returns the program with credentials and an otherwise empty environment.
-pub fn command(port: u16, words: &[&str]) -> Command {
+/// Returns the program with a home and an environment that have nothing for it.
+pub fn plain<S: AsRef<OsStr>>(words: &[S]) -> Command {
     let mut command = Command::new(program());
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_") || name.starts_with("ICECHUNKFS_")) {
+    let is_for_it = |name: &str| {
+        let name = name.to_uppercase();
+        ["AWS_", "ICECHUNKFS_", "AZURE_", "GOOGLE_", "STORAGE_"].iter().any(|begin| name.starts_with(begin))
+            || name.ends_with("_PROXY")
+    };
+    for (name, _) in std::env::vars().filter(|(name, _)| is_for_it(name)) {
         command.env_remove(name);
     }
-    command.env("HOME", "/nonexistent").env("AWS_ACCESS_KEY_ID", "tester").env("AWS_SECRET_ACCESS_KEY", SECRET);
-    command.env("AWS_REGION", "us-east-1").env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}"));
-    command.args(words);
+    command.env("HOME", "/nonexistent").args(words);
     command
 }
 
-pub fn icechunkfs(port: u16, words: &[&str]) -> Output {
+/// Returns the program with credentials and an otherwise empty environment.
+pub fn command<S: AsRef<OsStr>>(port: u16, words: &[S]) -> Command {
+    let mut command = plain(words);
+    command.env("AWS_ACCESS_KEY_ID", "tester").env("AWS_SECRET_ACCESS_KEY", SECRET);
+    command.env("AWS_REGION", "us-east-1").env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}"));
+    command
+}
+
+pub fn icechunkfs<S: AsRef<OsStr>>(port: u16, words: &[S]) -> Output {
     run(&mut command(port, words))
 }
 
@@ -94,14 +107,27 @@ pub fn repository(name: &str) -> String {
     format!("s3://{BUCKET}/{name}")
 }
 
+/// Copies a directory into the bucket, as repository `name`.
+pub fn upload(port: u16, directory: &Path, name: &str) -> String {
+    for (key, bytes) in read_files(directory) {
+        request(port, "PUT", &format!("/{BUCKET}/{name}/{key}"), &bytes);
+    }
+    repository(name)
+}
+
 /// Mounts `repo` over the server at `port`.
+#[track_caller]
 pub fn mount(port: u16, repo: &str, words: &[&str]) -> Mount {
-    let mount = Mount::prepare();
-    let place = mount.path().display().to_string();
-    let log = mount.path().with_file_name("log").display().to_string();
-    let words = [&["mount", repo, &place, "--log-file", &log], words].concat();
-    icechunkfs(port, &words).success();
+    let (mount, output) = try_to_mount(port, repo, words);
+    output.success();
     mount
+}
+
+/// Mounts as [`mount`], which may fail.
+pub fn try_to_mount(port: u16, repo: &str, words: &[&str]) -> (Mount, Output) {
+    let mount = Mount::prepare();
+    let output = icechunkfs(port, &mount.arguments(repo, words));
+    (mount, output)
 }
 
 /// Creates a repository with an array of 40 chunks of different sizes.
@@ -125,7 +151,7 @@ pub fn fill(root: &Path, salt: u8) {
 }
 
 pub fn commit(mount: &Mount) -> std::io::Result<()> {
-    touch(&mount.path().join(".icechunk/commit"))
+    touch(&mount.control("commit"))
 }
 
 pub fn commits(port: u16, repo: &str) -> usize {

@@ -1,13 +1,12 @@
 //! A web server that serves a directory, redirects some of its paths, and records its requests.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use crate::common::listener::Listener;
 
 /// A request: its first line, and all of its headers in lower case.
 #[derive(Clone, Debug)]
@@ -27,33 +26,19 @@ pub struct Origin {
     pub port: u16,
     seen: Arc<Mutex<Vec<Seen>>>,
     redirects: Arc<Mutex<Vec<Redirect>>>,
-    over: Arc<AtomicBool>,
+    _listener: Listener,
 }
 
 impl Origin {
     /// Serves `directory` on a free port.
     pub fn of(directory: &Path) -> Origin {
-        Origin::on("127.0.0.1:0", directory)
-    }
-
-    pub fn on(address: &str, directory: &Path) -> Origin {
-        let listener = TcpListener::bind(address).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let origin = Origin { port, seen: Arc::default(), redirects: Arc::default(), over: Arc::default() };
-        let (seen, redirects, over) =
-            (Arc::clone(&origin.seen), Arc::clone(&origin.redirects), Arc::clone(&origin.over));
-        let directory = directory.to_owned();
-        std::thread::spawn(move || {
-            for connection in listener.incoming().flatten() {
-                if over.load(Ordering::Relaxed) {
-                    break;
-                }
-                let (seen, redirects, directory) =
-                    (Arc::clone(&seen), redirects.lock().unwrap().clone(), directory.clone());
-                std::thread::spawn(move || answer(connection, &seen, &redirects, &directory));
-            }
+        let (seen, redirects) = (Arc::<Mutex<Vec<Seen>>>::default(), Arc::<Mutex<Vec<Redirect>>>::default());
+        let (noted, rules, directory) = (Arc::clone(&seen), Arc::clone(&redirects), directory.to_owned());
+        let listener = Listener::start("127.0.0.1:0", move |connection| {
+            let rules = rules.lock().unwrap().clone();
+            answer(connection, &noted, &rules, &directory);
         });
-        origin
+        Origin { port: listener.port(), seen, redirects, _listener: listener }
     }
 
     /// Starts a server without files that only records requests.
@@ -72,13 +57,6 @@ impl Origin {
     /// Returns the requests since the last call. A connection without HTTP counts too.
     pub fn take(&self) -> Vec<Seen> {
         std::mem::take(&mut self.seen.lock().unwrap())
-    }
-}
-
-impl Drop for Origin {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
 

@@ -19,6 +19,14 @@ pub fn is_local() -> bool {
     store().is_none()
 }
 
+/// Returns true if repositories are directories; otherwise the test is reported as skipped.
+pub fn needs_directory() -> bool {
+    if !is_local() {
+        eprintln!("NOT RUN: it needs a repository that is a directory");
+    }
+    is_local()
+}
+
 /// Returns true if the store can hold a fixture. One server makes file names of keys, which may be too long for that.
 pub fn takes(fixture: &str) -> bool {
     let too_long = fixture.ends_with("v1-refnames") && std::env::var_os("ICECHUNKFS_TEST_SHORT_KEYS").is_some();

@@ -1,7 +1,5 @@
 //! The reference's own diff of two snapshots.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use icechunk::format::SnapshotId;

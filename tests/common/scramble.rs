@@ -1,8 +1,7 @@
 //! Random changes to a model.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-
-use crate::common::lab::{Model, Node, Random, is_at_or_below};
+use crate::common::lab::{Model, Node, is_at_or_below};
+use crate::common::random::Random;
 
 /// Makes a random change to a model.
 pub fn scramble(model: &mut Model, random: &mut Random, allow_moves: bool) {

@@ -1,8 +1,8 @@
 //! Shards made by hand, and the documents of their arrays.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-
 use serde_json::{Value, json};
+
+use crate::common::random::Random;
 
 /// Place and encoding of an index.
 #[derive(Clone, Copy, Debug)]
@@ -75,10 +75,6 @@ pub fn with_checksum(mut chunk: Vec<u8>) -> Vec<u8> {
 /// Returns every number below `count` once, in random order.
 pub fn shuffled(count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
-    let mut seed = 11_u64;
-    for n in (1..count).rev() {
-        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        order.swap(n, (seed >> 33) as usize % (n + 1));
-    }
+    Random::new(11).shuffle(&mut order);
     order
 }

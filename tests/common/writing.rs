@@ -1,13 +1,10 @@
 //! A writable mount of a new repository, and the reference implementation's view of that repository.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
 use icechunk::format::ByteRange;
@@ -15,10 +12,9 @@ use icechunk::repository::VersionInfo;
 use icechunk::{Repository, Store};
 use tokio::sync::RwLock;
 
-use crate::common::{Mount, Output, icechunkfs, place, program, read_files, run, wait_for_end};
-
-/// Time limit on a busy machine for events that come at once.
-const SOON: Duration = Duration::from_secs(30);
+use crate::common::{
+    Files, Mount, Output, place, program, project, read_files, run, run_on, signal, wait_for, wait_for_end,
+};
 
 /// A repository, a scratch directory and a mount; all of it is removed when it is dropped.
 pub struct Writable {
@@ -102,12 +98,17 @@ impl Writable {
     }
 
     pub fn control(&self, name: &str) -> PathBuf {
-        self.root().join(".icechunk").join(name)
+        self.mount.control(name)
     }
 
-    /// Reads a file of the control directory.
+    #[track_caller]
     pub fn read_control(&self, name: &str) -> String {
-        std::fs::read_to_string(self.control(name)).unwrap()
+        self.mount.read_control(name)
+    }
+
+    #[track_caller]
+    pub fn control_json(&self, name: &str) -> serde_json::Value {
+        self.mount.control_json(name)
     }
 
     /// Commits as `echo message > .icechunk/commit` does.
@@ -122,22 +123,33 @@ impl Writable {
     /// Unmounts; the kernel notifies the daemon of the last close a moment after the program's `close` has returned.
     #[track_caller]
     pub fn unmount(&self) {
-        let begin = Instant::now();
-        loop {
-            let output = icechunkfs(["unmount".as_ref(), self.root().as_os_str()]);
-            if output.status.success() {
-                return;
-            }
-            assert!(begin.elapsed() < SOON && output.stderr.contains("in use"), "{}", output.stderr);
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_for("the mount is in use", || {
+            let output = run_on(self.root(), &["unmount"]);
+            assert!(output.status.success() || output.stderr.contains("in use"), "{}", output.stderr);
+            output.status.success().then_some(())
+        });
+    }
+
+    /// Unmounts, and mounts again with the same scratch directory.
+    #[track_caller]
+    pub fn remount(&self) {
+        self.unmount();
+        self.mount_again(None).success();
     }
 
     /// Kills the daemon as the kernel would when memory is short. The dead mount stays.
     #[track_caller]
     pub fn kill(&self, daemon: i32) {
-        run(Command::new("kill").arg("-9").arg(daemon.to_string())).success();
+        signal(daemon, "-9");
         wait_for_end(daemon);
+    }
+
+    /// Kills the daemon, and mounts again with the same scratch directory.
+    #[track_caller]
+    pub fn kill_and_remount(&self) {
+        self.kill(self.daemon());
+        self.remove_dead_mount();
+        self.mount_again(None).success();
     }
 
     /// Removes a dead mount.
@@ -150,13 +162,13 @@ impl Writable {
 
     /// Returns the files of a new mount.
     #[track_caller]
-    pub fn fresh(&self) -> BTreeMap<String, Vec<u8>> {
+    pub fn fresh(&self) -> Files {
         read_files(&Mount::new(&self.repository, &["-o", "ro"]).path())
     }
 }
 
 pub fn create(repository: &Path) {
-    icechunkfs(["init".as_ref(), repository.as_os_str()]).success();
+    run_on(repository, &["init"]).success();
 }
 
 /// Writes as `echo message > path`: the program gets the error of the write.
@@ -195,7 +207,7 @@ impl Reference {
     }
 
     /// Returns all keys and bytes of branch `main`.
-    pub fn keys(&self) -> BTreeMap<String, Vec<u8>> {
+    pub fn keys(&self) -> Files {
         self.runtime.block_on(async {
             let main = VersionInfo::BranchTipRef("main".into());
             let session = self.repository.readonly_session(&main).await.unwrap();
@@ -255,7 +267,7 @@ impl Reference {
     }
 
     /// Makes a commit that turns `from`, the content of the branch, into `to`.
-    pub fn change(&self, from: &BTreeMap<String, Vec<u8>>, to: &BTreeMap<String, Vec<u8>>) {
+    pub fn change(&self, from: &Files, to: &Files) {
         self.runtime.block_on(async {
             let session = Arc::new(RwLock::new(self.repository.writable_session("main").await.unwrap()));
             let store = Store::from_session(Arc::clone(&session)).await;
@@ -333,9 +345,16 @@ pub fn put(path: &Path, content: impl AsRef<[u8]>) -> std::io::Result<()> {
     std::fs::write(path, content)
 }
 
+/// Returns bytes that are unique for each writer and commit; a few sizes, so that some are inline, some packed, some
+/// separate objects.
+pub fn content_of(writer: usize, n: usize) -> Vec<u8> {
+    let length = [40, 3000, 300_000][(writer + n) % 3];
+    format!("writer {writer}, commit {n}. ").into_bytes().into_iter().cycle().take(length).collect()
+}
+
 /// Returns a program that `scripts/setup --posix` builds.
 pub fn tool(name: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/bin").join(name);
+    let path = project("target/tools/bin").join(name);
     needed(path.exists(), &format!("{}: scripts/setup --posix makes it", path.display())).then_some(path)
 }
 

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::common::{self, FixtureSet, Mount, copy_tree, icechunkfs};
+use crate::common::users::{as_nobody, set_mode};
+use crate::common::writing::needed;
+use crate::common::{self, FixtureSet, Mount, copy_tree, entries, icechunkfs, io_modes, run_on};
 
 /// A copy of a fixture that a test may damage.
 struct Copy {
@@ -22,8 +24,7 @@ impl Copy {
 
     /// The files of a folder, largest first.
     fn files(&self, folder: &str) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.path().join(folder)).unwrap();
-        let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        let mut files = entries(&self.path().join(folder));
         files.sort_by_key(|file| std::cmp::Reverse(std::fs::metadata(file).unwrap().len()));
         files
     }
@@ -39,7 +40,7 @@ fn assert_contains(message: &str, words: &[&str]) {
 
 /// Returns the error of `refs` for a place that is no repository.
 fn refs_error(repo: &Path) -> String {
-    icechunkfs(["refs".as_ref(), repo.as_os_str()]).failure()
+    run_on(repo, &["refs"]).failure()
 }
 
 #[test]
@@ -52,14 +53,14 @@ fn a_path_without_a_repository_is_an_error() {
     assert_contains(&icechunkfs(["refs", "ftp://host/x"]).failure(), &["ftp://host/x", "s3"]);
     std::fs::create_dir_all(empty.path().join("refs/branch.main")).unwrap();
     std::fs::write(empty.path().join("refs/branch.main/ZZZZZZZZ.json"), "{}").unwrap();
-    let log = icechunkfs(["log".as_ref(), empty.path().as_os_str()]).failure();
+    let log = run_on(empty.path(), &["log"]).failure();
     assert_contains(&log, &["refs/branch.main/ZZZZZZZZ.json", "before 0.2"]);
 }
 
 #[test]
 fn an_unknown_ref_is_an_error_with_a_suggestion() {
     let fixture = FixtureSet::own().get("own-v2-basic");
-    let log = |option: &str| icechunkfs(["log".as_ref(), fixture.repository.as_os_str(), option.as_ref()]).failure();
+    let log = |option: &str| run_on(&fixture.repository, &["log", option]).failure();
     assert_contains(&log("--branch=mian"), &["no branch `mian`", "did you mean `main`?"]);
     assert_contains(&log("--tag=main"), &["no tag `main`", "there is a branch of that name"]);
     assert_contains(&log("--branch=qqqqqqqq"), &["no branch `qqqqqqqq`", "there is `"]);
@@ -68,7 +69,7 @@ fn an_unknown_ref_is_an_error_with_a_suggestion() {
     assert_contains(&log("--as-of=1999-01-01"), &["no commit as old as 1999-01-01"]);
     assert_contains(&log("--as-of=soon"), &["`soon` is no time"]);
     let old = FixtureSet::own().get("own-v1-basic");
-    let log = |option: &str| icechunkfs(["log".as_ref(), old.repository.as_os_str(), option.as_ref()]).failure();
+    let log = |option: &str| run_on(&old.repository, &["log", option]).failure();
     assert_contains(&log("--branch=mian"), &["no branch `mian`", "did you mean `main`?"]);
     assert_contains(&log("--branch=a/b"), &["no branch `a/b`"]);
     assert_contains(&log("--snapshot=00000000000000000000"), &["snapshot 00000000000000000000 is missing"]);
@@ -78,11 +79,11 @@ fn an_unknown_ref_is_an_error_with_a_suggestion() {
 fn a_damaged_ref_does_not_affect_other_refs() {
     let copy = Copy::of("own-v1-basic");
     std::fs::write(copy.path().join("refs/branch.dev/ref.json"), "{\"snapshot\": 7}").unwrap();
-    let listed = icechunkfs(["refs".as_ref(), copy.path().as_os_str()]);
+    let listed = run_on(copy.path(), &["refs"]);
     assert_contains(&listed.stderr, &["refs/branch.dev/ref.json", "left out"]);
-    let listed = String::from_utf8(listed.success()).unwrap();
+    let listed = listed.text();
     assert!(listed.contains("main") && !listed.contains("dev"), "{listed}");
-    let log = icechunkfs(["log".as_ref(), copy.path().as_os_str(), "--branch=dev".as_ref()]);
+    let log = run_on(copy.path(), &["log", "--branch=dev"]);
     assert_contains(&log.failure(), &["refs/branch.dev/ref.json"]);
 }
 
@@ -91,8 +92,7 @@ fn an_unusable_mountpoint_is_an_error() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::prepare();
     let at = |place: &Path, more: &[&str]| {
-        let words = ["mount".as_ref(), fixture.repository.as_os_str(), place.as_os_str()];
-        icechunkfs(words.into_iter().chain(more.iter().map(|word| word.as_ref())))
+        run_on(&fixture.repository, &[&["mount", place.to_str().unwrap()], more].concat())
     };
     assert_contains(&at(&mount.path().join("missing"), &[]).failure(), &["does not exist", "mkdir"]);
     std::fs::write(mount.path().join("file"), "x").unwrap();
@@ -103,14 +103,14 @@ fn an_unusable_mountpoint_is_an_error() {
     assert_contains(&at(&mount.path(), &[]).failure(), &["is busy", "fuse.icechunkfs"]);
     mount.unmount();
     assert!(mount.path().join("file").exists());
-    assert_contains(&icechunkfs(["unmount".as_ref(), mount.path().as_os_str()]).failure(), &["nothing is mounted"]);
+    assert_contains(&run_on(mount.path(), &["unmount"]).failure(), &["nothing is mounted"]);
     assert_contains(&icechunkfs(["unmount", "/proc"]).failure(), &["of type proc", "use umount"]);
     std::fs::remove_file(mount.path().join("file")).unwrap();
     for (words, message) in [
         (vec!["-o", "frobnicate"], "unknown mount option `frobnicate`"),
         (vec!["--memory", "1K"], "too small"),
         (vec!["--memory", "much"], "is no size"),
-        (vec!["--io", "fast"], "is no I/O mode"),
+        (vec!["--io", "fast"], "possible values: auto, cached, passthrough"),
         (vec!["-o", "tag=a,branch=b"], "one of a branch, a tag and a snapshot"),
         (vec!["--log-file", "/no/such/place/log"], "/no/such/place/log"),
     ] {
@@ -165,7 +165,7 @@ fn read_all(directory: &Path) -> (usize, usize) {
         let entry = match entry {
             Ok(entry) => entry,
             Err(error) => {
-                assert_eq!(error.raw_os_error(), Some(libc_eio()), "{}: {error}", directory.display());
+                assert_eq!(error.raw_os_error(), Some(libc::EIO), "{}: {error}", directory.display());
                 bad += 1;
                 continue;
             }
@@ -182,7 +182,7 @@ fn read_all(directory: &Path) -> (usize, usize) {
                 good += 1;
             }
             Err(error) => {
-                assert_eq!(error.raw_os_error(), Some(libc_eio()), "{}: {error}", entry.path().display());
+                assert_eq!(error.raw_os_error(), Some(libc::EIO), "{}: {error}", entry.path().display());
                 bad += 1;
             }
         }
@@ -190,13 +190,9 @@ fn read_all(directory: &Path) -> (usize, usize) {
     (good, bad)
 }
 
-fn libc_eio() -> i32 {
-    rustix::io::Errno::IO.raw_os_error()
-}
-
 #[test]
 fn missing_and_short_objects_are_errors_and_never_zeros() {
-    for io in if common::is_root() { vec!["cached", "passthrough"] } else { vec!["cached"] } {
+    for io in io_modes() {
         let copy = Copy::of("own-v2-basic");
         let whole = Mount::new(copy.path(), &["--io", io]);
         let (all, none) = read_all(&whole.path());
@@ -243,10 +239,10 @@ fn links_out_of_the_repository_are_refused() {
     std::fs::OpenOptions::new().write(true).open(secret.path()).unwrap().set_len(size).unwrap();
     std::fs::remove_file(chunk).unwrap();
     std::os::unix::fs::symlink(secret.path(), chunk).unwrap();
-    for io in if common::is_root() { vec!["cached", "passthrough"] } else { vec!["cached"] } {
+    for io in io_modes() {
         let mount = Mount::new(copy.path(), &["--io", io]);
         let name = chunk.file_name().unwrap().to_str().unwrap();
-        let _ = count_denied(&mount.path());
+        assert!(count_denied(&mount.path()) > 0);
         assert_contains(&mount.log(), &[name, "a symbolic link leads out of the repository"]);
     }
 }
@@ -269,26 +265,16 @@ fn count_denied(directory: &Path) -> usize {
 
 #[test]
 fn an_unreadable_repository_is_reported() {
-    if !common::is_root() {
-        eprintln!("NOT RUN: needs root to make files that another user may not read");
-        assert!(std::env::var_os("CI").is_none());
+    if !needed(common::is_root(), "root, to make files that another user may not read") {
         return;
     }
     let copy = Copy::of("own-v2-basic");
-    let mode = |path: &Path, mode| {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-    };
-    let as_nobody = || {
-        let mut command = std::process::Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
-        common::run(command.arg(common::program()).arg("refs").arg(copy.path())).failure()
-    };
-    mode(copy.path(), 0o755);
-    mode(&copy.path().join("repo"), 0o600);
-    assert_contains(&as_nobody(), &["repo", "Permission denied"]);
-    mode(copy.path(), 0o700);
-    assert_contains(&as_nobody(), &["Permission denied"]);
+    let refs = || common::run(as_nobody(common::program()).arg("refs").arg(copy.path())).failure();
+    set_mode(copy.path(), 0o755);
+    set_mode(&copy.path().join("repo"), 0o600);
+    assert_contains(&refs(), &["repo", "Permission denied"]);
+    set_mode(copy.path(), 0o700);
+    assert_contains(&refs(), &["Permission denied"]);
 }
 
 /// A snapshot that expands to far more than its size: the bound holds before it is decoded.

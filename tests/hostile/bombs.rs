@@ -12,7 +12,7 @@ use icechunk::format::format_constants::SpecVersionBin;
 
 use crate::common::lab;
 use crate::common::writing::{GROUP, Writable, array, put};
-use crate::common::{Mount, program};
+use crate::common::{Mount, block_on, entries, program};
 
 /// Memory bound of each command, in bytes.
 const MEMORY: u64 = 64 << 20;
@@ -118,7 +118,7 @@ fn made() -> Writable {
 
 /// Returns the files below `folder` of a local repository, the newest first.
 fn files(repo: &Path, folder: &str) -> Vec<std::path::PathBuf> {
-    let mut files: Vec<_> = std::fs::read_dir(repo.join(folder)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files = entries(&repo.join(folder));
     files.sort_by_key(|path| std::cmp::Reverse(path.metadata().unwrap().modified().unwrap()));
     files
 }
@@ -179,8 +179,7 @@ fn a_configuration_that_expands_to_billions_of_values_is_refused() {
     let nested = "[".repeat(200_000);
     for (text, what) in [(laughs, "aliases"), (nested, "brackets")] {
         let directory = tempfile::tempdir().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(lab::create(directory.path(), SpecVersionBin::V1, RepositoryConfig::default()));
+        block_on(lab::create(directory.path(), SpecVersionBin::V1, RepositoryConfig::default()));
         std::fs::write(directory.path().join("config.yaml"), text).unwrap();
         all_are_bounded(directory.path(), what, &[]);
         let output = run(&["config", &directory.path().display().to_string(), "get"]).output;

@@ -4,7 +4,7 @@
 //! A failure prints a listing of operations, shortened as far as possible, and leaves it in `target/tmp`. To run it
 //! again:
 //!
-//!     ICECHUNKFS_MODEL_REPLAY=listing.txt cargo test --test oracles model::replay -- --nocapture
+//!     ICECHUNKFS_MODEL_REPLAY=listing.txt cargo test --test oracles model::replay -- --ignored --nocapture
 //!
 //! Kept in `tests/oracles/model/regressions`, it is replayed by every run. `ICECHUNKFS_MODEL_OPERATIONS` sets the
 //! number of operations, `ICECHUNKFS_SEED` the seed.
@@ -23,7 +23,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::common;
+use crate::common::writing::number;
+use crate::common::{self, project};
 use generate::{Generator, Sight};
 use mounted::Mounted;
 use ops::Op;
@@ -38,10 +39,6 @@ const IN_CI: usize = 20_000;
 /// The generator looks at the tree this often.
 const LOOK_EVERY: usize = 8;
 const SHRINK_FOR: Duration = Duration::from_secs(180);
-
-fn number(variable: &str, otherwise: usize) -> usize {
-    std::env::var(variable).map_or(otherwise, |value| value.parse().expect(variable))
-}
 
 /// Turns a panic into a failure, with the operations that lead to it.
 fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
@@ -168,9 +165,9 @@ fn a_mount_behaves_like_a_plain_directory_with_commits() {
 }
 
 #[test]
-fn kept_regressions_pass() {
+fn a_mount_passes_every_kept_regression() {
     common::watchdog();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles/model/regressions");
+    let folder = project("tests/oracles/model/regressions");
     let mut names: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     names.sort();
     assert!(!names.is_empty());
@@ -182,10 +179,10 @@ fn kept_regressions_pass() {
     }
 }
 
-/// Replays a listing by hand: see the top.
 #[test]
+#[ignore = "it replays a listing by hand: see the top"]
 fn replay_one_listing() {
-    let Some(path) = std::env::var_os("ICECHUNKFS_MODEL_REPLAY") else { return };
+    let path = std::env::var_os("ICECHUNKFS_MODEL_REPLAY").expect("ICECHUNKFS_MODEL_REPLAY names a listing");
     common::watchdog();
     let listing = ops::parse(&std::fs::read_to_string(&path).unwrap());
     if let Some((step, failure)) = replay(&listing, Mounted::new()) {

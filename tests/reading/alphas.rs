@@ -1,39 +1,36 @@
 //! Repositories of releases before 0.2: the real ones beside the project, the first layout by its specification, and
 //! mixtures of both that are made here. All of it through real mounts and the real command line.
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{self, Fixture, FixtureSet, Mount, icechunkfs, place, run};
+use crate::common::writing::put;
+use crate::common::{self, Fixture, FixtureSet, Mount, place, project, python, read_hashes, run, run_on};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 /// Files of a mount: size and hash; the hash is absent for those that give `EACCES`.
 type Shown = BTreeMap<String, (u64, Option<String>)>;
 
 fn all() -> Vec<Fixture> {
-    let shared = FixtureSet::shared().map(|set| set.alphas()).unwrap_or_default();
-    FixtureSet::own().alphas().into_iter().chain(shared).collect()
+    FixtureSet::each().flat_map(|set| set.alphas()).collect()
 }
 
 #[test]
-fn refs_and_histories_match_the_release() {
+fn refs_and_log_show_what_alpha_releases_recorded() {
     for fixture in all() {
         check_refs(&fixture);
     }
 }
 
 fn check_refs(fixture: &Fixture) {
-    let listed = icechunkfs(["refs".as_ref(), fixture.repository.as_os_str(), "--json".as_ref()]).json();
+    let listed = run_on(&fixture.repository, &["refs", "--json"]).json();
     for kind in ["branches", "tags"] {
         assert_eq!(listed[kind], fixture.expected[kind], "{}: {kind}", fixture.name);
     }
     for (name, expected) in fixture.expected["refs"].as_object().unwrap() {
         let (kind, name) = name.split_once('/').unwrap();
         let option = format!("--{kind}={name}");
-        let words = ["log".as_ref(), fixture.repository.as_os_str(), "--json".as_ref(), option.as_ref()];
-        let log = icechunkfs(words).json();
+        let log = run_on(&fixture.repository, &["log", "--json", &option]).json();
         let ids: Vec<&Value> = log.as_array().unwrap().iter().map(|commit| &commit["id"]).collect();
         assert_eq!(ids, expected["history"].as_array().unwrap().iter().collect::<Vec<_>>(), "{}: {name}", fixture.name);
         for commit in log.as_array().unwrap() {
@@ -88,11 +85,11 @@ fn check_snapshot(fixture: &Fixture, id: &str) -> usize {
         // Alpha 2 wrote no file for the first snapshot of a repository, which is empty.
         assert_eq!(expected["parent_id"], Value::Null, "{what}");
         let mount = Mount::new(&fixture.repository, &["--snapshot", id]);
-        assert_eq!(read_tree(&mount.path()), Shown::new(), "{what}");
+        assert_eq!(read_hashes(&mount.path()), Shown::new(), "{what}");
         return 0;
     }
     let mount = Mount::new(&fixture.repository, &["--snapshot", id]);
-    let shown = read_tree(&mount.path());
+    let shown = read_hashes(&mount.path());
     let documents = expected["zarr_json"].as_object().unwrap();
     let members = ["keys", "errors", "zarr_json"].map(|member| expected.get(member).and_then(Value::as_object));
     let keys: BTreeSet<&String> = members.iter().flatten().flat_map(|keys| keys.keys()).collect();
@@ -138,39 +135,10 @@ fn has_null_configuration(document: &Value) -> bool {
     codecs.into_iter().flatten().any(|codec| codec.get("configuration") == Some(&Value::Null))
 }
 
-fn read_tree(root: &Path) -> Shown {
-    fn walk(directory: &Path, prefix: &str, shown: &mut Shown) {
-        for entry in std::fs::read_dir(directory).unwrap() {
-            let entry = entry.unwrap();
-            let key = format!("{prefix}{}", entry.file_name().into_string().unwrap());
-            if entry.file_type().unwrap().is_dir() {
-                walk(&entry.path(), &format!("{key}/"), shown);
-                continue;
-            }
-            let hash = match std::fs::read(entry.path()) {
-                Ok(bytes) => Some(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect()),
-                Err(error) => {
-                    assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{key}: {error}");
-                    None
-                }
-            };
-            shown.insert(key, (entry.metadata().unwrap().len(), hash));
-        }
-    }
-    let mut shown = Shown::new();
-    walk(root, "", &mut shown);
-    shown
-}
-
 #[test]
 fn zarr_reads_the_values_that_the_release_read() {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python");
-    if !python.exists() {
-        assert!(std::env::var_os("CI").is_none(), "CI must have {}: scripts/setup makes it", python.display());
-        eprintln!("NOT RUN: {} does not exist; scripts/setup makes it", python.display());
-        return;
-    }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/read_tools.py");
+    let Some(python) = python() else { return };
+    let script = project("tests/python/read_tools.py");
     let mut compared = 0;
     for (set, fixture) in [Some(FixtureSet::own()), FixtureSet::shared()]
         .into_iter()
@@ -193,7 +161,7 @@ fn zarr_reads_the_values_that_the_release_read() {
 #[test]
 fn virtual_chunks_are_read_where_allowed() {
     let Some(shared) = FixtureSet::shared() else { return };
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures/virtual-src").canonicalize().unwrap();
+    let folder = project("../shared/fixtures/virtual-src").canonicalize().unwrap();
     let file = std::fs::read(folder.join("raw.bin")).unwrap();
     let map = format!("s3://icechunkfs-virtual/data/={}/", folder.display());
     let words = ["--read-only", "--allow-virtual", "s3://icechunkfs-virtual/data/", "--virtual-map", &map];
@@ -201,8 +169,7 @@ fn virtual_chunks_are_read_where_allowed() {
     let directory = tempfile::tempdir().unwrap();
     let migrated = place::place(directory.path());
     let old = shared.get("v0-alpha-a5");
-    let options = ["migrate".as_ref(), old.repository.as_os_str(), "--to".as_ref(), migrated.as_os_str()];
-    icechunkfs(options).success();
+    run_on(&old.repository, &["migrate", "--to", migrated.to_str().unwrap()]).success();
     let all = ["v0-alpha-a", "v0-alpha-a5", "v0-alpha-a10", "v0-0.1.0"].map(|name| (shared.get(name), None));
     for (fixture, instead) in all.into_iter().chain([(old, Some(migrated))]) {
         let mount = Mount::new(instead.as_deref().unwrap_or(&fixture.repository), &words);
@@ -218,9 +185,7 @@ fn virtual_chunks_are_read_where_allowed() {
 fn an_alpha_repository_is_mounted_read_only_with_a_reason() {
     for fixture in all() {
         let mount = Mount::prepare();
-        let path = mount.path();
-        let output = icechunkfs(["mount".as_ref(), fixture.repository.as_os_str(), path.as_os_str()]);
-        let output = format!("{}{}", String::from_utf8_lossy(&output.stdout), output.stderr);
+        let output = run_on(&fixture.repository, &["mount", mount.path().to_str().unwrap()]).all();
         assert!(output.contains("mounted read-only") && output.contains("icechunkfs migrate"), "{output}");
         assert!(mount.mounted_as().unwrap().contains(" ro,"), "{:?}", mount.mounted_as());
         assert!(std::fs::write(mount.path().join("zarr.json"), "{}").is_err());
@@ -233,30 +198,26 @@ fn an_alpha_repository_is_mounted_read_only_with_a_reason() {
 }
 
 #[test]
-fn as_of_selects_a_commit_and_unknown_names_are_errors() {
+fn log_as_of_selects_a_commit_and_unknown_names_are_errors() {
     for fixture in all() {
         let main = &fixture.expected["refs"]["branch/main"]["history"];
         let parent = main[1].as_str().unwrap();
         let time = fixture.expected["snapshots"][parent]["written_at"].as_str().unwrap();
-        let words =
-            ["log".as_ref(), fixture.repository.as_os_str(), "--json".as_ref(), "--as-of".as_ref(), time.as_ref()];
-        assert_eq!(icechunkfs(words).json()[0]["id"], parent, "{}", fixture.name);
-        let words = |option: &'static str| ["log".as_ref(), fixture.repository.as_os_str(), option.as_ref()];
-        assert!(icechunkfs(words("--branch=mian")).failure().contains("did you mean `main`?"));
-        assert!(icechunkfs(words("--tag=dev")).failure().contains("there is a branch of that name"));
-        assert!(icechunkfs(words("--snapshot=00000000000000000000")).failure().contains("missing"));
+        let log = |words: &[&str]| run_on(&fixture.repository, &[&["log"], words].concat());
+        assert_eq!(log(&["--json", "--as-of", time]).json()[0]["id"], parent, "{}", fixture.name);
+        assert!(log(&["--branch=mian"]).failure().contains("did you mean `main`?"));
+        assert!(log(&["--tag=dev"]).failure().contains("there is a branch of that name"));
+        assert!(log(&["--snapshot=00000000000000000000"]).failure().contains("missing"));
     }
 }
 
 /// Returns a copy of the shared fixture `name` in which `change` was applied to every file, by its key.
 fn changed(name: &str, change: impl Fn(&str, Vec<u8>) -> (String, Vec<u8>)) -> Option<(tempfile::TempDir, Fixture)> {
-    let mut fixture = FixtureSet::shared().filter(|_| place::is_local())?.get(name);
+    let mut fixture = FixtureSet::shared().filter(|_| place::needs_directory())?.get(name);
     let copy = tempfile::tempdir().unwrap();
     for (key, bytes) in common::read_files(&fixture.repository) {
         let (key, bytes) = change(&key, bytes);
-        let path: PathBuf = copy.path().join(key);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, bytes).unwrap();
+        put(&copy.path().join(key), bytes).unwrap();
     }
     fixture.repository = copy.path().to_owned();
     Some((copy, fixture))
@@ -291,18 +252,18 @@ fn deleted_tags_and_unusual_ref_names_are_recognized() {
     std::fs::write(refs.join("tag.third/ref.json.deleted"), "{}").unwrap();
     std::fs::rename(refs.join("branch.dev"), refs.join("branch.%D0%B2%D0%B5%D1%82")).unwrap();
     std::fs::write(refs.join("branch.main/README.txt"), "not a ref").unwrap();
-    let listed = icechunkfs(["refs".as_ref(), copy.path().as_os_str(), "--json".as_ref()]).json();
+    let listed = run_on(copy.path(), &["refs", "--json"]).json();
     let names = |kind: &str| listed[kind].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(
         (names("branches"), names("tags")),
         (vec!["main".to_owned(), "вет".to_owned()], vec!["v1.0".to_owned()])
     );
-    let log = |option: &str| icechunkfs(["log".as_ref(), copy.path().as_os_str(), option.as_ref()]);
+    let log = |option: &str| run_on(copy.path(), &["log", option]);
     log("--branch=вет").success();
     assert!(log("--tag=third").failure().contains("no tag `third`"));
     // One damaged ref does not hide the others.
     std::fs::write(refs.join("tag.v1.0/ref.json"), "{\"snapshot\":").unwrap();
-    let listed = icechunkfs(["refs".as_ref(), copy.path().as_os_str(), "--json".as_ref()]).json();
+    let listed = run_on(copy.path(), &["refs", "--json"]).json();
     assert!(listed["tags"].as_object().unwrap().is_empty() && listed["branches"].as_object().unwrap().len() == 2);
 }
 
@@ -324,14 +285,14 @@ fn follow_sees_a_new_ref_file_of_its_branch() {
 }
 
 #[test]
-fn missing_or_damaged_objects_are_named() {
+fn missing_or_damaged_objects_of_alpha_repositories_are_named() {
     if !place::is_local() {
         return;
     }
     let copy = tempfile::tempdir().unwrap();
     let repo = copy.path().join("repo");
     common::copy_tree(&FixtureSet::own().get("v0-first-json").repository, &repo);
-    let ls = || icechunkfs(["ls".as_ref(), repo.as_os_str()]);
+    let ls = || run_on(&repo, &["ls"]);
     let only = |folder: &str| std::fs::read_dir(repo.join(folder)).unwrap().next().unwrap().unwrap().path();
     let attributes = only("a");
     std::fs::rename(&attributes, copy.path().join("kept")).unwrap();

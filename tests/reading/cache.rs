@@ -2,17 +2,14 @@
 //! Over a real server.
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::common::disk::Disk;
 use crate::common::faulty::{Fault, Line};
-use crate::common::moto::{BUCKET, command, commit, free_port, icechunkfs, made, mount, repository, s3};
+use crate::common::moto::{commit, free_port, icechunkfs, made, mount, s3, try_to_mount, upload};
 use crate::common::writing;
-use crate::common::{self, FixtureSet, Mount, is_root, read_files, run};
+use crate::common::{self, Mount, io_modes, is_root, project, read_files, signal};
 
 /// A cache for one test.
 struct CacheDir {
@@ -72,38 +69,6 @@ fn read(mount: &Mount) -> BTreeMap<String, Vec<u8>> {
     read_files(&mount.path())
 }
 
-/// Unmounts, and waits for the daemon's end: until then it may add to its cache.
-fn end(mount: Mount) {
-    let daemon = mount.daemon();
-    mount.unmount();
-    common::wait_for_end(daemon);
-}
-
-/// Puts the files below `directory` into the bucket, as repository `name`.
-fn upload(port: u16, directory: &Path, name: &str) -> String {
-    let mut files = Vec::new();
-    walk(directory, &mut files);
-    for file in files {
-        let key = file.strip_prefix(directory).unwrap().display().to_string();
-        // A key on a disk is escaped where it has characters that a file name cannot have; a URL escapes all of it once
-        // more.
-        let key = key.replace('%', "%25").replace(' ', "%20");
-        let bytes = std::fs::read(&file).unwrap();
-        let mut server = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        let length = bytes.len();
-        write!(
-            server,
-            "PUT /{BUCKET}/{name}/{key} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
-        )
-        .unwrap();
-        server.write_all(&bytes).unwrap();
-        let mut answer = String::new();
-        server.read_to_string(&mut answer).unwrap();
-        assert!(answer.contains(" 200 "), "{key}: {answer}");
-    }
-    repository(name)
-}
-
 #[test]
 fn a_second_mount_makes_one_request() {
     let Some(server) = s3() else { return };
@@ -111,7 +76,7 @@ fn a_second_mount_makes_one_request() {
     let first = cache.mount(line.port, &repo, &[]);
     let expected = read(&first);
     assert_eq!(expected.len(), 42);
-    end(first);
+    first.end();
     line.decide(|_, _| Fault::Pass);
     let second = cache.mount(line.port, &repo, &[]);
     assert_eq!(line.counts().0, 1, "whether the repository has changed");
@@ -137,7 +102,7 @@ fn a_second_mount_makes_one_request() {
     let own = mount(line.port, &repo, &["--ephemeral", &words[0], &words[1]]);
     writing::put(&own.path().join("a/c/7"), vec![7; 600_000]).unwrap();
     commit(&own).unwrap();
-    end(own);
+    own.end();
     line.decide(|_, _| Fault::Pass);
     let fifth = cache.mount(line.port, &repo, &[]);
     assert!(read(&fifth)["a/c/7"] == vec![7; 600_000]);
@@ -148,16 +113,9 @@ fn a_second_mount_makes_one_request() {
 fn offline_mounts_show_what_was_cached() {
     let Some(server) = s3() else { return };
     let (repo, cache) = (made(server.port, "offline"), CacheDir::new());
-    let v1 = FixtureSet::own().get("own-v1-basic").name.clone();
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos").join(&v1);
-    let old = upload(server.port, &fixture, &v1);
+    let old = upload(server.port, &project("tests/fixtures/repos/own-v1-basic"), "own-v1-basic");
     let nobody = free_port();
-    let refused = |repo: &str, words: &[&str]| {
-        let place = Mount::prepare();
-        let path = place.path().display().to_string();
-        let words = [&["mount", repo, &path], words].concat();
-        icechunkfs(nobody, &words).failure()
-    };
+    let refused = |repo: &str, words: &[&str]| try_to_mount(nobody, repo, words).1.failure();
     let output = refused(&repo, &["--offline"]);
     assert!(output.contains("--cache"), "{output}");
     let words = cache.words();
@@ -168,14 +126,14 @@ fn offline_mounts_show_what_was_cached() {
         // The address is the same in both cases: it is part of the repository's identity.
         let online = cache.mount(server.port, repo, &[]);
         let expected = read(&online);
-        end(online);
+        online.end();
         let line = Line::to(server.port);
         line.decide(|_, _| Fault::Reset);
         let offline = cache.mount(server.port, repo, &["--offline"]);
         assert!(read(&offline) == expected);
         let refused = std::fs::write(offline.path().join("x"), "x").unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
-        end(offline);
+        offline.end();
         let shown = |offline: &[&str]| {
             icechunkfs(server.port, &[&["log", repo, "--json", &words[0], &words[1]], offline].concat()).json()
         };
@@ -197,15 +155,12 @@ fn offline_mounts_show_what_was_cached() {
 }
 
 #[test]
-fn prefetched_chunks_are_cached() {
+fn prefetched_chunks_are_cached_on_disk() {
     let Some(server) = s3() else { return };
     let (line, repo, cache) = (Line::to(server.port), made(server.port, "prefetch"), CacheDir::new());
     let first = cache.mount(line.port, &repo, &["--ahead", "0"]);
     let place = first.path().display().to_string();
-    let prefetch = |words: &[&str]| {
-        let mut command = command(line.port, &[&["prefetch", &place], words].concat());
-        String::from_utf8(common::run(&mut command).success()).unwrap()
-    };
+    let prefetch = |words: &[&str]| icechunkfs(line.port, &[&["prefetch", &place], words].concat()).text();
     line.decide(|_, _| Fault::Pass);
     let output = prefetch(&["a", "--slice", "3:12"]);
     assert!(output.starts_with("9 files"), "{output}");
@@ -215,27 +170,26 @@ fn prefetched_chunks_are_cached() {
     assert_eq!(counted, 8, "the manifest, which has two of the chunks in it, and the other seven");
     prefetch(&["a", "--slice", "3:12"]);
     assert_eq!(line.counts().0, counted, "they are there");
-    let words =
-        |slice: &str| common::run(&mut command(line.port, &["prefetch", &place, "a", "--slice", slice])).failure();
+    let words = |slice: &str| icechunkfs(line.port, &["prefetch", &place, "a", "--slice", slice]).failure();
     assert!(words("x").contains("no slice"));
     assert!(words("1,1").contains("2 slices for an array of 1 dimensions"));
-    let group = common::run(&mut command(line.port, &["prefetch", &place, "--slice", "1"])).failure();
+    let group = icechunkfs(line.port, &["prefetch", &place, "--slice", "1"]).failure();
     assert!(group.contains("goes with an array"), "{group}");
     let output = prefetch(&[]);
     assert!(output.starts_with("42 files"), "{output}");
     let expected = read(&first);
-    end(first);
+    first.end();
     let offline = cache.mount(line.port, &repo, &["--offline"]);
     assert!(read(&offline) == expected);
 }
 
 #[test]
-fn damaged_entries_are_fetched_again() {
+fn damaged_cache_entries_are_fetched_again() {
     let Some(server) = s3() else { return };
     let (line, repo, cache) = (Line::to(server.port), made(server.port, "damaged"), CacheDir::new());
     let first = cache.mount(line.port, &repo, &[]);
     let expected = read(&first);
-    end(first);
+    first.end();
     let entries = cache.entries(false);
     assert!(entries.len() > 30, "{}", entries.len());
     for (n, entry) in entries.iter().enumerate() {
@@ -247,11 +201,10 @@ fn damaged_entries_are_fetched_again() {
         }
     }
     line.decide(|_, _| Fault::Pass);
-    let modes: &[&str] = if is_root() { &["cached", "passthrough"] } else { &["cached"] };
-    for mode in modes {
+    for mode in io_modes() {
         let second = cache.mount(line.port, &repo, &["--io", mode]);
         assert!(read(&second) == expected, "{mode}");
-        assert!(*mode != "cached" || second.log().contains("changed since it was written"), "{}", second.log());
+        assert!(mode != "cached" || second.log().contains("changed since it was written"), "{}", second.log());
     }
     let fetched = line.counts().0;
     assert!((10..=entries.len()).contains(&fetched), "{fetched} of {}", entries.len());
@@ -330,8 +283,8 @@ fn cache_failures_do_not_affect_readers() {
         assert!(read(&full) == expected);
         disk.empty();
         // Nobody may be writing there now.
-        end(first);
-        end(full);
+        first.end();
+        full.end();
         disk.remount("ro");
         let closed = cache.mount(server.port, &repo, &[]);
         assert!(read(&closed) == expected);
@@ -341,10 +294,7 @@ fn cache_failures_do_not_affect_readers() {
     let mount = cache.mount(server.port, &repo, &["--ahead", "0"]);
     assert!(std::fs::read(mount.path().join("a/c/3")).unwrap() == expected["a/c/3"]);
     // An entry may be written there at this moment.
-    let begin = std::time::Instant::now();
-    while std::fs::remove_dir_all(cache.path()).is_err() {
-        assert!(begin.elapsed() < Duration::from_secs(10));
-    }
+    common::wait_until("the cache cannot be removed", || std::fs::remove_dir_all(cache.path()).is_ok());
     assert!(read(&mount) == expected);
     let cache = CacheDir::new();
     let before = cache.mount(server.port, &repo, &[]);
@@ -357,7 +307,7 @@ fn cache_failures_do_not_affect_readers() {
 
 /// Every entry that a killed daemon leaves in the cache is valid.
 #[test]
-fn a_killed_daemon_leaves_no_wrong_entry() {
+fn a_killed_daemon_leaves_no_wrong_cache_entry() {
     let Some(server) = s3() else { return };
     let (repo, cache) = (made(server.port, "killed"), CacheDir::new());
     let plain = mount(server.port, &repo, &["-o", "ro"]);
@@ -369,7 +319,7 @@ fn a_killed_daemon_leaves_no_wrong_entry() {
         // The kill comes at a certain request, in the middle of the others.
         line.decide(move |n, _| {
             if n == 4 + 7 * round {
-                run(std::process::Command::new("kill").args(["-9", &daemon.to_string()]));
+                signal(daemon, "-9");
             }
             Fault::Pass
         });

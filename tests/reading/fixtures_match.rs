@@ -1,11 +1,9 @@
 //! Every repository, every branch, tag and snapshot, as the reference implementation reads it: keys, sizes, bytes,
 //! refs, history. All of it through real mounts and the real command line.
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use crate::common::{self, Fixture, FixtureSet, Mount, icechunkfs};
+use crate::common::{self, Fixture, FixtureSet, Mount, read_hashes, run_on};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 /// A key's size, and the hash of its bytes where it can be read.
 type Keys = BTreeMap<String, (u64, Option<String>)>;
@@ -39,7 +37,7 @@ fn check_all(set: &FixtureSet) {
 }
 
 fn check_refs(fixture: &Fixture) {
-    let listed = icechunkfs(["refs".as_ref(), fixture.repository.as_os_str(), "--json".as_ref()]).json();
+    let listed = run_on(&fixture.repository, &["refs", "--json"]).json();
     for kind in ["branches", "tags"] {
         let expected = fixture.expected[kind].as_object().unwrap();
         let listed = listed[kind].as_object().unwrap();
@@ -57,8 +55,7 @@ fn check_refs(fixture: &Fixture) {
     for (name, expected) in fixture.expected["refs"].as_object().unwrap() {
         let (kind, name) = name.split_once('/').unwrap();
         let option = format!("--{kind}={name}");
-        let words = ["log".as_ref(), fixture.repository.as_os_str(), "--json".as_ref(), option.as_ref()];
-        let log = icechunkfs(words).json();
+        let log = run_on(&fixture.repository, &["log", "--json", &option]).json();
         let log = log.as_array().unwrap();
         let ids: Vec<&Value> = log.iter().map(|commit| &commit["id"]).collect();
         let history: Vec<&Value> = expected["history"].as_array().unwrap().iter().collect();
@@ -77,7 +74,7 @@ fn check_snapshot(fixture: &Fixture, id: &str, passthrough: bool) -> (usize, usi
     let snapshot = &fixture.expected["snapshots"][id];
     let io = if passthrough && common::is_root() && common::place::is_local() { "passthrough" } else { "cached" };
     let mount = Mount::new(&fixture.repository, &["--snapshot", id, "--io", io]);
-    let shown = read_tree(&mount.path());
+    let shown = read_hashes(&mount.path());
     let expected = expected_keys(snapshot);
     let what = format!("{} {id} ({io})", fixture.name);
 
@@ -170,35 +167,4 @@ fn file_name_of(key: &str, documents: &serde_json::Map<String, Value>) -> String
         (false, _) => std::iter::once("c").chain(coords).collect::<Vec<_>>().join(separator),
     };
     format!("{folder}{name}")
-}
-
-fn read_tree(root: &Path) -> Keys {
-    let mut keys = Keys::new();
-    walk(root, "", &mut keys);
-    keys
-}
-
-fn walk(directory: &Path, prefix: &str, keys: &mut Keys) {
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let entry = entry.unwrap();
-        let name = entry.file_name().into_string().unwrap();
-        let key = format!("{prefix}{name}");
-        if entry.file_type().unwrap().is_dir() {
-            assert!(entry.metadata().unwrap().is_dir(), "{key}");
-            walk(&entry.path(), &format!("{key}/"), keys);
-            continue;
-        }
-        let size = entry.metadata().unwrap().len();
-        let hash = match std::fs::read(entry.path()) {
-            Ok(bytes) => {
-                assert_eq!(bytes.len() as u64, size, "{key}");
-                Some(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
-            }
-            Err(error) => {
-                assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{key}: {error}");
-                None
-            }
-        };
-        assert!(keys.insert(key.clone(), (size, hash)).is_none(), "{key} is listed twice");
-    }
 }

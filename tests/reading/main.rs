@@ -9,6 +9,7 @@ mod alphas;
 mod cache;
 mod fixtures_match;
 mod follow;
+mod library;
 mod mounting;
 mod reference;
 mod requests;

@@ -1,56 +1,40 @@
 //! Mounting and unmounting by users, administrators and failures.
 
-use std::fs::Permissions;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use crate::common::{self, FixtureSet, Mount, copy_tree, icechunkfs, run, wait_until};
-
-/// A user without rights who exists everywhere, with a group of the same number.
-const NOBODY: u32 = 65534;
-
-/// Returns true if the test cannot run: tests that change their user need root. CI has it.
-fn needs_root(what: &str) -> bool {
-    if common::is_root() {
-        return true;
-    }
-    assert!(std::env::var_os("CI").is_none(), "CI must run as root: {what}");
-    eprintln!("NOT RUN without root: {what}");
-    false
-}
+use crate::common::users::{Commons, NOBODY, as_nobody, set_owner};
+use crate::common::writing::needed;
+use crate::common::{self, FixtureSet, Mount, copy_tree, run, run_on, signal, wait_for_end, wait_until};
+use std::ffi::OsStr;
 
 /// A place that another user can reach: the program, a repository and a mountpoint of their own.
 struct Home {
-    directory: tempfile::TempDir,
+    commons: Commons,
 }
 
 impl Home {
     fn new() -> Home {
-        let prefix = format!("icechunkfs-test-{}-", std::process::id());
-        let directory = tempfile::Builder::new().prefix(&prefix).tempdir_in("/tmp").unwrap();
-        std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
-        copy_tree(&FixtureSet::own().get("own-v2-basic").repository, &directory.path().join("repo"));
-        std::fs::copy(common::program(), directory.path().join("icechunkfs")).unwrap();
-        let home = Home { directory };
-        std::fs::create_dir(home.mountpoint()).unwrap();
-        std::os::unix::fs::chown(home.mountpoint(), Some(NOBODY), Some(NOBODY)).unwrap();
-        home
+        let commons = Commons::new();
+        copy_tree(&FixtureSet::own().get("own-v2-basic").repository, &commons.path("repo"));
+        commons.program();
+        commons.directory("mnt", NOBODY, 0o755);
+        Home { commons }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.commons.path(name)
     }
 
     fn mountpoint(&self) -> PathBuf {
         self.path("mnt")
     }
 
-    fn as_nobody(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(program);
-        command.current_dir(self.directory.path());
+    fn as_nobody(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = as_nobody(program);
+        command.current_dir(self.path("."));
         command
     }
 }
@@ -122,13 +106,13 @@ fn inode_numbers_are_the_same_in_every_mount() {
 
 #[test]
 fn a_mount_of_an_unprivileged_user_is_private() {
-    if !needs_root("mounting as another user") {
+    if !needed(common::is_root(), "root, for mounting as another user") {
         return;
     }
     let home = Home::new();
     let log = home.mountpoint().with_file_name("log");
     std::fs::write(&log, "").unwrap();
-    std::os::unix::fs::chown(&log, Some(NOBODY), None).unwrap();
+    set_owner(&log, NOBODY);
     let program = home.path("icechunkfs");
     let mut mount = home.as_nobody(&program);
     run(mount.arg("mount").arg("repo").arg("mnt").arg("--log-file").arg(&log)).success();
@@ -151,7 +135,7 @@ fn a_mount_of_an_unprivileged_user_is_private() {
 
 #[test]
 fn allow_other_admits_other_users_and_the_kernel_checks_modes() {
-    if !needs_root("being two users") {
+    if !needed(common::is_root(), "root, to be two users") {
         return;
     }
     let home = Home::new();
@@ -169,11 +153,11 @@ fn allow_other_admits_other_users_and_the_kernel_checks_modes() {
     // Modes count: no user may run a file without the x bit, and `access` reports it.
     run(home.as_nobody("test").arg("-x").arg(&document)).failure();
     run(home.as_nobody("test").arg("-r").arg(&document)).success();
-    icechunkfs(["unmount".as_ref(), home.mountpoint().as_os_str()]).success();
+    run_on(home.mountpoint(), &["unmount"]).success();
 
     mount(&[]);
     run(home.as_nobody("cat").arg(&document)).failure();
-    icechunkfs(["unmount".as_ref(), home.mountpoint().as_os_str()]).success();
+    run_on(home.mountpoint(), &["unmount"]).success();
 }
 
 #[test]
@@ -186,7 +170,7 @@ fn a_killed_daemon_blocks_nobody_and_its_mount_is_cleaned_up() {
         .current_dir(mount.path())
         .spawn()
         .unwrap();
-    let kill = |mount: &Mount| run(Command::new("kill").arg("-9").arg(mount.daemon().to_string())).success();
+    let kill = |mount: &Mount| signal(mount.daemon(), "-9");
     kill(&mount);
     wait_until("the reading program ends", || reader.try_wait().unwrap().is_some());
     let dead = std::fs::metadata(mount.path().join("never heard of")).unwrap_err();
@@ -212,19 +196,19 @@ fn a_killed_daemon_blocks_nobody_and_its_mount_is_cleaned_up() {
 }
 
 #[test]
-fn signals_unmount() {
+fn sigterm_and_sigint_unmount() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     for signal in ["-TERM", "-INT"] {
         let mount = Mount::new(&fixture.repository, &[]);
         let daemon = mount.daemon();
-        run(Command::new("kill").arg(signal).arg(daemon.to_string())).success();
-        wait_until("the daemon ends", || !Path::new(&format!("/proc/{daemon}")).exists());
+        common::signal(daemon, signal);
+        wait_for_end(daemon);
         assert!(mount.mounted_as().is_none(), "{signal}");
         assert!(mount.log().contains("unmounted"), "{}", mount.log());
     }
     // Closing the terminal that started it does not end it.
     let mount = Mount::new(&fixture.repository, &[]);
-    run(Command::new("kill").arg("-HUP").arg(mount.daemon().to_string())).success();
+    signal(mount.daemon(), "-HUP");
     assert!(mount.path().join("zarr.json").exists());
 }
 
@@ -233,18 +217,18 @@ fn a_busy_mount_is_not_unmounted() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::new(&fixture.repository, &[]);
     let open = std::fs::File::open(mount.path().join("zarr.json")).unwrap();
-    let refused = icechunkfs(["unmount".as_ref(), mount.path().as_os_str()]).failure();
+    let refused = run_on(mount.path(), &["unmount"]).failure();
     assert!(refused.contains("is in use"), "{refused}");
     assert!(mount.mounted_as().is_some());
     // A signal detaches it: new programs have no access, the open file stays readable, and the daemon ends when it is
     // closed.
     let daemon = mount.daemon();
-    run(Command::new("kill").arg("-TERM").arg(daemon.to_string())).success();
+    signal(daemon, "-TERM");
     wait_until("it is detached", || mount.mounted_as().is_none());
     let mut text = String::new();
     std::io::Read::read_to_string(&mut { open }, &mut text).unwrap();
     assert!(text.contains("zarr_format"));
-    wait_until("the daemon ends", || !Path::new(&format!("/proc/{daemon}")).exists());
+    wait_for_end(daemon);
 }
 
 #[test]
@@ -269,7 +253,7 @@ fn a_foreground_mount_does_not_detach() {
 }
 
 #[test]
-fn as_of_mounts_the_past() {
+fn as_of_mounts_the_newest_commit_of_that_time() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let history = fixture.expected["refs"]["branch/main"]["history"].as_array().unwrap();
     let old = history[history.len() - 2].as_str().unwrap();
@@ -308,8 +292,8 @@ impl Drop for Helper {
 }
 
 #[test]
-fn mount_and_umount_and_fstab_work() {
-    if !needs_root("linking /sbin/mount.icechunkfs and changing fstab") {
+fn mount_and_umount_find_the_program_by_type_and_by_fstab() {
+    if !needed(common::is_root(), "root, for linking /sbin/mount.icechunkfs and changing fstab") {
         return;
     }
     let _helper = Helper::new();

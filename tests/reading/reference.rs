@@ -4,13 +4,13 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use crate::common::lab::{main_branch, session_on};
 use crate::common::writing::array;
-use crate::common::{self, Mount, lab, run};
+use crate::common::{self, Mount, block_on, lab, run};
 use bytes::Bytes;
 use icechunk::format::ChunkIndices;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::format::manifest::ChunkPayload;
-use icechunk::repository::VersionInfo;
 use icechunk::{Repository, RepositoryConfig, Store};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -124,7 +124,7 @@ async fn apply(repository: &Repository, steps: &[Step]) {
 
 /// Random repositories of both versions show what the reference reads back.
 #[test]
-fn random_repositories_show_the_same_keys() {
+fn mounts_of_random_repositories_show_the_keys_of_the_reference() {
     common::watchdog();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let mut runner = TestRunner::new_with_rng(
@@ -138,7 +138,7 @@ fn random_repositories_show_the_same_keys() {
         let expected = runtime.block_on(async {
             let repository = create(directory.path(), version, inline).await;
             apply(&repository, &steps).await;
-            lab::keys_at(&repository, &VersionInfo::BranchTipRef("main".into())).await
+            lab::keys_at(&repository, &main_branch()).await
         });
         let mount = Mount::new(directory.path(), &[]);
         prop_assert_eq!(common::read_files(&mount.path()), expected);
@@ -155,8 +155,7 @@ const EDGE: u32 = 100;
 fn a_million_chunks_fit_into_little_memory() {
     common::watchdog();
     let directory = tempfile::tempdir().unwrap();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let repository = create(directory.path(), SpecVersionBin::V2, 512).await;
         let mut session = repository.writable_session("main").await.unwrap();
         let shape = icechunk::format::snapshot::ArrayShape::new([(u64::from(EDGE), EDGE); 3]).unwrap();
@@ -204,8 +203,7 @@ fn the_memory_bound_holds_under_many_readers() {
     let directory = tempfile::tempdir().unwrap();
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let repository = create(directory.path(), SpecVersionBin::V2, 0).await;
-        let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
-        let store = Store::from_session(Arc::clone(&session)).await;
+        let (session, store) = session_on(&repository, "main").await;
         let document = array(&[(CHUNKS * CHUNK) as u64], &[CHUNK as u64]);
         store.set("a/zarr.json", document.into()).await.unwrap();
         for n in 0..CHUNKS {

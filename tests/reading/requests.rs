@@ -4,13 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::{Fixture, FixtureSet};
 use async_trait::async_trait;
-use bytes::Bytes;
-use icechunkfs::cli::open;
 use icechunkfs::error::Result;
+use icechunkfs::library::open;
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::refs::RefSpec;
 use icechunkfs::storage::{
-    self, Capabilities, Content, ListMode, ObjectSource, ReadMode, Removal, Storage, Version, Visitor,
+    self, Capabilities, Content, ListMode, ObjectSource, ReadMode, Removal, Storage, StoredObject, Visitor,
 };
 
 /// A storage that passes requests on and records them. It gives no direct access to files, so that every byte is
@@ -38,14 +37,13 @@ impl Storage for Counting {
         &self.capabilities
     }
 
-    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
-        self.note(format!("get {}", folder(key)));
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>> {
+        match mode {
+            ReadMode::Range(_) => self.note(format!("range of {}", folder(key))),
+            ReadMode::Head => {}
+            _ => self.note(format!("get {}", folder(key))),
+        }
         self.inner.read(key, limit, mode).await
-    }
-
-    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
-        self.note(format!("range of {}", folder(key)));
-        self.inner.get_range(key, offset, length).await
     }
 
     async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
@@ -70,16 +68,8 @@ impl Storage for Counting {
         Ok(None)
     }
 
-    async fn modified(&self, key: &str) -> Result<Option<u64>> {
-        self.inner.modified(key).await
-    }
-
     async fn check_conditions(&self, key: &str, limit: u64) -> Result<()> {
         self.inner.check_conditions(key, limit).await
-    }
-
-    async fn discard_cached(&self, key: &str) {
-        self.inner.discard_cached(key).await;
     }
 }
 

@@ -2,15 +2,15 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use crate::common::faulty::{Fault, Line};
 use crate::common::moto::{commit, icechunkfs, mount, repository, s3};
+use crate::common::random::Random;
 use crate::common::shard::{Form, USUAL, array, shuffled, with_checksum};
-use crate::common::writing::{self, Reference, Writable, needed, put};
-use crate::common::{self, run};
+use crate::common::writing::{self, Reference, Writable, put};
+use crate::common::{self, python, run, signal};
 use serde_json::{Value, json};
 
 /// Number of inner chunks of the large shard, and bytes of each before its checksum: 64 MiB.
@@ -78,14 +78,9 @@ impl Counted {
     /// Returns requests for chunks, and bytes of all answers, since it began.
     fn end(&self) -> (usize, u64) {
         // Prefetched bytes may still be in transit.
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        self.line.wait_until_quiet();
         (*self.asked.lock().unwrap(), self.line.received())
     }
-}
-
-fn python() -> Option<PathBuf> {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python");
-    needed(python.exists(), "target/venv: scripts/setup --python makes it").then_some(python)
 }
 
 fn read_at(file: &File, (offset, length): (u64, usize)) -> Vec<u8> {
@@ -217,13 +212,6 @@ fn reading_a_whole_shard_takes_few_requests(server: u16, repo: &str, shard: &[u8
     assert!(asked <= 40 && bytes < 40 << 20, "{asked} requests, {bytes} bytes");
 }
 
-/// Unmounts, and waits for the daemon's end: until then it may add to its cache.
-fn end(mount: common::Mount) {
-    let daemon = mount.daemon();
-    mount.unmount();
-    common::wait_for_end(daemon);
-}
-
 fn a_cached_shard_is_available_offline(server: u16, repo: &str, shard: &[u8]) {
     let directory = tempfile::tempdir().unwrap();
     let cache = directory.path().join("cache").display().to_string();
@@ -236,7 +224,7 @@ fn a_cached_shard_is_available_offline(server: u16, repo: &str, shard: &[u8]) {
     let mounted = mount(server, repo, &online);
     read_at(&file(&mounted), index);
     assert!(is_right(&file(&mounted), 5));
-    end(mounted);
+    mounted.end();
     let mounted = mount(server, repo, &offline);
     assert!(read_at(&file(&mounted), index) == shard[index.0 as usize..] && is_right(&file(&mounted), 5));
     let error = file(&mounted).read_exact_at(&mut [0; 16], place(shard, far_from(shard, 5)).0).unwrap_err();
@@ -246,7 +234,7 @@ fn a_cached_shard_is_available_offline(server: u16, repo: &str, shard: &[u8]) {
     // Bytes fetched as a whole are available in parts.
     let mounted = mount(server, repo, &online);
     assert!(std::fs::read(mounted.path().join("a/c/0")).unwrap() == shard);
-    end(mounted);
+    mounted.end();
     let mounted = mount(server, repo, &offline);
     for number in [5, 4095, 1, 2222, place_first(shard)] {
         assert!(is_right(&file(&mounted), number), "{number}");
@@ -328,7 +316,7 @@ fn shards_of_every_form_are_listed() {
         assert_eq!(listed(&mount, &[&format!("g/a{n}/c/1/1"), "--json"]).json()[0], all[n]);
     }
     assert_eq!(listed(&mount, &["-r", "--json"]).json(), all);
-    let text = String::from_utf8(listed(&mount, &["g/a0"]).success()).unwrap();
+    let text = listed(&mount, &["g/a0"]).text();
     assert!(text.starts_with("/g/a0/c/1/1  ") && text.contains("CRC-32C right") && text.lines().count() == 6, "{text}");
     assert!(listed(&mount, &["g/a0/c/0/0"]).failure().contains("no `g/a0/c/0/0`"));
     put(&mount.root().join("plain/zarr.json"), writing::array(&[1], &[1])).unwrap();
@@ -350,7 +338,7 @@ fn shards_in_shards_are_listed() {
     for (n, nested) in all[0]["inner_chunks"].as_array().unwrap().iter().enumerate() {
         check(nested, &shard, &leaves(n as u8));
     }
-    let text = String::from_utf8(listed(&mount, &["a"]).success()).unwrap();
+    let text = listed(&mount, &["a"]).text();
     assert_eq!(text.lines().count(), 1 + 3 * 5, "{text}");
 }
 
@@ -545,7 +533,7 @@ fn a_write_into_a_large_chunk_fetches_nothing_before_the_commit() {
     drop(file);
 
     // A read combines both, after a crash too.
-    run(Command::new("kill").arg("-9").arg(mounted.daemon().to_string())).success();
+    signal(mounted.daemon(), "-9");
     drop(mounted);
     let mounted = writer.mount();
     let file = File::open(mounted.path().join("a/c/0")).unwrap();
@@ -561,11 +549,8 @@ fn a_write_into_a_large_chunk_fetches_nothing_before_the_commit() {
     // At random, beside a copy.
     let file = open_to_write(&mounted, "a/c/1");
     let mut model = shard.clone();
-    let mut seed = 17_u64;
-    let mut below = |n: u64| {
-        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (seed >> 30) % n
-    };
+    let mut random = Random::new(17);
+    let mut below = |n: u64| random.below(n as usize) as u64;
     for n in 0..150 {
         let (at, length) = (below(model.len() as u64), 1 + below(30_000));
         match below(8) {

@@ -1,33 +1,21 @@
 //! Common programs at a mount's path: shell tools, zarr-python, xarray, tensorstore.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use crate::common::{self, Fixture, FixtureSet, Mount, run};
-
-/// Returns the Python of `scripts/setup`, with the packages of `tests/python/requirements.txt`.
-fn python() -> Option<PathBuf> {
-    let python = std::env::var_os("ICECHUNKFS_PYTHON")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python"), PathBuf::from);
-    if python.exists() {
-        return Some(python);
-    }
-    assert!(std::env::var_os("CI").is_none(), "CI must have {}: scripts/setup makes it", python.display());
-    eprintln!("NOT RUN: {} does not exist; scripts/setup makes it", python.display());
-    None
-}
+use crate::common::{Fixture, FixtureSet, Mount, io_modes, project, python, run};
 
 #[test]
 fn shell_tools_see_a_plain_directory() {
     let fixture = FixtureSet::own().get("own-v2-basic");
-    for io in if common::is_root() { vec!["cached", "passthrough"] } else { vec!["cached"] } {
+    for io in io_modes() {
         let mount = Mount::new(&fixture.repository, &["--io", io]);
         let copies = tempfile::tempdir().unwrap();
         let root = mount.path();
         let sh = |script: &str| {
             let mut command = Command::new("bash");
             command.args(["-euo", "pipefail", "-c", script, "bash"]).arg(&root).arg(copies.path());
-            String::from_utf8(run(&mut command).success()).unwrap()
+            run(&mut command).text()
         };
         let sums = |place: &str| {
             sh(&format!("cd \"{place}\" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum"))
@@ -58,7 +46,7 @@ fn shell_tools_see_a_plain_directory() {
 
 fn check_values(set: &FixtureSet, python: &Path) {
     let mut equal = [0; 3];
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/read_tools.py");
+    let script = project("tests/python/read_tools.py");
     for fixture in set.all() {
         // The snapshot of every ref; other snapshots are compared byte for byte elsewhere.
         let mut snapshots: Vec<&str> = tips(&fixture);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::writing::{self, GROUP, Reference, Writable, needed, put};
-use crate::common::{self, FixtureSet, Mount, read_files, run};
+use crate::common::{FixtureSet, Mount, project, read_files, run, run_on};
 use serde_json::{Value, json};
 
 /// The package's current release, or the last one with the older layout.
@@ -23,7 +23,7 @@ struct Package {
 
 impl Package {
     fn find() -> Option<Package> {
-        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
+        let target = project("target");
         let (python, old) = (target.join("venv/bin/python"), target.join("zarr-vectors-0.2.0"));
         let there = python.exists() && old.exists();
         needed(there, "target/venv: scripts/setup --python makes it").then_some(Package { python, old })
@@ -32,7 +32,7 @@ impl Package {
     /// Runs a command of `tests/python/vectors.py`.
     #[track_caller]
     fn run<S: AsRef<OsStr>>(&self, release: Release, command: &str, words: impl IntoIterator<Item = S>) {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/vectors.py");
+        let script = project("tests/python/vectors.py");
         let mut python = Command::new(&self.python);
         python.env("PYTHONDONTWRITEBYTECODE", "1").arg(script).arg(command).args(words);
         if release == Release::Old {
@@ -65,7 +65,7 @@ fn sh(script: &str, places: &[&Path]) {
 
 /// Returns the files of a directory, without untracked ones.
 fn tracked(mount: &Writable) -> BTreeMap<String, Vec<u8>> {
-    let status = common::icechunkfs(["status".as_ref(), mount.root().as_os_str(), "--json".as_ref()]).json();
+    let status = run_on(mount.root(), &["status", "--json"]).json();
     let mut files = read_files(&mount.root());
     for name in status["untracked"].as_array().unwrap() {
         files.remove(name["path"].as_str().unwrap().trim_start_matches('/')).unwrap();
@@ -85,7 +85,7 @@ fn commit_and_compare(mount: &Writable, message: &str) -> BTreeMap<String, Vec<u
 }
 
 #[test]
-fn a_store_is_the_same_after_a_commit_and_can_be_extended() {
+fn a_zarr_vectors_store_stays_the_same_in_a_commit_and_can_be_extended() {
     let (Some(shared), Some(package)) = (FixtureSet::shared(), Package::find()) else { return };
     let store = shared.expected_path("x").parent().unwrap().parent().unwrap().join("zarr-vectors-store");
     let sums = store.with_file_name("zarr-vectors-store.sha256");
@@ -118,7 +118,7 @@ fn a_store_is_the_same_after_a_commit_and_can_be_extended() {
 }
 
 #[test]
-fn stores_are_written_through_a_mount() {
+fn zarr_vectors_writes_stores_through_a_mount() {
     let Some(package) = Package::find() else { return };
     let mount = Writable::new(&[]);
     put(&mount.root().join("zarr.json"), GROUP).unwrap();
@@ -139,7 +139,7 @@ fn stores_are_written_through_a_mount() {
 
 /// A store of the older layout, copied into a mount.
 #[test]
-fn a_store_of_the_older_layout_is_the_same_after_a_commit() {
+fn a_zarr_vectors_store_of_the_older_layout_stays_the_same_in_a_commit() {
     let Some(package) = Package::find() else { return };
     let place = tempfile::tempdir().unwrap();
     let store = place.path().to_owned();
@@ -191,7 +191,7 @@ fn names_are_classified_by_metadata_and_not_by_spelling() {
         put(&root.join(name), name).unwrap();
     }
     let status = |mount: &Writable| {
-        let output = common::icechunkfs(["status".as_ref(), mount.root().as_os_str(), "--json".as_ref()]).json();
+        let output = run_on(mount.root(), &["status", "--json"]).json();
         let mut names: Vec<String> = output["untracked"]
             .as_array()
             .unwrap()
@@ -219,6 +219,6 @@ fn names_are_classified_by_metadata_and_not_by_spelling() {
     for name in raw {
         assert_eq!(std::fs::read(root.join(name)).unwrap(), name.as_bytes());
     }
-    let output = common::icechunkfs(["status".as_ref(), root.as_os_str()]).success();
+    let output = run_on(&root, &["status"]).success();
     assert!(String::from_utf8(output).unwrap().contains("0/vertices/0.0.0"));
 }

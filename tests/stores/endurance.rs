@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::faulty::{Line, five_of_a_hundred};
-use crate::common::lab::Random;
 use crate::common::moto::{commit, fill, made, mount, s3};
-use crate::common::{Mount, run};
+use crate::common::random::Random;
+use crate::common::{Mount, signal, wait_for, wait_until};
 
 /// The bound for memory, in MiB, which is less than there is to read; and the allowance for the process: code, stacks,
 /// the allocator's reserve.
@@ -22,20 +22,15 @@ const FEW: usize = 40;
 fn busy(mount: &Mount, daemon: i32) -> Vec<(String, u64)> {
     let told = |log: &str| log.matches("gauges: ").count();
     let before = told(&mount.log());
-    run(std::process::Command::new("kill").args(["-USR1", &daemon.to_string()])).success();
-    let begin = Instant::now();
-    loop {
+    signal(daemon, "-USR1");
+    wait_for("the daemon logs nothing", || {
         let log = mount.log();
-        if told(&log) > before {
-            let line = log.lines().rfind(|line| line.contains("gauges: ")).unwrap();
-            let gauges: serde_json::Map<String, serde_json::Value> =
-                serde_json::from_str(line.split("gauges: ").nth(1).unwrap()).unwrap();
-            let numbers = gauges.into_iter().filter(|(name, _)| name != "cached_bytes");
-            return numbers.map(|(name, value)| (name, value.as_u64().unwrap())).collect();
-        }
-        assert!(begin.elapsed() < Duration::from_secs(10), "the daemon logs nothing: {log}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        let line = log.lines().rfind(|line| line.contains("gauges: ")).filter(|_| told(&log) > before)?;
+        let gauges: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(line.split("gauges: ").nth(1).unwrap()).unwrap();
+        let numbers = gauges.into_iter().filter(|(name, _)| name != "cached_bytes");
+        Some(numbers.map(|(name, value)| (name, value.as_u64().unwrap())).collect())
+    })
 }
 
 fn count(daemon: i32, what: &str) -> usize {
@@ -54,7 +49,7 @@ fn most_memory(daemon: i32) -> u64 {
 /// mount's timeout; its bytes must never be wrong, and a file that is not written here is of one commit. Each has bytes
 /// of one of `salts`; without salts, a program is writing.
 fn read(root: &Path, salts: Option<std::ops::RangeInclusive<u8>>, seed: u64, over: &AtomicBool, chunks: &AtomicU64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     while !over.load(Ordering::Relaxed) {
         let first = random.below(40);
         let in_order = random.below(2) == 0;
@@ -121,11 +116,9 @@ fn an_idle_mount_has_no_requests_and_no_buffers() {
     println!("{chunks} chunks, {commits} commits, {faults} faults in {requests} requests");
     assert!(chunks > 100 && commits > 0 && faults > 10, "{chunks} chunks, {commits} commits, {faults} faults");
     for (n, mount) in mounts.iter().enumerate() {
-        let begin = Instant::now();
-        while busy(mount, daemons[n]).iter().any(|(_, number)| *number > 0) {
-            // A following mount polls now and then.
-            assert!(begin.elapsed() < Duration::from_secs(30), "mount {n}: {:?}", busy(mount, daemons[n]));
-        }
+        // A following mount polls now and then.
+        let is_idle = |gauges: Vec<(String, u64)>| gauges.iter().all(|(_, number)| *number == 0);
+        wait_until(&format!("mount {n} is not idle"), || is_idle(busy(mount, daemons[n])));
         let (fds, tasks) = (count(daemons[n], "fd"), count(daemons[n], "task"));
         assert!(fds <= before[n].0 + FEW, "mount {n}: {fds} descriptors, {} at the beginning", before[n].0);
         assert!(tasks <= before[n].1 + FEW, "mount {n}: {tasks} threads, {} at the beginning", before[n].1);

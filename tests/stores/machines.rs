@@ -4,14 +4,14 @@
 //! The machines are network namespaces. Of a hundred requests five fail, and of five the answer is lost.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::common::faulty::{Fault, five_of_a_hundred};
-use crate::common::machines::{Network, control};
+use crate::common::machines::Network;
 use crate::common::moto;
-use crate::common::writing::{GROUP, array, echo, put, touch};
-use crate::common::{self, Mount, read_files};
+use crate::common::writing::{GROUP, array, content_of, echo, put, touch};
+use crate::common::{self, Mount, all_together, assert_same, read_files};
 use serde_json::Value;
 
 const MACHINES: usize = 8;
@@ -55,27 +55,7 @@ fn shown(network: &Network, repo: &str) -> BTreeMap<String, Vec<u8>> {
 /// Lets each machine do `work` with its own mount; all begin together.
 fn on_all<T: Send>(network: &Network, repo: &str, work: impl Fn(usize, &Mount) -> T + Sync) -> Vec<T> {
     let mounts: Vec<Mount> = (0..MACHINES).map(|n| network.mount(n, repo, &["--timeout", TIMEOUT])).collect();
-    let start = Barrier::new(MACHINES);
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = mounts
-            .iter()
-            .enumerate()
-            .map(|(n, mount)| {
-                let (start, work) = (&start, &work);
-                scope.spawn(move || {
-                    start.wait();
-                    work(n, mount)
-                })
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
-/// Returns bytes that are unique for each machine and commit; some are inline, some packed, some separate objects.
-fn content(machine: usize, n: usize) -> Vec<u8> {
-    let length = [40, 3000, 300_000][(machine + n) % 3];
-    format!("machine {machine}, commit {n}. ").into_bytes().into_iter().cycle().take(length).collect()
+    all_together(&mounts, work)
 }
 
 /// Each machine has its rows, as in a program that divides an array among machines.
@@ -88,10 +68,10 @@ fn disjoint_commits_of_many_machines_are_merged() {
     let begin = Instant::now();
     on_all(&network, &repo, |machine, mount| {
         for n in 0..COMMITS {
-            put(&mount.path().join(format!("a/c/{machine}/{n}")), content(machine, n)).unwrap();
+            put(&mount.path().join(format!("a/c/{machine}/{n}")), content_of(machine, n)).unwrap();
             // One that each of its commits changes.
-            put(&mount.path().join(format!("a/c/{machine}/{COMMITS}")), content(machine, n)).unwrap();
-            echo(&control(mount, "commit"), &format!("{machine} {n}"))
+            put(&mount.path().join(format!("a/c/{machine}/{COMMITS}")), content_of(machine, n)).unwrap();
+            echo(&mount.control("commit"), &format!("{machine} {n}"))
                 .unwrap_or_else(|error| panic!("machine {machine}, commit {n}: {error}: {}", mount.log()));
         }
     });
@@ -112,12 +92,11 @@ fn disjoint_commits_of_many_machines_are_merged() {
         ("a/zarr.json".to_owned(), array(&[MACHINES as u64, COMMITS as u64 + 1], &[1, 1]).into_bytes()),
     ]);
     for machine in 0..MACHINES {
-        (0..COMMITS).for_each(|n| drop(expected.insert(format!("a/c/{machine}/{n}"), content(machine, n))));
-        expected.insert(format!("a/c/{machine}/{COMMITS}"), content(machine, COMMITS - 1));
+        (0..COMMITS).for_each(|n| drop(expected.insert(format!("a/c/{machine}/{n}"), content_of(machine, n))));
+        expected.insert(format!("a/c/{machine}/{COMMITS}"), content_of(machine, COMMITS - 1));
     }
     let shown = shown(&network, &repo);
-    let lost: Vec<&String> = expected.keys().filter(|name| shown.get(*name) != expected.get(*name)).collect();
-    assert!(lost.is_empty() && shown.len() == expected.len(), "lost or changed: {lost:?}");
+    assert_same("all commits", &shown, &expected);
 }
 
 /// Outcome of a commit.
@@ -156,20 +135,20 @@ fn overlapping_commits_of_many_machines_are_kept_or_reported() {
         let mut answers = Vec::new();
         for n in 0..COMMITS {
             for chunk in chunks(machine, n) {
-                put(&mount.path().join(format!("a/c/0/{chunk}")), content(machine, n)).unwrap();
+                put(&mount.path().join(format!("a/c/0/{chunk}")), content_of(machine, n)).unwrap();
             }
-            let info: Value = serde_json::from_slice(&std::fs::read(control(mount, "info.json")).unwrap()).unwrap();
-            match echo(&control(mount, "commit"), &format!("{machine} {n}")) {
+            let info = mount.control_json("info.json");
+            match echo(&mount.control("commit"), &format!("{machine} {n}")) {
                 Ok(()) => answers.push(Answer::Done),
                 Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
                     for chunk in chunks(machine, n) {
                         let file = mount.path().join(format!("a/c/0/{chunk}"));
-                        assert!(std::fs::read(file).unwrap() == content(machine, n), "the work is still there");
+                        assert!(std::fs::read(file).unwrap() == content_of(machine, n), "the work is still there");
                     }
-                    let output = std::fs::read_to_string(control(mount, "conflicts")).unwrap();
+                    let output = mount.read_control("conflicts");
                     answers.push(Answer::Conflict(info["snapshot"].as_str().unwrap().to_owned(), named(&output)));
-                    touch(&control(mount, "discard")).unwrap();
-                    touch(&control(mount, "refresh")).unwrap();
+                    touch(&mount.control("discard")).unwrap();
+                    touch(&mount.control("refresh")).unwrap();
                 }
                 Err(error) => panic!("machine {machine}, commit {n}: {error}: {}", mount.log()),
             }
@@ -200,7 +179,7 @@ fn overlapping_commits_of_many_machines_are_kept_or_reported() {
     assert_eq!(commits.len(), MACHINES * COMMITS - conflicts);
     let mut last = BTreeMap::new();
     for (_, machine, n) in &commits {
-        chunks(*machine, *n).into_iter().for_each(|chunk| drop(last.insert(chunk, content(*machine, *n))));
+        chunks(*machine, *n).into_iter().for_each(|chunk| drop(last.insert(chunk, content_of(*machine, *n))));
     }
     for (machine, answers) in answers.iter().enumerate() {
         for (n, answer) in answers.iter().enumerate() {
@@ -238,7 +217,7 @@ fn a_disconnected_machine_recovers() {
     for (n, (moment, is_lost)) in
         [("/chunks/", false), ("/snapshots/", false), ("/repo ", false), ("/repo ", true)].into_iter().enumerate()
     {
-        put(&far.path().join(format!("a/c/0/{n}")), content(0, 2)).unwrap();
+        put(&far.path().join(format!("a/c/0/{n}")), content_of(0, 2)).unwrap();
         let (reached, moments) = mpsc::channel();
         let cut = Arc::new(AtomicBool::new(false));
         network.line().decide(move |_, request| {
@@ -253,27 +232,27 @@ fn a_disconnected_machine_recovers() {
             if is_lost { Fault::Lost } else { Fault::Silent }
         });
         let failed = std::thread::scope(|scope| {
-            let commit = scope.spawn(|| echo(&control(&far, "commit"), &format!("far {n}")));
+            let commit = scope.spawn(|| echo(&far.control("commit"), &format!("far {n}")));
             moments.recv_timeout(Duration::from_secs(60)).expect("the commit comes to its moment");
             network.plug(0, false);
             network.line().release();
             // The other machines are not affected.
-            put(&near.path().join(format!("a/c/1/{n}")), content(1, n)).unwrap();
-            echo(&control(&near, "commit"), &format!("near {n}")).unwrap();
+            put(&near.path().join(format!("a/c/1/{n}")), content_of(1, n)).unwrap();
+            echo(&near.control("commit"), &format!("near {n}")).unwrap();
             commit.join().unwrap()
         });
         let error = failed.expect_err("a machine without a network cannot commit");
         assert!(matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT)), "{moment}: {error}");
         // Written files are still there, with or without a network.
-        assert!(std::fs::read(far.path().join(format!("a/c/0/{n}"))).unwrap() == content(0, 2));
+        assert!(std::fs::read(far.path().join(format!("a/c/0/{n}"))).unwrap() == content_of(0, 2));
         network.plug(0, true);
         let begin = Instant::now();
-        while let Err(error) = echo(&control(&far, "commit"), &format!("far {n}")) {
+        while let Err(error) = echo(&far.control("commit"), &format!("far {n}")) {
             assert!(begin.elapsed() < Duration::from_secs(60), "{moment}: {error}: {}", far.log());
         }
         // Concurrent commits are visible, at once or after a refresh.
-        touch(&control(&far, "refresh")).unwrap();
-        assert!(std::fs::read(far.path().join(format!("a/c/1/{n}"))).unwrap() == content(1, n), "{moment}");
+        touch(&far.control("refresh")).unwrap();
+        assert!(std::fs::read(far.path().join(format!("a/c/1/{n}"))).unwrap() == content_of(1, n), "{moment}");
         let messages: Vec<String> = history(&network, &repo).into_iter().map(|(_, message)| message).collect();
         for own in [format!("far {n}"), format!("near {n}")] {
             assert_eq!(messages.iter().filter(|message| **message == own).count(), 1, "{moment}: {messages:?}");

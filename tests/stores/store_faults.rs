@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::common::faulty::{Fault, Line};
-use crate::common::moto::{self, commit, icechunkfs, made, mount, s3};
+use crate::common::moto::{self, commit, icechunkfs, made, mount, s3, try_to_mount};
 use crate::common::writing::put;
-use crate::common::{Mount, read_files, run};
+use crate::common::{read_files, signal, wait_until};
 
 const FORBIDDEN: Fault = Fault::Says("403 Forbidden", "AccessDenied");
 
@@ -38,9 +38,7 @@ fn refusals_are_reported_at_once_with_advice() {
         let output = icechunkfs(line.port, &["refs", &repo, "--timeout", "20"]).failure();
         assert!(output.contains(told) && output.contains(&repo), "{code}: {output}");
         assert!(begin.elapsed() < Duration::from_secs(10), "{code}: it was asked again and again");
-        let place = Mount::prepare();
-        let path = place.path().display().to_string();
-        let output = icechunkfs(line.port, &["mount", &repo, &path, "--timeout", "20"]).failure();
+        let output = try_to_mount(line.port, &repo, &["--timeout", "20"]).1.failure();
         assert!(output.contains(told), "{code}: {output}");
     }
 }
@@ -54,9 +52,7 @@ fn read_permission_alone_gives_a_read_only_mount() {
     assert!(read.mounted_as().unwrap().contains(" ro,"), "{:?}", read.mounted_as());
     assert!(read.log().contains("mounted read-only") && read.log().contains("do not allow it"), "{}", read.log());
     assert_eq!(read_files(&read.path()).len(), 42);
-    let place = Mount::prepare();
-    let path = place.path().display().to_string();
-    let output = icechunkfs(line.port, &["mount", &repo, &path, "--ephemeral"]).failure();
+    let output = try_to_mount(line.port, &repo, &["--ephemeral"]).1.failure();
     assert!(output.contains("cannot be written to") && output.contains("do not allow it"), "{output}");
 }
 
@@ -88,7 +84,7 @@ fn losing_write_permission_loses_no_work() {
         );
         let failed = commit(&mount).unwrap_err();
         assert_eq!(failed.raw_os_error(), Some(libc::EACCES), "{refused}: {failed}");
-        let told = std::fs::read_to_string(mount.path().join(".icechunk/commit")).unwrap();
+        let told = mount.read_control("commit");
         assert!(told.contains("do not allow it"), "{refused}: {told}");
         line.release();
         commit(&mount).unwrap();
@@ -104,10 +100,7 @@ fn losing_write_permission_loses_no_work() {
 fn damaged_answers_are_not_cached() {
     let Some(server) = s3() else { return };
     let (line, repo) = (Line::to(server.port), made(server.port, "garbled"));
-    let expected = {
-        let mount = mount(server.port, &repo, &["-o", "ro"]);
-        read_files(&mount.path())
-    };
+    let expected = read_files(&mount(server.port, &repo, &["-o", "ro"]).path());
     for fault in [Fault::Short, Fault::Garbled] {
         for at in 0..6 {
             let directory = tempfile::tempdir().unwrap();
@@ -118,11 +111,7 @@ fn damaged_answers_are_not_cached() {
                 fault if n == at => fault,
                 _ => Fault::Pass,
             });
-            let place = Mount::prepare();
-            let path = place.path().display().to_string();
-            let log = place.path().with_file_name("log").display().to_string();
-            let words = ["mount", &repo, &path, "-o", "ro", "--cache", &cache, "--log-file", &log, "--ahead", "0"];
-            icechunkfs(line.port, &words).success();
+            let place = mount(line.port, &repo, &["-o", "ro", "--cache", &cache, "--ahead", "0"]);
             for (name, bytes) in &expected {
                 match std::fs::read(place.path().join(name)) {
                     Ok(read) => assert!(read == *bytes, "{fault:?} at {at}: {name}"),
@@ -148,21 +137,16 @@ fn a_mount_recovers_after_the_machine_sleeps() {
     let expected = read_files(&mount(server.port, &repo, &["-o", "ro"]).path());
     let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "2"]);
     put(&mount.path().join("a/c/1"), "written").unwrap();
-    let daemon = mount.daemon().to_string();
-    let signal = |name: &str| run(std::process::Command::new("kill").args([name, &daemon])).success();
+    let daemon = mount.daemon();
     line.decide(|_, request| if request.contains("/chunks/") { Fault::Silent } else { Fault::Pass });
     let path = mount.path().join("a/c/3");
     let reader = std::thread::spawn(move || std::fs::read(path));
-    let begin = Instant::now();
-    while line.counts().0 == 0 {
-        assert!(begin.elapsed() < Duration::from_secs(10), "no request arrives");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    signal("-STOP");
+    wait_until("no request arrives", || line.counts().0 > 0);
+    signal(daemon, "-STOP");
     // Longer than the deadline: the sleep is the behavior under test.
     std::thread::sleep(Duration::from_secs(4));
     line.release();
-    signal("-CONT");
+    signal(daemon, "-CONT");
     match reader.join().unwrap() {
         Ok(bytes) => assert!(bytes == expected["a/c/3"]),
         Err(error) => assert!(matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT)), "{error}"),

@@ -2,16 +2,16 @@
 //! committing. With a real server behind the proxy.
 //!
 //! Other suites show that everything else is as on a local disk: `scripts/with-server` runs them over a store.
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::faulty::{Fault, Line};
 use crate::common::moto::{
-    self, SECRET, command, commit, commits, fill, free_port, icechunkfs, made, mount, request, s3, start,
+    self, SECRET, command, commit, commits, fill, free_port, icechunkfs, made, mount, python_server, request, s3,
+    try_to_mount,
 };
 use crate::common::writing::{array, put};
-use crate::common::{self, FixtureSet, Mount, read_files, run};
+use crate::common::{FixtureSet, Mount, project, read_files, run};
 
 #[test]
 fn an_unreachable_store_is_reported() {
@@ -56,7 +56,7 @@ fn a_profile_gives_keys_and_an_endpoint() {
     for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL"] {
         command.env_remove(name);
     }
-    assert!(String::from_utf8(run(&mut command).success()).unwrap().contains("branch  main"));
+    assert!(run(&mut command).text().contains("branch  main"));
     // The default profile, set by the environment.
     command.env("AWS_PROFILE", "far");
     run(&mut command).success();
@@ -66,13 +66,11 @@ fn a_profile_gives_keys_and_an_endpoint() {
 }
 
 #[test]
-fn secrets_are_never_shown() {
+fn control_files_and_logs_show_no_secrets() {
     let Some(server) = s3() else { return };
     let repo = made(server.port, "secrets");
     let mount = Mount::prepare();
-    let place = mount.path().display().to_string();
-    let log = mount.path().with_file_name("log").display().to_string();
-    let words = ["mount", &repo, &place, "--log-file", &log, "--ephemeral", "--access-key-id", "me", "-v", "-v"];
+    let words = mount.arguments(&repo, &["--ephemeral", "--access-key-id", "me", "-v", "-v"]);
     let mut command = command(server.port, &words);
     command.env("ICECHUNKFS_SECRET_ACCESS_KEY", SECRET).env("ICECHUNKFS_SESSION_TOKEN", SECRET);
     command.env("ICECHUNKFS_HEADER", format!("x-token: {SECRET}"));
@@ -80,16 +78,14 @@ fn secrets_are_never_shown() {
     let daemon = mount.daemon();
     let words = String::from_utf8_lossy(&std::fs::read(format!("/proc/{daemon}/cmdline")).unwrap()).into_owned();
     assert!(words.contains(&repo), "{words}");
-    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
     // A failure is reported.
     std::fs::write(mount.path().join("a/c/0"), "").unwrap();
     assert!(commit(&mount).is_err());
-    let control = mount.path().join(".icechunk");
     let shown = [
         words,
-        read("/proc/mounts".into()),
-        read(control.join("info.json")),
-        read(control.join("errors")),
+        std::fs::read_to_string("/proc/mounts").unwrap(),
+        mount.read_control("info.json"),
+        mount.read_control("errors"),
         mount.log(),
     ];
     for text in shown {
@@ -99,32 +95,26 @@ fn secrets_are_never_shown() {
 
 #[test]
 fn a_web_server_is_mounted_read_only() {
-    common::watchdog();
     let fixture = FixtureSet::own().get("own-v2-basic");
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos");
-    let port = free_port();
-    let mut command = Command::new("python3");
-    command.args(["-m", "http.server", &port.to_string(), "--bind", "127.0.0.1", "--directory"]).arg(directory);
-    let server = start(command, port);
+    let directory = project("tests/fixtures/repos");
+    let server = python_server(&directory);
     let url = format!("http://127.0.0.1:{}/{}", server.port, fixture.name);
     let mount = mount(server.port, &url, &[]);
     assert!(mount.log().contains("a web server only gives"), "{}", mount.log());
-    let local =
-        Mount::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos/own-v2-basic"), &["-o", "ro"]);
+    let local = Mount::new(&project("tests/fixtures/repos/own-v2-basic"), &["-o", "ro"]);
     assert!(read_files(&mount.path()) == read_files(&local.path()));
     assert!(std::fs::write(mount.path().join("x"), "x").is_err());
     let made = icechunkfs(server.port, &["init", &format!("http://127.0.0.1:{}/new", server.port)]).failure();
     assert!(made.contains("a web server only gives"), "{made}");
-    let other = Mount::prepare();
-    let wanted = icechunkfs(server.port, &["mount", &url, other.path().to_str().unwrap(), "--ephemeral"]).failure();
+    let wanted = try_to_mount(server.port, &url, &["--ephemeral"]).1.failure();
     assert!(wanted.contains("a web server only gives"), "{wanted}");
 }
 
 /// Old releases wrote repositories at the root of a bucket under keys that begin with a slash.
 #[test]
-fn keys_may_begin_with_a_slash() {
+fn a_repository_whose_keys_begin_with_a_slash_is_read_and_written() {
     let Some(server) = s3() else { return };
-    let repositories = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos");
+    let repositories = project("tests/fixtures/repos");
     for (fixture, prefix) in [("own-v2-basic", ""), ("own-v1-basic", ""), ("own-v2-basic", "deep/er/")] {
         let bucket = format!("slashed-{fixture}{}", prefix.len());
         request(server.port, "PUT", &format!("/{bucket}"), b"");
@@ -170,10 +160,7 @@ fn transient_failures_are_retried() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = made(line.port, "faults");
-    let expected = {
-        let mount = mount(server.port, &repo, &["-o", "ro"]);
-        read_files(&mount.path())
-    };
+    let expected = read_files(&mount(server.port, &repo, &["-o", "ro"]).path());
     for fault in [Fault::Overloaded, Fault::Broken, Fault::Reset, Fault::Half, Fault::Silent] {
         line.decide(move |n, _| if n % 3 == 1 { fault } else { Fault::Pass });
         let mount = mount(line.port, &repo, &["-o", "ro", "--timeout", "6"]);
@@ -243,7 +230,7 @@ fn racing_commits_survive_an_unreliable_network() {
 /// A program that reads an array chunk by chunk does not wait for each; one without a pattern costs no more requests
 /// than chunks.
 #[test]
-fn sequential_readers_are_prefetched_for() {
+fn chunks_are_prefetched_for_sequential_readers_only() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = made(server.port, "ahead");
@@ -256,14 +243,8 @@ fn sequential_readers_are_prefetched_for() {
     for n in [2, 6, 10] {
         read(&steady, n);
     }
-    // Prefetched chunks have arrived when no more requests come; the server need not answer then.
-    let begin = Instant::now();
-    let mut seen = usize::MAX;
-    while line.counts().0 != seen {
-        assert!(begin.elapsed() < Duration::from_secs(20));
-        seen = line.counts().0;
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    // The server need not answer for the chunks that were prefetched.
+    line.wait_until_quiet();
     line.decide(|_, _| Fault::Silent);
     for n in [14, 18, 22] {
         read(&steady, n);

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::FileTimes;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use crate::common::lab::{self, Lab, Model, Random, reopen};
+use crate::common::lab::{self, Lab, Model, collect_by_reference, new_lab, reopen};
+use crate::common::random::Random;
 use crate::common::writing::{self, Writable, array, put};
-use crate::common::{self, copy_tree, program, read_files, run};
-use crate::life::world::{Actor, World, check, collect_by_reference, expire_by_reference, nothing_uncommitted};
+use crate::common::{self, copy_tree, read_files, run_on, run_with_fault};
+use crate::life::world::{Actor, World, check, expire_by_reference, nothing_uncommitted};
 use futures_util::TryStreamExt;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::commit::engine::{CommitOutcome, PublishCallback, Request};
@@ -23,7 +23,6 @@ use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::RepoState;
 use icechunkfs::repo::collect::{self, GcOptions};
 use icechunkfs::repo::expire;
-use icechunkfs::repo::verify;
 use icechunkfs::times::system_clock;
 use serde_json::Value;
 
@@ -63,7 +62,7 @@ async fn expiration_matches_the_reference() {
     for seed in 0..24 {
         let version = if seed % 3 == 2 { SpecVersionBin::V1 } else { SpecVersionBin::V2 };
         let world = with_a_past(1000 + seed, version).await;
-        let mut random = Random(seed + 77);
+        let mut random = Random::new(seed + 77);
         let times: Vec<u64> = world.times();
         for _ in 0..2 {
             let older_than = if random.below(4) == 0 { system_clock() } else { *random.pick(&times) };
@@ -105,14 +104,8 @@ async fn collection_matches_the_reference() {
         let older_than = system_clock();
         collect_by_reference(theirs.path(), older_than).await;
         let lab = Lab::open(ours.path());
-        let repository = lab.repository().await;
         let before = read_files(ours.path());
-        let collect = async |dry_run| {
-            let wanted = GcOptions { older_than, dry_run };
-            collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &Default::default())
-                .await
-                .unwrap()
-        };
+        let collect = async |dry_run| collect_before(ours.path(), older_than, dry_run).await;
         let would = collect(true).await;
         assert!(read_files(ours.path()) == before, "a dry run changes nothing");
         let collected = collect(false).await;
@@ -148,15 +141,8 @@ async fn an_interrupted_collection_is_finished_by_the_next() {
     lab.repository().await.reset_branch("main", tip, newest, system_clock).await.unwrap();
     let whole = tempfile::tempdir().unwrap();
     copy_tree(world.place(), whole.path());
-    let gc = |place: &Path, fault: Option<&str>| {
-        let mut command = Command::new(program());
-        command.arg("gc").arg(place).args(["--older-than", "0s", "--yes", "--json"]);
-        if let Some(fault) = fault {
-            command.env("ICECHUNKFS_FAULT", fault);
-        }
-        run(&mut command)
-    };
-    gc(whole.path(), None).success();
+    let gc = ["gc", "--older-than", "0s", "--yes", "--json"];
+    run_on(whole.path(), &gc).success();
     let names = |place: &Path| {
         read_files(place).into_keys().filter(|key| !key.starts_with("overwritten/")).collect::<BTreeSet<_>>()
     };
@@ -165,11 +151,11 @@ async fn an_interrupted_collection_is_finished_by_the_next() {
         for how in ["abort", "eio"] {
             let place = tempfile::tempdir().unwrap();
             copy_tree(world.place(), place.path());
-            let output = gc(place.path(), Some(&format!("{point}={how}")));
+            let output = run_with_fault(place.path(), &gc, &format!("{point}={how}"));
             assert!(!output.status.success(), "{point}");
             check(&Lab::open(place.path())).await;
             reopen(place.path()).await.list_branches().await.unwrap();
-            gc(place.path(), None).success();
+            run_on(place.path(), &gc).success();
             assert_eq!(names(place.path()), finished, "{point}={how}");
             check(&Lab::open(place.path())).await;
         }
@@ -183,13 +169,11 @@ async fn repository_tip(place: &Path) -> ObjectId {
 /// Objects that hold several chunks stay while one of them is needed, and their dead bytes are reported.
 #[tokio::test]
 async fn packs_stay_while_one_chunk_is_needed() {
-    let place = tempfile::tempdir().unwrap();
-    lab::create(place.path(), SpecVersionBin::V2, Default::default()).await;
-    let lab = Lab::open(place.path());
+    let (place, lab) = new_lab(SpecVersionBin::V2).await;
     let mut first = Model::default();
     first.array("/a", &[8]);
     (0..8).for_each(|n| first.chunk("/a", &[n], vec![n as u8; 1000]));
-    let packed = lab.commit_model(&Model::default(), &first).await;
+    let packed = lab.commit_first(&first).await;
     assert_eq!(std::fs::read_dir(place.path().join("chunks")).unwrap().count(), 1);
     let mut second = first.clone();
     (0..7).for_each(|n| second.chunk("/a", &[n], vec![100 + n as u8; 1000]));
@@ -203,10 +187,7 @@ async fn packs_stay_while_one_chunk_is_needed() {
     };
     let expired = expire::expire(&repository, wanted, system_clock).await.unwrap();
     assert_eq!(expired.released, BTreeSet::from([packed]));
-    let wanted = GcOptions { older_than: system_clock(), dry_run: false };
-    let repository = lab.repository().await;
-    let collected =
-        collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &Default::default()).await.unwrap();
+    let collected = collect_before(place.path(), system_clock(), false).await;
     assert_eq!((collected.chunks.objects, collected.snapshots.objects, collected.manifests.objects), (0, 1, 1));
     assert_eq!((collected.packs.objects, collected.packs.bytes), (1, 7000));
     check(&lab).await;
@@ -217,7 +198,7 @@ async fn packs_stay_while_one_chunk_is_needed() {
 #[test]
 fn uncommitted_work_protects_its_base() {
     let mount = Writable::new(&[]);
-    if !common::place::is_local() {
+    if !common::place::needs_directory() {
         return;
     }
     let root = mount.root();
@@ -231,10 +212,7 @@ fn uncommitted_work_protects_its_base() {
     // Another writer resets the branch, and nothing leads to the base.
     let place = mount.repository().to_owned();
     writing::Reference::open(&place).reset_branch("main");
-    let gc = |words: &[&str]| {
-        let mut command = Command::new(program());
-        run(command.arg("gc").arg(&place).args(["--older-than", "0s", "--json"]).args(words)).json()
-    };
+    let gc = |words: &[&str]| run_on(&place, &[&["gc", "--older-than", "0s", "--json"], words].concat()).json();
     let report = gc(&["--yes"]);
     assert_eq!(
         (&report["total"]["objects"], report["uncommitted"].as_array().unwrap().len()),
@@ -256,13 +234,13 @@ fn uncommitted_work_protects_its_base() {
         "{would:#}"
     );
     // Without a terminal, destructive commands need `--yes`.
-    let refused = run(Command::new(program()).arg("gc").arg(&place).args(["--older-than", "0s"]));
+    let refused = run_on(&place, &["gc", "--older-than", "0s"]);
     assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("would remove") && refused.stderr.contains("--yes"), "{}", refused.stderr);
     let done = gc(&["--yes"]);
     assert_eq!(done["total"], would["total"]);
-    let verified = run(Command::new(program()).arg("verify").arg(&place).arg("--chunks"));
-    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+    let verified = run_on(&place, &["verify", "--chunks"]);
+    assert!(verified.status.success(), "{}", verified.all());
 }
 
 /// A chunk file can have any time. The object that it becomes is new all the same, so that a collection beside the
@@ -270,9 +248,7 @@ fn uncommitted_work_protects_its_base() {
 #[tokio::test]
 async fn linked_chunks_are_new_objects_whatever_their_file_times() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
-        let place = tempfile::tempdir().unwrap();
-        lab::create(place.path(), version, icechunk::RepositoryConfig::default()).await;
-        let lab = Lab::open(place.path());
+        let (place, lab) = new_lab(version).await;
         let mut model = Model::default();
         model.group("/");
         model.array("/a", &[4]);
@@ -293,8 +269,7 @@ async fn linked_chunks_are_new_objects_whatever_their_file_times() {
 
         let repository = place.path().to_owned();
         let collect: PublishCallback = Arc::new(move |_| {
-            let mut command = Command::new(program());
-            run(command.arg("gc").arg(&repository).args(["--older-than", "1h", "--yes", "--json"])).success();
+            run_on(&repository, &["gc", "--older-than", "1h", "--yes", "--json"]).success();
             Ok(())
         });
         let request = Request { about_to_publish: Some(collect), ..lab::request("beside a collection") };
@@ -336,7 +311,7 @@ async fn old_copies_of_repo_are_removed_and_the_operations_log_stays() {
     let mut model = Model::default();
     model.group("/");
     model.array("/a", &[1000]);
-    lab.commit_model(&Model::default(), &model).await;
+    lab.commit_first(&model).await;
     let mut next = 0;
     for round in 0..4 {
         for _ in 0..13 {
@@ -368,12 +343,10 @@ async fn old_copies_of_repo_are_removed_and_the_operations_log_stays() {
         assert!(entries <= 2 * usize::from(per_file) + 1, "round {round}: {entries}");
         // Nothing is left for another collection, which would only leave a copy itself.
         assert_eq!(collect_before(place, system_clock(), false).await, collect::Collected::default());
-        let report =
-            verify::verify(&lab.storage, Default::default(), system_clock(), &Default::default()).await.unwrap();
-        assert_eq!((report.errors, report.warnings), (0, 0), "{report:#?}");
+        check(&lab).await;
         assert_eq!(lab::reference_keys(place).await, model.keys());
     }
-    let output = run(Command::new(program()).arg("stats").arg(place).arg("--json")).json();
+    let output = run_on(place, &["stats", "--json"]).json();
     let stored = &output["stored"];
     assert_eq!(stored["backups"]["objects"], copies_of_repo(place));
     assert!(stored["removable_backups"]["objects"].as_u64().unwrap() >= 1, "{stored}");
@@ -391,7 +364,7 @@ async fn copies_of_repo_that_the_log_names_stay_beside_commits() {
     let lab = Lab::open(place);
     let mut model = Model::default();
     model.array("/a", &[1000]);
-    lab.commit_model(&Model::default(), &model).await;
+    lab.commit_first(&model).await;
     let committing = async {
         for n in 0..60 {
             let before = model.clone();
@@ -413,7 +386,6 @@ async fn copies_of_repo_that_the_log_names_stay_beside_commits() {
     tokio::join!(committing, collecting);
     let log = operations(place).await;
     assert_eq!(log.iter().filter(|entry| entry.contains("NewCommit")).count(), 61);
-    let report = verify::verify(&lab.storage, Default::default(), system_clock(), &Default::default()).await.unwrap();
-    assert_eq!((report.errors, report.warnings), (0, 0), "{report:#?}");
+    check(&lab).await;
     assert_eq!(lab::reference_keys(place).await, model.keys());
 }

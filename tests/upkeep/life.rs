@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use crate::common::block_on;
 use icechunk::format::format_constants::SpecVersionBin;
 use world::{Actor, FailureReport, World};
 
@@ -17,7 +18,7 @@ const LIFE: usize = 40;
 const OLD: u64 = 4;
 
 #[test]
-fn the_reference_and_we_always_see_the_same() {
+fn both_implementations_see_the_same_after_every_step() {
     let steps: usize = std::env::var("ICECHUNKFS_LIFE_STEPS").map_or(2400, |value| value.parse().unwrap());
     if let Ok(seed) = std::env::var("ICECHUNKFS_LIFE_SEED") {
         return live(seed.parse().unwrap());
@@ -44,8 +45,7 @@ fn live(seed: u64) {
     let version = if seed % OLD == OLD - 1 { SpecVersionBin::V1 } else { SpecVersionBin::V2 };
     let log = Mutex::new(Vec::new());
     let _told = FailureReport(seed, &log);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let mut world = World::new(seed, version).await;
         let mut done = 0;
         while done < LIFE {

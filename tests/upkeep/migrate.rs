@@ -2,30 +2,18 @@
 //! commits of old programs.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use crate::common::lab::{self, create, keys_at, reopen, set};
-use crate::common::{self, Fixture, FixtureSet, icechunkfs, program, read_files, run};
-use futures_util::TryStreamExt;
+use crate::common::lab::{self, ancestry, create, keys_at, main_branch, ref_version, reopen, set};
+use crate::common::{Fixture, FixtureSet, Output, copy_tree, read_files, run_on, run_with_fault};
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
-use icechunk::repository::VersionInfo;
 use icechunkfs::failpoints;
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::{Operation, RepoState};
 use serde_json::Value;
 
-fn migrate(place: &Path, words: &[&str]) -> common::Output {
-    let fixed = ["migrate".as_ref(), place.as_os_str()];
-    icechunkfs(fixed.into_iter().chain(words.iter().map(AsRef::as_ref)))
-}
-
-fn copy(from: &Path, to: &Path) {
-    for (key, bytes) in read_files(from) {
-        let path = to.join(key);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, bytes).unwrap();
-    }
+fn migrate(place: &Path, words: &[&str]) -> Output {
+    run_on(place, &[&["migrate"], words].concat())
 }
 
 fn state(place: &Path) -> RepoState {
@@ -33,8 +21,7 @@ fn state(place: &Path) -> RepoState {
 }
 
 fn all_of_version_1() -> Vec<Fixture> {
-    let sets = [Some(FixtureSet::own()), FixtureSet::shared()];
-    let fixtures = sets.iter().flatten().flat_map(FixtureSet::all);
+    let fixtures = FixtureSet::each().flat_map(|set| set.all());
     fixtures
         .filter(|fixture| fixture.repository.join("refs").is_dir() && !fixture.repository.join("repo").exists())
         .collect()
@@ -52,7 +39,7 @@ async fn the_reference_sees_the_same_after_a_migration() {
     for fixture in fixtures {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
-        copy(&fixture.repository, place);
+        copy_tree(&fixture.repository, place);
         let before = read_files(place);
         let output = migrate(place, &["--dry-run", "--json"]).json();
         assert_eq!(read_files(place), before, "{}: a dry run writes nothing", fixture.name);
@@ -77,12 +64,7 @@ async fn the_reference_sees_the_same_after_a_migration() {
         }
         for (name, expected) in fixture.expected["refs"].as_object().unwrap() {
             let (kind, name) = name.split_once('/').unwrap();
-            let version = match kind {
-                "branch" => VersionInfo::BranchTipRef(name.to_owned()),
-                _ => VersionInfo::TagRef(name.to_owned()),
-            };
-            let history = repository.ancestry(&version).await.unwrap();
-            let history: Vec<_> = history.try_collect().await.unwrap();
+            let history = ancestry(&repository, &ref_version(kind, name)).await;
             let ids: Vec<Value> = history.iter().map(|info| Value::from(info.id.to_string())).collect();
             assert_eq!(&ids, expected["history"].as_array().unwrap(), "{}: {name}", fixture.name);
             for info in &history {
@@ -94,7 +76,7 @@ async fn the_reference_sees_the_same_after_a_migration() {
         // It can continue with the repository.
         let plain = ["v1-basic", "v1-split"].contains(&fixture.name.as_str());
         if plain {
-            let main = VersionInfo::BranchTipRef("main".into());
+            let main = main_branch();
             let keys: BTreeSet<String> = keys_at(&repository, &main).await.into_keys().collect();
             let tip = fixture.expected["branches"]["main"].as_str().unwrap();
             let expected = fixture.expected["snapshots"][tip]["keys"].as_object().unwrap();
@@ -110,7 +92,7 @@ async fn the_reference_sees_the_same_after_a_migration() {
 #[test]
 fn the_migrated_repo_file_matches_the_reference() {
     let mut compared = 0;
-    for set in [Some(FixtureSet::own()), FixtureSet::shared()].into_iter().flatten() {
+    for set in FixtureSet::each() {
         for (old, migrated) in [
             ("v1-basic", "v1-basic-migrated"),
             ("ref-test-repo-v1", "ref-test-repo-v2-migrated"),
@@ -120,7 +102,7 @@ fn the_migrated_repo_file_matches_the_reference() {
                 continue;
             }
             let directory = tempfile::tempdir().unwrap();
-            copy(&set.get(old).repository, directory.path());
+            copy_tree(&set.get(old).repository, directory.path());
             migrate(directory.path(), &["--yes"]).success();
             let (ours, mut theirs) = (state(directory.path()), state(&set.get(migrated).repository));
             // Some were written by other programs than the ones that were migrated for the fixture: other ids.
@@ -166,9 +148,7 @@ async fn a_killed_migration_is_finished_by_the_next() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
         old_repository(place).await;
-        let killed = run(Command::new(program())
-            .args(["migrate".as_ref(), place.as_os_str(), "--yes".as_ref()])
-            .env("ICECHUNKFS_FAULT", format!("{step}=abort")));
+        let killed = run_with_fault(place, &["migrate", "--yes"], &format!("{step}=abort"));
         assert!(!killed.status.success(), "{step}");
         // It can be read at all times, by every program.
         let repository = reopen(place).await;
@@ -196,10 +176,8 @@ async fn interrupted() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let (place, elsewhere) = (directory.path().join("repo"), directory.path().join("old"));
     std::fs::create_dir(&place).unwrap();
     old_repository(&place).await;
-    copy(&place, &elsewhere);
-    let killed = run(Command::new(program())
-        .args(["migrate".as_ref(), place.as_os_str(), "--yes".as_ref()])
-        .env("ICECHUNKFS_FAULT", "migrate.repo.done=abort"));
+    copy_tree(&place, &elsewhere);
+    let killed = run_with_fault(&place, &["migrate", "--yes"], "migrate.repo.done=abort");
     assert!(!killed.status.success());
     (directory, place, elsewhere)
 }
@@ -211,7 +189,7 @@ async fn commits_of_old_programs_during_a_migration_are_kept() {
     let group: &[u8] = br#"{"zarr_format":3,"node_type":"group"}"#;
     set(&elsewhere, &[("b/zarr.json", group)], "three").await;
     set(&elsewhere, &[("c/zarr.json", group)], "four").await;
-    copy(&elsewhere, &place);
+    copy_tree(&elsewhere, &place);
     migrate(&place, &["--yes"]).success();
     assert_eq!(lab::history(&place).await, ["four", "three", "two", "one", "Repository initialized"]);
     assert!(!has_refs(&place));

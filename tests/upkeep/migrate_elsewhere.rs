@@ -3,12 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
 
-use crate::common::lab::{history, reopen, set};
+use crate::common::lab::{ancestry, history, names_in, ref_version, reopen, set};
 use crate::common::moto;
-use crate::common::{self, Fixture, FixtureSet, icechunkfs, place, program, read_files, run};
-use futures_util::TryStreamExt;
+use crate::common::{self, Fixture, FixtureSet, Output, place, read_files, run_on, run_with_fault, sha256};
 use icechunk::format::snapshot::{NodeData, NodeSnapshot};
 use icechunk::repository::VersionInfo;
 use icechunk::session::Session;
@@ -17,16 +15,26 @@ use icechunkfs::format::ids::NodeId;
 use icechunkfs::format::snapshot::Snapshot;
 use icechunkfs::format::transaction_log::{NodeChange, TransactionLog};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
-fn migrate(from: &Path, to: &Path, words: &[&str]) -> common::Output {
-    let fixed = ["migrate".as_ref(), from.as_os_str(), "--to".as_ref(), to.as_os_str()];
-    icechunkfs(fixed.into_iter().chain(words.iter().map(AsRef::as_ref)))
+fn migrate(from: &Path, to: &Path, words: &[&str]) -> Output {
+    run_on(from, &[&["migrate", "--to", to.to_str().unwrap()], words].concat())
+}
+
+/// Migrates with a fault.
+fn migrate_with_fault(from: &Path, to: &Path, fault: &str) -> Output {
+    run_with_fault(from, &["migrate", "--to", to.to_str().unwrap()], fault)
+}
+
+/// Checks that a repository has no errors.
+#[track_caller]
+fn verify(place: &Path, what: &str) {
+    // Containers of virtual chunks have to be set by the user: their absence is a warning.
+    let verified: Value = serde_json::from_slice(&run_on(place, &["verify", "--chunks", "--json"]).stdout).unwrap();
+    assert_eq!(verified["errors"], 0, "{what}: {verified}");
 }
 
 fn alphas() -> Vec<Fixture> {
-    let sets = [Some(FixtureSet::own()), FixtureSet::shared()];
-    sets.iter().flatten().flat_map(FixtureSet::alphas).collect()
+    FixtureSet::each().flat_map(|set| set.alphas()).collect()
 }
 
 /// Returns fixtures of version 1: with several manifests for an array, and with a history that does not begin with the
@@ -36,13 +44,9 @@ fn of_version_1() -> Vec<Fixture> {
     names.into_iter().map(|name| FixtureSet::own().get(name)).collect()
 }
 
-fn sum(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[tokio::test]
 async fn the_reference_sees_the_same_history_and_keys() {
-    if !place::is_local() {
+    if !place::needs_directory() {
         return;
     }
     for fixture in alphas().into_iter().chain(of_version_1()) {
@@ -62,10 +66,7 @@ async fn the_reference_sees_the_same_history_and_keys() {
         check_history(&fixture, &new).await;
         check_keys(&fixture, &new).await;
         check_logs(&new);
-        let words = ["verify".as_ref(), new.as_os_str(), "--chunks".as_ref(), "--json".as_ref()];
-        // Containers of virtual chunks have to be set by the user: their absence is a warning.
-        let verified: Value = serde_json::from_slice(&icechunkfs(words).stdout).unwrap();
-        assert_eq!(verified["errors"], 0, "{}: {verified}", fixture.name);
+        verify(&new, &fixture.name);
         // The reference continues from there.
         let group: &[u8] = br#"{"zarr_format":3,"node_type":"group"}"#;
         set(&new, &[("quite/new/zarr.json", group)], "goes on").await;
@@ -83,11 +84,7 @@ async fn check_history(fixture: &Fixture, new: &Path) {
     }
     for (name, expected) in fixture.expected["refs"].as_object().unwrap() {
         let (kind, name) = name.split_once('/').unwrap();
-        let version = match kind {
-            "branch" => VersionInfo::BranchTipRef(name.to_owned()),
-            _ => VersionInfo::TagRef(name.to_owned()),
-        };
-        let history: Vec<_> = repository.ancestry(&version).await.unwrap().try_collect().await.unwrap();
+        let history = ancestry(&repository, &ref_version(kind, name)).await;
         let ids: Vec<Value> = history.iter().map(|info| Value::from(info.id.to_string())).collect();
         assert_eq!(&ids, expected["history"].as_array().unwrap(), "{}: {name}", fixture.name);
         for info in &history {
@@ -131,7 +128,7 @@ async fn check_keys(fixture: &Fixture, new: &Path) {
                     assert_eq!(shown.get(member), document.get(member), "{} {id}: {key}", fixture.name);
                 }
             } else if let Some(bytes) = bytes {
-                assert_eq!(expected["keys"][key][1], sum(bytes), "{} {id}: {key}", fixture.name);
+                assert_eq!(expected["keys"][key][1], sha256(bytes), "{} {id}: {key}", fixture.name);
             } else {
                 let is_virtual = expected["errors"].get(key).is_some() || expected["keys"][key][1].is_null();
                 assert!(is_virtual, "{} {id}: {key} cannot be read", fixture.name);
@@ -148,9 +145,8 @@ fn is_reachable(fixture: &Fixture, id: &str) -> bool {
 /// Returns every key, and its bytes where they can be read.
 async fn keys_with_bytes(session: Session) -> BTreeMap<String, Option<Vec<u8>>> {
     let store = icechunk::Store::from_session(std::sync::Arc::new(tokio::sync::RwLock::new(session))).await;
-    let keys: Vec<String> = store.list().await.unwrap().try_collect().await.unwrap();
     let mut found = BTreeMap::new();
-    for key in keys {
+    for key in names_in(&store).await {
         let bytes = store.get(&key, &icechunk::format::ByteRange::ALL).await.ok();
         assert!(found.insert(key.clone(), bytes.map(|bytes| bytes.to_vec())).is_none(), "{key} is listed twice");
     }
@@ -159,7 +155,7 @@ async fn keys_with_bytes(session: Session) -> BTreeMap<String, Option<Vec<u8>>> 
 
 /// Checks that each snapshot's log has its difference from its parent.
 fn check_logs(new: &Path) {
-    let log = icechunkfs(["log".as_ref(), new.as_os_str(), "--json".as_ref()]).json();
+    let log = run_on(new, &["log", "--json"]).json();
     let mut before: Option<Snapshot> = None;
     for commit in log.as_array().unwrap().iter().rev() {
         let id = commit["id"].as_str().unwrap();
@@ -186,7 +182,7 @@ fn check_logs(new: &Path) {
 
 #[tokio::test]
 async fn migrated_logs_name_the_changes_of_each_commit() {
-    let Some(shared) = FixtureSet::shared().filter(|_| place::is_local()) else { return };
+    let Some(shared) = FixtureSet::shared().filter(|_| place::needs_directory()) else { return };
     let directory = tempfile::tempdir().unwrap();
     for name in ["v0-0.1.0", "v0-alpha-a10"] {
         let fixture = shared.get(name);
@@ -223,7 +219,8 @@ async fn migrated_logs_name_the_changes_of_each_commit() {
 
 #[test]
 fn chunks_are_linked_on_one_file_system() {
-    let Some(fixture) = FixtureSet::shared().filter(|_| place::is_local()).map(|set| set.get("v0-alpha-a")) else {
+    let Some(fixture) = FixtureSet::shared().filter(|_| place::needs_directory()).map(|set| set.get("v0-alpha-a"))
+    else {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
@@ -252,14 +249,11 @@ fn chunks_are_linked_on_one_file_system() {
 
 #[test]
 fn chunks_are_copied_by_the_store_and_between_any_two_places() {
-    let Some(shared) = FixtureSet::shared().filter(|_| place::is_local()) else { return };
+    let Some(shared) = FixtureSet::shared().filter(|_| place::needs_directory()) else { return };
     let Some(server) = moto::s3() else { return };
     for fixture in [FixtureSet::own().get("v0-first-json"), shared.get("v0-alpha-a10")] {
         let directory = tempfile::tempdir().unwrap();
-        let old = moto::repository(&format!("{}-old", fixture.name));
-        for (key, bytes) in read_files(&fixture.repository) {
-            moto::request(server.port, "PUT", &format!("/{}/{}-old/{key}", moto::BUCKET, fixture.name), &bytes);
-        }
+        let old = moto::upload(server.port, &fixture.repository, &format!("{}-old", fixture.name));
         let migrate =
             |from: &str, to: &str| moto::icechunkfs(server.port, &["migrate", from, "--to", to, "--json"]).json();
         let new = moto::repository(&format!("{}-new", fixture.name));
@@ -288,7 +282,7 @@ fn chunks_are_copied_by_the_store_and_between_any_two_places() {
         for (key, expected) in native.take(12) {
             for repo in [&new, &up] {
                 let bytes = moto::icechunkfs(server.port, &["cat", repo, key]).success();
-                assert_eq!(expected[1], sum(&bytes), "{repo}: {key}");
+                assert_eq!(expected[1], sha256(&bytes), "{repo}: {key}");
             }
         }
     }
@@ -296,7 +290,7 @@ fn chunks_are_copied_by_the_store_and_between_any_two_places() {
 
 #[test]
 fn a_killed_migration_resumes() {
-    if !place::is_local() {
+    if !place::needs_directory() {
         return;
     }
     let mut fixtures = vec![FixtureSet::own().get("v0-first-pack")];
@@ -309,13 +303,11 @@ fn a_killed_migration_resumes() {
         expected.remove("repo");
         for step in failpoints::MIGRATION_ELSEWHERE {
             let new = directory.path().join(step);
-            let killed = run(Command::new(program())
-                .args(["migrate".as_ref(), fixture.repository.as_os_str(), "--to".as_ref(), new.as_os_str()])
-                .env("ICECHUNKFS_FAULT", format!("{step}=abort")));
+            let killed = migrate_with_fault(&fixture.repository, &new, &format!("{step}=abort"));
             assert!(!killed.status.success(), "{step}");
             let is_there = ["migrate.to.repo.done", "migrate.to.done"].contains(&step);
             assert_eq!(new.join("repo").exists(), is_there, "{step}: `repo` is the last");
-            let refs = icechunkfs(["refs".as_ref(), new.as_os_str()]);
+            let refs = run_on(&new, &["refs"]);
             assert_eq!(refs.status.success(), is_there, "{step}");
             // A chunk whose copy was interrupted.
             let copied = std::fs::read_dir(new.join("chunks")).ok().and_then(|mut entries| entries.next());
@@ -340,36 +332,32 @@ fn a_killed_migration_resumes() {
             assert!(found.remove("repo").is_some(), "{step}");
             assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{step}");
             assert!(found == expected, "{step}");
-            icechunkfs(["log".as_ref(), new.as_os_str()]).success();
+            run_on(&new, &["log"]).success();
         }
     }
 }
 
 #[test]
 fn a_failed_migration_reports_it_and_resumes() {
-    if !place::is_local() {
+    if !place::needs_directory() {
         return;
     }
     let fixture = FixtureSet::own().get("v0-first-json");
     for step in failpoints::MIGRATION_ELSEWHERE {
         let directory = tempfile::tempdir().unwrap();
         let new = directory.path().join("new");
-        let failed = run(Command::new(program())
-            .args(["migrate".as_ref(), fixture.repository.as_os_str(), "--to".as_ref(), new.as_os_str()])
-            .env("ICECHUNKFS_FAULT", format!("{step}=enospc")));
+        let failed = migrate_with_fault(&fixture.repository, &new, &format!("{step}=enospc"));
         assert!(failed.failure().contains("no space"), "{step}");
         let next = migrate(&fixture.repository, &new, &[]);
         assert_eq!(next.status.success(), step != "migrate.to.done", "{step}: {}", next.stderr);
         assert!(!new.join("unfinished-migration.json").exists(), "{step}");
-        let words = ["verify".as_ref(), new.as_os_str(), "--chunks".as_ref(), "--json".as_ref()];
-        let verified: Value = serde_json::from_slice(&icechunkfs(words).stdout).unwrap();
-        assert_eq!(verified["errors"], 0, "{step}: {verified}");
+        verify(&new, step);
     }
 }
 
 #[test]
 fn a_nonempty_destination_is_refused_and_unchanged() {
-    if !place::is_local() {
+    if !place::needs_directory() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -385,9 +373,7 @@ fn a_nonempty_destination_is_refused_and_unchanged() {
     assert!(said.contains("is not empty"), "{said}");
     // Objects of another migration are not mixed with this one's.
     let begun = directory.path().join("begun");
-    let killed = run(Command::new(program())
-        .args(["migrate".as_ref(), one.repository.as_os_str(), "--to".as_ref(), begun.as_os_str()])
-        .env("ICECHUNKFS_FAULT", "migrate.to.repo=abort"));
+    let killed = migrate_with_fault(&one.repository, &begun, "migrate.to.repo=abort");
     assert!(!killed.status.success());
     let said = migrate(&other.repository, &begun, &[]).failure();
     assert!(said.contains("unfinished migration of") && said.contains("v0-first-json"), "{said}");
@@ -396,13 +382,13 @@ fn a_nonempty_destination_is_refused_and_unchanged() {
     assert!(said.contains("holds a repository already"), "{said}");
     let said = migrate(&begun, &directory.path().join("third"), &[]).failure();
     assert!(said.contains("of version 2 already"), "{said}");
-    let said = icechunkfs(["migrate".as_ref(), one.repository.as_os_str(), "--yes".as_ref()]).failure();
+    let said = run_on(&one.repository, &["migrate", "--yes"]).failure();
     assert!(said.contains("--to"), "{said}");
 }
 
 #[test]
 fn missing_objects_of_the_old_repository_are_reported() {
-    if !place::is_local() {
+    if !place::needs_directory() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -413,7 +399,7 @@ fn missing_objects_of_the_old_repository_are_reported() {
     let new = directory.path().join("new");
     let done = migrate(&old, &new, &["--json"]).json();
     assert_eq!((&done["missing_chunks"], &done["chunks"]), (&json!(1), &json!(1)));
-    icechunkfs(["ls".as_ref(), new.as_os_str()]).success();
+    run_on(&new, &["ls"]).success();
     // Without a manifest the chunks are unknown.
     for entry in std::fs::read_dir(old.join("m")).unwrap() {
         std::fs::remove_file(entry.unwrap().path()).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::common::lab::{Lab, Model, create, keys_at, reopen};
+use crate::common::lab::{Lab, Model, create, keys_at, main_branch, reopen};
 use crate::life::world::{check, fast_place, nothing_uncommitted};
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
@@ -36,7 +36,7 @@ fn nothing_needed_is_collected_beside_writers() {
     }
     runtime().block_on(async {
         create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
-        Lab::open(place.path()).commit_model(&Model::default(), &first).await;
+        Lab::open(place.path()).commit_first(&first).await;
     });
     let expected: Vec<BTreeMap<u32, Vec<u8>>> = std::thread::scope(|scope| {
         let committers: Vec<_> = (0..COMMITTERS)
@@ -71,7 +71,7 @@ fn nothing_needed_is_collected_beside_writers() {
     runtime().block_on(async {
         let lab = Lab::open(place.path());
         check(&lab).await;
-        let main = icechunk::repository::VersionInfo::BranchTipRef("main".into());
+        let main = main_branch();
         let keys = keys_at(&reopen(place.path()).await, &main).await;
         for (n, chunks) in expected.iter().enumerate() {
             for (at, bytes) in chunks {
@@ -143,6 +143,7 @@ async fn commit_repeatedly(place: &std::path::Path, n: usize) -> BTreeMap<u32, V
             }
             Err(error) => panic!("{error}"),
         }
+        // A pause is a part of the race: it lets the others in at different moments, and nothing is waited for.
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
     shown
@@ -176,6 +177,7 @@ async fn branch_and_delete(place: &std::path::Path, n: u32) {
     let history = repository.history(tip, 4).await.unwrap();
     let target = history.last().unwrap().id;
     let name = format!("branch{n}");
+    // Pauses as in `commit_repeatedly`.
     tokio::time::sleep(Duration::from_millis(u64::from(n % 5))).await;
     match repository.create_ref(RefKind::Branch, &name, target, system_clock).await {
         Ok(()) => {}

@@ -3,25 +3,22 @@
 mod manifests;
 mod mounts;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::path::Path;
-use std::process::Command;
-use std::sync::Arc;
 
 use crate::common::fsck;
 use crate::common::lab::{
-    Lab, Model, Random, create, history, keys_at, reference_keys, reopen, request, set, splitting,
+    Lab, Model, create, expire_before, history, keys_at, new_lab, random_config, reference_keys, reopen, request, set,
 };
+use crate::common::random::Random;
 use crate::common::reference_diff::reference_logs;
 use crate::common::scramble::scramble;
-use crate::common::{Output, icechunkfs, program, run};
+use crate::common::writing::number;
+use crate::common::{Output, block_on, run_on, run_with_fault};
 use futures_util::TryStreamExt;
 use icechunk::RepositoryConfig;
-use icechunk::config::ManifestConfig;
 use icechunk::format::SnapshotId;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::format::repo_info::UpdateType;
-use icechunk::ops::expiration::{ExpiredRefAction, expire};
 use icechunk::ops::manifests::rewrite_manifests;
 use icechunk::repository::VersionInfo;
 use icechunk::session::CommitMethod;
@@ -29,19 +26,14 @@ use icechunkfs::commit::engine::CommitOutcome;
 use icechunkfs::commit::squash::{SquashOptions, squash};
 use icechunkfs::error::ErrorKind;
 use icechunkfs::failpoints;
-use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::times::system_clock;
 use serde_json::{Value, json};
 
-fn version(spec: SpecVersionBin) -> SpecVersion {
-    if spec == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 }
-}
-
-/// The command with `words` behind the repository.
-fn command<S: AsRef<OsStr>>(name: &str, repo: &Path, words: impl IntoIterator<Item = S>) -> Output {
-    let words = words.into_iter().map(|word| word.as_ref().to_owned());
-    icechunkfs([OsStr::new(name).to_owned(), repo.as_os_str().to_owned()].into_iter().chain(words))
+/// Runs command `name` on a repository.
+fn command<S: AsRef<str>>(name: &str, repo: &Path, words: impl IntoIterator<Item = S>) -> Output {
+    let words: Vec<S> = words.into_iter().collect();
+    run_on(repo, &[name].into_iter().chain(words.iter().map(S::as_ref)).collect::<Vec<_>>())
 }
 
 async fn ids(lab: &Lab) -> Vec<ObjectId> {
@@ -65,14 +57,10 @@ fn is_ambiguous(output: &Value) -> bool {
 
 /// Makes commits by both sides, and lets both rewrite history and manifests, in any order.
 async fn random_history(spec: SpecVersionBin, seed: u64) {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
-    let config = RepositoryConfig {
-        inline_chunk_threshold_bytes: Some(*random.pick(&[0, 16, 512])),
-        manifest: Some(ManifestConfig { splitting: splitting(&mut random), ..ManifestConfig::default() }),
-        ..RepositoryConfig::default()
-    };
+    let config = random_config(&mut random);
     create(place, spec, config).await;
     let lab = Lab::open(place);
     let mut model = Model::default();
@@ -175,25 +163,19 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
         let all = history(place).await;
         assert!(all[..all.len() - 1].iter().eq(messages.iter().rev()), "{what}: {all:?} {messages:?}");
     }
-    fsck::check(place, version(spec));
+    fsck::check(place, spec);
     command("verify", place, ["--chunks"]).success();
-}
-
-fn cases() -> u64 {
-    std::env::var("ICECHUNKFS_COMMIT_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8)
 }
 
 /// One log cannot delete a node and move another one to its place.
 #[tokio::test]
 async fn commits_that_replace_a_node_by_a_move_are_not_squashed() {
-    let place = tempfile::tempdir().unwrap();
-    create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
-    let lab = Lab::open(place.path());
+    let (place, lab) = new_lab(SpecVersionBin::V2).await;
     let mut model = Model::default();
     for path in ["/a", "/b", "/c"] {
         model.group(path);
     }
-    lab.commit_model(&Model::default(), &model).await;
+    lab.commit_first(&model).await;
     for edit in [|m: &mut Model| m.delete("/b"), |m: &mut Model| m.rename("/a", "/b"), |m: &mut Model| m.delete("/c")] {
         let before = model.clone();
         edit(&mut model);
@@ -202,14 +184,14 @@ async fn commits_that_replace_a_node_by_a_move_are_not_squashed() {
     let output = command("squash", place.path(), ["--last", "3", "--yes"]).failure();
     assert!(output.contains("squash the commits before and after"), "{output}");
     command("squash", place.path(), ["--last", "2", "--yes"]).success();
-    fsck::check(place.path(), SpecVersion::V2);
+    fsck::check(place.path(), SpecVersionBin::V2);
     assert_eq!(reference_keys(place.path()).await, model.keys());
 }
 
 #[test]
 fn squash_and_amend_keep_the_trees_of_random_histories() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    for seed in 1..=cases() {
+    for seed in 1..=number("ICECHUNKFS_COMMIT_CASES", 8) as u64 {
         for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
             runtime.block_on(random_history(spec, seed));
         }
@@ -321,16 +303,14 @@ async fn an_amend_keeps_everything_not_specified() {
     let again = command("amend", place, ["-m", "new words", "--yes", "--json"]).json();
     assert_eq!(again["snapshot"], Value::Null);
     assert_eq!(command("log", place, ["--json"]).json()[0]["id"], output["snapshot"]);
-    fsck::check(place, SpecVersion::V2);
+    fsck::check(place, SpecVersionBin::V2);
 }
 
 /// A commit that replaces others keeps the logs of expired commits.
 #[tokio::test]
 async fn logs_of_expired_commits_survive_a_rewrite() {
-    let directory = tempfile::tempdir().unwrap();
+    let (directory, lab) = new_lab(SpecVersionBin::V2).await;
     let place = directory.path();
-    create(place, SpecVersionBin::V2, RepositoryConfig::default()).await;
-    let lab = Lab::open(place);
     let mut model = Model::default();
     for n in 0..6 {
         let before = model.clone();
@@ -339,11 +319,7 @@ async fn logs_of_expired_commits_survive_a_rewrite() {
         lab.commit_model(&before, &model).await;
     }
     let all = ids(&lab).await;
-    let repository = reopen(place).await;
-    let main = VersionInfo::BranchTipRef("main".into());
-    let infos: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
-    let keep = ExpiredRefAction::Ignore;
-    expire(Arc::clone(repository.asset_manager()), infos[2].flushed_at, keep, keep, None, 1000).await.unwrap();
+    expire_before(place, 2).await;
     let left = ids(&lab).await;
     let (origin, tip) = (*left.last().unwrap(), left[0]);
     assert!(left.len() < all.len());
@@ -356,7 +332,7 @@ async fn logs_of_expired_commits_survive_a_rewrite() {
     command("amend", place, ["-m", "another", "--yes"]).success();
     assert_eq!(touched(place, origin, ids(&lab).await[0]).await, before);
     assert_eq!(reference_keys(place).await, model.keys());
-    fsck::check(place, SpecVersion::V2);
+    fsck::check(place, SpecVersionBin::V2);
 }
 
 /// A commit made between the check and the rewrite is never removed.
@@ -379,16 +355,12 @@ async fn a_lost_race_is_reported_and_loses_nothing() {
     // The tip is the same, and the commits before it have expired meanwhile.
     let repository = lab.repository().await;
     let commits = repository.history(ids(&lab).await[0], 3).await.unwrap();
-    let theirs = reopen(place).await;
-    let main = VersionInfo::BranchTipRef("main".into());
-    let infos: Vec<_> = theirs.ancestry(&main).await.unwrap().try_collect().await.unwrap();
-    let keep = ExpiredRefAction::Ignore;
-    expire(Arc::clone(theirs.asset_manager()), infos[0].flushed_at, keep, keep, None, 1000).await.unwrap();
+    expire_before(place, 0).await;
     let wanted =
         SquashOptions { branch: "main", commits: &commits, message: "one".into(), metadata: Default::default() };
     let refused = squash(&repository, system_clock, &wanted).await.unwrap_err();
     assert!(refused.kind() == ErrorKind::Stale && refused.to_string().contains("expired"), "{refused}");
-    fsck::check(place, SpecVersion::V2);
+    fsck::check(place, SpecVersionBin::V2);
 }
 
 /// Several mounts commit while one program rewrites manifests and one squashes commits: all chunks are there at the
@@ -403,14 +375,13 @@ fn writers_continue_during_a_rewrite() {
         runtime.block_on(async {
             create(&place, spec, RepositoryConfig::default()).await;
             (0..3).for_each(|writer| model.array(&format!("/a{writer}"), &[40]).0.fill(0));
-            Lab::open(&place).commit_model(&Model::default(), &model).await;
+            Lab::open(&place).commit_first(&model).await;
         });
         let start = model.clone();
         let writer = |number: usize| {
             let (place, mut model) = (place.clone(), start.clone());
             std::thread::spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                runtime.block_on(async {
+                block_on(async {
                     let lab = Lab::open(&place);
                     for n in 0..20 {
                         let before = model.clone();
@@ -449,7 +420,7 @@ fn writers_continue_during_a_rewrite() {
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         (0..3).for_each(|a| (0..20).for_each(|n| model.chunk(&format!("/a{a}"), &[n], format!("{a} {n}"))));
         assert_eq!(runtime.block_on(reference_keys(&place)), model.keys(), "{spec:?}, {squashed} squashed");
-        fsck::check(&place, version(spec));
+        fsck::check(&place, spec);
     }
 }
 
@@ -468,9 +439,7 @@ async fn a_rewrite_killed_at_any_fail_point_is_complete_or_absent() {
             let directory = tempfile::tempdir().unwrap();
             let place = directory.path();
             let model = three(place, SpecVersionBin::V2).await;
-            let mut faulty = Command::new(program());
-            faulty.arg(name).arg(place).args(words).env("ICECHUNKFS_FAULT", format!("{point}={action}"));
-            let output = run(&mut faulty);
+            let output = run_with_fault(place, &[&[name], words].concat(), &format!("{point}={action}"));
             let done = point == "commit.publish.done";
             let what = format!("{name}, {point}={action}: {}", output.stderr);
             assert_eq!(output.status.success(), done && action == "eio", "{what}");
@@ -481,7 +450,7 @@ async fn a_rewrite_killed_at_any_fail_point_is_complete_or_absent() {
                 assert_eq!(history(place).await[0], "one", "{what}");
                 assert_eq!(reference_keys(place).await, model.keys(), "{what}");
             }
-            fsck::check(place, SpecVersion::V2);
+            fsck::check(place, SpecVersionBin::V2);
         }
     }
 }

@@ -4,15 +4,15 @@
 //! `ICECHUNKFS_KILLS` sets the number of kills, `ICECHUNKFS_SEED` the seed.
 
 pub(crate) mod worker;
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::common::random::Random;
 use crate::common::writing::{GROUP, Reference, Writable, array, number, put};
-use crate::common::{self, read_files};
+use crate::common::{self, Files, assert_same, read_files};
 use icechunkfs::failpoints;
-use worker::{Random, Worker, is_key};
+use worker::{Worker, is_key};
 
 /// Deaths in CI, of both kinds together.
 const IN_CI: usize = 200;
@@ -21,22 +21,8 @@ const LIFE: usize = 40;
 /// Fewer kills than this may happen to meet no commit.
 const FEW: usize = 10;
 
-type Files = BTreeMap<String, Vec<u8>>;
-
 fn keys_of(files: &Files) -> Files {
     files.iter().filter(|(name, _)| is_key(name)).map(|(name, bytes)| (name.clone(), bytes.clone())).collect()
-}
-
-/// Compares, and prints names instead of megabytes.
-#[track_caller]
-fn assert_same(what: &str, found: &Files, expected: &Files) {
-    let differs: Vec<String> = expected
-        .iter()
-        .filter(|(name, bytes)| found.get(*name) != Some(bytes))
-        .map(|(name, bytes)| format!("{name}: {:?} bytes instead of {}", found.get(name).map(Vec::len), bytes.len()))
-        .chain(found.keys().filter(|name| !expected.contains_key(*name)).map(|name| format!("{name}: too many")))
-        .collect();
-    assert!(differs.is_empty(), "{what}: {differs:#?}");
 }
 
 #[test]
@@ -93,6 +79,7 @@ fn one_life(seed: u64, deaths: usize) -> [usize; 3] {
         let length = Duration::from_micros(random.next() % 120_000);
         std::thread::scope(|scope| {
             let running = scope.spawn(|| worker.run_until_it_fails(|| mount.commit("by the worker")));
+            // The kill comes at any moment: nothing is waited for.
             std::thread::sleep(length);
             mount.kill(daemon);
             running.join().unwrap();
@@ -225,7 +212,7 @@ fn commit_with_fault(step: &str, action: &str, work: Work) -> bool {
         return false;
     }
     if action == "abort" {
-        crate::common::wait_for_end(daemon);
+        common::wait_for_end(daemon);
         mount.remove_dead_mount();
         mount.mount_again(None).success();
     } else {

@@ -2,32 +2,27 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 
-use crate::common::{Mount, icechunkfs, lab, run};
+use crate::common::lab::session_on;
+use crate::common::{Mount, block_on, lab, run, run_on};
 use bytes::Bytes;
-use futures_util::TryStreamExt;
-use icechunk::repository::VersionInfo;
-use icechunk::{Repository, Store};
+use icechunk::Repository;
 use icechunkfs::format::repo_state::Operation;
 use icechunkfs::repo::update;
 use icechunkfs::storage;
 use icechunkfs::times::system_clock;
-use tokio::sync::RwLock;
 
 async fn keys(repository: &Repository) -> Vec<String> {
-    let session = repository.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
-    let store = Store::from_session(Arc::new(RwLock::new(session))).await;
-    store.list().await.unwrap().try_collect().await.unwrap()
+    lab::names_in(&lab::store_at(repository, &lab::main_branch()).await).await
 }
 
 async fn messages(repository: &Repository) -> Vec<String> {
-    let history = repository.ancestry(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
-    history.map_ok(|info| info.message).try_collect().await.unwrap()
+    let commits = lab::ancestry(repository, &lab::main_branch()).await;
+    commits.into_iter().map(|info| info.message).collect()
 }
 
 fn init(place: &Path, words: &[&str]) {
-    icechunkfs(["init".as_ref(), place.as_os_str()].into_iter().chain(words.iter().map(|w| w.as_ref()))).success();
+    run_on(place, &[&["init"], words].concat()).success();
 }
 
 #[tokio::test]
@@ -40,22 +35,21 @@ async fn the_reference_works_in_a_created_repository() {
     assert!(keys(&repository).await.is_empty());
 
     // It commits on top, tags, branches, and its entries in the operations log follow ours.
-    let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
-    let store = Store::from_session(Arc::clone(&session)).await;
+    let (session, store) = session_on(&repository, "main").await;
     let document = Bytes::from_static(br#"{"zarr_format":3,"node_type":"group"}"#);
     store.set("a/zarr.json", document).await.unwrap();
     let id = session.write().await.commit("theirs").execute().await.unwrap();
     repository.create_tag("v1", &id).await.unwrap();
     assert_eq!(messages(&lab::reopen(&place).await).await, ["theirs", "Repository initialized"]);
 
-    let refs = icechunkfs(["refs".as_ref(), place.as_os_str(), "--json".as_ref()]).json();
+    let refs = run_on(&place, &["refs", "--json"]).json();
     assert_eq!((&refs["branches"]["main"], &refs["tags"]["v1"]), (&id.to_string().into(), &id.to_string().into()));
     let mount = Mount::new(&place, &["--tag", "v1"]);
     assert_eq!(std::fs::read(mount.path().join("a/zarr.json")).unwrap(), br#"{"zarr_format":3,"node_type":"group"}"#);
 }
 
 #[tokio::test]
-async fn the_root_group_is_a_separate_commit() {
+async fn init_creates_the_root_group_in_a_separate_commit() {
     let directory = tempfile::tempdir().unwrap();
     init(directory.path(), &["--zarr-group"]);
     let repository = lab::reopen(directory.path()).await;
@@ -64,11 +58,10 @@ async fn the_root_group_is_a_separate_commit() {
     // The change of `repo` left a copy, and both programs read the log across it.
     let copies = std::fs::read_dir(directory.path().join("overwritten")).unwrap().count();
     assert_eq!(copies, 1);
-    let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
-    let store = Store::from_session(Arc::clone(&session)).await;
+    let (session, store) = session_on(&repository, "main").await;
     store.set("b/zarr.json", Bytes::from_static(br#"{"zarr_format":3,"node_type":"group"}"#)).await.unwrap();
     session.write().await.commit("theirs").execute().await.unwrap();
-    let log = icechunkfs(["log".as_ref(), directory.path().as_os_str(), "--json".as_ref()]).json();
+    let log = run_on(directory.path(), &["log", "--json"]).json();
     let output: Vec<&str> = log.as_array().unwrap().iter().map(|commit| commit["message"].as_str().unwrap()).collect();
     assert_eq!(output, ["theirs", "Create the root group", "Repository initialized"]);
     let mount = Mount::new(directory.path(), &[]);
@@ -79,7 +72,7 @@ async fn the_root_group_is_a_separate_commit() {
 #[test]
 fn a_nonempty_place_is_refused_and_unchanged() {
     let directory = tempfile::tempdir().unwrap();
-    let attempt = || icechunkfs(["init".as_ref(), directory.path().as_os_str()]);
+    let attempt = || run_on(directory.path(), &["init"]);
     std::fs::create_dir(directory.path().join("x")).unwrap();
     std::fs::write(directory.path().join("x/notes"), "mine").unwrap();
     assert!(attempt().failure().contains("is not empty (there is `x/notes`)"));
@@ -104,8 +97,7 @@ fn no_concurrent_change_of_repo_is_lost() {
             // Threads with their own runtimes, descriptors and locks: for the file system they are independent
             // programs.
             std::thread::spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                runtime.block_on(async {
+                block_on(async {
                     let storage = storage::open_directory(place.as_ref()).unwrap();
                     for n in 0..CHANGES {
                         let name = format!("writer-{writer}-{n}");
@@ -123,7 +115,7 @@ fn no_concurrent_change_of_repo_is_lost() {
     for writer in writers {
         writer.join().unwrap();
     }
-    let refs = icechunkfs(["refs".as_ref(), directory.path().as_os_str(), "--json".as_ref()]).json();
+    let refs = run_on(directory.path(), &["refs", "--json"]).json();
     assert_eq!(refs["branches"].as_object().unwrap().len(), WRITERS * CHANGES + 1);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let listed = runtime.block_on(async { lab::reopen(directory.path()).await.list_branches().await.unwrap() });

@@ -5,11 +5,11 @@
 //! number of operations.
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common;
 use crate::common::writing::{self, Writable, array, needed, number, put, tool};
+use crate::common::{self, project};
 
 /// All tests of pjdfstest 0.2.2. On a local disk 385 pass with every feature that Linux has.
 const TESTS: usize = 398;
@@ -46,7 +46,7 @@ impl Place {
 
 /// Returns the names of the table. The reason of each group of names is above it.
 fn exclusions() -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/writing/posix/exclusions.txt");
+    let path = project("tests/writing/posix/exclusions.txt");
     let text = std::fs::read_to_string(path).unwrap();
     let mut reason = "";
     let mut names = Vec::new();
@@ -171,22 +171,11 @@ fn fsx(
     let begin = Instant::now();
     // A hundred times the time on a quiet machine.
     let most = Duration::from_secs(120) + Duration::from_millis(20) * u32::try_from(count).unwrap();
-    let log = std::fs::File::create(artifacts.join("said")).unwrap();
-    let mut child =
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().expect("fsx starts");
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if begin.elapsed() > most {
-            let _ = child.kill();
-            panic!("fsx did not end within {most:?}");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    let said = std::fs::read_to_string(artifacts.join("said")).unwrap();
+    let output = common::run_within(&mut command, most).unwrap_or_else(|| panic!("fsx did not end within {most:?}"));
+    let said = output.all();
     let tail: Vec<&str> = said.lines().rev().take(60).collect();
-    assert!(status.success(), "fsx, seed {seed}: {status}\n{}", tail.into_iter().rev().collect::<Vec<_>>().join("\n"));
+    let tail = tail.into_iter().rev().collect::<Vec<_>>().join("\n");
+    assert!(output.status.success(), "fsx, seed {seed}: {}\n{tail}", output.status);
     println!("fsx: {count} operations of up to {size} bytes, seed {seed}, in {:?}", begin.elapsed());
 }
 

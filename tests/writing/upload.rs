@@ -1,17 +1,16 @@
 //! Chunks that are uploaded before the commit that refers to them, over a proxy with the faults of each test.
 
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::faulty::{Fault, Line};
+use crate::common::mapping::Mapping;
 use crate::common::moto::{self, commit, icechunkfs, mount, repository, s3};
 use crate::common::writing::{array, put};
-use crate::common::{Mount, read_files, run, wait_until};
+use crate::common::{Mount, read_files, signal, wait_for_end, wait_until};
 
 /// Bytes of a chunk that is a separate object.
 const LARGE: usize = 300_000;
@@ -54,12 +53,8 @@ fn number(count: &AtomicUsize) -> usize {
     count.load(Ordering::Relaxed)
 }
 
-fn status(mount: &Mount) -> serde_json::Value {
-    serde_json::from_slice(&std::fs::read(mount.path().join(".icechunk/status.json")).unwrap()).unwrap()
-}
-
 fn uploaded(mount: &Mount) -> u64 {
-    status(mount)["uploaded_chunks"].as_u64().unwrap()
+    mount.control_json("status.json")["uploaded_chunks"].as_u64().unwrap()
 }
 
 #[track_caller]
@@ -86,9 +81,10 @@ fn collected_uploads_are_uploaded_again() {
         put(&chunk(&mount, n), bytes(LARGE, n)).unwrap();
     }
     wait_for_uploads(&mount, 3);
-    // Some stores have times in whole seconds.
-    std::thread::sleep(Duration::from_millis(2100));
-    let output = icechunkfs(server.port, &["gc", &repo, "--older-than", "0s", "--yes", "--json"]).json();
+    let gc = |word| icechunkfs(server.port, &["gc", &repo, "--older-than", "0s", "--json", word]).json();
+    // Some stores have times in whole seconds: the chunks are garbage a moment later.
+    wait_until("the chunks are no garbage", || gc("--dry-run")["chunks"]["objects"] == 3);
+    let output = gc("--yes");
     assert_eq!(output["chunks"]["objects"], 3, "{output:#}");
     let count = pass(&line);
     put(&chunk(&mount, 3), bytes(LARGE, 3)).unwrap();
@@ -119,7 +115,7 @@ fn a_commit_references_finished_uploads() {
     put(&mount.path().join("a/notes"), bytes(LARGE, 8)).unwrap();
     wait_for_uploads(&mount, 7);
     assert_eq!(number(&count), 9, "6 objects and one in 3 parts");
-    let output = status(&mount);
+    let output = mount.control_json("status.json");
     assert_eq!(output["uploaded_bytes"], 6 * LARGE + (17 << 20));
     assert_eq!(output["chunks_written"], 8);
     let count = pass(&line);
@@ -174,11 +170,7 @@ fn a_file_is_not_uploaded_while_it_is_written_or_mapped() {
     let open = |n| std::fs::OpenOptions::new().read(true).write(true).open(chunk(&mount, n)).unwrap();
     let written = open(0);
     let mapped = open(1);
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at a place that the kernel chooses touches nothing that exists.
-    let mapping =
-        unsafe { libc::mmap(std::ptr::null_mut(), LARGE, protection, libc::MAP_SHARED, mapped.as_raw_fd(), 0) };
-    assert_ne!(mapping, libc::MAP_FAILED);
+    let mapping = Mapping::shared(&mapped);
     drop(mapped);
     // A third interval passes.
     put(&chunk(&mount, 2), bytes(LARGE, 2)).unwrap();
@@ -186,11 +178,8 @@ fn a_file_is_not_uploaded_while_it_is_written_or_mapped() {
     std::os::unix::fs::FileExt::write_all_at(&written, b"written", 7).unwrap();
     drop(written);
     wait_for_uploads(&mount, 2);
-    // SAFETY: the mapping is ours, has that many bytes, and ends here.
-    unsafe {
-        std::ptr::copy_nonoverlapping(b"mapped".as_ptr(), mapping.cast::<u8>().add(9), 6);
-        libc::munmap(mapping, LARGE);
-    }
+    mapping.write(9, b"mapped");
+    drop(mapping);
     commit_and_compare(&mount, server.port, &repo);
     assert_eq!(std::fs::read(chunk(&mount, 0)).unwrap()[7..14], *b"written");
     assert_eq!(std::fs::read(chunk(&mount, 1)).unwrap()[9..15], *b"mapped");
@@ -227,14 +216,13 @@ fn upload_commit_stores_nothing_before_the_commit() {
     let line = Line::to(server.port);
     let repo = empty(server.port, "waits");
     let mount = mount(line.port, &repo, &["--ephemeral", "--upload", "commit", "--upload-limit", "1M"]);
-    let info: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(mount.path().join(".icechunk/info.json")).unwrap()).unwrap();
+    let info = mount.control_json("info.json");
     assert_eq!((&info["options"]["upload"], &info["options"]["upload_limit"]), (&"commit".into(), &(1 << 20).into()));
     let count = pass(&line);
     for n in 0..3 {
         put(&chunk(&mount, n), bytes(1 << 20, n)).unwrap();
     }
-    // Longer than the delay of any upload.
+    // Nothing must happen for longer than the delay of any upload: no condition shows that.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(number(&count), 0);
     let begin = Instant::now();
@@ -285,6 +273,7 @@ fn failed_uploads_are_retried_with_backoff() {
         put(&chunk(&mount, n), bytes(LARGE, n)).unwrap();
     }
     wait_until("nothing was tried", || number(&count) > 0);
+    // The requests within a time are what is tested.
     std::thread::sleep(Duration::from_secs(5));
     let tries = number(&count);
     assert!(tries < 150, "{tries} requests within seconds");
@@ -310,8 +299,8 @@ fn a_daemon_killed_during_an_upload_loses_nothing() {
     }
     wait_until("nothing is on its way", || number(&count) >= 4);
     let daemon = first.daemon();
-    run(Command::new("kill").arg("-9").arg(daemon.to_string())).success();
-    wait_until("the daemon does not end", || !Path::new(&format!("/proc/{daemon}")).exists());
+    signal(daemon, "-9");
+    wait_for_end(daemon);
     line.release();
     drop(first);
     let second = mount(line.port, &repo, &words);
@@ -325,7 +314,7 @@ fn a_daemon_killed_during_an_upload_loses_nothing() {
     wait_until("nothing is on its way", || line.counts().1 > 0);
     let (begin, daemon) = (Instant::now(), second.daemon());
     second.unmount();
-    wait_until("the daemon does not end", || !Path::new(&format!("/proc/{daemon}")).exists());
+    wait_for_end(daemon);
     assert!(begin.elapsed() < Duration::from_secs(10), "the unmount took {:?}", begin.elapsed());
     line.release();
 }

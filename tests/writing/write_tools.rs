@@ -28,6 +28,6 @@ fn zarrs_writes_in_place() {
 }
 
 #[test]
-fn python_file_objects_work() {
+fn python_file_objects_write_what_is_committed() {
     run_scenario("plain_python", 2);
 }

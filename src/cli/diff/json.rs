@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::Compared;
-use crate::compare::{Count, NodeDifference};
+use crate::compare::{ChunkCounts, NodeDifference};
 use crate::zarr::Coords;
 
 pub(super) fn of(compared: &Compared) -> Value {
@@ -18,17 +18,13 @@ pub(super) fn of(compared: &Compared) -> Value {
             "removed": nodes(summary.removed),
             "moved": nodes(summary.moved),
             "changed": nodes(summary.changed),
-            "chunks": chunks(
-                summary.chunks_added,
-                summary.chunks_replaced,
-                summary.chunks_replacing,
-                summary.chunks_removed,
-            ),
+            "chunks": chunks(&summary.chunks),
         },
     })
 }
 
-fn chunks(added: Count, replaced: Count, replacing: Count, removed: Count) -> Value {
+fn chunks(counts: &ChunkCounts) -> Value {
+    let ChunkCounts { added, changed_before: replaced, changed_after: replacing, removed } = counts;
     json!({
         "added": {"count": added.chunks, "bytes": added.bytes},
         "changed": {"count": replacing.chunks, "bytes": replacing.bytes, "bytes_before": replaced.bytes},
@@ -48,7 +44,7 @@ fn node(compared: &Compared, difference: &NodeDifference) -> Value {
     let kept = [
         (difference.is_moved, "moved"),
         (difference.is_changed, "changed"),
-        (difference.has_chunks() && before.is_some() && after.is_some(), "chunks"),
+        (difference.chunks.is_any() && before.is_some() && after.is_some(), "chunks"),
     ];
     what.extend(kept.into_iter().filter(|(is, _)| *is).map(|(_, word)| word));
     let mut out = Map::new();
@@ -67,13 +63,10 @@ fn node(compared: &Compared, difference: &NodeDifference) -> Value {
             put(name, serde_json::from_slice(node.zarr_json).unwrap_or_else(|_| text()));
         }
     }
-    if shown.is_array() && difference.has_chunks() {
-        put(
-            "chunks",
-            chunks(difference.added, difference.changed_before, difference.changed_after, difference.removed),
-        );
+    if shown.is_array() && difference.chunks.is_any() {
+        put("chunks", chunks(&difference.chunks));
     }
-    if let Some(lists) = difference.coords.as_ref().filter(|_| difference.has_chunks()) {
+    if let Some(lists) = difference.coords.as_ref().filter(|_| difference.chunks.is_any()) {
         let list = |coords: &[Coords]| coords.iter().map(|coords| coords.as_slice().into()).collect::<Vec<Value>>();
         let all = json!({
             "added": list(&lists.added), "changed": list(&lists.changed), "removed": list(&lists.removed),

@@ -4,7 +4,6 @@
 //! deleted in between, has no path and is only counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt::Write;
 
 use serde_json::json;
 use tracing::warn;
@@ -21,13 +20,13 @@ use crate::repo::Repository;
 use crate::zarr::Coords;
 
 pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, arguments: &DiffArgs) -> Result<()> {
-    let Some(logged) = logs::between(repository, from, to).await? else {
+    let Some((logged, missing)) = logs::between(repository, from, to).await? else {
         return Err(Error::invalid(format!(
             "{from} is no ancestor of {to}, so that no logs lead from one to the other: leave --logs out to compare the \
              snapshots themselves"
         )));
     };
-    for id in &logged.missing {
+    for id in &missing {
         warn!("the log of commit {id}, which has expired, is gone: its changes are not listed");
     }
     let limits = MemoryLimits::default();
@@ -51,7 +50,7 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
         ("updated_arrays", named(NodeChange::UpdatedArrays)),
     ];
     let mut chunks: BTreeMap<&str, BTreeSet<&Coords>> = BTreeMap::new();
-    for (id, coords) in &logged.updated_chunks {
+    for (id, coords) in &logged.chunks {
         match paths.get(id) {
             // Two nodes can have one path, each in one of the snapshots.
             Some(path) => chunks.entry(path).or_default().extend(coords),
@@ -69,28 +68,27 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
         put("updated_chunks", json!(chunks));
         put("moved_nodes", logged.moves.iter().map(|m| json!({"from": m.from, "to": m.to})).collect());
         put("nodes_in_neither", in_neither.len().into());
-        put("missing_logs", json!(logged.missing));
+        put("missing_logs", json!(missing));
         return print_json(&out);
     }
     let mut text = String::new();
     for (name, paths) in lists {
         let name = name.trim_end_matches('s').replace('_', " ");
         for path in paths {
-            // Writing into a string cannot fail.
-            let _ = writeln!(text, "{name:<14} {}", printable::line(path));
+            text += &format!("{name:<14} {}\n", printable::line(path));
         }
     }
     for (path, all) in chunks {
-        let _ = writeln!(text, "updated chunks {}  {}", printable::line(path), all.len());
+        text += &format!("updated chunks {}  {}\n", printable::line(path), all.len());
         for coords in all.into_iter().filter(|_| arguments.chunks) {
-            let _ = writeln!(text, "  {}", spelled(coords));
+            text += &format!("  {}\n", spelled(coords));
         }
     }
     for moved in &logged.moves {
-        let _ = writeln!(text, "moved          {} -> {}", printable::line(&moved.from), printable::line(&moved.to));
+        text += &format!("moved          {} -> {}\n", printable::line(&moved.from), printable::line(&moved.to));
     }
     if !in_neither.is_empty() {
-        let _ = writeln!(text, "and {} nodes that came and went in between", in_neither.len());
+        text += &format!("and {} nodes that came and went in between\n", in_neither.len());
     }
     print(&text)
 }

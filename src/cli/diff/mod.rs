@@ -7,15 +7,15 @@ mod logs;
 mod text;
 
 use std::ffi::OsString;
-use std::path::Path;
 use std::sync::Arc;
 
 use clap::Args;
 
+use super::control_client::MountpointArgs;
 use super::open::MemoryLimits;
 use super::virtual_args::VirtualArgs;
 use super::{control_client, open, print, print_json};
-use crate::compare::{self, CompareOptions, Count, NodeDifference};
+use crate::compare::{self, ChunkCounts, CompareOptions, NodeDifference};
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::{Node, Snapshot};
 use crate::operations::request;
@@ -23,37 +23,36 @@ use crate::reader::Reader;
 use crate::storage::settings::Settings;
 
 /// The two forms of usage.
-pub const USAGE: &str = "icechunkfs diff [--json] MOUNTPOINT\n       icechunkfs diff [OPTIONS] REPO FROM TO";
+pub(crate) const USAGE: &str = "icechunkfs diff [--json] MOUNTPOINT\n       icechunkfs diff [OPTIONS] REPO FROM TO";
 
-/// Arguments of `icechunkfs diff`.
 #[derive(Debug, Args)]
-pub struct DiffArgs {
+pub(crate) struct DiffArgs {
     /// The mountpoint of a branch, whose uncommitted changes are shown. With FROM and TO, a repository: a path or a URL
     /// (s3://, gs://, az://, abfs://, https://, file://).
     #[arg(value_name = "MOUNTPOINT|REPO")]
-    pub place: OsString,
+    place: OsString,
     /// The old snapshot: a branch, a tag, an id, or one of them and ~N for N commits before it.
     #[arg(requires = "to")]
-    pub from: Option<String>,
+    from: Option<String>,
     /// The new snapshot. Neither needs to be an ancestor of the other.
-    pub to: Option<String>,
+    to: Option<String>,
     /// Show the lines of zarr.json that differ, with one member per line.
     #[arg(short, long, requires = "from", conflicts_with_all = ["stat", "logs", "json"])]
-    pub patch: bool,
+    patch: bool,
     /// List each chunk, not only their number.
     #[arg(long, requires = "from")]
-    pub chunks: bool,
+    chunks: bool,
     /// Show only counts.
     #[arg(long, requires = "from", conflicts_with_all = ["chunks", "logs"])]
-    pub stat: bool,
+    stat: bool,
     /// Read chunks that were written again, and leave out those with the same bytes as before. Without it a chunk is the
     /// same if it is in the same place. Chunks in files outside the repository are read as far as that is allowed.
     #[arg(long, requires = "from", conflicts_with = "logs")]
-    pub content: bool,
+    content: bool,
     /// Show everything that the transaction logs of the commits after FROM up to TO list as changed, whatever the result, as the
     /// Icechunk library does. FROM must be an ancestor of TO.
     #[arg(long, requires = "from")]
-    pub logs: bool,
+    logs: bool,
     /// Print JSON. For two snapshots: {"from", "to", "nodes", "summary"}; each node has "path", "kind" (group or array), "what"
     /// (a list of added, removed, moved, changed, chunks) and, where it applies, "from" (its path before), "before" and "after"
     /// (its zarr.json), "chunks" ({"added", "changed", "removed"}, each with "count" and "bytes", changed also with
@@ -61,13 +60,11 @@ pub struct DiffArgs {
     /// "deleted_arrays", "updated_groups", "updated_arrays", "updated_chunks" ({PATH: [COORDS]}), "moved_nodes" ([{"from", "to"}]),
     /// "nodes_in_neither", "missing_logs"}.
     #[arg(long)]
-    pub json: bool,
-    /// Virtual chunks.
+    json: bool,
     #[command(flatten)]
-    pub virtuals: VirtualArgs,
-    /// Store settings. Last, because their help heading applies to all later options.
+    virtuals: VirtualArgs,
     #[command(flatten)]
-    pub store: Settings,
+    store: Settings,
 }
 
 /// Two snapshots and their differences.
@@ -85,20 +82,18 @@ struct Summary {
     removed: [u64; 2],
     moved: [u64; 2],
     changed: [u64; 2],
-    chunks_added: Count,
-    chunks_replaced: Count,
-    chunks_replacing: Count,
-    chunks_removed: Count,
+    chunks: ChunkCounts,
 }
 
 /// Prints the differences.
-pub fn run(arguments: &DiffArgs) -> Result<()> {
+pub(crate) fn run(arguments: &DiffArgs) -> Result<()> {
     let (Some(from), Some(to)) = (&arguments.from, &arguments.to) else {
-        return control_client::run(Path::new(&arguments.place), &request::Command::Diff, arguments.json);
+        let mount = MountpointArgs { mountpoint: (&arguments.place).into(), json: arguments.json };
+        return control_client::run(&mount, &request::Command::Diff);
     };
     let repo = arguments.place.to_str().ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
     open::runtime()?.block_on(async {
-        let repository = open::repository_with(repo, &arguments.store, &arguments.virtuals).await?;
+        let repository = arguments.virtuals.open(repo, &arguments.store).await?;
         let (from, to) = (repository.resolve_revision(from).await?.id, repository.resolve_revision(to).await?.id);
         if arguments.logs {
             return logs::run(&repository, from, to, arguments).await;
@@ -147,10 +142,7 @@ impl Compared {
             if difference.is_changed {
                 count(&mut summary.changed);
             }
-            summary.chunks_added = summary.chunks_added.and(difference.added);
-            summary.chunks_replaced = summary.chunks_replaced.and(difference.changed_before);
-            summary.chunks_replacing = summary.chunks_replacing.and(difference.changed_after);
-            summary.chunks_removed = summary.chunks_removed.and(difference.removed);
+            summary.chunks = summary.chunks.and(difference.chunks);
         }
         summary
     }

@@ -1,7 +1,6 @@
 //! The difference as text.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write;
 use std::time::Duration;
 
 use indicatif::HumanBytes;
@@ -9,7 +8,7 @@ use serde_json::Value;
 use similar::TextDiff;
 
 use super::Compared;
-use crate::compare::{Count, NodeDifference};
+use crate::compare::{ChunkCounts, Count, NodeDifference};
 use crate::format::snapshot::Node;
 use crate::printable;
 use crate::zarr::Coords;
@@ -26,19 +25,20 @@ pub(super) fn of(compared: &Compared, patch: bool) -> String {
     for difference in &compared.nodes {
         let (before, after) = compared.node(difference);
         let kind = |node: &Node<'_>| if node.is_array() { "array" } else { "group" };
-        // Writing into a string cannot fail.
-        let _ = match (&before, &after) {
-            (None, Some(node)) => writeln!(text, "added    {}  {}{}", shown(node), kind(node), many(difference.added)),
-            (Some(node), None) => {
-                writeln!(text, "removed  {}  {}{}", shown(node), kind(node), many(difference.removed))
+        text += &match (&before, &after) {
+            (None, Some(node)) => {
+                format!("added    {}  {}{}\n", shown(node), kind(node), many(difference.chunks.added))
             }
-            (Some(before), Some(after)) => kept(&mut text, difference, before, after, &moves),
-            (None, None) => Ok(()),
+            (Some(node), None) => {
+                format!("removed  {}  {}{}\n", shown(node), kind(node), many(difference.chunks.removed))
+            }
+            (Some(before), Some(after)) => kept(difference, before, after, &moves),
+            (None, None) => String::new(),
         };
         if let Some(lists) = &difference.coords {
             for (sign, list) in [('+', &lists.added), ('~', &lists.changed), ('-', &lists.removed)] {
                 for coords in list {
-                    let _ = writeln!(text, "  {sign} {}", spelled(coords));
+                    text += &format!("  {sign} {}\n", spelled(coords));
                 }
             }
         }
@@ -52,27 +52,22 @@ pub(super) fn of(compared: &Compared, patch: bool) -> String {
     text + &summary(compared)
 }
 
-fn kept(
-    text: &mut String,
-    difference: &NodeDifference,
-    before: &Node<'_>,
-    after: &Node<'_>,
-    moves: &BTreeMap<String, u64>,
-) -> std::fmt::Result {
+fn kept(difference: &NodeDifference, before: &Node<'_>, after: &Node<'_>, moves: &BTreeMap<String, u64>) -> String {
+    let mut text = String::new();
     if let Some(below) = moves.get(after.path).filter(|_| difference.is_moved) {
         let more = match below {
             0 => String::new(),
             below => format!("  with {}", number(*below, "node below", "nodes below")),
         };
-        writeln!(text, "moved    {} -> {}{more}", shown(before), shown(after))?;
+        text += &format!("moved    {} -> {}{more}\n", shown(before), shown(after));
     }
     if difference.is_changed {
-        writeln!(text, "changed  {}/zarr.json", shown(after).trim_end_matches('/'))?;
+        text += &format!("changed  {}/zarr.json\n", shown(after).trim_end_matches('/'));
     }
-    if difference.has_chunks() {
-        writeln!(text, "chunks   {}  {}", shown(after), chunks(difference))?;
+    if difference.chunks.is_any() {
+        text += &format!("chunks   {}  {}\n", shown(after), chunks(&difference.chunks));
     }
-    Ok(())
+    text
 }
 
 fn shown(node: &Node<'_>) -> String {
@@ -90,8 +85,8 @@ fn many(count: Count) -> String {
     }
 }
 
-fn chunks(difference: &NodeDifference) -> String {
-    let NodeDifference { added, changed_before, changed_after, removed, .. } = difference;
+fn chunks(counts: &ChunkCounts) -> String {
+    let ChunkCounts { added, changed_before, changed_after, removed } = counts;
     let mut parts = Vec::new();
     if added.chunks > 0 {
         parts.push(format!("{} added ({})", added.chunks, HumanBytes(added.bytes)));
@@ -130,15 +125,12 @@ pub(super) fn summary(compared: &Compared) -> String {
             nodes.push(format!("{} {what}", counts.join(" and ")));
         }
     }
-    let (added, removed) = (summary.chunks_added, summary.chunks_removed);
-    let (changed_before, changed_after) = (summary.chunks_replaced, summary.chunks_replacing);
-    let sum = NodeDifference { added, changed_before, changed_after, removed, ..NodeDifference::default() };
     let mut lines = Vec::new();
     if !nodes.is_empty() {
         lines.push(nodes.join(", "));
     }
-    if sum.has_chunks() {
-        lines.push(format!("chunks: {}", chunks(&sum)));
+    if summary.chunks.is_any() {
+        lines.push(format!("chunks: {}", chunks(&summary.chunks)));
     }
     if lines.is_empty() {
         lines.push("nothing differs".to_owned());

@@ -11,19 +11,19 @@ use crate::format::ids::ObjectId;
 
 /// A row of the drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub(crate) struct Row {
     /// Position of the commit in the list.
-    pub commit: usize,
+    pub(crate) commit: usize,
     /// Lane of the commit, from the left.
-    pub lane: usize,
+    pub(crate) lane: usize,
     /// The other lanes that pass by, down to later commits, in order.
-    pub passing: Vec<usize>,
+    pub(crate) passing: Vec<usize>,
     /// The lanes that end here, having joined this one just above, in order.
-    pub joining: Vec<usize>,
+    pub(crate) joining: Vec<usize>,
     /// True if a line comes down the commit's own lane from above.
-    pub has_child_line: bool,
+    pub(crate) has_child_line: bool,
     /// True if a line leads down from the commit.
-    pub has_parent_line: bool,
+    pub(crate) has_parent_line: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ enum Lane {
 }
 
 /// Lays out `commits`, of which the first `limit` are drawn. `first`, if it is among them, gets the leftmost lane.
-pub fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Vec<Row> {
+pub(crate) fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Vec<Row> {
     let positions: HashMap<ObjectId, usize> = commits.iter().enumerate().map(|(n, commit)| (commit.id, n)).collect();
     let parent_of = |n: usize| commits.get(n).and_then(|commit| positions.get(&commit.parent?).copied());
     let mut children = vec![0_usize; commits.len()];
@@ -117,56 +117,5 @@ pub(super) mod tests {
             labels: Vec::new(),
         };
         all.iter().map(commit).collect()
-    }
-
-    /// Returns the rows as (number of the commit, lane, passing, joining).
-    fn drawn(commits: &[Commit], first: Option<u8>) -> Vec<(u8, usize, Vec<usize>, Vec<usize>)> {
-        let rows = rows(commits, first.map(id), usize::MAX);
-        let number = |row: &Row| commits.get(row.commit).map_or(0, |commit| commit.id.0[0]);
-        rows.iter().map(|row| (number(row), row.lane, row.passing.clone(), row.joining.clone())).collect()
-    }
-
-    #[test]
-    fn a_line_is_a_line() {
-        let line = commits(&[(1, 0), (2, 1), (3, 2)]);
-        let expected = [(3, 0, vec![], vec![]), (2, 0, vec![], vec![]), (1, 0, vec![], vec![])];
-        assert_eq!(drawn(&line, None), expected);
-        assert_eq!(rows(&line, None, 2).len(), 2);
-        assert!(rows(&line, None, 2).iter().all(|row| row.has_parent_line));
-    }
-
-    #[test]
-    fn lines_are_drawn_to_where_they_join() {
-        // 1 - 2 - 5 and 2 - 3 - 4 - 6, and 7 from 1.
-        let tree = commits(&[(1, 0), (2, 1), (3, 2), (4, 3), (5, 2), (6, 4), (7, 1)]);
-        let expected = [
-            (7, 0, vec![], vec![]),
-            (6, 1, vec![0], vec![]),
-            (4, 1, vec![0], vec![]),
-            (3, 1, vec![0], vec![]),
-            (5, 2, vec![0, 1], vec![]),
-            (2, 1, vec![0], vec![2]),
-            (1, 0, vec![], vec![1]),
-        ];
-        assert_eq!(drawn(&tree, None), expected);
-        // The main branch is leftmost; nothing is drawn in its lane before it begins.
-        let main = drawn(&tree, Some(5));
-        assert_eq!(main.first(), Some(&(7, 1, vec![], vec![])));
-        assert!(main.contains(&(5, 0, vec![1, 2], vec![])));
-        assert!(main.contains(&(2, 0, vec![1], vec![2])));
-    }
-
-    #[test]
-    fn trees_of_their_own_stand_beside_one_another() {
-        let two = commits(&[(1, 0), (2, 0), (3, 1), (4, 2)]);
-        let expected = [(4, 0, vec![], vec![]), (2, 0, vec![], vec![]), (3, 0, vec![], vec![]), (1, 0, vec![], vec![])];
-        assert_eq!(drawn(&two, None), expected);
-    }
-
-    #[test]
-    fn damaged_histories_end() {
-        assert_eq!(drawn(&commits(&[(1, 2), (2, 1)]), None), []);
-        assert_eq!(drawn(&commits(&[(1, 1), (2, 9)]), None), [(2, 0, vec![], vec![])]);
-        assert_eq!(drawn(&[], Some(1)), []);
     }
 }

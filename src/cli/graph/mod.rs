@@ -3,9 +3,9 @@
 //! [`layout`] places each commit, [`terminal`] draws the graph with characters, [`svg`] as a picture. A snapshot has one
 //! parent, so that lanes join downwards and nothing else: children are above their parents, the newest first.
 
-pub mod layout;
-pub mod svg;
-pub mod terminal;
+pub(super) mod layout;
+pub(super) mod svg;
+pub(super) mod terminal;
 
 use std::collections::HashMap;
 
@@ -19,31 +19,31 @@ use crate::times::format_time;
 
 /// A branch or tag beside a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Label {
+pub(crate) struct Label {
     /// Name, escaped as one line.
-    pub name: String,
+    pub(crate) name: String,
     /// True for a tag.
-    pub is_tag: bool,
+    pub(crate) is_tag: bool,
 }
 
 /// A commit of the graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Commit {
+pub(crate) struct Commit {
     /// Snapshot id.
-    pub id: ObjectId,
+    pub(crate) id: ObjectId,
     /// Parent, which may lie beyond the drawn commits.
-    pub parent: Option<ObjectId>,
+    pub(crate) parent: Option<ObjectId>,
     /// Time of the commit, in microseconds since 1970-01-01 UTC.
-    pub time: u64,
+    pub(crate) time: u64,
     /// Commit message.
-    pub message: String,
+    pub(crate) message: String,
     /// Refs that point to the commit: `main` first, then branches, then tags.
-    pub labels: Vec<Label>,
+    pub(crate) labels: Vec<Label>,
 }
 
 impl Commit {
     /// Returns the time of the commit, to the minute.
-    pub fn minute(&self) -> String {
+    pub(crate) fn minute(&self) -> String {
         let time = format_time(self.time);
         match (time.get(..10), time.get(11..16)) {
             (Some(day), Some(minute)) if time.get(10..11) == Some("T") => format!("{day} {minute}"),
@@ -52,13 +52,13 @@ impl Commit {
     }
 
     /// Returns the first line of the message.
-    pub fn title(&self) -> &str {
+    pub(crate) fn title(&self) -> &str {
         self.message.lines().next().unwrap_or_default()
     }
 }
 
 /// Adds to `commits` the refs that point to them.
-pub fn with_labels(commits: Vec<SnapshotInfo>, refs: &Refs) -> Vec<Commit> {
+pub(crate) fn with_labels(commits: Vec<SnapshotInfo>, refs: &Refs) -> Vec<Commit> {
     let mut labels: HashMap<ObjectId, Vec<Label>> = HashMap::new();
     let label = |name: &str, is_tag| Label { name: printable::line(name), is_tag };
     let main = refs.branches.get_key_value(DEFAULT_BRANCH);

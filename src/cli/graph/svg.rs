@@ -36,7 +36,7 @@ text{font:13px monospace}\
 .branch{fill:#12261e}.branch-name{fill:#7ee787}.tag{fill:#0c2d6b}.tag-name{fill:#a5d6ff}}";
 
 /// Draws the picture; `title` names its subject.
-pub fn draw(commits: &[Commit], rows: &[Row], title: &str) -> String {
+pub(crate) fn draw(commits: &[Commit], rows: &[Row], title: &str) -> String {
     let lanes = rows.iter().map(|row| row.lane.max(row.passing.last().copied().unwrap_or_default()) + 1).max();
     let text_at = MARGIN + lanes.unwrap_or(1) * LANE + PADDING;
     let mut texts = String::new();
@@ -210,9 +210,7 @@ mod tests {
         let commits = commits(&[(1, 0), (2, 1), (3, 2)]);
         let drawn = draw(&commits, &rows(&commits, None, 2), "a");
         assert_eq!((drawn.matches("<circle").count(), drawn.matches("<path").count()), (2, 2));
-        let none = draw(&[], &[], "nothing");
-        assert!(none.ends_with("</svg>\n"), "{none}");
-        assert_eq!(truncate("äöü", 3, "…"), "äöü");
-        assert_eq!(truncate("äöüß", 3, "…"), "äö…");
+        assert!(draw(&[], &[], "nothing").ends_with("</svg>\n"));
+        assert_eq!((truncate("äöü", 3, "…"), truncate("äöüß", 3, "…")), ("äöü".to_owned(), "äö…".to_owned()));
     }
 }

@@ -17,13 +17,13 @@ const TIME: &str = "2";
 
 /// Capabilities of the terminal.
 #[derive(Clone, Copy, Debug)]
-pub struct TerminalStyle {
+pub(crate) struct TerminalStyle {
     /// True if line-drawing characters can be used, false if only ASCII.
-    pub unicode: bool,
+    pub(crate) unicode: bool,
     /// True if colors can be used.
-    pub colors: bool,
+    pub(crate) colors: bool,
     /// Columns, if lines must end there.
-    pub width: Option<usize>,
+    pub(crate) width: Option<usize>,
 }
 
 struct Glyphs {
@@ -65,78 +65,65 @@ const ASCII: Glyphs = Glyphs {
 };
 
 /// Draws the graph.
-pub fn draw(commits: &[Commit], rows: &[Row], look: TerminalStyle) -> String {
+pub(crate) fn draw(commits: &[Commit], rows: &[Row], look: TerminalStyle) -> String {
     let glyphs = if look.unicode { &UNICODE } else { &ASCII };
     let mut out = String::new();
     for row in rows {
         let Some(commit) = commits.get(row.commit) else { continue };
+        let last_passing = row.passing.last().copied();
         if !row.joining.is_empty() {
-            let line = Line::of(row.joining.last().copied().max(row.passing.last().copied()).unwrap_or_default());
-            out.push_str(&line.joining(row, glyphs, look));
-            out.push('\n');
+            let lanes = row.joining.last().copied().max(last_passing).unwrap_or_default() + 1;
+            out += &(joining_line(lanes, row, glyphs, look) + "\n");
         }
-        let line = Line::of(row.passing.last().copied().unwrap_or_default().max(row.lane));
-        let graph = line.commit(row, glyphs, look);
-        let used = 2 * line.lanes + 1;
-        out.push_str(&graph);
-        out.push_str(&commit_text(commit, look, used));
-        out.push('\n');
+        let lanes = last_passing.unwrap_or_default().max(row.lane) + 1;
+        out += &(commit_line(lanes, row, glyphs, look) + &commit_text(commit, look, 2 * lanes + 1) + "\n");
     }
     out
 }
 
-/// A line of lanes, each of them two columns wide.
-struct Line {
-    lanes: usize,
+/// Draws the lanes, each of them two columns wide, beside a commit.
+fn commit_line(lanes: usize, row: &Row, glyphs: &Glyphs, look: TerminalStyle) -> String {
+    let mut out = String::new();
+    for lane in 0..lanes {
+        let glyph = match lane == row.lane {
+            true if row.has_parent_line => glyphs.commit,
+            true => glyphs.root,
+            false if row.passing.contains(&lane) => glyphs.lane,
+            false => ' ',
+        };
+        put(&mut out, glyph, lane, look);
+        out.push(' ');
+    }
+    out
 }
 
-impl Line {
-    fn of(last_lane: usize) -> Self {
-        Line { lanes: last_lane + 1 }
+/// Draws lanes that join just above a commit.
+fn joining_line(lanes: usize, row: &Row, glyphs: &Glyphs, look: TerminalStyle) -> String {
+    let last = row.joining.iter().copied().max().unwrap_or_default();
+    // Lanes that join from the left, which happens if the leftmost lane is reserved, are drawn like those from the right.
+    let first = row.joining.iter().copied().min().unwrap_or_default().min(row.lane);
+    let end = last.max(row.lane);
+    // A horizontal line has the color of the joining lane.
+    let across = |lane: usize| row.joining.iter().copied().find(|joining| *joining > lane).unwrap_or(last);
+    let mut out = String::new();
+    for lane in 0..lanes {
+        let is_across = lane > first && lane < end;
+        let (glyph, color) = match lane {
+            _ if lane == row.lane && row.has_child_line => (glyphs.joined, lane),
+            _ if lane == row.lane => (glyphs.begun, lane),
+            _ if lane == last => (glyphs.last, lane),
+            _ if row.joining.contains(&lane) => (glyphs.other, lane),
+            _ if row.passing.contains(&lane) && is_across => (glyphs.crossing, lane),
+            _ if row.passing.contains(&lane) => (glyphs.lane, lane),
+            _ if is_across => (glyphs.across, across(lane)),
+            _ => (' ', lane),
+        };
+        put(&mut out, glyph, color, look);
+        let gap = if lane >= first && lane < end { glyphs.across } else { ' ' };
+        put(&mut out, gap, across(lane), look);
     }
-
-    fn commit(&self, row: &Row, glyphs: &Glyphs, look: TerminalStyle) -> String {
-        let mut out = String::new();
-        for lane in 0..self.lanes {
-            let glyph = match lane == row.lane {
-                true if row.has_parent_line => glyphs.commit,
-                true => glyphs.root,
-                false if row.passing.contains(&lane) => glyphs.lane,
-                false => ' ',
-            };
-            put(&mut out, glyph, lane, look);
-            out.push(' ');
-        }
-        out
-    }
-
-    fn joining(&self, row: &Row, glyphs: &Glyphs, look: TerminalStyle) -> String {
-        let last = row.joining.iter().copied().max().unwrap_or_default();
-        // Lanes that join from the left, which happens if the leftmost lane is reserved, are drawn like those from the right.
-        let first = row.joining.iter().copied().min().unwrap_or_default().min(row.lane);
-        let end = last.max(row.lane);
-        // A horizontal line has the color of the joining lane.
-        let across = |lane: usize| row.joining.iter().copied().find(|joining| *joining > lane).unwrap_or(last);
-        let mut out = String::new();
-        for lane in 0..self.lanes {
-            let is_across = lane > first && lane < end;
-            let (glyph, color) = match lane {
-                _ if lane == row.lane && row.has_child_line => (glyphs.joined, lane),
-                _ if lane == row.lane => (glyphs.begun, lane),
-                _ if lane == last => (glyphs.last, lane),
-                _ if row.joining.contains(&lane) => (glyphs.other, lane),
-                _ if row.passing.contains(&lane) && is_across => (glyphs.crossing, lane),
-                _ if row.passing.contains(&lane) => (glyphs.lane, lane),
-                _ if is_across => (glyphs.across, across(lane)),
-                _ => (' ', lane),
-            };
-            put(&mut out, glyph, color, look);
-            let gap = if lane >= first && lane < end { glyphs.across } else { ' ' };
-            put(&mut out, gap, across(lane), look);
-        }
-        out.truncate(out.trim_end().len());
-        out
-    }
+    out.truncate(out.trim_end().len());
+    out
 }
 
 fn put(out: &mut String, glyph: char, lane: usize, look: TerminalStyle) {
@@ -195,21 +182,38 @@ mod tests {
         drawn.lines().map(|line| line.chars().take_while(is_graph).collect::<String>().trim_end().to_owned()).collect()
     }
 
+    /// A tree as (commit, parent), the commit of the reserved lane, and the lines.
+    type Case = (&'static [(u8, u8)], Option<u8>, &'static [&'static str]);
+
     #[test]
     fn lanes_fork_and_join() {
-        let tree = [(1, 0), (2, 1), (3, 2), (4, 3), (5, 2), (6, 4), (7, 1)];
-        let expected = ["●", "│ ●", "│ ●", "│ ●", "│ │ ●", "│ ├─╯", "│ ●", "├─╯", "○"];
-        assert_eq!(graph(&tree, None, PLAIN), expected);
+        // 1 - 2 - 5 and 2 - 3 - 4 - 6, and 7 from 1.
+        let tree = &[(1, 0), (2, 1), (3, 2), (4, 3), (5, 2), (6, 4), (7, 1)];
+        let cases: [Case; 9] = [
+            (&[(1, 0), (2, 1), (3, 2)], None, &["●", "●", "○"]),
+            (tree, None, &["●", "│ ●", "│ ●", "│ ●", "│ │ ●", "│ ├─╯", "│ ●", "├─╯", "○"]),
+            (tree, Some(5), &["  ●", "  │ ●", "  │ ●", "  │ ●", "● │ │", "├─┼─╯", "● │", "├─╯", "○"]),
+            // Several lanes join at once and cross others.
+            (
+                &[(1, 0), (2, 1), (3, 1), (4, 2), (5, 1), (6, 2), (7, 1), (8, 2)],
+                None,
+                &["●", "│ ●", "│ │ ●", "│ │ │ ●", "│ │ │ │ ●", "├─┼─┴─┼─╯", "● │   │", "│ │ ● │", "├─┴─┴─╯", "○"],
+            ),
+            // The reserved leftmost lane is empty until its commit.
+            (&[(1, 0), (2, 1), (3, 2), (4, 2)], Some(2), &["  ●", "  │ ●", "╭─┴─╯", "●", "○"]),
+            // Separate trees stand beside one another.
+            (&[(1, 0), (2, 0), (3, 1), (4, 2)], None, &["●", "○", "●", "○"]),
+            // Damaged histories end.
+            (&[(1, 2), (2, 1)], None, &[]),
+            (&[(1, 1), (2, 9)], None, &["○"]),
+            (&[], Some(1), &[]),
+        ];
+        for (tree, first, expected) in cases {
+            assert_eq!(graph(tree, first, PLAIN), expected, "{tree:?}");
+        }
         let ascii = TerminalStyle { unicode: false, ..PLAIN };
         let expected = ["*", "| *", "| *", "| *", "| | *", "| |-'", "| *", "|-'", "o"];
-        assert_eq!(graph(&tree, None, ascii), expected);
-        // Several lanes join at once and cross others.
-        let many = [(1, 0), (2, 1), (3, 1), (4, 2), (5, 1), (6, 2), (7, 1), (8, 2)];
-        let expected = ["●", "│ ●", "│ │ ●", "│ │ │ ●", "│ │ │ │ ●", "├─┼─┴─┼─╯", "● │   │", "│ │ ● │", "├─┴─┴─╯", "○"];
-        assert_eq!(graph(&many, None, PLAIN), expected);
-        // The reserved leftmost lane is empty until its commit.
-        let main = [(1, 0), (2, 1), (3, 2), (4, 2)];
-        assert_eq!(graph(&main, Some(2), PLAIN), ["  ●", "  │ ●", "╭─┴─╯", "●", "○"]);
+        assert_eq!(graph(tree, None, ascii), expected);
     }
 
     #[test]

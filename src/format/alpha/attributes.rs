@@ -46,14 +46,11 @@ impl AttributesFile {
     pub fn at(&self, location: u64) -> Result<Attributes> {
         match self {
             AttributesFile::One(attributes) => Ok(attributes.clone()),
-            AttributesFile::Many(list) => {
-                let found = usize::try_from(location).ok().and_then(|at| list.get(at));
-                match found {
-                    Some(Value::Object(attributes)) => Ok(attributes.clone()),
-                    Some(_) => Err(Error::corrupt(format!("place {location} of the file has no map"))),
-                    None => Err(Error::corrupt(format!("no place {location} in a file of {}", list.len()))),
-                }
-            }
+            AttributesFile::Many(list) => match usize::try_from(location).ok().and_then(|at| list.get(at)) {
+                Some(Value::Object(attributes)) => Ok(attributes.clone()),
+                Some(_) => Err(Error::corrupt(format!("place {location} of the file has no map"))),
+                None => Err(Error::corrupt(format!("no place {location} in a file of {}", list.len()))),
+            },
         }
     }
 }

@@ -12,24 +12,17 @@ use crate::memory::{self, Reservation};
 /// Most bytes of memory that a value takes besides its own bytes: a member of a JSON object and its entry in the map's order.
 const MAX_VALUE_BYTES: u64 = 112;
 
-/// Form of the outermost value, which identifies the release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DocumentShape {
-    /// Elements of the outermost array; `None` if it is a map.
-    pub elements: Option<u64>,
-    /// True if the first element is an id: text, bytes, or an array that begins with bytes.
-    pub begins_with_id: bool,
-}
-
 /// Checks `body`, whose values may take `limit` bytes of memory, and reserves that memory. The caller keeps the
-/// reservation for as long as it uses the values.
-pub fn check(body: &Body, limit: u64) -> Result<(DocumentShape, Reservation)> {
-    let (shape, values) = scan(body)?;
+/// reservation for as long as it uses the values. Returns the number of elements of the outermost value, which identifies the release;
+/// none if it is a map.
+pub fn check(body: &Body, limit: u64) -> Result<(Option<u64>, Reservation)> {
+    let (elements, values) = scan(body)?;
     let bytes = values.saturating_mul(MAX_VALUE_BYTES);
     if bytes > limit {
-        return Err(too_many(values, limit));
+        let why = format!("need more than the {} MiB that the memory bound leaves; raise --memory", limit >> 20);
+        return Err(Error::new(ErrorKind::OutOfMemory, format!("its {values} values {why}")));
     }
-    Ok((shape, memory::reserve_blocking(bytes, "what it says")?))
+    Ok((elements, memory::reserve_blocking(bytes, "what it says")?))
 }
 
 /// Checks `body` like [`check`] without reserving memory, for a caller that counts what it keeps.
@@ -37,22 +30,12 @@ pub fn check_structure(body: &Body) -> Result<()> {
     scan(body).map(drop)
 }
 
-/// Returns the form of `body` and the number of its values.
-fn scan(body: &Body) -> Result<(DocumentShape, u64)> {
+/// Returns the number of elements of the outermost value, if it is an array, and the number of all values.
+fn scan(body: &Body) -> Result<(Option<u64>, u64)> {
     match body.encoding {
-        Encoding::Json => Ok((DocumentShape { elements: None, begins_with_id: false }, json_values(&body.bytes))),
+        Encoding::Json => Ok((None, json_values(&body.bytes))),
         Encoding::MessagePack => message_pack(&body.bytes),
     }
-}
-
-fn too_many(values: u64, limit: u64) -> Error {
-    Error::new(
-        ErrorKind::OutOfMemory,
-        format!(
-            "its {values} values need more than the {} MiB that the memory bound leaves; raise --memory",
-            limit >> 20
-        ),
-    )
 }
 
 /// Returns an upper bound of the number of values. The parser that runs next bounds the depth.
@@ -66,7 +49,7 @@ struct Head {
     values: u64,
 }
 
-fn message_pack(bytes: &[u8]) -> Result<(DocumentShape, u64)> {
+fn message_pack(bytes: &[u8]) -> Result<(Option<u64>, u64)> {
     let mut rest = bytes;
     // Values still to come, per level.
     let mut open: Vec<u64> = vec![1];
@@ -98,7 +81,8 @@ fn message_pack(bytes: &[u8]) -> Result<(DocumentShape, u64)> {
     if !rest.is_empty() {
         return Err(Error::corrupt(format!("damaged: {} bytes behind its end", rest.len())));
     }
-    Ok((document_shape(bytes), count))
+    let is_array = bytes.first().is_some_and(|b| matches!(b, 0x90..=0x9f | 0xdc | 0xdd));
+    Ok((is_array.then(|| head(&mut &*bytes)).transpose()?.map(|head| head.values), count))
 }
 
 fn truncated() -> Error {
@@ -141,29 +125,14 @@ fn number(rest: &mut &[u8], bytes: usize) -> Result<u64> {
     Ok(digits.iter().fold(0, |number, digit| number << 8 | u64::from(*digit)))
 }
 
-fn document_shape(bytes: &[u8]) -> DocumentShape {
-    let mut rest = bytes;
-    let is_array = |bytes: &[u8]| bytes.first().is_some_and(|b| matches!(b, 0x90..=0x9f | 0xdc | 0xdd));
-    let is_bytes = |bytes: &[u8]| bytes.first().is_some_and(|b| matches!(b, 0xc4..=0xc6));
-    let is_text = |bytes: &[u8]| bytes.first().is_some_and(|b| matches!(b, 0xa0..=0xbf | 0xd9..=0xdb));
-    if !is_array(rest) {
-        return DocumentShape { elements: None, begins_with_id: false };
-    }
-    let elements = head(&mut rest).map(|head| head.values).unwrap_or_default();
-    let mut begins_with_id = is_bytes(rest) || is_text(rest);
-    if is_array(rest) && head(&mut rest).is_ok() {
-        begins_with_id = is_bytes(rest);
-    }
-    DocumentShape { elements: Some(elements), begins_with_id }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
-    fn pack(bytes: &[u8]) -> Result<DocumentShape> {
-        check(&Body { bytes: bytes.to_vec().into(), encoding: Encoding::MessagePack }, 1 << 20).map(|(shape, _)| shape)
+    fn pack(bytes: &[u8]) -> Result<Option<u64>> {
+        check(&Body { bytes: bytes.to_vec().into(), encoding: Encoding::MessagePack }, 1 << 20)
+            .map(|(elements, _)| elements)
     }
 
     #[test]
@@ -178,7 +147,7 @@ mod tests {
             rmpv::Value::Array(vec![true.into(); 20]),
         ]);
         let mut bytes = crate::format::testing::pack(&value);
-        assert_eq!(pack(&bytes).unwrap(), DocumentShape { elements: Some(7), begins_with_id: true });
+        assert_eq!(pack(&bytes).unwrap(), Some(7));
         for at in 0..bytes.len() {
             assert!(pack(&bytes[..at]).is_err(), "{at}");
         }

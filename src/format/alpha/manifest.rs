@@ -96,9 +96,7 @@ impl<'a> Chunks<'a> {
     /// Sorts the references by node and coordinates, as today's files have them.
     fn sort(&mut self) {
         let coords = &self.coords;
-        let order = |a: &Ref<'_>, b: &Ref<'_>| -> Ordering {
-            a.node.cmp(&b.node).then_with(|| coords_of(coords, a).cmp(coords_of(coords, b)))
-        };
+        let order = |a: &Ref<'_>, b: &Ref<'_>| (a.node, coords_of(coords, a)).cmp(&(b.node, coords_of(coords, b)));
         if !self.refs.is_sorted_by(|a, b| order(a, b) != Ordering::Greater) {
             self.refs.sort_by(order);
         }
@@ -137,14 +135,12 @@ impl<'a> Chunks<'a> {
     fn write(&self, b: &mut FlatBufferBuilder<'static>, item: &Ref<'_>) -> WIPOffset<fb::ChunkRef<'static>> {
         let index = Some(b.create_vector(coords_of(&self.coords, item)));
         let mut args = fb::ChunkRefArgs { index, ..Default::default() };
+        let chunk;
         match &item.payload {
-            StoredPayload::Inline(bytes) => {
-                args.inline = Some(b.create_vector(bytes));
-                fb::ChunkRef::create(b, &args)
-            }
+            StoredPayload::Inline(bytes) => args.inline = Some(b.create_vector(bytes)),
             StoredPayload::Native(NativeRef { id, offset, length }) => {
-                let chunk_id = Some(&fb::ObjectId12(id.0.0));
-                fb::ChunkRef::create(b, &fb::ChunkRefArgs { chunk_id, offset: *offset, length: *length, ..args })
+                chunk = fb::ObjectId12(id.0.0);
+                (args.chunk_id, args.offset, args.length) = (Some(&chunk), *offset, *length);
             }
             StoredPayload::Virtual(stored) => {
                 let location = match &stored.location {
@@ -158,9 +154,9 @@ impl<'a> Chunks<'a> {
                     Some(StoredChecksum::LastModified(seconds)) => args.checksum_last_modified = *seconds,
                     None => {}
                 }
-                fb::ChunkRef::create(b, &args)
             }
         }
+        fb::ChunkRef::create(b, &args)
     }
 }
 

@@ -5,17 +5,6 @@
 //! equivalent [`super::draft::SnapshotDraft`], a manifest a flatbuffer of today. One tree, one reader and one lookup
 //! therefore serve every generation.
 //!
-//! | module | purpose |
-//! |---|---|
-//! | [`wrapping`] | detects and removes the wrapping of a file |
-//! | [`bounds`] | checks that a document is complete, not too deep, and fits into memory, before it is parsed |
-//! | [`values`] | reads ids, times and fill values in all their spellings |
-//! | [`snapshot`] | reads nodes, and the history that a snapshot contains |
-//! | [`zarr_json`] | rebuilds a `zarr.json` from the fields that these releases stored instead |
-//! | [`attributes`] | reads attributes in separate files |
-//! | [`manifest`] | translates chunk references, with [`chunk_map`] for the maps that list them |
-//! | [`mod@reference`] | reads the file of a branch or tag |
-//!
 //! Node ids were numbers at first, then 8 bytes as today; a number becomes 8 bytes, most significant first. Object ids
 //! were 16 bytes in the first layout: the first 12 are kept, and the object is looked up by them.
 

@@ -1,7 +1,6 @@
 //! Reads snapshots of releases before 0.2: every node with the fields of its `zarr.json`, and a part of the history.
 //!
-//! The structure changed with every release. Members of MessagePack arrays have no names, so their number and the first
-//! member identify the structure:
+//! The structure changed with every release. Members of MessagePack arrays have no names, so their number identifies the structure:
 //!
 //! | members | releases | order |
 //! |---|---|---|
@@ -23,7 +22,6 @@ use super::super::ids::ObjectId;
 use super::super::repo_state::RawItem;
 use super::super::snapshot::{ManifestInfo, ManifestRef};
 use super::attributes::{Attributes, AttributesFile};
-use super::bounds::DocumentShape;
 use super::values::{AlphaNodeId, AlphaObjectId, IdAndNumbers, Time};
 use super::wrapping::{self, Body, Unwrapped};
 use super::zarr_json::{self, ArrayFields};
@@ -44,7 +42,8 @@ pub struct AlphaSnapshot {
 }
 
 /// Commit, as its own snapshot or a later one describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "StoredCommit")]
 pub struct Commit {
     /// Id of the snapshot.
     pub id: ObjectId,
@@ -99,62 +98,30 @@ struct StoredCommit {
 #[derive(Debug)]
 struct Nodes(Vec<NodeFields>);
 
-/// Snapshot of alpha 1 to 9.
-#[derive(Deserialize)]
-#[allow(clippy::type_complexity, reason = "the members have no names in the file")]
-struct SnapshotAlpha1(
-    IgnoredAny,
-    IgnoredAny,
-    Vec<IdAndNumbers>,
-    IgnoredAny,
-    IgnoredAny,
-    IgnoredAny,
-    Vec<StoredCommit>,
-    StoredCommit,
-    IgnoredAny,
-    Option<Map<String, Value>>,
-    Nodes,
-);
+type Properties = Option<Map<String, Value>>;
+type Skip = IgnoredAny;
 
 /// Snapshot of alpha 10 and later.
-#[derive(Deserialize)]
-struct SnapshotAlpha10(
-    Vec<IdAndNumbers>,
-    IgnoredAny,
-    IgnoredAny,
-    IgnoredAny,
-    Vec<StoredCommit>,
-    StoredCommit,
-    IgnoredAny,
-    Option<Map<String, Value>>,
-    Nodes,
-);
+type SnapshotAlpha10 = (Vec<IdAndNumbers>, Skip, Skip, Skip, Vec<Commit>, Commit, Skip, Properties, Nodes);
+
+/// Snapshot of alpha 1 to 9.
+type SnapshotAlpha1 = (Skip, Skip, Vec<IdAndNumbers>, Skip, Skip, Skip, Vec<Commit>, Commit, Skip, Properties, Nodes);
 
 /// Snapshot of 0.1.0 to 0.1.3.
-#[derive(Deserialize)]
-struct Snapshot010(
-    AlphaObjectId,
-    Option<AlphaObjectId>,
-    Time,
-    String,
-    Option<Map<String, Value>>,
-    Vec<IdAndNumbers>,
-    IgnoredAny,
-    Nodes,
-);
+type Snapshot010 = (AlphaObjectId, Option<AlphaObjectId>, Time, String, Properties, Vec<IdAndNumbers>, Skip, Nodes);
 
 /// Snapshot of the first layout, with or without names of members.
 #[derive(Deserialize)]
 struct SnapshotFirstLayout {
     #[serde(rename = "total_parents")]
-    _total_parents: IgnoredAny,
+    _total_parents: Skip,
     #[serde(rename = "short_term_parents")]
-    _short_term_parents: IgnoredAny,
-    short_term_history: Vec<StoredCommit>,
-    metadata: StoredCommit,
+    _short_term_parents: Skip,
+    short_term_history: Vec<Commit>,
+    metadata: Commit,
     #[serde(rename = "started_at")]
-    _started_at: IgnoredAny,
-    properties: Option<Map<String, Value>>,
+    _started_at: Skip,
+    properties: Properties,
     nodes: Nodes,
 }
 
@@ -170,29 +137,29 @@ impl AlphaSnapshot {
                 ));
             }
         };
-        let (shape, _held) = bounds::check(&body, limit)?;
-        Self::parse(&body, shape)
+        let (elements, _held) = bounds::check(&body, limit)?;
+        Self::parse(&body, elements)
     }
 
-    fn parse(body: &Body, shape: DocumentShape) -> Result<Self> {
+    fn parse(body: &Body, elements: Option<u64>) -> Result<Self> {
         fn read<T: DeserializeOwned>(body: &Body) -> Result<T> {
             parse(body, "snapshot")
         }
-        match shape.elements {
+        match elements {
             Some(11) => {
-                let SnapshotAlpha1(_, _, manifests, _, _, _, history, commit, _, properties, nodes) = read(body)?;
+                let (_, _, manifests, _, _, _, history, commit, _, properties, nodes): SnapshotAlpha1 = read(body)?;
                 // Each manifest has an id and the version of its file.
                 let manifests = manifests.into_iter().map(|m| (m.id, 0, 0));
                 Ok(Self::with_history(commit, history, properties, nodes, manifests))
             }
             Some(9) => {
-                let SnapshotAlpha10(manifests, _, _, _, history, commit, _, properties, nodes) = read(body)?;
+                let (manifests, _, _, _, history, commit, _, properties, nodes): SnapshotAlpha10 = read(body)?;
                 // Each manifest has an id, the version of its file, and its size.
                 let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[1], 0));
                 Ok(Self::with_history(commit, history, properties, nodes, manifests))
             }
-            Some(8) if shape.begins_with_id => {
-                let Snapshot010(id, parent, time, message, properties, manifests, _, nodes) = read(body)?;
+            Some(8) => {
+                let (id, parent, time, message, properties, manifests, _, nodes): Snapshot010 = read(body)?;
                 // Each manifest has an id, its size, and the number of its references.
                 let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[0], m.numbers[1]));
                 Ok(AlphaSnapshot {
@@ -215,16 +182,16 @@ impl AlphaSnapshot {
     }
 
     fn with_history(
-        commit: StoredCommit,
-        history: Vec<StoredCommit>,
-        properties: Option<Map<String, Value>>,
+        commit: Commit,
+        history: Vec<Commit>,
+        properties: Properties,
         nodes: Nodes,
         manifests: impl Iterator<Item = (ObjectId, u64, u64)>,
     ) -> Self {
         AlphaSnapshot {
-            commit: commit.into(),
+            commit,
             properties: properties.unwrap_or_default(),
-            ancestors: Ancestors::Listed(history.into_iter().map(Commit::from).collect()),
+            ancestors: Ancestors::Listed(history),
             nodes: nodes.0,
             manifests: manifest_infos(manifests),
         }
@@ -273,8 +240,7 @@ impl AlphaSnapshot {
     /// The extents of manifests, which 0.1.0 stores, are left out: a lookup then searches every manifest, and nothing depends on them.
     pub fn into_draft(self) -> Result<SnapshotDraft> {
         let parent = self.parent();
-        let metadata = self.properties.iter().map(|(name, value)| RawItem::new(SpecVersion::V1, name, value));
-        let metadata = metadata.collect::<Result<Vec<_>>>()?;
+        let metadata = RawItem::list(SpecVersion::V1, &self.properties)?;
         let mut used = BTreeMap::new();
         let mut nodes = Vec::with_capacity(self.nodes.len());
         for node in self.nodes {

@@ -178,7 +178,7 @@ mod tests {
 
     fn after(before: &Value, key: &str, text: &str) -> std::result::Result<Value, String> {
         let changed = set(before.as_object().unwrap(), &format!("{CONTAINERS_KEY}.{key}"), text);
-        changed.map(|changed| Value::Object(changed.unwrap().members)).map_err(|error| error.to_string())
+        changed.map(|changed| changed.unwrap().members.into()).map_err(|error| error.to_string())
     }
 
     const OCEAN: &str = r#"{"url_prefix": "s3://ocean/", "store": {"s3": {"region": "us-east-1"}}}"#;

@@ -4,14 +4,6 @@
 //! wrong type, one unknown variant or one missing required member. Values are therefore checked against [`schema`],
 //! which is the reference implementation's, and a change that adds a problem is refused ([`problems`]). Members that
 //! newer programs stored are kept: they are not in the schema and cannot be set, but can be unset.
-//!
-//! | module | content |
-//! |---|---|
-//! | [`schema`] | settings with their kinds and defaults |
-//! | [`key`] | names of settings: `manifest.splitting`, `virtual_chunk_containers."s3://a.b/".store` |
-//! | [`problems`] | values that a reader would not accept |
-//! | [`containers`] | rules for virtual chunk containers |
-//! | [`encode`] | stored form: a FlexBuffer, or YAML with tags |
 
 pub mod containers;
 pub mod encode;
@@ -206,34 +198,23 @@ mod tests {
 
     /// Returns the configuration after `set`, or the error message.
     fn after(before: &Value, key: &str, text: &str) -> std::result::Result<Value, String> {
-        match set(&members(before.clone()), key, text) {
-            Ok(Some(changed)) => Ok(Value::Object(changed.members)),
-            Ok(None) => Ok(json!("the same")),
-            Err(error) => Err(error.to_string()),
-        }
+        let changed = set(&members(before.clone()), key, text).map_err(|error| error.to_string())?;
+        Ok(changed.map_or(json!("the same"), |changed| changed.members.into()))
     }
 
     #[test]
     fn values_follow_their_kind() {
         let none = json!({});
-        assert_eq!(
-            after(&none, "inline_chunk_threshold_bytes", "12").unwrap(),
-            json!({"inline_chunk_threshold_bytes": 12})
-        );
-        assert_eq!(
-            after(&none, "storage.storage_class", "12").unwrap(),
-            json!({"storage": {"storage_class": "12"}}),
-            "text that looks like a number"
-        );
-        assert_eq!(
-            after(&none, "storage.storage_class", "\"A B\"").unwrap(),
-            json!({"storage": {"storage_class": "A B"}})
-        );
-        assert_eq!(
-            after(&none, "manifest.preload.preload_if", "true").unwrap(),
-            json!({"manifest": {"preload": {"preload_if": "true"}}})
-        );
-        assert_eq!(after(&none, "compression", "{\"level\": 9}").unwrap(), json!({"compression": {"level": 9}}));
+        for (key, text, expected) in [
+            ("inline_chunk_threshold_bytes", "12", json!({"inline_chunk_threshold_bytes": 12})),
+            // Text that looks like a number.
+            ("storage.storage_class", "12", json!({"storage": {"storage_class": "12"}})),
+            ("storage.storage_class", "\"A B\"", json!({"storage": {"storage_class": "A B"}})),
+            ("manifest.preload.preload_if", "true", json!({"manifest": {"preload": {"preload_if": "true"}}})),
+            ("compression", "{\"level\": 9}", json!({"compression": {"level": 9}})),
+        ] {
+            assert_eq!(after(&none, key, text).unwrap(), expected, "{key}");
+        }
         for (key, text, why) in [
             ("inline_chunk_threshold_bytes", "70000", "0 to 65535"),
             ("inline_chunk_threshold_bytes", "1.5", "whole number"),
@@ -258,21 +239,12 @@ mod tests {
 
     #[test]
     fn other_members_stay_unchanged() {
-        let before = json!({
-            "caching": null, "from_the_future": {"a": [1, {"b": null}]},
-            "compression": {"level": 3, "algorithm": "brotli", "window": 5}
-        });
+        let before = json!({"caching": null, "compression": {"level": 3, "algorithm": "brotli", "window": 5}});
         // Problems that existed before do not prevent a change.
         let changed = after(&before, "compression.level", "4").unwrap();
         assert_eq!(changed["compression"], json!({"level": 4, "algorithm": "brotli", "window": 5}));
-        assert_eq!(changed["from_the_future"], before["from_the_future"]);
         assert_eq!(after(&before, "compression.level", "3").unwrap(), json!("the same"));
-        let error = after(&before, "from_the_future.a", "1").unwrap_err();
-        assert!(error.contains("newer program"), "{error}");
         let before = members(before);
-        let changed = unset(&before, "from_the_future").unwrap().unwrap();
-        assert_eq!((changed.old.is_some(), changed.new), (true, None));
-        assert!(!changed.members.contains_key("from_the_future"));
         assert_eq!(unset(&before, "caching").unwrap().unwrap().old, None);
         assert!(unset(&before, "manifest.splitting").unwrap().is_none());
         let emptied = unset(&members(json!({"compression": {"level": 3}})), "compression.level").unwrap().unwrap();

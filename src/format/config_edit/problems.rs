@@ -19,11 +19,8 @@ pub(super) enum Problem {
 
 /// Returns the problems of `members` that affect readers, one sentence each.
 pub fn find(members: &Map<String, Value>) -> Vec<String> {
-    let wrong = |problem| match problem {
-        Problem::Invalid(what) => Some(what),
-        Problem::UnknownMember(_) => None,
-    };
-    find_all(members).into_iter().filter_map(wrong).collect()
+    let problems = find_all(members).into_iter();
+    problems.filter_map(|problem| if let Problem::Invalid(what) = problem { Some(what) } else { None }).collect()
 }
 
 /// Returns the problems of `after` that `before` does not have.
@@ -76,16 +73,12 @@ fn check(value: &Value, kind: &'static ValueKind, path: &mut Vec<String>, out: &
         }
         (ValueKind::List(below), Value::Array(items)) => {
             for (n, item) in items.iter().enumerate() {
-                path.push(n.to_string());
-                check(item, below, path, out);
-                path.pop();
+                check_below(n.to_string(), item, below, path, out);
             }
         }
         (ValueKind::Pair(first, second), Value::Array(items)) if items.len() == 2 => {
             for (n, (item, below)) in std::iter::zip(items, [first, second]).enumerate() {
-                path.push(n.to_string());
-                check(item, below, path, out);
-                path.pop();
+                check_below(n.to_string(), item, below, path, out);
             }
         }
         (ValueKind::Choice(variants), Value::String(name))
@@ -97,16 +90,24 @@ fn check(value: &Value, kind: &'static ValueKind, path: &mut Vec<String>, out: &
                 Some((name, payload, (*kind)?))
             });
             match found {
-                Some((name, payload, below)) => {
-                    path.push(name.clone());
-                    check(payload, below, path, out);
-                    path.pop();
-                }
+                Some((name, payload, below)) => check_below(name.clone(), payload, below, path, out),
                 None => wrong(),
             }
         }
         _ => wrong(),
     }
+}
+
+fn check_below(
+    name: String,
+    value: &Value,
+    kind: &'static ValueKind,
+    path: &mut Vec<String>,
+    out: &mut BTreeSet<Problem>,
+) {
+    path.push(name);
+    check(value, kind, path, out);
+    path.pop();
 }
 
 fn check_members(
@@ -136,10 +137,9 @@ fn check_members(
         path.pop();
     }
     for member in known {
-        let is_optional = matches!(member.presence, Presence::Optional | Presence::NotNull);
-        if is_optional || members.contains_key(member.name) {
-            continue;
+        let is_required = matches!(member.presence, Presence::Required | Presence::Filled);
+        if is_required && !members.contains_key(member.name) {
+            out.insert(Problem::Invalid(format!("`{}`: `{}` is missing", format_key(path), member.name)));
         }
-        out.insert(Problem::Invalid(format!("`{}`: `{}` is missing", format_key(path), member.name)));
     }
 }

@@ -146,6 +146,10 @@ const fn required(name: &'static str, kind: &'static ValueKind) -> Member {
     Member { name, kind, presence: Presence::Required, default: "" }
 }
 
+const fn not_null(name: &'static str, kind: &'static ValueKind) -> Member {
+    Member { name, kind, presence: Presence::NotNull, default: "" }
+}
+
 const fn flag(name: &'static str, presence: Presence) -> Member {
     Member { name, kind: &ValueKind::Bool, presence, default: "false" }
 }
@@ -188,33 +192,9 @@ static CACHING: ValueKind = ValueKind::Struct(&[
 ]);
 
 static STORAGE: ValueKind = ValueKind::Struct(&[
-    member(
-        "concurrency",
-        &ValueKind::Struct(&[
-            member("max_concurrent_requests_for_object", &COUNT_U16, "18"),
-            member("ideal_concurrent_request_size", &COUNT_U64, "12582912"),
-        ]),
-        "",
-    ),
-    member(
-        "retries",
-        &ValueKind::Struct(&[
-            member("max_tries", &COUNT_U16, "10"),
-            member("initial_backoff_ms", &U32, "100"),
-            member("max_backoff_ms", &U32, "180000"),
-        ]),
-        "",
-    ),
-    member(
-        "timeouts",
-        &ValueKind::Struct(&[
-            member("connect_timeout_ms", &U32, ""),
-            member("read_timeout_ms", &U32, ""),
-            member("operation_timeout_ms", &U32, ""),
-            member("operation_attempt_timeout_ms", &U32, ""),
-        ]),
-        "",
-    ),
+    member("concurrency", &CONCURRENCY, ""),
+    member("retries", &RETRIES, ""),
+    member("timeouts", &TIMEOUTS, ""),
     member("unsafe_use_conditional_update", &ValueKind::Bool, "true"),
     member("unsafe_use_conditional_create", &ValueKind::Bool, "true"),
     member("unsafe_use_metadata", &ValueKind::Bool, "true"),
@@ -222,6 +202,24 @@ static STORAGE: ValueKind = ValueKind::Struct(&[
     member("metadata_storage_class", &ValueKind::Text, ""),
     member("chunks_storage_class", &ValueKind::Text, ""),
     member("minimum_size_for_multipart_upload", &U64, "104857600"),
+]);
+
+static CONCURRENCY: ValueKind = ValueKind::Struct(&[
+    member("max_concurrent_requests_for_object", &COUNT_U16, "18"),
+    member("ideal_concurrent_request_size", &COUNT_U64, "12582912"),
+]);
+
+static RETRIES: ValueKind = ValueKind::Struct(&[
+    member("max_tries", &COUNT_U16, "10"),
+    member("initial_backoff_ms", &U32, "100"),
+    member("max_backoff_ms", &U32, "180000"),
+]);
+
+static TIMEOUTS: ValueKind = ValueKind::Struct(&[
+    member("connect_timeout_ms", &U32, ""),
+    member("read_timeout_ms", &U32, ""),
+    member("operation_timeout_ms", &U32, ""),
+    member("operation_attempt_timeout_ms", &U32, ""),
 ]);
 
 static UPDATE_RETRIES: ValueKind = ValueKind::Struct(&[
@@ -250,8 +248,7 @@ static STORE: ValueKind = ValueKind::Choice(&[
     ("tigris", Some(&S3)),
 ]);
 
-const HEADERS: Member =
-    Member { name: "headers", kind: &ValueKind::Map(&ValueKind::Text), presence: Presence::NotNull, default: "" };
+const HEADERS: Member = not_null("headers", &ValueKind::Map(&ValueKind::Text));
 
 static REGION: ValueKind =
     ValueKind::Checked(&Rule { describe: store_names::REGION_RULE, is_valid: |text| text.parse::<Region>().is_ok() });
@@ -264,9 +261,9 @@ static ENDPOINT: ValueKind = ValueKind::Checked(&Rule {
 
 /// Names under which the account may be stored.
 static AZURE: [Member; 3] = [
-    Member { name: "account", kind: &ACCOUNT, presence: Presence::NotNull, default: "" },
-    Member { name: "azure_storage_account_name", kind: &ACCOUNT, presence: Presence::NotNull, default: "" },
-    Member { name: "account_name", kind: &ACCOUNT, presence: Presence::NotNull, default: "" },
+    not_null("account", &ACCOUNT),
+    not_null("azure_storage_account_name", &ACCOUNT),
+    not_null("account_name", &ACCOUNT),
 ];
 
 static S3: ValueKind = ValueKind::Struct(&[
@@ -284,27 +281,23 @@ static CHECKSUM: ValueKind =
     ValueKind::Choice(&[("crc32", None), ("crc32c", None), ("crc64_nvme", None), ("sha1", None), ("sha256", None)]);
 
 static MANIFEST: ValueKind = ValueKind::Struct(&[
-    member(
-        "preload",
-        &ValueKind::Struct(&[
-            member("max_total_refs", &U32, "10000"),
-            member("preload_if", &PRELOAD_CONDITION, "small arrays with names of coordinates"),
-            member("max_arrays_to_scan", &U32, "50"),
-        ]),
-        "",
-    ),
+    member("preload", &PRELOAD, ""),
     member("splitting", &ValueKind::Struct(&[member("split_sizes", &SPLIT_SIZES, "one manifest for each array")]), ""),
-    member(
-        "virtual_chunk_location_compression",
-        &ValueKind::Struct(&[
-            member("min_num_chunks", &U16, "1000"),
-            member("dictionary_max_training_samples", &U16, "100"),
-            member("dictionary_max_size_bytes", &U32, "2048"),
-            member("compression_level", &I32, "3"),
-        ]),
-        "",
-    ),
+    member("virtual_chunk_location_compression", &LOCATION_COMPRESSION, ""),
     member("max_concurrent_manifest_fetches_during_commit", &U16, "1"),
+]);
+
+static PRELOAD: ValueKind = ValueKind::Struct(&[
+    member("max_total_refs", &U32, "10000"),
+    member("preload_if", &PRELOAD_CONDITION, "small arrays with names of coordinates"),
+    member("max_arrays_to_scan", &U32, "50"),
+]);
+
+static LOCATION_COMPRESSION: ValueKind = ValueKind::Struct(&[
+    member("min_num_chunks", &U16, "1000"),
+    member("dictionary_max_training_samples", &U16, "100"),
+    member("dictionary_max_size_bytes", &U32, "2048"),
+    member("compression_level", &I32, "3"),
 ]);
 
 static SPLIT_SIZES: ValueKind = ValueKind::List(&ValueKind::Pair(&ARRAY_CONDITION, &ValueKind::List(&SPLIT_DIMENSION)));

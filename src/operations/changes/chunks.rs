@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::detection::{Detection, document_name};
+use super::documents::MAX_DOCUMENT;
 use super::{below, join_key};
 use crate::commit::changes::ChunkChange;
 use crate::error::{Context, Result};
@@ -16,9 +17,7 @@ use crate::format::ids::NodeId;
 use crate::overlay::frozen::{FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::scratch::data::LOST;
 use crate::scratch::record::{EntryId, Name, Source};
-use crate::tree::array::Array;
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
-use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
 use crate::zarr::{Coords, is_in_grid};
 
@@ -32,7 +31,7 @@ pub(super) struct ArrayContext {
     path: String,
     /// Index in the snapshot, if the array is there.
     index: Option<NodeIndex>,
-    grid: Box<[u32]>,
+    grid: Vec<u32>,
     encoding: KeyEncoding,
 }
 
@@ -45,13 +44,9 @@ enum FileRole {
 }
 
 impl ArrayContext {
-    pub(super) fn new(id: NodeId, path: String, index: Option<NodeIndex>, metadata: &ArrayMetadata) -> Self {
-        let (grid, encoding) = (metadata.grid.as_slice().into(), metadata.key_encoding.clone());
-        ArrayContext { id, path, index, grid, encoding }
-    }
-
-    pub(super) fn of(id: NodeId, path: String, index: NodeIndex, array: &Array) -> Self {
-        ArrayContext { id, path, index: Some(index), grid: array.grid.clone(), encoding: array.encoding.clone() }
+    /// Returns the array `id`, at `path` now, which is node `index` of the snapshot if it is there.
+    pub(super) fn new(id: NodeId, path: &str, index: Option<NodeIndex>, grid: Vec<u32>, encoding: KeyEncoding) -> Self {
+        ArrayContext { id, path: path.to_owned(), index, grid, encoding }
     }
 
     /// Classifies the file at `key`, relative to the array.
@@ -71,20 +66,19 @@ impl ArrayContext {
 
     /// Returns true if `key` has numbers where the encoding has them, but too many, too few, or in another spelling.
     fn looks_like_a_chunk(&self, key: &str) -> bool {
-        let Some(key) = key.strip_suffix(self.encoding.suffix.as_str()) else { return false };
-        let separator = if self.encoding.separator == Separator::Slash { '/' } else { '.' };
-        let numbers = if self.encoding.prefixed {
-            let prefix = format!("c{separator}");
-            match key.strip_prefix(prefix.as_str()) {
-                Some(numbers) => numbers,
-                None => return false,
-            }
-        } else {
-            key
-        };
-        let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        !numbers.is_empty() && numbers.split(separator).all(number)
+        let KeyEncoding { prefixed, separator, suffix } = &self.encoding;
+        let separator = if *separator == Separator::Slash { '/' } else { '.' };
+        let numbers = key.strip_suffix(suffix.as_str()).and_then(|key| match prefixed {
+            true => key.strip_prefix('c')?.strip_prefix(separator),
+            false => Some(key),
+        });
+        numbers.is_some_and(|numbers| numbers.split(separator).all(is_number))
     }
+}
+
+/// Returns true if `name` has digits only.
+pub(super) fn is_number(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 impl Detection<'_> {
@@ -235,7 +229,7 @@ impl Detection<'_> {
             Source::Lower => match self.stored_at(file.lower.as_ref()).await? {
                 Some(change) => change,
                 // The file is a document under a chunk's name.
-                None => self.bytes_as_chunk(file).await?,
+                None => ChunkChange::Stored(ChunkPayload::Inline(self.contents.whole(file, MAX_DOCUMENT).await?)),
             },
             Source::Stored(stored) => ChunkChange::Stored(stored.0.clone()),
             Source::Data(number) => {
@@ -266,11 +260,6 @@ impl Detection<'_> {
         let Some(place @ TreePlace::Chunk(..)) = place else { return Ok(None) };
         let stored = self.base.tree.stored(self.base.tree.table().inode(place)).await?;
         Ok(stored.map(ChunkChange::Stored))
-    }
-
-    async fn bytes_as_chunk(&self, file: &FrozenFile) -> Result<ChunkChange> {
-        let bytes = self.contents.whole(file, super::documents::MAX_DOCUMENT).await?;
-        Ok(ChunkChange::Stored(ChunkPayload::Inline(bytes)))
     }
 
     /// Deletes every chunk of the snapshot at or below `place`.
@@ -377,48 +366,37 @@ impl Detection<'_> {
             self.report_violation(below(&path, ZARR_JSON), "a group or array below an array, where Zarr has none");
         }
         if !is_shared {
-            self.queue_node(position, path);
+            self.pending.push((position, path));
         }
         Ok(())
     }
 
     /// Returns true if a directory that was array `index` still shows any chunk.
     pub(super) async fn any_chunk_left(&self, position: usize, index: NodeIndex) -> Result<bool> {
-        let Some(array) = self.base.tree.table().array(index) else { return Ok(false) };
-        // Only the chunk keys matter.
-        let array = ArrayContext::of(array.id, String::new(), index, array);
-        let mut pending = vec![(position, String::new())];
-        let mut hidden = Vec::new();
-        while let Some((position, relative)) = pending.pop() {
+        let Some(array) = self.stored_array(index, "") else { return Ok(false) };
+        let mut pending = vec![(position, String::new(), true)];
+        while let Some((position, relative, in_place)) = pending.pop() {
             let directory = self.get(position)?;
+            let place = directory.lower.as_ref().filter(|_| in_place);
+            if let Some(place) = place
+                && !self.untouched_chunks(directory, place).await?.is_empty()
+            {
+                return Ok(true);
+            }
             for (name, entry) in &directory.entries {
                 let key = join_key(&relative, &name.to_string());
                 match entry {
                     FrozenEntry::File(_) if matches!(array.role_of(&key), FileRole::Chunk(_)) => return Ok(true),
                     FrozenEntry::Directory(child) => {
-                        let child_lower = &self.get(*child)?.lower;
-                        let natural =
-                            directory.lower.as_ref().and_then(|place| self.base.tree.child_place(place, name.text()?));
-                        if natural != *child_lower {
-                            hidden.extend(natural);
-                        }
-                        pending.push((*child, key));
+                        let natural = place.and_then(|place| self.base.tree.child_place(place, name.text()?));
+                        let in_place = natural.is_some() && natural == self.get(*child)?.lower;
+                        pending.push((*child, key, in_place));
                     }
-                    _ => {
-                        let step = |place| self.base.tree.child_place(place, name.text()?);
-                        hidden.extend(directory.lower.as_ref().and_then(step));
-                    }
+                    _ => {}
                 }
             }
         }
-        let all = self.chunks_below(&TreePlace::Directory(index)).await?;
-        let is_hidden = |coords: &Coords| {
-            hidden.iter().any(|place| match place {
-                TreePlace::Chunk(_, prefix) => coords.starts_with(prefix),
-                _ => false,
-            })
-        };
-        Ok(!all.iter().all(is_hidden))
+        Ok(false)
     }
 }
 
@@ -429,15 +407,12 @@ pub fn is_chunk(grid: &[u32], encoding: &KeyEncoding, key: &str) -> bool {
 
 /// Parses `key` as coordinates in an array of `rank` dimensions, in its grid or not.
 fn coords_of(encoding: &KeyEncoding, rank: usize, key: &str) -> Option<Coords> {
-    if encoding.separator == Separator::Dot || rank == 0 {
-        return encoding.parse_flat(key, rank).map(Coords::from_vec);
+    let numbers = key.strip_suffix(encoding.suffix.as_str())?.split(['/', '.']).skip(encoding.prefixed.into());
+    let mut coords: Coords = numbers.map(parse_number).collect::<Option<_>>()?;
+    if rank == 0 {
+        coords.clear();
     }
-    let numbers = if encoding.prefixed { key.strip_prefix("c/")? } else { key };
-    let parts: Vec<&str> = numbers.split('/').collect();
-    let (last, above) = parts.split_last()?;
-    let mut coords: Coords = above.iter().map(|part| parse_number(part)).collect::<Option<_>>()?;
-    coords.push(encoding.parse_last(last)?);
-    (coords.len() == rank).then_some(coords)
+    (coords.len() == rank && encoding.key(&coords) == key).then_some(coords)
 }
 
 /// Returns true if a place is a chunk or chunk directory of array `index`.
@@ -450,13 +425,7 @@ mod tests {
     use super::*;
 
     fn array(grid: &[u32], encoding: KeyEncoding) -> ArrayContext {
-        ArrayContext {
-            id: crate::format::testing::node_id(1),
-            path: "/a".into(),
-            index: None,
-            grid: grid.into(),
-            encoding,
-        }
+        ArrayContext::new(crate::format::testing::node_id(1), "/a", None, grid.to_vec(), encoding)
     }
 
     fn role(array: &ArrayContext, key: &str) -> &'static str {

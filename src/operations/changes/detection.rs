@@ -105,11 +105,6 @@ impl<'a> Detection<'a> {
         }
     }
 
-    /// Queues a directory within an array that is a node itself.
-    pub(super) fn queue_node(&mut self, position: usize, path: String) {
-        self.pending.push((position, path));
-    }
-
     /// Adds the nodes of the snapshot that were not kept to the deletions.
     pub(super) fn add_deleted_nodes(&mut self) {
         let gone = (0..self.kept.len()).filter(|&at| !self.kept.get(at).copied().unwrap_or(true));

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::zarr::array::ArrayMetadata;
+use crate::zarr::array::{ArrayMetadata, ArraySummary};
 
 /// Longest `zarr.json`, in bytes: a snapshot holds all of them, and is bounded itself.
 pub const MAX_DOCUMENT: u64 = 256 << 20;
@@ -25,10 +25,10 @@ impl Document {
         }
         // Strict, like the reference implementation: Python writes NaN and Infinity as bare words, which are not JSON.
         let document: Value = serde_json::from_slice(bytes).map_err(|e| {
-            let hint = if mentions_nan(bytes) {
-                "; attributes may not hold NaN or Infinity: write them as strings"
-            } else {
-                ""
+            let text = String::from_utf8_lossy(bytes);
+            let hint = match text.contains("NaN") || text.contains("Infinity") {
+                true => "; attributes may not hold NaN or Infinity: write them as strings",
+                false => "",
             };
             Error::invalid(format!("it is not JSON ({e}){hint}"))
         })?;
@@ -42,9 +42,9 @@ impl Document {
         match document.get("node_type").and_then(Value::as_str) {
             Some("group") => Ok(Document::Group),
             Some("array") => {
-                let metadata = ArrayMetadata::parse(bytes)?;
-                check_names(&document, metadata.shape.len())?;
-                Ok(Document::Array(Box::new(metadata)))
+                // Its dimension names become part of the snapshot.
+                ArraySummary::parse(bytes)?;
+                Ok(Document::Array(Box::new(ArrayMetadata::parse(bytes)?)))
             }
             Some(other) => Err(Error::invalid(format!("its node_type is `{other}`: group or array it must be"))),
             None => Err(Error::invalid("it has no node_type")),
@@ -55,25 +55,6 @@ impl Document {
     pub fn is_array(&self) -> bool {
         matches!(self, Document::Array(_))
     }
-}
-
-fn check_names(document: &Value, rank: usize) -> Result<()> {
-    let names = match document.get("dimension_names") {
-        None | Some(Value::Null) => return Ok(()),
-        Some(names) => names.as_array().ok_or_else(|| Error::invalid("its dimension_names are no list"))?,
-    };
-    if names.len() != rank {
-        return Err(Error::invalid(format!("it has {} dimension_names for {rank} dimensions", names.len())));
-    }
-    match names.iter().find(|name| !name.is_string() && !name.is_null()) {
-        Some(name) => Err(Error::invalid(format!("{name} is no dimension name: a string or null is"))),
-        None => Ok(()),
-    }
-}
-
-fn mentions_nan(bytes: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(bytes);
-    text.contains("NaN") || text.contains("Infinity")
 }
 
 #[cfg(test)]

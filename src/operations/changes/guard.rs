@@ -19,23 +19,14 @@ use crate::zarr::Coords;
 ///
 /// Fails with [`ErrorKind::Stale`] and names the first such node or chunk.
 pub fn reject_unexplained_deletions(tree: &Tree, frozen: &Frozen, changes: &ChangeSet) -> Result<()> {
-    let is_deleted = |(_, change): &(&Coords, &ChunkChange)| matches!(change, ChunkChange::Delete);
-    let deletes_chunks = changes.chunks.values().any(|chunks| chunks.iter().any(|chunk| is_deleted(&chunk)));
-    if changes.deleted.is_empty() && !deletes_chunks {
+    let is_deleted = |change: &ChunkChange| matches!(change, ChunkChange::Delete);
+    if changes.deleted.is_empty() && !changes.chunk_changes().any(is_deleted) {
         return Ok(());
     }
     let (removed, ids) = (removed(tree, frozen), node_ids(tree));
+    let above = |at: &NodeIndex| tree.table().get(*at).map(|node| node.parent).filter(|_| *at != 0);
     let is_below_removed = |index: NodeIndex| {
-        let mut at = index;
-        loop {
-            if removed.contains(&TreePlace::Directory(at)) {
-                return true;
-            }
-            match tree.table().get(at).map(|node| node.parent) {
-                Some(parent) if at != 0 => at = parent,
-                _ => return false,
-            }
-        }
+        std::iter::successors(Some(index), above).any(|at| removed.contains(&TreePlace::Directory(at)))
     };
     for node in &changes.deleted {
         let Some(&index) = ids.get(&node.id) else { continue };
@@ -45,7 +36,7 @@ pub fn reject_unexplained_deletions(tree: &Tree, frozen: &Frozen, changes: &Chan
     }
     for (id, chunks) in &changes.chunks {
         let Some(&index) = ids.get(id).filter(|index| !is_below_removed(**index)) else { continue };
-        for (coords, _) in chunks.iter().filter(is_deleted) {
+        for (coords, _) in chunks.iter().filter(|(_, change)| is_deleted(change)) {
             let prefix = |depth| TreePlace::Chunk(index, Coords::from_slice(coords.get(..depth).unwrap_or_default()));
             if !(0..=coords.len()).any(|depth| removed.contains(&prefix(depth))) {
                 return Err(unexplained(&tree.path_of(&TreePlace::Chunk(index, coords.clone()))));
@@ -62,17 +53,12 @@ fn removed(tree: &Tree, frozen: &Frozen) -> HashSet<TreePlace> {
         let Some(lower) = &directory.lower else { continue };
         for (name, entry) in &directory.entries {
             let Some(place) = name.text().and_then(|name| tree.child_place(lower, name)) else { continue };
-            let is_removed = match entry {
-                FrozenEntry::Whiteout => true,
-                // A document written over the base's may describe another node.
-                FrozenEntry::File(file) => file.source != Source::Lower || directory.covering.contains(name),
-                FrozenEntry::Directory(_) | FrozenEntry::Other(_) => directory.covering.contains(name),
-            };
-            if !is_removed {
-                continue;
+            // A document written over the base's may describe another node.
+            let is_written = matches!(entry, FrozenEntry::File(file) if file.source != Source::Lower);
+            if is_written || matches!(entry, FrozenEntry::Whiteout) || directory.covering.contains(name) {
+                places.extend(tree.shared_chunks(&place));
+                places.insert(place);
             }
-            places.extend(tree.shared_chunks(&place));
-            places.insert(place);
         }
     }
     places

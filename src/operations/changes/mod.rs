@@ -18,7 +18,7 @@ pub mod nodes;
 
 use std::collections::{HashMap, HashSet};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::format::ids::NodeId;
@@ -64,7 +64,7 @@ impl DetectedChanges {
 }
 
 /// State of a file or node that prevents a commit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
     /// Path of the file or node.
     pub path: String,
@@ -73,7 +73,7 @@ pub struct Violation {
 }
 
 /// File that a commit leaves out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Untracked {
     /// Path of the file.
     pub path: String,

@@ -1,11 +1,10 @@
 //! Walk over changed directories: which are nodes, and which nodes of the snapshot they were.
 
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::chunks::ArrayContext;
+use super::chunks::{ArrayContext, is_number};
 use super::detection::{Detection, document_name};
 use super::documents::{Document, MAX_DOCUMENT};
 use super::{DetectedChanges, NewIds, below};
@@ -13,10 +12,10 @@ use crate::commit::changes::WrittenNode;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::NodeData;
+use crate::overlay::Base;
 use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
-use crate::overlay::{Base, WorkingTree};
 use crate::scratch::data::LOST;
-use crate::scratch::record::{EntryId, Source};
+use crate::scratch::record::Source;
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 
 /// Violation of a chunk outside of any array.
@@ -31,13 +30,8 @@ enum DocumentState {
     Written(Result<Bytes>),
 }
 
-/// Detects the changes that `frozen`, a state of `working`, would commit.
-pub async fn detect_changes(working: &WorkingTree, frozen: &Frozen, new_ids: &NewIds) -> Result<DetectedChanges> {
-    detect_changes_in(working.base(), working, frozen, new_ids).await
-}
-
 /// Detects the changes that `frozen`, relative to `base` and with its bytes in `contents`, would commit.
-pub async fn detect_changes_in(
+pub async fn detect_changes(
     base: Arc<Base>,
     contents: &dyn Contents,
     frozen: &Frozen,
@@ -65,7 +59,7 @@ impl Detection<'_> {
         let lower = directory.base_node();
         let document = self.document(directory, lower).await.context(|| below(&path, ZARR_JSON))?;
         let is_node = !matches!(document, DocumentState::Absent);
-        let node = match document {
+        let array = match document {
             DocumentState::Absent => {
                 self.without_document(position, &path, lower).await?;
                 None
@@ -73,13 +67,12 @@ impl Detection<'_> {
             DocumentState::Same => lower.and_then(|index| {
                 self.out.tracked.insert((directory.id, document_name()));
                 self.keep(index, &path);
-                let node = self.stored(index)?;
-                node.is_array().then_some((node.id, Some(index)))
+                self.stored_array(index, &path)
             }),
             DocumentState::Written(bytes) => self.written(directory, lower, &path, bytes),
         };
-        match node {
-            Some((id, index)) => self.walk_array(position, &path, id, index).await,
+        match array {
+            Some(array) => self.walk_chunks(position, array).await,
             None => {
                 if is_node && path.ends_with("/c") {
                     self.groups_like_chunks.insert(path.clone());
@@ -132,14 +125,14 @@ impl Detection<'_> {
         Ok(())
     }
 
-    /// Records a node whose document was written. Returns its ID and its index in the snapshot if it is an array.
+    /// Records a node whose document was written. Returns it if it is an array.
     fn written(
         &mut self,
         directory: &FrozenDirectory,
         lower: Option<NodeIndex>,
         path: &str,
         bytes: Result<Bytes>,
-    ) -> Option<(NodeId, Option<NodeIndex>)> {
+    ) -> Option<ArrayContext> {
         let checked = bytes.and_then(|bytes| Document::check(&bytes).map(|document| (bytes, document)));
         let (bytes, document) = match checked {
             Ok(checked) => checked,
@@ -148,8 +141,7 @@ impl Detection<'_> {
                 // The old node is not deleted.
                 let index = lower?;
                 self.keep(index, path);
-                let node = self.stored(index)?;
-                return node.is_array().then_some((node.id, Some(index)));
+                return self.stored_array(index, path);
             }
         };
         if self.not_text.contains(&directory.id) {
@@ -158,34 +150,37 @@ impl Detection<'_> {
         self.out.tracked.insert((directory.id, document_name()));
         let is_array = document.is_array();
         let same = lower.filter(|&index| self.is_same_node(index, &document));
-        if let Some(index) = same {
-            let node = self.stored(index)?;
-            let (node_id, before) = (node.id, (node.zarr_json != &*bytes).then(|| node.zarr_json.to_vec()));
-            self.keep(index, path);
-            if let Some(before) = before {
-                self.out.bytes += bytes.len() as u64;
-                self.out.before.push((path.to_owned(), before));
-                let written = WrittenNode { id: node_id, path: path.to_owned(), zarr_json: bytes, is_array };
-                self.out.changes.updated.push(written);
+        let (id, before) = match same {
+            Some(index) => {
+                self.keep(index, path);
+                let node = self.stored(index)?;
+                (node.id, Some(node.zarr_json.to_vec()))
             }
-            return is_array.then_some((node_id, Some(index)));
-        }
-        let Ok(new_id) = self.new_id(directory.id, is_array) else {
-            self.report_violation(path, "the system has no random numbers");
-            return None;
+            None => match NodeId::random() {
+                Ok(new) => (*self.new_ids.lock().entry((directory.id, is_array)).or_insert(new), None),
+                Err(_) => {
+                    self.report_violation(path, "the system has no random numbers");
+                    return None;
+                }
+            },
         };
-        self.out.bytes += bytes.len() as u64;
-        let written = WrittenNode { id: new_id, path: path.to_owned(), zarr_json: bytes, is_array };
-        self.out.changes.created.push(written);
-        is_array.then_some((new_id, None))
+        if before.as_deref() != Some(&*bytes) {
+            self.out.bytes += bytes.len() as u64;
+            let changes = &mut self.out.changes;
+            let list = if before.is_some() { &mut changes.updated } else { &mut changes.created };
+            list.push(WrittenNode { id, path: path.to_owned(), zarr_json: bytes, is_array });
+            self.out.before.extend(before.map(|before| (path.to_owned(), before)));
+        }
+        match document {
+            Document::Group => None,
+            Document::Array(metadata) => Some(ArrayContext::new(id, path, same, metadata.grid, metadata.key_encoding)),
+        }
     }
 
-    /// Returns the ID of a node that was created in `directory`.
-    fn new_id(&self, directory: EntryId, is_array: bool) -> Result<NodeId> {
-        match self.new_ids.lock().entry((directory, is_array)) {
-            Entry::Occupied(known) => Ok(*known.get()),
-            Entry::Vacant(free) => Ok(*free.insert(NodeId::random()?)),
-        }
+    /// Returns node `index` of the snapshot, now at `path`, if it is an array.
+    pub(super) fn stored_array(&self, index: NodeIndex, path: &str) -> Option<ArrayContext> {
+        let array = self.base.tree.table().array(index)?;
+        Some(ArrayContext::new(array.id, path, Some(index), array.grid.to_vec(), array.encoding.clone()))
     }
 
     /// Returns true if a node with this document is still the snapshot's node: of the same kind, and with the same chunk keys.
@@ -249,26 +244,10 @@ impl Detection<'_> {
     fn is_stray(&self, path: &str) -> bool {
         chunk_directory(path).is_some_and(|directory| !self.groups_like_chunks.contains(directory))
     }
-
-    async fn walk_array(&mut self, position: usize, path: &str, id: NodeId, index: Option<NodeIndex>) -> Result<()> {
-        let created = self.out.changes.created.iter().rev().chain(self.out.changes.updated.iter().rev());
-        let document = created.into_iter().find(|node| node.id == id).map(|node| node.zarr_json.clone());
-        let document = document.or_else(|| Some(Bytes::copy_from_slice(self.stored(index?)?.zarr_json)));
-        let array = match document.as_deref().map(Document::check) {
-            Some(Ok(Document::Array(metadata))) => ArrayContext::new(id, path.to_owned(), index, &metadata),
-            // The metadata of this array of the snapshot cannot be read: chunk keys are those of the snapshot's tree.
-            _ => match index.and_then(|index| self.base.tree.table().array(index).map(|array| (index, array))) {
-                Some((index, array)) => ArrayContext::of(id, path.to_owned(), index, array),
-                None => return self.walk_children(position, path, index).await,
-            },
-        };
-        self.walk_chunks(position, array).await
-    }
 }
 
 /// Returns the directory `c` of a path that ends like a chunk's: with `c` and numbers below it.
 fn chunk_directory(path: &str) -> Option<&str> {
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let (mut rest, last) = path.rsplit_once('/')?;
     if !is_number(last) {
         return None;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::super::node::{Inode, Node};
+use super::super::content::copy_steps;
+use super::super::node::Inode;
 use super::super::state::numbered;
 use super::super::{Ino, WorkingTree};
 use super::Purpose;
@@ -16,13 +17,10 @@ use super::merge::{FileName, Merge, same_but_times};
 use crate::error::{Context, Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::overlay::invalidation::Invalidation;
-use crate::scratch::data::write_file;
-use crate::scratch::record::{DataFileId, EntryId, Source, Stored};
+use crate::scratch::record::{Body, DataFileId, EntryId, Source, Stored};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 
-/// Bytes copied at once out of the old base.
-const STEP: u32 = 1 << 20;
 /// Largest document, in bytes, that goes into the journal, where a byte takes two and the length of a line is limited.
 const MOST_INLINE: usize = 256 << 10;
 
@@ -84,15 +82,8 @@ impl WorkingTree {
         let data = self.lock().state.next_data_file();
         let file = self.files.create(data)?;
         new_data.push(data);
-        let mut at = 0_u64;
-        loop {
-            let bytes = tree.read(number, at, STEP).await.context(|| tree.path_of(place))?;
-            if bytes.is_empty() {
-                break;
-            }
-            write_file(&file, &bytes, at)?;
-            at += bytes.len() as u64;
-        }
+        let read = |at, size| tree.read(number, at, size);
+        copy_steps(0..u64::MAX, &file, 0, read).await.context(|| tree.path_of(place))?;
         self.files.set_times(data, inode.meta.atime, inode.meta.mtime)?;
         // The journal that names the file is durable at once, and soon no other copy of the bytes exists.
         file.sync_data().map_err(|e| Error::io("flushing a scratch file", e))?;
@@ -150,13 +141,13 @@ impl Merge<'_> {
             // The number stays with the file that the base shows under it.
             let mut is_split = is_known_as_base || (inode.number.is_of_base() && !base.is_empty());
             if inode.source() != Some(&Source::Lower) {
-                self.place_own(id, inode, inode.node.clone(), own, is_split);
+                self.place_own(id, inode, inode.body.clone(), own, is_split);
                 continue;
             }
             let (untracked, tracked): (Vec<_>, Vec<_>) = own.into_iter().partition(|name| name.is_untracked);
             for (names, of_untracked) in [(tracked, false), (untracked, true)] {
                 if let Some(source) = parted.sources.remove(&(id, of_untracked)).filter(|_| !names.is_empty()) {
-                    self.place_own(id, inode, Node::File(source), names, is_split);
+                    self.place_own(id, inode, Body::File(source), names, is_split);
                     is_split = true;
                 }
             }
@@ -165,7 +156,7 @@ impl Merge<'_> {
         for (id, inode) in nameless {
             // Open handles use it until they are closed.
             if self.opens.contains(&inode.number) {
-                self.out.state.insert_bare(id, inode.number, inode.node.clone(), inode.meta, inode.lookup_count);
+                self.out.state.insert_bare(id, inode.number, inode.body.clone(), inode.meta, inode.lookup_count);
             }
         }
     }
@@ -176,14 +167,14 @@ impl Merge<'_> {
     }
 
     /// Keeps the names of a file with bytes in the working tree. With `is_split` the file becomes another inode.
-    fn place_own(&mut self, id: EntryId, inode: &Inode, node: Node, names: Vec<FileName>, is_split: bool) {
+    fn place_own(&mut self, id: EntryId, inode: &Inode, body: Body, names: Vec<FileName>, is_split: bool) {
         let home = names.iter().find(|name| name.is_home).and_then(|name| name.place.clone());
         let lower = home.filter(|_| !is_split).map(|place| numbered(&self.to.tree, place));
         let stays = !inode.number.is_of_base() || lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
         let new = if is_split { self.out.state.next_entry() } else { id };
         let number = if is_split { Ino::of_entry(new) } else { inode.number };
         let lookup_count = if is_split { 0 } else { inode.lookup_count };
-        self.out.state.insert_bare(new, number, node, inode.meta, lookup_count);
+        self.out.state.insert_bare(new, number, body, inode.meta, lookup_count);
         self.out.state.bind(new, lower);
         // Open handles know the file by the number that it was opened with.
         let is_renumbered = !is_split && !stays && !self.opens.contains(&inode.number);
@@ -232,7 +223,7 @@ impl Merge<'_> {
             } else {
                 self.adopt(id, inode, Some(&place));
                 if let Some(inode) = self.out.state.get_mut(id) {
-                    inode.node = Node::File(Source::Lower);
+                    inode.body = Body::File(Source::Lower);
                 }
                 self.out.state.put_entry(name.parent, name.name.clone(), Some(id), false, Some(name.entry.order));
                 self.out.disposable.push((name.parent, name.name, id));
@@ -242,7 +233,7 @@ impl Merge<'_> {
         let loses_all = natural.is_none() && !is_kept;
         if is_open && loses_all && inode.source() != Some(&Source::Lower) {
             // Handles that are still open read it to the end.
-            self.out.state.insert_bare(id, inode.number, inode.node.clone(), inode.meta, inode.lookup_count);
+            self.out.state.insert_bare(id, inode.number, inode.body.clone(), inode.meta, inode.lookup_count);
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::tree::directory::Extent;
 use crate::tree::nodes::{NodeIndex, TreePlace};
 
 /// Result of a merge.
+#[derive(Default)]
 pub(super) struct Merged {
     pub(super) state: State,
     pub(super) collisions: Vec<Collision>,
@@ -45,6 +46,8 @@ pub(super) struct Merge<'a> {
     ids: HashMap<NodeId, NodeIndex>,
     /// Directories, in order of creation.
     created: Vec<CreatedDirectory>,
+    /// Directories whose entries are still to be visited.
+    pending: Vec<Visit>,
 }
 
 /// Name of a file, with the result of the merge for it.
@@ -110,14 +113,9 @@ impl<'a> Merge<'a> {
         purpose: Purpose<'a>,
     ) -> Self {
         let ids = node_ids(&to.tree);
-        let out = Merged {
-            state: old.successor(),
-            collisions: Vec::new(),
-            invalidations: Vec::new(),
-            disposable: Vec::new(),
-        };
-        let (names, created) = (BTreeMap::new(), Vec::new());
-        Merge { old, opens, from: Arc::clone(from), to, purpose, out, names, ids, created }
+        let out = Merged { state: old.successor(), ..Merged::default() };
+        let (names, created, pending) = Default::default();
+        Merge { old, opens, from: Arc::clone(from), to, purpose, out, names, ids, created, pending }
     }
 
     pub(super) fn finish(self) -> Merged {
@@ -145,15 +143,15 @@ impl<'a> Merge<'a> {
             old_lower: Some(top.clone()),
             is_needed: true,
         });
-        let mut pending = vec![Visit {
+        self.pending.push(Visit {
             old: Some(ROOT),
             new: ROOT,
             path: "/".to_owned(),
             lower_old: Some(top.clone()),
             lower_new: Some(top),
             hides_rest: false,
-        }];
-        while let Some(visit) = pending.pop() {
+        });
+        while let Some(visit) = self.pending.pop() {
             for (name, entry) in self.entries(&visit).await? {
                 let step = |tree: &Tree, place: &Option<TreePlace>| tree.child_place(place.as_ref()?, name.text()?);
                 let (old_place, new_place) = (step(&from.tree, &visit.lower_old), step(&to.tree, &visit.lower_new));
@@ -163,13 +161,14 @@ impl<'a> Merge<'a> {
                 };
                 let path = join(&visit.path, &name.to_string());
                 let child = entry.id.and_then(|id| Some((id, self.old.get(id)?)));
-                let here = EntryContext { visit: &visit, name, path, old_place, new_place, has_new };
+                let here =
+                    EntryContext { visit: &visit, whiteouts: &whiteouts, name, path, old_place, new_place, has_new };
                 match child {
-                    None => self.whiteout(&whiteouts, here, entry.covers, &mut pending).await?,
+                    None => self.whiteout(here, entry.covers).await?,
                     Some((id, inode)) if inode.is_directory() => {
-                        self.directory(&whiteouts, here, (id, inode, entry), &mut pending).await?;
+                        self.directory(here, (id, inode, entry)).await?;
                     }
-                    Some((id, inode)) => self.file(&whiteouts, here, (id, inode, entry)).await?,
+                    Some((id, inode)) => self.file(here, (id, inode, entry)).await?,
                 }
             }
         }
@@ -201,18 +200,12 @@ impl<'a> Merge<'a> {
         Ok(entries)
     }
 
-    async fn whiteout(
-        &mut self,
-        whiteouts: &Whiteouts<'_>,
-        here: EntryContext<'_>,
-        covers: bool,
-        pending: &mut Vec<Visit>,
-    ) -> Result<()> {
+    async fn whiteout(&mut self, here: EntryContext<'_>, covers: bool) -> Result<()> {
         let parent = here.visit.new;
         let Some(place) = here.new_place.filter(|_| here.has_new) else { return Ok(()) };
         // The published base does not have anything that was deleted here.
         let visibility = match here.old_place.as_ref().filter(|_| covers && !self.is_published()) {
-            Some(old) => whiteouts.visibility(Some(old), &place).await?,
+            Some(old) => here.whiteouts.visibility(Some(old), &place).await?,
             None => Visibility::All,
         };
         if visibility == Visibility::Nothing {
@@ -227,7 +220,7 @@ impl<'a> Merge<'a> {
             let name = Some((parent, here.name));
             let old_lower = here.old_place.clone();
             self.created.push(CreatedDirectory { id, name, has_base: true, old_lower, is_needed: false });
-            pending.push(Visit {
+            self.pending.push(Visit {
                 old: None,
                 new: id,
                 path: here.path,
@@ -239,14 +232,8 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    async fn directory(
-        &mut self,
-        whiteouts: &Whiteouts<'_>,
-        here: EntryContext<'_>,
-        (id, inode, entry): (EntryId, &Inode, Entry),
-        pending: &mut Vec<Visit>,
-    ) -> Result<()> {
-        let Some(placement) = self.placement(whiteouts, &here, inode, entry).await? else {
+    async fn directory(&mut self, here: EntryContext<'_>, (id, inode, entry): (EntryId, &Inode, Entry)) -> Result<()> {
+        let Some(placement) = self.placement(&here, inode, entry).await? else {
             self.out.collisions.push(Collision { path: here.path, is_untracked: false });
             return Ok(());
         };
@@ -264,7 +251,7 @@ impl<'a> Merge<'a> {
         let is_needed = placement.is_moved || (placement.covers && here.has_new);
         let name = Some((parent, here.name));
         self.created.push(CreatedDirectory { id, name, has_base: placement.has_base, old_lower: before, is_needed });
-        pending.push(Visit {
+        self.pending.push(Visit {
             old: Some(id),
             new: id,
             path: here.path,
@@ -276,13 +263,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Returns the placement of a directory; `None` if it cannot be joined with the new base's entry of that name.
-    async fn placement(
-        &self,
-        whiteouts: &Whiteouts<'_>,
-        here: &EntryContext<'_>,
-        inode: &Inode,
-        entry: Entry,
-    ) -> Result<Option<Placement>> {
+    async fn placement(&self, here: &EntryContext<'_>, inode: &Inode, entry: Entry) -> Result<Option<Placement>> {
         let tree = &self.to.tree;
         let is_directory = here.new_place.as_ref().is_some_and(|place| tree.is_directory_place(place));
         if self.is_published() {
@@ -295,7 +276,7 @@ impl<'a> Merge<'a> {
         let is_home = inode.lower.is_some() && inode.lower == here.old_place;
         if let (Some(place), false) = (&inode.lower, is_home) {
             // Moved here: it is over the same node, and nothing of its new place may show.
-            if here.has_new && !self.is_covered(whiteouts, here, entry).await? {
+            if here.has_new && !self.is_covered(here, entry).await? {
                 return Ok(None);
             }
             let lower =
@@ -315,7 +296,7 @@ impl<'a> Merge<'a> {
             return Ok(Some(Placement::over(lower, here.has_new, inode.lower.clone())));
         }
         // Created here in the place of a removed entry.
-        if here.has_new && !self.is_covered(whiteouts, here, entry).await? {
+        if here.has_new && !self.is_covered(here, entry).await? {
             let placement = Placement::over(lower, true, here.old_place.clone());
             return Ok(Some(Placement { hides_rest: true, ..placement }));
         }
@@ -323,22 +304,17 @@ impl<'a> Merge<'a> {
     }
 
     /// Returns true if nothing shows of the new base's entry: all of it was removed here.
-    async fn is_covered(&self, whiteouts: &Whiteouts<'_>, here: &EntryContext<'_>, entry: Entry) -> Result<bool> {
+    async fn is_covered(&self, here: &EntryContext<'_>, entry: Entry) -> Result<bool> {
         match &here.new_place {
             Some(place) if here.has_new => {
                 let old = here.old_place.as_ref().filter(|_| entry.covers);
-                Ok(whiteouts.visibility(old, place).await? == Visibility::Nothing)
+                Ok(here.whiteouts.visibility(old, place).await? == Visibility::Nothing)
             }
             _ => Ok(true),
         }
     }
 
-    async fn file(
-        &mut self,
-        whiteouts: &Whiteouts<'_>,
-        here: EntryContext<'_>,
-        (id, inode, entry): (EntryId, &Inode, Entry),
-    ) -> Result<()> {
+    async fn file(&mut self, here: EntryContext<'_>, (id, inode, entry): (EntryId, &Inode, Entry)) -> Result<()> {
         let key = here.visit.old.map(|directory| (directory, here.name.clone()));
         let is_in = |set: &HashSet<(EntryId, Name)>| key.as_ref().is_some_and(|key| set.contains(key));
         let (is_published, is_untracked) = match self.purpose {
@@ -352,8 +328,9 @@ impl<'a> Merge<'a> {
         let is_base = is_published || (is_home && follows && inode.source() == Some(&Source::Lower));
         if let (Some(new), false) = (&place, is_base) {
             // A file changed in its place finds its old form there; anything else must have been removed here.
-            let is_own = is_home && whiteouts.visibility(here.old_place.as_ref(), new).await? == Visibility::Nothing;
-            if !is_own && !self.is_covered(whiteouts, &here, entry).await? {
+            let is_own =
+                is_home && here.whiteouts.visibility(here.old_place.as_ref(), new).await? == Visibility::Nothing;
+            if !is_own && !self.is_covered(&here, entry).await? {
                 let is_file = !self.to.tree.is_directory_place(new);
                 // A chunk or document created on both sides: conflict detection has already dealt with it.
                 if !is_file || is_untracked || inode.source().is_none() {
@@ -449,6 +426,7 @@ impl<'a> Merge<'a> {
 /// Entry of a directory, and the places of both bases under its name.
 struct EntryContext<'a> {
     visit: &'a Visit,
+    whiteouts: &'a Whiteouts<'a>,
     name: Name,
     path: String,
     old_place: Option<TreePlace>,

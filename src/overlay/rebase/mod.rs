@@ -27,9 +27,10 @@ use std::sync::Arc;
 pub use self::candidate::Candidate;
 use self::merge::{Merge, Merged};
 use super::invalidation::Invalidation;
+use super::locked::records;
 use super::replace::TreeGuard;
 use super::state::State;
-use super::{Base, Locked, WorkingTree};
+use super::{Base, Ino, Locked, WorkingTree};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{DataFileId, EntryId, Name};
 use crate::tree::Tree;
@@ -59,32 +60,45 @@ pub struct Collision {
 }
 
 impl WorkingTree {
-    /// Plans to move to `tree`. Nothing is changed yet; the result of a dry run only has collisions and must not be installed.
-    ///
-    /// The caller holds the tree guard, and has called [`WorkingTree::preserve`] unless it is a dry run.
-    pub async fn plan_rebase(&self, tree: &Arc<Tree>, purpose: Purpose<'_>, is_dry_run: bool) -> Result<Candidate> {
-        let (old, opens, generation) = {
-            let locked = self.lock();
-            (locked.state.clone(), locked.open_files.numbers().collect(), locked.generation)
-        };
+    /// Plans to move to `tree`. Nothing is changed yet. The caller has called [`WorkingTree::preserve`].
+    pub async fn plan_rebase(
+        &self,
+        _guard: &TreeGuard<'_>,
+        tree: &Arc<Tree>,
+        purpose: Purpose<'_>,
+    ) -> Result<Candidate> {
+        let (old, opens, generation) = self.snapshot();
         let (from, to) = (self.base(), Arc::new(Base::new(Arc::clone(tree))));
         let mut merge = Merge::new(&old, &opens, &from, Arc::clone(&to), purpose);
         merge.directories().await?;
         let mut new_data = Vec::new();
-        if !is_dry_run {
-            match self.materialize(&merge, &mut new_data).await {
-                Ok(parted) => merge.place_files(parted),
-                Err(error) => {
-                    new_data.into_iter().for_each(|number| self.files.remove(number));
-                    return Err(error);
-                }
+        match self.materialize(&merge, &mut new_data).await {
+            Ok(parted) => merge.place_files(parted),
+            Err(error) => {
+                new_data.into_iter().for_each(|number| self.files.remove(number));
+                return Err(error);
             }
-            merge.prune_directories().await?;
         }
+        merge.prune_directories().await?;
         let is_published = matches!(purpose, Purpose::Published { .. });
         let Merged { state, collisions, invalidations, disposable } = merge.finish();
         let candidate = Candidate::of(state, to, &old, generation);
         Ok(Candidate { is_published, collisions, invalidations, disposable, new_data, ..candidate })
+    }
+
+    /// Returns the names that would collide with `tree`, with uncommitted changes of which no commit takes `untracked`.
+    pub async fn collisions(&self, tree: &Arc<Tree>, untracked: &HashSet<(EntryId, Name)>) -> Result<Vec<Collision>> {
+        let (old, opens, _) = self.snapshot();
+        let to = Arc::new(Base::new(Arc::clone(tree)));
+        let mut merge = Merge::new(&old, &opens, &self.base(), to, Purpose::Keep { untracked });
+        merge.directories().await?;
+        Ok(merge.finish().collisions)
+    }
+
+    /// Copies the state, with the inode numbers of open files and the generation.
+    pub(super) fn snapshot(&self) -> (State, HashSet<Ino>, u64) {
+        let locked = self.lock();
+        (locked.state.clone(), locked.open_files.keys().copied().collect(), locked.generation)
     }
 
     /// Shows `candidate` after writing its journal durably. Returns the invalidations for the kernel.
@@ -106,14 +120,14 @@ impl WorkingTree {
         for (parent, name, id) in disposable {
             let is_known = state.get(id).is_some_and(|inode| {
                 let has_entries = inode.directory().is_some_and(|directory| !directory.is_empty());
-                has_entries || inode.lookup_count > 0 || locked.open_files.get(inode.number).is_some()
+                has_entries || inode.lookup_count > 0 || locked.open_files.contains_key(&inode.number)
             });
             if !is_known {
                 state.leave(parent, &name);
                 state.drop_inode(id);
             }
         }
-        let replaced = locked.journal.replace(&state, &base);
+        let replaced = locked.journal.rewrite(&records(&locked.origin, &state, &base));
         let is_written = replaced.is_ok();
         if let Err(error) = replaced {
             if !is_published {
@@ -123,12 +137,11 @@ impl WorkingTree {
             }
             // The old journal records that the commit was about to be published, so the next mount reaches the same state. It needs its
             // files.
-            locked.journal.is_stale = true;
             tracing::error!("{error}; nothing more can be changed until the scratch directory takes its journal again");
         }
+        locked.is_stale = !is_written;
         locked.state = state;
-        locked.base = Arc::clone(&base);
-        *self.base.write() = base;
+        locked.base = base;
         let passthrough_data = locked.release_old_files(!is_published);
         drop(locked);
         // The journal on disk does not need them. Files that passthrough handles still use are removed when those are closed.
@@ -136,7 +149,7 @@ impl WorkingTree {
             self.files
                 .remove_in_background(gone.into_iter().filter(|number| !passthrough_data.contains(number)).collect());
         }
-        self.lock().journal.file.keep_reserve();
+        self.lock().journal.durable().keep_reserve();
         Ok(invalidations)
     }
 
@@ -153,7 +166,7 @@ impl Locked {
         let Locked { state, open_files, .. } = self;
         let mut backings = HashSet::new();
         for (number, open) in open_files.iter_mut() {
-            let current = state.by_number(number).and_then(|id| state.get(id)?.data_file());
+            let current = state.by_number(*number).and_then(|id| state.get(id)?.data_file());
             if current.is_none() {
                 open.file = None;
             }

@@ -103,24 +103,6 @@ fn numbers_are_those_of_the_base_or_far_above() {
 }
 
 #[test]
-fn an_exchange_moves_both_names() {
-    let tree = tree();
-    let mut state = replay(&tree, records());
-    let exchange = Record::Rename {
-        parent: A,
-        name: name("file"),
-        new_parent: ROOT,
-        new_name: name("other"),
-        exchange: true,
-        hide: false,
-        at: Time(5, 0),
-    };
-    state.apply(exchange, &tree).unwrap();
-    assert_eq!(state.path(OTHER).unwrap(), "/a/file");
-    assert!(state.get(FILE).unwrap().names.contains(&(ROOT, name("other"))));
-}
-
-#[test]
 fn a_record_that_does_not_fit_is_refused() {
     let tree = tree();
     let mut state = replay(&tree, records());
@@ -136,14 +118,4 @@ fn a_record_that_does_not_fit_is_refused() {
         assert_eq!(state.apply(record.clone(), &tree).unwrap_err().kind(), ErrorKind::Corrupt, "{record:?}");
     }
     assert_eq!(state.dump(&tree).len(), before);
-}
-
-#[test]
-fn lookup_counts_follow_the_kernel() {
-    let tree = tree();
-    let mut state = replay(&tree, records());
-    state.increment_lookups(FILE);
-    state.increment_lookups(FILE);
-    let inode = state.by_kernel_number(Ino::of_entry(FILE)).unwrap();
-    assert_eq!(inode.lookup_count, 2);
 }

@@ -44,7 +44,7 @@ impl<'a> Ancestry<'a> {
                     |error: Error| error.not_found_as_corrupt(format!("snapshot {id} is missing from the repository"));
                 let commit = listed.ok_or_else(|| missing(error))?;
                 self.next = self.listed.front().map(|commit| commit.id);
-                return Ok(Some(info(commit, self.next)));
+                return Ok(Some(SnapshotInfo::new(commit.id, self.next, commit.flushed_at, commit.message)));
             }
             Err(error) => return Err(error),
         };
@@ -52,17 +52,8 @@ impl<'a> Ancestry<'a> {
         if !snapshot.ancestors().is_empty() {
             self.listed = snapshot.ancestors().iter().cloned().collect();
         }
-        Ok(Some(SnapshotInfo { metadata: snapshot.properties, ..info(snapshot.commit, self.next) }))
-    }
-}
-
-fn info(commit: Commit, parent: Option<ObjectId>) -> SnapshotInfo {
-    SnapshotInfo {
-        id: commit.id,
-        parent,
-        flushed_at: commit.flushed_at,
-        message: commit.message,
-        metadata: Default::default(),
-        pruned_ancestor_tx_logs: Vec::new(),
+        let Commit { id, flushed_at, message } = snapshot.commit;
+        let info = SnapshotInfo::new(id, self.next, flushed_at, message);
+        Ok(Some(SnapshotInfo { metadata: snapshot.properties, ..info }))
     }
 }

@@ -10,13 +10,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use tokio::sync::OnceCell;
 
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::storage::{
-    Capabilities, Content, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage, Version, Visitor,
+    Capabilities, Content, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage, StoredObject, Visitor,
 };
 
 /// Today's folders, and those of the first layout.
@@ -42,7 +41,6 @@ pub(super) fn present_current_keys(storage: Arc<dyn Storage>) -> Arc<dyn Storage
         read_only: Some("it is of a release before 0.2"),
         // The names of the files are not today's keys.
         local_files: None,
-        local_path: None,
         with_slash: None,
         ..base
     };
@@ -102,12 +100,8 @@ impl Storage for FirstLayout {
         &self.capabilities
     }
 
-    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<(Bytes, Version)>> {
+    async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>> {
         self.storage.read(&self.key(key).await?, limit, mode).await
-    }
-
-    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
-        self.storage.get_range(&self.key(key).await?, offset, length).await
     }
 
     async fn store(&self, _key: &str, _content: Content<'_>) -> Result<()> {
@@ -129,26 +123,17 @@ impl Storage for FirstLayout {
         self.storage.walk(then, mode, &mut visit_named).await
     }
 
-    async fn remove(&self, _removal: Removal<'_>) -> Result<()> {
-        Err(self.closed())
+    async fn remove(&self, removal: Removal<'_>) -> Result<()> {
+        let Removal::Cached(key) = removal else { return Err(self.closed()) };
+        self.storage.remove(Removal::Cached(&self.key(key).await?)).await
     }
 
     async fn locate(&self, key: &str) -> Result<Option<ObjectSource>> {
         self.storage.locate(&self.key(key).await?).await
     }
 
-    async fn modified(&self, _key: &str) -> Result<Option<u64>> {
-        Ok(None)
-    }
-
     async fn check_conditions(&self, _key: &str, _limit: u64) -> Result<()> {
         Ok(())
-    }
-
-    async fn discard_cached(&self, key: &str) {
-        if let Ok(key) = self.key(key).await {
-            self.storage.discard_cached(&key).await;
-        }
     }
 }
 

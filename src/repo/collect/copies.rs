@@ -16,12 +16,11 @@ use std::sync::Arc;
 
 use super::sweep::{BATCH, Object};
 use super::{Count, is_older};
-use crate::error::{Error, ErrorKind, Result};
-use crate::format::repo_info::RepoInfo;
+use crate::error::Result;
 use crate::format::repo_state::RepoState;
-use crate::repo::MAX_REPO_FILE;
+use crate::repo::operations::read_copy;
 use crate::repo::update::{backup_name, updates_per_file};
-use crate::storage::{Condition, Storage, decoded};
+use crate::storage::{Condition, Storage};
 
 const FOLDER: &str = "overwritten/";
 /// Number of removable copies that justifies an update of `repo` by itself, since that update leaves another copy.
@@ -125,12 +124,9 @@ impl Copies {
         Ok(self.unnamed(&named))
     }
 
-    fn is_old(&self, name: &str) -> bool {
-        self.listed.get(name).is_some_and(|copy| is_older(copy.stored, self.older_than))
-    }
-
     fn unnamed(&self, named: &HashSet<String>) -> BTreeSet<&str> {
-        self.listed.keys().filter(|name| self.is_old(name) && !named.contains(*name)).map(String::as_str).collect()
+        let old = self.listed.iter().filter(|(_, copy)| is_older(copy.stored, self.older_than));
+        old.map(|(name, _)| name.as_str()).filter(|name| !named.contains(*name)).collect()
     }
 
     pub(super) fn count(&self, copies: &BTreeSet<&str>) -> Count {
@@ -165,24 +161,13 @@ fn names(state: &RepoState) -> HashSet<String> {
 
 /// Reads the files in which the log continues from `head`, newest first.
 async fn chain(storage: &Arc<dyn Storage>, head: Option<String>) -> Result<Vec<(String, RepoState)>> {
-    let mut files: Vec<(String, RepoState)> = Vec::new();
-    let mut next = head;
+    let (mut files, mut seen, mut next) = (Vec::new(), HashSet::new(), head);
     while let Some(name) = next.take() {
-        if name.contains('/') || files.iter().any(|(seen, _)| *seen == name) {
-            return Err(Error::corrupt(format!(
-                "repo: the operations log continues in `{name}`, which is not an earlier copy"
-            )));
-        }
-        match decoded::fixed(&**storage, &format!("{FOLDER}{name}"), MAX_REPO_FILE, RepoInfo::decode).await {
-            Ok(found) => {
-                let file = RepoState::from_info(&found.value)?;
-                next = file.repo_before_updates.clone();
-                files.push((name, file));
-            }
-            // The file has been removed: the log ends here.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+        // A file that has been removed ends the log.
+        let Some(info) = read_copy(&**storage, &name, &mut seen).await? else { break };
+        let file = RepoState::from_info(&info)?;
+        next.clone_from(&file.repo_before_updates);
+        files.push((name, file));
     }
     Ok(files)
 }

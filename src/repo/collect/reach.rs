@@ -12,7 +12,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::MAX_FILE;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
-use crate::format::manifest::Manifest;
+use crate::format::manifest::{Manifest, PayloadKind};
 use crate::format::snapshot::{NodeData, Snapshot};
 use crate::repo::MAX_SNAPSHOT;
 use crate::storage::{Storage, decoded};
@@ -140,8 +140,7 @@ async fn manifests_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<HashSe
         }
         Ok(all)
     };
-    let found = decoded::fixed(&**storage, &key, MAX_SNAPSHOT, decode).await;
-    Ok(found.map_err(|error| error.not_found_as_corrupt(format!("{key} is missing"))).context(unknown)?.value)
+    read(storage, &key, MAX_SNAPSHOT, decode).await
 }
 
 /// Returns the parts of chunk objects that manifest `id` refers to.
@@ -152,16 +151,11 @@ async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>
         let mut all = Vec::new();
         for (_, refs) in manifest.iter_arrays() {
             for position in 0..refs.len() {
-                // An object that is named beside another payload is kept too.
-                if let Some(chunk) = refs.raw(position).chunk_id() {
-                    match refs.payload(position)? {
-                        ChunkPayload::Native { offset, length, .. } => {
-                            all.push((ObjectId::from(chunk), offset, length))
-                        }
-                        ChunkPayload::Inline(_) | ChunkPayload::Virtual { .. } => {
-                            all.push((ObjectId::from(chunk), 0, 0))
-                        }
-                    }
+                // A reference that names an object and another payload counts as native.
+                if refs.kind(position) == PayloadKind::Native
+                    && let ChunkPayload::Native { chunk, offset, length } = refs.payload(position)?
+                {
+                    all.push((chunk, offset, length));
                 }
             }
         }
@@ -169,12 +163,19 @@ async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>
         all.dedup();
         Ok(all)
     };
-    let found = decoded::fixed(&**storage, &key, MAX_FILE, decode).await;
-    Ok(found.map_err(|error| error.not_found_as_corrupt(format!("{key} is missing"))).context(unknown)?.value)
+    read(storage, &key, MAX_FILE, decode).await
 }
 
-fn unknown() -> &'static str {
-    "the objects to keep are not known, and nothing was removed (`icechunkfs verify` has details)"
+async fn read<T: Send + 'static>(
+    storage: &Arc<dyn Storage>,
+    key: &str,
+    limit: u64,
+    decode: impl Fn(&[u8]) -> Result<T> + Clone + Send + 'static,
+) -> Result<T> {
+    let found = decoded::fixed(&**storage, key, limit, decode).await;
+    let found = found.map_err(|error| error.not_found_as_corrupt(format!("{key} is missing")));
+    let why = "the objects to keep are not known, and nothing was removed (`icechunkfs verify` has details)";
+    Ok(found.context(|| why)?.value)
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use super::{Collected, GcOptions, Keep, Progress, UncommittedFinder};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
-use crate::repo::{MAX_REPO_FILE, MAX_SNAPSHOT, v1};
+use crate::repo::ref_files::Layout;
+use crate::repo::{MAX_REPO_FILE, MAX_SNAPSHOT};
 use crate::storage::{Storage, decoded};
 
 pub(super) async fn collect(
@@ -61,7 +62,7 @@ async fn refs(storage: &Arc<dyn Storage>) -> Result<BTreeSet<ObjectId>> {
     for key in keys.iter().filter(|key| key.ends_with("/ref.json") && !keys.contains(format!("{key}.deleted").as_str()))
     {
         // A ref that was deleted since the listing leads to nothing.
-        tips.extend(v1::read_ref_file(&**storage, key).await.context(|| "nothing was removed")?);
+        tips.extend(Layout::V1.read(&**storage, key).await.context(|| "nothing was removed")?);
     }
     if tips.is_empty() {
         return Err(Error::corrupt("no branch or tag could be read: nothing was removed"));

@@ -23,6 +23,8 @@ use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{LogEntry, Operation, RawItem, RepoState, SnapshotRecord, Status};
+use crate::repo::history::cycle;
+use crate::repo::ref_files::{Layout, branch_key};
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update;
 use crate::repo::{Generation, Repository, check_storage_writable, v1};
@@ -76,12 +78,11 @@ pub async fn migrate(
     if !dry_run {
         check_storage_writable(&**storage)?;
     }
-    let mut summary = Summary::default();
+    let config = v1::config(&**storage).await?;
+    let mut summary = Summary { has_config: config.is_some(), ..Summary::default() };
     match &repository.generation {
         Generation::Alpha(_) | Generation::V1(_) => {
             summary.contents = read_contents(repository, progress).await?;
-            let config = v1::config(&**storage).await?;
-            summary.has_config = config.is_some();
             let config = config.map(|config| encode::flexbuffer(config.members())).transpose()?;
             let state = build_repo(&summary.contents, config, clock)?;
             let file = state.encode()?;
@@ -99,7 +100,6 @@ pub async fn migrate(
         }
         Generation::V2(_) => {
             let old = old_refs(&**storage).await?;
-            summary.has_config = v1::config(&**storage).await?.is_some();
             if old.is_empty() && !summary.has_config {
                 return Err(Error::invalid(format!("{} is of version 2 already", storage.location())));
             }
@@ -128,16 +128,13 @@ async fn finish(
         let mut removed = Vec::new();
         summary.unmigrated_refs.clear();
         for (key, target) in old_refs(&**storage).await? {
-            let is_main = key == v1::branch_key(DEFAULT_BRANCH);
+            let is_main = key == branch_key(DEFAULT_BRANCH);
             // The marker of a deleted tag has no target. A ref is removed only if `repo` has its target.
-            let is_known = match target {
-                Some(target) => has_snapshot(&known, target),
-                None => true,
-            };
-            match is_known {
-                true if is_main || !only_main => removed.push(key),
-                true => {}
-                false => summary.unmigrated_refs.push(key),
+            let is_known = target.is_none_or(|target| has_snapshot(&known, target));
+            if !is_known {
+                summary.unmigrated_refs.push(key);
+            } else if is_main || !only_main {
+                removed.push(key);
             }
         }
         summary.removed += removed.len();
@@ -152,10 +149,7 @@ async fn finish(
 }
 
 fn has_snapshot(repository: &Repository, id: ObjectId) -> bool {
-    match &repository.generation {
-        Generation::V2(info) => info.position(id).is_some(),
-        Generation::Alpha(_) | Generation::V1(_) => false,
-    }
+    matches!(&repository.generation, Generation::V2(info) if info.position(id).is_some())
 }
 
 /// Adds to `repo` the commits that programs of version 1 made to branches that have not moved in `repo`.
@@ -166,7 +160,7 @@ async fn catch_up(
     progress: &MigrationProgress,
 ) -> Result<()> {
     let known = Repository::open(Arc::clone(storage)).await?;
-    let old = Repository::new(Arc::clone(storage), Generation::V1(v1::Layout::default()));
+    let old = Repository::new(Arc::clone(storage), Generation::V1(None));
     let refs = old.refs().await?;
     for (branch, tip) in refs.branches {
         if has_snapshot(&known, tip) {
@@ -205,7 +199,7 @@ async fn old_refs(storage: &dyn Storage) -> Result<BTreeMap<String, Option<Objec
         if object.key.ends_with("/ref.json.deleted") {
             refs.insert(object.key, None);
         } else if object.key.ends_with("/ref.json")
-            && let Some(target) = v1::read_ref_file(storage, &object.key).await?
+            && let Some(target) = Layout::V1.read(storage, &object.key).await?
         {
             refs.insert(object.key, Some(target));
         }
@@ -217,7 +211,7 @@ async fn old_refs(storage: &dyn Storage) -> Result<BTreeMap<String, Option<Objec
 pub(super) async fn read_contents(repository: &Repository, progress: &MigrationProgress) -> Result<Contents> {
     let storage = &**repository.storage();
     let refs = repository.refs().await?;
-    let deleted_tags = v1::deleted_tags(storage).await?;
+    let deleted_tags = Layout::V1.deleted_tags(storage).await?;
     let mut contents = Contents { branches: refs.branches, tags: refs.tags, deleted_tags, commits: BTreeMap::new() };
     // Walking the histories would take a round trip for each commit, and most snapshot files belong to needed commits.
     let ids: Vec<ObjectId> = storage
@@ -249,7 +243,7 @@ pub(super) async fn read_contents(repository: &Repository, progress: &MigrationP
             contents.commits.insert(id, commit);
         }
         if let Some(id) = next.filter(|id| path.contains(id)) {
-            return Err(Error::corrupt(format!("the history of snapshot {tip} is a cycle: {id} is its own ancestor")));
+            return Err(cycle(tip, id));
         }
     }
     Ok(contents)
@@ -287,17 +281,11 @@ pub(super) fn build_repo(contents: &Contents, config: Option<Vec<u8>>, clock: Cl
 
 /// Returns the description of a commit in `repo`, where metadata values are FlexBuffers whatever the snapshot's own file has.
 fn record(commit: &SnapshotInfo) -> Result<SnapshotRecord> {
-    let mut metadata = commit
-        .metadata
-        .iter()
-        .map(|(name, value)| RawItem::new(SpecVersion::V2, name, value))
-        .collect::<Result<Vec<_>>>()?;
-    metadata.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(SnapshotRecord {
         parent: commit.parent,
         flushed_at: commit.flushed_at,
         message: commit.message.clone(),
-        metadata,
+        metadata: RawItem::list(SpecVersion::V2, &commit.metadata)?,
         pruned_ancestor_tx_logs: Vec::new(),
     })
 }

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use super::Contents;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
+use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{LogEntry, Operation};
 use crate::repo::refs::DEFAULT_BRANCH;
 
@@ -57,7 +58,7 @@ pub fn reconstruct_log(contents: &Contents) -> Result<Vec<LogEntry>> {
 /// Adds the commits of `history` that have no entry yet, as commits to `branch`.
 fn commits(
     branch: &str,
-    history: &[&crate::format::repo_info::SnapshotInfo],
+    history: &[&SnapshotInfo],
     listed: &mut HashSet<ObjectId>,
     entries: &mut Vec<(Operation, u64)>,
 ) {
@@ -73,19 +74,10 @@ fn commits(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::format::repo_info::SnapshotInfo;
     use crate::format::testing::id;
 
     fn commit(n: u8, parent: Option<u8>, flushed_at: u64) -> (ObjectId, SnapshotInfo) {
-        let info = SnapshotInfo {
-            id: id(n),
-            parent: parent.map(id),
-            flushed_at,
-            message: String::new(),
-            metadata: Default::default(),
-            pruned_ancestor_tx_logs: Vec::new(),
-        };
-        (id(n), info)
+        (id(n), SnapshotInfo::new(id(n), parent.map(id), flushed_at, ""))
     }
 
     #[test]

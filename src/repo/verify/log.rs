@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::report::Findings;
+use super::report::Subject;
 use super::{Context, check_envelope, read, report_fault};
 use crate::blocking::blocking;
 use crate::error::{ErrorKind, Result};
@@ -14,15 +14,9 @@ use crate::format::snapshot::Snapshot;
 use crate::format::transaction_log::{NodeChange, TransactionLog};
 use crate::storage::decoded::Decoded;
 
-/// All lists of nodes, and their names in messages.
-const LISTS: [(NodeChange, &str); 6] = [
-    (NodeChange::NewGroups, "new groups"),
-    (NodeChange::NewArrays, "new arrays"),
-    (NodeChange::DeletedGroups, "deleted groups"),
-    (NodeChange::DeletedArrays, "deleted arrays"),
-    (NodeChange::UpdatedGroups, "updated groups"),
-    (NodeChange::UpdatedArrays, "updated arrays"),
-];
+/// Names of the lists of nodes in messages, in the order of [`NodeChange::ALL`].
+const LISTS: [&str; 6] =
+    ["new groups", "new arrays", "deleted groups", "deleted arrays", "updated groups", "updated arrays"];
 
 /// Snapshots that a log is compared with.
 #[derive(Debug)]
@@ -50,7 +44,7 @@ pub(super) async fn check(
                 Some(_) => "missing: the changes of the commit are not known, and nothing can be compared with them",
                 None => "it is missing, and a commit after it still needs it (the commit itself has expired)",
             };
-            context.findings.error("log", &key, why);
+            context.object(&key).error("log", why);
             return Ok(());
         }
         Err(error) => return report_fault(context, "log", &key, &error),
@@ -63,10 +57,11 @@ pub(super) async fn check(
     };
     blocking(move || {
         check_envelope(&shared, &key, &file, FileType::TransactionLog, log.buffer.has_identifier());
-        check_log(&shared.findings, &key, id, &log);
+        let object = shared.object(&key);
+        check_log(object, id, &log);
         if let Some(LogContext { snapshot, .. }) = beside {
-            check_against_snapshot(&shared.findings, &key, &log, &snapshot);
-            check_moves(&shared.findings, &key, &log, &snapshot, before.as_ref());
+            check_against_snapshot(object, &log, &snapshot);
+            check_moves(object, &log, &snapshot, before.as_ref());
         }
         Ok(())
     })
@@ -86,7 +81,7 @@ async fn parent(context: &Arc<Context>, id: ObjectId) -> Result<Option<Snapshot>
 }
 
 /// Checks that each move replaces only a node that is moved away itself, and leads below a group.
-fn check_moves(findings: &Findings, key: &str, log: &TransactionLog, snapshot: &Snapshot, before: Option<&Snapshot>) {
+fn check_moves(object: Subject<'_>, log: &TransactionLog, snapshot: &Snapshot, before: Option<&Snapshot>) {
     let moves = log.moves().unwrap_or_default();
     if moves.is_empty() {
         return;
@@ -97,105 +92,73 @@ fn check_moves(findings: &Findings, key: &str, log: &TransactionLog, snapshot: &
     // The target of an amended commit's move may have been deleted or moved on by the commit that amends it.
     for one in moves.iter().filter(|one| paths.contains(one.to.as_str())) {
         if occupied.contains(one.to.as_str()) && !left.contains(one.to.as_str()) {
-            findings.warning(
-                "log-move-onto",
-                key,
-                format!("{} was moved to {}, where there was a node that was not moved away", one.from, one.to),
-            );
+            let why = "where there was a node that was not moved away";
+            object.warning("log-move-onto", format!("{} was moved to {}, {why}", one.from, one.to));
         }
         match one.to.rsplit_once('/') {
             Some((above, _)) if !above.is_empty() && !paths.contains(above) => {
-                findings.warning(
-                    "log-move-group",
-                    key,
-                    format!("{} was moved to {}, where there is no group", one.from, one.to),
-                );
+                let why = format!("{} was moved to {}, where there is no group", one.from, one.to);
+                object.warning("log-move-group", why);
             }
             _ => {}
         }
     }
 }
 
-fn check_log(findings: &Findings, key: &str, id: ObjectId, log: &TransactionLog) {
+fn check_log(object: Subject<'_>, id: ObjectId, log: &TransactionLog) {
     if log.id() != id {
-        findings.error("id", key, format!("the file states that it is the log of snapshot {}", log.id()));
+        object.error("id", format!("the file states that it is the log of snapshot {}", log.id()));
     }
-    for (change, name) in LISTS {
+    for (change, name) in std::iter::zip(NodeChange::ALL, LISTS) {
         if !log.nodes(change).is_sorted_by(|a, b| a < b) {
-            findings.warning("log-sorted", key, format!("the {name} are not sorted by id, or one is there twice"));
+            object.warning("log-sorted", format!("the {name} are not sorted by id, or one is there twice"));
         }
     }
     if !log.updated_chunks().map(|(node, _)| node).is_sorted_by(|a, b| a < b) {
-        findings.warning(
-            "log-sorted",
-            key,
-            "the arrays with changed chunks are not sorted by id, or one is there twice",
-        );
+        object.warning("log-sorted", "the arrays with changed chunks are not sorted by id, or one is there twice");
     }
     for (node, chunks) in log.updated_chunks() {
-        let mut last: Option<Vec<u32>> = None;
-        for coords in chunks {
-            if last.as_ref().is_some_and(|last| *last >= coords) {
-                findings.warning(
-                    "log-sorted",
-                    key,
-                    format!("the changed chunks of node {node} are not sorted, or one is there twice"),
-                );
-                break;
-            }
-            last = Some(coords);
+        if !chunks.is_sorted_by(|a, b| a < b) {
+            let why = format!("the changed chunks of node {node} are not sorted, or one is there twice");
+            object.warning("log-sorted", why);
         }
     }
     let moves = match log.moves() {
         Ok(moves) => moves,
-        Err(error) => return findings.error("log-move", key, error.to_string()),
+        Err(error) => return object.error("log-move", error.to_string()),
     };
     if !moves.is_sorted_by(|a, b| a.to.split('/').lt(b.to.split('/'))) {
-        findings.warning(
-            "log-sorted",
-            key,
-            "the moves are not sorted by the paths that they lead to, or one is there twice",
-        );
+        object.warning("log-sorted", "the moves are not sorted by the paths that they lead to, or one is there twice");
     }
     for one in &moves {
         if one.from == one.to || !one.from.starts_with('/') || !one.to.starts_with('/') {
-            findings.warning("log-move", key, format!("a move from `{}` to `{}` is none", one.from, one.to));
+            object.warning("log-move", format!("a move from `{}` to `{}` is none", one.from, one.to));
         }
     }
 }
 
 /// Checks the log against the snapshot. An amended commit has the changes of both commits: the second may have deleted nodes that the
 /// first made.
-fn check_against_snapshot(findings: &Findings, key: &str, log: &TransactionLog, snapshot: &Snapshot) {
+fn check_against_snapshot(object: Subject<'_>, log: &TransactionLog, snapshot: &Snapshot) {
     let present: HashMap<NodeId, (&str, bool)> =
         snapshot.nodes().map(|node| (node.id, (node.path, node.is_array()))).collect();
     let deleted: HashSet<NodeId> =
         log.nodes(NodeChange::DeletedGroups).chain(log.nodes(NodeChange::DeletedArrays)).collect();
     for id in &deleted {
         if let Some((path, _)) = present.get(id) {
-            findings.warning(
-                "log-deleted",
-                key,
-                format!("it states that node {id} was deleted, but the node exists: {path}"),
-            );
+            object.warning("log-deleted", format!("it states that node {id} was deleted, but the node exists: {path}"));
         }
     }
-    for (change, name) in LISTS {
+    for (change, name) in std::iter::zip(NodeChange::ALL, LISTS) {
         let is_array = matches!(change, NodeChange::NewArrays | NodeChange::UpdatedArrays);
         if matches!(change, NodeChange::DeletedArrays | NodeChange::DeletedGroups) {
             continue;
         }
         for id in log.nodes(change).filter(|id| !deleted.contains(id)) {
             match present.get(&id) {
-                None => {
-                    findings.warning("log-node", key, format!("node {id} is among the {name}, and not in the snapshot"))
-                }
+                None => object.warning("log-node", format!("node {id} is among the {name}, and not in the snapshot")),
                 Some((path, is)) if *is != is_array => {
-                    findings.warning(
-                        "log-node",
-                        key,
-                        format!("{path} is among the {name}, and it is of the other kind"),
-                    );
+                    object.warning("log-node", format!("{path} is among the {name}, and it is of the other kind"));
                 }
                 Some(_) => {}
             }
@@ -203,20 +166,13 @@ fn check_against_snapshot(findings: &Findings, key: &str, log: &TransactionLog, 
     }
     for (id, _) in log.updated_chunks() {
         if !deleted.contains(&id) && !present.get(&id).is_some_and(|(_, is_array)| *is_array) {
-            findings.warning(
-                "log-node",
-                key,
-                format!("chunks of node {id} were changed, which is no array of the snapshot"),
-            );
+            object.warning("log-node", format!("chunks of node {id} were changed, which is no array of the snapshot"));
         }
     }
     for one in log.moves().unwrap_or_default() {
         if !deleted.contains(&one.node) && present.get(&one.node).is_none_or(|(path, _)| *path != one.to) {
-            findings.warning(
-                "log-move",
-                key,
-                format!("it states that node {} was moved to {}, where it is not", one.node, one.to),
-            );
+            let why = format!("it states that node {} was moved to {}, where it is not", one.node, one.to);
+            object.warning("log-move", why);
         }
     }
 }

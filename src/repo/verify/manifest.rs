@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
 
-use super::chunks::{ChunkCheck, Reference};
+use super::chunks::ChunkCheck;
 use super::nodes::{ArrayUse, ManifestUse};
-use super::report::Severity;
+use super::report::Subject;
+use super::required::Reference;
 use super::virtuals::VirtualObjects;
 use super::{Context, check_envelope, read, report_fault};
 use crate::blocking::blocking;
@@ -15,10 +16,10 @@ use crate::error::Result;
 use crate::format::MAX_FILE;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::envelope::{FileType, Header, SpecVersion};
-use crate::format::generated::icechunk as fb;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::{ArrayRefs, Manifest};
 use crate::storage::decoded::Decoded;
+use crate::zarr::is_in_grid;
 
 /// Beginning of a location that names a container instead of a URL.
 const BY_NAME: &str = "vcc://";
@@ -68,32 +69,26 @@ struct Work {
 impl Work {
     /// Returns the number of references.
     fn check(&self, id: ObjectId, manifest: &Manifest, file: &[u8]) -> u64 {
-        let findings = &self.context.findings;
+        let object = self.context.object(&self.key);
         check_envelope(&self.context, &self.key, file, FileType::Manifest, manifest.buffer.has_identifier());
         if manifest.id() != id {
-            findings.error("id", &self.key, format!("the file states that it is manifest {}", manifest.id()));
+            object.error("id", format!("the file states that it is manifest {}", manifest.id()));
         }
         let arrays = manifest.root().arrays();
         if !arrays.iter().is_sorted_by(|a, b| a.node_id().0 < b.node_id().0) {
-            findings.warning(
-                "manifest-sorted",
-                &self.key,
-                "the arrays are not sorted by id, or one is there twice: other clients do not find them",
-            );
+            let why = "the arrays are not sorted by id, or one is there twice: other clients do not find them";
+            object.warning("manifest-sorted", why);
         }
         let total: u64 = arrays.iter().map(|array| array.refs().len() as u64).sum();
         for info in &self.used.infos {
             if info.size != file.len() as u64 {
-                let why = format!(
-                    "it has {} bytes, but a snapshot states {}: other clients read that many",
-                    file.len(),
-                    info.size
-                );
-                findings.error("manifest-size", &self.key, why);
+                let (bytes, stated) = (file.len(), info.size);
+                let why = format!("it has {bytes} bytes, but a snapshot states {stated}: other clients read that many");
+                object.error("manifest-size", why);
             }
             if u64::from(info.chunk_refs) != total {
                 let why = format!("it has {total} references, but a snapshot states {}", info.chunk_refs);
-                findings.warning("manifest-count", &self.key, why);
+                object.warning("manifest-count", why);
             }
         }
         let mut present = Vec::new();
@@ -106,7 +101,7 @@ impl Work {
                 && let Some(one) = uses.first()
             {
                 let why = format!("snapshot {} states that it has chunks here, but there are none", one.snapshot);
-                findings.add(Severity::Warning, "manifest-array", &self.key, Some(&one.path), None, why);
+                object.node(&one.path).warning("manifest-array", why);
             }
         }
         total
@@ -115,30 +110,21 @@ impl Work {
     fn check_array(&self, node: NodeId, refs: &ArrayRefs<'_>) {
         let uses = self.used.arrays.get(&node).map(Vec::as_slice).unwrap_or_default();
         let name = uses.first().map_or_else(|| format!("node {node}").into(), |one| Arc::clone(&one.path));
-        let add = |severity, rule, coords: Option<&[u32]>, why: String| {
-            self.context.findings.add(severity, rule, &self.key, Some(&name), coords.map(<[u32]>::to_vec), why);
-        };
+        let object = self.context.object(&self.key).node(&name);
         if refs.is_empty() {
-            add(
-                Severity::Warning,
-                "manifest-empty",
-                None,
-                "it is listed without any chunk, which no client writes".into(),
-            );
+            object.warning("manifest-empty", "it is listed without any chunk, which no client writes");
         }
         let mut last: Option<Vec<u32>> = None;
         let mut boxed: Vec<(u32, u32)> = Vec::new();
         for at in 0..refs.len() {
             let coords: Vec<u32> = refs.coords(at).iter().collect();
+            let chunk = object.chunk(&coords);
             match last.as_ref().map(|last| last.cmp(&coords)) {
                 Some(Ordering::Equal) => {
                     let why = "it is listed twice, as release 1.1 did after the rules for splitting had changed: the first counts";
-                    add(Severity::Warning, "chunk-twice", Some(&coords), why.into());
+                    chunk.warning("chunk-twice", why);
                 }
-                Some(Ordering::Greater) => {
-                    let why = "the chunks are not sorted: searches fail";
-                    add(Severity::Error, "chunks-sorted", Some(&coords), why.into());
-                }
+                Some(Ordering::Greater) => chunk.error("chunks-sorted", "the chunks are not sorted: searches fail"),
                 _ => {}
             }
             if boxed.is_empty() {
@@ -147,80 +133,66 @@ impl Work {
             for (side, c) in std::iter::zip(&mut boxed, &coords) {
                 *side = (side.0.min(*c), side.1.max(c.saturating_add(1)));
             }
-            let is_needed = check_place(&coords, uses, &add);
-            self.check_payload(refs, at, &coords, is_needed, &name, &add);
+            let is_needed = check_place(chunk, &coords, uses);
+            let from = || Reference { manifest: self.key.clone(), path: Arc::clone(&name), coords: coords.clone() };
+            self.check_payload(chunk, refs, at, is_needed, from);
             last = Some(coords);
         }
-        let is_tight = |one: &&ArrayUse| one.extents == boxed || one.extents.is_empty() || refs.is_empty();
+        let is_tight =
+            |one: &&ArrayUse| one.manifest.extents == boxed || one.manifest.extents.is_empty() || refs.is_empty();
         if let Some(loose) = uses.iter().find(|one| !is_tight(one)) {
-            let why = format!("its extents are {:?}, and its chunks lie in {boxed:?}", loose.extents);
-            add(Severity::Warning, "extents-tight", None, why);
+            let why = format!("its extents are {:?}, and its chunks lie in {boxed:?}", loose.manifest.extents);
+            object.warning("extents-tight", why);
         }
     }
 
     fn check_payload(
         &self,
+        object: Subject<'_>,
         refs: &ArrayRefs<'_>,
         at: usize,
-        coords: &[u32],
         is_needed: bool,
-        name: &Arc<str>,
-        add: &impl Fn(Severity, &'static str, Option<&[u32]>, String),
+        from: impl FnOnce() -> Reference,
     ) {
         let stored = refs.raw(at);
-        let kinds = kinds(&stored);
-        if kinds > 1 {
-            add(Severity::Warning, "payload", Some(coords), "it has bytes in several places at a time".into());
+        let is_virtual = stored.location().is_some() || stored.compressed_location().is_some();
+        let kinds = [stored.chunk_id().is_some(), is_virtual, stored.inline().is_some()];
+        if kinds.into_iter().filter(|is| *is).count() > 1 {
+            object.warning("payload", "it has bytes in several places at a time");
         }
         if stored.compressed_location().is_some() && self.version == SpecVersion::V1 {
-            add(Severity::Warning, "location", Some(coords), "a compressed location in a file of version 1".into());
+            object.warning("location", "a compressed location in a file of version 1");
         }
         let payload = match refs.payload(at) {
             Ok(payload) => payload,
-            Err(error) => return add(Severity::Error, "payload", Some(coords), error.to_string()),
+            Err(error) => return object.error("payload", error.to_string()),
         };
-        let empty =
-            || add(Severity::Warning, "zero-length", Some(coords), "it has no bytes: newer clients refuse it".into());
-        let from = || Reference { manifest: self.key.clone(), path: Arc::clone(name), coords: coords.to_vec() };
+        if payload.length() == 0 {
+            object.warning("zero-length", "it has no bytes: newer clients refuse it");
+        }
         match payload {
-            ChunkPayload::Inline([]) => empty(),
-            ChunkPayload::Inline(_) => {}
-            ChunkPayload::Native { length: 0, .. } | ChunkPayload::Virtual { length: 0, .. } => empty(),
-            ChunkPayload::Native { chunk, offset, length } if is_needed => {
-                self.targets.presence.require(&self.context.findings, chunk, offset.saturating_add(length), from);
+            ChunkPayload::Native { chunk, offset, length } if is_needed && length > 0 => {
+                self.targets.presence.require(&self.context, chunk, offset.saturating_add(length), from);
             }
-            ChunkPayload::Native { .. } => {}
-            ChunkPayload::Virtual { location, offset, length, checksum } => {
+            ChunkPayload::Virtual { location, offset, length, checksum } if length > 0 => {
                 match offset.checked_add(length) {
                     Some(end) if is_needed => {
-                        self.targets.objects.require(&self.context.findings, &location, checksum, end, from);
+                        self.targets.objects.require(&self.context, &location, checksum, end, from);
                     }
                     Some(_) => {}
-                    None => {
-                        let why = "its offset and length are beyond any file";
-                        add(Severity::Error, "payload", Some(coords), why.into());
-                    }
+                    None => object.error("payload", "its offset and length are beyond any file"),
                 }
                 if let Some(why) = location_problem(&location, &self.targets.containers) {
-                    add(Severity::Warning, "location", Some(coords), format!("`{location}`: {why}"));
+                    object.warning("location", format!("`{location}`: {why}"));
                 }
             }
+            _ => {}
         }
     }
 }
 
-/// Returns the number of places that a reference names for its bytes.
-fn kinds(stored: &fb::ChunkRef<'_>) -> usize {
-    let is_virtual = stored.location().is_some() || stored.compressed_location().is_some();
-    [stored.chunk_id().is_some(), is_virtual, stored.inline().is_some()].into_iter().filter(|is| *is).count()
-}
-
 /// Checks the position of a chunk in the arrays that refer to it. Returns true if any of them has the chunk.
-fn check_place(
-    coords: &[u32],
-    uses: &[ArrayUse],
-    add: &impl Fn(Severity, &'static str, Option<&[u32]>, String),
-) -> bool {
+fn check_place(object: Subject<'_>, coords: &[u32], uses: &[ArrayUse]) -> bool {
     let mut is_needed = false;
     for one in uses {
         let Some(grid) = &one.grid else {
@@ -228,42 +200,25 @@ fn check_place(
             continue;
         };
         if coords.len() != grid.len() {
-            let why = format!(
-                "it has {} coordinates in an array of {} dimensions: no client finds it",
-                coords.len(),
-                grid.len()
-            );
-            add(Severity::Warning, "chunk-rank", Some(coords), why);
-            continue;
-        }
-        if std::iter::zip(coords, grid.iter()).any(|(c, chunks)| c >= chunks) {
-            add(
-                Severity::Warning,
-                "chunk-grid",
-                Some(coords),
-                format!("it is outside the grid {grid:?}: no client finds it"),
-            );
-            continue;
-        }
-        if contains_coords(&one.extents, coords) {
+            let (has, rank) = (coords.len(), grid.len());
+            let why = format!("it has {has} coordinates in an array of {rank} dimensions: no client finds it");
+            object.warning("chunk-rank", why);
+        } else if !is_in_grid(coords, grid) {
+            object.warning("chunk-grid", format!("it is outside the grid {grid:?}: no client finds it"));
+        } else if one.manifest.covers(coords) {
             is_needed = true;
-        } else if one.all.iter().any(|other| contains_coords(&other.extents, coords)) {
+        } else if one.all.iter().any(|other| other.covers(coords)) {
             let why = "it is outside the extents of this manifest and inside those of another: a leftover reference";
-            add(Severity::Warning, "chunk-stale", Some(coords), why.into());
+            object.warning("chunk-stale", why);
         } else {
             let why = format!(
                 "it is outside the extents {:?} that snapshot {} has for this manifest: no client finds it",
-                one.extents, one.snapshot
+                one.manifest.extents, one.snapshot
             );
-            add(Severity::Error, "chunk-extents", Some(coords), why);
+            object.error("chunk-extents", why);
         }
     }
     is_needed
-}
-
-/// Returns true if a lookup of `coords` tries a manifest with these extents.
-fn contains_coords(extents: &[(u32, u32)], coords: &[u32]) -> bool {
-    std::iter::zip(extents, coords).all(|((from, to), c)| (from..to).contains(&c))
 }
 
 /// Returns the reason why nothing can be read from `location`, if there is one.

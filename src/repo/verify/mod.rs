@@ -1,17 +1,5 @@
 //! Verification of a repository: every rule of the format that can be checked from outside, and the existence of every object.
 //!
-//! | file | subject |
-//! |---|---|
-//! | [`report`] | findings: rule, location and severity |
-//! | `repo_file` | `repo` and the operations log with its copies |
-//! | `refs_v1` | the refs of version 1 |
-//! | `snapshot`, `nodes` | snapshot files and their nodes |
-//! | `log` | transaction logs, compared with their snapshots |
-//! | `manifest` | manifests, compared with the arrays that refer to them |
-//! | `chunks` | chunk objects: existence and length |
-//! | `virtuals` | objects with virtual chunks, as far as they may be read |
-//! | `orphans` | objects that nothing refers to |
-//!
 //! Snapshots are checked first, some at a time, and yield the arrays that refer to each manifest. Then each manifest is read once,
 //! however many snapshots share it, compared with every array that refers to it, and dropped. Memory use is that of a few files, plus a
 //! few words for each manifest and, if chunks are checked, for each chunk object.
@@ -28,6 +16,7 @@ mod orphans;
 mod refs_v1;
 mod repo_file;
 pub mod report;
+mod required;
 mod snapshot;
 mod virtuals;
 
@@ -42,11 +31,14 @@ use tokio::sync::Semaphore;
 use self::chunks::ChunkCheck;
 use self::nodes::Uses;
 use self::repo_file::Commits;
-use self::report::{Findings, Report};
+use self::report::{Findings, Report, Subject};
+use self::required::Required;
+use self::virtuals::VirtualObjects;
 use super::progress::Progress;
 use super::{MAX_REPO_FILE, Repository, v1};
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::config::RepoConfig;
 use crate::format::envelope::{FileType, Header, SpecVersion};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::{RepoInfo, SnapshotInfo};
@@ -89,6 +81,12 @@ struct Context {
     progress: Arc<Progress>,
 }
 
+impl Context {
+    fn object<'a>(&'a self, key: &'a str) -> Subject<'a> {
+        self.findings.object(key)
+    }
+}
+
 type Listed = BTreeMap<String, ObjectInfo>;
 
 /// Checks the repository in `storage` at time `now` (microseconds since 1970-01-01 UTC).
@@ -106,8 +104,7 @@ pub async fn verify(
         progress.restart();
         let (report, seen) = check(storage, &options, now, progress).await?;
         // A garbage collection writes `repo` first.
-        let is_stable = report.errors == 0 || tries == TRIES || entry_point(storage).await? == seen;
-        if is_stable {
+        if report.errors == 0 || tries == TRIES || entry_point(storage).await? == seen {
             return Ok(report);
         }
         tracing::info!("the repository was changed while it was checked: checking again");
@@ -153,7 +150,7 @@ async fn check(
             ));
         }
         (SpecVersion::V1, Err(error)) if error.kind() == ErrorKind::Unsupported => return Err(error),
-        (SpecVersion::V2, Err(error)) => context.findings.error("repo", "repo", error.to_string()),
+        (SpecVersion::V2, Err(error)) => context.object("repo").error("repo", error.to_string()),
         _ => check_files(&context, options).await?,
     }
     let context = Arc::try_unwrap(context).map_err(|_| Error::new(ErrorKind::Io, "a part of the check continues"))?;
@@ -162,9 +159,9 @@ async fn check(
 
 async fn check_files(context: &Arc<Context>, options: &VerifyOptions) -> Result<()> {
     let listings = if context.is_whole { Some(Listings::get(context).await?) } else { None };
-    let commits = match context.version {
-        SpecVersion::V2 => Some(entry(context, listings.as_ref()).await?),
-        SpecVersion::V1 => None,
+    let (info, commits) = match context.version {
+        SpecVersion::V2 => Some(entry(context, listings.as_ref()).await?).unzip(),
+        SpecVersion::V1 => (None, None),
     };
     let mut tips: BTreeSet<ObjectId> = options.snapshot.into_iter().collect();
     match (&commits, context.is_whole) {
@@ -176,28 +173,25 @@ async fn check_files(context: &Arc<Context>, options: &VerifyOptions) -> Result<
     if let Some(commits) = &commits {
         check_pruned(context, commits, options.snapshot).await?;
     }
-    let containers = Arc::new(containers(context).await);
+    let containers = Arc::new(containers(context, info.as_ref()).await);
     let references = uses.values().map(|used| used.chunk_refs()).sum::<u64>();
     let presence = match options.chunks {
-        true if !context.is_whole && references <= MAX_SINGLE_REQUESTS => ChunkCheck::OneByOne(Mutex::default()),
+        true if !context.is_whole && references <= MAX_SINGLE_REQUESTS => ChunkCheck::OneByOne(Required::default()),
         true => ChunkCheck::list(context).await?,
         false => ChunkCheck::Unknown,
     };
     let presence = Arc::new(presence);
-    let objects = Arc::new(virtuals::VirtualObjects::new(options.virtuals.clone().filter(|_| options.chunks)));
+    let virtuals = options.virtuals.clone().filter(|_| options.chunks);
+    let objects = Arc::new(VirtualObjects { virtuals, ..VirtualObjects::default() });
     let targets = manifest::Targets { presence: Arc::clone(&presence), objects: Arc::clone(&objects), containers };
     check_manifests(context, &uses, &targets, listings.as_ref()).await?;
     presence.request_all(context).await?;
-    objects.request_all(context).await;
+    objects.request_all(context).await?;
     context.findings.count(|checked| {
-        (checked.chunk_objects, checked.virtual_objects) = (presence.found(), objects.found());
+        (checked.chunk_objects, checked.virtual_objects) = (presence.found(), objects.required.found());
     });
     if let Some(listings) = &listings {
-        let reachable = match &commits {
-            Some(commits) => Some((commits, refs_of(context).await?)),
-            None => None,
-        };
-        orphans::note(context, listings, &snapshots, &uses, &presence, reachable.as_ref());
+        orphans::note(context, listings, &snapshots, &uses, &presence, info.as_ref().zip(commits.as_ref()));
     }
     Ok(())
 }
@@ -228,19 +222,12 @@ async fn list(context: &Context, prefix: &str) -> Result<Listed> {
 }
 
 /// Reads and checks `repo`.
-async fn entry(context: &Arc<Context>, listings: Option<&Listings>) -> Result<Commits> {
+async fn entry(context: &Arc<Context>, listings: Option<&Listings>) -> Result<(RepoInfo, Commits)> {
     let read = read(context, "repo", MAX_REPO_FILE, RepoInfo::decode).await?;
     check_envelope(context, "repo", &read.bytes, FileType::RepoInfo, read.value.buffer.has_identifier());
     let commits = repo_file::check(context, &read.value);
     repo_file::check_operations(context, &read.value, listings.map(|listings| &listings.overwritten)).await?;
-    Ok(commits)
-}
-
-/// Returns the snapshots that refs of version 2 point to.
-async fn refs_of(context: &Context) -> Result<Vec<ObjectId>> {
-    let repository = Repository::open(Arc::clone(&context.storage)).await?;
-    let refs = repository.refs().await?;
-    Ok(refs.branches.into_values().chain(refs.tags.into_values()).collect())
+    Ok((read.value, commits))
 }
 
 /// Checks the snapshots `tips`, and in version 1 their ancestors, with their logs. Returns their ids, and the uses of each manifest.
@@ -266,13 +253,13 @@ async fn check_snapshots(
     }
     if commits.is_none() {
         let found = found.into_inner();
-        repo_file::check_cycles(&context.findings, &found);
+        repo_file::check_cycles(context.object("repo"), &found);
         for commit in found.values() {
             if let Some(parent) = commit.parent.and_then(|parent| found.get(&parent))
                 && commit.flushed_at <= parent.flushed_at
             {
-                let message = format!("it is not younger than its parent {}", parent.id);
-                context.findings.warning("times-rise", &format!("snapshots/{}", commit.id), message);
+                let key = format!("snapshots/{}", commit.id);
+                context.object(&key).warning("times-rise", format!("it is not younger than its parent {}", parent.id));
             }
         }
     }
@@ -308,15 +295,7 @@ async fn check_snapshot(
     let own = blocking(move || Ok(snapshot::check(&shared, id, &looked_at, &file, record.as_ref()))).await?;
     nodes::merge(&mut uses.lock(), own);
     context.findings.count(|checked| checked.snapshots += 1);
-    let commit = SnapshotInfo {
-        id,
-        parent,
-        flushed_at: snapshot.flushed_at(),
-        message: String::new(),
-        metadata: Default::default(),
-        pruned_ancestor_tx_logs: Vec::new(),
-    };
-    found.lock().insert(id, commit);
+    found.lock().insert(id, SnapshotInfo::new(id, parent, snapshot.flushed_at(), ""));
     // Version 1 writes no log for the initial snapshot.
     let may_lack_log = is_root && snapshot.version() == SpecVersion::V1;
     log::check(context, id, Some(log::LogContext { snapshot, before }), !may_lack_log).await?;
@@ -325,40 +304,26 @@ async fn check_snapshot(
 
 /// Checks that the logs of expired commits exist if other commits need them.
 async fn check_pruned(context: &Arc<Context>, commits: &Commits, only: Option<ObjectId>) -> Result<()> {
-    let needed: BTreeMap<ObjectId, ObjectId> = commits
-        .values()
-        .filter(|commit| only.is_none_or(|only| commit.id == only))
-        .flat_map(|commit| commit.pruned_ancestor_tx_logs.iter().map(|log| (*log, commit.id)))
-        // A commit that is still listed is checked by itself.
-        .filter(|(log, _)| only.is_some() || !commits.contains_key(log))
-        .collect();
-    for log in needed.keys() {
+    let commits_checked = commits.values().filter(|commit| only.is_none_or(|only| commit.id == only));
+    let logs: BTreeSet<&ObjectId> = commits_checked.flat_map(|commit| &commit.pruned_ancestor_tx_logs).collect();
+    // A commit that is still listed is checked by itself.
+    for log in logs.into_iter().filter(|log| only.is_some() || !commits.contains_key(log)) {
         log::check(context, *log, None, true).await?;
     }
     Ok(())
 }
 
 /// Returns the names and URL prefixes of the containers of virtual chunks.
-async fn containers(context: &Context) -> Vec<(String, String)> {
-    let config = match context.version {
-        SpecVersion::V2 => match Repository::open(Arc::clone(&context.storage)).await {
-            Ok(repository) => repository.config().await,
-            Err(error) => Err(error),
-        },
-        SpecVersion::V1 => v1::config(&*context.storage).await.map(Option::unwrap_or_default),
+async fn containers(context: &Context, info: Option<&RepoInfo>) -> Vec<(String, String)> {
+    let config = match info {
+        // A damaged configuration is reported with the other content of `repo`.
+        Some(info) => info.config().unwrap_or_default(),
+        None => v1::config(&*context.storage).await.map(Option::unwrap_or_default).unwrap_or_else(|error| {
+            context.object("config.yaml").error("config", format!("the configuration cannot be read: {error}"));
+            RepoConfig::default()
+        }),
     };
-    match config {
-        Ok(config) => {
-            let all = config.virtual_containers();
-            all.into_iter().map(|container| (container.name, container.url_prefix)).collect()
-        }
-        Err(error) => {
-            if context.version == SpecVersion::V1 {
-                context.findings.error("config", "config.yaml", format!("the configuration cannot be read: {error}"));
-            }
-            Vec::new()
-        }
-    }
+    config.virtual_containers().into_iter().map(|container| (container.name, container.url_prefix)).collect()
 }
 
 async fn check_manifests(
@@ -403,11 +368,11 @@ fn is_object_fault(kind: ErrorKind) -> bool {
 /// Reports that `key` cannot be read, or returns the error if the object is not at fault.
 fn report_fault(context: &Context, rule: &'static str, key: &str, error: &Error) -> Result<()> {
     match error.kind() {
-        ErrorKind::NotFound => context.findings.error(rule, key, "it is missing"),
+        ErrorKind::NotFound => context.object(key).error(rule, "it is missing"),
         kind if is_object_fault(kind) => {
             let text = error.to_string();
             let text = text.strip_prefix(key).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&text);
-            context.findings.error(rule, key, text);
+            context.object(key).error(rule, text);
         }
         _ => return Err(error.clone()),
     }
@@ -416,20 +381,17 @@ fn report_fault(context: &Context, rule: &'static str, key: &str, error: &Error)
 
 fn check_envelope(context: &Context, key: &str, file: &[u8], file_type: FileType, has_identifier: bool) {
     let Ok((header, _)) = Header::parse(file) else { return };
+    let object = context.object(key);
     if !header.compressed {
-        context.findings.warning("compression", key, "its payload is not compressed: other clients cannot read it");
+        object.warning("compression", "its payload is not compressed: other clients cannot read it");
     }
     if !has_identifier {
-        context.findings.warning("identifier", key, "its payload does not begin as Icechunk's do (`Ichk`)");
+        object.warning("identifier", "its payload does not begin as Icechunk's do (`Ichk`)");
     }
     let is_newer = header.version > context.version;
     if is_newer || (file_type == FileType::RepoInfo && header.version != SpecVersion::V2) {
         let (file, repository) = (header.version.number(), context.version.number());
-        context.findings.warning(
-            "version",
-            key,
-            format!("a file of version {file} in a repository of version {repository}"),
-        );
+        object.warning("version", format!("a file of version {file} in a repository of version {repository}"));
     }
 }
 

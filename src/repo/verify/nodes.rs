@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::report::Severity;
+use super::report::Subject;
 use super::{Context, first_twice};
 use crate::error::ErrorKind;
 use crate::format::envelope::SpecVersion;
@@ -22,7 +22,7 @@ pub(super) struct ArrayUse {
     pub(super) path: Arc<str>,
     /// Chunks per dimension; none if unknown.
     pub(super) grid: Option<Arc<[u32]>>,
-    pub(super) extents: Vec<(u32, u32)>,
+    pub(super) manifest: ManifestRef,
     /// All manifests of the array.
     pub(super) all: Arc<[ManifestRef]>,
     /// First snapshot in which the array was met in this form.
@@ -51,7 +51,7 @@ impl ManifestUse {
 
     fn add(&mut self, node: NodeId, new: ArrayUse) {
         let known = self.arrays.entry(node).or_default();
-        let is_same = |one: &ArrayUse| one.extents == new.extents && one.grid == new.grid && one.all == new.all;
+        let is_same = |one: &ArrayUse| one.manifest == new.manifest && one.grid == new.grid && one.all == new.all;
         if !known.iter().any(is_same) {
             known.push(new);
         }
@@ -83,41 +83,41 @@ pub(super) fn check(
     infos: &BTreeMap<ObjectId, ManifestInfo>,
 ) -> Uses {
     let key = format!("snapshots/{id}");
-    let findings = &context.findings;
-    check_order(context, &key, snapshot);
+    let object = context.object(&key);
+    check_order(object, snapshot);
     if let Some(twice) = first_twice(snapshot.nodes().map(|node| node.id)) {
-        findings.error("node-id", &key, format!("two nodes have the id {twice}: their chunks cannot be told apart"));
+        object.error("node-id", format!("two nodes have the id {twice}: their chunks cannot be told apart"));
     }
     let mut kinds: HashMap<&str, bool> = HashMap::new();
     for node in snapshot.nodes() {
         let is_array = node.is_array();
         if kinds.insert(node.path, is_array).is_some() {
-            findings.add(Severity::Error, "node-twice", &key, Some(node.path), None, "it is in the snapshot twice");
+            object.node(node.path).error("node-twice", "it is in the snapshot twice");
         }
     }
     let mut uses = Uses::new();
     for node in snapshot.nodes() {
+        let object = object.node(node.path);
         if let Some(why) = path_problem(node.path) {
-            findings.add(Severity::Warning, "node-path", &key, Some(node.path), None, why);
+            object.warning("node-path", why);
         }
         let above = node.path.rsplit_once('/').map(|(above, _)| if above.is_empty() { "/" } else { above });
         if above.is_some_and(|above| above != node.path && kinds.get(above) == Some(&true)) {
-            findings.add(Severity::Warning, "below-array", &key, Some(node.path), None, "it is below an array");
+            object.warning("below-array", "it is below an array");
         }
         match &node.data {
             NodeData::Unknown(kind) => {
-                let why = format!("it is of unknown kind {kind}: other clients panic");
-                findings.add(Severity::Error, "node-kind", &key, Some(node.path), None, why);
+                object.error("node-kind", format!("it is of unknown kind {kind}: other clients panic"));
             }
-            NodeData::Group => drop(document(context, &key, &node, "group")),
-            NodeData::Array(array) => check_array(context, id, snapshot, &node, array, infos, &mut uses),
+            NodeData::Group => drop(check_document(object, &node, "group")),
+            NodeData::Array(array) => check_array(object, id, snapshot, &node, array, infos, &mut uses),
         }
     }
     uses
 }
 
 /// Checks the order of the nodes: the reference implementation bisects by the bytes of paths.
-fn check_order(context: &Context, key: &str, snapshot: &Snapshot) {
+fn check_order(object: Subject<'_>, snapshot: &Snapshot) {
     let paths = || snapshot.nodes().map(|node| node.path);
     if paths().is_sorted_by(|a, b| a.as_bytes() <= b.as_bytes()) {
         return;
@@ -129,7 +129,7 @@ fn check_order(context: &Context, key: &str, snapshot: &Snapshot) {
     } else {
         "the nodes are not sorted by path: other clients do not find them"
     };
-    context.findings.warning("nodes-sorted", key, why);
+    object.warning("nodes-sorted", why);
 }
 
 fn path_problem(path: &str) -> Option<&'static str> {
@@ -144,27 +144,26 @@ fn path_problem(path: &str) -> Option<&'static str> {
     path.contains('\0').then_some("its path has a NUL in it, which no file name can have")
 }
 
-/// Parses the node's `zarr.json`, and checks that its node type is `kind`.
-fn document(context: &Context, key: &str, node: &Node<'_>, kind: &str) -> Option<Value> {
+/// Checks that the node's `zarr.json` is JSON and has the node type `kind`; returns true if it is JSON.
+fn check_document(object: Subject<'_>, node: &Node<'_>, kind: &str) -> bool {
     let found: Value = match serde_json::from_slice(node.zarr_json) {
         Ok(found) => found,
         Err(error) => {
-            let why = format!("its zarr.json is no JSON: {error}");
-            context.findings.add(Severity::Error, "zarr-json", key, Some(node.path), None, why);
-            return None;
+            object.error("zarr-json", format!("its zarr.json is no JSON: {error}"));
+            return false;
         }
     };
     let said = found.get("node_type").and_then(Value::as_str);
     if said != Some(kind) {
         let said = said.map_or("nothing".to_owned(), |said| format!("`{said}`"));
         let why = format!("its zarr.json gives the node type {said}, but the snapshot a {kind}");
-        context.findings.add(Severity::Warning, "node-type", key, Some(node.path), None, why);
+        object.warning("node-type", why);
     }
-    Some(found)
+    true
 }
 
 fn check_array(
-    context: &Context,
+    object: Subject<'_>,
     id: ObjectId,
     snapshot: &Snapshot,
     node: &Node<'_>,
@@ -172,77 +171,59 @@ fn check_array(
     infos: &BTreeMap<ObjectId, ManifestInfo>,
     uses: &mut Uses,
 ) {
-    let key = format!("snapshots/{id}");
-    let add = |severity, rule, why: String| context.findings.add(severity, rule, &key, Some(node.path), None, why);
-    let is_json = document(context, &key, node, "array").is_some();
-    let summary = match ArraySummary::parse(node.zarr_json) {
-        Ok(summary) => Some(summary),
+    let is_json = check_document(object, node, "array");
+    let summary = ArraySummary::parse(node.zarr_json);
+    match &summary {
         Err(error) if error.kind() == ErrorKind::Unsupported => {
-            add(Severity::Note, "zarr-unknown", format!("this program does not understand its zarr.json: {error}"));
-            None
+            object.note("zarr-unknown", format!("this program does not understand its zarr.json: {error}"));
         }
-        Err(error) => {
-            if is_json {
-                add(Severity::Error, "zarr-json", error.to_string());
-            }
-            None
-        }
-    };
-    check_shape(snapshot.version(), array, summary.as_ref(), add);
+        Err(error) if is_json => object.error("zarr-json", error.to_string()),
+        _ => {}
+    }
+    let summary = summary.ok();
+    check_shape(object, snapshot.version(), array, summary.as_ref());
     let grid: Option<Arc<[u32]>> = match &summary {
         Some(summary) => Some(summary.dimensions.iter().map(|dimension| dimension.1).collect()),
         None => array.grid().map(Into::into),
     };
     let all: Arc<[ManifestRef]> = array.manifests().into();
-    check_extents(&all, grid.as_deref(), add);
+    check_extents(object, &all, grid.as_deref());
     let path: Arc<str> = node.path.into();
     for reference in all.iter() {
         let used = uses.entry(reference.id).or_default();
         match infos.get(&reference.id) {
             Some(info) if used.infos.is_empty() => used.infos.push(*info),
             Some(_) => {}
-            None => add(
-                Severity::Error,
-                "manifest-unlisted",
-                format!(
-                    "it refers to manifest {}, which the snapshot does not list: other clients cannot read its chunks",
-                    reference.id
-                ),
-            ),
+            None => {
+                let why = "which the snapshot does not list: other clients cannot read its chunks";
+                object.error("manifest-unlisted", format!("it refers to manifest {}, {why}", reference.id));
+            }
         }
-        let (path, grid, extents) = (Arc::clone(&path), grid.clone(), reference.extents.clone());
-        used.add(node.id, ArrayUse { path, grid, extents, all: Arc::clone(&all), snapshot: id });
+        let (path, grid, manifest) = (Arc::clone(&path), grid.clone(), reference.clone());
+        used.add(node.id, ArrayUse { path, grid, manifest, all: Arc::clone(&all), snapshot: id });
     }
 }
 
 /// Checks that the shape stored in the snapshot is that of `zarr.json`.
-fn check_shape(
-    version: SpecVersion,
-    array: &ArrayData<'_>,
-    summary: Option<&ArraySummary>,
-    add: impl Fn(Severity, &'static str, String),
-) {
+fn check_shape(object: Subject<'_>, version: SpecVersion, array: &ArrayData<'_>, summary: Option<&ArraySummary>) {
     let stored = array.table();
     match version {
         SpecVersion::V2 if stored.shape_v2().is_none() => {
-            add(
-                Severity::Warning,
-                "shape",
-                "its shape (shape_v2) is missing: other clients take it for an array without dimensions".into(),
-            );
+            let why = "its shape (shape_v2) is missing: other clients take it for an array without dimensions";
+            object.warning("shape", why);
         }
         SpecVersion::V2 if !stored.shape().is_empty() => {
-            add(Severity::Warning, "shape", "it has the shape of version 1 as well".into());
+            object.warning("shape", "it has the shape of version 1 as well");
         }
         SpecVersion::V1 if stored.shape_v2().is_some() => {
-            add(Severity::Warning, "shape", "a file of version 1 has a shape of version 2".into());
+            object.warning("shape", "a file of version 1 has a shape of version 2");
         }
         _ => {}
     }
     let Some(summary) = summary else { return };
     let said: Vec<(u64, u32)> = summary.dimensions.iter().map(|dimension| (dimension.0, dimension.1)).collect();
     match array.dimensions() {
-        None => add(Severity::Warning, "shape", "the snapshot stores a shape that no array can have".into()),
+        None => object.warning("shape", "the snapshot stores a shape that no array can have"),
         Some(dimensions) => {
             let stored: Vec<(u64, u32)> = dimensions.iter().map(|d| (d.array_length, d.num_chunks)).collect();
             let same_lengths = stored.iter().map(|d| d.0).eq(said.iter().map(|d| d.0));
@@ -251,27 +232,22 @@ fn check_shape(
                 let why = format!(
                     "the snapshot stores (length, chunks) {stored:?} for its dimensions, but zarr.json gives {said:?}"
                 );
-                add(Severity::Warning, "shape", why);
+                object.warning("shape", why);
             }
         }
     }
-    let names = array
-        .dimension_names()
-        .map(|names| names.into_iter().map(|name| name.filter(|n| !n.is_empty())).collect::<Vec<_>>());
-    // Some programs store a list of absent names for an array without names, and some store no list.
-    let named = |names: Option<&Vec<Option<String>>>| names.filter(|names| names.iter().any(Option::is_some)).cloned();
-    if named(names.as_ref()) != named(summary.dimension_names.as_ref()) {
-        add(
-            Severity::Warning,
-            "dimension-names",
-            "the snapshot stores other names of dimensions than zarr.json has".into(),
-        );
+    // Some programs store a list of absent or empty names for an array without names, and some store no list.
+    let stored = array.dimension_names().unwrap_or_default();
+    let stored = stored.into_iter().map(|name| name.filter(|name| !name.is_empty()));
+    let named = |names: Vec<Option<String>>| Some(names).filter(|names| names.iter().any(Option::is_some));
+    if named(stored.collect()) != named(summary.dimension_names.clone().unwrap_or_default()) {
+        object.warning("dimension-names", "the snapshot stores other names of dimensions than zarr.json has");
     }
 }
 
-fn check_extents(all: &[ManifestRef], grid: Option<&[u32]>, add: impl Fn(Severity, &'static str, String)) {
+fn check_extents(object: Subject<'_>, all: &[ManifestRef], grid: Option<&[u32]>) {
     if let Some(twice) = first_twice(all.iter().map(|reference| reference.id)) {
-        add(Severity::Warning, "manifest-twice", format!("it refers to manifest {twice} twice"));
+        object.warning("manifest-twice", format!("it refers to manifest {twice} twice"));
     }
     for reference in all {
         let (id, extents) = (reference.id, &reference.extents);
@@ -280,20 +256,17 @@ fn check_extents(all: &[ManifestRef], grid: Option<&[u32]>, add: impl Fn(Severit
         {
             let why =
                 format!("the extents of manifest {id} have {} dimensions, the array {}", extents.len(), grid.len());
-            add(Severity::Warning, "extents", why);
+            object.warning("extents", why);
             continue;
         }
         if extents.iter().any(|(from, to)| from >= to) {
-            add(Severity::Warning, "extents", format!("the extents of manifest {id} are empty: {extents:?}"));
+            object.warning("extents", format!("the extents of manifest {id} are empty: {extents:?}"));
         }
         if let Some(grid) = grid
             && std::iter::zip(extents, grid).any(|((_, to), chunks)| to > chunks)
         {
-            add(
-                Severity::Warning,
-                "extents-grid",
-                format!("the extents of manifest {id} lead out of the grid {grid:?}: {extents:?}"),
-            );
+            let why = format!("the extents of manifest {id} lead out of the grid {grid:?}: {extents:?}");
+            object.warning("extents-grid", why);
         }
     }
     let mut sorted: Vec<&ManifestRef> = all.iter().filter(|reference| !reference.extents.is_empty()).collect();
@@ -312,7 +285,7 @@ fn check_extents(all: &[ManifestRef], grid: Option<&[u32]>, add: impl Fn(Severit
                     "manifests {} and {} overlap ({:?} and {:?}): a chunk may be in both",
                     one.id, other.id, one.extents, other.extents
                 );
-                add(Severity::Warning, "extents-overlap", why);
+                object.warning("extents-overlap", why);
             }
         }
     }
@@ -320,6 +293,7 @@ fn check_extents(all: &[ManifestRef], grid: Option<&[u32]>, add: impl Fn(Severit
 
 #[cfg(test)]
 mod tests {
+    use super::super::report::Findings;
     use super::*;
 
     #[test]
@@ -342,12 +316,11 @@ mod tests {
             boxes.iter().enumerate().map(|(n, extents)| manifest(n, extents)).collect::<Vec<_>>()
         };
         let count = |boxes: &[[(u32, u32); 2]]| {
-            let found = std::cell::Cell::new(0);
-            check_extents(&all(boxes), Some(&[10, 10]), |_, rule, _| {
-                assert_eq!(rule, "extents-overlap");
-                found.set(found.get() + 1);
-            });
-            found.get()
+            let findings = Findings::default();
+            check_extents(findings.object("x"), &all(boxes), Some(&[10, 10]));
+            let report = findings.into_report();
+            assert!(report.findings.iter().all(|finding| finding.rule == "extents-overlap"));
+            report.warnings
         };
         assert_eq!(count(&[[(0, 5), (0, 5)], [(0, 5), (5, 10)], [(5, 10), (0, 10)]]), 0);
         assert_eq!(count(&[[(0, 6), (0, 6)], [(0, 5), (5, 10)], [(5, 10), (0, 10)]]), 2);

@@ -7,47 +7,42 @@ use super::nodes::Uses;
 use super::repo_file::Commits;
 use super::{Context, Listed, Listings};
 use crate::format::ids::ObjectId;
+use crate::format::repo_info::RepoInfo;
 
 /// Names that a note mentions.
 const MAX_NAMED: usize = 3;
 
-/// Notes unneeded objects. `reachable` contains the commits of version 2, and the targets of refs.
+/// Notes unneeded objects. `repo` is that of version 2, with its commits.
 pub(super) fn note(
     context: &Context,
     listings: &Listings,
     snapshots: &HashSet<ObjectId>,
     uses: &Uses,
     presence: &ChunkCheck,
-    reachable: Option<&(&Commits, Vec<ObjectId>)>,
+    repo: Option<(&RepoInfo, &Commits)>,
 ) {
-    let pruned: HashSet<ObjectId> = reachable
-        .iter()
-        .flat_map(|(commits, _)| commits.values().flat_map(|commit| &commit.pruned_ancestor_tx_logs))
-        .copied()
-        .collect();
+    let commits = repo.iter().flat_map(|(_, commits)| commits.values());
+    let pruned: HashSet<&ObjectId> = commits.flat_map(|commit| &commit.pruned_ancestor_tx_logs).collect();
     unused(context, "snapshots/", &listings.snapshots, |id| snapshots.contains(id));
     unused(context, "transactions/", &listings.logs, |id| snapshots.contains(id) || pruned.contains(id));
     unused(context, "manifests/", &listings.manifests, |id| uses.contains_key(id));
     let (chunks, bytes) = presence.unused();
     if chunks > 0 {
         let text = format!("{chunks} objects that no manifest refers to ({bytes} bytes)");
-        context.findings.note("orphan", "chunks/", text);
+        context.object("chunks/").note("orphan", text);
     }
-    if let Some((commits, tips)) = reachable {
+    if let Some((info, commits)) = repo {
         let mut seen: HashSet<ObjectId> = HashSet::new();
-        for tip in tips {
-            let mut next = Some(*tip);
+        for (_, tip) in info.branches().into_iter().chain(info.tags()) {
+            let mut next = tip.ok();
             while let Some(id) = next.filter(|id| seen.insert(*id)) {
                 next = commits.get(&id).and_then(|commit| commit.parent);
             }
         }
         let apart = commits.keys().filter(|id| !seen.contains(id)).count();
         if apart > 0 {
-            context.findings.note(
-                "unreachable",
-                "repo",
-                format!("{apart} commits are in the history of no branch or tag"),
-            );
+            let text = format!("{apart} commits are in the history of no branch or tag");
+            context.object("repo").note("unreachable", text);
         }
     }
 }
@@ -66,12 +61,12 @@ fn unused(context: &Context, folder: &str, objects: &Listed, is_used: impl Fn(&O
                     }
                 }
             }
-            _ => context.findings.note("unknown", key, "nothing of the format is called so; no command removes it"),
+            _ => context.object(key).note("unknown", "nothing of the format is called so; no command removes it"),
         }
     }
     if count > 0 {
         let more = if count > names.len() as u64 { ", ..." } else { "" };
         let text = format!("{count} objects that nothing refers to ({bytes} bytes): {}{more}", names.join(", "));
-        context.findings.note("orphan", folder, text);
+        context.object(folder).note("orphan", text);
     }
 }

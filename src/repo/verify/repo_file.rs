@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::report::Findings;
+use super::report::Subject;
 use super::{Context, Listed, check_envelope, list, read};
 use crate::error::{ErrorKind, Result};
 use crate::format::envelope::FileType;
 use crate::format::generated::icechunk as fb;
 use crate::format::ids::ObjectId;
+use crate::format::metadata::Items;
 use crate::format::repo_info::{RepoInfo, SnapshotInfo};
 use crate::repo::MAX_REPO_FILE;
 use crate::repo::refs::DEFAULT_BRANCH;
@@ -26,69 +27,67 @@ pub(super) type Commits = BTreeMap<ObjectId, SnapshotInfo>;
 
 /// Checks `repo` by itself, and returns the commits that it lists.
 pub(super) fn check(context: &Context, info: &RepoInfo) -> Commits {
-    let findings = &context.findings;
+    let repo = context.object(KEY);
     let root = info.root();
     if root.spec_version() != 2 {
-        findings.warning("repo-version", KEY, format!("it states version {}, not 2", root.spec_version()));
+        repo.warning("repo-version", format!("it states version {}, not 2", root.spec_version()));
     }
-    check_names(findings, info);
+    check_names(repo, info);
     let commits = check_snapshots(context, info);
-    check_cycles(findings, &commits);
-    check_status(context, root);
+    check_cycles(repo, &commits);
+    check_time(context, KEY, "the status", root.status().set_at());
+    let availability = root.status().availability().0;
+    if availability > 2 {
+        repo.warning("status", format!("its status {availability} is none that clients know"));
+    }
     if let Err(error) = info.config() {
-        findings.error("config", KEY, format!("the configuration cannot be read: {error}"));
+        repo.error("config", format!("the configuration cannot be read: {error}"));
     }
     for (what, flags) in [("enabled", root.enabled_feature_flags()), ("disabled", root.disabled_feature_flags())] {
         if flags.is_some_and(|flags| !flags.iter().is_sorted_by(|a, b| a < b)) {
-            findings.warning("feature-flags", KEY, format!("the {what} feature flags are not sorted"));
+            repo.warning("feature-flags", format!("the {what} feature flags are not sorted"));
         }
     }
     if let Some(why) = metadata_problem(root.metadata()) {
-        findings.warning("metadata", KEY, format!("the repository's metadata: {why}"));
+        repo.warning("metadata", format!("the repository's metadata: {why}"));
     }
     commits
 }
 
-fn check_names(findings: &Findings, info: &RepoInfo) {
+fn check_names(repo: Subject<'_>, info: &RepoInfo) {
     let root = info.root();
     for (kind, list) in [("branch", root.branches()), ("tag", root.tags())] {
         if !list.iter().is_sorted_by(|a, b| a.name().as_bytes() < b.name().as_bytes()) {
-            findings.warning(
-                "refs-sorted",
-                KEY,
-                format!("the {kind} names are not sorted, or one is there twice: other clients do not find them"),
-            );
+            let why = format!("the {kind} names are not sorted, or one is there twice: other clients do not find them");
+            repo.warning("refs-sorted", why);
         }
     }
     for (name, target) in info.branches().into_iter().chain(info.tags()) {
         if let Err(error) = target {
-            findings.error("ref-target", KEY, format!("ref `{name}`: {error}"));
+            repo.error("ref-target", format!("ref `{name}`: {error}"));
         }
     }
     if info.branch(DEFAULT_BRANCH).is_none() {
-        findings.warning("main", KEY, "there is no branch `main`: no client can write to the repository");
+        repo.warning("main", "there is no branch `main`: no client can write to the repository");
     }
     let deleted = info.deleted_tags();
     if !deleted.is_sorted_by(|a, b| a.as_bytes() < b.as_bytes()) {
-        findings.warning("refs-sorted", KEY, "the names of deleted tags are not sorted, or one is there twice");
+        repo.warning("refs-sorted", "the names of deleted tags are not sorted, or one is there twice");
     }
     let deleted: HashSet<String> = deleted.into_iter().collect();
     for (name, _) in info.tags() {
         if deleted.contains(&name) {
-            findings.warning("deleted-tag", KEY, format!("tag `{name}` exists although it is among the deleted ones"));
+            repo.warning("deleted-tag", format!("tag `{name}` exists although it is among the deleted ones"));
         }
     }
 }
 
 fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
-    let findings = &context.findings;
+    let repo = context.object(KEY);
     let stored = info.root().snapshots();
     if !stored.iter().is_sorted_by(|a, b| a.id().0 < b.id().0) {
-        findings.warning(
-            "snapshots-sorted",
-            KEY,
-            "the snapshots are not sorted by id, or one is there twice: other clients do not find them",
-        );
+        let why = "the snapshots are not sorted by id, or one is there twice: other clients do not find them";
+        repo.warning("snapshots-sorted", why);
     }
     let mut tables = stored.len() + info.root().branches().len() + info.root().tags().len();
     tables += 2 * info.root().latest_updates().len();
@@ -97,87 +96,63 @@ fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
         tables += entry.metadata().map_or(0, |items| items.len());
         let id = ObjectId::from(entry.id());
         if entry.pruned_ancestor_tx_logs().is_some_and(|logs| logs.is_empty()) {
-            findings.warning(
-                "pruned-empty",
-                KEY,
-                format!("snapshot {id} has an empty list of pruned logs, which no client writes"),
-            );
+            let why = format!("snapshot {id} has an empty list of pruned logs, which no client writes");
+            repo.warning("pruned-empty", why);
         }
         if let Some(why) = metadata_problem(entry.metadata()) {
-            findings.warning("metadata", KEY, format!("snapshot {id}: {why}"));
+            repo.warning("metadata", format!("snapshot {id}: {why}"));
         }
-        let parent = match info.parent_position(position) {
-            Ok(parent) => {
-                parent.filter(|parent| *parent < stored.len()).map(|parent| ObjectId::from(stored.get(parent).id()))
-            }
-            Err(error) => {
-                findings.error("parent", KEY, error.to_string());
-                None
-            }
-        };
+        let parent = info.parent_id(position).unwrap_or_else(|error| {
+            repo.error("parent", error.to_string());
+            None
+        });
         check_time(context, KEY, &format!("snapshot {id}"), entry.flushed_at());
         // A damaged metadata value loses that value, not the commit.
         let commit = info.snapshot(position).unwrap_or_else(|error| {
-            findings.error("metadata", KEY, error.to_string());
-            SnapshotInfo {
-                id,
-                parent,
-                flushed_at: entry.flushed_at(),
-                message: entry.message().to_owned(),
-                metadata: Default::default(),
-                pruned_ancestor_tx_logs: entry.pruned_ancestor_tx_logs().iter().flatten().map(ObjectId::from).collect(),
-            }
+            repo.error("metadata", error.to_string());
+            let pruned = entry.pruned_ancestor_tx_logs();
+            let pruned_ancestor_tx_logs = pruned.iter().flatten().map(ObjectId::from).collect();
+            let info = SnapshotInfo::new(id, parent, entry.flushed_at(), entry.message());
+            SnapshotInfo { pruned_ancestor_tx_logs, ..info }
         });
         if commits.insert(id, commit).is_some() {
-            findings.error("snapshot-twice", KEY, format!("snapshot {id} is listed twice"));
+            repo.error("snapshot-twice", format!("snapshot {id} is listed twice"));
         }
     }
     for commit in commits.values() {
         let Some(parent) = commit.parent.and_then(|parent| commits.get(&parent)) else { continue };
         if commit.flushed_at <= parent.flushed_at {
-            findings.warning(
-                "times-rise",
-                KEY,
-                format!("snapshot {} is not younger than its parent {}", commit.id, parent.id),
-            );
+            let why = format!("snapshot {} is not younger than its parent {}", commit.id, parent.id);
+            repo.warning("times-rise", why);
         }
     }
     if tables > MAX_TABLES {
-        findings.warning(
-            "repo-size",
-            KEY,
-            format!("it has some {tables} tables: other clients read {MAX_TABLES} at most"),
-        );
+        repo.warning("repo-size", format!("it has some {tables} tables: other clients read {MAX_TABLES} at most"));
     }
     commits
 }
 
 /// Reports a time in microseconds that no clock can have shown yet.
-pub(super) fn check_time(context: &Context, object: &str, what: &str, time: u64) {
+pub(super) fn check_time(context: &Context, key: &str, what: &str, time: u64) {
     if i64::try_from(time).is_err() {
-        context.findings.error("time", object, format!("{what}: {time} microseconds is not a time"));
+        context.object(key).error("time", format!("{what}: {time} microseconds is not a time"));
     } else if time > context.now.saturating_add(MAX_SKEW) {
-        context.findings.warning(
-            "time-ahead",
-            object,
-            format!("{what} is of {}, which is in the future", format_time(time)),
-        );
+        context
+            .object(key)
+            .warning("time-ahead", format!("{what} is of {}, which is in the future", format_time(time)));
     }
 }
 
 /// Checks that every commit leads to a root in fewer steps than there are commits.
-pub(super) fn check_cycles(findings: &Findings, commits: &Commits) {
+pub(super) fn check_cycles(repo: Subject<'_>, commits: &Commits) {
     let mut ends: HashSet<ObjectId> = HashSet::new();
     for &start in commits.keys() {
         let mut path = HashSet::new();
         let mut next = Some(start);
         while let Some(id) = next.filter(|id| !ends.contains(id)) {
             if !path.insert(id) {
-                findings.error(
-                    "history-cycle",
-                    KEY,
-                    format!("the history of snapshot {start} is a cycle: {id} is its own ancestor"),
-                );
+                let why = format!("the history of snapshot {start} is a cycle: {id} is its own ancestor");
+                repo.error("history-cycle", why);
                 break;
             }
             next = commits.get(&id).and_then(|commit| commit.parent);
@@ -186,28 +161,15 @@ pub(super) fn check_cycles(findings: &Findings, commits: &Commits) {
     }
 }
 
-fn check_status(context: &Context, root: fb::Repo<'_>) {
-    let status = root.status();
-    check_time(context, KEY, "the status", status.set_at());
-    match status.availability().0 {
-        0..=2 => {}
-        other => context.findings.warning("status", KEY, format!("its status {other} is none that clients know")),
-    }
-}
-
 /// Returns the fault of a list of metadata items, apart from faults of their values.
-pub(super) fn metadata_problem(
-    items: Option<flatbuffers::Vector<'_, flatbuffers::ForwardsUOffset<fb::MetadataItem<'_>>>>,
-) -> Option<String> {
-    let items = items?;
-    let is_sorted = items.iter().is_sorted_by(|a, b| a.name().as_bytes() < b.name().as_bytes());
-    (!is_sorted).then(|| "the metadata items are not sorted, or one is there twice".to_owned())
+pub(super) fn metadata_problem(items: Option<Items<'_>>) -> Option<&'static str> {
+    let is_sorted = items?.iter().is_sorted_by(|a, b| a.name().as_bytes() < b.name().as_bytes());
+    (!is_sorted).then_some("the metadata items are not sorted, or one is there twice")
 }
 
 /// Checks the operations log across its chain of copies. `copies` are the objects below `overwritten/`; none if only one snapshot is
 /// checked, in which case only the log in `repo` is.
 pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies: Option<&Listed>) -> Result<()> {
-    let findings = &context.findings;
     let mut named = BTreeSet::new();
     let mut last = check_log(context, KEY, info, true, &mut named);
     let mut next = info.root().repo_before_updates().map(str::to_owned);
@@ -216,19 +178,18 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
     while let Some(name) = next.take() {
         named.insert(name.clone());
         if !seen.insert(name.clone()) || seen.len() > MAX_CHAIN {
-            findings.warning(
-                "log-chain",
-                KEY,
-                format!("the operations log leads from copy to copy without end: {name}"),
-            );
+            let why = format!("the operations log leads from copy to copy without end: {name}");
+            context.object(KEY).warning("log-chain", why);
             break;
         }
         let key = format!("overwritten/{name}");
         let older = match read(context, &key, MAX_REPO_FILE, RepoInfo::decode).await {
             Ok(older) => older,
             Err(error) if error.kind() == ErrorKind::NotFound => break,
-            Err(error) if is_about_bytes(error.kind()) => {
-                findings.warning("log-chain", &key, format!("the operations log ends here: {error}"));
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::OutOfMemory) =>
+            {
+                context.object(&key).warning("log-chain", format!("the operations log ends here: {error}"));
                 break;
             }
             Err(error) => return Err(error),
@@ -236,7 +197,8 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
         check_envelope(context, &key, &older.bytes, FileType::RepoInfo, older.value.buffer.has_identifier());
         let newest = older.value.root().latest_updates().iter().next().map(|update| update.updated_at());
         if newest.is_some_and(|newest| last.is_some_and(|last| newest >= last)) {
-            findings.warning("log-order", &key, "its operations are not older than those of the file that leads to it");
+            let why = "its operations are not older than those of the file that leads to it";
+            context.object(&key).warning("log-order", why);
         }
         last = check_log(context, &key, &older.value, false, &mut named).or(last);
         next = older.value.root().repo_before_updates().map(str::to_owned);
@@ -247,11 +209,8 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
         // An update after the first listing adds a copy, which the newer `repo` names.
         let later = list(context, "overwritten/").await?;
         for key in missing.iter().filter(|key| !later.contains_key(*key)) {
-            findings.warning(
-                "backup-missing",
-                key,
-                "the operations log names this copy of `repo`, and it is not there",
-            );
+            let why = "the operations log names this copy of `repo`, and it is not there";
+            context.object(key).warning("backup-missing", why);
         }
     }
     let unused = copies.iter().filter(|(key, _)| {
@@ -260,14 +219,12 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
     });
     let (count, bytes) = unused.fold((0_u64, 0_u64), |sum, (_, object)| (sum.0 + 1, sum.1 + object.size));
     if count > 0 {
-        findings.note("backup-orphan", "overwritten/", format!("{count} copies of `repo` that the operations log does not name ({bytes} bytes), as lost races leave them"));
+        let why = format!(
+            "{count} copies of `repo` that the operations log does not name ({bytes} bytes), as lost races leave them"
+        );
+        context.object("overwritten/").note("backup-orphan", why);
     }
     Ok(())
-}
-
-/// Returns true if the bytes are wrong, and not the access to them.
-fn is_about_bytes(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::OutOfMemory)
 }
 
 /// Checks the operations in one file; returns the time of the oldest.
@@ -278,32 +235,30 @@ fn check_log(
     is_current: bool,
     named: &mut BTreeSet<String>,
 ) -> Option<u64> {
-    let findings = &context.findings;
+    let file = context.object(key);
     let updates = info.root().latest_updates();
     if updates.is_empty() {
-        findings.warning("log-empty", key, "the operations log has no entry: no client can write to the repository");
+        file.warning("log-empty", "the operations log has no entry: no client can write to the repository");
     }
     let mut last: Option<u64> = None;
     for (at, update) in updates.iter().enumerate() {
         check_time(context, key, "an operation", update.updated_at());
         if last.is_some_and(|last| update.updated_at() >= last) {
-            findings.warning(
-                "log-order",
-                key,
-                "the operations are not listed newest first, or two are of one time: other clients refuse to write",
-            );
+            let why =
+                "the operations are not listed newest first, or two are of one time: other clients refuse to write";
+            file.warning("log-order", why);
         }
         last = Some(update.updated_at());
         if update.update_type_type() == fb::UpdateType::NONE || update.update_type_type().variant_name().is_none() {
             let kind = update.update_type_type().0;
-            findings.warning("log-kind", key, format!("an operation of unknown kind {kind}: a newer program wrote it"));
+            file.warning("log-kind", format!("an operation of unknown kind {kind}: a newer program wrote it"));
         }
         match update.backup_path() {
             // The newest entry was written before the file was copied, so that it names no copy, in the file or in its copy.
             Some(name) if at == 0 => {
                 let rule =
                     "the newest operation names a copy of the file that it is in: other clients panic when they write";
-                findings.warning("log-newest", key, format!("{rule} ({name})"));
+                file.warning("log-newest", format!("{rule} ({name})"));
             }
             Some(name) => drop(named.insert(name.to_owned())),
             None => {}
@@ -313,22 +268,17 @@ fn check_log(
     for name in names {
         if !is_backup_name(name) {
             let what = if is_current { "" } else { " of this copy" };
-            findings.warning(
-                "backup-name",
-                key,
-                format!("the operations log{what} names the copy `{name}`: expected repo.TIME.ID, without a folder"),
-            );
+            let expected = "expected repo.TIME.ID, without a folder";
+            file.warning("backup-name", format!("the operations log{what} names the copy `{name}`: {expected}"));
         }
     }
     last
 }
 
 fn is_backup_name(name: &str) -> bool {
-    let mut parts = name.split('.');
-    let (Some("repo"), Some(time), Some(id), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
-        return false;
-    };
-    time.len() == 14 && time.bytes().all(|byte| byte.is_ascii_digit()) && id.parse::<ObjectId>().is_ok()
+    let is_time = |time: &str| time.len() == 14 && time.bytes().all(|byte| byte.is_ascii_digit());
+    let parts: Vec<&str> = name.split('.').collect();
+    matches!(parts.as_slice(), ["repo", time, id] if is_time(time) && id.parse::<ObjectId>().is_ok())
 }
 
 #[cfg(test)]
@@ -336,6 +286,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
 
+    use super::super::report::Findings;
     use super::*;
     use crate::format::envelope::SpecVersion;
     use crate::format::repo_state::{LogEntry, Operation, RepoState};

@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, HashMap};
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::chunks::Reference;
-
 /// Maximum number of findings kept; more are only counted, because one hostile file can break a rule everywhere.
 const MAX_FINDINGS: usize = 10_000;
 /// Chunks that one finding names.
@@ -106,19 +104,41 @@ struct Inner {
     checked: Checked,
 }
 
-impl Findings {
-    pub(super) fn add(
-        &self,
-        severity: Severity,
-        rule: &'static str,
-        object: &str,
-        node: Option<&str>,
-        chunk: Option<Vec<u32>>,
-        message: impl Into<String>,
-    ) {
-        let mut inner = self.0.lock();
+/// Object that findings are about, or a node or chunk in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject<'a> {
+    findings: &'a Findings,
+    object: &'a str,
+    node: Option<&'a str>,
+    chunk: Option<&'a [u32]>,
+}
+
+impl<'a> Subject<'a> {
+    pub(super) fn node(self, path: &'a str) -> Self {
+        Subject { node: Some(path), ..self }
+    }
+
+    pub(super) fn chunk(self, coords: &'a [u32]) -> Self {
+        Subject { chunk: Some(coords), ..self }
+    }
+
+    pub(super) fn error(&self, rule: &'static str, message: impl Into<String>) {
+        self.add(Severity::Error, rule, message.into());
+    }
+
+    pub(super) fn warning(&self, rule: &'static str, message: impl Into<String>) {
+        self.add(Severity::Warning, rule, message.into());
+    }
+
+    pub(super) fn note(&self, rule: &'static str, message: impl Into<String>) {
+        self.add(Severity::Note, rule, message.into());
+    }
+
+    fn add(&self, severity: Severity, rule: &'static str, message: String) {
+        let mut inner = self.findings.0.lock();
         *inner.counts.entry(severity).or_default() += 1;
-        let place: FindingLocation = (rule, object.to_owned(), node.map(str::to_owned));
+        let place: FindingLocation = (rule, self.object.to_owned(), self.node.map(str::to_owned));
+        let chunk = self.chunk.map(<[u32]>::to_vec);
         if let Some(&at) = inner.places.get(&place)
             && let Some(known) = inner.all.get_mut(at)
         {
@@ -134,32 +154,23 @@ impl Findings {
             return;
         }
         let at = inner.all.len();
+        let (_, object, node) = place.clone();
         inner.all.push(Finding {
             severity,
             rule,
-            object: object.to_owned(),
-            node: node.map(str::to_owned),
+            object,
+            node,
             chunks: chunk.into_iter().collect(),
-            message: message.into(),
+            message,
             times: 1,
         });
         inner.places.insert(place, at);
     }
+}
 
-    pub(super) fn chunk(&self, severity: Severity, rule: &'static str, from: Reference, why: String) {
-        self.add(severity, rule, &from.manifest, Some(&from.path), Some(from.coords), why);
-    }
-
-    pub(super) fn error(&self, rule: &'static str, object: &str, message: impl Into<String>) {
-        self.add(Severity::Error, rule, object, None, None, message);
-    }
-
-    pub(super) fn warning(&self, rule: &'static str, object: &str, message: impl Into<String>) {
-        self.add(Severity::Warning, rule, object, None, None, message);
-    }
-
-    pub(super) fn note(&self, rule: &'static str, object: &str, message: impl Into<String>) {
-        self.add(Severity::Note, rule, object, None, None, message);
+impl Findings {
+    pub(super) fn object<'a>(&'a self, key: &'a str) -> Subject<'a> {
+        Subject { findings: self, object: key, node: None, chunk: None }
     }
 
     pub(super) fn count(&self, add: impl FnOnce(&mut Checked)) {
@@ -190,11 +201,11 @@ mod tests {
     #[test]
     fn repetitions_are_one_finding_and_the_worst_comes_first() {
         let findings = Findings::default();
-        findings.note("orphan", "chunks/", "3 objects");
+        findings.object("chunks/").note("orphan", "3 objects");
         for n in 0..20 {
-            findings.add(Severity::Warning, "zero-length", "manifests/X", Some("/a"), Some(vec![n]), format!("{n}"));
+            findings.object("manifests/X").node("/a").chunk(&[n]).warning("zero-length", format!("{n}"));
         }
-        findings.error("missing", "snapshots/X", "gone");
+        findings.object("snapshots/X").error("missing", "gone");
         let report = findings.into_report();
         assert_eq!((report.errors, report.warnings, report.notes), (1, 20, 1));
         let shown: Vec<_> =

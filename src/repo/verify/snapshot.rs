@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::nodes::{self, Uses};
 use super::repo_file::{check_time, metadata_problem};
+use super::report::Subject;
 use super::{Context, check_envelope};
 use crate::format::envelope::{FileType, SpecVersion};
 use crate::format::ids::ObjectId;
@@ -19,19 +20,19 @@ pub(super) fn check(
     record: Option<&SnapshotInfo>,
 ) -> Uses {
     let key = format!("snapshots/{id}");
-    let findings = &context.findings;
+    let object = context.object(&key);
     check_envelope(context, &key, file, FileType::Snapshot, snapshot.buffer.has_identifier());
     if snapshot.id() != id {
-        findings.error("id", &key, format!("the file states that it is snapshot {}", snapshot.id()));
+        object.error("id", format!("the file states that it is snapshot {}", snapshot.id()));
     }
     check_time(context, &key, "the snapshot", snapshot.flushed_at());
     if let Some(why) = metadata_problem(Some(snapshot.root().metadata())) {
-        findings.warning("metadata", &key, why);
+        object.warning("metadata", why);
     }
     let metadata = match snapshot.metadata() {
         Ok(metadata) => Some(metadata),
         Err(error) => {
-            findings.error("metadata", &key, error.to_string());
+            object.error("metadata", error.to_string());
             None
         }
     };
@@ -43,11 +44,17 @@ pub(super) fn check(
             ("metadata", metadata.is_none_or(|metadata| metadata.keys().eq(record.metadata.keys()))),
         ];
         for (what, _) in same.iter().filter(|(_, is_same)| !is_same) {
-            findings.warning("repo-record", &key, format!("`repo` has another {what} for it than the file"));
+            object.warning("repo-record", format!("`repo` has another {what} for it than the file"));
         }
     }
-    check_parent(context, &key, snapshot);
-    let infos = check_infos(context, &key, snapshot);
+    match (snapshot.version(), snapshot.parent_id()) {
+        (SpecVersion::V2, Some(parent)) => {
+            object.warning("parent", format!("a file of version 2 names a parent ({parent}), which only `repo` does"));
+        }
+        (SpecVersion::V1, Some(parent)) if parent == snapshot.id() => object.error("parent", "it is its own parent"),
+        _ => {}
+    }
+    let infos = check_infos(object, snapshot);
     let uses = nodes::check(context, id, snapshot, &infos);
     let used: BTreeSet<ObjectId> = uses.keys().copied().collect();
     let idle: Vec<&ObjectId> = infos.keys().filter(|id| !used.contains(id)).collect();
@@ -56,58 +63,37 @@ pub(super) fn check(
             "{} manifests are listed without an array that refers to them, such as {first}: other clients refuse to commit onto it",
             idle.len()
         );
-        findings.warning("manifest-unused", &key, message);
+        object.warning("manifest-unused", message);
     }
     uses
 }
 
-fn check_parent(context: &Context, key: &str, snapshot: &Snapshot) {
-    match (snapshot.version(), snapshot.parent_id()) {
-        (SpecVersion::V2, Some(parent)) => {
-            context.findings.warning(
-                "parent",
-                key,
-                format!("a file of version 2 names a parent ({parent}), which only `repo` does"),
-            );
-        }
-        (SpecVersion::V1, Some(parent)) if parent == snapshot.id() => {
-            context.findings.error("parent", key, "it is its own parent");
-        }
-        _ => {}
-    }
-}
-
 /// Checks the list of manifests and returns it by id.
-fn check_infos(context: &Context, key: &str, snapshot: &Snapshot) -> BTreeMap<ObjectId, ManifestInfo> {
-    let findings = &context.findings;
+fn check_infos(object: Subject<'_>, snapshot: &Snapshot) -> BTreeMap<ObjectId, ManifestInfo> {
     let (old, new) = (snapshot.root().manifest_files(), snapshot.root().manifest_files_v2());
     match snapshot.version() {
         SpecVersion::V1 if new.is_some() => {
-            findings.warning("manifest-list", key, "a file of version 1 has the list of manifests that version 2 has");
+            object.warning("manifest-list", "a file of version 1 has the list of manifests that version 2 has");
         }
         SpecVersion::V2 if new.is_none() => {
-            findings.warning("manifest-list", key, "a file of version 2 has no list of manifests (manifest_files_v2)");
+            object.warning("manifest-list", "a file of version 2 has no list of manifests (manifest_files_v2)");
         }
         SpecVersion::V2 if !old.is_empty() => {
-            findings.warning("manifest-list", key, "a file of version 2 has the list of manifests that version 1 has");
+            object.warning("manifest-list", "a file of version 2 has the list of manifests that version 1 has");
         }
         _ => {}
     }
     if new.is_some_and(|infos| infos.iter().any(|info| info.id().is_none())) {
-        findings.error("manifest-list", key, "a manifest is listed without its id");
+        object.error("manifest-list", "a manifest is listed without its id");
     }
     let listed = snapshot.manifests();
     if !listed.is_sorted_by(|a, b| a.id < b.id) {
-        findings.warning("manifests-sorted", key, "the manifests are not sorted by id, or one is there twice");
+        object.warning("manifests-sorted", "the manifests are not sorted by id, or one is there twice");
     }
     let mut infos = BTreeMap::new();
     for info in listed {
         if infos.insert(info.id, info).is_some_and(|other: ManifestInfo| other != info) {
-            findings.error(
-                "manifest-twice",
-                key,
-                format!("manifest {} is listed twice, with different sizes", info.id),
-            );
+            object.error("manifest-twice", format!("manifest {} is listed twice, with different sizes", info.id));
         }
     }
     infos

@@ -81,7 +81,6 @@ pub(super) fn connect(
     Ok(Arc::new(builder.build().map_err(|e| build_error("az", e))?))
 }
 
-/// Returns the account that the environment names.
 pub(in crate::storage) fn account_of_environment() -> Option<Account> {
     let connection = super::variable(CONNECTION);
     let named = connection.as_deref().and_then(|words| {

@@ -4,7 +4,6 @@
 //! redirects within the origin of the request (scheme, host and port), or none at all; headers that the user gave for a store are sent to
 //! that store, and not to services that provide credentials for it.
 
-use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,12 +14,11 @@ use object_store::{ClientOptions, HeaderMap, HeaderValue};
 use reqwest::redirect::{Attempt, Policy};
 use url::{Origin, Url};
 
+use super::super::transport::Transport;
 use super::{CONNECT, IDLE, USER_AGENT};
 
-/// Maximum number of redirects of one request.
 const MAX_REDIRECTS: usize = 5;
 
-/// Redirects that a client follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Redirects {
     /// Redirects within the origin of the request.
@@ -29,9 +27,10 @@ pub(super) enum Redirects {
     None,
 }
 
-/// Factory of HTTP clients.
+/// Factory of HTTP clients, whose requests go through `transport`.
 #[derive(Clone, Debug)]
-pub(super) struct Clients {
+pub(super) struct Connector {
+    pub(super) transport: Transport,
     pub(super) redirects: Redirects,
     /// Origin of the store, the only one that gets the user's headers. `None` if every origin may get them.
     pub(super) home: Option<Origin>,
@@ -39,7 +38,7 @@ pub(super) struct Clients {
     pub(super) certificates: Vec<reqwest::Certificate>,
 }
 
-impl HttpConnector for Clients {
+impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let failed =
             |source: reqwest::Error| object_store::Error::Generic { store: "HTTP client", source: Box::new(source) };
@@ -60,11 +59,11 @@ impl HttpConnector for Clients {
         if !self.certificates.is_empty() {
             builder = builder.tls_certs_merge(self.certificates.clone());
         }
-        let client = HttpClient::new(builder.build().map_err(failed)?);
-        Ok(match options.get_default_headers() {
-            Some(headers) => HttpClient::new(WithHeaders { client, headers: headers.clone(), home: self.home.clone() }),
-            None => client,
-        })
+        let mut client = HttpClient::new(builder.build().map_err(failed)?);
+        if let Some(headers) = options.get_default_headers() {
+            client = HttpClient::new(WithHeaders { client, headers: headers.clone(), home: self.home.clone() });
+        }
+        Ok(self.transport.wrap(client))
     }
 }
 
@@ -74,42 +73,20 @@ fn duration(options: &ClientOptions, key: ClientConfigKey) -> Option<Duration> {
     text.parse::<jiff::SignedDuration>().ok()?.try_into().ok()
 }
 
-/// Follows a redirect within the origin of the request.
 fn within_origin(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     let Some(first) = attempt.previous().first() else { return attempt.stop() };
     if first.origin() != attempt.url().origin() {
-        let to = attempt.url().clone();
-        return attempt.error(RedirectError::OtherOrigin(to));
+        let origin = attempt.url().origin().ascii_serialization();
+        let origin = if origin == "null" { "which is no web server" } else { &origin };
+        return attempt.error(format!(
+            "the server redirects to another origin, {origin}: if the data is there, name that place in the URL"
+        ));
     }
     if attempt.previous().len() > MAX_REDIRECTS {
-        return attempt.error(RedirectError::TooMany);
+        return attempt.error(format!("the server redirects more than {MAX_REDIRECTS} times"));
     }
     attempt.follow()
 }
-
-#[derive(Debug)]
-enum RedirectError {
-    OtherOrigin(Url),
-    TooMany,
-}
-
-impl fmt::Display for RedirectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RedirectError::OtherOrigin(url) => {
-                let origin = url.origin().ascii_serialization();
-                write!(
-                    f,
-                    "the server redirects to another origin, {}: if the data is there, name that place in the URL",
-                    if origin == "null" { "which is no web server" } else { &origin }
-                )
-            }
-            RedirectError::TooMany => write!(f, "the server redirects more than {MAX_REDIRECTS} times"),
-        }
-    }
-}
-
-impl std::error::Error for RedirectError {}
 
 /// Client that adds headers to requests to one origin.
 #[derive(Debug)]

@@ -13,7 +13,6 @@ use super::{StoreParameters, build_error, endpoint_of};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 
-/// Name and domain of the host of Google Cloud Storage.
 const GOOGLE: (&str, &str) = ("storage", ".googleapis.com");
 
 pub(super) fn connect(bucket: &Bucket, parameters: &StoreParameters) -> Result<Arc<dyn ObjectStore>> {

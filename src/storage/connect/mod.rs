@@ -20,8 +20,8 @@ use object_store::client::{HttpClient, HttpConnector};
 use object_store::{BackoffConfig, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig};
 use url::Origin;
 
-use self::client::{Clients, Redirects};
-use super::location::{Bucket, StorePlace};
+use self::client::{Connector, Redirects};
+use super::location::StorePlace;
 use super::settings::Settings;
 use super::transport::Transport;
 use crate::endpoint::Endpoint;
@@ -46,9 +46,7 @@ pub(super) struct Connected {
     pub(super) store: Arc<dyn ObjectStore>,
     /// Access to the same store by keys that begin with a slash, if a repository there may have such keys.
     pub(super) slash_prefixed: Option<Arc<dyn ObjectStore>>,
-    /// Prefix of every key.
     pub(super) prefix: String,
-    /// Reason why nothing can be written, if there is one.
     pub(super) read_only: Option<&'static str>,
     /// True if the store lists by name.
     pub(super) is_ordered: bool,
@@ -64,23 +62,11 @@ pub(super) struct StoreParameters {
     use_environment: bool,
 }
 
-/// Factory of clients that send their requests through a [`Transport`].
-#[derive(Clone, Debug)]
-struct Connector {
-    transport: Transport,
-    clients: Clients,
-}
-
 impl StoreParameters {
     /// Creates the parameters for `settings`, with the secrets of the file that they name.
     fn new(settings: &Settings, redirects: Redirects) -> Result<Self> {
-        let transport = Transport::new(settings);
-        Ok(StoreParameters {
-            settings: settings.clone().with_secrets_of_file()?,
-            transport,
-            redirects,
-            use_environment: true,
-        })
+        let (transport, settings) = (Transport::new(settings), settings.clone().with_secrets_of_file()?);
+        Ok(StoreParameters { settings, transport, redirects, use_environment: true })
     }
 
     /// Returns an environment variable, if the store may get its value.
@@ -90,11 +76,8 @@ impl StoreParameters {
 
     /// Returns the factory of clients for the store at `home`, and for the services that provide credentials for it.
     fn connector(&self, home: Option<Origin>) -> Result<Connector> {
-        let certificates = self.certificates()?;
-        Ok(Connector {
-            transport: self.transport.clone(),
-            clients: Clients { redirects: self.redirects, home, certificates },
-        })
+        let (transport, certificates) = (self.transport.clone(), self.certificates()?);
+        Ok(Connector { transport, redirects: self.redirects, home, certificates })
     }
 
     /// Reads the certificates that are trusted besides the system's.
@@ -143,12 +126,6 @@ impl StoreParameters {
     }
 }
 
-impl HttpConnector for Connector {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(self.transport.wrap(self.clients.connect(options)?))
-    }
-}
-
 /// Connects to `place`, which is not on this machine.
 pub(super) async fn connect(place: &StorePlace, settings: &Settings) -> Result<Connected> {
     connect_over(place, &StoreParameters::new(settings, Redirects::SameOrigin)?).await
@@ -160,11 +137,8 @@ pub(super) async fn connect_without_redirects(
     settings: &Settings,
     trusted: bool,
 ) -> Result<Connected> {
-    connect_over(
-        place,
-        &StoreParameters { use_environment: trusted, ..StoreParameters::new(settings, Redirects::None)? },
-    )
-    .await
+    let parameters = StoreParameters::new(settings, Redirects::None)?;
+    connect_over(place, &StoreParameters { use_environment: trusted, ..parameters }).await
 }
 
 /// Creates a client for web servers that follows no redirect and does not retry, with the rule for retries.
@@ -179,36 +153,25 @@ pub(super) fn web_client(settings: &Settings) -> Result<(HttpClient, Transport, 
 }
 
 async fn connect_over(place: &StorePlace, parameters: &StoreParameters) -> Result<Connected> {
-    let transport = &parameters.transport;
-    let in_bucket = |store, bucket: &Bucket| {
-        let prefix = bucket.prefix.clone();
-        Connected {
-            store,
-            slash_prefixed: None,
-            prefix,
-            read_only: None,
-            is_ordered: true,
-            transport: transport.clone(),
-        }
+    let (slash_prefixed, read_only) = (None, None);
+    let below = |store, prefix: &str| {
+        let (prefix, transport) = (prefix.to_owned(), parameters.transport.clone());
+        Connected { store, slash_prefixed, prefix, read_only, is_ordered: true, transport }
     };
     match place {
         StorePlace::S3(bucket) => {
             let (store, slash_prefixed) = s3::connect(bucket, parameters).await?;
             let is_ordered = !bucket.name.ends_with(DIRECTORY_BUCKET);
-            Ok(Connected { slash_prefixed: Some(slash_prefixed), is_ordered, ..in_bucket(store, bucket) })
+            Ok(Connected { slash_prefixed: Some(slash_prefixed), is_ordered, ..below(store, &bucket.prefix) })
         }
-        StorePlace::Gcs(bucket) => Ok(in_bucket(gcs::connect(bucket, parameters)?, bucket)),
+        StorePlace::Gcs(bucket) => Ok(below(gcs::connect(bucket, parameters)?, &bucket.prefix)),
         StorePlace::Azure(container, account) => {
-            Ok(in_bucket(azure::connect(container, account.as_ref(), parameters)?, container))
+            Ok(below(azure::connect(container, account.as_ref(), parameters)?, &container.prefix))
         }
-        StorePlace::Web(url) => Ok(Connected {
-            store: web::connect(url, parameters)?,
-            slash_prefixed: None,
-            prefix: String::new(),
-            read_only: Some("a web server only gives"),
-            is_ordered: false,
-            transport: transport.clone(),
-        }),
+        StorePlace::Web(url) => {
+            let read_only = Some("a web server only gives");
+            Ok(Connected { read_only, is_ordered: false, ..below(web::connect(url, parameters)?, "") })
+        }
         StorePlace::Local(path) => Err(Error::invalid(format!("{} is on this machine", path.display()))),
     }
 }
@@ -223,7 +186,6 @@ fn endpoint_of(what: &str, text: Option<String>) -> Result<Option<Endpoint>> {
     text.map(|text| text.parse().map_err(|e: Error| e.context(what))).transpose()
 }
 
-/// Returns the error of a store that could not be built from its settings.
 fn build_error(what: &str, error: object_store::Error) -> Error {
     Error::with_source(ErrorKind::InvalidInput, what.to_owned(), error)
 }

@@ -25,7 +25,6 @@ const AHEAD: Duration = Duration::from_secs(300);
 /// Time limit of a `credential_process`, which may ask a service, but not a person.
 const PROCESS: Duration = Duration::from_secs(60);
 
-/// Supported settings of a profile.
 #[derive(Clone, Default)]
 pub(super) struct Profile {
     name: String,
@@ -40,12 +39,10 @@ pub(super) struct Profile {
 }
 
 impl Profile {
-    /// Returns true if the profile names a source of keys.
     pub(super) fn has_credentials(&self) -> bool {
         self.key_id.is_some() || self.process.is_some() || self.other.is_some()
     }
 
-    /// Removes the keys, which are not needed.
     pub(super) fn without_credentials(self) -> Self {
         Profile { key_id: None, secret: None, token: None, process: None, other: None, ..self }
     }

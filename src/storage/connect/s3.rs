@@ -28,11 +28,9 @@ const OTHER_SOURCES: [&str; 4] = [
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 ];
 
-/// Domain of Amazon's hosts.
 const AMAZON: &str = ".amazonaws.com";
 /// Name of the host that knows the region of any bucket.
 const ANYWHERE: &str = "s3";
-/// Header with the region of a bucket.
 const BUCKET_REGION: &str = "x-amz-bucket-region";
 
 /// Connects to the bucket, and to the bucket by keys that begin with a slash.
@@ -104,7 +102,7 @@ async fn region_of(bucket: &Bucket, parameters: &StoreParameters) -> Result<Regi
     let home = Endpoint::with_domain(ANYWHERE, AMAZON)?;
     let mut connector = parameters.connector(Some(home.origin()))?;
     // A redirect contains the region too.
-    connector.clients.redirects = Redirects::None;
+    connector.redirects = Redirects::None;
     let client = connector.connect(&parameters.client(false)?).map_err(no_answer)?;
     let request = http::Request::head(format!("{home}/{}", bucket.name)).body(HttpRequestBody::empty());
     let request = request.map_err(|e| Error::with_source(ErrorKind::InvalidInput, unknown(""), e))?;

@@ -49,7 +49,6 @@ impl Attempt {
         answer.unwrap_or_else(|| Err(self.too_slow("the server did not answer")))
     }
 
-    /// Counts bytes that were sent or received.
     pub(super) fn record_transfer(&self, bytes: u64) {
         let sharers = self.transport.in_flight();
         self.transport.moved.fetch_add(bytes, Ordering::Relaxed);

@@ -104,21 +104,16 @@ impl ConcurrencyLimit {
             self.places.add_permits(1);
         }
     }
-
-    fn release(&self, place: OwnedSemaphorePermit) {
-        let mut state = self.state.lock();
-        if state.places > state.limit {
-            state.places -= 1;
-            place.forget();
-        }
-    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         self.limit.in_flight.fetch_sub(1, Ordering::Relaxed);
-        if let Some(place) = self.place.take() {
-            self.limit.release(place);
+        let Some(place) = self.place.take() else { return };
+        let mut state = self.limit.state.lock();
+        if state.places > state.limit {
+            state.places -= 1;
+            place.forget();
         }
     }
 }

@@ -55,12 +55,10 @@ impl Transport {
         self.upload_limit.as_deref()
     }
 
-    /// Returns the number of requests in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.concurrency.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns the counter of the requests in flight.
     pub(super) fn in_flight_gauge(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.concurrency.in_flight)
     }

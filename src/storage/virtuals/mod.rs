@@ -1,13 +1,10 @@
 //! Virtual chunks: their locations, the permission to read them, and their bytes.
 //!
 //! A reference may name any URL, so that an untrusted repository could have this machine read any file, and send requests to any server
-//! of its network. Nothing is therefore read that the user did not allow, by a prefix on the command line; the repository's own
-//! configuration describes at most how a store is reached. [`permissions`] holds what is allowed, and [`address`] compares locations.
+//! of its network. Nothing is therefore read that the user did not allow ([`permissions`]) by a prefix on the command line ([`address`]);
+//! the repository's own configuration describes at most how a store is reached, and gets no credentials of this machine for it.
 //! [`files`] stays within directories, [`web`] follows no redirect out of the allowed prefixes, and [`remote`] reads from buckets. Each
 //! read proves by [`checksum`] that the object is the one that the reference was made to, if the reference has a checksum.
-//!
-//! The configuration's address of a store is believed, but no credentials of this machine are sent there: they are sent only to stores
-//! that the user named, and to well-known ones.
 
 pub mod address;
 mod checksum;
@@ -17,9 +14,9 @@ mod reach;
 mod remote;
 mod web;
 
-use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -32,14 +29,13 @@ use tokio::sync::OnceCell;
 use tracing::warn;
 
 use self::address::{Address, Scheme, quoted};
-use self::files::Root;
 use self::permissions::{Permissions, ReadTarget};
 use self::reach::StoreSettings;
 use self::remote::Remote;
 use self::web::{RangeRequest, Web, WebResponse};
 use super::DEADLINE;
 use super::connect;
-use super::object::timed_out;
+use super::deadline::run_blocking;
 use super::settings::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::Checksum;
@@ -52,7 +48,7 @@ const MAX_CONNECTED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 const MAX_REDIRECTS: usize = 5;
 
 /// Virtual chunks of a repository, as far as the user allows them.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct VirtualChunks {
     permissions: Permissions,
     containers: Vec<(Option<Address>, Container)>,
@@ -60,7 +56,7 @@ pub struct VirtualChunks {
     common: Settings,
     connected: Mutex<Option<LruCache<String, Arc<OnceCell<Connection>>>>>,
     /// Directories into which a link in another directory may lead.
-    roots: Vec<Arc<Root>>,
+    roots: Vec<Arc<Path>>,
 }
 
 /// Object with virtual chunks that may be read.
@@ -74,7 +70,7 @@ pub struct VirtualObject {
 
 #[derive(Debug)]
 enum Target {
-    File(Arc<Root>, Vec<String>),
+    File(Arc<Path>, Vec<String>),
     /// Remote object, with the index of the container that describes its store.
     Distant(Address, Option<usize>),
 }
@@ -255,22 +251,14 @@ impl VirtualChunks {
     async fn read_file(
         &self,
         object: &VirtualObject,
-        root: Arc<Root>,
+        root: Arc<Path>,
         rest: Vec<String>,
         offset: u64,
         length: u64,
     ) -> Result<Bytes> {
         let (roots, checksum) = (self.roots.clone(), object.checksum.clone());
-        let reading = tokio::task::spawn_blocking(move || {
-            let others: Vec<&Root> = roots.iter().map(|root| &**root).collect();
-            files::read(&root, &rest, &others, offset, length, checksum.as_ref())
-        });
-        match tokio::time::timeout(DEADLINE, reading).await {
-            Ok(done) => {
-                done.unwrap_or_else(|panicked| Err(Error::with_source(ErrorKind::Io, &*object.location, panicked)))
-            }
-            Err(_) => Err(timed_out(&object.location, DEADLINE)),
-        }
+        let read = move || files::read(&root, &rest, &roots, offset, length, checksum.as_ref());
+        run_blocking(&object.location, DEADLINE, read).await
     }
 
     async fn read_remote(&self, wanted: &RangeRequest<'_>, container: Option<usize>) -> Result<Bytes> {
@@ -325,7 +313,6 @@ impl VirtualChunks {
         Err(Error::new(ErrorKind::Io, message))
     }
 
-    /// Returns the connection to the bucket or server of `address`.
     async fn connection(&self, address: &Address, container: Option<usize>) -> Result<Arc<OnceCell<Connection>>> {
         let options = self.permissions.options_of(address).join(" ");
         let scheme = address.scheme();
@@ -381,12 +368,6 @@ fn settings_wanted(address: &Address, advice: Option<&str>, error: Error) -> Err
     );
     let message = format!("{address} ({})", advice.unwrap_or(&general));
     Error::with_source(ErrorKind::PermissionDenied, message, error)
-}
-
-impl fmt::Debug for VirtualChunks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Virtuals").field("permissions", &self.permissions).finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

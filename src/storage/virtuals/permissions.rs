@@ -1,10 +1,11 @@
 //! Options of the user for virtual chunks: which may be read, from where instead, and how their stores are reached.
 
-use std::path::PathBuf;
+use std::cmp::Reverse;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::address::{Address, Scheme, quoted};
-use super::files::{Root, path_of};
+use super::files::path_of;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::storage::secrets::Secrets;
 use crate::storage::settings::{Settings, Source};
@@ -17,33 +18,20 @@ const UNCHECKED: &str = "unchecked";
 /// Options of the user for virtual chunks.
 #[derive(Debug, Default)]
 pub struct Permissions {
-    allowed: Vec<Allowed>,
-    maps: Vec<Map>,
+    allowed: Vec<ReadablePrefix>,
+    /// Prefixes of locations, and where they are read instead.
+    maps: Vec<(Address, ReadablePrefix)>,
     options: Vec<PrefixOption>,
 }
 
-/// Prefix below which locations may be read.
+/// Prefix below which objects may be read.
 #[derive(Debug)]
-struct Allowed {
+struct ReadablePrefix {
     prefix: Address,
     /// Directory, for a local prefix.
-    root: Option<Arc<Root>>,
+    root: Option<Arc<Path>>,
 }
 
-/// Prefix `from`, below which locations are read from `to`.
-#[derive(Debug)]
-struct Map {
-    from: Address,
-    to: MapTarget,
-}
-
-#[derive(Debug)]
-enum MapTarget {
-    Directory(Address, Arc<Root>),
-    Prefix(Address),
-}
-
-/// Options for reading locations below `prefix`.
 #[derive(Debug)]
 struct PrefixOption {
     prefix: Address,
@@ -51,13 +39,13 @@ struct PrefixOption {
     unchecked: bool,
 }
 
-/// Place from which an allowed location is read.
+/// ReadablePrefix from which an allowed location is read.
 #[derive(Clone, Debug)]
 pub(super) struct ReadTarget {
     /// Address of the place, which is the location itself unless it was mapped.
     pub(super) address: Address,
     /// Directory and the path below it, for a local file.
-    pub(super) file: Option<(Arc<Root>, Vec<String>)>,
+    pub(super) file: Option<(Arc<Path>, Vec<String>)>,
     /// True if the user mapped the location to another place.
     pub(super) is_mapped: bool,
 }
@@ -66,52 +54,39 @@ impl Permissions {
     /// Parses the options of the command line: prefixes, `FROM=TO`, and `PREFIX,KEY=VALUE`. `environment` is more `option`s, over which
     /// the command line takes precedence, and which may contain secrets.
     pub fn parse(allow: &[String], map: &[String], option: &[String], environment: &[String]) -> Result<Self> {
-        let allowed = allow.iter().map(|word| Allowed::parse(word).context(|| "--allow-virtual"));
-        let maps = map.iter().map(|word| Map::parse(word).context(|| "--virtual-map"));
+        let allowed = allow.iter().map(|word| parse_allowed(word).context(|| "--allow-virtual"));
+        let maps = map.iter().map(|word| parse_map(word).context(|| "--virtual-map"));
         let mut options = parse_options(option, Source::CommandLine).context(|| "--virtual-option")?;
         options.extend(parse_options(environment, Source::Environment).context(|| "ICECHUNKFS_VIRTUAL_OPTION")?);
         // The sort is stable: of two options with the same prefix, the command line's comes first.
-        options.sort_by_key(|option| std::cmp::Reverse(option.prefix.components().len()));
+        options.sort_by_key(|option| Reverse(option.prefix.components().len()));
         Ok(Permissions { allowed: allowed.collect::<Result<_>>()?, maps: maps.collect::<Result<_>>()?, options })
     }
 
     /// Returns the place from which `address` is read, if it may be read. The longest prefix decides.
     pub(super) fn find(&self, address: &Address) -> Option<ReadTarget> {
         let rest = |prefix: &Address| prefix.rest_of(address).map(<[String]>::to_vec);
-        let map = self.maps.iter().filter_map(|map| Some((map, rest(&map.from)?)));
-        let map = map.max_by_key(|(map, _)| map.from.components().len());
-        let allowed = self.allowed.iter().filter_map(|allowed| Some((allowed, rest(&allowed.prefix)?)));
-        let allowed = allowed.max_by_key(|(allowed, _)| allowed.prefix.components().len());
-        match (map, allowed) {
-            (Some((map, rest)), allowed) if allowed.as_ref().is_none_or(|(_, other)| other.len() >= rest.len()) => {
-                Some(match &map.to {
-                    MapTarget::Directory(to, root) => {
-                        let address = to.join(&rest);
-                        ReadTarget { address, file: Some((Arc::clone(root), rest)), is_mapped: true }
-                    }
-                    MapTarget::Prefix(to) => ReadTarget { address: to.join(&rest), file: None, is_mapped: true },
-                })
-            }
-            (_, Some((allowed, rest))) => {
-                let file = allowed.root.as_ref().map(|root| (Arc::clone(root), rest));
-                Some(ReadTarget { address: address.clone(), file, is_mapped: false })
-            }
-            _ => None,
-        }
+        let maps = self.maps.iter().filter_map(|(from, to)| Some((to, rest(from)?, true)));
+        let allowed = self.allowed.iter().filter_map(|allowed| Some((allowed, rest(&allowed.prefix)?, false)));
+        // Of two equal prefixes, that of a map counts.
+        let best = maps.chain(allowed).max_by_key(|(_, rest, is_mapped)| (Reverse(rest.len()), *is_mapped));
+        best.map(|(place, rest, is_mapped)| {
+            let address = if is_mapped { place.prefix.join(&rest) } else { address.clone() };
+            ReadTarget { address, file: place.root.clone().map(|root| (root, rest)), is_mapped }
+        })
+    }
+
+    fn places(&self) -> impl Iterator<Item = &ReadablePrefix> {
+        self.allowed.iter().chain(self.maps.iter().map(|(_, to)| to))
     }
 
     /// Returns true if a server may redirect to `address`.
     pub(super) fn allows_redirect(&self, address: &Address) -> bool {
-        let allowed = self.allowed.iter().map(|allowed| &allowed.prefix);
-        let mapped = self.maps.iter().filter_map(|map| match &map.to {
-            MapTarget::Prefix(to) => Some(to),
-            MapTarget::Directory(..) => None,
-        });
-        allowed.chain(mapped).any(|prefix| prefix.rest_of(address).is_some())
+        self.places().any(|place| place.root.is_none() && place.prefix.rest_of(address).is_some())
     }
 
     /// Returns the directories into which a link in another directory may lead. Targets of maps are not among them.
-    pub(super) fn roots(&self) -> Vec<Arc<Root>> {
+    pub(super) fn roots(&self) -> Vec<Arc<Path>> {
         self.allowed.iter().filter_map(|allowed| allowed.root.clone()).collect()
     }
 
@@ -136,8 +111,7 @@ impl Permissions {
 
     /// Returns true if anything may be read that is not on this machine.
     pub(super) fn has_remote(&self) -> bool {
-        self.allowed.iter().any(|allowed| allowed.root.is_none())
-            || self.maps.iter().any(|map| matches!(map.to, MapTarget::Prefix(_)))
+        self.places().any(|place| place.root.is_none())
     }
 
     /// Returns true if nothing may be read.
@@ -146,40 +120,29 @@ impl Permissions {
     }
 }
 
-impl Allowed {
-    fn parse(word: &str) -> Result<Self> {
+impl ReadablePrefix {
+    /// Parses the place `word`; none if it is a container, which has no place of its own.
+    fn parse(word: &str) -> Result<Option<Self>> {
         let prefix = prefix_or_path(word)?;
-        if prefix.scheme() == Scheme::Container {
-            return Err(Error::invalid(format!(
-                "{}: where a container is, the repository says; allow the place, or say with --virtual-map where to read it",
-                quoted(word)
-            )));
-        }
-        let root = prefix.is_file().then(|| Arc::new(Root::new(path_of(prefix.components()))));
-        Ok(Allowed { prefix, root })
+        let root = prefix.is_file().then(|| Arc::from(path_of(prefix.components())));
+        Ok(Some(ReadablePrefix { prefix, root }).filter(|place| place.prefix.scheme() != Scheme::Container))
     }
 }
 
-impl Map {
-    fn parse(word: &str) -> Result<Self> {
-        let shape = || {
-            let why = "it is FROM=TO: the prefix of locations, and the path or URL where they are to be read";
-            Error::invalid(format!("{}: {why}", quoted(word)))
-        };
-        // An `=` in FROM is written %3D, so that the first `=` ends FROM.
-        let (from, to) =
-            word.split_once('=').filter(|(from, to)| !from.is_empty() && !to.is_empty()).ok_or_else(shape)?;
-        let to = prefix_or_path(to)?;
-        let to = match to.scheme() {
-            Scheme::File => {
-                let root = Arc::new(Root::new(path_of(to.components())));
-                MapTarget::Directory(to, root)
-            }
-            Scheme::Container => return Err(shape()),
-            _ => MapTarget::Prefix(to),
-        };
-        Ok(Map { from: prefix_or_path(from)?, to })
-    }
+fn parse_allowed(word: &str) -> Result<ReadablePrefix> {
+    let why = "where a container is, the repository says; allow the place, or say with --virtual-map where to read it";
+    ReadablePrefix::parse(word)?.ok_or_else(|| Error::invalid(format!("{}: {why}", quoted(word))))
+}
+
+fn parse_map(word: &str) -> Result<(Address, ReadablePrefix)> {
+    let shape = || {
+        let why = "it is FROM=TO: the prefix of locations, and the path or URL where they are to be read";
+        Error::invalid(format!("{}: {why}", quoted(word)))
+    };
+    // An `=` in FROM is written %3D, so that the first `=` ends FROM.
+    let (from, to) = word.split_once('=').filter(|(from, to)| !from.is_empty() && !to.is_empty()).ok_or_else(shape)?;
+    let to = ReadablePrefix::parse(to)?.ok_or_else(shape)?;
+    Ok((prefix_or_path(from)?, to))
 }
 
 /// Parses a prefix of the user: a URL, or a local path.

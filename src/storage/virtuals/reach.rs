@@ -16,7 +16,6 @@ use crate::store_names::Account;
 /// Endpoint of Tigris.
 const TIGRIS: &str = "https://t3.storage.dev";
 
-/// Settings for reaching a store.
 pub(super) struct StoreSettings {
     pub(super) settings: Settings,
     /// Advice for the user if the store refuses.
@@ -105,7 +104,6 @@ fn set_endpoint(reached: &mut StoreSettings, address: &Address, store: Option<&C
     Ok(())
 }
 
-/// Returns true if the user gave credentials for the store.
 fn has_credentials(settings: &Settings) -> bool {
     let named = [&settings.access_key_id, &settings.profile, &settings.credentials];
     named.iter().any(|said| said.is_some()) || settings.secrets.has_credentials()

@@ -1,6 +1,5 @@
 //! Virtual chunks in buckets.
 
-use std::fmt::Display;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,7 +9,7 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
 use super::super::connect::Connected;
 use super::super::deadline::Deadline;
 use super::super::explain::from_store;
-use super::super::object::{collect, too_short};
+use super::super::object::{check_length, collect, too_short};
 use super::super::settings::Settings;
 use super::super::transport::Transport;
 use super::address::Address;
@@ -21,7 +20,6 @@ use crate::format::chunk_payload::Checksum;
 /// Error texts of stores for a range that begins after the object's end.
 const RANGE_ERRORS: [&str; 3] = ["416", "InvalidRange", "Range Not Satisfiable"];
 
-/// Connected bucket.
 #[derive(Debug)]
 pub(super) struct Remote {
     store: Arc<dyn ObjectStore>,
@@ -57,11 +55,7 @@ impl Remote {
             collect(found, length).await.map_err(|error| explain(&shown, error))
         };
         let bytes = self.deadline.read(&key, length, &shown, reading).await?;
-        if bytes.len() as u64 == length {
-            Ok(bytes)
-        } else {
-            Err(too_short(&shown, offset, length, bytes.len() as u64))
-        }
+        check_length(bytes, &shown, offset, length)
     }
 }
 
@@ -69,8 +63,7 @@ fn state_of(found: &GetResult) -> ObjectState {
     ObjectState { e_tag: found.meta.e_tag.clone(), last_modified: Some(found.meta.last_modified.timestamp()) }
 }
 
-fn explain(what: impl Display, error: object_store::Error) -> Error {
-    let what = what.to_string();
+fn explain(what: &str, error: object_store::Error) -> Error {
     let said = error.to_string();
     if RANGE_ERRORS.iter().any(|words| said.contains(words)) {
         return Error::with_source(ErrorKind::Corrupt, format!("{what}: the object is too short"), error);

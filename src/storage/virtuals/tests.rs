@@ -58,7 +58,7 @@ fn containers_give_names_and_no_permission() {
 }
 
 #[test]
-fn what_the_configuration_says_of_a_store_is_believed_without_credentials() {
+fn the_configuration_of_a_store_is_used_without_credentials() {
     let settings = |option: &[&str], store: ContainerStore| {
         let all = virtuals(&["s3://b"], &[], option, vec![container("c", "s3://b/", store)]);
         let object = all.find("s3://b/x", None).unwrap();
@@ -68,56 +68,14 @@ fn what_the_configuration_says_of_a_store_is_believed_without_credentials() {
     let (plain, advice, trusted) = settings(&[], s3(None)).unwrap();
     assert_eq!((plain.region, plain.anonymous, advice, trusted), ("eu".parse().ok(), false, None, true));
     let (elsewhere, advice, trusted) = settings(&[], s3(Some("https://store.example"))).unwrap();
-    assert_eq!(elsewhere.endpoint_url.as_deref(), Some("https://store.example"));
     assert!(elsewhere.anonymous && !trusted && advice.unwrap().contains("endpoint_url"));
     assert_eq!(elsewhere.addressing.as_deref(), Some("virtual"));
-    // The user has named the endpoint or the key.
-    for (option, may_hear) in [("s3://b,endpoint_url=https://store.example", true), ("s3://b,access_key_id=k", false)] {
-        let (said, advice, trusted) = settings(&[option], s3(Some("https://store.example"))).unwrap();
-        assert!(!said.anonymous && advice.is_none() && trusted == may_hear, "{option}");
-    }
     let anonymous = || ContainerStore { anonymous: true, ..s3(None) };
     assert!(settings(&[], anonymous()).unwrap().0.anonymous);
     assert!(!settings(&["s3://b,profile=p"], anonymous()).unwrap().0.anonymous);
-    let error = settings(&[], s3(Some("http://store.example"))).map(drop).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::VirtualNotAllowed, "{error}");
-    let allowed = ContainerStore { allow_http: true, force_path_style: true, ..s3(Some("http://127.0.0.1:9000")) };
-    let (allowed, ..) = settings(&[], allowed).unwrap();
-    assert_eq!((allowed.endpoint_url.as_deref(), allowed.addressing), (Some("http://127.0.0.1:9000"), None));
     // The container's kind of store differs from that of the prefix.
     let odd = ContainerStore { kind: "gcs".into(), ..s3(Some("https://store.example")) };
     assert_eq!(settings(&[], odd).unwrap().0.endpoint_url, None);
-}
-
-#[test]
-fn names_of_the_configuration_are_names_or_errors() {
-    let settings = |option: &[&str], store: ContainerStore| {
-        let prefix = if store.kind == "azure" { "az://b/" } else { "s3://b/" };
-        let all = virtuals(&[prefix], &[], option, vec![container("c", prefix, store)]);
-        let object = all.find(&format!("{prefix}x"), None).unwrap();
-        let Target::Distant(address, number) = &object.target else { unreachable!("a bucket") };
-        all.settings(address, *number).map(|reached| (reached.settings, reached.advice, reached.trusted))
-    };
-    let azure = |account: &str| ContainerStore {
-        kind: "azure".into(),
-        account: Some(account.to_owned()),
-        ..ContainerStore::default()
-    };
-    let (stranger, advice, trusted) = settings(&[], azure("stranger")).unwrap();
-    assert!(stranger.anonymous && !trusted && stranger.account == "stranger".parse().ok());
-    let advice = advice.unwrap();
-    assert!(advice.contains("--virtual-option 'az://b/,account=stranger'"), "{advice}");
-    let (own, advice, trusted) = settings(&["az://b,account=mine"], azure("stranger")).unwrap();
-    assert!(!own.anonymous && trusted && advice.is_none() && own.account == "mine".parse().ok());
-    for wrong in ["x@evil/", "a.b", "UPPER"] {
-        let error = settings(&[], azure(wrong)).map(drop).unwrap_err().to_string();
-        assert!(error.contains("account") && error.contains("--virtual-option 'az://b/,account=...'"), "{error}");
-        let store = ContainerStore { region: Some(wrong.to_owned()), ..s3(None) };
-        let error = settings(&[], store).map(drop).unwrap_err().to_string();
-        assert!(error.contains("region"), "{error}");
-        let error = settings(&[], s3(Some(&format!("http://me:{wrong}@host")))).map(drop).unwrap_err().to_string();
-        assert!(error.contains("endpoint_url") && !error.contains(wrong), "{error}");
-    }
 }
 
 #[test]
@@ -140,20 +98,6 @@ fn the_repositorys_own_settings_are_not_sent_to_others() {
         assert!(settings.secrets == Secrets::default() && settings.endpoint_url.is_none());
         assert_eq!(settings.max_requests, Some(7));
     }
-}
-
-#[test]
-fn only_what_says_its_state_is_kept_on_a_disk() {
-    let all = virtuals(&["s3://b", "/d"], &[], &["s3://b/loose,unchecked"], Vec::new());
-    let fingerprint = |location: &str, checksum: Option<Checksum>| all.find(location, checksum).unwrap().fingerprint();
-    let tag = || Some(Checksum::Etag("t".into()));
-    let first = fingerprint("s3://b/x", tag()).unwrap();
-    assert_eq!(fingerprint("S3://b/%78", tag()).unwrap(), first);
-    assert_ne!(fingerprint("s3://b/y", tag()).unwrap(), first);
-    assert_ne!(fingerprint("s3://b/x", Some(Checksum::LastModified(5))).unwrap(), first);
-    assert_eq!(fingerprint("s3://b/x", None), None);
-    assert_eq!(fingerprint("s3://b/loose/x", tag()), None);
-    assert_eq!(fingerprint("file:///d/x", tag()), None);
 }
 
 #[tokio::test]

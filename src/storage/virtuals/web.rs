@@ -14,7 +14,7 @@ use object_store::client::{HttpClient, HttpError, HttpErrorKind, HttpRequest, Ht
 
 use super::super::connect;
 use super::super::deadline::{Deadline, UNBOUNDED};
-use super::super::object::{take_range, too_short};
+use super::super::object::{check_length, take_range, too_short};
 use super::super::settings::Settings;
 use super::super::transport::Transport;
 use super::address::{Address, quoted};
@@ -27,7 +27,6 @@ const MAX_SKIPPED: u64 = 64 << 20;
 /// Suffix of every path: each response of a web server is one of the object.
 const ANY_PATH: &str = "";
 
-/// Client for web servers.
 #[derive(Debug)]
 pub(super) struct Web {
     client: HttpClient,
@@ -36,7 +35,6 @@ pub(super) struct Web {
     deadline: Deadline,
 }
 
-/// Requested part of an object on a server.
 pub(super) struct RangeRequest<'a> {
     pub(super) address: &'a Address,
     /// Query that a redirect added.
@@ -46,7 +44,6 @@ pub(super) struct RangeRequest<'a> {
     pub(super) checksum: Option<&'a Checksum>,
 }
 
-/// Response of a server.
 pub(super) enum WebResponse {
     /// All requested bytes.
     Bytes(Bytes),
@@ -72,7 +69,6 @@ impl Web {
         Ok(Web { client, transport, retry, deadline: Deadline::of(settings) })
     }
 
-    /// Requests `wanted`, with retries.
     pub(super) async fn get(&self, wanted: &RangeRequest<'_>) -> Result<WebResponse> {
         let shown = wanted.address.to_string();
         let RetryConfig { backoff, retry_timeout, .. } = &self.retry;
@@ -132,10 +128,7 @@ impl Web {
         }
         let body = answer.into_body().bytes_stream();
         let bytes = take_range(body, before, wanted.length).await.map_err(|error| transport_error(shown, error))?;
-        if bytes.len() as u64 != wanted.length {
-            return Err(too_short(shown, wanted.offset, wanted.length, bytes.len() as u64).into());
-        }
-        Ok(WebResponse::Bytes(bytes))
+        Ok(WebResponse::Bytes(check_length(bytes, shown, wanted.offset, wanted.length)?))
     }
 }
 
@@ -182,7 +175,6 @@ fn check_whole(answer: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) ->
     Ok(())
 }
 
-/// Returns the URL that a redirect leads to.
 fn redirect(answer: &HttpResponse, url: &str, shown: &str) -> Result<String> {
     let said = header(answer, &LOCATION).unwrap_or_default();
     let joined = url::Url::parse(url).ok().filter(|_| !said.is_empty()).and_then(|base| base.join(said).ok());

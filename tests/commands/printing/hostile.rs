@@ -1,5 +1,4 @@
 //! A repository in which every text is hostile.
-#![allow(unreachable_pub)]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,11 +7,11 @@ use icechunk::config::ObjectStoreConfig;
 use icechunk::format::ChunkIndices;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::format::snapshot::ArrayShape;
-use icechunk::repository::VersionInfo;
 use icechunk::{Repository, RepositoryConfig};
 
 use super::HOSTILE;
-use crate::common::lab::{GROUP, array_json, create};
+use crate::common::block_on;
+use crate::common::lab::{GROUP, array_json, create, main_branch};
 use crate::common::made::container;
 
 /// Returns the path of its hostile array.
@@ -43,7 +42,7 @@ async fn fill(repository: &Repository, branch: &str, array: &str, n: u8) {
 
 /// Creates it at `place`.
 pub fn repository(place: &Path, version: SpecVersionBin) -> PathBuf {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    block_on(async {
         let mut config = RepositoryConfig::default();
         let store = ObjectStoreConfig::S3(Default::default());
         config
@@ -56,7 +55,7 @@ pub fn repository(place: &Path, version: SpecVersionBin) -> PathBuf {
         let repository = create(place, version, config).await;
         repository.save_config().await.unwrap();
         fill(&repository, "main", &array_path(), 0).await;
-        let tip = repository.resolve_version(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
+        let tip = repository.resolve_version(&main_branch()).await.unwrap();
         repository.create_tag(&format!("{HOSTILE} tag"), &tip).await.unwrap();
         repository.create_branch(&format!("{HOSTILE} branch"), &tip).await.unwrap();
         fill(&repository, "main", &format!("/{HOSTILE} second"), 1).await;

@@ -2,13 +2,16 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::trees::{Files, Random, command, json, random, repository};
+use super::trees::{command, json, one_array, random, repository};
+use crate::common::random::Random;
 use crate::common::writing::{GROUP, array};
-use crate::common::{FixtureSet, Mount, is_root, program, read_files, run};
+use crate::common::{
+    Files, FixtureSet, Mount, block_on, is_root, program, project, python, read_files, run, visit_files,
+};
 
 const MARKER: &str = ".icechunkfs-export";
 
@@ -16,17 +19,9 @@ const MARKER: &str = ".icechunkfs-export";
 fn mounted(repo: &Path, id: &str, words: &[&str]) -> Files {
     let mount = Mount::new(repo, &[&["--snapshot", id], words].concat());
     let mut files = Files::new();
-    let mut open = vec![mount.path()];
-    while let Some(directory) = open.pop() {
-        for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
-            let path = entry.path();
-            if entry.file_type().unwrap().is_dir() {
-                open.push(path);
-            } else if let Ok(bytes) = fs::read(&path) {
-                files.insert(path.strip_prefix(mount.path()).unwrap().to_str().unwrap().to_owned(), bytes);
-            }
-        }
-    }
+    visit_files(&mount.path(), "", &mut |name, path| {
+        fs::read(path).into_iter().for_each(|bytes| drop(files.insert(name.clone(), bytes)));
+    });
     files
 }
 
@@ -80,12 +75,8 @@ fn virtual_chunks_are_exported_where_allowed() {
 
 #[test]
 fn zarr_python_reads_an_export() {
-    let python = std::env::var_os("ICECHUNKFS_PYTHON")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python"), PathBuf::from);
-    if !crate::common::writing::needed(python.exists(), &format!("{}: scripts/setup makes it", python.display())) {
-        return;
-    }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/read_tools.py");
+    let Some(python) = python() else { return };
+    let script = project("tests/python/read_tools.py");
     let set = FixtureSet::own();
     for name in ["own-v2-basic", "own-v2-encodings", "own-v1-basic"] {
         let fixture = set.get(name);
@@ -101,9 +92,9 @@ fn zarr_python_reads_an_export() {
 }
 
 #[test]
-fn existing_files_are_kept_replaced_or_removed_as_requested() {
+fn export_keeps_replaces_or_removes_existing_files_as_requested() {
     let place = tempfile::tempdir().unwrap();
-    let files = random(&mut Random(7));
+    let files = random(&mut Random::new(7));
     let repo = repository(place.path(), &files);
     let dest = place.path().join("tree");
     fs::create_dir(&dest).unwrap();
@@ -170,7 +161,7 @@ fn existing_files_are_kept_replaced_or_removed_as_requested() {
 #[test]
 fn a_subtree_is_exported_by_its_path() {
     let place = tempfile::tempdir().unwrap();
-    let mut files = random(&mut Random(11));
+    let mut files = random(&mut Random::new(11));
     files.insert("x/zarr.json".into(), GROUP.into());
     files.insert("x/y/zarr.json".into(), array(&[2], &[1]).into());
     files.insert("x/y/c/1".into(), b"one".to_vec());
@@ -197,7 +188,7 @@ fn a_subtree_is_exported_by_its_path() {
 fn a_killed_export_resumes() {
     let place = tempfile::tempdir().unwrap();
     let mut files = Files::new();
-    let mut numbers = Random(3);
+    let mut numbers = Random::new(3);
     files.insert("zarr.json".into(), GROUP.into());
     for (name, length) in [("small", 3000), ("large", 150_000)] {
         let chunks = if name == "small" { 1500 } else { 20 };
@@ -214,7 +205,8 @@ fn a_killed_export_resumes() {
             let mut child = Command::new(program());
             child.arg("export").arg(&repo).arg(&dest).stdout(Stdio::null()).stderr(Stdio::null());
             let mut child = child.spawn().unwrap();
-            std::thread::sleep(Duration::from_millis(3 + numbers.below(25) + 10 * attempt));
+            // At a random moment, and later every time.
+            std::thread::sleep(Duration::from_millis(3 + numbers.below(25) as u64 + 10 * attempt));
             let _ = child.kill();
             let ended = child.wait().unwrap();
             if dest.exists() {
@@ -264,10 +256,7 @@ fn a_killed_export_resumes() {
 #[test]
 fn an_export_follows_no_link_out_of_its_destination() {
     let place = tempfile::tempdir().unwrap();
-    let mut files = Files::new();
-    files.insert("zarr.json".into(), GROUP.into());
-    files.insert("a/zarr.json".into(), array(&[2], &[1]).into());
-    files.insert("a/c/0".into(), b"inside".to_vec());
+    let files = one_array([b"inside".to_vec()]);
     let repo = repository(place.path(), &files);
     let outside = place.path().join("outside");
     fs::create_dir(&outside).unwrap();
@@ -298,7 +287,7 @@ fn an_export_follows_no_link_out_of_its_destination() {
 
 /// A hostile snapshot has names that no file can have.
 #[test]
-fn hostile_names_are_reported_and_write_nothing_outside() {
+fn export_reports_hostile_names_and_writes_nothing_outside() {
     use icechunkfs::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
     use icechunkfs::format::envelope::SpecVersion;
     use icechunkfs::format::ids::{NodeId, ObjectId};
@@ -311,8 +300,7 @@ fn hostile_names_are_reported_and_write_nothing_outside() {
     command(&[&"init", &repo]).success();
     let paths =
         ["/", "/good", "/../escaped", "/a/../../escaped", "/nul\0l", "/./x", "/a//b", "/g/.icechunkfs-zarr.json~"];
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let storage = storage::open_directory(&repo).unwrap();
         let id = ObjectId::random().unwrap();
         let node = |path: &&str| NodeDraft {
@@ -358,7 +346,7 @@ fn hostile_names_are_reported_and_write_nothing_outside() {
 }
 
 #[test]
-fn unreadable_chunks_fail_the_export_or_are_listed() {
+fn export_fails_at_unreadable_chunks_or_lists_them() {
     let place = tempfile::tempdir().unwrap();
     let fixture = FixtureSet::own().get("own-v2-virtual");
     let dest = place.path().join("virtual");
@@ -371,12 +359,7 @@ fn unreadable_chunks_fail_the_export_or_are_listed() {
     assert!(left_out.iter().all(|one| !dest.join(one["path"].as_str().unwrap()).exists()));
 
     // A pack that ends early: chunks before its end are there, others are reported.
-    let mut files = Files::new();
-    files.insert("zarr.json".into(), GROUP.into());
-    files.insert("a/zarr.json".into(), array(&[9], &[1]).into());
-    for at in 0..9 {
-        files.insert(format!("a/c/{at}"), vec![at; 1000]);
-    }
+    let mut files = one_array((0..9).map(|at| vec![at; 1000]));
     let repo = repository(place.path(), &files);
     let pack = fs::read_dir(repo.join("chunks")).unwrap().next().unwrap().unwrap().path();
     fs::File::options().write(true).open(&pack).unwrap().set_len(4500).unwrap();
@@ -391,15 +374,10 @@ fn unreadable_chunks_fail_the_export_or_are_listed() {
 
 /// Chunks that exceed the memory, as separate files and within packs.
 #[test]
-fn large_chunks_are_copied_in_pieces() {
+fn export_copies_large_chunks_in_pieces() {
     let place = tempfile::tempdir().unwrap();
-    let mut files = Files::new();
-    let mut numbers = Random(5);
-    files.insert("zarr.json".into(), GROUP.into());
-    files.insert("a/zarr.json".into(), array(&[3], &[1]).into());
-    for at in 0..3 {
-        files.insert(format!("a/c/{at}"), numbers.bytes(64).repeat((5 << 20) / 64 + at));
-    }
+    let mut numbers = Random::new(5);
+    let files = one_array((0..3).map(|at| numbers.bytes(64).repeat((5 << 20) / 64 + at)));
     for pack_below in ["256K", "64M"] {
         let place = place.path().join(pack_below);
         let (source, repo, dest) = (place.join("source"), place.join("repo"), place.join("tree"));
@@ -428,12 +406,7 @@ fn a_full_disk_fails_the_export_until_there_is_room() {
         return;
     }
     let place = tempfile::tempdir().unwrap();
-    let mut files = Files::new();
-    files.insert("zarr.json".into(), GROUP.into());
-    files.insert("a/zarr.json".into(), array(&[64], &[1]).into());
-    for at in 0..64_u8 {
-        files.insert(format!("a/c/{at}"), vec![at; 32 << 10]);
-    }
+    let files = one_array((0..64).map(|at| vec![at; 32 << 10]));
     let repo = repository(place.path(), &files);
     let disk = place.path().join("disk");
     fs::create_dir(&disk).unwrap();
@@ -460,7 +433,7 @@ fn a_full_disk_fails_the_export_until_there_is_room() {
 #[test]
 fn a_second_export_to_a_directory_is_refused() {
     let place = tempfile::tempdir().unwrap();
-    let repo = repository(place.path(), &random(&mut Random(2)));
+    let repo = repository(place.path(), &random(&mut Random::new(2)));
     let dest = place.path().join("tree");
     fs::create_dir(&dest).unwrap();
     let held = fs::File::open(&dest).unwrap();

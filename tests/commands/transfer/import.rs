@@ -6,16 +6,17 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::trees::{Files, Random, command, json, random, repository, write};
+use super::trees::{command, json, one_array, random, repository, write};
+use crate::common::random::Random;
 use crate::common::writing::{GROUP, Reference, array};
-use crate::common::{FixtureSet, program, read_files};
+use crate::common::{Files, FixtureSet, program, read_files};
 
 /// Imports random trees, one over the other, and reads them with the reference.
 #[test]
-fn imported_trees_read_back_the_same() {
+fn the_reference_reads_imported_trees() {
     for seed in [1, 2, 3, 4, 5] {
         let place = tempfile::tempdir().unwrap();
-        let mut numbers = Random(seed * 77);
+        let mut numbers = Random::new(seed * 77);
         let (source, repo) = (place.path().join("source"), place.path().join("repo"));
         let mut files = random(&mut numbers);
         write(&source, &files);
@@ -74,11 +75,9 @@ fn imported_trees_read_back_the_same() {
 }
 
 #[test]
-fn exported_fixtures_import_the_same() {
-    let mut sets = vec![FixtureSet::own()];
-    sets.extend(FixtureSet::shared());
+fn import_of_an_export_gives_the_same_files() {
     let mut count = 0;
-    for fixture in sets.iter().flat_map(FixtureSet::all) {
+    for fixture in FixtureSet::each().flat_map(|set| set.all()) {
         if fixture.name.contains("virtual") || fixture.name.contains("split") || fixture.name.starts_with("ref-") {
             continue;
         }
@@ -104,7 +103,7 @@ fn exported_fixtures_import_the_same() {
 }
 
 #[test]
-fn untracked_files_are_listed_and_violations_refuse_the_import() {
+fn import_lists_untracked_files_and_refuses_violations() {
     let place = tempfile::tempdir().unwrap();
     let source = place.path().join("source");
     let repo = place.path().join("repo");
@@ -169,9 +168,9 @@ fn untracked_files_are_listed_and_violations_refuse_the_import() {
 #[test]
 fn an_import_into_a_group_changes_nothing_else() {
     let place = tempfile::tempdir().unwrap();
-    let mut all = random(&mut Random(9));
+    let mut all = random(&mut Random::new(9));
     let repo = repository(place.path(), &all);
-    let part = random(&mut Random(10));
+    let part = random(&mut Random::new(10));
     let source = place.path().join("part");
     write(&source, &part);
     let into = |top: &str, part: &Files| {
@@ -192,7 +191,7 @@ fn an_import_into_a_group_changes_nothing_else() {
 
 /// A replacement by another kind of node needs `--delete`.
 #[test]
-fn nodes_change_their_kind_only_with_delete() {
+fn import_changes_the_kind_of_a_node_only_with_delete() {
     let before: Files = [
         ("zarr.json", GROUP.to_owned()),
         ("a/zarr.json", array(&[2], &[1])),
@@ -236,7 +235,7 @@ fn concurrent_imports_are_all_committed() {
     let mut expected: Files = [("zarr.json".to_owned(), GROUP.into())].into();
     let children: Vec<_> = (0..4_u64)
         .map(|n| {
-            let (source, files) = (place.path().join(format!("s{n}")), random(&mut Random(40 + n)));
+            let (source, files) = (place.path().join(format!("s{n}")), random(&mut Random::new(40 + n)));
             write(&source, &files);
             expected.extend(files.into_iter().map(|(key, bytes)| (format!("p{n}/{key}"), bytes)));
             let mut import = Command::new(program());
@@ -249,13 +248,13 @@ fn concurrent_imports_are_all_committed() {
 }
 
 #[test]
-fn imports_work_in_version_1_and_on_other_branches() {
+fn import_commits_to_version_1_and_to_other_branches() {
     let fixture = FixtureSet::own().get("own-v1-basic");
     let place = tempfile::tempdir().unwrap();
     let repo = place.path().join("repo");
     crate::common::copy_tree(&fixture.repository, &repo);
     let before = Reference::open(&repo).keys();
-    let files = random(&mut Random(21));
+    let files = random(&mut Random::new(21));
     let source = place.path().join("source");
     write(&source, &files);
     Reference::open(&repo).create_branch("side");
@@ -271,12 +270,8 @@ fn imports_work_in_version_1_and_on_other_branches() {
 #[test]
 fn a_killed_import_has_committed_all_or_nothing() {
     let place = tempfile::tempdir().unwrap();
-    let mut numbers = Random(31);
-    let mut files: Files =
-        [("zarr.json".to_owned(), GROUP.into()), ("a/zarr.json".to_owned(), array(&[800], &[1]).into())].into();
-    for at in 0..800 {
-        files.insert(format!("a/c/{at}"), numbers.bytes(16).repeat(200));
-    }
+    let mut numbers = Random::new(31);
+    let mut files = one_array((0..800).map(|_| numbers.bytes(16).repeat(200)));
     let source = place.path().join("source");
     write(&source, &files);
     let repo = place.path().join("repo");
@@ -287,7 +282,7 @@ fn a_killed_import_has_committed_all_or_nothing() {
         child.arg("import").arg(&source).arg(&repo).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = child.spawn().unwrap();
         // The time is so short at first that no machine is done by then, and longer every time.
-        std::thread::sleep(Duration::from_millis(2 + numbers.below(4) + 3 * killed));
+        std::thread::sleep(Duration::from_millis(2 + numbers.below(4) as u64 + 3 * killed));
         let _ = child.kill();
         child.wait().unwrap();
         let keys = Reference::open(&repo).keys();

@@ -1,32 +1,13 @@
 //! Random trees of Zarr files, and their expected content.
-#![allow(unreachable_pub)]
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
 
 use serde_json::Value;
 
+use crate::common::random::Random;
 use crate::common::writing::{GROUP, array, put};
-use crate::common::{Output, icechunkfs};
-
-pub type Files = BTreeMap<String, Vec<u8>>;
-
-/// A small generator of numbers, the same for the same seed.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
-    }
-
-    pub fn bytes(&mut self, length: u64) -> Vec<u8> {
-        (0..length).map(|_| self.below(256) as u8).collect()
-    }
-}
+use crate::common::{Files, Output, icechunkfs};
 
 /// Returns random groups and arrays, with chunks of all kinds of sizes.
 pub fn random(random: &mut Random) -> Files {
@@ -49,8 +30,8 @@ pub fn random(random: &mut Random) -> Files {
 }
 
 fn array_at(files: &mut Files, random: &mut Random, path: &str) {
-    let rank = random.below(4) as usize;
-    let grid: Vec<u64> = (0..rank).map(|_| 1 + random.below(4)).collect();
+    let rank = random.below(4);
+    let grid: Vec<u64> = (0..rank).map(|_| 1 + random.below(4) as u64).collect();
     files.insert(format!("{path}/zarr.json"), array(&grid, &vec![1; rank]).into());
     for at in 0..grid.iter().product::<u64>() {
         if random.below(4) == 0 {
@@ -62,10 +43,18 @@ fn array_at(files: &mut Files, random: &mut Random, path: &str) {
             rest /= length;
             format!("{key}/{coord}")
         });
-        let most = [10, 600, 5000, 300_000][random.below(4) as usize];
+        let most = [10, 600, 5000, 300_000][random.below(4)];
         let length = 1 + random.below(most);
         files.insert(format!("{path}/c{coords}"), random.bytes(length));
     }
+}
+
+/// Returns the files of a root group and an array `a`, whose chunks are `chunks`.
+pub fn one_array(chunks: impl IntoIterator<Item = Vec<u8>>) -> Files {
+    let mut files: Files = (0..).zip(chunks).map(|(at, bytes): (usize, _)| (format!("a/c/{at}"), bytes)).collect();
+    files.insert("a/zarr.json".into(), array(&[files.len() as u64], &[1]).into());
+    files.insert("zarr.json".into(), GROUP.into());
+    files
 }
 
 /// Writes `files` below `place`.

@@ -7,9 +7,10 @@ use std::process::Command;
 use icechunk::config::{ObjectStoreConfig, S3Options};
 use icechunk::format::format_constants::SpecVersionBin;
 
-use super::{SECRET, plain};
+use super::SECRET;
 use crate::common::lab::array_json;
 use crate::common::made::{container, of_version, reference, repository};
+use crate::common::moto::plain;
 use crate::common::origin::{Origin, Seen};
 use crate::common::{icechunkfs, run};
 

@@ -1,15 +1,12 @@
 //! Redirects of the server that has the repository are followed within its origin, and headers do not leave it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use super::{SECRET, plain};
+use super::SECRET;
+use crate::common::moto::plain;
 use crate::common::origin::Origin;
-use crate::common::{Mount, Output, read_files, run};
-
-fn repositories() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos")
-}
+use crate::common::{Mount, Output, project, read_files, run};
 
 fn export(url: &str, to: &Path) -> Command {
     let mut command = plain(&["export", url, to.to_str().unwrap()]);
@@ -19,19 +16,19 @@ fn export(url: &str, to: &Path) -> Command {
 
 #[test]
 fn a_redirect_within_the_origin_is_followed() {
-    let server = Origin::of(&repositories());
+    let server = Origin::of(&project("tests/fixtures/repos"));
     let directory = tempfile::tempdir().unwrap();
     server.redirect("/first/", "/own-v2-basic/{rest}");
     let to = directory.path().join("out");
     run(&mut export(&server.url("first"), &to)).success();
-    let local = Mount::new(&repositories().join("own-v2-basic"), &["-o", "ro"]);
+    let local = Mount::new(&project("tests/fixtures/repos").join("own-v2-basic"), &["-o", "ro"]);
     assert!(read_files(&to) == read_files(&local.path()));
     assert!(server.take().iter().all(|seen| seen.headers.contains(SECRET)));
 }
 
 #[test]
 fn a_redirect_to_another_origin_is_refused() {
-    let (server, other) = (Origin::of(&repositories()), Origin::of(&repositories()));
+    let (server, other) = (Origin::of(&project("tests/fixtures/repos")), Origin::of(&project("tests/fixtures/repos")));
     let directory = tempfile::tempdir().unwrap();
     let port = server.port;
     let targets = [
@@ -73,7 +70,7 @@ fn refused(server: &Origin, place: &Path, to: &str) -> String {
 /// Another spelling of the same origin is the same origin.
 #[test]
 fn a_redirect_to_another_spelling_of_the_origin_is_followed() {
-    let server = Origin::of(&repositories());
+    let server = Origin::of(&project("tests/fixtures/repos"));
     let directory = tempfile::tempdir().unwrap();
     let port = server.port;
     for (n, host) in ["127.0.0.1", "2130706433", "0x7f.1", "127.1", "127.0.0.1."].iter().enumerate() {
@@ -84,7 +81,7 @@ fn a_redirect_to_another_spelling_of_the_origin_is_followed() {
 
 #[test]
 fn a_redirect_loop_ends() {
-    let server = Origin::of(&repositories());
+    let server = Origin::of(&project("tests/fixtures/repos"));
     let directory = tempfile::tempdir().unwrap();
     server.redirect("/own-v2-basic/", "/own-v2-basic/{rest}");
     refused(&server, &directory.path().join("out"), "itself");
@@ -94,7 +91,7 @@ fn a_redirect_loop_ends() {
 /// A redirect of a bucket's address is not followed either.
 #[test]
 fn a_redirect_of_a_store_to_another_host_is_refused() {
-    let other = Origin::of(&repositories());
+    let other = Origin::of(&project("tests/fixtures/repos"));
     for (place, variable) in [
         ("s3://bucket/x", "AWS_ENDPOINT_URL"),
         ("gs://bucket/x", "ICECHUNKFS_ENDPOINT_URL"),

@@ -2,15 +2,11 @@
 //! can read.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
-use super::{SECRET, plain};
+use super::SECRET;
+use crate::common::moto::plain;
 use crate::common::origin::Origin;
-use crate::common::{Mount, read_files, run};
-
-fn repositories() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos")
-}
+use crate::common::{Mount, project, read_files, run};
 
 #[test]
 fn secrets_on_the_command_line_are_refused_and_not_repeated() {
@@ -104,7 +100,7 @@ fn passwords_in_urls_are_refused_and_not_repeated() {
 /// The daemon's command line and environment are visible to every user: they never contained a secret.
 #[test]
 fn secrets_of_the_environment_and_of_files_are_never_shown() {
-    let server = Origin::of(&repositories());
+    let server = Origin::of(&project("tests/fixtures/repos"));
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("secrets");
     std::fs::write(&file, format!("# the lab's server\nheader = x-token: {SECRET}\npassword={SECRET}\n")).unwrap();
@@ -112,10 +108,8 @@ fn secrets_of_the_environment_and_of_files_are_never_shown() {
     for by_file in [true, false] {
         let mount = Mount::prepare();
         let url = format!("http://someone@127.0.0.1:{}/own-v2-basic", server.port);
-        let place = mount.path().display().to_string();
-        let log = mount.path().with_file_name("log").display().to_string();
         let option = format!("secrets={}", file.display());
-        let mut command = plain(&["mount", &url, &place, "-vv", "--log-file", &log]);
+        let mut command = plain(&mount.arguments(&url, &["-vv"]));
         if by_file {
             command.args(["-o", &option]);
         } else {
@@ -176,9 +170,9 @@ fn a_secrets_file_that_others_may_read_is_refused() {
 /// A store of virtual chunks has its own secrets: in the environment, or in a file that an option names.
 #[test]
 fn virtual_options_take_secrets_from_the_environment_and_from_files() {
-    let server = Origin::of(&repositories());
+    let server = Origin::of(&project("tests/fixtures/repos"));
     let directory = tempfile::tempdir().unwrap();
-    let bytes = std::fs::read(repositories().join("own-v2-basic/repo")).unwrap();
+    let bytes = std::fs::read(project("tests/fixtures/repos").join("own-v2-basic/repo")).unwrap();
     let location = server.url("own-v2-basic/repo");
     let repository = crate::common::made::repository(
         &directory.path().join("repo"),

@@ -48,7 +48,7 @@ pub(crate) fn repository(client: Client, store: &Store) -> String {
 }
 
 /// Returns the program with `words`, in which `REPO` is the repository in `store`.
-pub(crate) fn command(client: Client, store: &Store, words: &[&str]) -> Command {
+pub(crate) fn command<S: AsRef<str>>(client: Client, store: &Store, words: &[S]) -> Command {
     // Another build can be named, to compare its behavior.
     let program = std::env::var_os("ICECHUNKFS_HOSTILE_PROGRAM").unwrap_or_else(|| crate::common::program().into());
     let mut command = Command::new(program);
@@ -75,7 +75,7 @@ pub(crate) fn command(client: Client, store: &Store, words: &[&str]) -> Command 
     command.env("ICECHUNKFS_MAX_LISTED", "20000");
     command.env("HOME", "/nonexistent").env("ICECHUNKFS_TIMEOUT", TIMEOUT.as_secs_f32().to_string());
     let repo = repository(client, store);
-    command.args(words.iter().map(|word| if *word == "REPO" { repo.as_str() } else { word }));
+    command.args(words.iter().map(|word| if word.as_ref() == "REPO" { repo.as_str() } else { word.as_ref() }));
     command
 }
 

@@ -16,8 +16,7 @@ struct Mounted {
 
 fn mounted(words: &[&str]) -> Mounted {
     let (mount, store) = (Mount::prepare(), Store::new(seed()));
-    let (place, log) = (mount.path().display().to_string(), mount.path().with_file_name("log").display().to_string());
-    let words = [&["mount", "REPO", &place, "--log-file", &log, "--memory", "64M"], words].concat();
+    let words = mount.arguments("REPO", &[&["--memory", "64M"], words].concat());
     let outcome = measure(&mut command(Client::Amazon, &store, &words));
     assert!(outcome.success, "{}", outcome.stderr);
     Mounted { mount, store }

@@ -24,7 +24,7 @@ fn an_upload_that_the_server_does_not_read_ends() {
 }
 
 #[test]
-fn waiting_for_credentials_ends() {
+fn commands_end_when_credentials_never_come() {
     let lies = [Lie::Silent, Lie::HeadDrip, Lie::HugeClaim, Lie::EndlessChunks, Lie::EndlessRefusal];
     for lie in lies {
         let (store, metadata) = (Store::new(seed()), Store::new(BTreeMap::new()));

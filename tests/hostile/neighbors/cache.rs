@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use icechunkfs::disk_cache::{DiskCache, Name};
 use icechunkfs::error::{ErrorKind, Result};
 
+use crate::common;
 use crate::common::users::{Commons, NOBODY, by_nobody, fifo, mode, set_mode, set_owner};
 
 const SIZE: u64 = 100 * 4096;
@@ -35,8 +36,7 @@ fn filled(commons: &Commons, bits: u32) -> PathBuf {
 
 /// Returns the files in the folders of a cache's entries.
 fn entries(directory: &Path) -> Vec<PathBuf> {
-    let inner = |path: &Path| std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
-    inner(&directory.join("v1/repository")).iter().flat_map(|folder| inner(folder)).collect()
+    common::entries(&directory.join("v1/repository")).iter().flat_map(|folder| common::entries(folder)).collect()
 }
 
 #[track_caller]
@@ -226,7 +226,7 @@ fn a_cache_directory_exchanged_for_a_link_is_not_followed() {
         std::fs::write(folder.join("of root"), "of root").unwrap();
     }
     std::fs::write(victim.join("of root"), "of root").unwrap();
-    let state = || crate::common::read_files(&victim);
+    let state = || common::read_files(&victim);
     let before = state();
     for parts in [&["v1/new", "v1/repository"][..], &["v1"]] {
         let (ended, first) = (AtomicBool::new(false), open(&directory).unwrap());
@@ -242,6 +242,7 @@ fn a_cache_directory_exchanged_for_a_link_is_not_followed() {
                             let _ = std::fs::remove_file(&path);
                             let _ = std::fs::rename(&aside, &path);
                         }
+                        // The cache is used in both states: nothing is waited for.
                         std::thread::sleep(Duration::from_micros(100));
                     }
                 });

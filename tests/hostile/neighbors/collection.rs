@@ -40,12 +40,15 @@ impl Machine {
 
     /// Collects as root, who finds the user in `/etc/passwd`.
     fn gc(&self, words: &[&str]) -> Output {
+        run(self.gc_command(words).env_remove("SUDO_UID"))
+    }
+
+    fn gc_command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", "mount --bind \"$0\" /etc/passwd && exec \"$@\""]);
+        command.arg(self.commons.path("passwd")).arg(program()).arg("gc").arg(self.repository());
+        command.args(["--older-than", "0s"]).args(words);
         command
-            .args(["-m", "sh", "-c", "mount --bind \"$0\" /etc/passwd && exec \"$@\""])
-            .arg(self.commons.path("passwd"));
-        command.arg(program()).arg("gc").arg(self.repository()).args(["--older-than", "0s"]).args(words);
-        run(command.env_remove("SUDO_UID"))
     }
 
     #[track_caller]
@@ -58,7 +61,7 @@ impl Machine {
         let names = |entry: &Value| entry["path"].as_str().is_some_and(|path| scratch.starts_with(path));
         assert!(skipped.iter().any(names), "{report:#} {said}");
         assert_eq!(report["uncommitted"].as_array().unwrap().len(), 0);
-        let words = String::from_utf8(self.gc(&["--dry-run"]).success()).unwrap();
+        let words = self.gc(&["--dry-run"]).text();
         assert!(words.contains("not counted") && words.contains("--keep-scratch"), "{words}");
     }
 }
@@ -120,10 +123,7 @@ fn work_of_another_user_counts_with_keep_scratch() {
     let lost = machine.gc(&["--dry-run", "--json"]).json();
     assert_eq!(lost["commits"].as_array().unwrap().len(), 1, "{lost:#}");
     // The caller of sudo is the one whose work counts.
-    let mut sudo = Command::new("unshare");
-    sudo.args(["-m", "sh", "-c", "mount --bind \"$0\" /etc/passwd && exec \"$@\""]).arg(machine.commons.path("passwd"));
-    sudo.arg(program()).arg("gc").arg(machine.repository()).args(["--older-than", "0s", "--dry-run", "--json"]);
-    let kept = run(sudo.env("SUDO_UID", "65534")).json();
+    let kept = run(machine.gc_command(&["--dry-run", "--json"]).env("SUDO_UID", "65534")).json();
     assert_eq!(kept["commits"].as_array().unwrap().len(), 0, "{kept:#}");
     // The same directory, owned by root, counts without an option.
     run(Command::new("chown").args(["-R", "0:0"]).arg(&branch)).success();

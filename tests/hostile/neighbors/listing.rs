@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{FixtureSet, Output, copy_tree, icechunkfs, program, run};
+use crate::common::{FixtureSet, Output, copy_tree, program, run, run_on};
 
 /// A copy of a fixture, and a directory outside that links point to.
 struct Linked {
@@ -69,8 +69,7 @@ fn links_are_neither_counted_as_objects_nor_removed() {
     let linked = Linked::new("own-v2-basic");
     let plain = FixtureSet::own().get("own-v2-basic").repository;
     let gc = |repository: &Path, words: &[&str]| {
-        let mut command = Command::new(program());
-        run(command.arg("gc").arg(repository).args(["--older-than", "0s", "--json"]).args(words)).json()
+        run_on(repository, &[&["gc", "--older-than", "0s", "--json"], words].concat()).json()
     };
     let (expected, found) = (gc(&plain, &["--dry-run"]), gc(&linked.repository(), &["--dry-run"]));
     for kind in ["total", "chunks", "snapshots", "manifests", "transaction_logs", "copies_of_repo", "unknown_objects"] {
@@ -88,7 +87,7 @@ fn a_folder_that_is_a_link_out_of_the_repository_is_an_error() {
     let refs = linked.repository().join("refs");
     std::fs::rename(&refs, linked.place.path().join("refs")).unwrap();
     symlink(linked.place.path().join("refs"), &refs).unwrap();
-    let said = icechunkfs(["refs".as_ref(), linked.repository().as_os_str()]).failure();
+    let said = run_on(linked.repository(), &["refs"]).failure();
     assert!(said.contains("leads out of the repository"), "{said}");
 }
 
@@ -97,7 +96,7 @@ fn a_ref_that_is_a_link_within_the_repository_is_listed() {
     let place = tempfile::tempdir().unwrap();
     let repository = place.path().join("repo");
     copy_tree(&FixtureSet::own().get("own-v1-basic").repository, &repository);
-    let refs = || icechunkfs(["refs".as_ref(), repository.as_os_str()]).success();
+    let refs = || run_on(&repository, &["refs"]).success();
     let before = refs();
     let file = repository.join("refs/branch.main/ref.json");
     std::fs::rename(&file, repository.join("elsewhere.json")).unwrap();

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::common::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, mode, set_mode, set_owner};
 use crate::common::writing::{self, put};
-use crate::common::{Mount, Output, program, run};
+use crate::common::{Mount, Output, entries, program, run};
 
 /// Mounts a new repository with the scratch directory at `scratch`.
 fn mount(commons: &Commons, scratch: &Path) -> (Mount, Output) {
@@ -47,8 +47,7 @@ fn a_directory_that_is_declared_safe_is_used() {
 fn state(directory: &Path) -> Vec<(PathBuf, u32)> {
     let mut found = vec![(directory.to_owned(), mode(directory))];
     if directory.symlink_metadata().unwrap().is_dir() {
-        let mut inner: Vec<PathBuf> =
-            std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut inner = entries(directory);
         inner.sort();
         found.extend(inner.iter().flat_map(|path| state(path)));
     }

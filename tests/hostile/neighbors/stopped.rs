@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::users::{Commons, NOBODY, as_nobody};
 use crate::common::writing;
-use crate::common::{Mount, icechunkfs, run};
+use crate::common::{Mount, icechunkfs, run, signal, wait_for_end};
 
 /// Time limit for a command that waits for a daemon, with room for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(25);
@@ -16,7 +16,7 @@ struct Stopped(i32);
 
 impl Stopped {
     fn new(process: i32) -> Stopped {
-        run(Command::new("kill").arg("-STOP").arg(process.to_string())).success();
+        signal(process, "-STOP");
         Stopped(process)
     }
 }
@@ -62,7 +62,7 @@ fn a_stopped_daemon_is_named_and_its_mount_can_be_detached() {
     assert!(begin.elapsed() < DEADLINE && mount.mounted_as().is_none());
     icechunkfs(["gc", repository, "--older-than", "0s", "--dry-run"]).success();
     drop(stopped);
-    crate::common::wait_for_end(daemon);
+    wait_for_end(daemon);
     // A check for uncommitted work cannot be combined with a forced unmount.
     assert_eq!(icechunkfs(["unmount", "--force", "--require-clean", &place]).status.code(), Some(2));
 }
@@ -80,7 +80,7 @@ fn a_user_detaches_their_own_mount() {
     let _detach = Detach(&place);
     let listed =
         run(Command::new("pgrep").args(["-f", "-x"]).arg(format!(".*icechunkfs mount .* {} .*", place.display())));
-    let daemon: i32 = String::from_utf8(listed.success()).unwrap().trim().parse().unwrap();
+    let daemon: i32 = listed.text().trim().parse().unwrap();
     let _stopped = Stopped::new(daemon);
     let begin = Instant::now();
     let output = run(as_nobody(commons.program()).arg("unmount").arg(&place)).failure();

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use icechunk::format::format_constants::SpecVersionBin;
 
 use super::world::{Statistics, Step, World, Writing, arrays};
+use crate::common::random::Random;
 use crate::common::writing::number;
 
 /// Steps of one run, from an empty repository on.
@@ -23,38 +24,18 @@ const SHRINK_FOR: Duration = Duration::from_secs(120);
 /// Steps with their actor: a mount, or the reference behind the last of them.
 type Listing = Vec<(usize, Step)>;
 
-struct Random(u64);
+fn path(random: &mut Random) -> String {
+    const NAMES: [&str; 6] = ["a", "b", "x", "y", "latest", "n\u{fffd}"];
+    const GROUPS: [&str; 4] = ["", "g/", "h/", "g/i/"];
+    format!("{}{}", random.pick(&GROUPS), random.pick(&NAMES))
+}
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        // xorshift64*
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
+fn grid_of_array(random: &mut Random) -> Vec<u64> {
+    random.pick(&[vec![4], vec![8], vec![3, 3], vec![4, 4]]).clone()
+}
 
-    fn below(&mut self, n: usize) -> usize {
-        ((self.next() >> 33) % n as u64) as usize
-    }
-
-    fn of<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
-        if items.is_empty() { None } else { items.get(self.below(items.len())) }
-    }
-
-    fn path(&mut self) -> String {
-        const NAMES: [&str; 6] = ["a", "b", "x", "y", "latest", "n\u{fffd}"];
-        const GROUPS: [&str; 4] = ["", "g/", "h/", "g/i/"];
-        format!("{}{}", GROUPS[self.below(4)], NAMES[self.below(6)])
-    }
-
-    fn grid(&mut self) -> Vec<u64> {
-        [vec![4], vec![8], vec![3, 3], vec![4, 4]][self.below(4)].clone()
-    }
-
-    fn coords(&mut self, grid: &[u64]) -> Vec<u64> {
-        grid.iter().map(|n| self.below(*n as usize) as u64).collect()
-    }
+fn chunk(random: &mut Random, grid: &[u64]) -> Vec<u64> {
+    grid.iter().map(|n| random.below(*n as usize) as u64).collect()
 }
 
 fn draw(random: &mut Random, world: &World) -> (usize, Step) {
@@ -63,31 +44,31 @@ fn draw(random: &mut Random, world: &World) -> (usize, Step) {
         Some(side) => arrays(side.view()),
         None => arrays(&world.tip.iter().map(|(k, v)| (k.clone(), super::world::Leaf::File(v.clone()))).collect()),
     };
-    let (array, grid) = random.of(&known).cloned().unwrap_or_else(|| (random.path(), vec![4]));
+    let (array, grid) = random.pick_any(&known).cloned().unwrap_or_else(|| (path(random), vec![4]));
     let how = [Writing::Over, Writing::Rename, Writing::Anew][random.below(3)];
     // So large that no two writes have the same bytes by chance: writing the same bytes is a change to the mount and
     // none to the oracle.
     let seed = random.next() % 1_000_000_000;
-    let coords = random.coords(&grid);
+    let coords = chunk(random, &grid);
     let step = match random.below(100) {
-        0..6 => Step::Array { path: random.path(), grid: random.grid() },
+        0..6 => Step::Array { path: path(random), grid: grid_of_array(random) },
         6..9 => Step::Group { path: ["g", "h", "g/i", "latest", "a"][random.below(5)].to_owned() },
         9..36 => Step::Chunk { array, coords, seed, how },
         36..42 => Step::RemoveChunk { array, coords },
         42..44 => Step::RemoveChunks { array },
-        44..47 => Step::RenameChunk { to: random.coords(&grid), array, from: coords },
+        44..47 => Step::RenameChunk { to: chunk(random, &grid), array, from: coords },
         47..50 => Step::Attributes { path: array, seed },
         50..52 => Step::Resize { grid: grid.iter().map(|_| 2 + random.below(7) as u64).collect(), array },
-        52..56 => Step::Remove { path: if random.below(3) == 0 { random.path() } else { array } },
+        52..56 => Step::Remove { path: if random.below(3) == 0 { path(random) } else { array } },
         56..57 => Step::Remove { path: ["g", "h", "g/i"][random.below(3)].to_owned() },
-        57..60 => Step::Rename { from: array, to: random.path() },
-        60..61 => Step::Rename { from: ["g", "h", "g/i"][random.below(3)].to_owned(), to: random.path() },
-        61..63 => Step::Exchange { one: array, other: random.path() },
-        63..65 => Step::Copy { from: array, to: random.path(), links: random.below(2) == 0 },
+        57..60 => Step::Rename { from: array, to: path(random) },
+        60..61 => Step::Rename { from: ["g", "h", "g/i"][random.below(3)].to_owned(), to: path(random) },
+        61..63 => Step::Exchange { one: array, other: path(random) },
+        63..65 => Step::Copy { from: array, to: path(random), links: random.below(2) == 0 },
         65..67 => Step::Link { to: format!("{array}/backup"), array, coords },
-        67..70 => Step::Untracked { path: random.path(), is_link: random.below(2) == 0, seed },
+        67..70 => Step::Untracked { path: path(random), is_link: random.below(2) == 0, seed },
         70..71 => Step::Untracked { path: format!("{array}/note"), is_link: false, seed },
-        71..73 => Step::MakeDirectory { path: random.path() },
+        71..73 => Step::MakeDirectory { path: path(random) },
         73..83 => Step::Commit { on_conflict: [None, None, None, Some("ours"), Some("theirs")][random.below(5)] },
         83..92 => Step::Refresh,
         92..95 => Step::Discard,
@@ -113,7 +94,7 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 }
 
 fn run(seed: u64, steps: usize) -> Result<Statistics, (Listing, String)> {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let mut done = Listing::new();
     let outcome = guarded(|| {
         let mut world = world(seed);

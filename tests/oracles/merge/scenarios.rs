@@ -11,8 +11,8 @@ use icechunk::format::format_constants::SpecVersionBin;
 use serde_json::Value;
 
 use crate::common;
-use crate::common::lab;
 use crate::common::writing::{GROUP, Reference, Writable, array, put, touch};
+use crate::common::{block_on, errno, lab, run_on, signal};
 
 /// Two mounts of a new repository, with `keys` committed before.
 struct Pair {
@@ -84,10 +84,6 @@ fn assert_names_have_files(mount: &Writable) {
     }
 }
 
-fn errno(done: io::Result<()>) -> Option<i32> {
-    done.err().and_then(|error| error.raw_os_error())
-}
-
 fn line() -> String {
     array(&[8], &[1])
 }
@@ -111,9 +107,28 @@ fn commit(mount: &Writable, message: &str) {
 }
 
 fn remount(mount: &Writable) {
-    mount.unmount();
-    mount.mount_again(None).success();
+    mount.remount();
     assert_names_have_files(mount);
+}
+
+/// Mounts again, or refreshes: either shows the commits of others.
+fn move_on(mount: &Writable, remounts: bool) {
+    if remounts {
+        remount(mount)
+    } else {
+        refresh(mount)
+    }
+    assert_clean(mount);
+}
+
+/// Makes an array in `a` that `b` then has, too.
+fn with_array_made_here() -> Pair {
+    let pair = Pair::with(&[]);
+    write(&pair.a, "n/zarr.json", line());
+    write(&pair.a, "n/c/0", "ours");
+    commit(&pair.a, "made here");
+    refresh(&pair.b);
+    pair
 }
 
 fn remove(mount: &Writable, path: &str) {
@@ -271,22 +286,13 @@ fn assert_recreated_chunk_stays(pair: &Pair) {
 #[test]
 fn refresh_shows_the_array_that_others_recreated() {
     for remounts in [false, true] {
-        let pair = Pair::with(&[]);
-        write(&pair.a, "n/zarr.json", line());
-        write(&pair.a, "n/c/0", "ours");
-        commit(&pair.a, "made here");
-        refresh(&pair.b);
+        let pair = with_array_made_here();
         remove(&pair.b, "n");
         commit(&pair.b, "deleted");
         write(&pair.b, "n/zarr.json", square());
         write(&pair.b, "n/c/1/1", "theirs");
         commit(&pair.b, "made anew");
-        if remounts {
-            remount(&pair.a);
-        } else {
-            refresh(&pair.a);
-        }
-        assert_clean(&pair.a);
+        move_on(&pair.a, remounts);
         assert_eq!(read(&pair.a, "n/c/1/1").unwrap(), "theirs");
         assert_absent(&pair.a, "n/c/0");
         write(&pair.a, "m/zarr.json", line());
@@ -298,19 +304,10 @@ fn refresh_shows_the_array_that_others_recreated() {
 #[test]
 fn an_array_made_here_and_moved_by_others_blocks_nothing() {
     for remounts in [false, true] {
-        let pair = Pair::with(&[]);
-        write(&pair.a, "n/zarr.json", line());
-        write(&pair.a, "n/c/0", "ours");
-        commit(&pair.a, "made here");
-        refresh(&pair.b);
+        let pair = with_array_made_here();
         std::fs::rename(pair.b.root().join("n"), pair.b.root().join("moved")).unwrap();
         commit(&pair.b, "moved");
-        if remounts {
-            remount(&pair.a);
-        } else {
-            refresh(&pair.a);
-        }
-        assert_clean(&pair.a);
+        move_on(&pair.a, remounts);
         assert_eq!(read(&pair.a, "moved/c/0").unwrap(), "ours");
         assert_absent(&pair.a, "n");
         remount(&pair.a);
@@ -332,10 +329,10 @@ fn an_untracked_name_that_others_committed_is_a_conflict_and_hides_nothing() {
         write(&pair.b, "latest/zarr.json", GROUP);
         write(&pair.b, "latest/x/zarr.json", line());
         commit(&pair.b, "theirs");
-        assert_eq!(errno(pair.a.touch("refresh")), Some(libc::ESTALE));
+        assert_eq!(errno(pair.a.touch("refresh")), libc::ESTALE);
         let output = pair.a.read_control("conflicts");
         assert!(output.contains("/latest") && output.contains("untracked"), "{output}");
-        assert_eq!(errno(pair.a.commit("ours")), Some(libc::ESTALE));
+        assert_eq!(errno(pair.a.commit("ours")), libc::ESTALE);
         assert!(pair.a.read_control("conflicts").contains("/latest"));
         assert!(pair.a.root().join("latest").symlink_metadata().is_ok(), "nothing was lost here");
         // With the file moved away, the refresh succeeds.
@@ -427,7 +424,7 @@ fn a_node_name_with_a_replacement_character_is_an_ordinary_name() {
     commit(&pair.a, "ours");
     assert_clean(&pair.a);
     write(&pair.a, &format!("{name}/sub\u{fffd}/zarr.json"), GROUP);
-    assert_eq!(errno(pair.a.commit("below an array")), Some(libc::EINVAL));
+    assert_eq!(errno(pair.a.commit("below an array")), libc::EINVAL);
     remove(&pair.a, &format!("{name}/sub\u{fffd}"));
     write(&pair.a, "g\u{fffd}/zarr.json", GROUP);
     commit(&pair.a, "made here");
@@ -438,7 +435,7 @@ fn a_node_name_with_a_replacement_character_is_an_ordinary_name() {
     let bad = pair.a.root().join(std::ffi::OsStr::from_bytes(b"bad\xff"));
     std::fs::create_dir(&bad).unwrap();
     std::fs::write(bad.join("zarr.json"), GROUP).unwrap();
-    assert_eq!(errno(pair.a.commit("not UTF-8")), Some(libc::EINVAL));
+    assert_eq!(errno(pair.a.commit("not UTF-8")), libc::EINVAL);
 }
 
 #[test]
@@ -495,7 +492,7 @@ fn a_mount_replaces_a_killed_one_at_the_same_mountpoint() {
         write(&pair.a, "n/zarr.json", format!("{}{}", GROUP, " ".repeat(n)));
         let daemon = pair.a.daemon();
         // As a user types it: without waiting for the daemon's end, and without removing the dead mount.
-        common::run(std::process::Command::new("kill").arg("-9").arg(daemon.to_string())).success();
+        signal(daemon, "-9");
         pair.a.mount_again(None).success();
         assert_eq!(read(&pair.a, "n/zarr.json").unwrap().len(), GROUP.len() + n);
     }
@@ -508,8 +505,7 @@ fn writes_after_a_commit_that_lands_late_are_kept() {
         common::watchdog();
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("repo");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(lab::create(&place, SpecVersionBin::V1, RepositoryConfig::default()));
+        block_on(lab::create(&place, SpecVersionBin::V1, RepositoryConfig::default()));
         let document = line();
         let keys: [(&str, &[u8]); 2] = [("zarr.json", GROUP.as_bytes()), ("y/zarr.json", document.as_bytes())];
         Reference::open(&place).commit(&keys, "the beginning");
@@ -526,9 +522,7 @@ fn writes_after_a_commit_that_lands_late_are_kept() {
         }
         let reference = place.join("refs/branch.main/ref.json");
         std::fs::write(&reference, format!(r#"{{"snapshot":"{snapshot}"}}"#)).unwrap();
-        mount.kill(mount.daemon());
-        mount.remove_dead_mount();
-        mount.mount_again(None).success();
+        mount.kill_and_remount();
         assert_eq!(read(&mount, "y/c/0").unwrap(), "before");
         if changes_go_on {
             assert_eq!(
@@ -576,8 +570,7 @@ fn on_conflict_theirs_keeps_the_chunks_of_the_other_commit() {
     write(&pair.b, "y/c/1", "other");
     commit(&pair.b, "both");
     write(&pair.a, "y/c/1", "ours");
-    let output = common::icechunkfs(["commit".as_ref(), pair.a.root().as_os_str(), "--on-conflict=theirs".as_ref()]);
-    output.success();
+    run_on(pair.a.root(), &["commit", "--on-conflict=theirs"]).success();
     assert_eq!((read(&pair.a, "y/c/0").unwrap(), read(&pair.a, "y/c/1").unwrap()), ("other".into(), "other".into()));
     assert_clean(&pair.a);
 }

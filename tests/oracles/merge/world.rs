@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::oracle::{self, Keys, Numbers, Sides, is_at_or_below, join, node_of, nodes};
 use crate::common::writing::{GROUP, Reference, Writable};
-use crate::common::{self, icechunkfs, lab, run};
+use crate::common::{self, block_on, icechunkfs, lab, run_on, signal};
 
 /// One step of a run. Steps name their targets, so that a listing keeps its meaning without some of its steps: a step
 /// without a target does nothing.
@@ -201,8 +201,7 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("repo");
         let is_v1 = version == SpecVersionBin::V1;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(lab::create(&place, version, RepositoryConfig::default()));
+        block_on(lab::create(&place, version, RepositoryConfig::default()));
         let reference = Reference::open(&place);
         reference.commit(&[("zarr.json", GROUP.as_bytes())], "the beginning");
         let tip = Keys::from([("zarr.json".to_owned(), GROUP.as_bytes().to_vec())]);
@@ -395,7 +394,7 @@ impl World {
         let side = &mut self.sides[who];
         if kill {
             let daemon = side.mount.daemon();
-            run(std::process::Command::new("kill").arg("-9").arg(daemon.to_string())).success();
+            signal(daemon, "-9");
         } else {
             side.mount.unmount();
         }
@@ -570,7 +569,7 @@ impl Side {
     /// Checks that this mount made every addition, deletion and move of the diff. Writing the same bytes is a change
     /// all the same: of a written chunk only its existence is checked.
     fn check_diff(&self) -> Result<(), String> {
-        let diff: Value = icechunkfs(["diff".as_ref(), self.mount.root().as_os_str(), "--json".as_ref()]).json();
+        let diff: Value = run_on(self.mount.root(), &["diff", "--json"]).json();
         let (view, numbers) = (keys_of(&self.view), &self.numbers);
         let base_path =
             |number: &u64| self.base_numbers.iter().find(|(_, other)| *other == number).map(|(path, _)| path);

@@ -1,10 +1,11 @@
 //! Draws the next operations, by the model's state, so that most of them have a target.
 
 use super::apply::SLOTS;
-use super::ops::{MARKED_SPAN, Op, Random, Style};
+use super::ops::{MARKED_SPAN, Op, Style};
 use super::subject::OTHERS;
 use super::tree::{Content, Tree};
 use super::zarr::{Array, BELOW_BAD, Encoding, View, array_document, group_document};
+use crate::common::random::Random;
 
 /// Beyond this many names the generator removes more than it adds.
 const ENOUGH: usize = 160;
@@ -135,7 +136,7 @@ impl Generator {
         let name = NODES[self.random.below(NODES.len())];
         let arrays: Vec<&String> = sight.arrays.iter().map(|(path, _)| path).collect();
         for _ in 0..4 {
-            let Some(parent) = self.random.pick(&sight.directories).cloned() else { break };
+            let Some(parent) = self.random.pick_any(&sight.directories).cloned() else { break };
             let in_array = arrays.iter().any(|array| parent == **array || parent.starts_with(&format!("{array}/")));
             if parent.matches('/').count() < 3 && (!in_array || self.random.chance(2)) && self.random.chance(70) {
                 return format!("{parent}/{name}");
@@ -146,7 +147,7 @@ impl Generator {
 
     fn document(&mut self, sight: &Sight) -> Op {
         let (style, parents, note) = (self.style(), self.random.chance(90), self.tag());
-        let existing = self.random.pick(&sight.arrays).cloned();
+        let existing = self.random.pick_any(&sight.arrays).cloned();
         if let (true, Some((path, array))) = (self.random.chance(40), existing) {
             // An existing array gets a new shape; sometimes everything about it is new.
             let anew = self.random.chance(4);
@@ -184,7 +185,7 @@ impl Generator {
 
     /// Draws a chunk's name, sometimes a wrong one.
     fn chunk_name(&mut self, sight: &Sight) -> Option<String> {
-        let (path, array) = self.random.pick(&sight.arrays)?.clone();
+        let (path, array) = self.random.pick_any(&sight.arrays)?.clone();
         let mut coordinates: Vec<u64> =
             array.grid.iter().map(|length| self.random.below((*length).max(1) as usize) as u64).collect();
         match self.random.below(300) {
@@ -206,7 +207,7 @@ impl Generator {
     /// Draws a file that exists, or may exist.
     fn file(&mut self, sight: &Sight) -> String {
         match self.random.below(10) {
-            0..6 => self.random.pick(&sight.files).cloned().unwrap_or_else(|| "a/none".into()),
+            0..6 => self.random.pick_any(&sight.files).cloned().unwrap_or_else(|| "a/none".into()),
             6..8 => self.chunk_name(sight).unwrap_or_else(|| "notes.txt".into()),
             8 => self.note(sight),
             _ => self.somewhere(sight),
@@ -215,21 +216,21 @@ impl Generator {
 
     fn note(&mut self, sight: &Sight) -> String {
         let name = NOTES[self.random.below(NOTES.len())];
-        match self.random.pick(&sight.directories) {
+        match self.random.pick_any(&sight.directories) {
             Some(parent) => format!("{parent}/{name}"),
             None => name.to_owned(),
         }
     }
 
     fn directory(&mut self, sight: &Sight) -> String {
-        self.random.pick(&sight.directories).cloned().unwrap_or_else(|| "a".into())
+        self.random.pick_any(&sight.directories).cloned().unwrap_or_else(|| "a".into())
     }
 
     fn somewhere(&mut self, sight: &Sight) -> String {
         match self.random.below(3) {
             0 => self.directory(sight),
             1 => self.node(sight),
-            _ => self.random.pick(&sight.documents).cloned().unwrap_or_else(|| "b".into()),
+            _ => self.random.pick_any(&sight.documents).cloned().unwrap_or_else(|| "b".into()),
         }
     }
 

@@ -1,24 +1,19 @@
 //! A writable mount of a local repository under test, with the reference implementation as the oracle.
 
-use std::collections::BTreeMap;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::TryStreamExt;
-use icechunk::format::ByteRange;
-use icechunk::repository::VersionInfo;
-use icechunk::{Repository, Store};
+use icechunk::Repository;
 use tokio::runtime::Runtime;
-use tokio::sync::RwLock;
 
 use super::subject::{Committed, Subject, of_others};
 use super::zarr::Keys;
-use crate::common::{Mount, icechunkfs, place, read_files, run};
+use crate::common::lab::{ancestry, keys_at, main_branch, session_on};
+use crate::common::writing::{echo, touch};
+use crate::common::{Mount, place, read_files, run, run_on, signal, wait_for, wait_for_end};
 
 /// After this long without an answer the daemon is killed, so that the operation fails instead of hanging.
 const HANGS: Duration = Duration::from_secs(45);
@@ -40,7 +35,7 @@ struct Pulse {
 impl Mounted {
     pub fn new() -> Mounted {
         let directory = tempfile::tempdir().unwrap();
-        icechunkfs(["init".as_ref(), place::place(directory.path()).as_os_str()]).success();
+        run_on(place::place(directory.path()), &["init"]).success();
         let begin = Instant::now();
         let pulse =
             Arc::new(Pulse { last: AtomicU64::new(0), daemon: AtomicU64::new(0), over: AtomicBool::new(false), begin });
@@ -69,7 +64,7 @@ impl Mounted {
     }
 
     fn control(&self, name: &str) -> PathBuf {
-        self.mount.path().join(".icechunk").join(name)
+        self.mount.control(name)
     }
 
     async fn open(&self) -> Repository {
@@ -97,24 +92,6 @@ impl Drop for Mounted {
     }
 }
 
-/// Sets times as `touch` does: the first error counts.
-pub fn touch(path: &std::path::Path) -> std::io::Result<()> {
-    let file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o644).open(path)?;
-    rustix::fs::futimens(
-        &file,
-        &rustix::fs::Timestamps {
-            last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
-            last_modification: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
-        },
-    )?;
-    Ok(())
-}
-
-/// Writes as `echo text > path` does.
-pub fn echo(path: &std::path::Path, text: &str) -> std::io::Result<()> {
-    std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(path)?.write_all(text.as_bytes())
-}
-
 fn number(outcome: std::io::Result<()>) -> Result<(), i32> {
     outcome.map_err(|error| error.raw_os_error().unwrap_or(-1))
 }
@@ -127,15 +104,9 @@ impl Subject for Mounted {
     fn commit(&mut self, how: &str, _open: bool) -> Result<(), i32> {
         match how {
             "touch" => number(touch(&self.control("commit"))),
-            "echo" => number(echo(&self.control("commit"), "a message of the model\n")),
+            "echo" => number(echo(&self.control("commit"), "a message of the model")),
             _ => {
-                let output = icechunkfs([
-                    "commit".as_ref(),
-                    self.mount.path().as_os_str(),
-                    "-m".as_ref(),
-                    "by command".as_ref(),
-                    "--json".as_ref(),
-                ]);
+                let output = run_on(self.mount.path(), &["commit", "-m", "by command", "--json"]);
                 if output.status.success() {
                     let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
                     assert!(outcome.get("snapshot").is_some(), "{outcome}");
@@ -156,7 +127,7 @@ impl Subject for Mounted {
     }
 
     fn discard_below(&mut self, path: &str) -> Result<(), i32> {
-        number(echo(&self.control("discard"), &format!("{path}\n")))
+        number(echo(&self.control("discard"), path))
     }
 
     fn refresh(&mut self) -> Result<(), i32> {
@@ -166,26 +137,19 @@ impl Subject for Mounted {
     fn remount(&mut self) {
         self.pulse.daemon.store(0, Ordering::Relaxed);
         // The kernel notifies the daemon of the last close a moment after `close` has returned.
-        for attempt in 0.. {
-            let output = icechunkfs(["unmount".as_ref(), self.mount.path().as_os_str()]);
-            if output.status.success() {
-                break;
-            }
-            assert!(attempt < 50 && output.stderr.contains("in use"), "{}", output.stderr);
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_for("the mount is in use", || {
+            let output = run_on(self.mount.path(), &["unmount"]);
+            assert!(output.status.success() || output.stderr.contains("in use"), "{}", output.stderr);
+            output.status.success().then_some(())
+        });
         self.mount_again();
     }
 
     fn kill(&mut self) {
         let daemon = self.mount.daemon();
         self.pulse.daemon.store(0, Ordering::Relaxed);
-        run(Command::new("kill").arg("-9").arg(daemon.to_string())).success();
-        let begin = Instant::now();
-        while PathBuf::from(format!("/proc/{daemon}")).exists() {
-            assert!(begin.elapsed() < HANGS, "the daemon does not end");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        signal(daemon, "-9");
+        wait_for_end(daemon);
         let _ = run(Command::new("umount").arg("-l").arg(self.mount.path()));
         self.mount_again();
     }
@@ -193,9 +157,7 @@ impl Subject for Mounted {
     fn others(&mut self, seed: u64) -> Keys {
         let keys = of_others(seed);
         self.runtime.block_on(async {
-            let repository = self.open().await;
-            let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
-            let store = Store::from_session(Arc::clone(&session)).await;
+            let (session, store) = session_on(&self.open().await, "main").await;
             // Documents first: a chunk needs its array.
             let (documents, chunks): (Vec<_>, Vec<_>) = keys.values().partition(|k| k.canonical.ends_with("zarr.json"));
             for key in documents.into_iter().chain(chunks) {
@@ -211,17 +173,8 @@ impl Subject for Mounted {
         let shown = read_files(&fresh.path());
         let (listed, commits) = self.runtime.block_on(async {
             let repository = self.open().await;
-            let main = VersionInfo::BranchTipRef("main".into());
-            let history = repository.ancestry(&main).await.unwrap();
-            let commits = history.try_fold(0, async |count, _| Ok(count + 1)).await.unwrap();
-            let session = repository.readonly_session(&main).await.unwrap();
-            let store = Store::from_session(Arc::new(RwLock::new(session))).await;
-            let names: Vec<String> = store.list().await.unwrap().try_collect().await.unwrap();
-            let mut listed = BTreeMap::new();
-            for name in names {
-                let bytes = store.get(&name, &ByteRange::ALL).await.unwrap_or_else(|e| panic!("{name}: {e}"));
-                listed.insert(name, bytes.to_vec());
-            }
+            let commits = ancestry(&repository, &main_branch()).await.len();
+            let listed = keys_at(&repository, &main_branch()).await;
             (listed, commits)
         });
         Committed { shown, listed, commits }

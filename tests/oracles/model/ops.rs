@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::common::random::Random;
+
 /// Way to write a whole file.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -189,40 +191,19 @@ pub const MARKED_SPAN: u32 = 1 << 24;
 
 impl Op {
     /// Returns the kind for statistics.
-    pub fn kind(&self) -> &str {
+    pub fn kind(&self) -> String {
         match self {
-            Op::Rename { flag, .. } => flag,
-            Op::Fallocate { mode, .. } => mode,
-            Op::Open { .. } => "Open",
-            Op::Close { .. } => "Close",
-            Op::Pread { .. } => "Pread",
-            Op::Pwrite { .. } => "Pwrite",
-            Op::Write { .. } => "Write",
-            Op::Ftruncate { .. } => "Ftruncate",
-            Op::Fsync { .. } => "Fsync",
-            Op::MapWrite { .. } => "MapWrite",
-            Op::MapRead { .. } => "MapRead",
-            Op::Holes { .. } => "Holes",
-            Op::Fstat { .. } => "Fstat",
-            Op::CopyRange { .. } => "CopyRange",
-            Op::WriteFile { .. } => "WriteFile",
-            Op::Document { .. } => "Document",
-            Op::ReadFile { .. } => "ReadFile",
-            Op::CopyFile { .. } => "CopyFile",
-            Op::Truncate { .. } => "Truncate",
-            Op::Unlink { .. } => "Unlink",
-            Op::Mkdir { .. } => "Mkdir",
-            Op::Rmdir { .. } => "Rmdir",
-            Op::RemoveAll { .. } => "RemoveAll",
-            Op::Link { .. } => "Link",
-            Op::Symlink { .. } => "Symlink",
-            Op::Chmod { .. } => "Chmod",
-            Op::Utimens { .. } => "Utimens",
-            Op::FsyncDir { .. } => "FsyncDir",
-            Op::Stat { .. } => "Stat",
-            Op::List { .. } => "List",
-            _ => "on the mount",
+            Op::Rename { flag, .. } => flag.clone(),
+            Op::Fallocate { mode, .. } => mode.clone(),
+            _ if self.is_of_mount() => "on the mount".to_owned(),
+            _ => format!("{self:?}").split(' ').next().unwrap_or_default().to_owned(),
         }
+    }
+
+    /// Returns true for an operation on the mount as a whole.
+    fn is_of_mount(&self) -> bool {
+        use Op::*;
+        matches!(self, Commit { .. } | Discard | DiscardBelow { .. } | Refresh | Remount | Kill | Others { .. } | Check)
     }
 }
 
@@ -246,35 +227,4 @@ pub fn listing(ops: &[Op]) -> String {
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     (0..len).map(|_| (random.next() >> 33) as u8 | 1).collect()
-}
-
-/// SplitMix64: the numbers depend on the seed alone, on every machine and in every version.
-#[derive(Clone)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Returns a number below `limit`, which is not 0.
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-
-    pub fn chance(&mut self, percent: usize) -> bool {
-        self.below(100) < percent
-    }
-
-    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
-        if of.is_empty() { None } else { of.get(self.below(of.len())) }
-    }
 }

@@ -3,9 +3,10 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::ops::{Op, Random, bytes};
+use super::ops::{Op, bytes};
 use super::tree;
 use super::zarr::{self, Encoding, Key, Keys, array_document, group_document};
+use crate::common::random::Random;
 
 /// Nodes of the other writer are below this name, which no operation of ours touches.
 pub const OTHERS: &str = "others";

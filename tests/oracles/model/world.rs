@@ -139,7 +139,7 @@ impl<S: Subject> World<S> {
         let expected = self.model.apply(op);
         let done = expected.as_ref().is_ok_and(|seen| *seen != Seen::Text("no handle".into()));
         self.statistics.succeeded += usize::from(done);
-        self.statistics.count(op.kind(), 1, usize::from(done));
+        self.statistics.count(&op.kind(), 1, usize::from(done));
         if class(&shown) == class(&expected) {
             return Ok(());
         }

@@ -2,10 +2,9 @@
 
 use icechunk::config::{ObjectStoreConfig, S3Options};
 
-use super::plain;
 use super::web::{TAG, Web, content};
 use crate::common::made::{container, reference, repository};
-use crate::common::moto::{BUCKET, SECRET, request, s3};
+use crate::common::moto::{BUCKET, SECRET, plain, request, s3};
 use crate::common::run;
 
 fn options(endpoint: Option<&str>, allow_http: bool) -> S3Options {
@@ -62,7 +61,7 @@ fn credentials_go_to_no_server_that_only_the_repository_names() {
 
 /// Every kind of bucket, at an address of the user.
 #[test]
-fn all_kinds_of_buckets_are_read() {
+fn virtual_chunks_are_read_from_every_kind_of_bucket() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
     let prefixes =
@@ -110,7 +109,7 @@ fn an_unencrypted_endpoint_is_refused_unless_allowed() {
 
 /// Over a real server: its answers identify the state of an object, and a mismatch is reported.
 #[test]
-fn changed_objects_are_errors() {
+fn reading_a_changed_object_is_an_error() {
     let Some(server) = s3() else { return };
     let bytes = content(0, 10_000);
     request(server.port, "PUT", &format!("/{BUCKET}/data/x"), &bytes);

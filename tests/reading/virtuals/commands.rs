@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::mounts::with_shard;
-use super::plain;
 use super::web::{INNER, TAG, Web, content};
 use crate::common::made::{reference, repository};
+use crate::common::moto::plain;
 use crate::common::{Output, run};
 
 /// `verify --chunks` checks objects with virtual chunks where it may, once for each, and names the problem and the

@@ -5,17 +5,16 @@ use std::process::Command;
 
 use super::web::content;
 use crate::common::made::{reference, repository};
-use crate::common::{program, run};
+use crate::common::{program, project, run};
 
 /// Returns the lines of the page that are commands of icechunkfs.
 fn commands() -> Vec<String> {
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/virtual-chunks.md"))
-        .unwrap();
+    let page = std::fs::read_to_string(project("docs/reference/virtual-chunks.md")).unwrap();
     page.lines().filter(|line| line.starts_with("icechunkfs ")).map(str::to_owned).collect()
 }
 
 #[test]
-fn the_commands_of_the_reference_page_work() {
+fn commands_of_the_reference_page_read_virtual_chunks() {
     let directory = tempfile::tempdir().unwrap();
     let netcdf = directory.path().join("data/netcdf");
     std::fs::create_dir_all(&netcdf).unwrap();

@@ -4,8 +4,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::{cat, plain};
+use super::cat;
 use crate::common::made::{Reference, reference, repository};
+use crate::common::moto::plain;
 use crate::common::{is_root, run};
 
 struct Place {
@@ -112,7 +113,7 @@ fn relative_paths_and_maps_are_resolved_where_the_command_runs() {
 }
 
 #[test]
-fn a_changed_file_is_an_error() {
+fn reading_a_changed_file_is_an_error() {
     let place = Place::new();
     let modified = SystemTime::now() - Duration::from_secs(1000);
     std::fs::File::options().write(true).open(place.path("data/x")).unwrap().set_modified(modified).unwrap();

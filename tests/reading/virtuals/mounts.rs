@@ -1,5 +1,4 @@
 //! Mounts with virtual chunks: requests to servers, caching, and commits.
-#![allow(unreachable_pub)]
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +8,7 @@ use serde_json::json;
 
 use super::web::{INNER, TAG, Web, content, inner, shard};
 use crate::common::made::{Reference, location_of, reference, repository, with_document};
-use crate::common::moto::{self, BUCKET};
+use crate::common::moto::{self};
 use crate::common::shard::{USUAL, array};
 use crate::common::writing::{Reference as Oracle, touch};
 use crate::common::{Mount, read_files, run, wait_until};
@@ -20,7 +19,7 @@ fn neighbors(web: &Web, path: &str, count: u64, length: u64) -> Vec<Reference> {
 }
 
 #[test]
-fn neighbors_are_fetched_together_and_listings_fetch_nothing() {
+fn neighboring_virtual_chunks_are_fetched_together_and_listings_fetch_nothing() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"), Vec::new(), &neighbors(&web, "well", 256, 4096));
@@ -90,10 +89,10 @@ fn a_refused_virtual_chunk_is_reported_in_the_mount() {
     let mount = Mount::new(&repository, &["--allow-virtual", &web.url("less")]);
     let read = |n: usize| std::fs::read(mount.path().join(format!("v/c/{n}"))).unwrap_err().raw_os_error();
     assert_eq!((read(0), read(1)), (Some(libc::EACCES), Some(libc::EIO)));
-    let errors = std::fs::read_to_string(mount.path().join(".icechunk/errors")).unwrap();
+    let errors = mount.read_control("errors");
     let option = format!("--allow-virtual '{}'", web.url("data/"));
     assert!(errors.contains(&option) && errors.contains("v/c/0") && errors.contains("too short"), "{errors}");
-    let info = std::fs::read_to_string(mount.path().join(".icechunk/info.json")).unwrap();
+    let info = mount.read_control("info.json");
     assert!(info.contains(&web.url("less")), "the options must list the allowed prefix: {info}");
 }
 
@@ -147,14 +146,6 @@ fn a_followed_branch_shows_virtual_chunks() {
     assert_eq!(std::fs::read(mount.path().join("v/c/2")).unwrap(), content(200, 100));
 }
 
-/// Copies local repository `from` as `name` into the server's bucket.
-fn uploaded(port: u16, from: &Path, name: &str) -> String {
-    for (key, bytes) in read_files(from) {
-        moto::request(port, "PUT", &format!("/{BUCKET}/{name}/{key}"), &bytes);
-    }
-    moto::repository(name)
-}
-
 /// Only chunks whose reference has a checksum are cached on the disk.
 #[test]
 fn only_chunks_with_a_checksum_are_cached_on_disk() {
@@ -170,7 +161,7 @@ fn only_chunks_with_a_checksum_are_cached_on_disk() {
             reference(web.url("y"), 0, 9 << 10).tagged(TAG),
         ],
     );
-    let repo = uploaded(server.port, &local, "virtual");
+    let repo = moto::upload(server.port, &local, "virtual");
     let cache = directory.path().join("cache").display().to_string();
     let url = web.url("");
     let words = ["-o", "ro", "--cache", &cache, "--allow-virtual", &url];

@@ -1,13 +1,12 @@
 //! Web servers and their answers.
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::cat;
 use super::web::{MODIFIED_SECONDS, SIZE, TAG, Web, content};
-use super::{cat, plain};
 use crate::common::made::{Reference, reference, repository};
-use crate::common::moto::free_port;
+use crate::common::moto::{free_port, plain, python_server};
 use crate::common::run;
 
 struct Place {
@@ -48,7 +47,7 @@ fn ranges_are_read_from_servers_with_and_without_range_support() {
 }
 
 #[test]
-fn wrong_answers_are_errors() {
+fn wrong_answers_of_a_web_server_are_errors() {
     let web = Web::new("");
     let cases = [
         ("less", "too short"),
@@ -146,30 +145,12 @@ fn headers_are_sent_only_below_their_prefix() {
 
 /// Python's server has no range support.
 #[test]
-fn the_http_server_of_python_is_read() {
-    struct Ended(Child);
-    impl Drop for Ended {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
+fn virtual_chunks_are_read_from_a_server_without_ranges() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("sub dir")).unwrap();
     std::fs::write(directory.path().join("sub dir/x"), content(0, 100_000)).unwrap();
-    let port = free_port();
-    let mut command = Command::new("python3");
-    command.args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string(), "--directory"]).arg(directory.path());
-    let Ok(child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
-        eprintln!("NOT RUN: there is no python3");
-        return;
-    };
-    let _server = Ended(child);
-    let begin = Instant::now();
-    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() && begin.elapsed() < Duration::from_secs(30) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let url = format!("http://127.0.0.1:{port}");
+    let server = python_server(directory.path());
+    let url = format!("http://127.0.0.1:{}", server.port);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as u32;
     let place = made(&[
         reference(format!("{url}/sub%20dir/x"), 50_000, 700).not_after(now + 10),
@@ -187,5 +168,5 @@ fn the_http_server_of_python_is_read() {
     // An object of one server is at another place, too.
     let map = format!("{url}={}", directory.path().display());
     let words = ["cat", place.repository.to_str().unwrap(), "v/c/0", "--virtual-map", &map];
-    assert_eq!(run(&mut super::plain(&words)).success(), content(50_000, 700));
+    assert_eq!(run(&mut plain(&words)).success(), content(50_000, 700));
 }

@@ -1,11 +1,11 @@
 //! A web server whose answers depend on the path: right, wrong, or none.
-#![allow(unreachable_pub)]
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::common::listener::{Listener, read_head};
 use crate::common::shard::{USUAL, shuffled};
 
 /// Bytes of every object.
@@ -47,27 +47,18 @@ pub struct Request {
 pub struct Web {
     pub port: u16,
     requests: Arc<Mutex<Vec<Request>>>,
-    over: Arc<AtomicBool>,
+    _listener: Listener,
 }
 
 impl Web {
     /// Starts a server which redirects `/sent-away` to `elsewhere`.
     pub fn new(elsewhere: &str) -> Web {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let (requests, over) = (Arc::<Mutex<Vec<Request>>>::default(), Arc::new(AtomicBool::new(false)));
-        let (seen, ended, elsewhere) = (Arc::clone(&requests), Arc::clone(&over), elsewhere.to_owned());
-        let failures = Arc::new(AtomicUsize::new(0));
-        std::thread::spawn(move || {
-            for connection in listener.incoming().flatten() {
-                if ended.load(Ordering::Relaxed) {
-                    break;
-                }
-                let (seen, elsewhere, failures) = (Arc::clone(&seen), elsewhere.clone(), Arc::clone(&failures));
-                std::thread::spawn(move || drop(answer(connection, &seen, &elsewhere, &failures)));
-            }
+        let requests = Arc::<Mutex<Vec<Request>>>::default();
+        let (seen, elsewhere, failures) = (Arc::clone(&requests), elsewhere.to_owned(), AtomicUsize::new(0));
+        let listener = Listener::start("127.0.0.1:0", move |connection| {
+            drop(answer(connection, &seen, &elsewhere, &failures));
         });
-        Web { port, requests, over }
+        Web { port: listener.port(), requests, _listener: listener }
     }
 
     pub fn url(&self, path: &str) -> String {
@@ -80,28 +71,13 @@ impl Web {
     }
 }
 
-impl Drop for Web {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        drop(TcpStream::connect(("127.0.0.1", self.port)));
-    }
-}
-
 fn answer(
     mut connection: TcpStream,
     seen: &Mutex<Vec<Request>>,
     elsewhere: &str,
     failures: &AtomicUsize,
 ) -> std::io::Result<()> {
-    let mut head = Vec::new();
-    let mut byte = [0];
-    while !head.ends_with(b"\r\n\r\n") {
-        if connection.read(&mut byte)? == 0 {
-            return Ok(());
-        }
-        head.push(byte[0]);
-    }
-    let head = String::from_utf8_lossy(&head).into_owned();
+    let Some((head, _)) = read_head(&mut connection)? else { return Ok(()) };
     let (first, headers) = head.split_once("\r\n").unwrap();
     let target = first.split(' ').nth(1).unwrap().to_owned();
     let headers = headers.to_ascii_lowercase();
@@ -145,10 +121,8 @@ fn answer(
             write!(connection, "HTTP/1.1 206 Partial Content\r\nContent-Length: {length}\r\n{range}{validators}\r\n")?;
             connection.write_all(&part[..length / 2])
         }
-        "silent" => {
-            std::thread::sleep(std::time::Duration::from_secs(60));
-            Ok(())
-        }
+        // Until the client gives up.
+        "silent" => std::io::copy(&mut connection, &mut std::io::sink()).map(drop),
         "gone" => say("404 Not Found", "", b""),
         "forbidden" if headers.contains("authorization: bearer let-me-in") => {
             say("206 Partial Content", &format!("{range}{validators}"), &part)

@@ -1,12 +1,10 @@
 //! One repository in which two implementations alternate, and the state that both must see after each step.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use futures_util::TryStreamExt;
 use icechunk::RepositoryConfig;
 use icechunk::format::SnapshotId;
 use icechunk::format::format_constants::SpecVersionBin;
@@ -26,7 +24,8 @@ use icechunkfs::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs::times::{format_time, system_clock};
 use icechunkfs::zarr::Coords;
 
-use crate::common::lab::{Lab, Model, Random, create, keys_at, reopen};
+use crate::common::lab::{self, Lab, Model, ancestry, collect_by_reference, create, keys_at, reopen, session_on};
+use crate::common::random::Random;
 
 /// The implementation whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +46,6 @@ pub struct World {
     /// Names of tags, deleted ones too: they cannot be used again.
     tags: usize,
     branches: usize,
-    /// Steps so far, to be printed after a failure.
-    pub log: Vec<String>,
 }
 
 /// Prints the steps that led to a failure.
@@ -61,10 +58,6 @@ impl Drop for FailureReport<'_> {
             eprintln!("seed {} (ICECHUNKFS_LIFE_SEED={} repeats it):\n  {}", self.0, self.0, log.join("\n  "));
         }
     }
-}
-
-fn reference_id(id: ObjectId) -> SnapshotId {
-    id.to_string().as_str().try_into().unwrap()
 }
 
 fn ours(id: &SnapshotId) -> ObjectId {
@@ -91,13 +84,12 @@ impl World {
         let mut world = World {
             place,
             lab,
-            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            random: Random::new(seed),
             is_v2: version == SpecVersionBin::V2,
             models: BTreeMap::new(),
             times: BTreeMap::new(),
             tags: 0,
             branches: 0,
-            log: Vec::new(),
         };
         let tip = world.lab.tip().await;
         world.remember(&tip, Model::default());
@@ -105,7 +97,7 @@ impl World {
         let mut first = Model::default();
         first.group("/");
         first.group("/g");
-        let id = world.lab.commit_model(&Model::default(), &first).await;
+        let id = world.lab.commit_first(&first).await;
         let snapshot = world.snapshot(id).await;
         world.remember(&snapshot, first);
         world
@@ -288,9 +280,7 @@ impl World {
     }
 
     async fn commit_theirs(&mut self, branch: &str, before: &Model, after: &Model, amend: bool) -> ObjectId {
-        let session = reopen(self.place.path()).await.writable_session(branch).await.unwrap();
-        let session = Arc::new(tokio::sync::RwLock::new(session));
-        let store = icechunk::Store::from_session(Arc::clone(&session)).await;
+        let (session, store) = session_on(&reopen(self.place.path()).await, branch).await;
         let (old, new) = (before.keys(), after.keys());
         let gone: Vec<&String> = old.keys().filter(|key| !new.contains_key(*key)).collect();
         // Documents first: deleting a node deletes its chunks, and without a node nothing can be set.
@@ -332,10 +322,10 @@ impl World {
                 self.repository().await.create_ref(kind, &name, target, system_clock).await.unwrap();
             }
             (Actor::Reference, RefKind::Branch) => {
-                reopen(self.place.path()).await.create_branch(&name, &reference_id(target)).await.unwrap();
+                reopen(self.place.path()).await.create_branch(&name, &lab::reference_id(target)).await.unwrap();
             }
             (Actor::Reference, RefKind::Tag) => {
-                reopen(self.place.path()).await.create_tag(&name, &reference_id(target)).await.unwrap();
+                reopen(self.place.path()).await.create_tag(&name, &lab::reference_id(target)).await.unwrap();
             }
         }
         true
@@ -388,7 +378,7 @@ impl World {
         match actor {
             Actor::Ours => self.repository().await.reset_branch(&branch, to, from, system_clock).await.unwrap(),
             Actor::Reference => {
-                reopen(self.place.path()).await.reset_branch(&branch, &reference_id(to), None).await.unwrap();
+                reopen(self.place.path()).await.reset_branch(&branch, &lab::reference_id(to), None).await.unwrap();
             }
         }
         true
@@ -455,7 +445,7 @@ impl World {
                 let repository = self.repository().await;
                 collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &progress).await.unwrap();
             }
-            Actor::Reference => collect_by_reference(self.place.path(), older_than).await,
+            Actor::Reference => drop(collect_by_reference(self.place.path(), older_than).await),
         }
         true
     }
@@ -492,7 +482,7 @@ impl World {
             .collect();
         let shown = self.random.below(all.len());
         for (at, (version, name, tip)) in all.iter().enumerate() {
-            let infos: Vec<_> = reference.ancestry(version).await.unwrap().try_collect().await.unwrap();
+            let infos = ancestry(&reference, version).await;
             let told: Vec<ObjectId> = infos.iter().map(|info| ours(&info.id)).collect();
             let history = repository.history(*tip, usize::MAX).await.unwrap();
             assert_eq!(history.iter().map(|commit| commit.id).collect::<Vec<_>>(), told, "the history of {name}");
@@ -552,17 +542,6 @@ pub async fn expire_by_reference(place: &std::path::Path, older_than: u64, tags:
     let repository = reopen(place).await;
     let assets = Arc::clone(repository.asset_manager());
     expire(assets, time(older_than).into(), action(branches), action(tags), None, 1000).await.unwrap();
-}
-
-pub async fn collect_by_reference(place: &std::path::Path, older_than: u64) {
-    use std::num::{NonZeroU16, NonZeroUsize};
-
-    use icechunk::ops::gc::{GCConfig, garbage_collect};
-    let (one, much) = (NonZeroU16::MIN, NonZeroUsize::new(1 << 20).unwrap());
-    let time = time(older_than);
-    let config = GCConfig::clean_all(time.into(), time.into(), None, one, much, much, one, one, one, None, false);
-    let repository = reopen(place).await;
-    garbage_collect(Arc::clone(repository.asset_manager()), &config, None, 1000).await.unwrap();
 }
 
 /// Returns a place in memory, where there is one.

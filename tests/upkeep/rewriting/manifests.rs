@@ -1,31 +1,27 @@
 //! Rewritten manifests: split as by the reference, and with no other change.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::TryStreamExt;
 use icechunk::RepositoryConfig;
-use icechunk::config::{ManifestConfig, ManifestSplittingConfig};
 use icechunk::format::format_constants::SpecVersionBin;
-use icechunk::ops::expiration::{ExpiredRefAction, expire};
-use icechunk::ops::gc::{GCConfig, garbage_collect};
 use icechunk::ops::manifests::rewrite_manifests;
-use icechunk::repository::VersionInfo;
 use icechunk::session::CommitMethod;
 use icechunkfs::commit::changes::ChangeSet;
 use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, Request, Rewrite, Sizes};
-use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::format::snapshot::NodeData;
 use icechunkfs::repack::repack;
 use serde_json::json;
 
-use super::{command, fsck, three, version};
-use crate::common::lab::{Lab, Model, Random, create, history, reference_keys, reopen, request, splitting};
+use super::{command, fsck, three};
+use crate::common::lab::{
+    Lab, Model, collect_by_reference, create, expire_before, history, reference_keys, reopen, request, split_config,
+    splitting,
+};
+use crate::common::random::Random;
 use crate::common::reference_diff::reference_logs;
 use crate::common::scramble::scramble;
+use icechunkfs::times::system_clock;
 
 /// Grids are split as by the reference, and the commit names the rules, as the reference's does.
 #[tokio::test]
@@ -43,20 +39,17 @@ async fn manifests_are_rewritten_as_by_the_reference() {
     };
     for seed in 1..12 {
         for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
-            let mut random = Random(seed * 77 + 1);
+            let mut random = Random::new(seed * 77 + 1);
             let (old_rules, new_rules) = (splitting(&mut random), splitting(&mut random));
             let places = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-            let config = |rules: &Option<ManifestSplittingConfig>| RepositoryConfig {
-                manifest: Some(ManifestConfig { splitting: rules.clone(), ..ManifestConfig::default() }),
-                ..RepositoryConfig::default()
-            };
             let mut model = Model::default();
             (0..20).for_each(|_| scramble(&mut model, &mut random, false));
             let mut repositories = Vec::new();
             for place in &places {
-                create(place.path(), spec, config(&old_rules)).await;
-                Lab::open(place.path()).commit_model(&Model::default(), &model).await;
-                let repository = reopen(place.path()).await.reopen(Some(config(&new_rules)), None).await.unwrap();
+                create(place.path(), spec, split_config(old_rules.clone())).await;
+                Lab::open(place.path()).commit_first(&model).await;
+                let repository =
+                    reopen(place.path()).await.reopen(Some(split_config(new_rules.clone())), None).await.unwrap();
                 repository.save_config().await.unwrap();
                 repositories.push(repository);
             }
@@ -70,7 +63,7 @@ async fn manifests_are_rewritten_as_by_the_reference() {
             assert_eq!(metadata(ours), metadata(theirs), "seed {seed}");
             let manifests: usize = extents(ours).await.values().map(BTreeSet::len).sum();
             assert_eq!(output["manifests"]["after"], json!(manifests));
-            fsck::check(ours, version(spec));
+            fsck::check(ours, spec);
         }
     }
 }
@@ -95,7 +88,7 @@ async fn split_rules_apply_to_one_rewrite() {
     assert_eq!(count().await, 4);
     assert_eq!(history(place).await.iter().filter(|message| *message == "Manifests rewritten").count(), 4);
     assert_eq!(reference_keys(place).await, model.keys());
-    fsck::check(place, SpecVersion::V2);
+    fsck::check(place, SpecVersionBin::V2);
     // More parts than fit into memory.
     let before = model.clone();
     let mut model = model;
@@ -127,7 +120,7 @@ async fn repack_combines_small_chunks() {
         (0..10).for_each(|i| (0..10).for_each(|j| model.chunk("/small", &[i, j], vec![(10 * i + j) as u8; 3000])));
         (0..3).for_each(|n| model.chunk("/large", &[n], vec![n as u8; 300_000]));
         model.chunk("/small", &[5, 5], "inline");
-        single.commit_model(&Model::default(), &model).await;
+        single.commit_first(&model).await;
         assert_eq!(objects(place), 99 + 3);
         // Well packed chunks stay, a pack of which four fifths were rewritten does not.
         let packing = Lab::open(place);
@@ -150,19 +143,12 @@ async fn repack_combines_small_chunks() {
         assert_eq!(logged["updated_chunks"], json!({}), "the bytes are the same");
         let again = command("rewrite-manifests", place, ["--repack", "--json"]).json();
         assert_eq!(again["repacked"]["chunks"], 0, "{again}");
-        fsck::check(place, version(spec));
+        fsck::check(place, spec);
         command("verify", place, ["--chunks"]).success();
         // Unneeded objects are removed, and all chunks are still there.
-        let repository = reopen(place).await;
-        let main = VersionInfo::BranchTipRef("main".into());
-        let infos: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
-        let (manager, keep) = (Arc::clone(repository.asset_manager()), ExpiredRefAction::Ignore);
-        expire(Arc::clone(&manager), infos[0].flushed_at, keep, keep, None, 1000).await.unwrap();
+        expire_before(place, 0).await;
         // Objects that are younger than the newest commit would be spared.
-        let later = infos[0].flushed_at + Duration::from_secs(3600);
-        let (one, much) = (NonZeroU16::MIN, NonZeroUsize::new(1 << 20).unwrap());
-        let config = GCConfig::clean_all(later, later, None, one, much, much, one, one, one, None, false);
-        garbage_collect(manager, &config, None, 1000).await.unwrap();
+        collect_by_reference(place, system_clock() + 3_600_000_000).await;
         assert_eq!(reference_keys(place).await, model.keys());
         assert!(objects(place) < 10, "{}", objects(place));
     }
@@ -181,7 +167,7 @@ async fn repack_keeps_concurrent_writes() {
             model.array(name, &[20]);
             (0..20).for_each(|n| model.chunk(name, &[n], format!("{name} {n}").repeat(100)));
         }
-        lab.commit_model(&Model::default(), &model).await;
+        lab.commit_first(&model).await;
         let base = lab.tip().await;
         let sizes = Sizes { inline: 512, pack_below: 1 << 20, pack_size: 8 << 20 };
         let done = repack(&lab.storage, &lab.reader, &base, sizes, |_| ()).await.unwrap();
@@ -202,7 +188,7 @@ async fn repack_keeps_concurrent_writes() {
         );
         assert_eq!(reference_keys(place).await, model.keys(), "{spec:?}");
         assert_eq!(history(place).await[0], "put together");
-        fsck::check(place, version(spec));
+        fsck::check(place, spec);
     }
 }
 
@@ -216,7 +202,7 @@ async fn repack_refuses_a_missing_object() {
     let mut model = Model::default();
     model.array("/a", &[5]);
     (0..5).for_each(|n| model.chunk("/a", &[n], vec![1; 2000]));
-    lab.commit_model(&Model::default(), &model).await;
+    lab.commit_first(&model).await;
     let one = std::fs::read_dir(place.join("chunks")).unwrap().next().unwrap().unwrap().path();
     std::fs::remove_file(&one).unwrap();
     let output = command("rewrite-manifests", place, ["--repack"]).failure();

@@ -1,15 +1,10 @@
 //! Mounts whose branch's history was rewritten or expired.
 
 use std::path::Path;
-use std::sync::Arc;
-
-use futures_util::TryStreamExt;
-use icechunk::ops::expiration::{ExpiredRefAction, expire};
-use icechunk::repository::VersionInfo;
 
 use super::command;
-use crate::common::icechunkfs;
-use crate::common::lab::{Lab, reopen, set};
+use crate::common::lab::{Lab, expire_before, set};
+use crate::common::run_on;
 use crate::common::writing::{Reference, Writable, array, put};
 
 /// The reference commits three times to the array at `/x`, and all but the newest commit expires.
@@ -18,12 +13,7 @@ fn others_commit_and_expire(runtime: &tokio::runtime::Runtime, place: &Path, fir
         for n in first..first + 3 {
             set(place, &[(&format!("x/c/{n}"), b"theirs")], &format!("theirs {n}")).await;
         }
-        let repository = reopen(place).await;
-        let main = VersionInfo::BranchTipRef("main".into());
-        let infos: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
-        let keep = ExpiredRefAction::Ignore;
-        let manager = Arc::clone(repository.asset_manager());
-        expire(manager, infos[0].flushed_at, keep, keep, None, 1000).await.unwrap();
+        expire_before(place, 0).await;
     });
     assert_eq!(Reference::open(place).history().len(), 2);
 }
@@ -36,22 +26,22 @@ fn uncommitted_work_continues_over_expired_history() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     put(&root.join("x/zarr.json"), array(&[40], &[1])).unwrap();
     put(&root.join("x/c/0"), b"o").unwrap();
-    icechunkfs(["commit".as_ref(), root.as_os_str()]).success();
+    run_on(&root, &["commit"]).success();
     // Beside the concurrent writes.
     put(&root.join("x/c/20"), b"a").unwrap();
     others_commit_and_expire(&runtime, &place, 1);
-    icechunkfs(["commit".as_ref(), root.as_os_str()]).success();
+    run_on(&root, &["commit"]).success();
     let keys = Reference::open(&place).keys();
     assert_eq!((keys["x/c/0"].as_slice(), keys["x/c/2"].as_slice()), (b"o".as_slice(), b"theirs".as_slice()));
     assert_eq!(keys["x/c/20"], b"a");
     // The conflict is found by the log of a pruned commit.
     put(&root.join("x/c/5"), b"b").unwrap();
     others_commit_and_expire(&runtime, &place, 4);
-    let refused = icechunkfs(["commit".as_ref(), root.as_os_str()]).failure();
+    let refused = run_on(&root, &["commit"]).failure();
     assert!(refused.contains("/x"), "{refused}");
     assert!(mount.read_control("conflicts").contains("[5]"), "{}", mount.read_control("conflicts"));
     assert_eq!(Reference::open(&place).keys()["x/c/5"], b"theirs");
-    icechunkfs(["commit".as_ref(), root.as_os_str(), "--on-conflict".as_ref(), "ours".as_ref()]).success();
+    run_on(&root, &["commit", "--on-conflict", "ours"]).success();
     assert_eq!(Reference::open(&place).keys()["x/c/5"], b"b");
     // Without the log the changes are unknown: then nothing is committed.
     put(&root.join("x/c/30"), b"c").unwrap();
@@ -64,7 +54,7 @@ fn uncommitted_work_continues_over_expired_history() {
     });
     let last = tip.pruned_ancestor_tx_logs.last().unwrap();
     std::fs::remove_file(place.join("transactions").join(last.to_string())).unwrap();
-    let refused = icechunkfs(["commit".as_ref(), root.as_os_str()]).failure();
+    let refused = run_on(&root, &["commit"]).failure();
     assert!(refused.contains("missing") && refused.contains(&last.to_string()), "{refused}");
     assert!(!Reference::open(&place).keys().contains_key("x/c/30"));
     assert_eq!(std::fs::read(root.join("x/c/30")).unwrap(), b"c", "the work is kept");
@@ -76,15 +66,15 @@ fn replacing_the_base_of_a_mount_is_reported() {
     let mount = Writable::new(&[]);
     let (root, place) = (mount.root(), mount.repository());
     put(&root.join("x/zarr.json"), array(&[4], &[1])).unwrap();
-    icechunkfs(["commit".as_ref(), root.as_os_str()]).success();
+    run_on(&root, &["commit"]).success();
     put(&root.join("x/c/0"), b"o").unwrap();
     command("amend", place, ["-m", "other words", "--yes"]).success();
-    let refused = icechunkfs(["commit".as_ref(), root.as_os_str()]).failure();
+    let refused = run_on(&root, &["commit"]).failure();
     assert!(refused.contains("reset or amended"), "{refused}");
     assert_eq!(std::fs::read(root.join("x/c/0")).unwrap(), b"o", "the work is kept");
     // The operations name the replaced commit. Reset to it, the mount continues.
     let previous = command("ops", place, ["--json"]).json()[0]["previous"].as_str().unwrap().to_owned();
     command("branch", place, ["reset", "main", "--to", &previous, "--yes"]).success();
-    icechunkfs(["commit".as_ref(), root.as_os_str()]).success();
+    run_on(&root, &["commit"]).success();
     assert_eq!(Reference::open(place).keys()["x/c/0"], b"o");
 }

@@ -1,13 +1,12 @@
 //! A program that works until its file system fails, and records the files that it had closed by then.
 
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use crate::common::Files;
+use crate::common::random::Random;
 use crate::common::writing::{GROUP, array, put};
-
-type Files = BTreeMap<String, Vec<u8>>;
 
 /// The arrays, and the length of each one's grid.
 const ARRAYS: [(&str, u64); 3] = [("a", 12), ("g/b", 12), ("g/h/d", 6)];
@@ -16,26 +15,6 @@ const ARRAYS: [(&str, u64); 3] = [("a", 12), ("g/b", 12), ("g/h/d", 6)];
 pub(crate) fn is_key(name: &str) -> bool {
     let last = name.rsplit('/').next().unwrap_or(name);
     last == "zarr.json" || (name.contains("/c/") && last.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        // Xorshift: enough to draw work.
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 >> 3
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
 }
 
 /// The operation in progress at the failure: after it the files are as before, or as `after`, or in between where
@@ -127,15 +106,15 @@ impl Worker {
     }
 
     fn name(&mut self) -> String {
-        let (array, length) = ARRAYS[self.random.below(ARRAYS.len() as u64) as usize];
+        let (array, length) = *self.random.pick(&ARRAYS);
         match self.random.below(6) {
             0 => format!("{array}/notes-{}", self.random.below(4)),
-            _ => format!("{array}/c/{}", self.random.below(length)),
+            _ => format!("{array}/c/{}", self.random.below(length as usize)),
         }
     }
 
     fn content(&mut self) -> Vec<u8> {
-        let most = [500, 5000, 60_000, 400_000][[0, 0, 0, 1, 1, 1, 2, 3][self.random.below(8) as usize]];
+        let most = [500, 5000, 60_000, 400_000][[0, 0, 0, 1, 1, 1, 2, 3][self.random.below(8)]];
         let length = 1 + self.random.below(most);
         let first = self.random.next() as u8;
         (0..length).map(|n| first.wrapping_add(n as u8)).collect()
@@ -182,31 +161,18 @@ impl Worker {
                 let key = name.clone();
                 self.step(None, |files| drop(files.remove(&key)), |root| std::fs::remove_file(root.join(&name)))
             }
-            8 if exists && name != other => {
-                let (from, to) = (name.clone(), other.clone());
-                self.step(
-                    None,
-                    |files| {
-                        let content = files.remove(&from).unwrap_or_default();
-                        files.insert(to, content);
-                    },
-                    |root| {
-                        make_parent(root, &other)?;
-                        std::fs::rename(root.join(&name), root.join(&other))
-                    },
-                )
-            }
+            8 if exists && name != other => self.rename(&name, &other),
             9 => self.document_again(),
             _ => self.write_in_place(&name),
         }
     }
 
-    fn write_in_place(&mut self, name: &str) -> io::Result<()> {
-        let content = self.content();
-        let (key, new) = (name.to_owned(), content.clone());
+    /// Writes a file under its name.
+    fn write(&mut self, name: &str, content: Vec<u8>) -> io::Result<()> {
+        let new = content.clone();
         self.step(
             Some(name.to_owned()),
-            |files| drop(files.insert(key, new)),
+            |files| drop(files.insert(name.to_owned(), new)),
             |root| {
                 make_parent(root, name)?;
                 let mut file = File::create(root.join(name))?;
@@ -216,58 +182,41 @@ impl Worker {
         )
     }
 
-    fn write_and_rename(&mut self, name: &str) -> io::Result<()> {
-        let content = self.content();
-        let temporary = format!("{name}.partial");
-        let (key, new) = (temporary.clone(), content.clone());
-        self.step(
-            Some(temporary.clone()),
-            |files| drop(files.insert(key, new)),
-            |root| {
-                make_parent(root, &temporary)?;
-                let mut file = File::create(root.join(&temporary))?;
-                file.write_all(&content)?;
-                close(file)
-            },
-        )?;
-        let (from, to) = (temporary.clone(), name.to_owned());
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
         self.step(
             None,
             |files| {
-                let content = files.remove(&from).unwrap_or_default();
-                files.insert(to, content);
+                let content = files.remove(from).unwrap_or_default();
+                files.insert(to.to_owned(), content);
             },
-            |root| std::fs::rename(root.join(&temporary), root.join(name)),
+            |root| {
+                make_parent(root, to)?;
+                std::fs::rename(root.join(from), root.join(to))
+            },
         )
+    }
+
+    fn write_in_place(&mut self, name: &str) -> io::Result<()> {
+        let content = self.content();
+        self.write(name, content)
+    }
+
+    fn write_and_rename(&mut self, name: &str) -> io::Result<()> {
+        let (content, temporary) = (self.content(), format!("{name}.partial"));
+        self.write(&temporary, content)?;
+        self.rename(&temporary, name)
     }
 
     /// Changes attributes, by a rename over the document.
     fn document_again(&mut self) -> io::Result<()> {
-        let (array_name, length) = ARRAYS[self.random.below(ARRAYS.len() as u64) as usize];
+        let (name, length) = *self.random.pick(&ARRAYS);
         // Never the same twice: a document equal to the last commit's would be no change.
         let note = format!("\"attributes\":{{\"n\":{}}}", self.operations);
         let text = array(&[length], &[1]).replace("\"attributes\":{}", &note);
         assert!(text.contains(&note));
-        let (name, temporary) = (format!("{array_name}/zarr.json"), format!("{array_name}/zarr.0123.partial"));
-        let (key, new) = (temporary.clone(), text.clone().into_bytes());
-        self.step(
-            Some(temporary.clone()),
-            |files| drop(files.insert(key, new)),
-            |root| {
-                let mut file = File::create(root.join(&temporary))?;
-                file.write_all(text.as_bytes())?;
-                close(file)
-            },
-        )?;
-        let (from, to) = (temporary.clone(), name.clone());
-        self.step(
-            None,
-            |files| {
-                let content = files.remove(&from).unwrap_or_default();
-                files.insert(to, content);
-            },
-            |root| std::fs::rename(root.join(&temporary), root.join(&name)),
-        )
+        let temporary = format!("{name}/zarr.0123.partial");
+        self.write(&temporary, text.into_bytes())?;
+        self.rename(&temporary, &format!("{name}/zarr.json"))
     }
 
     /// Compares the next mount with the closed files, and continues from there.

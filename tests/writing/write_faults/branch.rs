@@ -1,7 +1,7 @@
 //! Concurrent changes of the repository; deletion and reset of the branch.
 
 use crate::common::writing::{GROUP, Reference, Writable, array, create, put};
-use crate::common::{read_files, watchdog};
+use crate::common::{errno, read_files, watchdog};
 
 /// Creates a repository with arrays `a` and `b` on `main` and on `dev`, which has one commit more.
 fn repository() -> (tempfile::TempDir, std::path::PathBuf) {
@@ -19,10 +19,6 @@ fn repository() -> (tempfile::TempDir, std::path::PathBuf) {
     reference.commit(&keys, "arrays");
     reference.create_branch("dev");
     (directory, place)
-}
-
-fn errno(result: std::io::Result<()>) -> i32 {
-    result.unwrap_err().raw_os_error().unwrap()
 }
 
 #[test]
@@ -118,7 +114,7 @@ fn assert_stale(mount: &Writable, words: &str, next: &str) {
         if round == 1 {
             mount.unmount();
             let output = mount.mount_again(None);
-            let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), output.stderr);
+            let told = output.all();
             assert!(output.status.success() && told.contains(next), "`{next}` is not in: {told}");
             assert!(read_files(&mount.root()) == shown);
         }
@@ -134,8 +130,7 @@ fn a_deleted_branch_refuses_commits_and_keeps_the_work() {
     reference.delete_branch("dev");
     assert_stale(&mount, "branch `dev` has been deleted", "branch is gone");
     // Created again elsewhere, it is another branch; at the base of the changes, it is as before.
-    let base = mount.read_control("info.json");
-    let base: serde_json::Value = serde_json::from_str(&base).unwrap();
+    let base = mount.control_json("info.json");
     reference.create_branch_at("dev", base["snapshot"].as_str().unwrap());
     mount.commit("the branch is back").unwrap();
     let fresh = Writable::of(&place, &["--branch", "dev"]);
@@ -154,8 +149,7 @@ fn a_reset_branch_refuses_commits_and_keeps_the_work() {
     let shown = read_files(&mount.root());
     mount.touch("discard").unwrap();
     assert_eq!(shown["a/c/0"], std::fs::read(mount.root().join("a/c/0")).unwrap(), "its base is still what it was");
-    mount.unmount();
-    mount.mount_again(None).success();
+    mount.remount();
     assert!(!mount.root().join("a/c/0").exists(), "without changes it is on the branch again");
     assert_eq!(std::fs::read(mount.root().join("b/c/0")).unwrap(), b"b0");
     assert_eq!(std::fs::read(mount.root().join("notes")).unwrap(), b"mine");

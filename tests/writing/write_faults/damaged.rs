@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use crate::common::writing::{Reference, Writable, array, echo, put, with_waiting_work};
-use crate::common::{read_files, watchdog};
+use crate::common::{errno, io_modes, read_files, watchdog};
 
 /// Mounts an array whose `c/0` is committed, and whose `c/1`, `c/2` and `notes` are uncommitted.
 fn mount(words: &[&str]) -> Writable {
@@ -24,14 +24,10 @@ fn data_file(mount: &Writable, bytes: &[u8]) -> PathBuf {
 /// Repairs `a/c/1`, and returns its content afterwards.
 type Heal<'a> = &'a dyn Fn(&Writable) -> Option<Vec<u8>>;
 
-fn errno(result: std::io::Result<()>) -> i32 {
-    result.unwrap_err().raw_os_error().unwrap()
-}
-
 #[test]
 fn a_missing_data_file_is_an_error_until_discarded_or_rewritten() {
     watchdog();
-    let io = if crate::common::is_root() { vec!["cached", "passthrough"] } else { vec!["cached"] };
+    let io = io_modes();
     // Ways to repair it, and its content afterwards.
     let heal: [(&str, Heal); 6] = [
         ("discard", &|mount| {
@@ -74,7 +70,7 @@ fn a_missing_data_file_is_an_error_until_discarded_or_rewritten() {
             std::fs::remove_file(data_file(&mount, &[2; 300_000])).unwrap();
             mount.mount_again(None).success();
             // The others are as they were.
-            assert_eq!(errno(std::fs::read(root.join("a/c/1")).map(drop)), libc::EIO, "{way}");
+            assert_eq!(errno(std::fs::read(root.join("a/c/1"))), libc::EIO, "{way}");
             let errors = mount.read_control("errors");
             assert!(errors.contains("/a/c/1") && errors.contains("discard the path"), "{way}: {errors}");
             assert_eq!(
@@ -121,8 +117,8 @@ fn a_missing_document_or_untracked_file_is_an_error() {
     std::fs::remove_file(data_file(&mount, document.as_bytes())).unwrap();
     std::fs::remove_file(data_file(&mount, b"mine")).unwrap();
     mount.mount_again(None).success();
-    assert_eq!(errno(std::fs::read(root.join("a/zarr.json")).map(drop)), libc::EIO);
-    assert_eq!(errno(std::fs::read(root.join("notes")).map(drop)), libc::EIO);
+    assert_eq!(errno(std::fs::read(root.join("a/zarr.json"))), libc::EIO);
+    assert_eq!(errno(std::fs::read(root.join("notes"))), libc::EIO);
     assert_eq!(errno(mount.commit("refused")), libc::EINVAL);
     assert!(
         mount.read_control("commit").contains("/a/zarr.json: its bytes were removed"),
@@ -154,9 +150,7 @@ fn a_torn_last_line_of_the_journal_is_cut_off() {
     assert!(read_files(&root) == before && !root.join("late").exists());
     assert!(mount.log().contains("torn"), "{}", mount.log());
     std::fs::create_dir(root.join("late")).unwrap();
-    mount.kill(mount.daemon());
-    mount.remove_dead_mount();
-    mount.mount_again(None).success();
+    mount.kill_and_remount();
     assert!(root.join("late").is_dir() && read_files(&root) == before);
     mount.commit("all").unwrap();
 }
@@ -200,8 +194,7 @@ fn a_damaged_journal_refuses_the_mount() {
     mount.mount_with(None, &["--discard"]).success();
     assert!(read_files(&mount.root()) == mount.fresh());
     put(&mount.root().join("a/c/3"), "anew").unwrap();
-    mount.unmount();
-    mount.mount_again(None).success();
+    mount.remount();
     assert_eq!(std::fs::read(mount.root().join("a/c/3")).unwrap(), b"anew");
     mount.commit("anew").unwrap();
 }

@@ -1,19 +1,11 @@
 //! The scratch disk is full, or the journal cannot be rewritten.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
 use crate::common::disk::Disk;
 use crate::common::writing::{GROUP, Reference, Writable, array, create, put};
-use crate::common::{read_files, watchdog};
-
-type Files = BTreeMap<String, Vec<u8>>;
-
-#[track_caller]
-fn errno(result: std::io::Result<()>) -> i32 {
-    result.unwrap_err().raw_os_error().unwrap()
-}
+use crate::common::{Files, errno, read_files, watchdog};
 
 /// Creates a repository with an array `a` of 64 chunks of which `c/0` to `c/7` exist, on another disk than the scratch
 /// directory.
@@ -124,9 +116,7 @@ fn the_mount_after_a_full_disk_shows_the_same_tree() {
         std::fs::remove_file(mount.root().join("a/c/10")).unwrap();
         let mut left = shown;
         left.remove("a/c/10");
-        mount.kill(mount.daemon());
-        mount.remove_dead_mount();
-        mount.mount_again(None).success();
+        mount.kill_and_remount();
         assert!(read_files(&mount.root()) == left);
     }
 }
@@ -144,9 +134,7 @@ fn commit_and_discard_free_a_full_disk() {
         assert!(mount.fresh() == wanted, "{way}");
         // The space of discarded changes can be used again.
         put(&mount.root().join("a/c/20"), vec![20; 100_000]).unwrap();
-        mount.kill(mount.daemon());
-        mount.remove_dead_mount();
-        mount.mount_again(None).success();
+        mount.kill_and_remount();
         let mut wanted = wanted;
         wanted.insert("a/c/20".to_owned(), vec![20; 100_000]);
         assert!(keys(&read_files(&mount.root())) == wanted, "{way}");

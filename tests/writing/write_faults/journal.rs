@@ -159,8 +159,7 @@ fn bytes_without_a_name_after_a_power_cut_are_kept() {
     assert_eq!(std::fs::read(scratch.join("lost+found/900")).unwrap(), b"new");
     assert!(std::fs::read(scratch.join("lost+found/journal")).unwrap().ends_with(b"none\"}\n"));
     assert!(!scratch.join("data/901").exists() && !scratch.join("data/900").exists());
-    mount.unmount();
-    mount.mount_again(None).success();
+    mount.remount();
     assert!(read_files(&root) == shown);
     // Damage of bytes that were on the disk is no power cut.
     mount.unmount();

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+use crate::common::mapping::Mapping;
 use crate::common::writing::{GROUP, Reference, Writable, array, put};
-use crate::common::{is_root, read_files, run, watchdog};
+use crate::common::{io_modes, read_files, run, wait_until, watchdog};
 
 const SIZE: usize = 300_000;
 const CHUNKS: u8 = 10;
@@ -18,37 +18,6 @@ const CHUNKS: u8 = 10;
 fn hashes(repository: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = read_files(&repository.join("chunks"));
     files.into_iter().map(|(name, bytes)| (name, Sha256::digest(bytes).to_vec())).collect()
-}
-
-/// A shared mapping of a whole file, which keeps the file open when its descriptor is closed.
-struct Mapping {
-    start: *mut libc::c_void,
-    size: usize,
-}
-
-impl Mapping {
-    fn new(file: &File, size: usize) -> Mapping {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at a place that the kernel chooses touches nothing that exists.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), size, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-        assert_ne!(start, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-        Mapping { start, size }
-    }
-
-    fn fill(&self, byte: u8) {
-        // SAFETY: within the mapping, which nothing else uses; the file has that size.
-        unsafe { std::ptr::write_bytes(self.start.cast::<u8>(), byte, self.size) };
-        // SAFETY: the mapping is ours and whole.
-        assert_eq!(unsafe { libc::msync(self.start, self.size, libc::MS_SYNC) }, 0);
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing borrows from it.
-        unsafe { libc::munmap(self.start, self.size) };
-    }
 }
 
 /// Creates chunks whose files a failed commit has linked into the repository, and a mount that continues.
@@ -69,18 +38,10 @@ fn after_a_failed_commit(io: &str) -> Writable {
     mount
 }
 
-fn modes() -> Vec<&'static str> {
-    if is_root() {
-        return vec!["cached", "passthrough"];
-    }
-    eprintln!("NOT RUN: passthrough needs root");
-    vec!["cached"]
-}
-
 #[test]
 fn writing_after_a_failed_commit_changes_no_object() {
     watchdog();
-    for io in modes() {
+    for io in io_modes() {
         let mount = after_a_failed_commit(io);
         let chunk = |n: u8| mount.root().join(format!("a/c/{n}"));
         let objects = hashes(mount.repository());
@@ -104,7 +65,7 @@ fn writing_after_a_failed_commit_changes_no_object() {
         rustix::fs::fallocate(open(4), flags, 0, 4096).unwrap();
         wanted[4][..4096].fill(0);
         let file = open(5);
-        let mapping = Mapping::new(&file, SIZE);
+        let mapping = Mapping::shared(&file);
         drop(file);
         mapping.fill(0x55);
         wanted[5].fill(0x55);
@@ -141,7 +102,7 @@ fn writing_after_a_failed_commit_changes_no_object() {
         let objects = hashes(mount.repository());
         for n in 0..CHUNKS {
             let file = open(n);
-            let mapping = Mapping::new(&file, wanted[usize::from(n)].len());
+            let mapping = Mapping::shared(&file);
             mapping.fill(0x77);
             assert_eq!(std::fs::read(chunk(n)).unwrap(), vec![0x77; wanted[usize::from(n)].len()], "{io}: {n}");
         }
@@ -152,7 +113,7 @@ fn writing_after_a_failed_commit_changes_no_object() {
 #[test]
 fn a_file_with_an_open_reader_is_copied_and_not_linked() {
     watchdog();
-    for io in modes() {
+    for io in io_modes() {
         let mount = Writable::new(&["--io", io]);
         put(&mount.root().join("a/zarr.json"), array(&[2], &[1])).unwrap();
         let chunk = mount.root().join("a/c/0");
@@ -178,7 +139,7 @@ fn a_file_with_an_open_reader_is_copied_and_not_linked() {
 #[test]
 fn an_open_reader_survives_a_discard_and_a_refresh() {
     watchdog();
-    for (io, way) in modes().into_iter().flat_map(|io| [(io, "discard"), (io, "refresh")]) {
+    for (io, way) in io_modes().into_iter().flat_map(|io| [(io, "discard"), (io, "refresh")]) {
         let mount = Writable::new(&["--io", io]);
         let chunk = mount.root().join("a/c/0");
         put(&mount.root().join("a/zarr.json"), array(&[2], &[1])).unwrap();
@@ -208,7 +169,7 @@ fn an_open_reader_survives_a_discard_and_a_refresh() {
 #[test]
 fn an_open_reader_survives_a_commit_over_commits_of_others() {
     watchdog();
-    for io in modes() {
+    for io in io_modes() {
         let mount = Writable::new(&["--io", io]);
         let chunk = mount.root().join("a/c/0");
         put(&mount.root().join("a/zarr.json"), array(&[2], &[1])).unwrap();
@@ -227,10 +188,7 @@ fn an_open_reader_survives_a_commit_over_commits_of_others() {
         );
         drop(reader);
         // The kernel reports a close a moment later.
-        let begin = std::time::Instant::now();
-        while std::fs::read(&chunk).is_err() {
-            assert!(begin.elapsed() < std::time::Duration::from_secs(10), "{io}");
-        }
+        wait_until("the chunk cannot be read", || std::fs::read(&chunk).is_ok());
         assert!(std::fs::read(&chunk).unwrap() == theirs, "{io}");
     }
 }

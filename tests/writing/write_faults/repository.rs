@@ -20,7 +20,7 @@ use icechunkfs::times::system_clock;
 use crate::common::disk::Disk;
 use crate::common::failing::{Faulty, When};
 use crate::common::writing::{GROUP, Reference, Writable, create, put, with_waiting_work};
-use crate::common::{Mount, is_root, program, read_files, run, watchdog};
+use crate::common::{Mount, block_on, is_root, program, read_files, run, watchdog};
 
 const HOUR: u64 = 3_600_000_000;
 
@@ -157,7 +157,7 @@ fn a_repository_set_read_only_refuses_commits_and_keeps_the_work() {
     let mut command = Command::new(program());
     command.arg("mount").arg(&place).arg(reading.path()).env("XDG_STATE_HOME", state.path());
     let output = run(&mut command);
-    let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), output.stderr);
+    let told = output.all();
     assert!(output.status.success() && told.contains("read-only") && told.contains("moving house"), "{told}");
     let write = std::fs::write(reading.path().join("x"), "").unwrap_err();
     assert_eq!(write.raw_os_error(), Some(libc::EROFS));
@@ -192,8 +192,7 @@ fn a_commit_follows_a_commit_from_the_future() {
     let place = directory.path().join("repo");
     let mount = with_work(&place);
     // A machine whose clock is an hour ahead.
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
+    block_on(async {
         // A storage without times cannot detect it.
         let local = icechunkfs::storage::open_directory(&place).unwrap();
         let storage: Arc<dyn Storage> = Arc::new(Faulty::new(local, 0, When::After, false));
@@ -216,8 +215,7 @@ fn a_commit_follows_a_commit_from_the_future() {
     // It can be read, refreshed to, mounted again, and committed onto.
     mount.touch("refresh").unwrap();
     assert!(mount.root().join("theirs/zarr.json").exists());
-    mount.unmount();
-    mount.mount_again(None).success();
+    mount.remount();
     let mut with_theirs = shown;
     with_theirs.insert("theirs/zarr.json".to_owned(), GROUP.as_bytes().to_vec());
     assert!(read_files(&mount.root()) == with_theirs);

@@ -113,8 +113,7 @@ fn a_moved_repository_keeps_its_default_scratch_directory() {
     let mut mounted = |repository: &Path| {
         let mount = Mount::prepare();
         let output = run(Command::new(program()).arg("mount").arg(repository).arg(mount.path()));
-        let status = std::fs::read(mount.path().join(".icechunk/status.json")).unwrap();
-        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        let status = mount.control_json("status.json");
         defaults.0.push(Path::new(status["scratch"].as_str().unwrap()).parent().unwrap().to_owned());
         (mount, output.stderr)
     };

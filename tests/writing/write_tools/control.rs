@@ -1,11 +1,10 @@
 //! `.icechunk/commit`: every way to write it makes one commit, and the program gets the error of a failure.
 
-use std::os::fd::AsRawFd;
 use std::process::Command;
 
-use super::scenario::python;
-use crate::common::writing::{GROUP, Reference, Writable, put};
-use crate::common::{Output, icechunkfs, run};
+use crate::common::mapping::Mapping;
+use crate::common::writing::{GROUP, Reference, Writable, array, put};
+use crate::common::{Output, icechunkfs, io_modes, python, run, run_on};
 
 /// Ways to commit, as scripts with the control file as `$1` and a file with a message as `$2`; and the resulting
 /// message of each.
@@ -96,7 +95,7 @@ fn a_commit_without_changes_succeeds_and_adds_nothing() {
         assert!(output.status.success(), "{way}: {}", output.stderr);
         assert_eq!(reference.history(), history, "{way}");
     }
-    let output = icechunkfs(["commit".as_ref(), mount.root().as_os_str(), "-m".as_ref(), "none".as_ref()]).success();
+    let output = run_on(mount.root(), &["commit", "-m", "none"]).success();
     assert!(String::from_utf8(output).unwrap().contains("nothing to commit"));
     let output = icechunkfs(["commit", mount.root().to_str().unwrap(), "-m", "none", "--json"]).json();
     assert!(output["snapshot"].is_null(), "{output}");
@@ -110,7 +109,7 @@ fn a_file_open_for_writing_is_named() {
     let refused = mount.touch("commit").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "{refused}");
     assert!(mount.read_control("commit").contains("zarr.json"), "{}", mount.read_control("commit"));
-    let refused = icechunkfs(["commit".as_ref(), mount.root().as_os_str(), "-m".as_ref(), "x".as_ref()]).failure();
+    let refused = run_on(mount.root(), &["commit", "-m", "x"]).failure();
     assert!(refused.contains("zarr.json"), "{refused}");
     drop(open);
     // A commit succeeds right after the close, although the kernel reports the close later.
@@ -121,34 +120,23 @@ fn a_file_open_for_writing_is_named() {
 /// A mapping counts as an open file, also when the kernel made it without a request and the file was closed.
 #[test]
 fn a_file_mapped_for_writing_is_named() {
-    for mode in ["cached", "passthrough"] {
-        if mode == "passthrough" && !crate::common::writing::needed(crate::common::is_root(), "passthrough needs root")
-        {
-            continue;
-        }
+    for mode in io_modes() {
         let mount = Writable::new(&["--io", mode]);
         const LENGTH: usize = 1 << 20;
         put(&mount.root().join("zarr.json"), GROUP).unwrap();
-        put(&mount.root().join("a/zarr.json"), crate::common::writing::array(&[2], &[1])).unwrap();
+        put(&mount.root().join("a/zarr.json"), array(&[2], &[1])).unwrap();
         put(&mount.root().join("a/c/0"), vec![1; LENGTH]).unwrap();
         let path = mount.root().join("a/c/1");
         put(&path, vec![1; LENGTH]).unwrap();
         let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at a place that the kernel chooses touches nothing that exists.
-        let mapping =
-            unsafe { libc::mmap(std::ptr::null_mut(), LENGTH, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-        assert_ne!(mapping, libc::MAP_FAILED);
+        let mapping = Mapping::shared(&file);
         drop(file);
         let refused = mount.touch("commit").unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "{mode}: {refused}");
         let output = mount.read_control("commit");
         assert!(output.contains("a/c/1") && !output.contains("a/c/0"), "{mode}: {output}");
-        // SAFETY: the mapping is ours, has that many bytes, and ends here.
-        unsafe {
-            std::ptr::copy_nonoverlapping(b"mapped".as_ptr(), mapping.cast::<u8>().add(9), 6);
-            libc::munmap(mapping, LENGTH);
-        }
+        mapping.write(9, b"mapped");
+        drop(mapping);
         mount.touch("commit").unwrap();
         let fresh = crate::common::Mount::new(mount.repository(), &["-o", "ro"]);
         assert_eq!(std::fs::read(fresh.path().join("a/c/1")).unwrap()[9..15], *b"mapped", "{mode}");
@@ -169,8 +157,8 @@ fn all_violations_are_listed_at_once() {
         ("a/b/zarr.json", GROUP),
         ("no-array/c/0", "a chunk of nothing"),
     ];
-    put(&root.join("a/zarr.json"), crate::common::writing::array(&[2, 2], &[1, 1])).unwrap();
-    put(&root.join("gone/zarr.json"), crate::common::writing::array(&[2], &[1])).unwrap();
+    put(&root.join("a/zarr.json"), array(&[2, 2], &[1, 1])).unwrap();
+    put(&root.join("gone/zarr.json"), array(&[2], &[1])).unwrap();
     put(&root.join("gone/c/1"), "left behind").unwrap();
     mount.touch("commit").unwrap();
     let history = Reference::open(mount.repository()).history();

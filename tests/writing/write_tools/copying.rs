@@ -13,7 +13,7 @@ use crate::common::{FixtureSet, Mount, copy_tree, read_files, run};
 pub(crate) fn sh(mount: &Path, outside: &Path, script: &str) -> String {
     let mut command = Command::new("bash");
     command.args(["-euo", "pipefail", "-c", script, "bash"]).arg(mount).arg(outside);
-    String::from_utf8(run(&mut command).success()).unwrap()
+    run(&mut command).text()
 }
 
 /// Returns a plain directory with everything that a fixture has: all key encodings, empty names, sharded and large

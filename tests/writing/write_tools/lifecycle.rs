@@ -1,5 +1,7 @@
 //! Refresh, discard, and the scratch directory from mount to mount.
 
+use std::path::PathBuf;
+
 use crate::common::writing::{GROUP, Reference, Writable, array, echo, put};
 use crate::common::{Mount, icechunkfs, place, read_files};
 
@@ -64,8 +66,7 @@ fn forgetting_a_replaced_file_keeps_its_successor() {
     put(&root.join("a/c/0"), "old").unwrap();
     mount.commit("old").unwrap();
     // After this the kernel knows the chunk by the snapshot's number.
-    mount.unmount();
-    mount.mount_again(None).success();
+    mount.remount();
     let reader = std::fs::File::open(root.join("a/c/0")).unwrap();
     put(&root.join("a/c/0.partial"), "new").unwrap();
     std::fs::rename(root.join("a/c/0.partial"), root.join("a/c/0")).unwrap();
@@ -139,8 +140,7 @@ fn uncommitted_work_is_resumed_from_the_scratch_directory() {
     resumed.success();
     assert!(read_files(&root) == working);
     // One daemon has it.
-    let scratch = serde_json::from_str::<serde_json::Value>(&mount.read_control("info.json")).unwrap();
-    let scratch = scratch["scratch"].as_str().unwrap().to_owned();
+    let scratch = mount.control_json("info.json")["scratch"].as_str().unwrap().to_owned();
     let other = Mount::prepare();
     let refused = other.command(mount.repository(), &["--scratch", &scratch]).failure();
     assert!(refused.contains("in use") && refused.contains("--scratch"), "{refused}");
@@ -180,11 +180,7 @@ fn unmount_returns_when_the_daemon_has_ended() {
 #[test]
 fn an_ephemeral_scratch_directory_is_removed_when_empty() {
     let mount = Writable::new(&[]);
-    let scratch_of = |mount: &Mount| {
-        let info = std::fs::read(mount.path().join(".icechunk/info.json")).unwrap();
-        let info: serde_json::Value = serde_json::from_slice(&info).unwrap();
-        std::path::PathBuf::from(info["scratch"].as_str().unwrap())
-    };
+    let scratch_of = |mount: &Mount| PathBuf::from(mount.control_json("info.json")["scratch"].as_str().unwrap());
     let gone = |place: &std::path::Path, daemon: i32| {
         crate::common::wait_for_end(daemon);
         !place.exists()

@@ -3,23 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::common::writing::{Reference, Writable, needed, put};
-use crate::common::{self, Mount, read_files, run};
+use crate::common::writing::{Reference, Writable, put};
+use crate::common::{self, Mount, assert_same, project, python, read_files, run};
 
 /// Time limit of one stage: dask's processes have to start.
 const STAGE: Duration = Duration::from_secs(90);
-
-/// Returns the Python of `scripts/setup`.
-pub(crate) fn python() -> Option<PathBuf> {
-    let python = std::env::var_os("ICECHUNKFS_PYTHON")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python"), PathBuf::from);
-    needed(python.exists(), &format!("{}: scripts/setup --python makes it", python.display())).then_some(python)
-}
 
 /// Commits as a user does, and compares the reference's content with the working tree. Only the names in `untracked`
 /// may be no Zarr keys.
@@ -31,9 +23,7 @@ pub(crate) fn commit_and_compare(mount: &Writable, untracked: &[&str]) -> BTreeM
     for name in untracked {
         assert!(working.remove(*name).is_some() && !keys.contains_key(*name), "{name}");
     }
-    let differ: Vec<&String> = working.keys().filter(|name| keys.get(*name) != working.get(*name)).collect();
-    let more: Vec<&String> = keys.keys().filter(|name| !working.contains_key(*name)).collect();
-    assert!(differ.is_empty() && more.is_empty(), "not as in the mount: {differ:?}, too many: {more:?}");
+    assert_same("the commit", &keys, &working);
     keys
 }
 
@@ -42,7 +32,7 @@ pub(crate) fn run_scenario(name: &str, stages: usize) {
     common::watchdog();
     let Some(python) = python() else { return };
     let mount = Writable::new(&[]);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/write_tools.py");
+    let script = project("tests/python/write_tools.py");
     let mut child = Command::new(python)
         .arg("-B")
         .arg(script)

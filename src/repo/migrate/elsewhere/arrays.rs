@@ -47,6 +47,7 @@ pub(super) struct Manifests<'a> {
 }
 
 /// References of an array, in order, each chunk once.
+#[derive(Default)]
 struct Listed<'m> {
     refs: Vec<ArrayRefs<'m>>,
     /// Manifest, and position in it.
@@ -78,17 +79,12 @@ impl<'a> Manifests<'a> {
         let grid = array.grid();
         let manifests = self.load(&array.old).await?;
         let now = Listed::new(&manifests, &array.old, work.old_node, &grid)?;
-        let manifests_before = match work.before {
-            Some((_, before)) => self.load(&before.old).await?,
-            None => Vec::new(),
+        let manifests_before = self.load(work.before.map_or(&[], |(_, before)| &before.old)).await?;
+        let listed_before = match work.before {
+            Some((old_node, before)) => Listed::new(&manifests_before, &before.old, old_node, &before.grid())?,
+            None => Listed::default(),
         };
-        let (changed, wanted) = match work.before {
-            Some((old_node, before)) => {
-                let listed = Listed::new(&manifests_before, &before.old, old_node, &before.grid())?;
-                now.difference(&listed, &grid)?
-            }
-            None => now.difference(&Listed { refs: Vec::new(), items: Vec::new(), empty: 0 }, &grid)?,
-        };
+        let (changed, wanted) = now.difference(&listed_before, &grid)?;
         objects.count_empty(now.empty);
         objects.copy_chunks(&wanted).await?;
         match work.before {
@@ -159,8 +155,7 @@ impl<'m> Listed<'m> {
             }
             refs.push(found);
         }
-        let mut listed = Listed { refs, items, empty };
-        let items = std::mem::take(&mut listed.items);
+        let mut listed = Listed { refs, items: Vec::new(), empty };
         listed.items = listed.in_order(items);
         Ok(listed)
     }
@@ -241,7 +236,7 @@ impl<'m> Listed<'m> {
         }
         let built = draft.finish()?;
         objects.put(&format!("manifests/{id}"), built.file).await?;
-        objects.count_manifest();
+        objects.counted.manifests += 1;
         failpoints::pass("migrate.to.manifest.done")?;
         Ok((built.reference, built.info))
     }

@@ -7,7 +7,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
-use crate::repo::alpha::{Ancestry, Layout};
+use crate::repo::alpha::Ancestry;
+use crate::repo::history::cycle;
+use crate::repo::ref_files::Layout;
 use crate::repo::{Generation, MAX_SNAPSHOT, Repository};
 
 /// Reads everything that the refs of `repository` lead to.
@@ -23,8 +25,7 @@ pub(super) async fn contents(repository: &Repository) -> Result<Contents> {
 
 async fn of_alpha(repository: &Repository, layout: Layout) -> Result<Contents> {
     let storage = &**repository.storage();
-    let (refs, deleted) = layout.all(storage).await?;
-    let deleted_tags = deleted.into_iter().map(|(name, target)| (name, Some(target))).collect();
+    let (refs, deleted_tags) = (layout.refs(storage).await?, layout.deleted_tags(storage).await?);
     let mut contents = Contents { branches: refs.branches, tags: refs.tags, deleted_tags, commits: BTreeMap::new() };
     let tips: Vec<ObjectId> = contents.branches.values().chain(contents.tags.values()).copied().collect();
     for tip in tips {
@@ -36,7 +37,7 @@ async fn of_alpha(repository: &Repository, layout: Layout) -> Result<Contents> {
             contents.commits.insert(commit.id, commit);
         }
         if let Some(id) = ancestry.next_id().filter(|id| path.contains(id)) {
-            return Err(Error::corrupt(format!("the history of snapshot {tip} is a cycle: {id} is its own ancestor")));
+            return Err(cycle(tip, id));
         }
     }
     Ok(contents)

@@ -1,13 +1,9 @@
 //! Migration of an older repository to a new one of version 2 in another location.
 //!
 //! This is the only way for releases before 0.2, whose files current programs do not read, and a possible one for version 1. The old
-//! repository is only read. Commits keep their ids, times, messages and metadata, and chunk objects keep theirs; the files that describe
-//! them are made anew:
-//!
-//! * snapshots, in today's format;
-//! * manifests, one for each array, and only where its references differ from its parent's ([`arrays`]);
-//! * transaction logs, which record how a snapshot differs from its parent: older ones lacked some of what is needed;
-//! * `repo`, with the operations log that [`super::operations`] reconstructs.
+//! repository is only read. Commits keep their ids, times, messages and metadata, and chunk objects keep theirs. Made anew are snapshots,
+//! manifests, one for each array and only where its references differ from its parent's ([`arrays`]), transaction logs, because older
+//! ones lacked some of what is needed, and `repo`, with the operations log that [`super::operations`] reconstructs.
 //!
 //! `repo` is written last: until then there is no repository in the new location. All names there are derived from the old repository, so
 //! that a migration that was killed finds its earlier work and continues ([`objects`]). Meanwhile a note at the root marks the unfinished
@@ -135,7 +131,7 @@ pub async fn migrate(
         destination.delete(&[NOTE.to_owned()]).await?;
         failpoints::pass("migrate.to.done")?;
     }
-    Ok(objects.summary(contents))
+    Ok(Summary { contents, ..objects.counted })
 }
 
 /// Returns true if only the note is left to remove. Fails if `destination` holds anything but an unfinished migration.
@@ -254,7 +250,7 @@ impl Migration<'_> {
             let known = before.and_then(|before| before.array.as_ref().map(|array| (before.old_id, array)));
             let work = arrays::ArrayTask { commit: commit.id, node: id, old_node: old_id, before: known };
             let changed = self.manifests.array(work, array, objects).await.context(|| path.clone())?;
-            self.progress.bytes.store(objects.bytes(), Ordering::Relaxed);
+            self.progress.bytes.store(objects.counted.bytes, Ordering::Relaxed);
             if !changed.is_empty() {
                 log.updated_chunks.push((id, changed));
             }
@@ -265,16 +261,11 @@ impl Migration<'_> {
             log.nodes.insert((NodeChange::deletion(node.array.is_some()), node.id));
         }
         drop(ids);
-        let metadata = commit.metadata.iter().map(|(name, value)| RawItem::new(SpecVersion::V2, name, value));
         let draft = SnapshotDraft {
-            id: commit.id,
-            flushed_at: commit.flushed_at,
-            version: SpecVersion::V2,
-            parent: None,
-            message: commit.message.clone(),
-            metadata: metadata.collect::<Result<_>>()?,
+            metadata: RawItem::list(SpecVersion::V2, &commit.metadata)?,
             nodes: done.drafts(),
             manifests: infos.into_values().collect(),
+            ..SnapshotDraft::new(commit.id, commit.flushed_at, commit.message.clone())
         };
         let log = log.encode(commit.id, SpecVersion::V2)?;
         objects.put(&format!("transactions/{}", commit.id), log).await?;

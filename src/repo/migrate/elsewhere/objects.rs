@@ -19,7 +19,6 @@ use super::Summary;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::ids::ObjectId;
-use crate::repo::migrate::Contents;
 use crate::storage::{Condition, ObjectInfo, ObjectSource, Storage};
 
 /// Chunks in transfer at a time.
@@ -40,7 +39,7 @@ pub(super) struct Destination {
     /// Chunk objects that are in the new location, or are missing.
     seen: HashSet<ObjectId>,
     manifest_ids: HashSet<ObjectId>,
-    counted: Summary,
+    pub(super) counted: Summary,
 }
 
 /// Way in which a chunk reached the new location.
@@ -130,24 +129,11 @@ impl Destination {
         }
     }
 
-    pub(super) fn count_manifest(&mut self) {
-        self.counted.manifests += 1;
-    }
-
     pub(super) fn count_empty(&mut self, references: u64) {
         if references > 0 {
             warn!("{references} chunks of no bytes are left out: they hold no value");
         }
         self.counted.empty += references;
-    }
-
-    /// Returns the bytes of chunks in the new location.
-    pub(super) fn bytes(&self) -> u64 {
-        self.counted.bytes
-    }
-
-    pub(super) fn summary(self, contents: Contents) -> Summary {
-        Summary { contents, ..self.counted }
     }
 }
 

@@ -1,20 +1,22 @@
-//! Opens repositories and trees for the commands.
+//! Opens repositories and trees, within limits of memory.
 
 use std::sync::Arc;
 
 use tokio::runtime::Runtime;
+use tracing::warn;
 
-use super::virtual_args::{self, VirtualArgs};
 use crate::error::{Context, Error, Result};
-use crate::memory;
 use crate::reader::Reader;
 use crate::reader::memory::Budget;
 use crate::repo::refs::RefSpec;
 use crate::repo::{MAX_SNAPSHOT, Repository};
-use crate::storage::{self, settings::Settings};
+use crate::storage::settings::Settings;
+use crate::storage::virtuals::VirtualChunks;
+use crate::storage::virtuals::permissions::Permissions;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
 use crate::tree::numbering::Numbering;
+use crate::{memory, storage};
 
 /// Worker threads for requests that had to wait. The threads never block, so that few are enough.
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
@@ -40,15 +42,22 @@ pub fn runtime() -> Result<Runtime> {
         .map_err(|e| Error::io("starting threads", e))
 }
 
-/// Opens the repository that `repo` names.
+/// Opens the repository that `repo` names: a path or a URL.
 pub async fn repository(repo: &str, settings: &Settings) -> Result<Repository> {
     Repository::open(storage::open(repo, settings).await?).await
 }
 
-/// Opens the repository for a command that reads chunks: virtual ones as far as `virtuals` allow it.
-pub async fn repository_with(repo: &str, settings: &Settings, virtuals: &VirtualArgs) -> Result<Repository> {
-    let permissions = virtuals.permissions()?;
-    Ok(virtual_args::allow(repository(repo, settings).await?, permissions, settings).await)
+/// Adds to `repository` the virtual chunks that `permissions` allow, reached as its configuration and `settings` define.
+pub async fn allow(repository: Repository, permissions: Permissions, settings: &Settings) -> Repository {
+    let containers = match repository.config().await {
+        Ok(config) => config.virtual_containers(),
+        Err(error) => {
+            // Everything that is not virtual can be read.
+            warn!("containers of virtual chunks are not known: the configuration cannot be read: {error}");
+            Vec::new()
+        }
+    };
+    repository.with_virtuals(Arc::new(VirtualChunks::new(permissions, containers, settings)))
 }
 
 /// Memory limits of the user.

@@ -1,0 +1,287 @@
+//! Mounts: from the options to a served mount, and its end.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tokio::runtime::Handle;
+use tracing::{info, warn};
+
+use super::open::{self, MemoryLimits};
+use crate::commit::engine::{Engine, EngineOptions};
+use crate::control::Control;
+use crate::error::{Error, ErrorKind, Result};
+use crate::follow::Follower;
+use crate::fuse::io_mode::{self, IoMode, IoOption};
+use crate::fuse::mount::{Flag, Mounted, Options, Served};
+use crate::fuse::unmount::{self, UnmountMode};
+use crate::memory;
+use crate::operations::{self, Facts, RecoveryOptions, Session, UploadMode};
+use crate::reader::Reader;
+use crate::repo::Repository;
+use crate::repo::refs::RefSpec;
+use crate::scratch::directory::default_path;
+use crate::scratch::relocate;
+use crate::times::system_clock;
+use crate::tree::numbering::Numbering;
+use crate::views::kind::ViewKind;
+
+/// Options of a mount.
+#[derive(Clone, Debug, Default)]
+pub struct MountOptions {
+    /// Snapshot to mount.
+    pub spec: RefSpec,
+    /// True to mount a branch read-only.
+    pub read_only: bool,
+    /// Form in which the snapshot is shown. Views other than the native one are read-only.
+    pub view: ViewKind,
+    /// Interval between checks of a branch that the mount follows.
+    pub follow: Option<Duration>,
+    /// Scratch directory; none for the default one.
+    pub scratch: Option<PathBuf>,
+    /// True to discard the uncommitted changes of earlier mounts.
+    pub discard: bool,
+    /// True for a temporary scratch directory.
+    pub ephemeral: bool,
+    /// True to list the directory `.icechunk`.
+    pub show_control: bool,
+    /// Size in bytes below which chunks are packed; none for the default.
+    pub pack_below: Option<u64>,
+    /// Time at which chunks are uploaded.
+    pub upload: UploadMode,
+    /// Limits of memory.
+    pub limits: MemoryLimits,
+    /// I/O mode.
+    pub io: IoOption,
+    /// True to allow access by other users.
+    pub allow_other: bool,
+    /// True if the mountpoint may have files or mounts.
+    pub nonempty: bool,
+    /// Flags for the kernel.
+    pub flags: Vec<Flag>,
+    /// Further options that `.icechunk/info.json` lists.
+    pub listed: Map<String, Value>,
+}
+
+/// Prepares the mount of `repository` at `mountpoint` (absolute, prepared). Returns the content of the mount, options of the
+/// kernel, and a note for the user.
+pub async fn prepare(
+    repository: &Repository,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<(Served, Options, String)> {
+    let (served, note) = serve(repository, mountpoint, options).await?;
+    let tree = served.tree();
+    let (mut mode, reason) = io_mode::choose(options.io, tree.table(), tree.reader().has_files())?;
+    // Data files are always local files: the kernel can move their bytes whatever the chunks' size.
+    let writable = matches!(served, Served::Branch(..));
+    if writable && options.io == IoOption::Auto && io_mode::obstacle(true).is_none() {
+        mode = IoMode::Passthrough;
+    }
+    info!("mounting {}: it is snapshot {}; I/O mode {mode}: {reason}", options.spec, tree.snapshot().id());
+    let options = Options {
+        source: repository.storage().location().to_owned(),
+        allow_other: options.allow_other,
+        nonempty: options.nonempty,
+        flags: options.flags.clone(),
+        mode,
+        insist: options.io != IoOption::Auto,
+        writable,
+    };
+    Ok((served, options, note))
+}
+
+/// Checks that the mount at `mountpoint` answers: a failure is better reported now than met by the first program.
+pub fn check_answers(mountpoint: &Path) -> Result<()> {
+    match std::fs::metadata(mountpoint) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(Error::new(ErrorKind::Io, format!("{}: the mount is not a directory", mountpoint.display()))),
+        Err(error) => {
+            // No program can use it: do not leave it behind.
+            let _ = unmount::unmount(mountpoint, UnmountMode::Detach);
+            Err(Error::io(format!("{}: the mount does not answer", mountpoint.display()), error))
+        }
+    }
+}
+
+/// Waits until `mounted` is unmounted, and flushes what is not committed. If `ephemeral`, the scratch directory is removed unless
+/// something is left in it.
+pub fn wait(mounted: Mounted, runtime: &Handle, ephemeral: bool) -> Result<()> {
+    let (branch, reader) = (mounted.branch.clone(), Arc::clone(&mounted.reader));
+    let served = mounted.wait();
+    info!("unmounted");
+    if let Some(session) = branch {
+        runtime.block_on(end_writable(session, ephemeral));
+    }
+    runtime.block_on(reader.flush_disk_cache());
+    served
+}
+
+async fn serve(repository: &Repository, mountpoint: &Path, options: &MountOptions) -> Result<(Served, String)> {
+    let mut note = String::new();
+    let read_only = options.read_only || options.follow.is_some() || options.view != ViewKind::Zarr;
+    if let (RefSpec::Branch(branch), false) = (&options.spec, read_only) {
+        match read_only_reason(repository, branch).await? {
+            None => {
+                let (session, control, resumed) = open_branch(repository, branch, options, mountpoint).await?;
+                return Ok((Served::Branch(session, control), resumed.unwrap_or_default()));
+            }
+            Some(why) if options.scratch.is_some() || options.discard || options.ephemeral => {
+                let source = repository.storage().location();
+                return Err(Error::new(ErrorKind::ReadOnly, format!("{source} cannot be written to: {why}")));
+            }
+            Some(why) => {
+                note = format!("mounted read-only: {why}");
+                warn!("{note}");
+            }
+        }
+    }
+    if let (Some(interval), RefSpec::Branch(branch)) = (options.follow, &options.spec) {
+        let mut numbering = Numbering::with_headroom();
+        let tree = open::tree_after(repository, &options.spec, options.limits, &mut numbering).await?;
+        return Ok((Served::Followed(Follower::new(repository, branch, tree, numbering, interval)), note));
+    }
+    let tree = open::tree(repository, &options.spec, options.limits).await?;
+    let view = options.view.make(tree, repository.storage().location()).await?;
+    Ok((Served::Snapshot(view), note))
+}
+
+/// Returns the reason that `branch` of a repository accepts no commits; none if it does.
+async fn read_only_reason(repository: &Repository, branch: &str) -> Result<Option<String>> {
+    if let Err(error) = repository.check_writable() {
+        return Ok(Some(error.to_string()));
+    }
+    let storage = repository.storage();
+    if let Some(why) = storage.read_only() {
+        return Ok(Some(why.to_owned()));
+    }
+    if let Some(local) = storage.local_files() {
+        let why = "its directory may not be written to by this user";
+        return Ok(local.is_read_only().then(|| why.to_owned()));
+    }
+    match repository.check_store(branch).await {
+        Ok(()) => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => {
+            Ok(Some(error.to_string()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens `branch` for writing. Returns a note for the user, too.
+async fn open_branch(
+    repository: &Repository,
+    branch: &str,
+    options: &MountOptions,
+    mountpoint: &Path,
+) -> Result<(Arc<Session>, Arc<Control>, Option<String>)> {
+    let limits = options.limits;
+    let limit = limits.max_snapshot_size()?;
+    let storage = Arc::clone(repository.storage());
+    let local = storage.local_path();
+    let scratch = scratch(repository, branch, options)?;
+    let is_default = options.scratch.is_none() && !options.ephemeral;
+    let relocated = match (&local, is_default) {
+        (Some(_), true) => relocate_scratch(repository, branch, &scratch, mountpoint).await?,
+        _ => None,
+    };
+    let opening = RecoveryOptions {
+        branch,
+        scratch: &scratch,
+        mountpoint,
+        local: local.as_deref(),
+        discard: options.discard,
+        limit,
+    };
+    let virtuals = repository.virtuals();
+    let reader =
+        |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?).with_virtuals(Arc::clone(virtuals)));
+    let (working, reader, note) = operations::open(repository, &opening, reader).await?;
+    let note = [relocated, note].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
+    let engine_options = EngineOptions::default();
+    let pack_below = options.pack_below.unwrap_or(engine_options.pack_below);
+    let engine_options = EngineOptions { pack_below, memory: limits.uploads(), ..engine_options };
+    let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, engine_options);
+    let shown = json!({
+        "scratch": scratch.to_string_lossy(),
+        "ephemeral": options.ephemeral,
+        "allow_other": options.allow_other,
+        "show_control": options.show_control,
+        "pack_below": pack_below,
+        "memory": memory::explicit_bound(),
+        "upload": options.upload,
+    });
+    let shown = shown.as_object().into_iter().flatten().chain(&options.listed);
+    let facts = Facts {
+        mountpoint: mountpoint.to_owned(),
+        spec_version: repository.version().number(),
+        options: shown.map(|(name, value)| (name.clone(), value.clone())).collect(),
+    };
+    let session = Arc::new(Session::new(working, storage, reader, engine, facts));
+    if options.upload == UploadMode::Eager {
+        session.begin_uploads();
+    }
+    let control = Arc::new(Control::new(Arc::clone(&session), options.show_control));
+    Ok((session, control, note))
+}
+
+/// Relocates the scratch directory of a moved repository to `scratch`. Returns a note for the user.
+async fn relocate_scratch(
+    repository: &Repository,
+    branch: &str,
+    scratch: &Path,
+    mountpoint: &Path,
+) -> Result<Option<String>> {
+    let identity = match repository.identity().await {
+        Ok(Some(identity)) => identity.to_string(),
+        // The commands that need the identity report the error.
+        Ok(None) | Err(_) => return Ok(None),
+    };
+    relocate::relocate(scratch, branch, &identity, mountpoint)
+}
+
+fn scratch(repository: &Repository, branch: &str, options: &MountOptions) -> Result<PathBuf> {
+    if let Some(path) = &options.scratch {
+        return std::path::absolute(path).map_err(|e| Error::io("the scratch directory", e));
+    }
+    if options.ephemeral {
+        let made = tempfile::Builder::new().prefix("icechunkfs-").tempdir();
+        let made = made.map_err(|e| Error::io("making a temporary scratch directory", e))?;
+        // `end_writable` removes the directory if all of its contents were committed.
+        return Ok(made.keep());
+    }
+    default_path(&scratch_location(repository), branch)
+}
+
+/// Returns the name of `repository` in paths of scratch directories: its real location, whatever path the user gave.
+pub fn scratch_location(repository: &Repository) -> String {
+    let storage = repository.storage();
+    let local = storage.local_path().map(|path| path.to_string_lossy().into_owned());
+    local.unwrap_or_else(|| storage.location().to_owned())
+}
+
+/// Ends a mount: logs uncommitted changes, and removes an ephemeral scratch directory if there are none.
+async fn end_writable(session: Arc<Session>, ephemeral: bool) {
+    session.end_uploads();
+    // Nothing is written to the directory after this.
+    if let Err(error) = session.working().make_durable().await {
+        warn!("{error}: the last writes may be lost if the power fails");
+    }
+    let path = session.working().scratch().path().to_owned();
+    match session.status().await {
+        Ok(status) if status.clean && (!ephemeral || status.untracked.is_empty()) => {
+            if ephemeral && let Err(error) = std::fs::remove_dir_all(&path) {
+                warn!("the scratch directory {} is left behind: {error}", path.display());
+            }
+        }
+        Ok(status) => info!(
+            "uncommitted changes stay in {}: {} chunks, {} bytes, {} untracked files",
+            path.display(),
+            status.chunks_written + status.chunks_deleted,
+            status.bytes,
+            status.untracked.len()
+        ),
+        Err(error) => warn!("{}: {error}", path.display()),
+    }
+}
