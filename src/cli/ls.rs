@@ -7,11 +7,12 @@ use serde::Serialize;
 
 use super::repo_args::{RefArgs, RepoArgs};
 use super::virtual_args::VirtualArgs;
-use super::{open, print, print_json, shards};
+use super::{ls_view, open, print, print_json, shards};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::printable;
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, TreePlace};
+use crate::views::kind::ViewKind;
 
 /// Arguments of `icechunkfs ls`.
 #[derive(Debug, Args)]
@@ -28,6 +29,10 @@ pub struct LsArgs {
     /// "faults"}; an inner chunk that is a shard also has "index" and the members after it. Offsets count from the file's beginning.
     #[arg(long)]
     pub shards: bool,
+    /// List the files of this view instead, such as zarr2 (the hierarchy as Zarr version 2), with their bytes. With --json a list
+    /// of {"path", "kind", "bytes"}.
+    #[arg(long, value_name = "VIEW", default_value_t = ViewKind::Zarr, hide_default_value = true, value_parser = str::parse::<ViewKind>, conflicts_with = "shards")]
+    pub view: ViewKind,
     /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}.
     #[arg(long)]
     pub json: bool,
@@ -58,6 +63,9 @@ struct Row {
 pub fn run(arguments: &LsArgs) -> Result<()> {
     if arguments.shards {
         return shards::run(arguments);
+    }
+    if arguments.view != ViewKind::Zarr {
+        return ls_view::run(arguments);
     }
     let spec = arguments.reference.spec()?;
     let rows = open::runtime()?.block_on(async {

@@ -24,6 +24,7 @@ pub mod init;
 pub mod log;
 pub mod logging;
 pub mod ls;
+mod ls_view;
 pub mod migrate;
 pub mod mount;
 pub mod mount_helper;

@@ -294,7 +294,7 @@ impl Filesystem for Adapter {
                 let Attributes { inode, kind, .. } = entry.attributes;
                 !reply.add(INodeNo(inode), entry.offset, file_type(kind), entry.name)
             };
-            match view.files().list(inode.0, offset, Extent::All, &mut sink).await {
+            match view.files().list(inode.0, offset, Extent::Names, &mut sink).await {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(shared.errno("readdir", &error)),
             }
