@@ -24,6 +24,7 @@ mod init;
 mod log;
 mod logging;
 mod ls;
+mod ls_view;
 mod migrate;
 mod mount;
 mod mount_helper;

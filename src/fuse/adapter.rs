@@ -264,7 +264,7 @@ impl Filesystem for Adapter {
                 let Attributes { inode, kind, .. } = entry.attributes;
                 !reply.add(INodeNo(inode), entry.offset, file_type(kind), entry.name)
             };
-            let listed = view.files().list(inode.0, offset, Extent::All, &mut sink).await;
+            let listed = view.files().list(inode.0, offset, Extent::Names, &mut sink).await;
             shared.send("readdir", reply, listed);
         });
     }

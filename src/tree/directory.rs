@@ -42,6 +42,8 @@ pub struct Entry<'a> {
 pub enum Extent {
     /// All entries.
     All,
+    /// All entries, for a caller that does not use the sizes of files: they may be 0.
+    Names,
     /// Directories and documents only: the listing ends before the first chunk, and can continue from there.
     BeforeChunks,
 }

@@ -17,6 +17,11 @@ const DIRECTORY_INODE: u64 = (1 << 63) - 2;
 /// Inode number of the report.
 const REPORT_INODE: u64 = (1 << 63) - 1;
 
+/// Returns true if `inode` belongs to a report.
+pub fn is_report(inode: u64) -> bool {
+    matches!(inode, DIRECTORY_INODE | REPORT_INODE)
+}
+
 /// Findings of a view, as a file in the directory `.icechunk`.
 #[derive(Debug)]
 pub struct Report {

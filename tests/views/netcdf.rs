@@ -150,8 +150,10 @@ fn an_array_that_cannot_be_shown_is_reported_and_spoils_nothing() {
         ("rank", array("int16", &[1; 33], &[1; 33], &json!({}))),
         ("x".repeat(250).leak() as &str, array("int16", &[2], &[2], &json!({"attributes": {"y".repeat(300): 1}}))),
     ];
-    let mut files =
-        vec![("zarr.json".to_owned(), group(&json!({}))), ("good/zarr.json".to_owned(), array("int16", &[2], &[2], &json!({})))];
+    let mut files = vec![
+        ("zarr.json".to_owned(), group(&json!({}))),
+        ("good/zarr.json".to_owned(), array("int16", &[2], &[2], &json!({}))),
+    ];
     files.push(("good/c/0".to_owned(), int16s(&[3, 4])));
     files.extend(bad.iter().map(|(name, document)| (format!("{name}/zarr.json"), document.clone())));
     let files: Vec<(&str, Vec<u8>)> = files.iter().map(|(key, bytes)| (key.as_str(), bytes.clone())).collect();

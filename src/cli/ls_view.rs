@@ -1,0 +1,93 @@
+//! `icechunkfs ls --view`: lists the files of a view.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::ls::LsArgs;
+use super::{open, print, print_json};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::printable;
+use crate::tree::directory::{Entry, Extent};
+use crate::tree::{Attributes, Kind};
+use crate::views::{self, ViewTree};
+
+/// Most levels of directories: those of a path that Linux can have.
+const MAX_DEPTH: usize = 2048;
+
+#[derive(Serialize)]
+struct FileRow {
+    path: String,
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+}
+
+/// Prints the files of a directory of the view, or one file.
+pub(super) fn run(arguments: &LsArgs) -> Result<()> {
+    let spec = arguments.reference.spec()?;
+    let rows = open::runtime()?.block_on(async {
+        let repository = arguments.repo.open().await?;
+        let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
+        let view = arguments.view.make(tree, repository.storage().location()).await?;
+        let start = views::resolve(&*view, &arguments.path).await.context(|| spec.to_string())?;
+        let path: String = arguments.path.split('/').filter(|part| !part.is_empty()).map(|p| format!("/{p}")).collect();
+        let mut rows = Vec::new();
+        if start.kind == Kind::File {
+            rows.push(row(path, start));
+            return Ok(rows);
+        }
+        let mut open = vec![(path, start, 0)];
+        while let Some((path, directory, depth)) = open.pop() {
+            if depth > MAX_DEPTH {
+                return Err(Error::new(ErrorKind::Unsupported, format!("{path}: more than {MAX_DEPTH} levels")));
+            }
+            for (name, attributes) in entries(&*view, directory.inode).await? {
+                let path = format!("{path}/{name}");
+                if arguments.recursive && attributes.kind == Kind::Directory {
+                    open.push((path.clone(), attributes, depth + 1));
+                }
+                rows.push(row(path, attributes));
+            }
+        }
+        if arguments.recursive {
+            rows.sort_by(|a, b| a.path.cmp(&b.path));
+        }
+        Ok::<_, Error>(rows)
+    })?;
+    if arguments.json {
+        return print_json(&rows);
+    }
+    print(&table(&rows))
+}
+
+fn row(path: String, attributes: Attributes) -> FileRow {
+    match attributes.kind {
+        Kind::Directory => FileRow { path, kind: "directory", bytes: None },
+        Kind::File => FileRow { path, kind: "file", bytes: Some(attributes.size) },
+    }
+}
+
+/// Returns the entries of directory `inode`.
+async fn entries(view: &dyn ViewTree, inode: u64) -> Result<Vec<(String, Attributes)>> {
+    let mut entries = Vec::new();
+    let mut sink = |entry: Entry<'_>| {
+        if ![".", ".."].contains(&entry.name) {
+            entries.push((entry.name.to_owned(), entry.attributes));
+        }
+        true
+    };
+    view.list(inode, 0, Extent::All, &mut sink).await?;
+    Ok(entries)
+}
+
+fn table(rows: &[FileRow]) -> String {
+    let number = |row: &FileRow| row.bytes.map(|bytes| bytes.to_string()).unwrap_or_default();
+    let width = rows.iter().map(|row| number(row).len()).chain([5]).max().unwrap_or(0);
+    let mut text = format!("kind       {:>width$}  path\n", "bytes");
+    for row in rows {
+        // Writing into a string cannot fail.
+        let _ = writeln!(text, "{:<9}  {:>width$}  {}", row.kind, number(row), printable::line(&row.path));
+    }
+    text
+}

@@ -1,0 +1,214 @@
+//! JSON objects whose values stay text: numbers keep all their digits, attributes their bytes, and no value takes memory.
+
+use serde::de::IgnoredAny;
+
+/// Most levels of lists and objects in a value. Readers refuse documents with more (json-c stops at 32 for all of `.zmetadata`).
+const MAX_DEPTH: usize = 24;
+/// Most bytes of a number. Python refuses numbers of more than 4300 digits, and with them the whole document.
+const MAX_NUMBER: usize = 400;
+
+/// Whitespace of JSON.
+const WHITESPACE: [char; 4] = [' ', '\t', '\n', '\r'];
+
+/// Members of a JSON object in their order, with the text of their values.
+#[derive(Debug, Default)]
+pub(super) struct Members<'a>(Vec<(String, &'a str)>);
+
+impl<'a> Members<'a> {
+    /// Parses an object.
+    pub(super) fn parse(text: &'a str) -> Result<Self, String> {
+        serde_json::from_str::<IgnoredAny>(text).map_err(|error| error.to_string())?;
+        let members = split(text, '{', '}').ok_or("not an object")?;
+        let members: Option<Vec<_>> = members.into_iter().map(member).collect();
+        members.map(Members).ok_or_else(|| "a name that is not Unicode".to_owned())
+    }
+
+    /// Returns the value of `name`: the last one, as in most programs.
+    pub(super) fn get(&self, name: &str) -> Option<&'a str> {
+        self.0.iter().rev().find(|(own, _)| own == name).map(|(_, value)| *value)
+    }
+
+    /// Returns all members, of which several may have one name.
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, &'a str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+}
+
+/// Extension point of Zarr: `{"name": ..., "configuration": {...}}`, or only the name.
+#[derive(Debug)]
+pub(super) struct Extension<'a> {
+    /// Name.
+    pub(super) name: String,
+    /// Members of the configuration.
+    pub(super) configuration: Members<'a>,
+}
+
+impl<'a> Extension<'a> {
+    /// Parses the extension `text`, which `what` names in errors.
+    pub(super) fn parse(text: &'a str, what: &str) -> Result<Self, String> {
+        if let Some(name) = string(text) {
+            return Ok(Extension { name, configuration: Members::default() });
+        }
+        let wrong = || format!("{what} {}", shorten(text));
+        let members = Members::parse(text).map_err(|_| wrong())?;
+        if let Some((other, _)) =
+            members.iter().find(|(n, _)| !["name", "configuration", "must_understand"].contains(n))
+        {
+            return Err(format!("{what} has the unknown member `{}`", shorten(other)));
+        }
+        let name = members.get("name").and_then(string).ok_or_else(wrong)?;
+        let configuration = match members.get("configuration") {
+            Some(text) => Members::parse(text).map_err(|_| wrong())?,
+            None => Members::default(),
+        };
+        Ok(Extension { name, configuration })
+    }
+
+    /// Parses a list of extensions.
+    pub(super) fn parse_list(text: &'a str, what: &str) -> Result<Vec<Self>, String> {
+        list(text)
+            .ok_or_else(|| format!("{what}s {}", shorten(text)))?
+            .into_iter()
+            .map(|e| Self::parse(e, what))
+            .collect()
+    }
+}
+
+/// Parses a list to the texts of its elements.
+pub(super) fn list(text: &str) -> Option<Vec<&str>> {
+    serde_json::from_str::<IgnoredAny>(text).ok()?;
+    split(text, '[', ']')
+}
+
+/// Returns the texts between the commas of a valid list or object; none if `text` is something else.
+fn split(text: &str, open: char, close: char) -> Option<Vec<&str>> {
+    let inside = text.trim_matches(WHITESPACE).strip_prefix(open)?.strip_suffix(close)?;
+    let mut parts = Vec::new();
+    let (mut start, mut depth, mut bytes) = (0, 0_usize, inside.bytes().enumerate());
+    while let Some((at, byte)) = bytes.next() {
+        match byte {
+            b'"' => skip_string(&mut bytes),
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => {
+                parts.push(inside.get(start..at)?.trim_matches(WHITESPACE));
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    let last = inside.get(start..)?.trim_matches(WHITESPACE);
+    if !last.is_empty() {
+        parts.push(last);
+    }
+    Some(parts)
+}
+
+/// Splits a member of a valid object into its name and value.
+fn member(text: &str) -> Option<(String, &str)> {
+    let mut bytes = text.bytes().enumerate().skip(1);
+    skip_string(&mut bytes);
+    let end = bytes.next().map(|(at, _)| at)?;
+    let value = text.get(end..)?.trim_start_matches(WHITESPACE).strip_prefix(':')?;
+    Some((string(text.get(..end)?)?, value.trim_matches(WHITESPACE)))
+}
+
+/// Consumes a string, of which the first quotation mark has been consumed.
+fn skip_string(bytes: &mut impl Iterator<Item = (usize, u8)>) {
+    while let Some((_, byte)) = bytes.next() {
+        match byte {
+            b'"' => return,
+            b'\\' => drop(bytes.next()),
+            _ => {}
+        }
+    }
+}
+
+/// Parses a string.
+pub(super) fn string(text: &str) -> Option<String> {
+    if text.starts_with('"') { serde_json::from_str(text).ok() } else { None }
+}
+
+/// Parses an integer.
+pub(super) fn integer(text: &str) -> Option<i64> {
+    text.parse().ok()
+}
+
+/// Returns `text` as a JSON string.
+pub(super) fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// Shortens `text`, which a repository may have made long, for a message.
+pub(super) fn shorten(text: &str) -> String {
+    const LONGEST: usize = 80;
+    let mut letters = text.chars();
+    let mut short: String = letters.by_ref().take(LONGEST).collect();
+    if letters.next().is_some() {
+        short.push_str("...");
+    }
+    short
+}
+
+/// Checks that all readers can parse the valid JSON value `text`. Returns the reason if not.
+pub(super) fn check_portable(text: &str) -> Result<(), &'static str> {
+    let (mut depth, mut number) = (0_usize, 0_usize);
+    let mut bytes = text.bytes().enumerate();
+    while let Some((_, byte)) = bytes.next() {
+        match byte {
+            b'"' => {
+                number = 0;
+                skip_string(&mut bytes);
+            }
+            b'[' | b'{' => (depth, number) = (depth + 1, 0),
+            b']' | b'}' => (depth, number) = (depth.saturating_sub(1), 0),
+            b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E' => number += 1,
+            _ => number = 0,
+        }
+        if depth > MAX_DEPTH {
+            return Err("it is nested too deeply for other programs");
+        }
+        if number > MAX_NUMBER {
+            return Err("it has a number that is too long for other programs");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn values_keep_their_text() {
+        let text = r#"{ "a": 0.1000 , "b":[1, 2],"a":18446744073709551616}"#;
+        let members = Members::parse(text).unwrap();
+        assert_eq!(members.get("a"), Some("18446744073709551616"));
+        assert_eq!(
+            members.iter().map(|(_, value)| value).collect::<Vec<_>>(),
+            ["0.1000", "[1, 2]", "18446744073709551616"]
+        );
+        assert!(Members::parse(" {\n} ").unwrap().iter().next().is_none());
+        assert_eq!(Members::parse(r#"{"a\",\\":{"b":[1,"]"]}}"#).unwrap().get("a\",\\"), Some(r#"{"b":[1,"]"]}"#));
+        for wrong in ["", "[]", "7", r#"{"a" 1}"#, r#"{"a":NaN}"#, r#"{"a":1,}"#, r#"{"\ud800":1}"#] {
+            assert!(Members::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn values_that_break_other_programs_are_found() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        assert!(check_portable(&nested(MAX_DEPTH)).is_ok() && check_portable(&nested(MAX_DEPTH + 1)).is_err());
+        assert!(
+            check_portable(&"9".repeat(MAX_NUMBER)).is_ok() && check_portable(&"9".repeat(MAX_NUMBER + 1)).is_err()
+        );
+        assert!(check_portable(&format!("\"{}\\\"{}\"", "[".repeat(100), "9".repeat(5000))).is_ok());
+    }
+
+    #[test]
+    fn messages_are_short() {
+        assert_eq!(shorten("abc"), "abc");
+        assert_eq!(shorten(&"\u{1f600}".repeat(1000)).chars().count(), 83);
+    }
+}

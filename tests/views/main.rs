@@ -1,0 +1,12 @@
+//! Views: a snapshot in other forms, read by the programs that they are for.
+
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+#[cfg(feature = "netcdf")]
+mod netcdf;
+mod zarr2;
+mod zarr2_hostile;
+mod zarr2_programs;
