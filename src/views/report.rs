@@ -96,7 +96,7 @@ impl Report {
 pub struct Finding {
     /// Path of the node, or of one of its attributes or dimensions.
     pub path: String,
-    /// What the view does: `left out`, `renamed`, `widened`, ...
+    /// Deed of the view: `left out`, `renamed`, `widened`, ...
     pub deed: String,
     /// The reason.
     pub reason: String,

@@ -1,4 +1,4 @@
-//! Which nodes a Zarr version 2 view has, and their documents.
+//! Nodes that a Zarr version 2 view has, and their documents.
 //!
 //! Nothing is mapped before it is asked for. A byte per node records what the mapping of its `zarr.json` said, and the documents
 //! that were used last stay in a small cache: a program asks for the size of a document, and then reads it.
@@ -273,8 +273,7 @@ impl Catalog {
         Ok(count == wanted)
     }
 
-    /// Calls `visit` for every node, with its form; returns false to skip the nodes below it. Those that the view leaves out have
-    /// none, and nodes below them are skipped.
+    /// Calls `visit` for every node with its form: none for nodes that the view leaves out. Nodes below those are skipped.
     pub(super) fn walk<E>(&self, mut visit: impl FnMut(NodeIndex, Option<NodeForm>) -> Result<(), E>) -> Result<(), E> {
         let table = self.tree.table();
         let (mut node, end) = (0, table.len() as u64);
