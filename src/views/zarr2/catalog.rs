@@ -1,4 +1,4 @@
-//! Which nodes a Zarr version 2 view has, and their documents.
+//! Nodes that a Zarr version 2 view has, and their documents.
 //!
 //! Nothing is mapped before it is asked for. A byte per node records what the mapping of its `zarr.json` said, and the documents
 //! that were used last stay in a small cache: a program asks for the size of a document, and then reads it.
@@ -262,10 +262,9 @@ impl Catalog {
             return Ok(true);
         }
         // The snapshot counts the references of each manifest: too few need no look into manifests.
-        let infos =
+        let mut infos =
             array.manifests.iter().map(|manifest| u64::from(self.tree.table().manifest(manifest.id).chunk_refs));
-        let listed =
-            infos.fold(Some(0_u64), |sum, count| sum.filter(|_| count > 0).map(|sum| sum.saturating_add(count)));
+        let listed = infos.try_fold(0_u64, |sum, count| (count > 0).then(|| sum.saturating_add(count)));
         if listed.is_some_and(|listed| listed < wanted) {
             return Ok(false);
         }
@@ -273,8 +272,7 @@ impl Catalog {
         Ok(count == wanted)
     }
 
-    /// Calls `visit` for every node, with its form; returns false to skip the nodes below it. Those that the view leaves out have
-    /// none, and nodes below them are skipped.
+    /// Calls `visit` for every node with its form: none for nodes that the view leaves out. Nodes below those are skipped.
     pub(super) fn walk<E>(&self, mut visit: impl FnMut(NodeIndex, Option<NodeForm>) -> Result<(), E>) -> Result<(), E> {
         let table = self.tree.table();
         let (mut node, end) = (0, table.len() as u64);

@@ -113,6 +113,8 @@ fn byte_order(bytes: &Extension<'_>, stored: &DataType) -> Result<ByteOrder, Str
         Some("little") => Ok(ByteOrder::Little),
         Some("big") => Ok(ByteOrder::Big),
         None if !stored.has_order() => Ok(ByteOrder::Little),
+        // zarr-python writes structures so, in the order of its machine: all that it supports are little-endian.
+        None if matches!(stored, DataType::Structure(_)) => Ok(ByteOrder::Little),
         None => Err("codec `bytes` without a byte order".to_owned()),
         Some(_) => Err("codec `bytes` with an unknown byte order".to_owned()),
     }

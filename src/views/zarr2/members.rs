@@ -152,27 +152,42 @@ pub(super) fn shorten(text: &str) -> String {
 
 /// Checks that all readers can parse the valid JSON value `text`. Returns the reason if not.
 pub(super) fn check_portable(text: &str) -> Result<(), &'static str> {
-    let (mut depth, mut number) = (0_usize, 0_usize);
+    let (mut depth, mut number) = (0_usize, None);
     let mut bytes = text.bytes().enumerate();
-    while let Some((_, byte)) = bytes.next() {
+    while let Some((at, byte)) = bytes.next() {
+        if matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.') || (number.is_some() && matches!(byte, b'e' | b'E')) {
+            number.get_or_insert(at);
+            continue;
+        }
+        if let Some(start) = number.take() {
+            check_number(text.get(start..at).unwrap_or_default())?;
+        }
         match byte {
             b'"' => {
-                number = 0;
                 skip_string(&mut bytes);
+                let end = bytes.clone().next().map_or(text.len(), |(end, _)| end);
+                check_string(text.get(at..end).unwrap_or_default())?;
             }
-            b'[' | b'{' => (depth, number) = (depth + 1, 0),
-            b']' | b'}' => (depth, number) = (depth.saturating_sub(1), 0),
-            b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E' => number += 1,
-            _ => number = 0,
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
         }
         if depth > MAX_DEPTH {
             return Err("it is nested too deeply for other programs");
         }
-        if number > MAX_NUMBER {
-            return Err("it has a number that is too long for other programs");
-        }
     }
-    Ok(())
+    number.map_or(Ok(()), |start| check_number(text.get(start..).unwrap_or_default()))
+}
+
+fn check_number(number: &str) -> Result<(), &'static str> {
+    let is_portable = number.len() <= MAX_NUMBER && number.parse().is_ok_and(|value: f64| value.is_finite());
+    if is_portable { Ok(()) } else { Err("it has a number that is too large for other programs") }
+}
+
+/// Checks that a string is Unicode: escapes may make half a character.
+fn check_string(string: &str) -> Result<(), &'static str> {
+    let is_unicode = !string.contains("\\u") || serde_json::from_str::<String>(string).is_ok();
+    if is_unicode { Ok(()) } else { Err("it has a text that is not Unicode") }
 }
 
 #[cfg(test)]
@@ -200,9 +215,8 @@ mod tests {
     fn values_that_break_other_programs_are_found() {
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
         assert!(check_portable(&nested(MAX_DEPTH)).is_ok() && check_portable(&nested(MAX_DEPTH + 1)).is_err());
-        assert!(
-            check_portable(&"9".repeat(MAX_NUMBER)).is_ok() && check_portable(&"9".repeat(MAX_NUMBER + 1)).is_err()
-        );
+        assert!(check_portable(&format!("0.{}", "3".repeat(MAX_NUMBER - 2))).is_ok());
+        assert!(check_portable(&format!("0.{}", "3".repeat(MAX_NUMBER))).is_err());
         assert!(check_portable(&format!("\"{}\\\"{}\"", "[".repeat(100), "9".repeat(5000))).is_ok());
     }
 
