@@ -22,15 +22,12 @@ use crate::commit::engine::{CommitOutcome, Engine, EngineOptions, OnConflict, Re
 use crate::commit::progress::CommitProgress;
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::Snapshot;
-use crate::operations::changes::NewIds;
-use crate::operations::changes::nodes;
-use crate::operations::changes::{DetectedChanges, Violation};
+use crate::operations::changes::{DetectedChanges, NewIds, Violation, nodes};
 use crate::overlay::Base;
 use crate::reader::Reader;
 use crate::reader::memory::Budget;
-use crate::repo::Repository;
-use crate::repo::create;
-use crate::repo::refs::RefSpec;
+use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use crate::repo::{MAX_SNAPSHOT, Repository, create};
 use crate::scratch::record::Time;
 use crate::storage::Storage;
 use crate::times::Clock;
@@ -139,7 +136,7 @@ pub async fn import(
         ImportTarget::Branch(repository, branch) => {
             repository.check_writable()?;
             let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
-            let snapshot = repository.snapshot(tip, crate::repo::MAX_SNAPSHOT).await?;
+            let snapshot = repository.snapshot(tip, MAX_SNAPSHOT).await?;
             (Arc::clone(repository.storage()), snapshot)
         }
         ImportTarget::Empty(storage) => (Arc::clone(storage), create::initial(clock)?),
@@ -175,7 +172,7 @@ pub async fn import(
         ImportTarget::Empty(storage) => {
             create::create(&*storage, false, clock).await?;
             out.created_repository = true;
-            (Repository::open(storage).await?, crate::repo::refs::DEFAULT_BRANCH.to_owned())
+            (Repository::open(storage).await?, DEFAULT_BRANCH.to_owned())
         }
     };
     repository.check_store(&branch).await?;
@@ -183,7 +180,7 @@ pub async fn import(
     let base = match out.created_repository {
         true => {
             let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
-            Arc::new(repository.snapshot(tip, crate::repo::MAX_SNAPSHOT).await?)
+            Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?)
         }
         false => Arc::clone(tree.snapshot()),
     };

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_anybody_wrote_is_escaped() {
+    fn text_from_the_repository_is_escaped() {
         let nasty = "</title><script>alert(\"&'\")</script>\u{0}\u{1b}\u{ffff}\u{202e}";
         let mut commits = commits(&[(1, 0), (2, 1), (3, 1)]);
         for commit in &mut commits {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_hinted_at() {
+    fn commits_beyond_the_limit_are_hinted_at() {
         let commits = commits(&[(1, 0), (2, 1), (3, 2)]);
         let drawn = draw(&commits, &rows(&commits, None, 2), "a");
         assert_eq!((drawn.matches("<circle").count(), drawn.matches("<path").count()), (2, 2));

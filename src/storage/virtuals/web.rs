@@ -1,6 +1,6 @@
 //! Virtual chunks on web servers.
 //!
-//! This code has its own client, since a web server may answer anything. It requests a range and checks which part it receives; from a
+//! This code has its own client, since a web server may response anything. It requests a range and checks which part it receives; from a
 //! server without ranges it reads and discards the bytes before the range, up to a limit. It follows no redirect by itself: the caller
 //! decides, since it knows the permissions.
 
@@ -73,7 +73,7 @@ impl Web {
         let shown = wanted.address.to_string();
         let RetryConfig { backoff, retry_timeout, .. } = &self.retry;
         let begin = tokio::time::Instant::now();
-        let asking = async {
+        let request = async {
             let mut pause = backoff.init_backoff;
             loop {
                 match self.try_once(wanted, &shown).await {
@@ -87,7 +87,7 @@ impl Web {
             }
         };
         // A server without ranges sends more; no more is read than necessary.
-        self.deadline.read(ANY_PATH, UNBOUNDED, &shown, asking).await
+        self.deadline.read(ANY_PATH, UNBOUNDED, &shown, request).await
     }
 
     async fn try_once(&self, wanted: &RangeRequest<'_>, shown: &str) -> Result<WebResponse, Failure> {
@@ -103,59 +103,60 @@ impl Web {
             .body(HttpRequestBody::empty());
         let request: HttpRequest =
             request.map_err(|e| Error::with_source(ErrorKind::Unsupported, format!("{shown}: it is no URL"), e))?;
-        let answer = self.client.execute(request).await.map_err(|error| transport_error(shown, error))?;
-        let status = answer.status();
+        let response = self.client.execute(request).await.map_err(|error| transport_error(shown, error))?;
+        let status = response.status();
         if status.is_redirection() && status != StatusCode::NOT_MODIFIED {
-            return Ok(WebResponse::Redirect(redirect(&answer, &url, shown)?));
+            return Ok(WebResponse::Redirect(redirect(&response, &url, shown)?));
         }
         let before = match status {
             StatusCode::PARTIAL_CONTENT => {
-                check_range(&answer, wanted, shown)?;
+                check_range(&response, wanted, shown)?;
                 0
             }
             StatusCode::OK => {
-                check_whole(&answer, wanted, shown)?;
+                check_whole(&response, wanted, shown)?;
                 wanted.offset
             }
             other => return Err(status_error(other, wanted, shown)),
         };
-        if let Some(encoding) = header(&answer, &CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
+        if let Some(encoding) = header(&response, &CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
             let message = format!("{shown}: the server gives it encoded as {}, though not asked to", quoted(encoding));
             return Err(Error::new(ErrorKind::Unsupported, message).into());
         }
         if let Some(checksum) = wanted.checksum {
-            state_of(&answer).check(checksum)?;
+            state_of(&response).check(checksum)?;
         }
-        let body = answer.into_body().bytes_stream();
+        let body = response.into_body().bytes_stream();
         let bytes = take_range(body, before, wanted.length).await.map_err(|error| transport_error(shown, error))?;
         Ok(WebResponse::Bytes(check_length(bytes, shown, wanted.offset, wanted.length)?))
     }
 }
 
-fn header<'a>(answer: &'a HttpResponse, name: &HeaderName) -> Option<&'a str> {
-    answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::trim)
+fn header<'a>(response: &'a HttpResponse, name: &HeaderName) -> Option<&'a str> {
+    response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::trim)
 }
 
-fn state_of(answer: &HttpResponse) -> ObjectState {
+fn state_of(response: &HttpResponse) -> ObjectState {
     let parser = jiff::fmt::rfc2822::DateTimeParser::new();
-    let time = header(answer, &LAST_MODIFIED).and_then(|text| parser.parse_timestamp(text).ok());
-    ObjectState { e_tag: header(answer, &ETAG).map(str::to_owned), last_modified: time.map(|time| time.as_second()) }
+    let time = header(response, &LAST_MODIFIED).and_then(|text| parser.parse_timestamp(text).ok());
+    ObjectState { e_tag: header(response, &ETAG).map(str::to_owned), last_modified: time.map(|time| time.as_second()) }
 }
 
 /// Checks that the received part begins at the requested offset.
-fn check_range(answer: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) -> Result<()> {
-    let said = header(answer, &CONTENT_RANGE).unwrap_or_default();
-    let first = said.strip_prefix("bytes ").and_then(|rest| rest.split('-').next()?.trim().parse::<u64>().ok());
+fn check_range(response: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) -> Result<()> {
+    let content_range = header(response, &CONTENT_RANGE).unwrap_or_default();
+    let first =
+        content_range.strip_prefix("bytes ").and_then(|rest| rest.split('-').next()?.trim().parse::<u64>().ok());
     if first == Some(wanted.offset) {
         return Ok(());
     }
-    let asked = wanted.offset;
-    Err(Error::corrupt(format!("{shown}: bytes from {asked} on were asked for, and the server gives {}", quoted(said))))
+    let (offset, given) = (wanted.offset, quoted(content_range));
+    Err(Error::corrupt(format!("{shown}: bytes from {offset} on were asked for, and the server gives {given}")))
 }
 
 /// Checks that a whole object has the wanted part, and not too far from its beginning.
-fn check_whole(answer: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) -> Result<()> {
-    let size = header(answer, &CONTENT_LENGTH).and_then(|text| text.parse::<u64>().ok());
+fn check_whole(response: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) -> Result<()> {
+    let size = header(response, &CONTENT_LENGTH).and_then(|text| text.parse::<u64>().ok());
     if let Some(size) = size
         && size < wanted.offset.saturating_add(wanted.length)
     {
@@ -175,12 +176,13 @@ fn check_whole(answer: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) ->
     Ok(())
 }
 
-fn redirect(answer: &HttpResponse, url: &str, shown: &str) -> Result<String> {
-    let said = header(answer, &LOCATION).unwrap_or_default();
-    let joined = url::Url::parse(url).ok().filter(|_| !said.is_empty()).and_then(|base| base.join(said).ok());
+fn redirect(response: &HttpResponse, url: &str, shown: &str) -> Result<String> {
+    let location = header(response, &LOCATION).unwrap_or_default();
+    let joined = url::Url::parse(url).ok().filter(|_| !location.is_empty()).and_then(|base| base.join(location).ok());
     let joined = joined.map(|url| url.to_string());
-    joined
-        .ok_or_else(|| Error::corrupt(format!("{shown}: the server sends us on to {}, which is no URL", quoted(said))))
+    joined.ok_or_else(|| {
+        Error::corrupt(format!("{shown}: the server sends us on to {}, which is no URL", quoted(location)))
+    })
 }
 
 fn status_error(status: StatusCode, wanted: &RangeRequest<'_>, shown: &str) -> Failure {
