@@ -285,7 +285,7 @@ impl Mount {
     pub fn command(&self, repo: &Path, words: &[&str]) -> Output {
         let mut command = Command::new(program());
         command.arg("mount").arg(repo).arg(self.path()).arg("--log-file").arg(self.log_path());
-        if !["--scratch", "--ephemeral", "--follow"].iter().any(|word| words.contains(word)) {
+        if !["--scratch", "--ephemeral", "--follow", "--view"].iter().any(|word| words.contains(word)) {
             command.arg("--scratch").arg(self.directory.path().join("scratch"));
         }
         run(command.args(words))

@@ -109,16 +109,13 @@ def codecs(root):
     array(group, "zstd_crc32c", data, (4, 5), compressors=[ZstdCodec(level=1), Crc32cCodec()])
     array(group, "shuffle_zlib", data, (4, 5), compressors=[n3.Shuffle(elementsize=4), n3.Zlib(level=5)])
     array(group, "crc32c_zstd", data, (4, 5), left_out=True, compressors=[Crc32cCodec(), ZstdCodec(level=1)])
-    for order in ["little", "big"]:
-        serializer = BytesCodec(endian=order)
-        array(group, f"delta_zlib_{order}", data, (4, 5), filters=n3.Delta(dtype="int32"), compressors=n3.Zlib(level=1), serializer=serializer)
-        scaled = RANDOM.integers(0, 50, (9, 10)) / 10 + 0.3
-        array(group, f"scale_{order}", scaled, (4, 5), serializer=serializer,
-              filters=n3.FixedScaleOffset(offset=0.3, scale=10, dtype="float64", astype="int16"))
-        array(group, f"bitround_{order}", numbers("f4", (9, 10)), (4, 5), filters=n3.BitRound(keepbits=5), serializer=serializer)
-        array(group, f"quantize_{order}", numbers("f4", (9, 10)), (4, 5), filters=n3.Quantize(digits=2, dtype="float32"), serializer=serializer)
-        array(group, f"astype_{order}", numbers("f8", (9, 10)), (4, 5), serializer=serializer,
-              filters=n3.AsType(encode_dtype="float32", decode_dtype="float64"))
+    array(group, "delta_zlib", data, (4, 5), filters=n3.Delta(dtype="int32"), compressors=n3.Zlib(level=1))
+    scaled = RANDOM.integers(0, 50, (9, 10)) / 10 + 0.3
+    array(group, "scale", scaled, (4, 5), filters=n3.FixedScaleOffset(offset=0.3, scale=10, dtype="float64", astype="int16"))
+    array(group, "quantize", numbers("f4", (9, 10)), (4, 5), filters=n3.Quantize(digits=2, dtype="float32"))
+    array(group, "astype", numbers("f8", (9, 10)), (4, 5), filters=n3.AsType(encode_dtype="float32", decode_dtype="float64"))
+    # zarr-python 3 does not read back what it writes with the other filters in this order.
+    array(group, "bitround_big", numbers("f4", (9, 10)), (4, 5), filters=n3.BitRound(keepbits=5), serializer=BytesCodec(endian="big"))
     array(group, "scale_byte", scaled, (4, 5), filters=n3.FixedScaleOffset(offset=0.3, scale=10, dtype="float64", astype="uint8"))
     array(group, "transposed", data, (4, 5), filters=TransposeCodec(order=(1, 0)), compressors=GzipCodec(level=1))
     array(group, "transposed_delta", data, (4, 5), filters=[TransposeCodec(order=(1, 0)), n3.Delta(dtype="int32")])

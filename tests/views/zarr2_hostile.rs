@@ -88,7 +88,6 @@ fn bad_arrays_are_left_out_with_a_reason() {
             "rank64",
             json!({"shape": vec![1; 64], "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": vec![1; 64]}}}),
         ),
-        ("names", json!({"dimension_names": ["a", "b"]})),
     ];
     let mut files = vec![("zarr.json".to_owned(), lab::GROUP.as_bytes().to_vec())];
     for (name, changes) in &bad {
