@@ -7,6 +7,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use serde_json::Map;
+
 use super::chunks::Units;
 use super::data_type::Shown;
 use super::dimensions::Dimensions;
@@ -23,6 +25,9 @@ use crate::views::report::Finding;
 const NO_VARIABLE: &str = "This is a netCDF dimension but not a netCDF variable. ";
 /// Prefix of the dataset of a variable that has the name of a dimension that is not its first.
 const NOT_A_COORDINATE: &str = "_nc4_non_coord_";
+
+/// Memory of the units of a variable in bytes: shapes, codecs and the fill value, rounded up.
+const UNITS_MEMORY: usize = 1024;
 
 /// Contents of a file.
 #[derive(Debug)]
@@ -51,6 +56,11 @@ impl Named {
 }
 
 impl GroupFile {
+    /// Returns the bytes that the file takes in memory.
+    pub(super) fn memory(&self) -> u64 {
+        (self.plan.memory() + self.units.len() * UNITS_MEMORY) as u64
+    }
+
     /// Makes the file of the group at `group`.
     pub(super) async fn make(tree: &Arc<Tree>, group: NodeIndex) -> Result<Self> {
         let mut findings = Vec::new();
@@ -96,8 +106,10 @@ impl GroupFile {
             match Plan::new(&model) {
                 Ok(plan) => {
                     findings.append(&mut found);
+                    // Attributes are in the plan.
+                    let plain = |named: Named| Variable { attributes: Map::new(), ..named.variable };
                     let mut slots: Vec<Option<Variable>> =
-                        variables.into_iter().map(|named| Some(named.variable)).collect();
+                        variables.into_iter().map(|named| Some(plain(named))).collect();
                     let units = order
                         .into_iter()
                         .map(|at| at.and_then(|at| slots.get_mut(at)?.take()).map(Units::new))

@@ -129,13 +129,14 @@ impl NetcdfView {
     async fn file(&self, node: NodeIndex) -> Result<Arc<OnceCell<File>>> {
         let cell = Arc::clone(self.files.lock().get_or_insert(node, Arc::default));
         cell.get_or_try_init(|| async {
-            let contents = GroupFile::make(&self.tree, node).await?;
+            let mut contents = GroupFile::make(&self.tree, node).await?;
             let name = self.file_path(node);
-            let memory = memory::reserve(contents.plan.memory() as u64, &name).await?;
+            let memory = memory::reserve(contents.memory(), &name).await?;
             if !contents.findings.is_empty() {
                 let count = contents.findings.len();
                 warn!("{name}: {count} changes against the arrays; .icechunk/{NAME} lists what is left out or renamed");
             }
+            contents.findings = Vec::new();
             Ok::<_, Error>(File { contents, _memory: memory })
         })
         .await?;

@@ -9,6 +9,8 @@ use crate::zarr::shard::{Index, ShardLayout};
 
 /// Deepest nesting of shards.
 const MAX_DEPTH: usize = 4;
+/// Most codecs from bytes to bytes. Each may store an eighth more than it got, which adds up.
+const MAX_BYTES_CODECS: usize = 4;
 
 /// Codecs from stored bytes to elements.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +71,9 @@ impl Chain {
             if elements.is_some() {
                 let codec = BytesCodec::parse(name, configuration).ok_or_else(|| format!("codec {name}"))?;
                 bytes.push(codec);
+                if bytes.len() > MAX_BYTES_CODECS {
+                    return Err(format!("more than {MAX_BYTES_CODECS} codecs of bytes"));
+                }
                 continue;
             }
             match name {
@@ -300,6 +305,7 @@ mod tests {
             (json!(["zstd"]), "codec zstd"),
             (json!([]), "no codec makes bytes of the elements"),
             (json!({}), "codecs are no list"),
+            (json!(["bytes", "zstd", "zstd", "zstd", "zstd", "zstd"]), "more than 4 codecs of bytes"),
         ] {
             assert_eq!(Chain::parse(&codecs, &[1]).unwrap_err(), reason);
         }
