@@ -27,7 +27,7 @@ const MAX_CACHED: usize = 4 << 20;
 /// Most bytes of a `zarr.json` that is mapped on a thread that answers requests: some milliseconds.
 const MAX_INLINE: usize = 256 << 10;
 /// Most bytes of a node's path. Linux has no longer ones.
-const MAX_PATH: usize = 4000;
+pub(super) const MAX_PATH: usize = 4000;
 
 /// Bits of a node's state.
 mod state {
@@ -262,9 +262,8 @@ impl Catalog {
             return Ok(true);
         }
         // The snapshot counts the references of each manifest: too few need no look into manifests.
-        let mut infos =
-            array.manifests.iter().map(|manifest| u64::from(self.tree.table().manifest(manifest.id).chunk_refs));
-        let listed = infos.try_fold(0_u64, |sum, count| (count > 0).then(|| sum.saturating_add(count)));
+        let mut infos = array.manifests.iter().map(|manifest| self.tree.table().manifest(manifest.id).chunk_refs);
+        let listed = infos.try_fold(0_u64, |sum, count| (count > 0).then(|| sum.saturating_add(u64::from(count))));
         if listed.is_some_and(|listed| listed < wanted) {
             return Ok(false);
         }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tracing::warn;
 
-use super::catalog::{Catalog, NodeForm};
+use super::catalog::{Catalog, MAX_PATH, NodeForm};
 use super::document;
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
@@ -79,8 +79,9 @@ pub(super) async fn report(catalog: &Arc<Catalog>) -> Result<Report> {
     let catalog = Arc::clone(catalog);
     blocking(move || {
         let (mut findings, mut more) = (Vec::new(), 0_u64);
-        let mut add = |path: String, deed: &str, reason: String| {
+        let mut add = |mut path: String, deed: &str, reason: String| {
             if findings.len() < MAX_FINDINGS {
+                path.truncate(path.floor_char_boundary(MAX_PATH));
                 findings.push(Finding { path, deed: deed.to_owned(), reason });
             } else {
                 more += 1;
