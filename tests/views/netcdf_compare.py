@@ -52,7 +52,9 @@ def main():
         arrays = dict(group.arrays())
         if not arrays:
             continue
-        file = mount / (f"{path}.nc" if path else f"{pathlib.Path(sys.argv[1]).name}.nc")
+        own = pathlib.Path(sys.argv[1]).name
+        names = [f"{path}.nc"] if path else [f"_{own}.nc", f"{own}.nc"]
+        file = next(mount / name for name in names if (mount / name).exists())
         with netCDF4.Dataset(file) as dataset, h5py.File(file, "r") as hdf5:
             dataset.set_auto_maskandscale(False)
             dataset.set_auto_chartostring(False)

@@ -126,6 +126,8 @@ def main():
     add(grid, "lon_2d", values("f4", (7, 5)), dimension_names=["lat", "lon"])
     add(grid, "a-b c+d", values("i4", (2,)), attributes={"CLASS": "x", "empty": "", "long": "y" * 70_000})
     add(grid, "scalar", np.float64(2.5))
+    # The root group has the name of one of its groups if the repository is called `types`.
+    add(root, "in_root", values("i4", (3,)))
     session.commit("types")
 
 

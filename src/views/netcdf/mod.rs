@@ -74,7 +74,12 @@ impl NetcdfView {
     /// Makes the view of `tree`; the file of the root group is called `name`.nc.
     pub fn new(tree: Arc<Tree>, name: &str) -> Self {
         let name: String = name.chars().map(|c| if c == '/' || c.is_control() { '_' } else { c }).take(200).collect();
-        let root_name = format!("{}.nc", if name.is_empty() || name.starts_with('.') { "root" } else { &name });
+        let name = if name.is_empty() || name.starts_with('.') { "root".to_owned() } else { name };
+        let mut root_name = format!("{name}.nc");
+        // Groups keep their names.
+        while tree.table().children(0).iter().any(|child| is_named(tree.table().name(*child), &root_name)) {
+            root_name.insert(0, '_');
+        }
         NetcdfView { tree, root_name, files: Mutex::new(LruCache::new(KEPT)), report: OnceCell::new() }
     }
 
@@ -319,6 +324,11 @@ impl ViewTree for NetcdfView {
             None => self.tree.describe(inode),
         }
     }
+}
+
+/// Returns true if a node called `node`, or its file, has the name `name`.
+fn is_named(node: &str, name: &str) -> bool {
+    node == name || name.strip_suffix(".nc") == Some(node)
 }
 
 fn not_found(inode: u64) -> Error {
