@@ -21,7 +21,11 @@ fn pythons() -> Option<Pythons> {
         return Some(Pythons { new, old });
     }
     assert!(std::env::var_os("CI").is_none(), "CI must have {}: scripts/setup makes it", old.display());
-    eprintln!("NOT RUN: {} or {} does not exist; scripts/setup --python makes both", new.display(), old.display());
+    eprintln!(
+        "NOT RUN: {} or {} does not exist; scripts/setup --python --zarr2 makes both",
+        new.display(),
+        old.display()
+    );
     None
 }
 
