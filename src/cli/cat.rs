@@ -22,7 +22,7 @@ pub(crate) struct CatArgs {
     reference: RefArgs,
     /// View in which the key is: zarr, zarr2 (the hierarchy as Zarr version 2) or netcdf (a NetCDF file
     /// for each group).
-    #[arg(long, default_value_t = ViewKind::Zarr, value_parser = str::parse::<ViewKind>)]
+    #[arg(long, default_value = "zarr", hide_possible_values = true)]
     view: ViewKind,
     #[command(flatten)]
     repo: RepoArgs,

@@ -27,7 +27,14 @@ pub(crate) struct LsArgs {
     pub(super) shards: bool,
     /// List the files of this view instead, such as zarr2 (the hierarchy as Zarr version 2), with their bytes. With --json a list
     /// of {"path", "kind", "bytes"}.
-    #[arg(long, value_name = "VIEW", default_value_t = ViewKind::Zarr, hide_default_value = true, value_parser = str::parse::<ViewKind>, conflicts_with = "shards")]
+    #[arg(
+        long,
+        value_name = "VIEW",
+        default_value = "zarr",
+        hide_default_value = true,
+        hide_possible_values = true,
+        conflicts_with = "shards"
+    )]
     pub(super) view: ViewKind,
     /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}.
     #[arg(long)]

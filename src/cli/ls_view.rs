@@ -1,11 +1,9 @@
 //! `icechunkfs ls --view`: lists the files of a view.
 
-use std::fmt::Write;
-
 use serde::Serialize;
 
 use super::ls::LsArgs;
-use super::{open, print, print_json};
+use super::{open, print_result, table};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::printable;
 use crate::tree::directory::{Entry, Extent};
@@ -55,10 +53,7 @@ pub(super) fn run(arguments: &LsArgs) -> Result<()> {
         }
         Ok::<_, Error>(rows)
     })?;
-    if arguments.json {
-        return print_json(&rows);
-    }
-    print(&table(&rows))
+    print_result(arguments.json, &rows, || to_text(&rows))
 }
 
 fn row(path: String, attributes: Attributes) -> FileRow {
@@ -81,13 +76,12 @@ async fn entries(view: &dyn ViewTree, inode: u64) -> Result<Vec<(String, Attribu
     Ok(entries)
 }
 
-fn table(rows: &[FileRow]) -> String {
-    let number = |row: &FileRow| row.bytes.map(|bytes| bytes.to_string()).unwrap_or_default();
-    let width = rows.iter().map(|row| number(row).len()).chain([5]).max().unwrap_or(0);
-    let mut text = format!("kind       {:>width$}  path\n", "bytes");
-    for row in rows {
-        // Writing into a string cannot fail.
-        let _ = writeln!(text, "{:<9}  {:>width$}  {}", row.kind, number(row), printable::line(&row.path));
-    }
-    text
+fn to_text(rows: &[FileRow]) -> String {
+    let cells = |row: &FileRow| {
+        let bytes = row.bytes.map(|bytes| bytes.to_string()).unwrap_or_default();
+        vec![row.kind.to_owned(), bytes, printable::line(&row.path)]
+    };
+    let head = ["kind", "bytes", "path"].map(str::to_owned).to_vec();
+    let cells: Vec<_> = std::iter::once(head).chain(rows.iter().map(cells)).collect();
+    table::lines(&cells, 1..2).join("\n") + "\n"
 }

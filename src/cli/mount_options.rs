@@ -45,7 +45,7 @@ pub(crate) struct MountArgs {
     pub(super) reference: RefArgs,
     /// Form in which the snapshot is shown: zarr (version 3, as stored), zarr2 (version 2) or netcdf (a NetCDF-4
     /// file for each group). Views other than zarr are read-only.
-    #[arg(long, value_name = "VIEW", default_value_t = ViewKind::Zarr, value_parser = str::parse::<ViewKind>)]
+    #[arg(long, value_name = "VIEW", default_value = "zarr", hide_possible_values = true)]
     pub(super) view: ViewKind,
     /// Mount read-only. Tags, snapshots and past times always are.
     #[arg(long)]

@@ -7,6 +7,7 @@ use crate::commit::engine::OnConflict;
 use crate::fuse::io_mode::IoOption;
 use crate::fuse::mount::Flag;
 use crate::operations::UploadMode;
+use crate::views::kind::ViewKind;
 
 /// Implements [`ValueEnum`] by the variants of a type, their names, and a line of help for each.
 macro_rules! names {
@@ -34,3 +35,5 @@ names! { Flag: Exec = "exec" "Programs may be run", NoExec = "noexec" "Programs 
 Dev = "dev" "Device files work", Suid = "suid" "Set-user-id bits work" }
 names! { OnConflict: Ours = "ours" "Keep the chunks of the change set",
 Theirs = "theirs" "Keep the chunks of the concurrent commits" }
+names! { ViewKind: Zarr = "zarr" "Version 3, as stored", Zarr2 = "zarr2" "Zarr version 2",
+Netcdf = "netcdf" "A NetCDF-4 file for each group with arrays" }

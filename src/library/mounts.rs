@@ -122,7 +122,7 @@ async fn serve(repository: &Repository, mountpoint: &Path, options: &MountOption
     let mut note = String::new();
     let read_only = options.read_only || options.follow.is_some() || options.view != ViewKind::Zarr;
     if let (RefSpec::Branch(branch), false) = (&options.spec, read_only) {
-        match read_only_reason(repository, branch).await? {
+        match repository.read_only_reason(branch).await? {
             None => {
                 let (session, control, resumed) = open_branch(repository, branch, options, mountpoint).await?;
                 return Ok((Served::Branch(session, control), resumed.unwrap_or_default()));
@@ -145,28 +145,6 @@ async fn serve(repository: &Repository, mountpoint: &Path, options: &MountOption
     let tree = open::tree(repository, &options.spec, options.limits).await?;
     let view = options.view.make(tree, repository.storage().location()).await?;
     Ok((Served::Snapshot(view), note))
-}
-
-/// Returns the reason that `branch` of a repository accepts no commits; none if it does.
-async fn read_only_reason(repository: &Repository, branch: &str) -> Result<Option<String>> {
-    if let Err(error) = repository.check_writable() {
-        return Ok(Some(error.to_string()));
-    }
-    let storage = repository.storage();
-    if let Some(why) = storage.read_only() {
-        return Ok(Some(why.to_owned()));
-    }
-    if let Some(local) = storage.local_files() {
-        let why = "its directory may not be written to by this user";
-        return Ok(local.is_read_only().then(|| why.to_owned()));
-    }
-    match repository.check_store(branch).await {
-        Ok(()) => Ok(None),
-        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => {
-            Ok(Some(error.to_string()))
-        }
-        Err(error) => Err(error),
-    }
 }
 
 /// Opens `branch` for writing. Returns a note for the user, too.

@@ -1,13 +1,12 @@
 //! Names of the views, and how each is made.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use super::ViewTree;
 use super::native::NativeView;
 use super::zarr2::Zarr2View;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tree::Tree;
 
 /// View of a snapshot.
@@ -33,23 +32,10 @@ impl ViewKind {
             #[cfg(feature = "netcdf")]
             ViewKind::Netcdf => Ok(Arc::new(super::netcdf::NetcdfView::new(tree, name))),
             #[cfg(not(feature = "netcdf"))]
-            ViewKind::Netcdf => Err(Error::new(
+            ViewKind::Netcdf => Err(crate::error::Error::new(
                 crate::error::ErrorKind::Unsupported,
                 format!("{name}: this program was built without the feature `netcdf`"),
             )),
-        }
-    }
-}
-
-impl FromStr for ViewKind {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "zarr" => Ok(ViewKind::Zarr),
-            "zarr2" => Ok(ViewKind::Zarr2),
-            "netcdf" => Ok(ViewKind::Netcdf),
-            _ => Err(Error::invalid(format!("`{text}` is no view: zarr, zarr2 and netcdf are"))),
         }
     }
 }

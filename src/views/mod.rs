@@ -8,6 +8,7 @@
 //! find files by [`resolve`]. What a view leaves out or shows otherwise, it lists in a report: the file `.icechunk/NAME` (see
 //! [`report`]).
 
+mod half;
 pub mod kind;
 pub mod native;
 #[cfg(feature = "netcdf")]
@@ -67,4 +68,12 @@ pub async fn resolve(view: &dyn ViewTree, path: &str) -> Result<Attributes> {
         at = found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no `{path}` in this snapshot")))?;
     }
     Ok(at)
+}
+
+fn no_such(inode: u64) -> Error {
+    Error::new(ErrorKind::NotFound, format!("no inode {inode} in this view"))
+}
+
+fn not_a_directory(inode: u64) -> Error {
+    Error::new(ErrorKind::NotADirectory, format!("inode {inode} is not a directory"))
 }

@@ -126,7 +126,7 @@ pub(super) fn chunks_per_shard(transformers: &Value) -> Result<Option<Vec<u64>>>
 }
 
 /// Returns the chunk shape if the member `chunk_grid` is regular.
-pub(super) fn regular_chunk(grid: &Value) -> Option<Vec<u64>> {
+pub fn regular_chunk(grid: &Value) -> Option<Vec<u64>> {
     let is_regular = grid.get("name").and_then(Value::as_str) == Some("regular");
     document::numbers(document::setting(grid, "chunk_shape").filter(|_| is_regular))
 }

@@ -163,20 +163,21 @@ impl ShardLayout {
 
     /// Returns the coordinates of inner chunk `number`.
     pub fn coords(&self, number: u64) -> InnerCoords {
-        let mut rest = number;
-        let mut coords: InnerCoords = self
-            .grid
-            .iter()
-            .rev()
-            .map(|&length| {
-                let coord = rest.checked_rem(length).unwrap_or(0);
-                rest = rest.checked_div(length).unwrap_or(0);
-                coord
-            })
-            .collect();
-        coords.reverse();
-        coords
+        coords_in(&self.grid, number)
     }
+}
+
+/// Returns the coordinates in `grid` of number `number` in C order.
+pub fn coords_in(grid: &[u64], number: u64) -> InnerCoords {
+    let mut rest = number;
+    let last_first = grid.iter().rev().map(|&length| {
+        let coord = rest.checked_rem(length).unwrap_or(0);
+        rest = rest.checked_div(length).unwrap_or(0);
+        coord
+    });
+    let mut coords: InnerCoords = last_first.collect();
+    coords.reverse();
+    coords
 }
 
 /// Parses the outermost shard in `codecs` of a chunk of `shape`; none if there is none or parts of it cannot be read.

@@ -15,10 +15,10 @@ use super::variable::{MAX_DECODED_TEXTS, Variable};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::memory;
+use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, TreePlace};
-use crate::tree::{Kind, Tree};
 use crate::zarr::Coords;
-use crate::zarr::shard::{Index, ShardLayout};
+use crate::zarr::shard::{Index, ShardLayout, coords_in};
 
 /// Bytes per read of stored bytes.
 const STEP: u64 = 64 << 20;
@@ -76,7 +76,7 @@ impl Units {
     /// Reads and decodes a unit; no bytes if it is not stored.
     async fn make(self: Arc<Self>, tree: &Arc<Tree>, number: u64) -> Result<Bytes> {
         let variable = &self.variable;
-        let coords = variable.coords(number);
+        let coords = coords_in(&variable.grid, number);
         let place = match &variable.shards {
             None => StoredPlace::chunk(tree, variable.node, &coords),
             Some(layout) => StoredPlace::inner(tree, variable.node, &coords, layout),
@@ -117,8 +117,9 @@ impl Units {
 
 /// Place of the stored bytes of a unit.
 pub(super) struct StoredPlace<'a> {
+    node: NodeIndex,
+    coords: Coords,
     inode: u64,
-    place: TreePlace,
     /// Structure of the shard, and number of the inner chunk in it.
     inner: Option<(&'a ShardLayout, u64)>,
 }
@@ -128,8 +129,8 @@ impl<'a> StoredPlace<'a> {
     pub(super) fn chunk(tree: &Tree, node: NodeIndex, coords: &[u64]) -> Self {
         // Coordinates of a grid fit into 32 bits.
         let coords: Coords = coords.iter().map(|coord| *coord as u32).collect();
-        let place = TreePlace::Chunk(node, coords);
-        StoredPlace { inode: tree.table().inode(&place), place, inner: None }
+        let inode = tree.table().inode(&TreePlace::Chunk(node, coords.clone()));
+        StoredPlace { node, coords, inode, inner: None }
     }
 
     /// Returns the place of the inner chunk at `coords`, counted over all shards of the array.
@@ -144,21 +145,14 @@ impl<'a> StoredPlace<'a> {
 
     /// Reads the stored bytes; none if there are none.
     pub(super) async fn read(&self, tree: &Arc<Tree>) -> Result<Option<Vec<u8>>> {
-        if !tree.has(&self.place).await? {
-            return Ok(None);
-        }
-        let found = tree.attributes(self.inode).await?;
-        if found.kind != Kind::File {
-            return Ok(None);
-        }
-        let Some((layout, number)) = self.inner else { return read(tree, self.inode, 0, found.size).await.map(Some) };
+        let Some(payload) = tree.payload_at(self.node, &self.coords).await? else { return Ok(None) };
+        let size = payload.length();
+        let Some((layout, number)) = self.inner else { return read(tree, self.inode, 0, size).await.map(Some) };
         let name = || tree.describe(self.inode);
-        let index = layout
-            .index_range(found.size)
-            .ok_or_else(|| Error::corrupt("a shard shorter than its index"))
-            .context(name)?;
+        let index =
+            layout.index_range(size).ok_or_else(|| Error::corrupt("a shard shorter than its index")).context(name)?;
         let bytes = read(tree, self.inode, index.start, index.end - index.start).await?;
-        let index = Index::decode(layout, found.size, bytes.into()).context(name)?;
+        let index = Index::decode(layout, size, bytes.into()).context(name)?;
         if index.entry(number).is_none() {
             return Ok(None);
         }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::hdf5::model::DataType;
+use crate::views::half;
 
 /// Longest character dimension made of one element, in bytes.
 const MAX_CHARS: u64 = 65_535;
@@ -123,7 +124,7 @@ impl ElementType {
     pub(super) fn convert(&self, decoded: Vec<u8>) -> Vec<u8> {
         match &self.shown {
             Shown::Widened { is_bfloat } => {
-                let widen = if *is_bfloat { bfloat_to_float } else { half_to_float };
+                let widen = if *is_bfloat { bfloat_to_float } else { half::to_float };
                 let halves = decoded.as_chunks::<2>().0;
                 halves.iter().flat_map(|half| widen(u16::from_le_bytes(*half)).to_le_bytes()).collect()
             }
@@ -164,18 +165,6 @@ fn bfloat_to_float(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// Widens an IEEE 754 half, whose exponent has five bits and whose fraction has ten.
-fn half_to_float(bits: u16) -> f32 {
-    let sign = u32::from(bits & 0x8000) << 16;
-    let (exponent, fraction) = (u32::from(bits >> 10 & 0x1F), u32::from(bits & 0x3FF));
-    match (exponent, fraction) {
-        // Subnormal numbers are multiples of 2^-24, which a float has exactly.
-        (0, fraction) => f32::from_bits((fraction as f32 / 16_777_216.0).to_bits() | sign),
-        (0x1F, fraction) => f32::from_bits(sign | 0x7F80_0000 | fraction << 13),
-        (exponent, fraction) => f32::from_bits(sign | (exponent + 112) << 23 | fraction << 13),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
@@ -183,23 +172,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn halves_are_widened_exactly() {
-        let cases = [
-            (0x3C00_u16, 1.0_f32),
-            (0xC000, -2.0),
-            (0x7BFF, 65504.0),
-            (0x0400, 6.103_515_6e-5),
-            (0x0001, 5.960_464_5e-8),
-            (0x03FF, 6.097_555e-5),
-            (0x7C00, f32::INFINITY),
-            (0xFC00, f32::NEG_INFINITY),
-            (0x8000, -0.0),
-            (0x3555, 0.333_251_95),
-        ];
-        for (half, float) in cases {
-            assert_eq!(half_to_float(half).to_bits(), float.to_bits(), "{half:04x}");
-        }
-        assert!(half_to_float(0x7E00).is_nan());
+    fn bfloats_are_the_upper_half_of_floats() {
         assert_eq!(bfloat_to_float(0x3F80), 1.0);
     }
 

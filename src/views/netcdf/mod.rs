@@ -33,14 +33,14 @@ use tracing::warn;
 
 use self::group::GroupFile;
 use self::hdf5::plan::Part;
-use super::report::{Finding, Report};
-use super::{Sink, ViewTree};
+use super::report::{self, Finding, Report};
+use super::{Sink, ViewTree, no_such, not_a_directory};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::memory::{self, Reservation};
 use crate::reader::Data;
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::nodes::{NodeIndex, TreePlace};
-use crate::tree::{Attributes, Kind, Tree};
+use crate::tree::{Attributes, Kind, ROOT, Tree};
 
 /// Name of the view, and of its report.
 pub const NAME: &str = "netcdf";
@@ -128,6 +128,16 @@ impl NetcdfView {
         let file = self.file(node).await?;
         let size = file.get().map_or(0, |file| file.contents.plan.size());
         Ok(Attributes { inode: FILES + u64::from(node), kind: Kind::File, size })
+    }
+
+    /// Returns the attributes of a file in a listing. Its size needs its header, which names do not. A file that cannot be made is
+    /// listed all the same: reading it gives the reason.
+    async fn listed_attributes(&self, node: NodeIndex, extent: Extent) -> Attributes {
+        let unknown = Attributes { inode: FILES + u64::from(node), kind: Kind::File, size: 0 };
+        match extent {
+            Extent::Names => unknown,
+            _ => self.file_attributes(node).await.unwrap_or(unknown),
+        }
     }
 
     /// Returns the file of `node`, made if it is not kept.
@@ -238,10 +248,10 @@ impl ViewTree for NetcdfView {
     }
 
     async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
-        if name == super::report::DIRECTORY || parent > FILES {
+        if report::is_report(parent) || (parent == ROOT && name == report::DIRECTORY) {
             return Ok(self.report().await?.lookup(parent, name));
         }
-        let node = self.directory_node(parent).ok_or_else(|| not_found(parent))?;
+        let node = self.directory_node(parent).ok_or_else(|| not_a_directory(parent))?;
         if let Some(child) = self.tree.table().child(node, name).filter(|child| self.is_directory(*child)) {
             return Ok(Some(self.directory(child)));
         }
@@ -255,20 +265,20 @@ impl ViewTree for NetcdfView {
         if let Some(node) = self.file_node(inode) {
             return self.file_attributes(node).await.context(|| self.file_path(node));
         }
-        if inode > FILES {
-            return self.report().await?.attributes(inode).ok_or_else(|| not_found(inode));
+        if report::is_report(inode) {
+            return self.report().await?.attributes(inode).ok_or_else(|| no_such(inode));
         }
-        self.directory_node(inode).map(|node| self.directory(node)).ok_or_else(|| not_found(inode))
+        self.directory_node(inode).map(|node| self.directory(node)).ok_or_else(|| no_such(inode))
     }
 
-    async fn list(&self, inode: u64, offset: u64, _extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
-        if inode > FILES {
+    async fn list(&self, inode: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
+        if report::is_report(inode) {
             return match self.report().await?.list(inode, offset, sink) {
                 true => Ok(()),
-                false => Err(not_found(inode)),
+                false => Err(not_a_directory(inode)),
             };
         }
-        let node = self.directory_node(inode).ok_or_else(|| not_found(inode))?;
+        let node = self.directory_node(inode).ok_or_else(|| not_a_directory(inode))?;
         let table = self.tree.table();
         let parent = table.get(node).map_or(0, |it| it.parent);
         for (at, name, node) in [(DOT, ".", node), (DOT_DOT, "..", parent)] {
@@ -277,7 +287,7 @@ impl ViewTree for NetcdfView {
             }
         }
         if node == 0 && offset < OWN_FILE && self.has_file(0) && !self.is_shadowed(0, 0) {
-            let attributes = self.file_attributes(0).await?;
+            let attributes = self.listed_attributes(0, extent).await;
             if !sink(Entry { name: &self.root_name, attributes, offset: OWN_FILE }) {
                 return Ok(());
             }
@@ -293,9 +303,7 @@ impl ViewTree for NetcdfView {
             }
             if at + 1 > offset && self.has_file(child) && !self.is_shadowed(node, child) {
                 let name = format!("{}.nc", table.name(child));
-                // A file that cannot be made is shown all the same: reading it gives the reason.
-                let failed = Attributes { inode: FILES + u64::from(child), kind: Kind::File, size: 0 };
-                let attributes = self.file_attributes(child).await.unwrap_or(failed);
+                let attributes = self.listed_attributes(child, extent).await;
                 if !sink(Entry { name: &name, attributes, offset: at + 1 }) {
                     return Ok(());
                 }
@@ -307,10 +315,10 @@ impl ViewTree for NetcdfView {
     async fn read(&self, inode: u64, offset: u64, size: u32) -> Result<Data> {
         match self.file_node(inode) {
             Some(node) => self.read_file(node, offset, size).await.map(Data::Bytes).context(|| self.file_path(node)),
-            None if inode > FILES => {
-                self.report().await?.read(inode, offset, size).map(Data::Bytes).ok_or_else(|| not_found(inode))
+            None if report::is_report(inode) => {
+                self.report().await?.read(inode, offset, size).map(Data::Bytes).ok_or_else(|| no_such(inode))
             }
-            None => Err(not_found(inode)),
+            None => Err(no_such(inode)),
         }
     }
 
@@ -329,8 +337,4 @@ impl ViewTree for NetcdfView {
 /// Returns true if a node called `node`, or its file, has the name `name`.
 fn is_named(node: &str, name: &str) -> bool {
     node == name || name.strip_suffix(".nc") == Some(node)
-}
-
-fn not_found(inode: u64) -> Error {
-    Error::new(ErrorKind::NotFound, format!("no inode {inode} in this view"))
 }

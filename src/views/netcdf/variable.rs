@@ -11,7 +11,8 @@ use super::fill_value;
 use crate::error::Result;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeIndex;
-use crate::zarr::shard::ShardLayout;
+use crate::zarr::array::regular_chunk;
+use crate::zarr::shard::{ShardLayout, coords_in};
 
 /// Most dimensions of an HDF5 dataset.
 const MAX_RANK: usize = 32;
@@ -56,7 +57,7 @@ impl Variable {
         let document: Value = serde_json::from_slice(zarr_json).map_err(|e| format!("zarr.json: {e}"))?;
         let member = |name: &str| document.get(name).unwrap_or(&Value::Null);
         let element = ElementType::parse(member("data_type"))?;
-        let shape = numbers(member("shape")).ok_or("no shape")?;
+        let shape = array.shape.to_vec();
         let chunk = regular_chunk(member("chunk_grid")).ok_or("the chunk grid is not regular")?;
         if shape.len() != chunk.len() || shape.len() != array.grid.len() {
             return Err("shape and chunk grid contradict each other".to_owned());
@@ -154,37 +155,6 @@ impl Variable {
     pub(super) fn shown_fill(&self) -> Vec<u8> {
         self.element.convert(self.fill.clone())
     }
-
-    /// Returns the coordinates of unit `number` in C order.
-    pub(super) fn coords(&self, number: u64) -> Vec<u64> {
-        coords(&self.grid, number)
-    }
-}
-
-/// Returns coordinates in `grid` of number `number` in C order.
-pub(super) fn coords(grid: &[u64], mut number: u64) -> Vec<u64> {
-    let mut coords: Vec<u64> = grid
-        .iter()
-        .rev()
-        .map(|length| {
-            let coord = number.checked_rem(*length).unwrap_or(0);
-            number = number.checked_div(*length).unwrap_or(0);
-            coord
-        })
-        .collect();
-    coords.reverse();
-    coords
-}
-
-fn numbers(value: &Value) -> Option<Vec<u64>> {
-    value.as_array()?.iter().map(Value::as_u64).collect()
-}
-
-fn regular_chunk(grid: &Value) -> Option<Vec<u64>> {
-    if grid.get("name")?.as_str()? != "regular" {
-        return None;
-    }
-    numbers(grid.get("configuration")?.get("chunk_shape")?)
 }
 
 /// Returns the bytes of the longest text of an array: it determines the size of the variable.
@@ -212,7 +182,7 @@ async fn longest_text(
     }
     let mut longest = fill.len() as u64;
     for number in 0..units {
-        let at = super::chunks::StoredPlace::chunk(tree, node, &coords(&grid, number));
+        let at = super::chunks::StoredPlace::chunk(tree, node, &coords_in(&grid, number));
         let Some(bytes) = at.read(tree).await.map_err(|e| e.to_string())? else { continue };
         let texts =
             chain.decode_variable(bytes, each.unwrap_or(0) as usize, MAX_DECODED_TEXTS).map_err(|e| e.to_string())?;

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::data_type::{ByteOrder, DataType};
 use super::members::{list, quoted, shorten, string};
+use crate::views::half;
 
 /// Returns the member `fill_value` of version 2 for the one of version 3, both as JSON.
 pub(super) fn map(data_type: &DataType, text: &str, order: ByteOrder) -> Result<String, String> {
@@ -75,7 +76,7 @@ fn float(text: &str, size: u8) -> Option<String> {
         name.strip_prefix("0x").filter(|digits| digits.len() == usize::from(size) * 2).filter(is_hexadecimal)?;
     let bits = u64::from_str_radix(digits, 16).ok()?;
     Some(of_float(match size {
-        2 => half(u16::try_from(bits).ok()?),
+        2 => f64::from(half::to_float(u16::try_from(bits).ok()?)),
         4 => f64::from(f32::from_bits(u32::try_from(bits).ok()?)),
         _ => f64::from_bits(bits),
     }))
@@ -89,18 +90,6 @@ pub(super) fn of_float(value: f64) -> String {
         if value > 0.0 { "\"Infinity\"".to_owned() } else { "\"-Infinity\"".to_owned() }
     } else {
         serde_json::Value::from(value).to_string()
-    }
-}
-
-/// Converts a number of 16 bits.
-fn half(bits: u16) -> f64 {
-    let (sign, exponent) = (if bits >> 15 == 1 { -1.0 } else { 1.0 }, i32::from(bits >> 10 & 31));
-    let fraction = f64::from(bits & 1023) / 1024.0;
-    sign * match exponent {
-        31 if fraction == 0.0 => f64::INFINITY,
-        31 => f64::NAN,
-        0 => fraction * 2_f64.powi(-14),
-        _ => (1.0 + fraction) * 2_f64.powi(exponent - 15),
     }
 }
 

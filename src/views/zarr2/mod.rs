@@ -30,7 +30,7 @@ use self::catalog::{Catalog, NodeForm, encoding_of};
 use self::files::{DocumentFile, DocumentKind};
 use self::listing::{directory, shown_size};
 use super::report::{self, Report};
-use super::{Sink, ViewTree};
+use super::{Sink, ViewTree, no_such, not_a_directory};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::reader::Data;
 use crate::tree::directory::Extent;
@@ -264,14 +264,6 @@ impl ViewTree for Zarr2View {
             _ => format!("inode {inode}"),
         }
     }
-}
-
-fn no_such(inode: u64) -> Error {
-    Error::new(ErrorKind::NotFound, format!("no inode {inode} in this view"))
-}
-
-fn not_a_directory(inode: u64) -> Error {
-    Error::new(ErrorKind::NotADirectory, format!("inode {inode} is not a directory"))
 }
 
 fn is_a_directory(inode: u64) -> Error {
