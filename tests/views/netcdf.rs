@@ -170,6 +170,27 @@ fn an_array_that_cannot_be_shown_is_reported_and_spoils_nothing() {
 }
 
 #[test]
+fn a_group_whose_file_would_have_too_long_a_name_spoils_no_listing() {
+    let directory = tempfile::tempdir().unwrap();
+    let long = "g".repeat(254);
+    let document = array("int16", &[1], &[1], &json!({}));
+    let files = [
+        ("zarr.json".to_owned(), group(&json!({}))),
+        (format!("{long}/zarr.json"), group(&json!({}))),
+        (format!("{long}/v/zarr.json"), document.clone()),
+        ("short/zarr.json".to_owned(), group(&json!({}))),
+        ("short/v/zarr.json".to_owned(), document),
+    ];
+    let files: Vec<(&str, Vec<u8>)> = files.iter().map(|(key, bytes)| (key.as_str(), bytes.clone())).collect();
+    let repo = import(directory.path(), &files);
+    let mount = Mount::new(&repo, &["--view", "netcdf"]);
+    let names: Vec<_> = fs::read_dir(mount.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["short.nc"]);
+    let report = fs::read_to_string(mount.path().join(".icechunk/netcdf")).unwrap();
+    assert!(report.contains(&format!("/{long}.nc\tleft out\t")), "{report}");
+}
+
+#[test]
 fn programs_read_what_zarr_python_reads() {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python");
     assert!(python.exists(), "target/venv is missing: run `scripts/setup --python`");

@@ -39,7 +39,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::memory::{self, Reservation};
 use crate::reader::Data;
 use crate::tree::directory::{Entry, Extent};
-use crate::tree::nodes::{NodeIndex, TreePlace};
+use crate::tree::nodes::{MAX_NAME, NodeIndex, TreePlace};
 use crate::tree::{Attributes, Kind, ROOT, Tree};
 
 /// Name of the view, and of its report.
@@ -48,6 +48,8 @@ pub const NAME: &str = "netcdf";
 const FILES: u64 = 1 << 62;
 /// Files whose headers are kept.
 const KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+/// Bytes of the repository's name that name the root's file: room is left for the suffix, and to tell it from groups.
+const MAX_ROOT_NAME: usize = 200;
 /// Offsets in a listing: the dots, the root's own file, and two for each child.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
@@ -73,8 +75,9 @@ struct File {
 impl NetcdfView {
     /// Makes the view of `tree`; the file of the root group is called `name`.nc.
     pub fn new(tree: Arc<Tree>, name: &str) -> Self {
-        let name: String = name.chars().map(|c| if c == '/' || c.is_control() { '_' } else { c }).take(200).collect();
-        let name = if name.is_empty() || name.starts_with('.') { "root".to_owned() } else { name };
+        let name: String = name.chars().map(|c| if c == '/' || c.is_control() { '_' } else { c }).collect();
+        let name = name.get(..name.floor_char_boundary(MAX_ROOT_NAME)).unwrap_or_default();
+        let name = if name.is_empty() || name.starts_with('.') { "root" } else { name };
         let mut root_name = format!("{name}.nc");
         // Groups keep their names.
         while tree.table().children(0).iter().any(|child| is_named(tree.table().name(*child), &root_name)) {
@@ -172,9 +175,9 @@ impl NetcdfView {
                 if !self.has_file(node) {
                     continue;
                 }
-                if self.tree.table().get(node).is_some_and(|it| self.is_shadowed(it.parent, node)) {
-                    let reason = "a group has the name of its file".to_owned();
-                    findings.push(Finding { path: self.file_path(node), deed: "left out".to_owned(), reason });
+                if let Some(reason) = self.tree.table().get(node).and_then(|it| self.obstacle(it.parent, node)) {
+                    let (path, deed) = (self.file_path(node), "left out".to_owned());
+                    findings.push(Finding { path, deed, reason: reason.to_owned() });
                     continue;
                 }
                 match GroupFile::make(&self.tree, node).await {
@@ -191,10 +194,14 @@ impl NetcdfView {
         self.report.get_or_try_init(make).await
     }
 
-    /// Returns true if a directory has the name of the file of `node` in `parent`.
-    fn is_shadowed(&self, parent: NodeIndex, node: NodeIndex) -> bool {
+    /// Returns the reason why directory `parent` cannot show the file of `node`.
+    fn obstacle(&self, parent: NodeIndex, node: NodeIndex) -> Option<&'static str> {
         let name = if node == 0 { self.root_name.clone() } else { format!("{}.nc", self.tree.table().name(node)) };
-        self.tree.table().child(parent, &name).is_some_and(|other| self.is_directory(other))
+        if name.len() > MAX_NAME {
+            return Some("the name of its file would have more than 255 bytes");
+        }
+        let other = self.tree.table().child(parent, &name).filter(|other| self.is_directory(*other));
+        other.map(|_| "a group has the name of its file")
     }
 
     async fn read_file(&self, node: NodeIndex, offset: u64, size: u32) -> Result<Bytes> {
@@ -286,7 +293,7 @@ impl ViewTree for NetcdfView {
                 return Ok(());
             }
         }
-        if node == 0 && offset < OWN_FILE && self.has_file(0) && !self.is_shadowed(0, 0) {
+        if node == 0 && offset < OWN_FILE && self.has_file(0) && self.obstacle(0, 0).is_none() {
             let attributes = self.listed_attributes(0, extent).await;
             if !sink(Entry { name: &self.root_name, attributes, offset: OWN_FILE }) {
                 return Ok(());
@@ -301,7 +308,7 @@ impl ViewTree for NetcdfView {
                     return Ok(());
                 }
             }
-            if at + 1 > offset && self.has_file(child) && !self.is_shadowed(node, child) {
+            if at + 1 > offset && self.has_file(child) && self.obstacle(node, child).is_none() {
                 let name = format!("{}.nc", table.name(child));
                 let attributes = self.listed_attributes(child, extent).await;
                 if !sink(Entry { name: &name, attributes, offset: at + 1 }) {
