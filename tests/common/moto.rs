@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -16,6 +16,7 @@ pub const SECRET: &str = "nobody-may-see-this";
 pub struct Server {
     child: Child,
     pub port: u16,
+    _reservation: UdpSocket,
 }
 
 impl Drop for Server {
@@ -25,25 +26,46 @@ impl Drop for Server {
     }
 }
 
-pub fn start(mut command: Command, port: u16) -> Server {
+fn start(mut command: Command, port: u16, reservation: UdpSocket) -> Server {
     watchdog();
     let child =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("server starts");
-    let server = Server { child, port };
-    wait_until("the server does not answer", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let mut server = Server { child, port, _reservation: reservation };
+    wait_until("the server does not answer", || {
+        assert!(
+            matches!(server.child.try_wait(), Ok(None)),
+            "the server has ended: it could not listen at port {port}"
+        );
+        TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
     server
 }
 
 /// Starts Python's own web server, which has no support for ranges.
 pub fn python_server(directory: &Path) -> Server {
-    let port = free_port();
+    let (port, reservation) = reserve_port();
     let mut command = Command::new("python3");
     command.args(["-m", "http.server", &port.to_string(), "--bind", "127.0.0.1", "--directory"]).arg(directory);
-    start(command, port)
+    start(command, port, reservation)
 }
 
+/// Returns a port at which nobody listens, reserved by a socket of another protocol. The kernel gives ports below 32768 to nobody
+/// who asks for any port, and two tests of any process cannot have one reservation.
+fn reserve_port() -> (u16, UdpSocket) {
+    let start = 20_000 + std::process::id() as u16 % 10_000;
+    let ports = (start..32_000).chain(20_000..start);
+    let mut free = ports.filter_map(|port| {
+        let reservation = UdpSocket::bind(("127.0.0.1", port)).ok()?;
+        TcpListener::bind(("127.0.0.1", port)).ok().map(|_| (port, reservation))
+    });
+    free.next().unwrap()
+}
+
+/// Returns a port at which nobody listens as long as this process runs.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    let (port, reservation) = reserve_port();
+    std::mem::forget(reservation);
+    port
 }
 
 /// Starts moto with an empty bucket. Without moto a message says that the test was skipped.
@@ -52,10 +74,10 @@ pub fn s3() -> Option<Server> {
     if !needed(moto.exists(), &format!("{}: scripts/setup --python makes it", moto.display())) {
         return None;
     }
-    let port = free_port();
+    let (port, reservation) = reserve_port();
     let mut command = Command::new(moto);
     command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
-    let server = start(command, port);
+    let server = start(command, port, reservation);
     request(port, "PUT", &format!("/{BUCKET}"), b"");
     Some(server)
 }
