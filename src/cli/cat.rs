@@ -3,12 +3,12 @@
 use clap::Args;
 
 use super::repo_args::{RefArgs, RepoArgs};
+use super::view_args::ViewArgs;
 use super::virtual_args::VirtualArgs;
 use super::{open, print_raw};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::tree::Kind;
 use crate::views;
-use crate::views::kind::ViewKind;
 
 /// Bytes per read.
 const STEP: u32 = 1 << 20;
@@ -20,10 +20,8 @@ pub(crate) struct CatArgs {
     key: String,
     #[command(flatten)]
     reference: RefArgs,
-    /// View in which the key is: zarr, zarr2 (the hierarchy as Zarr version 2) or netcdf (a NetCDF file
-    /// for each group).
-    #[arg(long, default_value = "zarr", hide_possible_values = true)]
-    view: ViewKind,
+    #[command(flatten)]
+    view: ViewArgs,
     #[command(flatten)]
     repo: RepoArgs,
     #[command(flatten)]
@@ -36,7 +34,7 @@ pub(crate) fn run(arguments: &CatArgs) -> Result<()> {
     open::runtime()?.block_on(async {
         let repository = arguments.repo.open_with(&arguments.virtuals).await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
-        let view = arguments.view.make(tree, repository.storage().location()).await?;
+        let view = arguments.view.options()?.make(tree, repository.storage().location()).await?;
         let file = views::resolve(&*view, &arguments.key).await.context(|| spec.to_string())?;
         if file.kind == Kind::Directory {
             let message = format!("`{}` is a directory; `icechunkfs ls` lists what is in it", arguments.key);

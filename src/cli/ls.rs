@@ -4,13 +4,13 @@ use clap::Args;
 use serde::Serialize;
 
 use super::repo_args::{RefArgs, RepoArgs};
+use super::view_args::ViewArgs;
 use super::virtual_args::VirtualArgs;
 use super::{ls_view, open, print_result, shards, table};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::printable;
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, TreePlace};
-use crate::views::kind::ViewKind;
 
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
@@ -25,17 +25,8 @@ pub(crate) struct LsArgs {
     /// "faults"}; an inner chunk that is a shard also has "index" and the members after it. Offsets count from the file's beginning.
     #[arg(long)]
     pub(super) shards: bool,
-    /// List the files of this view instead, such as zarr2 (the hierarchy as Zarr version 2), with their bytes. With --json a list
-    /// of {"path", "kind", "bytes"}.
-    #[arg(
-        long,
-        value_name = "VIEW",
-        default_value = "zarr",
-        hide_default_value = true,
-        hide_possible_values = true,
-        conflicts_with = "shards"
-    )]
-    pub(super) view: ViewKind,
+    #[command(flatten)]
+    pub(super) view: ViewArgs,
     /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}.
     #[arg(long)]
     pub(super) json: bool,
@@ -65,7 +56,7 @@ pub(crate) fn run(arguments: &LsArgs) -> Result<()> {
     if arguments.shards {
         return shards::run(arguments);
     }
-    if arguments.view != ViewKind::Zarr {
+    if !arguments.view.options()?.is_native() {
         return ls_view::run(arguments);
     }
     let spec = arguments.reference.spec()?;

@@ -27,7 +27,7 @@ pub(super) fn run(arguments: &LsArgs) -> Result<()> {
     let rows = open::runtime()?.block_on(async {
         let repository = arguments.repo.open().await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
-        let view = arguments.view.make(tree, repository.storage().location()).await?;
+        let view = arguments.view.options()?.make(tree, repository.storage().location()).await?;
         let start = views::resolve(&*view, &arguments.path).await.context(|| spec.to_string())?;
         let path: String = arguments.path.split('/').filter(|part| !part.is_empty()).map(|p| format!("/{p}")).collect();
         let mut rows = Vec::new();

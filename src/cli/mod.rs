@@ -46,6 +46,7 @@ mod uncommitted;
 mod unmount;
 mod values;
 mod verify;
+mod view_args;
 mod virtual_args;
 
 use std::ffi::OsString;

@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &MountArgs, verbose: u8) -> Result<()> {
 fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<DaemonReport>>) -> Result<()> {
     let runtime = open::runtime()?;
     let mountpoint = mount::prepare(&arguments.mountpoint, arguments.nonempty)?;
-    let options = arguments.options_of(spec);
+    let options = arguments.options_of(spec)?;
     let (served, options, note) = runtime.block_on(async {
         let repository = arguments.repo.open_with(&arguments.virtuals).await?;
         mounts::prepare(&repository, &mountpoint, &options).await

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::args::{Arguments, Command};
 use super::repo_args::{RefArgs, RepoArgs};
+use super::view_args::ViewArgs;
 use super::virtual_args::VirtualArgs;
 use crate::error::{Error, Result};
 use crate::fuse::io_mode::IoOption;
@@ -18,7 +19,6 @@ use crate::library::mounts::MountOptions;
 use crate::library::open::MemoryLimits;
 use crate::operations::UploadMode;
 use crate::repo::refs::RefSpec;
-use crate::views::kind::ViewKind;
 use crate::{printable, size};
 
 /// Default interval between checks of a followed branch, in seconds; each check is a small request.
@@ -43,10 +43,8 @@ pub(crate) struct MountArgs {
     pub(super) mountpoint: PathBuf,
     #[command(flatten)]
     pub(super) reference: RefArgs,
-    /// Form in which the snapshot is shown: zarr (version 3, as stored), zarr2 (version 2) or netcdf (a NetCDF-4
-    /// file for each group). Views other than zarr are read-only.
-    #[arg(long, value_name = "VIEW", default_value = "zarr", hide_possible_values = true)]
-    pub(super) view: ViewKind,
+    #[command(flatten)]
+    pub(super) view: ViewArgs,
     /// Mount read-only. Tags, snapshots and past times always are.
     #[arg(long)]
     pub(super) read_only: bool,
@@ -111,17 +109,17 @@ pub(crate) struct MountArgs {
 
 impl MountArgs {
     /// Returns the options of the mount of `spec`.
-    pub(super) fn options_of(&self, spec: &RefSpec) -> MountOptions {
+    pub(super) fn options_of(&self, spec: &RefSpec) -> Result<MountOptions> {
         let listed = json!({
             "upload_limit": self.repo.store.upload_limit,
             "allow_virtual": self.virtuals.allow_virtual,
             "virtual_map": self.virtuals.virtual_map,
         });
-        MountOptions {
+        Ok(MountOptions {
             spec: spec.clone(),
             // A check leaves nothing behind, not even a scratch directory.
             read_only: self.read_only || self.check_only,
-            view: self.view,
+            view: self.view.options()?,
             follow: self.follow,
             scratch: self.scratch.clone(),
             discard: self.discard,
@@ -135,14 +133,15 @@ impl MountArgs {
             nonempty: self.nonempty,
             flags: self.flags.clone(),
             listed: listed.as_object().cloned().unwrap_or_default(),
-        }
+        })
     }
 
     /// Fails if the options contradict one another: if a mount that follows its branch shows the past or is writable, for instance.
     pub(crate) fn check(&self) -> Result<()> {
         let of = &self.reference;
-        if self.follow.is_some() && self.view != ViewKind::Zarr {
-            return Err(Error::invalid(format!("the view {} cannot follow a branch: leave out --follow", self.view)));
+        let view = self.view.options()?;
+        if self.follow.is_some() && !view.is_native() {
+            return Err(Error::invalid(format!("the view {view} cannot follow a branch: leave out --follow")));
         }
         if self.follow.is_some() && (of.tag.is_some() || of.snapshot.is_some() || of.as_of.is_some()) {
             return Err(Error::invalid("only a branch can be followed: tags, snapshots and times of the past stay"));

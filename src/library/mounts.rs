@@ -25,7 +25,7 @@ use crate::scratch::directory::default_path;
 use crate::scratch::relocate;
 use crate::times::system_clock;
 use crate::tree::numbering::Numbering;
-use crate::views::kind::ViewKind;
+use crate::views::options::ViewOptions;
 
 /// Options of a mount.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ pub struct MountOptions {
     /// True to mount a branch read-only.
     pub read_only: bool,
     /// Form in which the snapshot is shown. Views other than the native one are read-only.
-    pub view: ViewKind,
+    pub view: ViewOptions,
     /// Interval between checks of a branch that the mount follows.
     pub follow: Option<Duration>,
     /// Scratch directory; none for the default one.
@@ -120,7 +120,7 @@ pub fn wait(mounted: Mounted, runtime: &Handle, ephemeral: bool) -> Result<()> {
 
 async fn serve(repository: &Repository, mountpoint: &Path, options: &MountOptions) -> Result<(Served, String)> {
     let mut note = String::new();
-    let read_only = options.read_only || options.follow.is_some() || options.view != ViewKind::Zarr;
+    let read_only = options.read_only || options.follow.is_some() || !options.view.is_native();
     if let (RefSpec::Branch(branch), false) = (&options.spec, read_only) {
         match repository.read_only_reason(branch).await? {
             None => {

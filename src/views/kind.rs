@@ -1,16 +1,9 @@
-//! Names of the views, and how each is made.
+//! Names of the views.
 
 use std::fmt;
-use std::sync::Arc;
-
-use super::ViewTree;
-use super::native::NativeView;
-use super::zarr2::Zarr2View;
-use crate::error::Result;
-use crate::tree::Tree;
 
 /// View of a snapshot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ViewKind {
     /// Zarr version 3, as stored.
     #[default]
@@ -22,30 +15,26 @@ pub enum ViewKind {
 }
 
 impl ViewKind {
-    /// Makes the view of `tree`, a snapshot of the repository at `location`.
-    pub async fn make(self, tree: Arc<Tree>, location: &str) -> Result<Arc<dyn ViewTree>> {
-        // Only one view has a file that is named after the repository.
-        let name = location.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    /// All views.
+    pub const ALL: [ViewKind; 3] = [ViewKind::Zarr, ViewKind::Zarr2, ViewKind::Netcdf];
+
+    /// Returns the name.
+    pub fn name(self) -> &'static str {
         match self {
-            ViewKind::Zarr => Ok(Arc::new(NativeView(tree))),
-            ViewKind::Zarr2 => Ok(Arc::new(Zarr2View::new(tree).await?)),
-            #[cfg(feature = "netcdf")]
-            ViewKind::Netcdf => Ok(Arc::new(super::netcdf::NetcdfView::new(tree, name))),
-            #[cfg(not(feature = "netcdf"))]
-            ViewKind::Netcdf => Err(crate::error::Error::new(
-                crate::error::ErrorKind::Unsupported,
-                format!("{name}: this program was built without the feature `netcdf`"),
-            )),
+            ViewKind::Zarr => "zarr",
+            ViewKind::Zarr2 => "zarr2",
+            ViewKind::Netcdf => "netcdf",
         }
+    }
+
+    /// Returns the view with a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        ViewKind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
 impl fmt::Display for ViewKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ViewKind::Zarr => "zarr",
-            ViewKind::Zarr2 => "zarr2",
-            ViewKind::Netcdf => "netcdf",
-        })
+        f.write_str(self.name())
     }
 }

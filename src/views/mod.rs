@@ -13,6 +13,7 @@ pub mod kind;
 pub mod native;
 #[cfg(feature = "netcdf")]
 pub mod netcdf;
+pub mod options;
 pub mod report;
 pub mod zarr2;
 
