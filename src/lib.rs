@@ -55,6 +55,7 @@
 // | [`operations`] | operations on a whole working tree: status, diff, commit, discard, refresh |
 // | [`overlay`] | the working tree: uncommitted changes on top of a base snapshot |
 // | [`scratch`] | uncommitted state on disk: a journal and the data files of changed files |
+// | [`attached`] | other snapshots and other views as directories within a mount |
 // | [`views`] | a snapshot in other forms, for programs that do not read Zarr version 3 |
 // | [`tree`] | a snapshot as a directory tree: names, attributes, listings; independent of the kernel |
 // | [`repack`] | packing of small chunks into fewer objects |
@@ -78,6 +79,8 @@
 // in a manifest that `reader::Reader` holds in memory, which reads bytes from `storage::Storage`. A request is answered
 // immediately if its data are in memory, and becomes a task only if it must wait (`fuse::answer`).
 
+#[doc(hidden)]
+pub mod attached;
 #[doc(hidden)]
 pub mod blocking;
 #[doc(hidden)]

@@ -55,14 +55,14 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     let runtime = open::runtime()?;
     let mountpoint = mount::prepare(&arguments.mountpoint, arguments.nonempty)?;
     let options = arguments.options_of(spec)?;
-    let (served, options, note) = runtime.block_on(async {
+    let (content, options, note) = runtime.block_on(async {
         let repository = arguments.repo.open_with(&arguments.virtuals).await?;
         mounts::prepare(&repository, &mountpoint, &options).await
     })?;
     if arguments.check_only {
         return Ok(());
     }
-    let mounted = Mounted::new(served, mountpoint, &options, runtime.handle().clone())?;
+    let mounted = Mounted::new(content, mountpoint, &options, runtime.handle().clone())?;
     unmount_on_signals(&runtime, mounted.mountpoint().to_owned())?;
     log_gauges_on_signal(&runtime, Arc::clone(&mounted.reader))?;
     mounts::check_answers(mounted.mountpoint())?;

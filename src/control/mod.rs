@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 
 use self::errors::RecentErrors;
 use self::files::ControlFile;
+use crate::attached;
 use crate::error::{Error, ErrorKind, Result};
 use crate::operations::request::Answer;
 use crate::operations::{CommitOptions, Session};
@@ -35,9 +36,12 @@ pub const CONTROL_DIRECTORY: &[u8] = b".icechunk";
 const TRUNCATED_NOTE: &str = "\
 note: the message is the program's first write; for several lines use `icechunkfs commit -m`, or write them at once\n";
 /// Inode number of the directory; its files follow. Far above the snapshot's numbers and just below those of new files.
-const DIRECTORY: u64 = UPPER - 64;
+pub const DIRECTORY: u64 = UPPER - 64;
 /// Offset of the directory in a listing of the root: the listing of the tree follows it from the beginning.
 const SHOWN_OFFSET: u64 = 1 << 60;
+
+/// Directories of attached trees, which are beside the control files.
+const ATTACHED: [(&str, u64); 2] = [("at", attached::AT), ("view", attached::VIEWS)];
 
 /// The control directory of one mount.
 #[derive(Debug)]
@@ -63,6 +67,11 @@ struct Handle {
 /// Returns true if `number` is the control directory or a control file.
 pub fn is_control(number: u64) -> bool {
     (DIRECTORY..UPPER).contains(&number)
+}
+
+/// Returns the number of the directory of attached trees called `name`.
+pub fn attached_directory(name: &Name) -> Option<u64> {
+    ATTACHED.iter().find(|(other, _)| *name.0 == *other.as_bytes()).map(|(_, number)| *number)
 }
 
 /// Returns the error for an attempt to change the directory itself.
@@ -112,9 +121,9 @@ impl Control {
     pub fn list(&self, offset: u64, sink: &mut impl FnMut(Listed<'_>) -> bool) {
         let dots = [(".", DIRECTORY), ("..", ROOT)].into_iter();
         let files = ControlFile::listed().map(|file| (file.name(), file.number()));
-        let listed = dots.chain(files).zip(1..);
+        let listed = dots.chain(files).chain(ATTACHED).zip(1..);
         for ((name, number), at) in listed.filter(|(_, at)| *at > offset) {
-            let attributes = attributes(if number == ROOT { DIRECTORY } else { number });
+            let attributes = attributes(if ControlFile::at(number).is_none() { DIRECTORY } else { number });
             let attributes = Attributes { number: Ino(number), ..attributes };
             if !sink(Listed { name: name.as_bytes(), attributes, offset: at }) {
                 return;

@@ -19,6 +19,7 @@ use tokio::runtime::Handle;
 use tracing::warn;
 
 use super::answer::{Reply, answer};
+use super::attached_files::{self, AttachedFiles};
 use super::backing::Backings;
 use super::declined::declined;
 use super::init;
@@ -26,6 +27,7 @@ use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
 use super::overlay_replies::{BLOCK, FOREVER, attr, time};
 use super::quiet_log::QuietLog;
+use crate::attached::{AttachedTrees, is_attached};
 use crate::error::{Error, Result};
 use crate::follow::shown::{View, ViewState};
 use crate::overlay::Base;
@@ -51,6 +53,7 @@ pub struct Adapter {
 #[derive(Debug)]
 struct Shared {
     shown: Arc<ViewState>,
+    attached: AttachedFiles,
     /// User and group of every file: those of this process.
     owner: (u32, u32),
     mode: IoMode,
@@ -61,11 +64,18 @@ struct Shared {
 }
 
 impl Adapter {
-    /// Creates an adapter of `shown`; requests that have to wait do so on `runtime`. With `insist`, `mode` is required.
-    pub fn new(shown: Arc<ViewState>, mode: IoMode, insist: bool, runtime: Handle) -> Self {
+    /// Creates an adapter of `shown` and of the `attached` trees; requests that have to wait do so on `runtime`. With `insist`, `mode` is required.
+    pub fn new(
+        shown: Arc<ViewState>,
+        attached: Arc<AttachedTrees>,
+        mode: IoMode,
+        insist: bool,
+        runtime: Handle,
+    ) -> Self {
+        let attached = AttachedFiles::new(attached);
         let (backings, hint, log) = (Backings::default(), ListingHint::default(), QuietLog::default());
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let shared = Shared { shown, owner, mode, backings, hint, log };
+        let shared = Shared { shown, attached, owner, mode, backings, hint, log };
         Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false, insist }
     }
 
@@ -168,6 +178,19 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if attached_files::is_control(parent, name)
+            && let Some((timeout, attr)) = self.shared.attached.control()
+        {
+            return reply.entry(&timeout, &attr, Generation(0));
+        }
+        if is_attached(parent.0) {
+            let name = name.to_owned();
+            return self.serve("lookup", reply, move |shared, _| async move {
+                let found = shared.attached.lookup(parent, &name).await?;
+                shared.hint.looked_up(parent.0);
+                Ok(found)
+            });
+        }
         // Every name in a snapshot is UTF-8.
         let name = name.to_str().map(str::to_owned);
         self.serve("lookup", reply, move |shared, view| async move {
@@ -185,6 +208,9 @@ impl Filesystem for Adapter {
 
     fn getattr(&self, _: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         self.serve("getattr", reply, move |shared, view| async move {
+            if is_attached(inode.0) {
+                return shared.attached.attributes(inode).await;
+            }
             Ok(shared.timed(&view, view.files_of(inode.0).attributes(inode.0).await?))
         });
     }
@@ -193,6 +219,9 @@ impl Filesystem for Adapter {
         let mode = self.shared.mode;
         if mode == IoMode::Cached && self.skip_open && !self.shared.shown.can_move() {
             return reply.error(Errno::ENOSYS);
+        }
+        if is_attached(inode.0) {
+            return reply.opened(PLAIN, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
         }
         let shared = Arc::clone(&self.shared);
         answer(&self.runtime, async move {
@@ -217,6 +246,9 @@ impl Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
+        if is_attached(inode.0) {
+            return reply.ok();
+        }
         if self.shared.mode == IoMode::Passthrough {
             self.shared.backings.release(inode.0);
         }
@@ -235,11 +267,12 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.serve(
-            "read",
-            reply,
-            move |_, view| async move { view.files_of(inode.0).read(inode.0, offset, size).await },
-        );
+        self.serve("read", reply, move |shared, view| async move {
+            match is_attached(inode.0) {
+                true => shared.attached.read(inode, offset, size).await,
+                false => view.files_of(inode.0).read(inode.0, offset, size).await,
+            }
+        });
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -259,6 +292,10 @@ impl Filesystem for Adapter {
     fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let shared = Arc::clone(&self.shared);
         answer(&self.runtime, async move {
+            if is_attached(inode.0) {
+                let listed = shared.attached.list(inode, offset, &mut reply).await;
+                return shared.send("readdir", reply, listed);
+            }
             let view = shared.shown.listing(handle.0, offset);
             let mut sink = |entry: Entry<'_>| {
                 let Attributes { inode, kind, .. } = entry.attributes;
@@ -272,11 +309,15 @@ impl Filesystem for Adapter {
     fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let shared = Arc::clone(&self.shared);
         answer(&self.runtime, async move {
-            let view = shared.shown.listing(handle.0, offset);
             // The kernel asks for attributes at the beginning of a directory, and later only if programs used them.
             let chunks_too = offset > 0 || shared.hint.begin(inode.0);
             // After the end of this reply, the kernel continues without attributes.
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
+            if is_attached(inode.0) {
+                let listed = shared.attached.list_with_attributes(inode, offset, extent, &mut reply).await;
+                return shared.send("readdir", reply, listed);
+            }
+            let view = shared.shown.listing(handle.0, offset);
             let mut sink = |entry: Entry<'_>| {
                 let (timeout, attr) = shared.timed(&view, entry.attributes);
                 !reply.add(attr.ino, entry.offset, entry.name, &timeout, &attr, Generation(0))

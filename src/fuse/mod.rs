@@ -7,6 +7,7 @@
 
 pub mod adapter;
 pub mod answer;
+mod attached_files;
 pub mod backing;
 pub mod daemon_mark;
 mod declined;

@@ -21,11 +21,13 @@ use super::mount_table::{self, Mount};
 use super::overlay_adapter::WorkingAdapter;
 use super::readahead;
 use super::unmount::{self, UnmountMode};
+use crate::attached::{AttachedTrees, BRIEF, Forget};
 use crate::control::Control;
 use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
 use crate::follow::shown::ViewState;
-use crate::operations::{Invalidator, Session};
+use crate::operations::{Invalidator, Session, invalidate_all};
+use crate::overlay::Ino;
 use crate::overlay::invalidation::Invalidation;
 use crate::reader::Reader;
 use crate::tree::Tree;
@@ -79,7 +81,16 @@ impl Options {
     }
 }
 
-/// Content of a mount.
+/// Content of a mount: what its root shows, and the trees below `.icechunk`.
+#[derive(Debug)]
+pub struct Content {
+    /// Tree of the root.
+    pub served: Served,
+    /// Other snapshots and views.
+    pub attached: Arc<AttachedTrees>,
+}
+
+/// Tree that the root of a mount shows.
 #[derive(Debug)]
 pub enum Served {
     /// Snapshot, which never changes.
@@ -114,6 +125,20 @@ impl Invalidator for Notifications {
             Invalidation::Attributes(number) => self.0.inval_inode(INodeNo(number.0), -1, 0),
         };
     }
+}
+
+/// Returns what makes the kernel drop the listing of a directory soon after it was sent. In a mount that never changes, the kernel
+/// keeps listings forever without asking.
+fn forget_listings(kernel: Notifications, runtime: Handle) -> Forget {
+    let kernel = Arc::new(kernel);
+    Box::new(move |number| {
+        let kernel = Arc::clone(&kernel);
+        drop(runtime.spawn(async move {
+            tokio::time::sleep(BRIEF).await;
+            let invalidation = Invalidation::Inode(Ino(number));
+            let _ = invalidate_all(kernel, vec![invalidation]).await;
+        }));
+    })
 }
 
 /// Mount flags that a user may choose.
@@ -176,17 +201,22 @@ pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
 }
 
 impl Mounted {
-    /// Mounts `served` at `mountpoint` (absolute, prepared) and serves it on separate threads until it is unmounted.
-    pub fn new(served: Served, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
+    /// Mounts `content` at `mountpoint` (absolute, prepared) and serves it on separate threads until it is unmounted.
+    pub fn new(content: Content, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
+        let Content { served, attached } = content;
         let reader = Arc::clone(served.tree().reader());
         match served {
             Served::Snapshot(view) => {
-                let adapter = Adapter::new(Arc::new(ViewState::of(view)), options.mode, options.insist, runtime);
-                Self::start(adapter, mountpoint, options, None, reader)
+                let shown = Arc::new(ViewState::of(view));
+                let trees = Arc::clone(&attached);
+                let adapter = Adapter::new(shown, trees, options.mode, options.insist, runtime.clone());
+                let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
+                attached.attach(forget_listings(Notifications(mounted.session.notifier()), runtime));
+                Ok(mounted)
             }
             Served::Followed(follower) => {
                 let shown = Arc::clone(follower.shown());
-                let adapter = Adapter::new(shown, options.mode, options.insist, runtime.clone());
+                let adapter = Adapter::new(shown, attached, options.mode, options.insist, runtime.clone());
                 let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
                 let _runtime = runtime.enter();
                 follower.begin(Arc::new(Notifications(mounted.session.notifier())));
@@ -194,7 +224,7 @@ impl Mounted {
             }
             Served::Branch(session, control) => {
                 let (working, passthrough) = (Arc::clone(session.working()), options.mode == IoMode::Passthrough);
-                let adapter = WorkingAdapter::new(working, control, passthrough, options.insist, runtime);
+                let adapter = WorkingAdapter::new(working, control, attached, passthrough, options.insist, runtime);
                 let mounted = Self::start(adapter, mountpoint, options, Some(Arc::clone(&session)), reader)?;
                 session.attach(Arc::new(Notifications(mounted.session.notifier())));
                 Ok(mounted)

@@ -25,14 +25,17 @@ use tokio::runtime::Handle;
 use tracing::warn;
 
 use super::answer::{Reply, answer};
+use super::attached_files::AttachedFiles;
 use super::backing::Backings;
 use super::declined::declined;
 use super::init;
 use super::listing_hint::ListingHint;
 use super::overlay_replies::{BACKED, BLOCK, Shared, Target, WRITES, attr, name, new, time, timed, tree_name};
 use super::quiet_log::QuietLog;
+use crate::attached::{self, AttachedTrees};
 use crate::control::{self, Control};
 use crate::error::{Context, Result};
+use crate::overlay::copy::Outside;
 use crate::overlay::handles::OpenOptions;
 use crate::overlay::listing::Listed;
 use crate::overlay::namespace::{CreateAttrs, RenameMode};
@@ -56,6 +59,7 @@ impl WorkingAdapter {
     pub fn new(
         working: Arc<WorkingTree>,
         control: Arc<Control>,
+        attached: Arc<AttachedTrees>,
         passthrough: bool,
         insist: bool,
         runtime: Handle,
@@ -63,6 +67,7 @@ impl WorkingAdapter {
         let shared = Shared {
             working,
             control,
+            attached: AttachedFiles::new(attached),
             backings: Backings::default(),
             passthrough,
             hint: ListingHint::default(),
@@ -112,6 +117,11 @@ impl WorkingAdapter {
         });
     }
 
+    /// Refuses a change of an attached tree.
+    fn refuse<T>(&self, operation: &'static str, reply: impl Reply<T>) {
+        self.shared.send(operation, reply, Err(attached::read_only_error()));
+    }
+
     fn create_node(&self, operation: &'static str, place: (INodeNo, &OsStr), new: CreateAttrs, reply: ReplyEntry) {
         self.serve_name(operation, place, reply, move |shared, parent, name| async move {
             shared.working.create(parent, name, new, false).await.map(|created| timed(&created))
@@ -148,10 +158,11 @@ impl Filesystem for WorkingAdapter {
 
     fn getattr(&self, _: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         self.serve("getattr", reply, move |shared| async move {
-            Ok(timed(&match Target::of(inode) {
-                Target::Control(number) => control::attributes(number),
-                Target::Tree(number) => shared.working.attributes(number).await?,
-            }))
+            match Target::of(inode) {
+                Target::Control(number) => Ok(timed(&control::attributes(number))),
+                Target::Attached(number) => shared.attached.attributes(number).await,
+                Target::Tree(number) => Ok(timed(&shared.working.attributes(number).await?)),
+            }
         });
     }
 
@@ -188,6 +199,7 @@ impl Filesystem for WorkingAdapter {
                 }
                 Ok(timed(&control::attributes(number)))
             }),
+            Target::Attached(_) => self.refuse("setattr", reply),
             Target::Tree(number) => self.serve("setattr", reply, move |shared| async move {
                 let set = shared.working.set_attributes(number, settings).await;
                 set.map(|set| timed(&set)).context(|| shared.working.describe(number))
@@ -250,7 +262,11 @@ impl Filesystem for WorkingAdapter {
 
     fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
         self.serve_name("link", (parent, of), reply, move |shared, parent, name| async move {
-            let Target::Tree(number) = Target::of(inode) else { return Err(control::read_only_error()) };
+            let number = match Target::of(inode) {
+                Target::Tree(number) => number,
+                Target::Attached(_) => return Err(attached::read_only_error()),
+                Target::Control(_) => return Err(control::read_only_error()),
+            };
             shared.working.link(number, parent, name).await.map(|linked| timed(&linked))
         });
     }
@@ -286,9 +302,13 @@ impl Filesystem for WorkingAdapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        let Target::Tree(number) = Target::of(inode) else {
-            self.shared.control.release(handle.0);
-            return reply.ok();
+        let number = match Target::of(inode) {
+            Target::Tree(number) => number,
+            Target::Attached(_) => return reply.ok(),
+            Target::Control(_) => {
+                self.shared.control.release(handle.0);
+                return reply.ok();
+            }
         };
         let backed = handle.0 & BACKED != 0;
         if backed {
@@ -310,10 +330,15 @@ impl Filesystem for WorkingAdapter {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let Target::Tree(number) = Target::of(inode) else {
-            return reply.data(&self.shared.control.read(handle.0, offset, size));
-        };
-        self.serve("read", reply, move |shared| async move { shared.working.read(number, offset, size).await });
+        match Target::of(inode) {
+            Target::Control(_) => reply.data(&self.shared.control.read(handle.0, offset, size)),
+            Target::Attached(number) => {
+                self.serve("read", reply, move |shared| async move { shared.attached.read(number, offset, size).await })
+            }
+            Target::Tree(number) => {
+                self.serve("read", reply, move |shared| async move { shared.working.read(number, offset, size).await });
+            }
+        }
     }
 
     fn write(
@@ -339,6 +364,7 @@ impl Filesystem for WorkingAdapter {
         self.serve("write", reply, move |shared| async move {
             match target {
                 Target::Control(_) => shared.control.write(handle.0, &data).await?,
+                Target::Attached(_) => return Err(attached::read_only_error()),
                 Target::Tree(number) => {
                     let written = shared.working.write(number, offset, &data).await;
                     written.context(|| shared.working.describe(number))?;
@@ -378,6 +404,10 @@ impl Filesystem for WorkingAdapter {
 
     fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         self.run(|shared| async move {
+            if let Target::Attached(number) = Target::of(inode) {
+                let listed = shared.attached.list(number, offset, &mut reply).await;
+                return shared.send("readdir", reply, listed);
+            }
             let mut sink = |entry: Listed<'_>| {
                 let kind = attr(&entry.attributes).kind;
                 !reply.add(INodeNo(entry.attributes.number.0), entry.offset, kind, OsStr::from_bytes(entry.name))
@@ -392,6 +422,10 @@ impl Filesystem for WorkingAdapter {
             // See super::listing_hint.
             let chunks_too = offset > 0 || shared.hint.begin(inode.0);
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
+            if let Target::Attached(number) = Target::of(inode) {
+                let listed = shared.attached.list_with_attributes(number, offset, extent, &mut reply).await;
+                return shared.send("readdir", reply, listed);
+            }
             let mut listed_numbers = Vec::new();
             let mut sink = |entry: Listed<'_>| {
                 let (timeout, attributes) = timed(&entry.attributes);
@@ -440,16 +474,29 @@ impl Filesystem for WorkingAdapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        if matches!(Target::of(inode), Target::Attached(_)) {
+            return self.refuse("fallocate", reply);
+        }
         self.serve("fallocate", reply, move |shared| async move {
             shared.working.allocate(Ino(inode.0), offset, length, mode).await
         });
     }
 
     fn lseek(&self, _: &Request, inode: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        let (Ok(offset), libc::SEEK_DATA | libc::SEEK_HOLE, Target::Tree(number)) =
-            (u64::try_from(offset), whence, Target::of(inode))
-        else {
+        let (Ok(offset), libc::SEEK_DATA | libc::SEEK_HOLE) = (u64::try_from(offset), whence) else {
             return reply.error(Errno::EINVAL);
+        };
+        let number = match Target::of(inode) {
+            Target::Tree(number) => number,
+            Target::Control(_) => return reply.error(Errno::EINVAL),
+            // No holes are known: there is one at the end.
+            Target::Attached(number) => {
+                return self.serve("lseek", reply, move |shared| async move {
+                    let size = shared.attached.attributes(number).await?.1.size;
+                    let found = if whence == libc::SEEK_HOLE { size } else { offset };
+                    Ok((offset < size).then_some(found))
+                });
+            }
         };
         self.serve("lseek", reply, move |shared| async move {
             shared.working.seek(number, offset, whence == libc::SEEK_HOLE).await
@@ -469,11 +516,23 @@ impl Filesystem for WorkingAdapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let (Target::Tree(from), Target::Tree(to)) = (Target::of(from), Target::of(to)) else {
-            return reply.error(Errno::EXDEV);
+        let (from, to) = match (Target::of(from), Target::of(to)) {
+            (_, Target::Attached(_)) => return self.refuse("copy_file_range", reply),
+            (Target::Control(_), _) | (_, Target::Control(_)) => return reply.error(Errno::EXDEV),
+            (from, Target::Tree(to)) => (from, to),
         };
         self.serve("copy_file_range", reply, move |shared| async move {
-            let copied = shared.working.copy((from, offset), (to, at), length).await?;
+            let copied = match from {
+                Target::Attached(number) => {
+                    let trees = shared.attached.trees();
+                    let size = trees.attributes(number.0).await?.attributes.size;
+                    let payload = trees.payload(number.0).await?;
+                    let read = |at, count| trees.read(number.0, at, count);
+                    shared.working.copy_in(Outside { size, payload, read }, offset, (to, at), length).await?
+                }
+                Target::Tree(from) => shared.working.copy((from, offset), (to, at), length).await?,
+                Target::Control(_) => 0,
+            };
             Ok(u32::try_from(copied).unwrap_or(u32::MAX))
         });
     }

@@ -14,9 +14,11 @@ use fuser::{
 use parking_lot::Mutex;
 
 use super::answer::Reply;
+use super::attached_files::AttachedFiles;
 use super::backing::Backings;
 use super::listing_hint::ListingHint;
 use super::quiet_log::QuietLog;
+use crate::attached::{self, is_attached};
 use crate::control::{self, CONTROL_DIRECTORY, Control};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::overlay::attributes::Attributes;
@@ -40,6 +42,7 @@ pub(super) const BACKED: u64 = 2;
 pub(super) struct Shared {
     pub(super) working: Arc<WorkingTree>,
     pub(super) control: Arc<Control>,
+    pub(super) attached: AttachedFiles,
     pub(super) backings: Backings<BackingId>,
     pub(super) passthrough: bool,
     pub(super) hint: ListingHint,
@@ -54,20 +57,26 @@ pub(super) struct Shared {
 pub(super) enum Target {
     /// Control directory or one of its files.
     Control(u64),
+    /// Attached tree, which is read-only.
+    Attached(INodeNo),
     /// Working tree.
     Tree(Ino),
 }
 
 impl Target {
     pub(super) fn of(inode: INodeNo) -> Self {
-        if control::is_control(inode.0) { Target::Control(inode.0) } else { Target::Tree(Ino(inode.0)) }
+        match inode.0 {
+            number if is_attached(number) => Target::Attached(inode),
+            number if control::is_control(number) => Target::Control(number),
+            number => Target::Tree(Ino(number)),
+        }
     }
 }
 
 /// Returns attributes, and the time for which the kernel may cache them: control files change without the kernel's doing.
 pub(super) fn timed(of: &Attributes) -> (Duration, FileAttr) {
     let attr = attr(of);
-    let timeout = if matches!(Target::of(attr.ino), Target::Control(_)) { Duration::ZERO } else { FOREVER };
+    let timeout = if matches!(Target::of(attr.ino), Target::Tree(_)) { FOREVER } else { Duration::ZERO };
     (timeout, attr)
 }
 
@@ -131,6 +140,16 @@ impl Shared {
     }
 
     pub(super) async fn lookup(&self, parent: INodeNo, name: Name) -> Result<(Duration, FileAttr)> {
+        if is_attached(parent.0) {
+            let found = self.attached.lookup(parent, OsStr::from_bytes(&name.0)).await?;
+            self.hint.looked_up(parent.0);
+            return Ok(found);
+        }
+        if parent.0 == control::DIRECTORY
+            && let Some(number) = control::attached_directory(&name)
+        {
+            return self.attached.attributes(INodeNo(number)).await;
+        }
         if let Some(found) = self.control.lookup(parent.0, &name) {
             return found.map(|found| timed(&found)).ok_or_else(|| Error::new(ErrorKind::NotFound, name.to_string()));
         }
@@ -183,6 +202,12 @@ impl Shared {
     pub(super) async fn open(&self, inode: INodeNo, options: OpenOptions, reply: ReplyOpen) {
         let number = match Target::of(inode) {
             Target::Tree(number) => number,
+            Target::Attached(_) if options.write => {
+                return reply.error(self.errno("open", &attached::read_only_error()));
+            }
+            Target::Attached(_) => {
+                return reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
+            }
             Target::Control(number) => {
                 return match self.control.open(number).await {
                     Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO),
@@ -258,6 +283,7 @@ pub(super) fn name(of: &OsStr) -> Name {
 pub(super) fn tree_name(parent: INodeNo, of: &OsStr) -> Result<(Ino, Name)> {
     match Target::of(parent) {
         Target::Tree(parent) if parent != Ino::ROOT || of.as_bytes() != CONTROL_DIRECTORY => Ok((parent, name(of))),
+        Target::Attached(_) => Err(attached::read_only_error()),
         _ => Err(control::read_only_error()),
     }
 }

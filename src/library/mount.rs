@@ -84,13 +84,13 @@ impl Mount {
     pub fn at(self, mountpoint: impl AsRef<Path>) -> Result<Mounted> {
         let Mount { inner, options } = self;
         let mountpoint = mount::prepare(mountpoint.as_ref(), options.nonempty)?;
-        let (served, kernel, _) = inner.handle.block_on(async {
+        let (content, kernel, _) = inner.handle.block_on(async {
             // The branch may have moved since the repository was opened.
             let storage = Arc::clone(inner.repository.storage());
             let repository = repo::Repository::open(storage).await?;
             mounts::prepare(&repository, &mountpoint, &options).await
         })?;
-        let running = mount::Mounted::new(served, mountpoint.clone(), &kernel, inner.handle.clone())?;
+        let running = mount::Mounted::new(content, mountpoint.clone(), &kernel, inner.handle.clone())?;
         mounts::check_answers(&mountpoint)?;
         Ok(Mounted { inner, mountpoint, running: Some(running) })
     }

@@ -9,22 +9,24 @@ use tokio::runtime::Handle;
 use tracing::{info, warn};
 
 use super::open::{self, MemoryLimits};
+use crate::attached::{AttachedTrees, Shown};
 use crate::commit::engine::{Engine, EngineOptions};
 use crate::control::Control;
 use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
 use crate::fuse::io_mode::{self, IoMode, IoOption};
-use crate::fuse::mount::{Flag, Mounted, Options, Served};
+use crate::fuse::mount::{Content, Flag, Mounted, Options, Served};
 use crate::fuse::unmount::{self, UnmountMode};
 use crate::memory;
 use crate::operations::{self, Facts, RecoveryOptions, Session, UploadMode};
 use crate::reader::Reader;
 use crate::repo::Repository;
-use crate::repo::refs::RefSpec;
+use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::scratch::directory::default_path;
 use crate::scratch::relocate;
 use crate::times::system_clock;
 use crate::tree::numbering::Numbering;
+use crate::views::native::NativeView;
 use crate::views::options::ViewOptions;
 
 /// Options of a mount.
@@ -70,7 +72,7 @@ pub async fn prepare(
     repository: &Repository,
     mountpoint: &Path,
     options: &MountOptions,
-) -> Result<(Served, Options, String)> {
+) -> Result<(Content, Options, String)> {
     let (served, note) = serve(repository, mountpoint, options).await?;
     let tree = served.tree();
     let (mut mode, reason) = io_mode::choose(options.io, tree.table(), tree.reader().has_files())?;
@@ -80,6 +82,7 @@ pub async fn prepare(
         mode = IoMode::Passthrough;
     }
     info!("mounting {}: it is snapshot {}; I/O mode {mode}: {reason}", options.spec, tree.snapshot().id());
+    let attached = attached(repository, &served, options)?;
     let options = Options {
         source: repository.storage().location().to_owned(),
         allow_other: options.allow_other,
@@ -89,7 +92,30 @@ pub async fn prepare(
         insist: options.io != IoOption::Auto,
         writable,
     };
-    Ok((served, options, note))
+    Ok((Content { served, attached: Arc::new(attached) }, options, note))
+}
+
+/// Prepares the trees below `.icechunk` of a mount that shows `served`.
+fn attached(repository: &Repository, served: &Served, options: &MountOptions) -> Result<AttachedTrees> {
+    let shown: Shown = match served {
+        Served::Snapshot(view) => {
+            let view = Arc::clone(view);
+            Box::new(move || Arc::clone(&view))
+        }
+        Served::Followed(follower) => {
+            let state = Arc::clone(follower.shown());
+            Box::new(move || Arc::clone(state.view().files()))
+        }
+        Served::Branch(session, _) => {
+            let working = Arc::clone(session.working());
+            Box::new(move || Arc::new(NativeView(Arc::clone(&working.base().tree))))
+        }
+    };
+    let branch = match &options.spec {
+        RefSpec::Branch(branch) | RefSpec::AsOf { branch, .. } => branch,
+        RefSpec::Tag(_) | RefSpec::Snapshot(_) => DEFAULT_BRANCH,
+    };
+    Ok(AttachedTrees::new(repository.storage(), branch, options.limits.max_snapshot_size()?, shown))
 }
 
 /// Checks that the mount at `mountpoint` answers: a failure is better reported now than met by the first program.

@@ -8,13 +8,52 @@ use super::{Ino, WorkingTree};
 use crate::blocking::blocking;
 use crate::error::{Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
+use crate::reader::Data;
 use crate::scratch::data::copy_range;
 use crate::scratch::record::{Record, Source, Stored, Time};
 
 /// Largest number of bytes that one request copies: the program asks again for the rest.
 const AT_ONCE: u64 = 1 << 30;
 
+/// File that is not in the working tree, such as one of another snapshot.
+#[derive(Debug)]
+pub struct Outside<R> {
+    /// Bytes of the file.
+    pub size: u64,
+    /// Location of its bytes in the repository, if they are those of a chunk.
+    pub payload: Option<ChunkPayload>,
+    /// Reads up to so many bytes from an offset on.
+    pub read: R,
+}
+
 impl WorkingTree {
+    /// Copies up to `length` bytes from `offset` of `source` on. Returns the number of bytes copied, 0 at the end of the source.
+    pub async fn copy_in<R, F>(&self, source: Outside<R>, offset: u64, to: (Ino, u64), length: u64) -> Result<u64>
+    where
+        R: Fn(u64, u32) -> F + Send + Sync,
+        F: Future<Output = Result<Data>> + Send,
+    {
+        let guard = self.enter().await?;
+        let (target, at) = to;
+        let length = length.min(source.size.saturating_sub(offset)).min(AT_ONCE);
+        if length == 0 {
+            return Ok(0);
+        }
+        let whole = offset == 0 && at == 0 && length == source.size;
+        if let Some(payload) = source.payload.filter(|_| whole)
+            && self.refer(target, payload)?
+        {
+            return Ok(length);
+        }
+        let id = {
+            let mut locked = self.lock();
+            locked.promote(&guard, target)?
+        };
+        let into = self.own(id).await?;
+        let shift = at.wrapping_sub(offset).cast_signed();
+        copy_steps(offset..offset + length, &into, shift, |at, size| (source.read)(at, size)).await
+    }
+
     /// Copies up to `length` bytes. Returns the number of bytes copied, 0 at the end of the source.
     pub async fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64> {
         let guard = self.enter().await?;

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -24,6 +25,19 @@ use crate::memory::{self, Evict};
 /// Bytes of bookkeeping per entry: key, links and hash table slot, rounded up.
 const ENTRY_OVERHEAD: u64 = 128;
 
+/// Owner of cached bytes that something above makes of chunks. No two are equal: trees of several snapshots share a cache, and a
+/// node has one number in each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Owner(u64);
+
+impl Owner {
+    /// Creates an owner that nothing else is.
+    pub fn unique() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Owner(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// Key of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
@@ -33,8 +47,8 @@ pub enum Key {
     Chunk(ChunkRange),
     /// Layout of a shard in pieces.
     Layout(ChunkRange),
-    /// Bytes that a view makes of the chunks of an array: the array's node, and a number among its parts.
-    ViewBytes(u32, u64),
+    /// Bytes that an owner makes of chunks, and their number among its parts.
+    ViewBytes(Owner, u64),
 }
 
 impl Key {

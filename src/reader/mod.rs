@@ -25,7 +25,7 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use self::buffer::{Buffer, BufferPool};
-use self::cache::{Cache, Key, Value};
+use self::cache::{Cache, Key, Owner, Value};
 pub use self::chunk::{ChunkRange, NativeChunk, Object};
 use self::memory::Budget;
 use crate::blocking::blocking;
@@ -112,14 +112,14 @@ impl Reader {
         }
     }
 
-    /// Returns the bytes that a view makes of chunks, under a `key` of its own: from the cache, or made by `make`, once for all
-    /// concurrent callers.
+    /// Returns part `part` of the bytes that `owner` makes of chunks: from the cache, or made by `make`, once for all concurrent
+    /// callers.
     pub async fn view_bytes(
         &self,
-        (node, part): (u32, u64),
+        (owner, part): (Owner, u64),
         make: impl Future<Output = Result<Bytes>> + Send + 'static,
     ) -> Result<Bytes> {
-        let loaded = self.cache.get_or_load(Key::ViewBytes(node, part), async move { make.await.map(Value::Chunk) });
+        let loaded = self.cache.get_or_load(Key::ViewBytes(owner, part), async move { make.await.map(Value::Chunk) });
         match loaded.await? {
             Value::Chunk(bytes) => Ok(bytes),
             _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in the place of bytes of a view")),
@@ -131,9 +131,9 @@ impl Reader {
         self.budget.cache()
     }
 
-    /// Returns true if the bytes of `key` are in the cache or being made.
-    pub fn has_view_bytes(&self, (node, part): (u32, u64)) -> bool {
-        self.cache.has(&Key::ViewBytes(node, part))
+    /// Returns true if part `part` of the bytes of `owner` is in the cache or being made.
+    pub fn has_view_bytes(&self, (owner, part): (Owner, u64)) -> bool {
+        self.cache.has(&Key::ViewBytes(owner, part))
     }
 
     /// Keeps a manifest that was just written: it will be read next.

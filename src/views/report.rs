@@ -13,7 +13,7 @@ use crate::tree::{Attributes, Kind, ROOT};
 /// Name of the directory at the root of a mount that has the report.
 pub const DIRECTORY: &str = ".icechunk";
 /// Inode number of the directory.
-const DIRECTORY_INODE: u64 = (1 << 63) - 2;
+pub const DIRECTORY_INODE: u64 = (1 << 63) - 2;
 /// Inode number of the report.
 const REPORT_INODE: u64 = (1 << 63) - 1;
 

@@ -7,5 +7,6 @@ mod common;
 
 mod endurance;
 mod machines;
+mod past;
 mod store_faults;
 mod stores;

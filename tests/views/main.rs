@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod attached;
 #[cfg(feature = "netcdf")]
 mod netcdf;
 mod zarr2;

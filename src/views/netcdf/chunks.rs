@@ -15,6 +15,7 @@ use super::variable::{MAX_DECODED_TEXTS, Variable};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::memory;
+use crate::reader::cache::Owner;
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, TreePlace};
 use crate::zarr::Coords;
@@ -27,6 +28,8 @@ const STEP: u64 = 64 << 20;
 #[derive(Debug)]
 pub(super) struct Units {
     pub(super) variable: Variable,
+    /// Owner of the units in the reader's cache.
+    owner: Owner,
     /// Number of the last unit that was read, plus one.
     last: AtomicU64,
 }
@@ -34,7 +37,7 @@ pub(super) struct Units {
 impl Units {
     /// Creates the units of `variable`; none was read yet.
     pub(super) fn new(variable: Variable) -> Arc<Self> {
-        Arc::new(Units { variable, last: AtomicU64::new(0) })
+        Arc::new(Units { variable, owner: Owner::unique(), last: AtomicU64::new(0) })
     }
 
     /// Returns the bytes of unit `number` as the file shows them; none if it is not stored.
@@ -61,8 +64,8 @@ impl Units {
         }
     }
 
-    fn key(&self, number: u64) -> (u32, u64) {
-        (self.variable.node, number)
+    fn key(&self, number: u64) -> (Owner, u64) {
+        (self.owner, number)
     }
 
     async fn decoded(self: &Arc<Self>, tree: &Arc<Tree>, number: u64) -> Result<Option<Bytes>> {

@@ -1,0 +1,106 @@
+//! The directories above attached trees.
+
+use super::numbers;
+use super::refs::NameKind;
+use crate::views::report;
+
+/// Name of the directory of views.
+pub(super) const VIEWS_NAME: &str = "view";
+/// Name of the directory of snapshots.
+const AT_NAME: &str = "at";
+
+/// Number of the control directory of a read-only mount.
+pub const CONTROL: u64 = numbers::FIRST | 1;
+/// Number of `.icechunk/at`.
+pub const AT: u64 = numbers::FIRST | 2;
+/// Number of `.icechunk/view`.
+pub const VIEWS: u64 = numbers::FIRST | 3;
+
+/// Directory above attached trees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Directory {
+    /// `.icechunk` of a read-only mount.
+    Control,
+    /// `.icechunk/at`.
+    At,
+    /// `.icechunk/view`.
+    Views,
+    /// `.icechunk/at/KIND`.
+    Names(NameKind),
+}
+
+/// Directories in the order of their numbers, from 1 on.
+const ALL: [Directory; 7] = [
+    Directory::Control,
+    Directory::At,
+    Directory::Views,
+    Directory::Names(NameKind::Branch),
+    Directory::Names(NameKind::Tag),
+    Directory::Names(NameKind::Snapshot),
+    Directory::Names(NameKind::Time),
+];
+
+impl Directory {
+    /// Returns the directory with a number in tree 0.
+    pub(super) fn at(inode: u64) -> Option<Self> {
+        ALL.get(usize::try_from(inode.checked_sub(1)?).ok()?).copied()
+    }
+
+    /// Returns the number.
+    pub(super) fn number(self) -> u64 {
+        let place = ALL.iter().position(|other| *other == self).unwrap_or_default();
+        numbers::FIRST | (place as u64 + 1)
+    }
+
+    /// Returns the directories in this one.
+    pub(super) fn children(self) -> &'static [Directory] {
+        match self {
+            Directory::Control => ALL.get(1..3).unwrap_or_default(),
+            Directory::At => ALL.get(3..).unwrap_or_default(),
+            Directory::Views | Directory::Names(_) => &[],
+        }
+    }
+
+    /// Returns the directory `name` in `parent`.
+    pub(super) fn named(parent: Directory, name: &str) -> Option<Self> {
+        parent.children().iter().find(|child| child.name() == name).copied()
+    }
+
+    /// Returns the name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Directory::Control => report::DIRECTORY,
+            Directory::At => AT_NAME,
+            Directory::Views => VIEWS_NAME,
+            Directory::Names(kind) => kind.directory(),
+        }
+    }
+
+    /// Returns the path.
+    pub(super) fn path(self) -> String {
+        match self {
+            Directory::Control => format!("/{}", self.name()),
+            Directory::At | Directory::Views => format!("/{}/{}", report::DIRECTORY, self.name()),
+            Directory::Names(_) => format!("/{}/{AT_NAME}/{}", report::DIRECTORY, self.name()),
+        }
+    }
+
+    /// Returns true if entries come and go while the mount lives.
+    pub(super) fn is_changing(self) -> bool {
+        matches!(self, Directory::Names(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_belong_to_directories() {
+        for directory in ALL {
+            assert_eq!(Directory::at(numbers::unpack(directory.number()).1), Some(directory));
+        }
+        assert_eq!([CONTROL, AT, VIEWS], [ALL[0], ALL[1], ALL[2]].map(Directory::number));
+        assert_eq!(Directory::at(0), None);
+    }
+}

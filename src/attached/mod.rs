@@ -1,0 +1,469 @@
+//! Attached trees: other snapshots of the repository, and other views, as directories within a mount.
+//!
+//! | path | contents |
+//! |---|---|
+//! | `.icechunk/at/branch/NAME`, `tag/NAME`, `snapshot/ID`, `time/TIME` | the tree of that snapshot |
+//! | `.icechunk/view/VIEW` | the snapshot that the mount shows, or is based on, in another view |
+//! | `.icechunk/at/KIND/NAME/.icechunk/view/VIEW` | that snapshot in another view |
+//!
+//! All are read-only and share the caches, the prefetch and the deadlines of the mount. `VIEW` is the name of
+//! [`ViewOptions`]. [`refs`] knows what names mean, [`trees`] loads the trees, [`numbers`] numbers their files; [`directories`] are
+//! those above the trees.
+//!
+//! A tree never changes, so the kernel may cache what is in it forever. What a name means may change: a branch moves, a tag is
+//! deleted, the mount gets another base. So names of trees are valid for [`BRIEF`] only, and the tree of a branch that moved is another
+//! one, with other numbers, while open files of the old one go on.
+
+mod directories;
+mod numbers;
+mod refs;
+mod trees;
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use self::directories::Directory;
+use self::refs::{FreshRefs, NameKind, system_time};
+use self::trees::{TreeKey, TreeName, Trees};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
+use crate::format::ids::ObjectId;
+use crate::reader::Data;
+use crate::storage::Storage;
+use crate::tree::directory::Extent;
+use crate::tree::{Attributes, Kind, ROOT, Tree};
+use crate::views::kind::ViewKind;
+use crate::views::options::ViewOptions;
+use crate::views::{ViewTree, report};
+
+pub use self::directories::{AT, CONTROL, VIEWS};
+
+/// Time for which the meaning of a name of a tree is valid.
+pub const BRIEF: Duration = Duration::from_secs(1);
+/// File that explains the directory of views.
+const README: &str = "README";
+const README_TEXT: &str = "\
+Each directory here is the last commit in another view, read-only: uncommitted changes of a writable mount are not in it.
+
+  zarr      Zarr version 3, as stored        modifiers: zarr,unshard  zarr,shard=64x64  zarr,consolidated
+  zarr2     Zarr version 2                   modifiers: zarr2,unshard
+  netcdf    a NetCDF-4 file for each group   modifiers: netcdf,record-dimension=auto  netcdf,classic-types  netcdf,groups=nested
+
+Modifiers combine; views with modifiers are not listed. A view lists what it leaves out in its own file .icechunk/VIEW.
+";
+/// Numbers that a tree's files do not have: its directory `.icechunk/view`, and the file in it.
+const TREE_VIEWS: u64 = (1 << 63) - 3;
+const TREE_README: u64 = (1 << 63) - 4;
+
+/// Source of the tree that the mount shows now.
+pub type Shown = Box<dyn Fn() -> Arc<dyn ViewTree> + Send + Sync>;
+/// Receiver of the numbers of directories whose listings the kernel must not keep.
+pub type Forget = Box<dyn Fn(u64) + Send + Sync>;
+
+/// Attributes of an attached file or directory.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// Attributes, with the number in the mount.
+    pub attributes: Attributes,
+    /// Time of the last change.
+    pub time: SystemTime,
+    /// True if the name and the attributes stay valid as long as the mount lives, false for [`BRIEF`].
+    pub is_fixed: bool,
+}
+
+/// Entry of a directory.
+#[derive(Debug)]
+pub struct Listed<'a> {
+    /// Name.
+    pub name: &'a str,
+    /// Attributes.
+    pub found: Found,
+    /// Offset from which the listing continues after the entry.
+    pub offset: u64,
+}
+
+/// Receiver of entries. Returns false if it is full, and then has not taken the entry.
+pub type Sink<'a> = dyn FnMut(Listed<'_>) -> bool + Send + 'a;
+
+/// Attached trees of a mount.
+pub struct AttachedTrees {
+    refs: FreshRefs,
+    trees: Trees,
+    shown: Shown,
+    /// Start of the mount, the time of the directories above trees.
+    start: SystemTime,
+    forget: OnceLock<Forget>,
+}
+
+impl std::fmt::Debug for AttachedTrees {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AttachedTrees").field("trees", &self.trees).finish_non_exhaustive()
+    }
+}
+
+/// Returns true if `number` belongs to an attached tree or a directory above one.
+pub fn is_attached(number: u64) -> bool {
+    number >= numbers::FIRST
+}
+
+/// Returns the error for an attempt to change an attached tree.
+pub fn read_only_error() -> Error {
+    Error::new(
+        ErrorKind::ReadOnly,
+        "trees below .icechunk are read-only: copy files out of them into the mount's own tree",
+    )
+}
+
+/// Meaning of a number.
+enum Place {
+    Directory(Directory),
+    Readme,
+    /// File `inode` of a tree.
+    In(u32, u64),
+    /// Directory `.icechunk` of a tree.
+    TreeControl(u32),
+    TreeViews(u32),
+    TreeReadme(u32),
+}
+
+impl AttachedTrees {
+    /// Creates the trees of the repository in `storage`. `shown` returns the tree that the mount shows now, times are those of
+    /// `branch`, and a snapshot may have `limit` bytes.
+    pub fn new(storage: &Arc<dyn Storage>, branch: &str, limit: u64, shown: Shown) -> Self {
+        let reader = Arc::clone(shown().tree().reader());
+        AttachedTrees {
+            refs: FreshRefs::new(Arc::clone(storage), branch),
+            trees: Trees::new(reader, storage.location(), limit),
+            shown,
+            start: SystemTime::now(),
+            forget: OnceLock::new(),
+        }
+    }
+
+    /// Sets the receiver of directories whose listings the kernel must not keep: it keeps those of a mount that never changes.
+    pub fn attach(&self, forget: Forget) {
+        // The first value stays: there is one mount.
+        let _ = self.forget.set(forget);
+    }
+
+    /// Returns the number of trees that are loaded.
+    pub fn loaded(&self) -> usize {
+        self.trees.count()
+    }
+
+    /// Returns the control directory of a read-only mount if the root shows it: not if a node has its name.
+    pub fn control(&self) -> Option<Found> {
+        let is_taken = (self.shown)().tree().table().child(0, report::DIRECTORY).is_some();
+        (!is_taken).then(|| self.directory(Directory::Control))
+    }
+
+    /// Returns the entry `name` of directory `parent`; none if it does not exist.
+    pub async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Found>> {
+        match self.place(parent)? {
+            Place::Directory(Directory::Names(kind)) => match self.refs.resolve(kind, name).await? {
+                Some(snapshot) => self.named(kind, name, snapshot).await.map(Some),
+                None => Ok(None),
+            },
+            Place::Directory(Directory::Views) if name == README => Ok(Some(self.readme(0))),
+            Place::Directory(Directory::Views) => {
+                let snapshot = (self.shown)().tree().snapshot().id();
+                self.view(TreeName::Own, snapshot, name).await
+            }
+            Place::Directory(Directory::Control) if Directory::named(Directory::Control, name).is_none() => {
+                self.own_report(name).await
+            }
+            Place::Directory(directory) => Ok(Directory::named(directory, name).map(|found| self.directory(found))),
+            Place::TreeControl(_) if name == directories::VIEWS_NAME => {
+                let (tree, _) = numbers::unpack(parent);
+                Ok(Some(self.special(tree, TREE_VIEWS, Kind::Directory, 0)))
+            }
+            Place::TreeViews(tree) if name == README => Ok(Some(self.readme(tree))),
+            Place::TreeViews(tree) => {
+                let (key, _) = self.key(tree)?;
+                self.view(key.name, key.snapshot, name).await
+            }
+            Place::In(tree, ROOT) if name == report::DIRECTORY => {
+                let loaded = self.load(tree).await?;
+                let is_node = loaded.files.tree().table().child(0, name).is_some();
+                let control = self.special(tree, report::DIRECTORY_INODE, Kind::Directory, 0);
+                if is_node { self.lookup_in(tree, ROOT, name).await } else { Ok(Some(control)) }
+            }
+            Place::In(tree, inode) => self.lookup_in(tree, inode, name).await,
+            // The report of the tree's view.
+            Place::TreeControl(tree) => {
+                let loaded = self.load(tree).await?;
+                match loaded.files.lookup(ROOT, report::DIRECTORY).await? {
+                    Some(control) => self.lookup_in(tree, control.inode, name).await,
+                    None => Ok(None),
+                }
+            }
+            Place::Readme | Place::TreeReadme(_) => Err(not_a_directory()),
+        }
+    }
+
+    /// Returns the attributes of `number`.
+    pub async fn attributes(&self, number: u64) -> Result<Found> {
+        match self.place(number)? {
+            Place::Directory(directory) => Ok(self.directory(directory)),
+            Place::Readme => Ok(self.readme(0)),
+            Place::TreeReadme(tree) => Ok(self.readme(tree)),
+            Place::TreeControl(tree) => Ok(self.special(tree, report::DIRECTORY_INODE, Kind::Directory, 0)),
+            Place::TreeViews(tree) => Ok(self.special(tree, TREE_VIEWS, Kind::Directory, 0)),
+            // Without loading the tree: `ls -l` asks for the roots of thousands.
+            Place::In(tree, ROOT) => Ok(self.root_of(tree, self.key(tree)?.1)),
+            Place::In(tree, inode) => {
+                let loaded = self.load(tree).await?;
+                let attributes = loaded.files.attributes(inode).await?;
+                found(tree, attributes, loaded.time)
+            }
+        }
+    }
+
+    /// Feeds the entries of directory `number` after `offset` to `sink`.
+    pub async fn list(&self, number: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
+        let (tree, inode) = match self.place(number)? {
+            Place::In(tree, inode) => (tree, inode),
+            Place::Readme | Place::TreeReadme(_) => return Err(not_a_directory()),
+            Place::Directory(directory) => return self.list_directory(directory, number, offset, sink).await,
+            Place::TreeControl(tree) => {
+                let views = self.special(tree, TREE_VIEWS, Kind::Directory, 0);
+                let mut entries = vec![(directories::VIEWS_NAME.to_owned(), views)];
+                let loaded = self.load(tree).await?;
+                entries.extend(self.reports(&*loaded.files, Some((tree, loaded.time))).await?);
+                self.emit(number, entries, offset, sink);
+                return Ok(());
+            }
+            Place::TreeViews(tree) => {
+                let (key, _) = self.key(tree)?;
+                let entries = self.list_views(tree, &key.name, key.snapshot).await?;
+                self.emit(number, entries, offset, sink);
+                return Ok(());
+            }
+        };
+        let loaded = self.load(tree).await?;
+        let mut failure = None;
+        let mut inner = |entry: crate::tree::directory::Entry<'_>| match found(tree, entry.attributes, loaded.time) {
+            Ok(found) => sink(Listed { name: entry.name, found, offset: entry.offset }),
+            Err(error) => {
+                failure = Some(error);
+                false
+            }
+        };
+        loaded.files.list(inode, offset, extent, &mut inner).await?;
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Reads up to `size` bytes of file `number` from `offset` on: fewer only at the end of the file.
+    pub async fn read(&self, number: u64, offset: u64, size: u32) -> Result<Data> {
+        match self.place(number)? {
+            Place::In(tree, inode) => self.load(tree).await?.files.read(inode, offset, size).await,
+            Place::Readme | Place::TreeReadme(_) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(README_TEXT.len());
+                let end = start.saturating_add(size as usize).min(README_TEXT.len());
+                Ok(Data::Bytes(bytes::Bytes::from_static(README_TEXT.as_bytes()).slice(start..end)))
+            }
+            _ => Err(Error::new(ErrorKind::IsADirectory, format!("{} is a directory", self.describe(number)))),
+        }
+    }
+
+    /// Returns the location of the bytes of file `number` in the repository, if they are those of a chunk.
+    pub async fn payload(&self, number: u64) -> Result<Option<ChunkPayload>> {
+        let Place::In(tree, inode) = self.place(number)? else { return Ok(None) };
+        let loaded = self.load(tree).await?;
+        match loaded.files.native(inode) {
+            Some(native) => loaded.files.tree().stored(native).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the path of `number`, for messages.
+    pub fn describe(&self, number: u64) -> String {
+        match self.place(number) {
+            Ok(Place::Directory(directory)) => directory.path(),
+            Ok(Place::In(tree, inode)) => match (self.trees.key(tree), self.trees.loaded_now(tree)) {
+                (Some((key, _)), Some(loaded)) => format!("{}{}", path_of(&key), loaded.files.describe(inode)),
+                (Some((key, _)), None) => path_of(&key),
+                (None, _) => format!("inode {number}"),
+            },
+            _ => format!("inode {number}"),
+        }
+    }
+
+    fn place(&self, number: u64) -> Result<Place> {
+        let (tree, inode) = numbers::unpack(number);
+        Ok(match (tree, inode) {
+            (0, TREE_README) => Place::Readme,
+            (0, inode) => {
+                let no_such = || Error::new(ErrorKind::NotFound, format!("no inode {number} below .icechunk"));
+                Place::Directory(Directory::at(inode).ok_or_else(no_such)?)
+            }
+            (tree, report::DIRECTORY_INODE) => Place::TreeControl(tree),
+            (tree, TREE_VIEWS) => Place::TreeViews(tree),
+            (tree, TREE_README) => Place::TreeReadme(tree),
+            (tree, inode) => Place::In(tree, inode),
+        })
+    }
+
+    fn key(&self, tree: u32) -> Result<(TreeKey, SystemTime)> {
+        self.trees.key(tree).ok_or_else(|| Error::new(ErrorKind::NotFound, "this tree was never entered"))
+    }
+
+    async fn load(&self, tree: u32) -> Result<Arc<trees::Loaded>> {
+        self.trees.load(tree, &self.refs, &self.shown_tree()).await
+    }
+
+    fn shown_tree(&self) -> Arc<Tree> {
+        Arc::clone((self.shown)().tree())
+    }
+
+    /// Returns the root of the tree that `name` in directory `kind` stands for.
+    async fn named(&self, kind: NameKind, name: &str, snapshot: ObjectId) -> Result<Found> {
+        let found = self.root(TreeName::At(kind, name.to_owned()), snapshot, None).await?;
+        Ok(Found { is_fixed: kind == NameKind::Snapshot, ..found })
+    }
+
+    async fn view(&self, name: TreeName, snapshot: ObjectId, view: &str) -> Result<Option<Found>> {
+        // One name, not several spellings of it.
+        match view.parse::<ViewOptions>() {
+            Ok(options) if options.to_string() == view => self.root(name, snapshot, Some(options)).await.map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the root of a tree, which need not be loaded for it.
+    async fn root(&self, name: TreeName, snapshot: ObjectId, view: Option<ViewOptions>) -> Result<Found> {
+        let shown = self.shown_tree();
+        let time = match shown.snapshot().id() == snapshot {
+            true => Some(system_time(shown.snapshot().flushed_at())),
+            false => self.refs.time(snapshot).await?,
+        };
+        let (tree, time) = self.trees.number(TreeKey { name, snapshot, view }, time.unwrap_or(self.start))?;
+        Ok(self.root_of(tree, time))
+    }
+
+    fn root_of(&self, tree: u32, time: SystemTime) -> Found {
+        Found { time, is_fixed: false, ..self.special(tree, ROOT, Kind::Directory, 0) }
+    }
+
+    async fn lookup_in(&self, tree: u32, parent: u64, name: &str) -> Result<Option<Found>> {
+        let loaded = self.load(tree).await?;
+        let attributes = loaded.files.lookup(parent, name).await?;
+        attributes.map(|attributes| found(tree, attributes, loaded.time)).transpose()
+    }
+
+    async fn own_report(&self, name: &str) -> Result<Option<Found>> {
+        let reports = self.reports(&*(self.shown)(), None).await?;
+        Ok(reports.into_iter().find(|(report, _)| report == name).map(|(_, found)| found))
+    }
+
+    /// Returns the reports of view `files`, which is the attached tree `at`, or what the mount shows.
+    async fn reports(&self, files: &dyn ViewTree, at: Option<(u32, SystemTime)>) -> Result<Vec<(String, Found)>> {
+        if files.tree().table().child(0, report::DIRECTORY).is_some() {
+            return Ok(Vec::new());
+        }
+        let Some(control) = files.lookup(ROOT, report::DIRECTORY).await? else { return Ok(Vec::new()) };
+        let mut reports = Vec::new();
+        let mut sink = |entry: crate::tree::directory::Entry<'_>| {
+            if entry.attributes.kind == Kind::File {
+                reports.push((entry.name.to_owned(), entry.attributes));
+            }
+            true
+        };
+        files.list(control.inode, 0, Extent::All, &mut sink).await?;
+        let of = |(name, attributes): (String, Attributes)| match at {
+            Some((tree, time)) => found(tree, attributes, time).map(|found| (name, found)),
+            None => Ok((name, Found { attributes, time: self.start, is_fixed: true })),
+        };
+        reports.into_iter().map(of).collect()
+    }
+
+    async fn list_directory(&self, directory: Directory, number: u64, offset: u64, sink: &mut Sink<'_>) -> Result<()> {
+        let entries = match directory {
+            Directory::Views => self.list_views(0, &TreeName::Own, self.shown_tree().snapshot().id()).await?,
+            Directory::Names(kind) => {
+                let mut entries = Vec::new();
+                for (name, snapshot) in self.refs.names(kind).await? {
+                    let found = self.named(kind, &name, snapshot).await?;
+                    entries.push((name, found));
+                }
+                entries
+            }
+            Directory::Control => {
+                let mut entries = self.children(directory);
+                entries.extend(self.reports(&*(self.shown)(), None).await?);
+                entries
+            }
+            Directory::At => self.children(directory),
+        };
+        self.emit(number, entries, offset, sink);
+        if let Some(forget) = self.forget.get().filter(|_| directory.is_changing()) {
+            forget(number);
+        }
+        Ok(())
+    }
+
+    fn children(&self, directory: Directory) -> Vec<(String, Found)> {
+        directory.children().iter().map(|child| (child.name().to_owned(), self.directory(*child))).collect()
+    }
+
+    /// Returns the entries of the directory of views of tree `name`, whose number is `tree`, 0 for what the mount shows.
+    async fn list_views(&self, tree: u32, name: &TreeName, snapshot: ObjectId) -> Result<Vec<(String, Found)>> {
+        let mut entries = vec![(README.to_owned(), self.readme(tree))];
+        for kind in ViewKind::ALL {
+            let view = ViewOptions { kind, ..ViewOptions::default() };
+            entries.push((kind.name().to_owned(), self.root(name.clone(), snapshot, Some(view)).await?));
+        }
+        Ok(entries)
+    }
+
+    /// Feeds the dots and `entries` of directory `number` to `sink`.
+    fn emit(&self, number: u64, entries: Vec<(String, Found)>, offset: u64, sink: &mut Sink<'_>) {
+        let dot = Attributes { inode: number, kind: Kind::Directory, size: 0 };
+        let dot = Found { attributes: dot, time: self.start, is_fixed: false };
+        let dots = [".", ".."].map(|name| (name.to_owned(), dot));
+        let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
+        for ((name, found), offset) in dots.into_iter().chain(entries).zip(1..).skip(skipped) {
+            if !sink(Listed { name: &name, found, offset }) {
+                break;
+            }
+        }
+    }
+
+    fn directory(&self, directory: Directory) -> Found {
+        let attributes = Attributes { inode: directory.number(), kind: Kind::Directory, size: 0 };
+        Found { attributes, time: self.start, is_fixed: true }
+    }
+
+    fn readme(&self, tree: u32) -> Found {
+        self.special(tree, TREE_README, Kind::File, README_TEXT.len() as u64)
+    }
+
+    fn special(&self, tree: u32, inode: u64, kind: Kind, size: u64) -> Found {
+        let inode = numbers::pack(tree, inode).unwrap_or(numbers::FIRST);
+        Found { attributes: Attributes { inode, kind, size }, time: self.start, is_fixed: true }
+    }
+}
+
+/// Returns the attributes of a file of tree `tree`.
+fn found(tree: u32, attributes: Attributes, time: SystemTime) -> Result<Found> {
+    let inode = numbers::pack(tree, attributes.inode).ok_or_else(|| {
+        let message = "this snapshot has more chunks than directories below .icechunk can number: mount it by itself";
+        Error::new(ErrorKind::Unsupported, message)
+    })?;
+    Ok(Found { attributes: Attributes { inode, ..attributes }, time, is_fixed: true })
+}
+
+fn path_of(key: &TreeKey) -> String {
+    let at = match &key.name {
+        TreeName::Own => String::new(),
+        TreeName::At(kind, name) => format!("/{}/at/{}/{name}", report::DIRECTORY, kind.directory()),
+    };
+    match &key.view {
+        Some(view) => format!("{at}/{}/view/{view}", report::DIRECTORY),
+        None => at,
+    }
+}
+
+fn not_a_directory() -> Error {
+    Error::new(ErrorKind::NotADirectory, "a file is not a directory")
+}

@@ -1,0 +1,220 @@
+//! The trees themselves: numbered when they are first named, loaded when they are used, dropped when they are not.
+//!
+//! The number of a tree stays as long as the mount, so that the kernel may hold inodes of a tree that is not loaded: the next request
+//! loads it again. Its files have the same numbers then, since they follow from the snapshot alone. Loaded trees count in the
+//! budget of memory, which may evict them, and those that nobody used for [`IDLE`] are dropped.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use lru::LruCache;
+use parking_lot::Mutex;
+use tokio::sync::OnceCell;
+
+use super::numbers::MAX_TREES;
+use super::refs::{FreshRefs, NameKind, system_time};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::snapshot::Snapshot;
+use crate::memory::{self, Evict, Reservation};
+use crate::reader::Reader;
+use crate::tree::Tree;
+use crate::tree::nodes::NodeTable;
+use crate::views::ViewTree;
+use crate::views::options::ViewOptions;
+
+/// Most trees that are loaded at a time. A program that compares a few snapshots has them all; one that walks over thousands of
+/// tags keeps no more than these.
+const LOADED: NonZeroUsize = NonZeroUsize::new(32).unwrap();
+/// Time without a request after which a tree is dropped. Loading it again takes one request for its snapshot.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Name under which a tree is attached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum TreeName {
+    /// View of the snapshot that the mount shows.
+    Own,
+    /// Name in one of the directories of refs.
+    At(NameKind, String),
+}
+
+/// Identity of a tree. A branch that moves is another tree then.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct TreeKey {
+    pub(super) name: TreeName,
+    pub(super) snapshot: ObjectId,
+    /// View, if the tree is below `view`. A directory cannot be below itself: `view/zarr` is another tree than the one around it.
+    pub(super) view: Option<ViewOptions>,
+}
+
+/// Loaded tree.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) files: Arc<dyn ViewTree>,
+    /// Time of all files: that of the commit.
+    pub(super) time: SystemTime,
+    _memory: Reservation,
+}
+
+/// Trees that were named, and those that are loaded.
+#[derive(Debug)]
+pub(super) struct Trees {
+    reader: Arc<Reader>,
+    location: String,
+    limit: u64,
+    known: Mutex<Known>,
+    loaded: Arc<LoadedTrees>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Trees and the times of their roots, by number; number 0 is no tree.
+    keys: Vec<(TreeKey, SystemTime)>,
+    numbers: HashMap<TreeKey, u32>,
+}
+
+#[derive(Debug)]
+struct LoadedTrees {
+    trees: Mutex<LruCache<u32, Slot>>,
+    is_watched: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Slot {
+    tree: Arc<OnceCell<Arc<Loaded>>>,
+    used: Instant,
+}
+
+impl Evict for LoadedTrees {
+    fn evict(&self, bytes: u64) {
+        let mut gone = Vec::new();
+        let mut left = bytes;
+        let mut trees = self.trees.lock();
+        while left > 0
+            && let Some((_, slot)) = trees.pop_lru()
+        {
+            left = left.saturating_sub(slot.tree.get().map_or(0, |tree| tree._memory.bytes()));
+            gone.push(slot);
+        }
+        drop(trees);
+    }
+}
+
+impl Trees {
+    /// Creates the trees of the repository at `location`, read by `reader`; a snapshot may have `limit` bytes.
+    pub(super) fn new(reader: Arc<Reader>, location: &str, limit: u64) -> Self {
+        let loaded =
+            Arc::new(LoadedTrees { trees: Mutex::new(LruCache::new(LOADED)), is_watched: AtomicBool::new(false) });
+        memory::register_cache(&loaded);
+        Trees { reader, location: location.to_owned(), limit, known: Mutex::default(), loaded }
+    }
+
+    /// Returns the number of the tree `key`, and the time of its root: `time` if the tree was not known.
+    pub(super) fn number(&self, key: TreeKey, time: SystemTime) -> Result<(u32, SystemTime)> {
+        let mut known = self.known.lock();
+        if let Some(&number) = known.numbers.get(&key) {
+            let time = known.keys.get(number as usize - 1).map_or(time, |(_, time)| *time);
+            return Ok((number, time));
+        }
+        let number = u32::try_from(known.keys.len() + 1).ok().filter(|number| *number < MAX_TREES);
+        let number = number.ok_or_else(|| {
+            Error::new(
+                ErrorKind::OutOfMemory,
+                format!("{MAX_TREES} snapshots were named below .icechunk: mount again to enter more"),
+            )
+        })?;
+        known.keys.push((key.clone(), time));
+        known.numbers.insert(key, number);
+        Ok((number, time))
+    }
+
+    /// Returns the identity of tree `number`, and the time of its root.
+    pub(super) fn key(&self, number: u32) -> Option<(TreeKey, SystemTime)> {
+        self.known.lock().keys.get((number as usize).checked_sub(1)?).cloned()
+    }
+
+    /// Returns the number of loaded trees.
+    pub(super) fn count(&self) -> usize {
+        self.loaded.trees.lock().len()
+    }
+
+    /// Returns tree `number` if it is loaded.
+    pub(super) fn loaded_now(&self, number: u32) -> Option<Arc<Loaded>> {
+        self.loaded.trees.lock().peek(&number)?.tree.get().cloned()
+    }
+
+    /// Returns tree `number`, loaded if it is not. `shown` is the tree that the mount shows: its snapshot need not be read again.
+    pub(super) async fn load(&self, number: u32, refs: &FreshRefs, shown: &Arc<Tree>) -> Result<Arc<Loaded>> {
+        let cell = {
+            let mut trees = self.loaded.trees.lock();
+            let slot = trees.get_or_insert_mut(number, || Slot { tree: Arc::default(), used: Instant::now() });
+            slot.used = Instant::now();
+            Arc::clone(&slot.tree)
+        };
+        let made = cell.get_or_try_init(|| async {
+            let key = self.key(number);
+            let (key, _) = key.ok_or_else(|| Error::new(ErrorKind::NotFound, "this tree was never entered"))?;
+            self.make(&key, refs, shown).await.map(Arc::new)
+        });
+        let loaded = Arc::clone(made.await?);
+        self.drop_when_idle();
+        Ok(loaded)
+    }
+
+    async fn make(&self, key: &TreeKey, refs: &FreshRefs, shown: &Arc<Tree>) -> Result<Loaded> {
+        let what = || format!("snapshot {}", key.snapshot);
+        let shared = match shown.snapshot().id() == key.snapshot {
+            true => Some(Arc::clone(shown.snapshot())),
+            false => self.snapshot_of_another_view(key.snapshot),
+        };
+        let (snapshot, own): (Arc<Snapshot>, u64) = match shared {
+            Some(snapshot) => (snapshot, 0),
+            None => {
+                let repository = refs.repository().await?;
+                let snapshot = repository.snapshot(key.snapshot, self.limit).await.context(what)?;
+                let size = snapshot.size() as u64;
+                (Arc::new(snapshot), size)
+            }
+        };
+        // The numbers of the mount's own tree may depend on its past; these follow from the snapshot alone.
+        let table = NodeTable::build(&snapshot)?;
+        let memory = memory::reserve(own.saturating_add(table.size()), &what()).await?;
+        let time = system_time(snapshot.flushed_at());
+        let tree = Arc::new(Tree::new(snapshot, table, Arc::clone(&self.reader)));
+        let files = key.view.clone().unwrap_or_default().make(tree, &self.location).await.context(what)?;
+        Ok(Loaded { files, time, _memory: memory })
+    }
+
+    /// Returns snapshot `id` if a loaded tree has it.
+    fn snapshot_of_another_view(&self, id: ObjectId) -> Option<Arc<Snapshot>> {
+        let trees = self.loaded.trees.lock();
+        let snapshots = trees.iter().filter_map(|(_, slot)| Some(slot.tree.get()?.files.tree().snapshot()));
+        snapshots.into_iter().find(|snapshot| snapshot.id() == id).map(Arc::clone)
+    }
+
+    /// Starts the task that drops idle trees, unless it runs. It ends when no tree is left.
+    fn drop_when_idle(&self) {
+        if self.loaded.is_watched.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let loaded: Weak<LoadedTrees> = Arc::downgrade(&self.loaded);
+        drop(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(IDLE / 2).await;
+                let Some(loaded) = loaded.upgrade() else { return };
+                let mut gone = Vec::new();
+                let mut trees = loaded.trees.lock();
+                while trees.peek_lru().is_some_and(|(_, slot)| slot.used.elapsed() >= IDLE) {
+                    gone.extend(trees.pop_lru());
+                }
+                if trees.is_empty() {
+                    loaded.is_watched.store(false, Ordering::Release);
+                    return;
+                }
+            }
+        }));
+    }
+}

@@ -1,0 +1,117 @@
+//! Requests on attached trees ([`crate::attached`]), which every mount has: both adapters answer them here.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::{FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+
+use super::overlay_replies::{BLOCK, FOREVER};
+use crate::attached::{AttachedTrees, BRIEF, Found, Listed};
+use crate::error::{Error, ErrorKind, Result};
+use crate::reader::Data;
+use crate::tree::directory::Extent;
+use crate::tree::{Attributes, Kind, ROOT};
+
+/// Attached trees, in the kernel's terms.
+#[derive(Debug)]
+pub(super) struct AttachedFiles {
+    trees: Arc<AttachedTrees>,
+    /// User and group of every file: those of this process.
+    owner: (u32, u32),
+}
+
+impl AttachedFiles {
+    pub(super) fn new(trees: Arc<AttachedTrees>) -> Self {
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        AttachedFiles { trees, owner }
+    }
+
+    pub(super) fn trees(&self) -> &Arc<AttachedTrees> {
+        &self.trees
+    }
+
+    /// Returns the control directory that the root of a read-only mount has.
+    pub(super) fn control(&self) -> Option<(Duration, FileAttr)> {
+        self.trees.control().map(|found| self.timed(&found))
+    }
+
+    pub(super) async fn lookup(&self, parent: INodeNo, name: &OsStr) -> Result<(Duration, FileAttr)> {
+        // Every name in a snapshot is UTF-8.
+        let found = match name.to_str() {
+            Some(name) => self.trees.lookup(parent.0, name).await?,
+            None => None,
+        };
+        let found = found.ok_or_else(|| {
+            let path = self.trees.describe(parent.0);
+            Error::new(ErrorKind::NotFound, format!("{path} has no `{}`", name.display()))
+        })?;
+        Ok(self.timed(&found))
+    }
+
+    pub(super) async fn attributes(&self, inode: INodeNo) -> Result<(Duration, FileAttr)> {
+        Ok(self.timed(&self.trees.attributes(inode.0).await?))
+    }
+
+    pub(super) async fn read(&self, inode: INodeNo, offset: u64, size: u32) -> Result<Data> {
+        self.trees.read(inode.0, offset, size).await
+    }
+
+    pub(super) async fn list(&self, inode: INodeNo, offset: u64, reply: &mut ReplyDirectory) -> Result<()> {
+        let mut sink = |entry: Listed<'_>| {
+            let Attributes { inode, kind, .. } = entry.found.attributes;
+            !reply.add(INodeNo(inode), entry.offset, file_type(kind), entry.name)
+        };
+        self.trees.list(inode.0, offset, Extent::Names, &mut sink).await
+    }
+
+    pub(super) async fn list_with_attributes(
+        &self,
+        inode: INodeNo,
+        offset: u64,
+        extent: Extent,
+        reply: &mut ReplyDirectoryPlus,
+    ) -> Result<()> {
+        let mut sink = |entry: Listed<'_>| {
+            let (timeout, attr) = self.timed(&entry.found);
+            !reply.add(attr.ino, entry.offset, entry.name, &timeout, &attr, Generation(0))
+        };
+        self.trees.list(inode.0, offset, extent, &mut sink).await
+    }
+
+    fn timed(&self, found: &Found) -> (Duration, FileAttr) {
+        let Attributes { inode, kind, size } = found.attributes;
+        let timeout = if found.is_fixed { FOREVER } else { BRIEF };
+        let attr = FileAttr {
+            ino: INodeNo(inode),
+            size,
+            blocks: size.div_ceil(512),
+            atime: found.time,
+            mtime: found.time,
+            ctime: found.time,
+            crtime: found.time,
+            kind: file_type(kind),
+            perm: if kind == Kind::Directory { 0o755 } else { 0o644 },
+            // One name for directories too means that subdirectories are not counted.
+            nlink: 1,
+            uid: self.owner.0,
+            gid: self.owner.1,
+            rdev: 0,
+            blksize: BLOCK,
+            flags: 0,
+        };
+        (timeout, attr)
+    }
+}
+
+/// Returns true if `name` in directory `parent` is the control directory of a read-only mount.
+pub(super) fn is_control(parent: INodeNo, name: &OsStr) -> bool {
+    parent.0 == ROOT && name == crate::views::report::DIRECTORY
+}
+
+fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::Directory => FileType::Directory,
+        Kind::File => FileType::RegularFile,
+    }
+}
