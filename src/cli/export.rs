@@ -7,6 +7,7 @@ use indicatif::{HumanBytes, ProgressBar};
 
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
+use super::view_args::ViewArgs;
 use super::virtual_args::VirtualArgs;
 use super::{open, print_result, progress};
 use crate::error::Result;
@@ -15,6 +16,7 @@ use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::transfer::destination::{self, Destination, ExportSource};
 use crate::transfer::export::{self, ExportOptions, ExportResult};
 use crate::transfer::{Counters, SkippedPath};
+use crate::views;
 
 /// Number of paths listed as text; the rest is counted.
 const LISTED: usize = 20;
@@ -27,9 +29,11 @@ pub(crate) struct ExportArgs {
     /// The snapshot to export: a branch, a tag, a snapshot id, or one before it, such as main~2.
     #[arg(index = 3, value_name = "REF", default_value = DEFAULT_BRANCH)]
     reference: String,
-    /// Export only this group or array, with its files at the top of DEST.
+    /// Export only this group, array or directory of the view, with its files at the top of DEST.
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     path: String,
+    #[command(flatten)]
+    view: ViewArgs,
     /// Export into a directory with other contents: files that differ from the snapshot in size or time are replaced, and
     /// files that the snapshot does not have stay.
     #[arg(long)]
@@ -64,6 +68,7 @@ pub(crate) struct ExportArgs {
 /// Exports a snapshot.
 pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
     let path = destination::local(&arguments.dest)?;
+    let options = arguments.view.options()?;
     let counters = Arc::new(Counters::default());
     let draw = |bar: &ProgressBar| {
         let (found, done, bytes) = counters.now();
@@ -84,16 +89,18 @@ pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
                 repository: repository.storage().location().to_owned(),
                 snapshot: found.id.to_string(),
                 path: arguments.path.trim_matches('/').to_owned(),
+                view: if options.is_native() { String::new() } else { options.to_string() },
             };
+            let view = options.make(tree, repository.storage().location()).await?;
             // Before a directory is created for it.
-            tree.resolve(&source.path).await?;
+            views::resolve(&*view, &source.path).await?;
             let local = repository.storage().local_path();
             let force = arguments.force || arguments.delete;
             let destination = match arguments.dry_run {
                 true => Destination::inspect(&path, &source, local.as_deref(), force)?,
                 false => Some(Destination::open(&path, &source, local.as_deref(), force)?),
             };
-            let options = ExportOptions {
+            let how = ExportOptions {
                 delete: arguments.delete,
                 checksum: arguments.checksum,
                 dry_run: arguments.dry_run,
@@ -108,7 +115,7 @@ pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
                     .confirm(&format!("{dest}: files that the snapshot does not have will be removed:\n{listed}"))
             };
             let destination = destination.map(Arc::new);
-            export::export(tree, &source.path, destination, options, Arc::clone(&counters), &confirm).await
+            export::export(view, &source.path, destination, how, Arc::clone(&counters), &confirm).await
         })
     })?;
     print_result(arguments.json, &exported, || to_text(&exported, &arguments.dest))

@@ -43,8 +43,11 @@ pub struct ExportSource {
     pub repository: String,
     /// Id of the snapshot.
     pub snapshot: String,
-    /// Group or array in the snapshot; empty for all.
+    /// Group or array in the snapshot, or path in the view; empty for all.
     pub path: String,
+    /// Name of the view; empty for the native one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub view: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -389,7 +392,7 @@ mod tests {
     use super::*;
 
     fn source(snapshot: &str) -> ExportSource {
-        ExportSource { repository: "r".into(), snapshot: snapshot.into(), path: String::new() }
+        ExportSource { repository: "r".into(), snapshot: snapshot.into(), path: String::new(), view: String::new() }
     }
 
     fn put(destination: &Destination, path: &str, name: &str, bytes: &[u8]) {

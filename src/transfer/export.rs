@@ -18,6 +18,7 @@ use super::{Counters, MAX_LISTED, SkippedPath};
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Kind, Tree};
+use crate::views::{self, ViewTree};
 
 /// Advice about files that cannot be read.
 const SKIP: &str = "--skip-unreadable exports the rest and lists the omitted files";
@@ -84,28 +85,29 @@ impl ExportResult {
 }
 
 struct Export {
-    tree: Arc<Tree>,
+    view: Arc<dyn ViewTree>,
     /// None in a dry run without a directory.
     target: Option<Arc<ExportTarget>>,
     options: ExportOptions,
     counters: Arc<Counters>,
 }
 
-/// Writes the files at or below `path` of `tree` into `destination`, which is `None` if there is no such directory in a dry run.
+/// Writes the files at or below `path` of `view` into `destination`, which is `None` if there is no such directory in a dry run.
 ///
 /// Calls `confirm` with the paths to be removed, if there are any, before anything is changed.
 ///
 /// Errors: those of reading, unless such files are to be left out; [`ErrorKind::Unsupported`] if there are nodes whose names
 /// no file can have.
 pub async fn export(
-    tree: Arc<Tree>,
+    view: Arc<dyn ViewTree>,
     path: &str,
     destination: Option<Arc<Destination>>,
     options: ExportOptions,
     counters: Arc<Counters>,
     confirm: &(dyn Fn(&[String]) -> Result<()> + Sync),
 ) -> Result<ExportResult> {
-    let start = tree.resolve(path).await?;
+    let tree = Arc::clone(view.tree());
+    let start = views::resolve(&*view, path).await?;
     if start.kind != Kind::Directory {
         return Err(Error::invalid(format!("`{path}` is one file: `icechunkfs cat` writes it to standard output")));
     }
@@ -122,7 +124,7 @@ pub async fn export(
         out.leave_out(hidden, &error);
     }
     if let (true, Some(destination)) = (options.delete, &destination) {
-        let extra = prune::find(destination, &tree, start.inode).await?;
+        let extra = prune::find(destination, &*view, start.inode).await?;
         let paths: Vec<String> = extra.iter().map(Extra::path).collect();
         if !extra.is_empty() && !options.dry_run {
             confirm(&paths)?;
@@ -131,13 +133,13 @@ pub async fn export(
         out.removed_count = paths.len() as u64;
         out.removed = paths.into_iter().take(MAX_LISTED).collect();
     }
-    counters.expect(expected(&tree, start.inode));
+    counters.expect(expected(&*view, start.inode));
     let target = destination.clone().map(|destination| {
         let time = tree.snapshot().flushed_at();
         Arc::new(ExportTarget::new(destination, time, options.checksum, options.dry_run))
     });
-    let walk = Walk::new(Arc::clone(&tree), start.inode, options.skip_unreadable);
-    let export = Arc::new(Export { tree, target, options, counters });
+    let walk = Walk::new(Arc::clone(&view), start.inode, options.skip_unreadable);
+    let export = Arc::new(Export { view, target, options, counters });
     let batches = try_unfold(walk, |mut walk| async move {
         let batch = walk.next().await?;
         let left_out = std::mem::take(&mut walk.left_out);
@@ -187,9 +189,10 @@ fn without_file_names(tree: &Tree, path: &str) -> Vec<String> {
     hidden.map(|(node, _)| node.path.to_owned()).collect()
 }
 
-/// Returns the expected number of files at or below directory `start`, from the snapshot's manifest infos: no manifest is read.
-fn expected(tree: &Tree, start: u64) -> u64 {
-    let table = tree.table();
+/// Returns the expected number of files at or below directory `start`, from the snapshot's manifest infos: no manifest is read. For
+/// a view whose files are not those of the snapshot it is a guess.
+fn expected(view: &dyn ViewTree, start: u64) -> u64 {
+    let (tree, table) = (view.tree(), view.tree().table());
     let Some(crate::tree::nodes::TreePlace::Directory(top)) = table.place(start) else { return 0 };
     let mut manifests = std::collections::HashSet::new();
     let mut files = 0;
@@ -222,15 +225,16 @@ impl Export {
                 Action::Nothing => self.count(&mut done, &item, false),
                 Action::Write if self.options.dry_run => self.count(&mut done, &item, true),
                 _ if item.size > BATCH_BYTES => {
-                    let written = target.large(&self.tree, &item, need).await;
+                    let written = target.large(&self.view, &item, need).await;
                     self.account(&mut done, &item, written)?;
                 }
                 _ => rest.push((item, need)),
             }
         }
-        let inodes: Vec<u64> = rest.iter().map(|(item, _)| item.inode).collect();
+        let items: Vec<&Item> = rest.iter().map(|(item, _)| item).collect();
+        let contents = fetch(&*self.view, &items).await;
         let mut ready = Vec::with_capacity(rest.len());
-        for ((item, need), content) in rest.into_iter().zip(fetch(&self.tree, &inodes).await) {
+        for ((item, need), content) in rest.into_iter().zip(contents) {
             match content {
                 Ok(content) => ready.push((item, need, content)),
                 Err(error) => self.account(&mut done, &item, Err(error))?,

@@ -11,13 +11,14 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 
-use super::walk::BATCH_BYTES;
+use super::walk::{BATCH_BYTES, Item};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::{Checksum, ChunkPayload};
 use crate::format::ids::ObjectId;
 use crate::reader::{Data, NativeChunk};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
+use crate::views::ViewTree;
 
 /// Largest gap between two chunks that are read together, in bytes: less than a request costs, on a disk or over a network.
 const MAX_GAP: u64 = 16 << 10;
@@ -45,26 +46,30 @@ pub(super) fn is_unreadable(error: &Error) -> bool {
     matches!(error.kind(), Corrupt | NotFound | PermissionDenied | Unsupported | VirtualNotAllowed)
 }
 
-/// Returns the payload of chunk or document `inode`.
-pub(super) async fn payload(tree: &Tree, inode: u64) -> Result<ChunkPayload> {
+/// Returns the payload of file `inode`; none if the view makes its bytes.
+pub(super) async fn payload(view: &dyn ViewTree, inode: u64) -> Result<Option<ChunkPayload>> {
+    let tree = view.tree();
+    let Some(inode) = view.native(inode) else { return Ok(None) };
     if let Some(TreePlace::Metadata(node)) = tree.table().place(inode) {
         let bytes = tree.zarr_json(node).unwrap_or_default();
-        return Ok(ChunkPayload::Inline(Bytes::copy_from_slice(bytes)));
+        return Ok(Some(ChunkPayload::Inline(Bytes::copy_from_slice(bytes))));
     }
     let stored = tree.stored(inode).await?;
-    stored.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{} is gone", tree.describe(inode))))
+    stored.map(Some).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{} is gone", tree.describe(inode))))
 }
 
-/// Fetches the files `inodes`, in their order. Together they have at most [`BATCH_BYTES`], or there is only one.
-pub(super) async fn fetch(tree: &Arc<Tree>, inodes: &[u64]) -> Vec<Result<Content>> {
-    let mut contents: Vec<Option<Result<Content>>> = Vec::with_capacity(inodes.len());
+/// Fetches the files `items`, in their order. Together they have at most [`BATCH_BYTES`], or there is only one.
+pub(super) async fn fetch(view: &dyn ViewTree, items: &[&Item]) -> Vec<Result<Content>> {
+    let tree = view.tree();
+    let mut contents: Vec<Option<Result<Content>>> = Vec::with_capacity(items.len());
     let mut wanted = Vec::new();
-    for (at, &inode) in inodes.iter().enumerate() {
-        contents.push(match payload(tree, inode).await {
-            Ok(payload) => {
+    for (at, item) in items.iter().enumerate() {
+        contents.push(match payload(view, item.inode).await {
+            Ok(Some(payload)) => {
                 wanted.push((at, payload));
                 None
             }
+            Ok(None) => Some(made(view, item).await),
             Err(error) => Some(Err(error)),
         });
     }
@@ -77,18 +82,25 @@ pub(super) async fn fetch(tree: &Arc<Tree>, inodes: &[u64]) -> Vec<Result<Conten
         }
     }
     let missing = || Err(Error::new(ErrorKind::Io, "it was not read"));
-    let named = |(content, inode): (Option<Result<Content>>, &u64)| {
-        content.unwrap_or_else(missing).context(|| tree.describe(*inode))
+    let named = |(content, item): (Option<Result<Content>>, &&Item)| {
+        content.unwrap_or_else(missing).context(|| view.describe(item.inode))
     };
-    contents.into_iter().zip(inodes).map(named).collect()
+    contents.into_iter().zip(items).map(named).collect()
+}
+
+/// Reads a file that the view makes.
+async fn made(view: &dyn ViewTree, item: &Item) -> Result<Content> {
+    let size = u32::try_from(item.size).map_err(|_| Error::corrupt("a file too large for a batch"))?;
+    let data = view.read(item.inode, 0, size).await?;
+    let length = data.len();
+    Ok(Content::Part(Arc::new(data), 0..length))
 }
 
 type WantedFiles = Vec<(usize, ChunkPayload)>;
 type Fetched = Vec<(usize, Result<Content>)>;
 
-/// Opens the file that is exactly chunk `inode`, if there is one.
-pub(super) async fn whole_file(tree: &Arc<Tree>, inode: u64) -> Result<Option<File>> {
-    let payload = payload(tree, inode).await?;
+/// Opens the file that is exactly `payload`, if there is one.
+pub(super) async fn whole_file(tree: &Arc<Tree>, payload: ChunkPayload) -> Result<Option<File>> {
     let (_, mut found) = files(tree, vec![(0, payload)]).await;
     match found.pop() {
         Some((_, Ok(Content::File(file)))) => Ok(Some(file)),

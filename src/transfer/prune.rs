@@ -11,7 +11,8 @@ use super::kind_of;
 use crate::blocking::blocking;
 use crate::error::{Context, Error, Result};
 use crate::file_name::is_dots;
-use crate::tree::{Kind, Tree};
+use crate::tree::Kind;
+use crate::views::ViewTree;
 
 /// File, or directory with everything below, that the snapshot does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +27,8 @@ impl Extra {
     }
 }
 
-/// Returns what `destination` has and directory `start` of `tree` does not, except the export's marker.
-pub(super) async fn find(destination: &Arc<Destination>, tree: &Tree, start: u64) -> Result<Vec<Extra>> {
+/// Returns what `destination` has and directory `start` of `view` does not, except the export's marker.
+pub(super) async fn find(destination: &Arc<Destination>, view: &dyn ViewTree, start: u64) -> Result<Vec<Extra>> {
     let mut extra = Vec::new();
     // Directories that both sides have and that have not been listed yet.
     let mut open = vec![(start, String::new())];
@@ -36,7 +37,7 @@ pub(super) async fn find(destination: &Arc<Destination>, tree: &Tree, start: u64
         for (name, kind) in blocking(move || entries(&place, &path)).await? {
             let found = match name.to_str() {
                 Some(MARKER) if folder.is_empty() => continue,
-                Some(text) => tree.lookup(inode, text).await.context(|| folder.clone())?,
+                Some(text) => view.lookup(inode, text).await.context(|| folder.clone())?,
                 None => None,
             };
             match (found, kind) {

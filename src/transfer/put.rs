@@ -1,7 +1,7 @@
 //! Checks and writes one file of an export.
 
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -14,10 +14,12 @@ use crate::error::{Context, Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::reader::Data;
 use crate::times::set_modified;
-use crate::tree::Tree;
+use crate::views::ViewTree;
 
-/// Bytes of a large chunk that are in memory at a time.
+/// Bytes of a large file that are in memory at a time.
 const STEP: u32 = BATCH_BYTES as u32;
+/// Bytes of the smallest hole. Smaller ones cost more calls than they save blocks.
+const HOLE: usize = 64 << 10;
 /// Bytes that are compared at a time.
 const COMPARED: usize = 64 << 10;
 
@@ -150,9 +152,14 @@ impl ExportTarget {
         same.map_err(self.failed(item))
     }
 
-    /// Writes a chunk too large to be in memory at once, if necessary. Returns false if the file was complete.
-    pub(super) async fn large(self: &Arc<Self>, tree: &Arc<Tree>, item: &Item, need: Action) -> Result<bool> {
-        if let Some(file) = whole_file(tree, item.inode).await? {
+    /// Writes a file too large to be in memory at once, if necessary. Returns false if the file was complete.
+    pub(super) async fn large(self: &Arc<Self>, view: &Arc<dyn ViewTree>, item: &Item, need: Action) -> Result<bool> {
+        let payload = payload(&**view, item.inode).await?;
+        let file = match payload.clone() {
+            Some(payload) => whole_file(view.tree(), payload).await?,
+            None => None,
+        };
+        if let Some(file) = file {
             let (this, item) = (Arc::clone(self), item.clone());
             return blocking(move || {
                 let folder = this.destination.folder(&item.folder)?;
@@ -160,8 +167,7 @@ impl ExportTarget {
             })
             .await;
         }
-        let payload = payload(tree, item.inode).await?;
-        if need == Action::Compare && self.is_same_large(tree, item, &payload).await? {
+        if need == Action::Compare && self.is_same_large(view, item, payload.as_ref()).await? {
             return Ok(false);
         }
         if self.dry_run {
@@ -175,17 +181,26 @@ impl ExportTarget {
         .await?;
         let mut offset = 0;
         while offset < item.size {
-            let data = step(tree, item, &payload, offset).await?;
+            let data = step(view, item, payload.as_ref(), offset).await?;
             offset += data.len() as u64;
-            let failed = self.failed(item);
-            file = blocking(move || file.file().write_all(&data).map(|()| file).map_err(failed)).await?;
+            let (failed, is_last) = (self.failed(item), offset >= item.size);
+            let write = move || {
+                write_sparse(file.file(), &data, is_last)?;
+                Ok(file)
+            };
+            file = blocking(move || write().map_err(failed)).await?;
         }
         let (this, folder) = (Arc::clone(self), Arc::clone(&item.folder));
         blocking(move || this.destination.complete(file, &folder, this.time)).await?;
         Ok(true)
     }
 
-    async fn is_same_large(self: &Arc<Self>, tree: &Arc<Tree>, item: &Item, payload: &ChunkPayload) -> Result<bool> {
+    async fn is_same_large(
+        self: &Arc<Self>,
+        view: &Arc<dyn ViewTree>,
+        item: &Item,
+        payload: Option<&ChunkPayload>,
+    ) -> Result<bool> {
         let (this, own) = (Arc::clone(self), item.clone());
         let (folder, mut file) = blocking(move || {
             let folder = this.destination.folder(&own.folder)?;
@@ -195,7 +210,7 @@ impl ExportTarget {
         .await?;
         let mut offset = 0;
         while offset < item.size {
-            let data = step(tree, item, payload, offset).await?;
+            let data = step(view, item, payload, offset).await?;
             offset += data.len() as u64;
             let failed = self.failed(item);
             let compared = move || is_next(&mut file, &data).map(|same| (file, same)).map_err(failed);
@@ -210,9 +225,26 @@ impl ExportTarget {
     }
 }
 
-/// Reads the next bytes of a large chunk.
-async fn step(tree: &Arc<Tree>, item: &Item, payload: &ChunkPayload, offset: u64) -> Result<Data> {
-    let data = tree.read_stored(payload, offset, STEP).await.context(|| item.path())?;
+/// Writes `data`. Parts without bytes, which files that a view makes have many of, become holes; the end of the file is written.
+fn write_sparse(file: &mut File, data: &[u8], is_last: bool) -> std::io::Result<()> {
+    let mut parts = data.chunks(HOLE).peekable();
+    while let Some(part) = parts.next() {
+        let is_end = is_last && parts.peek().is_none();
+        match is_end || part.iter().any(|byte| *byte != 0) {
+            true => file.write_all(part)?,
+            false => drop(file.seek(SeekFrom::Current(part.len() as i64))?),
+        }
+    }
+    Ok(())
+}
+
+/// Reads the next bytes of a large file.
+async fn step(view: &Arc<dyn ViewTree>, item: &Item, payload: Option<&ChunkPayload>, offset: u64) -> Result<Data> {
+    let data = match payload {
+        Some(payload) => view.tree().read_stored(payload, offset, STEP).await,
+        None => view.read(item.inode, offset, STEP).await,
+    };
+    let data = data.context(|| item.path())?;
     if data.is_empty() {
         return Err(Error::corrupt(format!("{}: it ends after {offset} bytes", item.path())));
     }

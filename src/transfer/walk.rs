@@ -12,9 +12,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::file_name::is_dots;
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::nodes::{MAX_NAME, TreePlace};
-use crate::tree::{Attributes, Kind, Tree};
+use crate::tree::{Attributes, Kind};
+use crate::views::ViewTree;
 
-/// Entries of a directory that are listed together: those that [`Tree::list`] finds at once.
+/// Entries of a directory that are listed together: those that a tree finds at once.
 const PAGE: usize = 1024;
 /// Limits of a batch, in files and in bytes: large enough that the cost of each batch is small, and small enough that one
 /// batch per job fits into memory.
@@ -40,7 +41,7 @@ impl Item {
 }
 
 pub(super) struct Walk {
-    tree: Arc<Tree>,
+    view: Arc<dyn ViewTree>,
     /// Directories from the start to the current one.
     open: Vec<Directory>,
     /// True to continue after a directory that cannot be listed.
@@ -66,7 +67,8 @@ impl Directory {
         Directory { inode, path: path.into(), ..Directory::default() }
     }
 
-    async fn read_page(&mut self, tree: &Tree) -> Result<()> {
+    async fn read_page(&mut self, view: &dyn ViewTree) -> Result<()> {
+        let tree = view.tree();
         if let Some(TreePlace::Directory(node)) = tree.table().place(self.inode)
             && tree.table().array(node).is_some_and(|array| array.has_long_names)
         {
@@ -93,16 +95,16 @@ impl Directory {
             }
             true
         };
-        tree.list(self.inode, self.offset, Extent::All, &mut take).await?;
+        view.list(self.inode, self.offset, Extent::All, &mut take).await?;
         (self.offset, self.is_listed) = (offset, !is_full);
         Ok(())
     }
 }
 
 impl Walk {
-    /// Creates a walk that starts at directory `inode` of `tree`.
-    pub(super) fn new(tree: Arc<Tree>, inode: u64, skip: bool) -> Self {
-        Walk { tree, open: vec![Directory::new(inode, "")], skip, left_out: Vec::new() }
+    /// Creates a walk that starts at directory `inode` of `view`.
+    pub(super) fn new(view: Arc<dyn ViewTree>, inode: u64, skip: bool) -> Self {
+        Walk { view, open: vec![Directory::new(inode, "")], skip, left_out: Vec::new() }
     }
 
     /// Returns the next files; none when there are no more.
@@ -127,7 +129,7 @@ impl Walk {
                 self.open.pop();
                 continue;
             }
-            if let Err(error) = directory.read_page(&self.tree).await {
+            if let Err(error) = directory.read_page(&*self.view).await {
                 if !self.skip || !super::fetch::is_unreadable(&error) {
                     return Err(error);
                 }

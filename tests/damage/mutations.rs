@@ -35,6 +35,7 @@ use icechunkfs::storage::{
 use icechunkfs::transfer::export;
 use icechunkfs::tree::directory::{Entry, Extent};
 use icechunkfs::tree::{Kind, ROOT, Tree};
+use icechunkfs::views::native::NativeView;
 use icechunkfs::zarr::shard::{Index, ShardLayout};
 
 /// Memory bound of each tree.
@@ -154,7 +155,7 @@ async fn exercise(files: &Files, refs: &[RefSpec]) {
                 jobs: 2,
                 ..export::ExportOptions::default()
             };
-            let _ = export::export(tree, "", None, wish, Arc::default(), &|_| Ok(())).await;
+            let _ = export::export(Arc::new(NativeView(tree)), "", None, wish, Arc::default(), &|_| Ok(())).await;
         }
     }
     if let Ok(bytes) = files.find("repo")

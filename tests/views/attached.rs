@@ -43,7 +43,7 @@ fn refs(repo: &Path, kind: &str) -> Vec<(String, String)> {
 }
 
 /// A repository with an array, a tag `v1` of its first commit, and a second commit with another chunk 0 and a chunk 1.
-fn two_commits() -> Writable {
+pub fn two_commits() -> Writable {
     let mount = Writable::new(&[]);
     put(&mount.root().join("x/zarr.json"), array(&[3 * SIZE], &[SIZE])).unwrap();
     put(&mount.root().join("x/c/0"), chunk(1)).unwrap();

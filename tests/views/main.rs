@@ -6,6 +6,7 @@
 mod common;
 
 mod attached;
+mod export;
 #[cfg(feature = "netcdf")]
 mod netcdf;
 mod zarr2;
