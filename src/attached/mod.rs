@@ -128,12 +128,12 @@ enum Place {
 
 impl AttachedTrees {
     /// Creates the trees of the repository in `storage`. `shown` returns the tree that the mount shows now, times are those of
-    /// `branch`, and a snapshot may have `limit` bytes.
-    pub fn new(storage: &Arc<dyn Storage>, branch: &str, limit: u64, shown: Shown) -> Self {
+    /// `branch`, node `root` is the root of all trees (empty for whole trees), and a snapshot may have `limit` bytes.
+    pub fn new(storage: &Arc<dyn Storage>, branch: &str, root: &str, limit: u64, shown: Shown) -> Self {
         let reader = Arc::clone(shown().tree().reader());
         AttachedTrees {
             refs: FreshRefs::new(Arc::clone(storage), branch),
-            trees: Trees::new(reader, storage.location(), limit),
+            trees: Trees::new(reader, storage.location(), root, limit),
             shown,
             start: SystemTime::now(),
             forget: OnceLock::new(),

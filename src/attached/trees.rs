@@ -23,6 +23,7 @@ use crate::memory::{self, Evict, Reservation};
 use crate::reader::Reader;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
+use crate::tree::numbering::Numbering;
 use crate::views::ViewTree;
 use crate::views::options::ViewOptions;
 
@@ -64,6 +65,8 @@ pub(super) struct Loaded {
 pub(super) struct Trees {
     reader: Arc<Reader>,
     location: String,
+    /// Node that is the root of all trees; empty for whole trees.
+    root: String,
     limit: u64,
     known: Mutex<Known>,
     loaded: Arc<LoadedTrees>,
@@ -104,12 +107,13 @@ impl Evict for LoadedTrees {
 }
 
 impl Trees {
-    /// Creates the trees of the repository at `location`, read by `reader`; a snapshot may have `limit` bytes.
-    pub(super) fn new(reader: Arc<Reader>, location: &str, limit: u64) -> Self {
+    /// Creates the trees of the repository at `location`, read by `reader`, whose root is node `root`; a snapshot
+    /// may have `limit` bytes.
+    pub(super) fn new(reader: Arc<Reader>, location: &str, root: &str, limit: u64) -> Self {
         let loaded =
             Arc::new(LoadedTrees { trees: Mutex::new(LruCache::new(LOADED)), is_watched: AtomicBool::new(false) });
         memory::register_cache(&loaded);
-        Trees { reader, location: location.to_owned(), limit, known: Mutex::default(), loaded }
+        Trees { reader, location: location.to_owned(), root: root.to_owned(), limit, known: Mutex::default(), loaded }
     }
 
     /// Returns the number of the tree `key`, and the time of its root: `time` if the tree was not known.
@@ -180,11 +184,17 @@ impl Trees {
             }
         };
         // The numbers of the mount's own tree may depend on its past; these follow from the snapshot alone.
-        let table = NodeTable::build(&snapshot)?;
+        let table = NodeTable::build_below(&snapshot, &mut Numbering::default(), &self.root)?;
         let memory = memory::reserve(own.saturating_add(table.size()), &what()).await?;
         let time = system_time(snapshot.flushed_at());
         let tree = Arc::new(Tree::new(snapshot, table, Arc::clone(&self.reader)));
-        let files = key.view.clone().unwrap_or_default().make(tree, &self.location).await.context(what)?;
+        let files = key
+            .view
+            .clone()
+            .unwrap_or_default()
+            .make(tree, if self.root.is_empty() { &self.location } else { &self.root })
+            .await
+            .context(what)?;
         Ok(Loaded { files, time, _memory: memory })
     }
 

@@ -19,6 +19,8 @@ use crate::library::mounts::MountOptions;
 use crate::library::open::MemoryLimits;
 use crate::operations::UploadMode;
 use crate::repo::refs::RefSpec;
+use crate::tree::nodes::MAX_NAME;
+use crate::views::report;
 use crate::{printable, size};
 
 /// Default interval between checks of a followed branch, in seconds; each check is a small request.
@@ -36,6 +38,25 @@ fn parse_follow_interval(text: &str) -> Result<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
+/// Parses the path of the node that is the root of a mount.
+fn parse_root(text: &str) -> Result<String> {
+    let path = text.trim_matches('/');
+    let is_wrong = |part: &str| part.is_empty() || part == "." || part == "..";
+    if !path.is_empty() && path.split('/').any(is_wrong) {
+        return Err(Error::invalid(format!("`{text}` is no path of a group, such as /ocean/surface")));
+    }
+    Ok(path.to_owned())
+}
+
+/// Parses the name under which a mount shows its hierarchy.
+fn parse_subdir(text: &str) -> Result<String> {
+    let is_wrong = ["", ".", "..", report::DIRECTORY].contains(&text) || text.contains('/') || text.len() > MAX_NAME;
+    match is_wrong {
+        true => Err(Error::invalid(format!("`{text}` cannot be the name of a directory of the mount"))),
+        false => Ok(text.to_owned()),
+    }
+}
+
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MountArgs {
     /// The mountpoint: an empty directory.
@@ -45,6 +66,13 @@ pub(crate) struct MountArgs {
     pub(super) reference: RefArgs,
     #[command(flatten)]
     pub(super) view: ViewArgs,
+    /// Mount only this group (or array): it is the root of the mount, and of the trees in .icechunk. A commit covers the
+    /// whole branch, as always.
+    #[arg(long, value_name = "PATH", value_parser = parse_root, default_value = "", hide_default_value = true)]
+    pub(super) root: String,
+    /// Show the hierarchy as the directory NAME of the mount, so that programs can remove and make its root.
+    #[arg(long, value_name = "NAME", value_parser = parse_subdir)]
+    pub(super) subdir: Option<String>,
     /// Mount read-only. Tags, snapshots and past times always are.
     #[arg(long)]
     pub(super) read_only: bool,
@@ -120,6 +148,8 @@ impl MountArgs {
             // A check leaves nothing behind, not even a scratch directory.
             read_only: self.read_only || self.check_only,
             view: self.view.options()?,
+            root: self.root.clone(),
+            subdir: self.subdir.clone(),
             follow: self.follow,
             scratch: self.scratch.clone(),
             discard: self.discard,

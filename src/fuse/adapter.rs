@@ -27,12 +27,14 @@ use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
 use super::overlay_replies::{BLOCK, FOREVER, attr, time};
 use super::quiet_log::QuietLog;
+use super::root_map::{Inner, RootMap, TOP};
 use crate::attached::{AttachedTrees, is_attached};
 use crate::error::{Error, Result};
 use crate::follow::shown::{View, ViewState};
 use crate::overlay::Base;
 use crate::tree::directory::{Entry, Extent};
-use crate::tree::{Attributes, Kind};
+use crate::tree::{Attributes, Kind, ROOT};
+use crate::views::Sink;
 
 /// Handle of files, which need none: the inode number is enough.
 const PLAIN: FileHandle = FileHandle(0);
@@ -54,6 +56,7 @@ pub struct Adapter {
 struct Shared {
     shown: Arc<ViewState>,
     attached: AttachedFiles,
+    root: Arc<RootMap>,
     /// User and group of every file: those of this process.
     owner: (u32, u32),
     mode: IoMode,
@@ -68,6 +71,7 @@ impl Adapter {
     pub fn new(
         shown: Arc<ViewState>,
         attached: Arc<AttachedTrees>,
+        root: Arc<RootMap>,
         mode: IoMode,
         insist: bool,
         runtime: Handle,
@@ -75,7 +79,7 @@ impl Adapter {
         let attached = AttachedFiles::new(attached);
         let (backings, hint, log) = (Backings::default(), ListingHint::default(), QuietLog::default());
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let shared = Shared { shown, attached, owner, mode, backings, hint, log };
+        let shared = Shared { shown, attached, root, owner, mode, backings, hint, log };
         Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false, insist }
     }
 
@@ -109,7 +113,33 @@ impl Shared {
     fn timed(&self, view: &View, of: Attributes) -> (Duration, FileAttr) {
         let ((uid, gid), time) = (self.owner, time(TimeOrNow::SpecificTime(view.time())));
         let base = Base { tree: Arc::clone(view.tree()), time, uid, gid };
+        let of = Attributes { inode: self.root.outer(of.inode), ..of };
         (if view.is_cacheable() { FOREVER } else { Duration::ZERO }, attr(&base.attributes(of)))
+    }
+
+    /// Returns the number of the tree for an inode of the kernel; none for a root above the tree.
+    fn inner(&self, inode: INodeNo) -> Option<u64> {
+        match self.root.inner(inode.0) {
+            Inner::Top => None,
+            Inner::Tree(number) => Some(number),
+        }
+    }
+
+    /// Lists a root above the tree: the dots and the one entry.
+    fn list_top(&self, offset: u64, sink: &mut Sink<'_>) {
+        let directory = |inode| Attributes { inode, kind: Kind::Directory, size: 0 };
+        let name = self.root.entry().map_or("", |entry| &entry.name);
+        let entries = [(".", TOP), ("..", TOP), (name, ROOT)].into_iter().zip(1..);
+        for ((name, inode), at) in entries.filter(|(_, at)| *at > offset) {
+            if !sink(Entry { name, attributes: directory(inode), offset: at }) {
+                break;
+            }
+        }
+    }
+
+    /// Returns the attributes of a root above the tree.
+    fn top(&self, view: &View) -> (Duration, FileAttr) {
+        self.timed(view, Attributes { inode: TOP, kind: Kind::Directory, size: 0 })
     }
 
     fn errno(&self, operation: &str, error: &Error) -> Errno {
@@ -194,9 +224,13 @@ impl Filesystem for Adapter {
         // Every name in a snapshot is UTF-8.
         let name = name.to_str().map(str::to_owned);
         self.serve("lookup", reply, move |shared, view| async move {
-            let found = match name {
-                Some(name) => view.files().lookup(parent.0, &name).await?,
-                None => None,
+            let found = match (name, shared.inner(parent)) {
+                (Some(name), Some(parent)) => view.files().lookup(parent, &name).await?,
+                (Some(name), None) => {
+                    let is_entry = shared.root.entry().is_some_and(|entry| entry.name == name);
+                    is_entry.then_some(Attributes { inode: ROOT, kind: Kind::Directory, size: 0 })
+                }
+                (None, _) => None,
             };
             if found.is_some() {
                 shared.hint.looked_up(parent.0);
@@ -211,7 +245,10 @@ impl Filesystem for Adapter {
             if is_attached(inode.0) {
                 return shared.attached.attributes(inode).await;
             }
-            Ok(shared.timed(&view, view.files_of(inode.0).attributes(inode.0).await?))
+            match shared.inner(inode) {
+                Some(number) => Ok(shared.timed(&view, view.files_of(number).attributes(number).await?)),
+                None => Ok(shared.top(&view)),
+            }
         });
     }
 
@@ -299,9 +336,15 @@ impl Filesystem for Adapter {
             let view = shared.shown.listing(handle.0, offset);
             let mut sink = |entry: Entry<'_>| {
                 let Attributes { inode, kind, .. } = entry.attributes;
-                !reply.add(INodeNo(inode), entry.offset, file_type(kind), entry.name)
+                !reply.add(INodeNo(shared.root.outer(inode)), entry.offset, file_type(kind), entry.name)
             };
-            let listed = view.files().list(inode.0, offset, Extent::Names, &mut sink).await;
+            let listed = match shared.inner(inode) {
+                Some(number) => view.files().list(number, offset, Extent::Names, &mut sink).await,
+                None => {
+                    shared.list_top(offset, &mut sink);
+                    Ok(())
+                }
+            };
             shared.send("readdir", reply, listed);
         });
     }
@@ -322,7 +365,13 @@ impl Filesystem for Adapter {
                 let (timeout, attr) = shared.timed(&view, entry.attributes);
                 !reply.add(attr.ino, entry.offset, entry.name, &timeout, &attr, Generation(0))
             };
-            let listed = view.files().list(inode.0, offset, extent, &mut sink).await;
+            let listed = match shared.inner(inode) {
+                Some(number) => view.files().list(number, offset, extent, &mut sink).await,
+                None => {
+                    shared.list_top(offset, &mut sink);
+                    Ok(())
+                }
+            };
             shared.send("readdir", reply, listed);
         });
     }

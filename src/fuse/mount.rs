@@ -20,6 +20,7 @@ use super::kernel_mount;
 use super::mount_table::{self, Mount};
 use super::overlay_adapter::WorkingAdapter;
 use super::readahead;
+use super::root_map::RootMap;
 use super::unmount::{self, UnmountMode};
 use crate::attached::{AttachedTrees, BRIEF, Forget};
 use crate::control::Control;
@@ -88,6 +89,8 @@ pub struct Content {
     pub served: Served,
     /// Other snapshots and views.
     pub attached: Arc<AttachedTrees>,
+    /// Root of the mount.
+    pub root: Arc<RootMap>,
 }
 
 /// Tree that the root of a mount shows.
@@ -113,16 +116,31 @@ impl Served {
 }
 
 /// Connection that carries invalidations to the kernel.
-struct Notifications(fuser::Notifier);
+struct Notifications {
+    notifier: fuser::Notifier,
+    root: Arc<RootMap>,
+}
+
+fn notifications(mounted: &Mounted, root: Arc<RootMap>) -> Notifications {
+    Notifications { notifier: mounted.session.notifier(), root }
+}
+
+impl Notifications {
+    fn outer(&self, number: Ino) -> INodeNo {
+        INodeNo(self.root.outer(number.0))
+    }
+}
 
 impl Invalidator for Notifications {
     fn invalidate(&self, invalidation: &Invalidation) {
         // The kernel rejects invalidations of unknown inodes or names, which is harmless, and a mount that is gone needs none.
         let _ = match invalidation {
-            Invalidation::Entry(parent, name) => self.0.inval_entry(INodeNo(parent.0), OsStr::from_bytes(&name.0)),
-            Invalidation::Inode(number) => self.0.inval_inode(INodeNo(number.0), 0, 0),
+            Invalidation::Entry(parent, name) => {
+                self.notifier.inval_entry(self.outer(*parent), OsStr::from_bytes(&name.0))
+            }
+            Invalidation::Inode(number) => self.notifier.inval_inode(self.outer(*number), 0, 0),
             // A negative offset means no bytes.
-            Invalidation::Attributes(number) => self.0.inval_inode(INodeNo(number.0), -1, 0),
+            Invalidation::Attributes(number) => self.notifier.inval_inode(self.outer(*number), -1, 0),
         };
     }
 }
@@ -203,30 +221,40 @@ pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
 impl Mounted {
     /// Mounts `content` at `mountpoint` (absolute, prepared) and serves it on separate threads until it is unmounted.
     pub fn new(content: Content, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
-        let Content { served, attached } = content;
+        let Content { served, attached, root } = content;
         let reader = Arc::clone(served.tree().reader());
         match served {
             Served::Snapshot(view) => {
                 let shown = Arc::new(ViewState::of(view));
                 let trees = Arc::clone(&attached);
-                let adapter = Adapter::new(shown, trees, options.mode, options.insist, runtime.clone());
+                let adapter =
+                    Adapter::new(shown, trees, Arc::clone(&root), options.mode, options.insist, runtime.clone());
                 let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
-                attached.attach(forget_listings(Notifications(mounted.session.notifier()), runtime));
+                attached.attach(forget_listings(notifications(&mounted, root), runtime));
                 Ok(mounted)
             }
             Served::Followed(follower) => {
                 let shown = Arc::clone(follower.shown());
-                let adapter = Adapter::new(shown, attached, options.mode, options.insist, runtime.clone());
+                let adapter =
+                    Adapter::new(shown, attached, Arc::clone(&root), options.mode, options.insist, runtime.clone());
                 let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
                 let _runtime = runtime.enter();
-                follower.begin(Arc::new(Notifications(mounted.session.notifier())));
+                follower.begin(Arc::new(notifications(&mounted, root)));
                 Ok(mounted)
             }
             Served::Branch(session, control) => {
                 let (working, passthrough) = (Arc::clone(session.working()), options.mode == IoMode::Passthrough);
-                let adapter = WorkingAdapter::new(working, control, attached, passthrough, options.insist, runtime);
+                let adapter = WorkingAdapter::new(
+                    working,
+                    control,
+                    attached,
+                    Arc::clone(&root),
+                    passthrough,
+                    options.insist,
+                    runtime,
+                );
                 let mounted = Self::start(adapter, mountpoint, options, Some(Arc::clone(&session)), reader)?;
-                session.attach(Arc::new(Notifications(mounted.session.notifier())));
+                session.attach(Arc::new(notifications(&mounted, root)));
                 Ok(mounted)
             }
         }

@@ -30,8 +30,9 @@ use super::backing::Backings;
 use super::declined::declined;
 use super::init;
 use super::listing_hint::ListingHint;
-use super::overlay_replies::{BACKED, BLOCK, Shared, Target, WRITES, attr, name, new, time, timed, tree_name};
+use super::overlay_replies::{BACKED, BLOCK, Shared, Target, WRITES, name, new, time};
 use super::quiet_log::QuietLog;
+use super::root_map::RootMap;
 use crate::attached::{self, AttachedTrees};
 use crate::control::{self, Control};
 use crate::error::{Context, Result};
@@ -60,6 +61,7 @@ impl WorkingAdapter {
         working: Arc<WorkingTree>,
         control: Arc<Control>,
         attached: Arc<AttachedTrees>,
+        root: Arc<RootMap>,
         passthrough: bool,
         insist: bool,
         runtime: Handle,
@@ -68,6 +70,7 @@ impl WorkingAdapter {
             working,
             control,
             attached: AttachedFiles::new(attached),
+            root,
             backings: Backings::default(),
             passthrough,
             hint: ListingHint::default(),
@@ -109,7 +112,7 @@ impl WorkingAdapter {
         R: Reply<T>,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let target = tree_name(parent, of);
+        let target = self.shared.tree_name(parent, of);
         self.serve(operation, reply, move |shared| async move {
             let (parent, name) = target?;
             let result = request(Arc::clone(&shared), parent, name.clone()).await;
@@ -124,7 +127,7 @@ impl WorkingAdapter {
 
     fn create_node(&self, operation: &'static str, place: (INodeNo, &OsStr), new: CreateAttrs, reply: ReplyEntry) {
         self.serve_name(operation, place, reply, move |shared, parent, name| async move {
-            shared.working.create(parent, name, new, false).await.map(|created| timed(&created))
+            shared.working.create(parent, name, new, false).await.map(|created| shared.timed(&created))
         });
     }
 
@@ -158,10 +161,11 @@ impl Filesystem for WorkingAdapter {
 
     fn getattr(&self, _: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         self.serve("getattr", reply, move |shared| async move {
-            match Target::of(inode) {
-                Target::Control(number) => Ok(timed(&control::attributes(number))),
+            match shared.target(inode) {
+                Target::Top => Ok(shared.timed(&shared.top())),
+                Target::Control(number) => Ok(shared.timed(&control::attributes(number))),
                 Target::Attached(number) => shared.attached.attributes(number).await,
-                Target::Tree(number) => Ok(timed(&shared.working.attributes(number).await?)),
+                Target::Tree(number) => Ok(shared.timed(&shared.working.attributes(number).await?)),
             }
         });
     }
@@ -192,17 +196,18 @@ impl Filesystem for WorkingAdapter {
             atime: atime.map(time),
             mtime: mtime.map(time),
         };
-        match Target::of(inode) {
+        match self.shared.target(inode) {
+            Target::Top => self.shared.send("setattr", reply, Err(self.shared.top_error())),
             Target::Control(number) => self.serve("commit", reply, move |shared| async move {
                 if settings.mtime.is_some() {
                     shared.control.touch(number, handle.map(|handle| handle.0)).await?;
                 }
-                Ok(timed(&control::attributes(number)))
+                Ok(shared.timed(&control::attributes(number)))
             }),
             Target::Attached(_) => self.refuse("setattr", reply),
             Target::Tree(number) => self.serve("setattr", reply, move |shared| async move {
                 let set = shared.working.set_attributes(number, settings).await;
-                set.map(|set| timed(&set)).context(|| shared.working.describe(number))
+                set.map(|set| shared.timed(&set)).context(|| shared.working.describe(number))
             }),
         }
     }
@@ -217,6 +222,10 @@ impl Filesystem for WorkingAdapter {
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, of: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+        if let Target::Top = self.shared.target(parent) {
+            let name = of.to_owned();
+            return self.serve("mkdir", reply, move |shared| async move { shared.make_entry(&name).await });
+        }
         self.create_node("mkdir", (parent, of), new(request, mode & 0o7777 | libc::S_IFDIR), reply);
     }
 
@@ -231,6 +240,10 @@ impl Filesystem for WorkingAdapter {
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
+        if let Target::Top = self.shared.target(parent) {
+            let name = of.to_owned();
+            return self.serve("rmdir", reply, move |shared| async move { shared.remove_entry(&name).await });
+        }
         self.remove("rmdir", (parent, of), true, reply);
     }
 
@@ -253,7 +266,7 @@ impl Filesystem for WorkingAdapter {
         } else {
             return reply.error(Errno::EINVAL);
         };
-        let target = tree_name(new_parent, new_of);
+        let target = self.shared.tree_name(new_parent, new_of);
         self.serve_name("rename", (parent, of), reply, move |shared, parent, name| async move {
             let (new_parent, new_name) = target?;
             shared.working.rename(parent, name, new_parent, new_name, mode).await
@@ -262,12 +275,12 @@ impl Filesystem for WorkingAdapter {
 
     fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
         self.serve_name("link", (parent, of), reply, move |shared, parent, name| async move {
-            let number = match Target::of(inode) {
+            let number = match shared.target(inode) {
                 Target::Tree(number) => number,
                 Target::Attached(_) => return Err(attached::read_only_error()),
-                Target::Control(_) => return Err(control::read_only_error()),
+                Target::Top | Target::Control(_) => return Err(control::read_only_error()),
             };
-            shared.working.link(number, parent, name).await.map(|linked| timed(&linked))
+            shared.working.link(number, parent, name).await.map(|linked| shared.timed(&linked))
         });
     }
 
@@ -281,7 +294,7 @@ impl Filesystem for WorkingAdapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (target, new) = (tree_name(parent, of), new(request, mode & 0o7777 | libc::S_IFREG));
+        let (target, new) = (self.shared.tree_name(parent, of), new(request, mode & 0o7777 | libc::S_IFREG));
         self.run(|shared| async move { shared.create(target, new, flags, reply).await });
     }
 
@@ -302,9 +315,9 @@ impl Filesystem for WorkingAdapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        let number = match Target::of(inode) {
+        let number = match self.shared.target(inode) {
             Target::Tree(number) => number,
-            Target::Attached(_) => return reply.ok(),
+            Target::Top | Target::Attached(_) => return reply.ok(),
             Target::Control(_) => {
                 self.shared.control.release(handle.0);
                 return reply.ok();
@@ -330,7 +343,8 @@ impl Filesystem for WorkingAdapter {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match Target::of(inode) {
+        match self.shared.target(inode) {
+            Target::Top => reply.error(Errno::EISDIR),
             Target::Control(_) => reply.data(&self.shared.control.read(handle.0, offset, size)),
             Target::Attached(number) => {
                 self.serve("read", reply, move |shared| async move { shared.attached.read(number, offset, size).await })
@@ -354,7 +368,7 @@ impl Filesystem for WorkingAdapter {
         reply: ReplyWrite,
     ) {
         let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        let target = Target::of(inode);
+        let target = self.shared.target(inode);
         if let Target::Tree(number) = target
             && let Some(done) = self.shared.working.write_now(number, offset, data)
         {
@@ -365,6 +379,7 @@ impl Filesystem for WorkingAdapter {
             match target {
                 Target::Control(_) => shared.control.write(handle.0, &data).await?,
                 Target::Attached(_) => return Err(attached::read_only_error()),
+                Target::Top => return Err(shared.top_error()),
                 Target::Tree(number) => {
                     let written = shared.working.write(number, offset, &data).await;
                     written.context(|| shared.working.describe(number))?;
@@ -375,14 +390,14 @@ impl Filesystem for WorkingAdapter {
     }
 
     fn flush(&self, _: &Request, inode: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        let Target::Tree(number) = Target::of(inode) else { return reply.ok() };
+        let Target::Tree(number) = self.shared.target(inode) else { return reply.ok() };
         self.serve("close", reply, move |shared| async move {
             shared.working.complete_number(number).await.context(|| shared.working.describe(number))
         });
     }
 
     fn fsync(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        let Target::Tree(number) = Target::of(inode) else { return reply.ok() };
+        let Target::Tree(number) = self.shared.target(inode) else { return reply.ok() };
         self.serve("fsync", reply, move |shared| async move {
             shared.working.sync(Some(number)).await.context(|| shared.working.describe(number))
         });
@@ -404,13 +419,13 @@ impl Filesystem for WorkingAdapter {
 
     fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         self.run(|shared| async move {
-            if let Target::Attached(number) = Target::of(inode) {
+            if let Target::Attached(number) = shared.target(inode) {
                 let listed = shared.attached.list(number, offset, &mut reply).await;
                 return shared.send("readdir", reply, listed);
             }
             let mut sink = |entry: Listed<'_>| {
-                let kind = attr(&entry.attributes).kind;
-                !reply.add(INodeNo(entry.attributes.number.0), entry.offset, kind, OsStr::from_bytes(entry.name))
+                let attributes = shared.attr(&entry.attributes);
+                !reply.add(attributes.ino, entry.offset, attributes.kind, OsStr::from_bytes(entry.name))
             };
             let listed = shared.list(inode, handle, offset, Extent::All, &mut sink).await;
             shared.send("readdir", reply, listed);
@@ -422,13 +437,13 @@ impl Filesystem for WorkingAdapter {
             // See super::listing_hint.
             let chunks_too = offset > 0 || shared.hint.begin(inode.0);
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
-            if let Target::Attached(number) = Target::of(inode) {
+            if let Target::Attached(number) = shared.target(inode) {
                 let listed = shared.attached.list_with_attributes(number, offset, extent, &mut reply).await;
                 return shared.send("readdir", reply, listed);
             }
             let mut listed_numbers = Vec::new();
             let mut sink = |entry: Listed<'_>| {
-                let (timeout, attributes) = timed(&entry.attributes);
+                let (timeout, attributes) = shared.timed(&entry.attributes);
                 let name = OsStr::from_bytes(entry.name);
                 let taken = !reply.add(attributes.ino, entry.offset, name, &timeout, &attributes, Generation(0));
                 if taken && !matches!(entry.name, b"." | b"..") {
@@ -474,11 +489,9 @@ impl Filesystem for WorkingAdapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        if matches!(Target::of(inode), Target::Attached(_)) {
-            return self.refuse("fallocate", reply);
-        }
+        let Target::Tree(number) = self.shared.target(inode) else { return self.refuse("fallocate", reply) };
         self.serve("fallocate", reply, move |shared| async move {
-            shared.working.allocate(Ino(inode.0), offset, length, mode).await
+            shared.working.allocate(number, offset, length, mode).await
         });
     }
 
@@ -486,9 +499,9 @@ impl Filesystem for WorkingAdapter {
         let (Ok(offset), libc::SEEK_DATA | libc::SEEK_HOLE) = (u64::try_from(offset), whence) else {
             return reply.error(Errno::EINVAL);
         };
-        let number = match Target::of(inode) {
+        let number = match self.shared.target(inode) {
             Target::Tree(number) => number,
-            Target::Control(_) => return reply.error(Errno::EINVAL),
+            Target::Top | Target::Control(_) => return reply.error(Errno::EINVAL),
             // No holes are known: there is one at the end.
             Target::Attached(number) => {
                 return self.serve("lseek", reply, move |shared| async move {
@@ -516,9 +529,11 @@ impl Filesystem for WorkingAdapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let (from, to) = match (Target::of(from), Target::of(to)) {
+        let (from, to) = match (self.shared.target(from), self.shared.target(to)) {
             (_, Target::Attached(_)) => return self.refuse("copy_file_range", reply),
-            (Target::Control(_), _) | (_, Target::Control(_)) => return reply.error(Errno::EXDEV),
+            (Target::Top | Target::Control(_), _) | (_, Target::Top | Target::Control(_)) => {
+                return reply.error(Errno::EXDEV);
+            }
             (from, Target::Tree(to)) => (from, to),
         };
         self.serve("copy_file_range", reply, move |shared| async move {
@@ -531,7 +546,7 @@ impl Filesystem for WorkingAdapter {
                     shared.working.copy_in(Outside { size, payload, read }, offset, (to, at), length).await?
                 }
                 Target::Tree(from) => shared.working.copy((from, offset), (to, at), length).await?,
-                Target::Control(_) => 0,
+                Target::Top | Target::Control(_) => 0,
             };
             Ok(u32::try_from(copied).unwrap_or(u32::MAX))
         });

@@ -18,6 +18,7 @@ use super::attached_files::AttachedFiles;
 use super::backing::Backings;
 use super::listing_hint::ListingHint;
 use super::quiet_log::QuietLog;
+use super::root_map::{Inner, RootMap};
 use crate::attached::{self, is_attached};
 use crate::control::{self, CONTROL_DIRECTORY, Control};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -27,6 +28,7 @@ use crate::overlay::listing::Listed;
 use crate::overlay::namespace::CreateAttrs;
 use crate::overlay::{Ino, WorkingTree};
 use crate::scratch::record::{Name, Time};
+use crate::tree::ROOT;
 use crate::tree::directory::Extent;
 
 /// Timeout of a cached reply; the kernel cuts it to its maximum.
@@ -43,6 +45,7 @@ pub(super) struct Shared {
     pub(super) working: Arc<WorkingTree>,
     pub(super) control: Arc<Control>,
     pub(super) attached: AttachedFiles,
+    pub(super) root: Arc<RootMap>,
     pub(super) backings: Backings<BackingId>,
     pub(super) passthrough: bool,
     pub(super) hint: ListingHint,
@@ -59,25 +62,10 @@ pub(super) enum Target {
     Control(u64),
     /// Attached tree, which is read-only.
     Attached(INodeNo),
+    /// Root of a mount that shows the tree as an entry of it.
+    Top,
     /// Working tree.
     Tree(Ino),
-}
-
-impl Target {
-    pub(super) fn of(inode: INodeNo) -> Self {
-        match inode.0 {
-            number if is_attached(number) => Target::Attached(inode),
-            number if control::is_control(number) => Target::Control(number),
-            number => Target::Tree(Ino(number)),
-        }
-    }
-}
-
-/// Returns attributes, and the time for which the kernel may cache them: control files change without the kernel's doing.
-pub(super) fn timed(of: &Attributes) -> (Duration, FileAttr) {
-    let attr = attr(of);
-    let timeout = if matches!(Target::of(attr.ino), Target::Tree(_)) { FOREVER } else { Duration::ZERO };
-    (timeout, attr)
 }
 
 pub(super) fn attr(of: &Attributes) -> FileAttr {
@@ -127,6 +115,29 @@ pub(super) fn time(of: TimeOrNow) -> Time {
 }
 
 impl Shared {
+    /// Returns the meaning of an inode that the kernel names.
+    pub(super) fn target(&self, inode: INodeNo) -> Target {
+        match inode.0 {
+            number if is_attached(number) => Target::Attached(inode),
+            number if control::is_control(number) => Target::Control(number),
+            number => match self.root.inner(number) {
+                Inner::Top => Target::Top,
+                Inner::Tree(number) => Target::Tree(Ino(number)),
+            },
+        }
+    }
+
+    /// Returns attributes with the kernel's number.
+    pub(super) fn attr(&self, of: &Attributes) -> FileAttr {
+        FileAttr { ino: INodeNo(self.root.outer(of.number.0)), ..attr(of) }
+    }
+
+    /// Returns attributes, and the time for which the kernel may cache them: control files change without the kernel's doing.
+    pub(super) fn timed(&self, of: &Attributes) -> (Duration, FileAttr) {
+        let is_control = control::is_control(of.number.0) || is_attached(of.number.0);
+        (if is_control { Duration::ZERO } else { FOREVER }, self.attr(of))
+    }
+
     pub(super) fn errno(&self, operation: &str, error: &Error) -> Errno {
         // Failures that programs provoke routinely are not logged.
         if self.control.errors().record(operation, error) {
@@ -151,14 +162,20 @@ impl Shared {
             return self.attached.attributes(INodeNo(number)).await;
         }
         if let Some(found) = self.control.lookup(parent.0, &name) {
-            return found.map(|found| timed(&found)).ok_or_else(|| Error::new(ErrorKind::NotFound, name.to_string()));
+            return found
+                .map(|found| self.timed(&found))
+                .ok_or_else(|| Error::new(ErrorKind::NotFound, name.to_string()));
         }
-        let found = self.working.lookup(Ino(parent.0), &name).await?;
+        let found = match self.target(parent) {
+            Target::Top => return self.lookup_entry(&name).await,
+            Target::Tree(parent) => self.working.lookup(parent, &name).await?,
+            Target::Control(_) | Target::Attached(_) => None,
+        };
         if found.is_some() {
             self.hint.looked_up(parent.0);
         }
         // Number 0 is a negative entry, which the kernel caches.
-        Ok(timed(&found.unwrap_or_else(|| control::attributes(0))))
+        Ok(self.timed(&found.unwrap_or_else(|| control::attributes(0))))
     }
 
     pub(super) async fn list(
@@ -169,9 +186,13 @@ impl Shared {
         extent: Extent,
         sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
     ) -> Result<()> {
-        let Target::Tree(number) = Target::of(inode) else {
-            self.control.list(offset, sink);
-            return Ok(());
+        let number = match self.target(inode) {
+            Target::Tree(number) => number,
+            Target::Top => return self.list_top(offset, sink).await,
+            Target::Control(_) | Target::Attached(_) => {
+                self.control.list(offset, sink);
+                return Ok(());
+            }
         };
         let limit = {
             let mut listings = self.listings.lock();
@@ -180,11 +201,25 @@ impl Shared {
             }
             listings.get(&handle.0).copied().unwrap_or(u64::MAX)
         };
-        if number == Ino::ROOT && !self.control.list_in_root(offset, sink) {
+        if inode.0 == ROOT && !self.control.list_in_root(offset, sink) {
             return Ok(());
         }
-        let offset = if number == Ino::ROOT { Control::root_offset(offset) } else { offset };
+        let offset = if inode.0 == ROOT { Control::root_offset(offset) } else { offset };
         self.working.list(number, offset, limit, extent, sink).await.context(|| self.working.describe(number))
+    }
+
+    /// Returns a name of the tree, with its directory. Fails for names of the control directory and of the root above the tree.
+    pub(super) fn tree_name(&self, parent: INodeNo, of: &OsStr) -> Result<(Ino, Name)> {
+        let is_control = of.as_bytes() == CONTROL_DIRECTORY;
+        match self.target(parent) {
+            Target::Tree(inner) if is_control && (parent.0 == ROOT || inner == Ino::ROOT) => {
+                Err(control::read_only_error())
+            }
+            Target::Tree(parent) => Ok((parent, name(of))),
+            Target::Attached(_) => Err(attached::read_only_error()),
+            Target::Top if !is_control => Err(self.top_error()),
+            Target::Top | Target::Control(_) => Err(control::read_only_error()),
+        }
     }
 
     /// Returns the path of `name` in directory `parent`, for messages.
@@ -200,8 +235,10 @@ impl Shared {
     }
 
     pub(super) async fn open(&self, inode: INodeNo, options: OpenOptions, reply: ReplyOpen) {
-        let number = match Target::of(inode) {
+        let number = match self.target(inode) {
             Target::Tree(number) => number,
+            // A directory is not opened this way.
+            Target::Top => return reply.error(Errno::EISDIR),
             Target::Attached(_) if options.write => {
                 return reply.error(self.errno("open", &attached::read_only_error()));
             }
@@ -250,7 +287,7 @@ impl Shared {
             Ok(created) => created,
             Err(error) => return reply.error(self.errno("create", &error)),
         };
-        let attributes = attr(&created);
+        let attributes = self.attr(&created);
         // `cp` and similar tools create exclusively, and may then use copy_file_range, which can make the file a reference to a
         // stored chunk. That is impossible once the kernel writes to the file directly.
         if self.passthrough && flags & libc::O_EXCL == 0 {
@@ -277,13 +314,4 @@ pub(super) fn new(request: &Request, mode: u32) -> CreateAttrs {
 
 pub(super) fn name(of: &OsStr) -> Name {
     Name::new(of.as_bytes())
-}
-
-/// Returns a name of the tree, with its directory. Fails for names of the control directory.
-pub(super) fn tree_name(parent: INodeNo, of: &OsStr) -> Result<(Ino, Name)> {
-    match Target::of(parent) {
-        Target::Tree(parent) if parent != Ino::ROOT || of.as_bytes() != CONTROL_DIRECTORY => Ok((parent, name(of))),
-        Target::Attached(_) => Err(attached::read_only_error()),
-        _ => Err(control::read_only_error()),
-    }
 }

@@ -16,15 +16,19 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
 use crate::fuse::io_mode::{self, IoMode, IoOption};
 use crate::fuse::mount::{Content, Flag, Mounted, Options, Served};
+use crate::fuse::root_map::RootMap;
 use crate::fuse::unmount::{self, UnmountMode};
 use crate::memory;
 use crate::operations::{self, Facts, RecoveryOptions, Session, UploadMode};
+use crate::overlay::Ino;
 use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::scratch::directory::default_path;
+use crate::scratch::record::Name;
 use crate::scratch::relocate;
 use crate::times::system_clock;
+use crate::tree::ROOT;
 use crate::tree::numbering::Numbering;
 use crate::views::native::NativeView;
 use crate::views::options::ViewOptions;
@@ -38,6 +42,10 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Form in which the snapshot is shown. Views other than the native one are read-only.
     pub view: ViewOptions,
+    /// Node that is the root of the mount, a path without a slash at its ends; empty for the whole tree.
+    pub root: String,
+    /// Name of the tree's root in the mount; none if it is the mount's root.
+    pub subdir: Option<String>,
     /// Interval between checks of a branch that the mount follows.
     pub follow: Option<Duration>,
     /// Scratch directory; none for the default one.
@@ -82,7 +90,15 @@ pub async fn prepare(
         mode = IoMode::Passthrough;
     }
     info!("mounting {}: it is snapshot {}; I/O mode {mode}: {reason}", options.spec, tree.snapshot().id());
-    let attached = attached(repository, &served, options)?;
+    let attached = Arc::new(attached(repository, &served, options)?);
+    let root = match &served {
+        // A working tree is committed as a whole, whatever part of it is shown.
+        Served::Branch(session, _) => shown_root(session, &options.root)
+            .await
+            .ok_or_else(|| open::no_root(repository, &options.spec, &options.root))?,
+        Served::Snapshot(_) | Served::Followed(_) => ROOT,
+    };
+    let root = Arc::new(RootMap::new(root, options.subdir.as_deref()));
     let options = Options {
         source: repository.storage().location().to_owned(),
         allow_other: options.allow_other,
@@ -92,7 +108,26 @@ pub async fn prepare(
         insist: options.io != IoOption::Auto,
         writable,
     };
-    Ok((Content { served, attached: Arc::new(attached) }, options, note))
+    Ok((Content { served, attached, root }, options, note))
+}
+
+/// Returns the name of what is mounted: of node `root`, or of the repository.
+fn name_of<'a>(repository: &'a Repository, root: &'a str) -> &'a str {
+    if root.is_empty() { repository.storage().location() } else { root }
+}
+
+/// Returns the number of directory `path` of a working tree; none if there is no such directory.
+async fn shown_root(session: &Session, path: &str) -> Option<u64> {
+    let mut number = Ino::ROOT;
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        // The lookup counts as one of the kernel's, and is never taken back: the root of a mount is never forgotten.
+        let found = session.working().lookup(number, &Name::new(part.as_bytes())).await.ok().flatten()?;
+        if found.kind != libc::S_IFDIR {
+            return None;
+        }
+        number = found.number;
+    }
+    Some(number.0)
 }
 
 /// Prepares the trees below `.icechunk` of a mount that shows `served`.
@@ -115,7 +150,7 @@ fn attached(repository: &Repository, served: &Served, options: &MountOptions) ->
         RefSpec::Branch(branch) | RefSpec::AsOf { branch, .. } => branch,
         RefSpec::Tag(_) | RefSpec::Snapshot(_) => DEFAULT_BRANCH,
     };
-    Ok(AttachedTrees::new(repository.storage(), branch, options.limits.max_snapshot_size()?, shown))
+    Ok(AttachedTrees::new(repository.storage(), branch, &options.root, options.limits.max_snapshot_size()?, shown))
 }
 
 /// Checks that the mount at `mountpoint` answers: a failure is better reported now than met by the first program.
@@ -165,11 +200,15 @@ async fn serve(repository: &Repository, mountpoint: &Path, options: &MountOption
     }
     if let (Some(interval), RefSpec::Branch(branch)) = (options.follow, &options.spec) {
         let mut numbering = Numbering::with_headroom();
-        let tree = open::tree_after(repository, &options.spec, options.limits, &mut numbering).await?;
-        return Ok((Served::Followed(Follower::new(repository, branch, tree, numbering, interval)), note));
+        let tree = open::tree_after(repository, &options.spec, options.limits, &mut numbering, &options.root).await?;
+        return Ok((
+            Served::Followed(Follower::new(repository, branch, &options.root, tree, numbering, interval)),
+            note,
+        ));
     }
-    let tree = open::tree(repository, &options.spec, options.limits).await?;
-    let view = options.view.make(tree, repository.storage().location()).await?;
+    let mut numbering = Numbering::default();
+    let tree = open::tree_after(repository, &options.spec, options.limits, &mut numbering, &options.root).await?;
+    let view = options.view.make(tree, name_of(repository, &options.root)).await?;
     Ok((Served::Snapshot(view), note))
 }
 

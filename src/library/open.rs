@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tracing::warn;
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::reader::Reader;
 use crate::reader::memory::Budget;
 use crate::repo::refs::RefSpec;
@@ -95,22 +95,35 @@ impl MemoryLimits {
 
 /// Opens the tree of the snapshot that `spec` selects, within `limits`.
 pub async fn tree(repository: &Repository, spec: &RefSpec, limits: MemoryLimits) -> Result<Arc<Tree>> {
-    tree_after(repository, spec, limits, &mut Numbering::default()).await
+    tree_after(repository, spec, limits, &mut Numbering::default(), "").await
 }
 
-/// Opens the tree like [`tree`], with inode numbers of `numbering`.
+/// Opens the tree like [`tree`], with inode numbers of `numbering`, and with node `root` as its root (empty for the whole tree).
 pub async fn tree_after(
     repository: &Repository,
     spec: &RefSpec,
     limits: MemoryLimits,
     numbering: &mut Numbering,
+    root: &str,
 ) -> Result<Arc<Tree>> {
     let limit = limits.max_snapshot_size()?;
     let id = repository.resolve(spec).await?;
     let snapshot = repository.snapshot(id, limit).await.context(|| repository.storage().location().to_owned())?;
-    let table = NodeTable::build_after(&snapshot, numbering)?;
+    let table = NodeTable::build_below(&snapshot, numbering, root)?;
+    if !root.is_empty() && table.len() == 1 && !table.is_stored(0) {
+        return Err(no_root(repository, spec, root));
+    }
     let fixed = snapshot.size() as u64 + table.size();
     let reader = Reader::new(Arc::clone(repository.storage()), limits.budget(fixed)?);
     let reader = reader.with_virtuals(Arc::clone(repository.virtuals()));
     Ok(Arc::new(Tree::new(snapshot, table, Arc::new(reader))))
+}
+
+/// Returns the error for a root of a mount that does not exist.
+pub fn no_root(repository: &Repository, spec: &RefSpec, root: &str) -> Error {
+    let location = repository.storage().location();
+    Error::new(
+        ErrorKind::NotFound,
+        format!("{spec} of {location} has no group `{root}`: `icechunkfs ls --recursive` lists what there is"),
+    )
 }

@@ -97,6 +97,12 @@ impl NodeTable {
 
     /// Builds the table of `snapshot` with the numbers that `numbering` assigned before.
     pub fn build_after(snapshot: &Snapshot, numbering: &mut Numbering) -> Result<Self> {
+        Self::build_below(snapshot, numbering, "")
+    }
+
+    /// Builds the table of node `root` of `snapshot` and all nodes below it: `root`, a path without a slash at its ends, is the
+    /// root of the table. Empty for all nodes.
+    pub fn build_below(snapshot: &Snapshot, numbering: &mut Numbering, root: &str) -> Result<Self> {
         // The memory budget must have room while the table is built. Its memory then belongs to the mount's share.
         let _room = memory::reserve_blocking(snapshot.node_table_size(), "the table of its nodes")?;
         let mut paths: Vec<(&str, u32)> = Vec::with_capacity(snapshot.node_count());
@@ -104,7 +110,8 @@ impl NodeTable {
         for (position, node) in snapshot.nodes().enumerate() {
             match check_path(node.path) {
                 Ok(()) => {
-                    paths.push((node.path, u32::try_from(position).map_err(too_many)?));
+                    let Some(path) = below(root, node.path) else { continue };
+                    paths.push((path, u32::try_from(position).map_err(too_many)?));
                     ids.push(node.id);
                 }
                 Err(why) => error!("node {:?} cannot be shown: {why}", node.path),
@@ -468,6 +475,15 @@ fn check_path(path: &str) -> Result<(), &'static str> {
         }
     }
     Ok(())
+}
+
+/// Returns the part of `path` below `root`; none if it is elsewhere.
+fn below<'a>(root: &str, path: &'a str) -> Option<&'a str> {
+    if root.is_empty() {
+        return Some(path);
+    }
+    let rest = path.trim_start_matches('/').strip_prefix(root)?;
+    (rest.is_empty() || rest.starts_with('/')).then_some(rest)
 }
 
 /// Compares paths component by component, each by its bytes. No component has a NUL, so it is enough to let `/` sort first.

@@ -8,6 +8,7 @@ mod common;
 mod crash;
 mod create;
 mod posix;
+mod roots;
 mod upload;
 mod write_faults;
 mod write_tools;

@@ -1,0 +1,120 @@
+//! The root of a mount: which directory of the tree it is, and whether it has a name of its own there.
+//!
+//! The kernel calls the root of every mount 1, as does the tree. With `--root`, a writable mount shows one group only: the group's
+//! directory has its number in the tree, and is 1 for the kernel. (A read-only mount needs no map for that: its tree has the
+//! group as root, see [`crate::tree::nodes::NodeTable::build_below`].) With `--subdir`, the root is a directory that is not in the tree and has
+//! one entry, and the tree's root has a number of its own. All other numbers are the same on both sides. Requests are translated when
+//! they come in, numbers in replies and invalidations when they go out; nothing below the adapters knows of it.
+//!
+//! Programs that make a store anew remove its directory first: so the one entry can be removed when the tree is empty, and made
+//! again. That is remembered by this process alone, as an empty tree has no files to store it with.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use crate::tree::ROOT;
+
+/// Number of the tree's root for the kernel if it is an entry of the mount's root: between those of other files and of the control
+/// directory.
+const ENTRY: u64 = (1 << 62) - 65;
+
+/// Number of a root that is not in the tree, on the tree's side.
+pub(super) const TOP: u64 = u64::MAX;
+
+/// Map between the numbers of the kernel and those of the tree.
+#[derive(Debug)]
+pub struct RootMap {
+    /// Number of the shown directory in the tree.
+    root: u64,
+    entry: Option<Entry>,
+}
+
+/// The one entry of the mount's root.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    /// Time of the mount's root.
+    pub(super) time: SystemTime,
+    is_removed: AtomicBool,
+}
+
+/// Inode that the kernel names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inner {
+    /// Directory with the one entry.
+    Top,
+    /// Inode of the tree.
+    Tree(u64),
+}
+
+impl Default for RootMap {
+    fn default() -> Self {
+        RootMap::new(ROOT, None)
+    }
+}
+
+impl RootMap {
+    /// Creates the map of a mount that shows directory `root` of the tree, as entry `name` if there is one.
+    pub fn new(root: u64, name: Option<&str>) -> Self {
+        let entry =
+            |name: &str| Entry { name: name.to_owned(), time: SystemTime::now(), is_removed: AtomicBool::new(false) };
+        RootMap { root, entry: name.map(entry) }
+    }
+
+    /// Returns the inode that the kernel calls `number`.
+    pub(super) fn inner(&self, number: u64) -> Inner {
+        match (number, &self.entry) {
+            (ROOT, Some(_)) => Inner::Top,
+            (ENTRY, Some(_)) | (ROOT, None) => Inner::Tree(self.root),
+            (number, _) => Inner::Tree(number),
+        }
+    }
+
+    /// Returns the kernel's number of inode `number` of the tree.
+    pub(super) fn outer(&self, number: u64) -> u64 {
+        match (&self.entry, number == self.root) {
+            (None, true) => ROOT,
+            (Some(_), true) => ENTRY,
+            // The directory above the shown one, which only listings name.
+            (_, false) if number == ROOT || number == TOP => ROOT,
+            (_, false) => number,
+        }
+    }
+
+    /// Returns the number of the shown directory in the tree.
+    pub(super) fn inner_root(&self) -> u64 {
+        self.root
+    }
+
+    /// Returns the entry of the mount's root; none if the root is that of the tree.
+    pub(super) fn entry(&self) -> Option<&Entry> {
+        self.entry.as_ref()
+    }
+}
+
+impl Entry {
+    pub(super) fn is_shown(&self) -> bool {
+        !self.is_removed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_shown(&self, is_shown: bool) {
+        self.is_removed.store(!is_shown, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_comes_back() {
+        for (root, name) in [(1, None), (7, None), (1, Some("x")), (7, Some("x"))] {
+            let map = RootMap::new(root, name);
+            for number in [2, 5, 1 << 61, (1 << 62) + 3, root] {
+                assert_eq!(map.inner(map.outer(number)), Inner::Tree(number), "{root} {name:?}");
+            }
+            let top = if name.is_some() { Inner::Top } else { Inner::Tree(root) };
+            assert_eq!(map.inner(ROOT), top);
+        }
+    }
+}
