@@ -38,12 +38,13 @@ class Sizes:
     split_grids: tuple[tuple[int, int, int], tuple[int, int, int]]
     transferred_small: int  # of 4 KiB, by export and import
     transferred_medium: int  # of 64 KiB, by the same
+    netcdf: tuple[int, int, int]  # shape of the variable of float32 in a NetCDF file
 
 
 FULL = Sizes(16_384, 4_096, 128, ((100, 10, 1), (100, 100, 10), (100, 100, 100)), 100_000, 10_000,
-             ((10, 100, 100), (100, 100, 100)), 100_000, 5_000)
+             ((10, 100, 100), (100, 100, 100)), 100_000, 5_000, (256, 1024, 1024))
 QUICK = Sizes(512, 128, 16, ((100, 10, 1), (100, 10, 10), (100, 10, 20)), 1_000, 200, ((5, 10, 20), (50, 10, 20)),
-              1_000, 500)
+              1_000, 500, (32, 512, 512))
 
 
 @dataclass

@@ -156,8 +156,8 @@ class Mount:
     """A repository, mounted while the `with` block lasts: read-only, or writable with uncommitted work in `scratch`."""
 
     def __init__(self, space: Workspace, repo: Path, name: str, io: str = "auto", user: User | None = None,
-                 scratch: Path | None = None):
-        self.space, self.repo, self.io, self.user, self.scratch = space, repo, io, user, scratch
+                 scratch: Path | None = None, view: str = "zarr"):
+        self.space, self.repo, self.io, self.user, self.scratch, self.view = space, repo, io, user, scratch, view
         self.path = space.root / "mnt" / name
         self.log = space.root / "logs" / f"{space.mounts:04}-{name}.log"
         self.ready_seconds = 0.0
@@ -170,7 +170,7 @@ class Mount:
             for owned in (self.path, self.log):
                 os.chown(owned, self.user.uid, self.user.gid)
         command = [self.space.binary, "mount", self.repo, self.path, "--io", self.io, "--log-file", self.log]
-        command += ["--scratch", self.scratch] if self.scratch else ["--read-only"]
+        command += ["--scratch", self.scratch] if self.scratch else ["--read-only", "--view", self.view]
         begin = time.perf_counter()
         try:
             run(command, self.user, MOUNT_TIMEOUT)

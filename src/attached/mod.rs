@@ -115,7 +115,7 @@ pub fn read_only_error() -> Error {
 }
 
 /// Meaning of a number.
-enum Place {
+enum AttachedPlace {
     Directory(Directory),
     Readme,
     /// File `inode` of a tree.
@@ -160,58 +160,60 @@ impl AttachedTrees {
     /// Returns the entry `name` of directory `parent`; none if it does not exist.
     pub async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Found>> {
         match self.place(parent)? {
-            Place::Directory(Directory::Names(kind)) => match self.refs.resolve(kind, name).await? {
+            AttachedPlace::Directory(Directory::Names(kind)) => match self.refs.resolve(kind, name).await? {
                 Some(snapshot) => self.named(kind, name, snapshot).await.map(Some),
                 None => Ok(None),
             },
-            Place::Directory(Directory::Views) if name == README => Ok(Some(self.readme(0))),
-            Place::Directory(Directory::Views) => {
+            AttachedPlace::Directory(Directory::Views) if name == README => Ok(Some(self.readme(0))),
+            AttachedPlace::Directory(Directory::Views) => {
                 let snapshot = (self.shown)().tree().snapshot().id();
                 self.view(TreeName::Own, snapshot, name).await
             }
-            Place::Directory(Directory::Control) if Directory::named(Directory::Control, name).is_none() => {
+            AttachedPlace::Directory(Directory::Control) if Directory::named(Directory::Control, name).is_none() => {
                 self.own_report(name).await
             }
-            Place::Directory(directory) => Ok(Directory::named(directory, name).map(|found| self.directory(found))),
-            Place::TreeControl(_) if name == directories::VIEWS_NAME => {
+            AttachedPlace::Directory(directory) => {
+                Ok(Directory::named(directory, name).map(|found| self.directory(found)))
+            }
+            AttachedPlace::TreeControl(_) if name == directories::VIEWS_NAME => {
                 let (tree, _) = numbers::unpack(parent);
                 Ok(Some(self.special(tree, TREE_VIEWS, Kind::Directory, 0)))
             }
-            Place::TreeViews(tree) if name == README => Ok(Some(self.readme(tree))),
-            Place::TreeViews(tree) => {
+            AttachedPlace::TreeViews(tree) if name == README => Ok(Some(self.readme(tree))),
+            AttachedPlace::TreeViews(tree) => {
                 let (key, _) = self.key(tree)?;
                 self.view(key.name, key.snapshot, name).await
             }
-            Place::In(tree, ROOT) if name == report::DIRECTORY => {
+            AttachedPlace::In(tree, ROOT) if name == report::DIRECTORY => {
                 let loaded = self.load(tree).await?;
                 let is_node = loaded.files.tree().table().child(0, name).is_some();
                 let control = self.special(tree, report::DIRECTORY_INODE, Kind::Directory, 0);
                 if is_node { self.lookup_in(tree, ROOT, name).await } else { Ok(Some(control)) }
             }
-            Place::In(tree, inode) => self.lookup_in(tree, inode, name).await,
+            AttachedPlace::In(tree, inode) => self.lookup_in(tree, inode, name).await,
             // The report of the tree's view.
-            Place::TreeControl(tree) => {
+            AttachedPlace::TreeControl(tree) => {
                 let loaded = self.load(tree).await?;
                 match loaded.files.lookup(ROOT, report::DIRECTORY).await? {
                     Some(control) => self.lookup_in(tree, control.inode, name).await,
                     None => Ok(None),
                 }
             }
-            Place::Readme | Place::TreeReadme(_) => Err(not_a_directory()),
+            AttachedPlace::Readme | AttachedPlace::TreeReadme(_) => Err(not_a_directory()),
         }
     }
 
     /// Returns the attributes of `number`.
     pub async fn attributes(&self, number: u64) -> Result<Found> {
         match self.place(number)? {
-            Place::Directory(directory) => Ok(self.directory(directory)),
-            Place::Readme => Ok(self.readme(0)),
-            Place::TreeReadme(tree) => Ok(self.readme(tree)),
-            Place::TreeControl(tree) => Ok(self.special(tree, report::DIRECTORY_INODE, Kind::Directory, 0)),
-            Place::TreeViews(tree) => Ok(self.special(tree, TREE_VIEWS, Kind::Directory, 0)),
+            AttachedPlace::Directory(directory) => Ok(self.directory(directory)),
+            AttachedPlace::Readme => Ok(self.readme(0)),
+            AttachedPlace::TreeReadme(tree) => Ok(self.readme(tree)),
+            AttachedPlace::TreeControl(tree) => Ok(self.special(tree, report::DIRECTORY_INODE, Kind::Directory, 0)),
+            AttachedPlace::TreeViews(tree) => Ok(self.special(tree, TREE_VIEWS, Kind::Directory, 0)),
             // Without loading the tree: `ls -l` asks for the roots of thousands.
-            Place::In(tree, ROOT) => Ok(self.root_of(tree, self.key(tree)?.1)),
-            Place::In(tree, inode) => {
+            AttachedPlace::In(tree, ROOT) => Ok(self.root_of(tree, self.key(tree)?.1)),
+            AttachedPlace::In(tree, inode) => {
                 let loaded = self.load(tree).await?;
                 let attributes = loaded.files.attributes(inode).await?;
                 found(tree, attributes, loaded.time)
@@ -222,10 +224,10 @@ impl AttachedTrees {
     /// Feeds the entries of directory `number` after `offset` to `sink`.
     pub async fn list(&self, number: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
         let (tree, inode) = match self.place(number)? {
-            Place::In(tree, inode) => (tree, inode),
-            Place::Readme | Place::TreeReadme(_) => return Err(not_a_directory()),
-            Place::Directory(directory) => return self.list_directory(directory, number, offset, sink).await,
-            Place::TreeControl(tree) => {
+            AttachedPlace::In(tree, inode) => (tree, inode),
+            AttachedPlace::Readme | AttachedPlace::TreeReadme(_) => return Err(not_a_directory()),
+            AttachedPlace::Directory(directory) => return self.list_directory(directory, number, offset, sink).await,
+            AttachedPlace::TreeControl(tree) => {
                 let views = self.special(tree, TREE_VIEWS, Kind::Directory, 0);
                 let mut entries = vec![(directories::VIEWS_NAME.to_owned(), views)];
                 let loaded = self.load(tree).await?;
@@ -233,7 +235,7 @@ impl AttachedTrees {
                 self.emit(number, entries, offset, sink);
                 return Ok(());
             }
-            Place::TreeViews(tree) => {
+            AttachedPlace::TreeViews(tree) => {
                 let (key, _) = self.key(tree)?;
                 let entries = self.list_views(tree, &key.name, key.snapshot).await?;
                 self.emit(number, entries, offset, sink);
@@ -256,8 +258,8 @@ impl AttachedTrees {
     /// Reads up to `size` bytes of file `number` from `offset` on: fewer only at the end of the file.
     pub async fn read(&self, number: u64, offset: u64, size: u32) -> Result<Data> {
         match self.place(number)? {
-            Place::In(tree, inode) => self.load(tree).await?.files.read(inode, offset, size).await,
-            Place::Readme | Place::TreeReadme(_) => {
+            AttachedPlace::In(tree, inode) => self.load(tree).await?.files.read(inode, offset, size).await,
+            AttachedPlace::Readme | AttachedPlace::TreeReadme(_) => {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX).min(README_TEXT.len());
                 let end = start.saturating_add(size as usize).min(README_TEXT.len());
                 Ok(Data::Bytes(bytes::Bytes::from_static(README_TEXT.as_bytes()).slice(start..end)))
@@ -268,7 +270,7 @@ impl AttachedTrees {
 
     /// Returns the location of the bytes of file `number` in the repository, if they are those of a chunk.
     pub async fn payload(&self, number: u64) -> Result<Option<ChunkPayload>> {
-        let Place::In(tree, inode) = self.place(number)? else { return Ok(None) };
+        let AttachedPlace::In(tree, inode) = self.place(number)? else { return Ok(None) };
         let loaded = self.load(tree).await?;
         match loaded.files.native(inode) {
             Some(native) => loaded.files.tree().stored(native).await,
@@ -279,8 +281,8 @@ impl AttachedTrees {
     /// Returns the path of `number`, for messages.
     pub fn describe(&self, number: u64) -> String {
         match self.place(number) {
-            Ok(Place::Directory(directory)) => directory.path(),
-            Ok(Place::In(tree, inode)) => match (self.trees.key(tree), self.trees.loaded_now(tree)) {
+            Ok(AttachedPlace::Directory(directory)) => directory.path(),
+            Ok(AttachedPlace::In(tree, inode)) => match (self.trees.key(tree), self.trees.loaded_now(tree)) {
                 (Some((key, _)), Some(loaded)) => format!("{}{}", path_of(&key), loaded.files.describe(inode)),
                 (Some((key, _)), None) => path_of(&key),
                 (None, _) => format!("inode {number}"),
@@ -289,18 +291,18 @@ impl AttachedTrees {
         }
     }
 
-    fn place(&self, number: u64) -> Result<Place> {
+    fn place(&self, number: u64) -> Result<AttachedPlace> {
         let (tree, inode) = numbers::unpack(number);
         Ok(match (tree, inode) {
-            (0, TREE_README) => Place::Readme,
+            (0, TREE_README) => AttachedPlace::Readme,
             (0, inode) => {
                 let no_such = || Error::new(ErrorKind::NotFound, format!("no inode {number} below .icechunk"));
-                Place::Directory(Directory::at(inode).ok_or_else(no_such)?)
+                AttachedPlace::Directory(Directory::at(inode).ok_or_else(no_such)?)
             }
-            (tree, report::DIRECTORY_INODE) => Place::TreeControl(tree),
-            (tree, TREE_VIEWS) => Place::TreeViews(tree),
-            (tree, TREE_README) => Place::TreeReadme(tree),
-            (tree, inode) => Place::In(tree, inode),
+            (tree, report::DIRECTORY_INODE) => AttachedPlace::TreeControl(tree),
+            (tree, TREE_VIEWS) => AttachedPlace::TreeViews(tree),
+            (tree, TREE_README) => AttachedPlace::TreeReadme(tree),
+            (tree, inode) => AttachedPlace::In(tree, inode),
         })
     }
 

@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use tokio::sync::OnceCell;
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::repo::Repository;
@@ -50,26 +52,32 @@ pub(super) struct FreshRefs {
     storage: Arc<dyn Storage>,
     /// Branch whose commits `time` has.
     branch: String,
-    read: tokio::sync::Mutex<Option<(Instant, Arc<Repository>)>>,
+    /// Repository as it was read last, or is being read, and the time at which that began. The lock is never held across a
+    /// request: callers wait for the cell.
+    read: Mutex<Arc<OnceCell<(Instant, Arc<Repository>)>>>,
 }
 
 impl FreshRefs {
     /// Creates the refs of the repository in `storage`; times are those of `branch`.
     pub(super) fn new(storage: Arc<dyn Storage>, branch: &str) -> Self {
-        FreshRefs { storage, branch: branch.to_owned(), read: tokio::sync::Mutex::default() }
+        FreshRefs { storage, branch: branch.to_owned(), read: Mutex::default() }
     }
 
     /// Returns the repository with refs that are no older than [`FRESH`].
     pub(super) async fn repository(&self) -> Result<Arc<Repository>> {
-        let mut read = self.read.lock().await;
-        if let Some((at, repository)) = &*read
-            && at.elapsed() < FRESH
-        {
-            return Ok(Arc::clone(repository));
-        }
-        let repository = Arc::new(Repository::open(Arc::clone(&self.storage)).await?);
-        *read = Some((Instant::now(), Arc::clone(&repository)));
-        Ok(repository)
+        let cell = {
+            let mut read = self.read.lock();
+            if read.get().is_some_and(|(begin, _)| begin.elapsed() >= FRESH) {
+                *read = Arc::default();
+            }
+            Arc::clone(&read)
+        };
+        let open = || async {
+            let begin = Instant::now();
+            Ok::<_, Error>((begin, Arc::new(Repository::open(Arc::clone(&self.storage)).await?)))
+        };
+        let (_, repository) = cell.get_or_try_init(open).await?;
+        Ok(Arc::clone(repository))
     }
 
     /// Returns the snapshot that file name `name` of directory `kind` stands for; none if there is none.

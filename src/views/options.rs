@@ -1,4 +1,4 @@
-//! What a view shows: its kind and modifiers, and how it is made.
+//! Options of a view: its kind and modifiers, and how it is made.
 //!
 //! The options have a name of one word, which is the name of the view's directory below `.icechunk/view`: the kind, followed by
 //! the modifiers, such as `zarr2,unshard` or `netcdf,classic-types`.

@@ -1,0 +1,132 @@
+"""The NetCDF view: programs that read NetCDF files, against zarr-python and xarray on the native view of the same mount.
+
+Every sample has a new mount, so that no page of it is in the kernel's cache and no chunk in the daemon's; the objects of the
+repository are in the page cache. Both sides decode the same 4 MiB chunks, the one in the daemon, the other in the program.
+"""
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import zarr
+
+import data
+from common import Bench, in_turn, scaled, seconds_of
+from data import create_repository
+from harness import BenchError, Mount, Skipped, Workspace
+from report import MS, S, Baseline, Target, at_least
+
+VARIABLE = "sst"
+CHUNKS = (16, 256, 256)  # of float32: 4 MiB
+VARIABLES = 100
+HEADER_MS = 100
+ZARR, XARRAY = "zarr-python, native view", "xarray over Zarr, native view"
+
+
+def netcdf(bench: Bench) -> None:
+    """NetCDF files: a variable read whole, a time slice, a time series, and the header of a file of 100 variables."""
+    try:
+        import netCDF4
+        import xarray
+    except ImportError as missing:
+        raise Skipped(str(missing)) from missing
+    shape = bench.sizes.netcdf
+    repo = make_variable(bench.space, shape)
+    middle = tuple(length // 2 for length in shape)
+    slices = {"time slice": (middle[0], slice(None), slice(None)), "time series": (slice(None), *middle[1:])}
+
+    def by_netcdf(key) -> Callable[[Path], np.ndarray]:
+        def read(tree: Path) -> np.ndarray:
+            with netCDF4.Dataset(next(tree.glob("*.nc"))) as opened:
+                opened.set_auto_maskandscale(False)
+                return opened[VARIABLE][key]
+        return read
+
+    def by_xarray(key) -> Callable[[Path], np.ndarray]:
+        def read(tree: Path) -> np.ndarray:
+            with xarray.open_zarr(tree, consolidated=False, chunks=None, mask_and_scale=False) as opened:
+                return opened[VARIABLE][key].values
+        return read
+
+    compare(bench, repo, "netcdf whole", ZARR, by_netcdf(...),
+            lambda tree: zarr.open_array(f"{tree}/{VARIABLE}", mode="r")[:], 0.7, check=shape)
+    for name, key in slices.items():
+        compare(bench, repo, f"netcdf {name}", XARRAY, by_netcdf(key), by_xarray(key), 1.0)
+    header(bench)
+
+
+def compare(bench: Bench, repo: Path, name: str, baseline: str, ours: Callable[[Path], np.ndarray],
+            theirs: Callable[[Path], np.ndarray], target: float, check=None) -> None:
+    """Times both sides, each on a mount of its own for each sample, and compares what they read."""
+    read: dict[str, np.ndarray] = {}
+
+    def side(view: str, action: Callable[[Path], np.ndarray]) -> Callable[[], float]:
+        def measure() -> float:
+            with Mount(bench.space, repo, f"netcdf-{view}", view=view) as mount:
+                return seconds_of(lambda: read.__setitem__(view, action(mount.path)))
+        return measure
+
+    sides = {"ours": side("netcdf", ours), "theirs": side("zarr", theirs)}
+    for measure in sides.values():
+        measure()
+    if not np.array_equal(read["netcdf"], read["zarr"]) or check and read["netcdf"].shape != check:
+        raise BenchError(f"{name}: the two sides read different values")
+    read.clear()
+    samples = in_turn(bench.runs, sides)
+    unit, factor = (S, 1) if check else (MS, 1e3)
+    bench.report.add(name, unit, scaled(factor, samples["ours"]), Baseline(baseline, scaled(factor, samples["theirs"])),
+                     at_least(target))
+
+
+def header(bench: Bench) -> None:
+    """Times `ncdump -h` of a file of 100 variables on a new mount: the header is made and read."""
+    if not shutil.which("ncdump"):
+        bench.report.skip("netcdf header", "ncdump is not installed")
+        return
+    repo = make_variables(bench.space)
+
+    def measure() -> float:
+        with Mount(bench.space, repo, "netcdf-header", view="netcdf") as mount:
+            file = next(mount.path.glob("*.nc"))
+            dump = lambda: subprocess.run(["ncdump", "-h", str(file)], check=True, stdout=subprocess.PIPE).stdout
+            found = []
+            taken = seconds_of(lambda: found.append(dump()))
+            if found[0].count(b"float v") != VARIABLES:
+                raise BenchError("ncdump does not show all variables")
+            return taken
+
+    measure()
+    samples = in_turn(bench.runs, {"ours": measure})
+    bench.report.add(f"ncdump -h, {VARIABLES} variables", MS, scaled(1e3, samples["ours"]), None,
+                     Target("ours", HEADER_MS, more_is_better=False))
+
+
+def make_variable(space: Workspace, shape: tuple[int, int, int]) -> Path:
+    """A variable of a smooth field with noise, as measurements are: zstd makes about two thirds of it."""
+    repo = space.repo("netcdf")
+    repository = create_repository(repo)
+    session = repository.writable_session("main")
+    target = zarr.create_group(session.store).create_array(
+        VARIABLE, shape=shape, chunks=CHUNKS, dtype="float32", compressors=zarr.codecs.ZstdCodec(level=3),
+        dimension_names=["time", "lat", "lon"])
+    random = np.random.default_rng(data.SEED)
+    lat, lon = np.meshgrid(np.linspace(-90, 90, shape[1]), np.linspace(0, 360, shape[2]), indexing="ij")
+    field = 28 * np.cos(np.radians(lat)) + np.sin(np.radians(lon))
+    for time in range(0, shape[0], CHUNKS[0]):
+        noise = random.normal(0, 0.5, (CHUNKS[0], *shape[1:])).round(2)
+        target[time:time + CHUNKS[0]] = (field.round(1) + noise).astype("float32")
+    session.commit("values")
+    return repo
+
+
+def make_variables(space: Workspace) -> Path:
+    repo = space.repo("netcdf-variables")
+    repository = create_repository(repo)
+    session = repository.writable_session("main")
+    group = zarr.create_group(session.store, attributes={"title": "many variables"})
+    for number in range(VARIABLES):
+        group.create_array(f"v{number}", shape=(100, 100), chunks=(50, 50), dtype="float32", dimension_names=["y", "x"],
+                           attributes={"units": "m s-1", "long_name": f"variable {number}", "scale": 0.5})
+    session.commit("variables")
+    return repo
