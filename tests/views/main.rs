@@ -6,7 +6,11 @@
 mod common;
 
 #[cfg(feature = "netcdf")]
+mod matrix;
+#[cfg(feature = "netcdf")]
 mod netcdf;
+#[cfg(feature = "netcdf")]
+mod recipes;
 mod zarr2;
 mod zarr2_hostile;
 mod zarr2_programs;

@@ -15,7 +15,7 @@ ROWS = [
     "**Shape**", "rank 0", "rank 1 to 3", "rank 4", "rank 5", "rank 32",
     "**Names**", "dimension names", "unnamed dimensions", "names beyond ASCII",
     "**Attributes**", "texts", "numbers", "lists of numbers", "lists of texts", "nested values", "`_FillValue`",
-    "**Groups**", "attributes of groups",
+    "attributes of groups", "decoded as the native view",
 ]
 TYPES = {
     "`int8`": ["int8"], "`int16`, `int32`": ["int16", "int32"], "`int64`": ["int64"], "`uint8`, `uint16`, `uint32`": ["uint8", "uint16", "uint32"],

@@ -14,6 +14,7 @@ import pathlib
 import pickle
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 
@@ -60,6 +61,19 @@ def files(repository):
             group = path.relative_to(mount).as_posix().removesuffix(".nc")
             is_root = directory == str(mount) and not (native / group / "zarr.json").exists()
             yield "" if is_root else group, path
+
+
+def single_arrays(plan, repository):
+    """Yields groups of one array each, of links to the arrays of the view: one that a program does not read makes it refuse the group."""
+    for directory, _, names in os.walk(repository["zarr2"]):
+        if ".zarray" not in names:
+            continue
+        path = pathlib.Path(directory)
+        group = path.relative_to(repository["zarr2"]).parent.as_posix().removeprefix(".")
+        alone = pathlib.Path(tempfile.mkdtemp(dir=plan["work"]))
+        (alone / ".zgroup").write_text('{"zarr_format": 2}')
+        (alone / path.name).symlink_to(path)
+        yield group, path.name, alone
 
 
 def under(group, name):

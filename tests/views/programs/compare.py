@@ -2,7 +2,7 @@
 
     compare.py PLAN
 
-Prints JSON: {"problems": [TEXT, ...], "table": the tables of docs/views.md, "arrays": number, "programs": [VERSION, ...]}.
+Prints JSON: {"problems": [TEXT, ...], "versions": TABLE, "features": TABLES, "arrays": {VIEW: NUMBER}, "compared": NUMBER}.
 """
 
 import collections
@@ -13,7 +13,8 @@ import cases
 import common
 import expected
 import numpy as np
-from limits import LIMITS
+import table
+from limits import GROUP_LIMITS, LIMITS
 
 PROGRAMS = {
     "netcdf": ["netCDF4-python", "h5py", "h5netcdf", "xarray", "xarray, h5netcdf", "ncdump", "NCO", "CDO", "GDAL", "R", "Fortran"],
@@ -34,8 +35,11 @@ def plain(value):
     return [item if isinstance(item, (str, float)) else int(item) if isinstance(item, int) else json.dumps(item) for item in texts]
 
 
-def same_attribute(one, other):
+def same_attribute(name, one, other):
     one, other = plain(one), plain(other)
+    if name == "_FillValue":
+        # JSON has no NaN.
+        one, other = ([float(item) if item in ("NaN", "Infinity", "-Infinity") else item for item in items] for items in [one, other])
     if len(one) != len(other):
         return False
     return all(a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)) for a, b in zip(one, other))
@@ -53,6 +57,9 @@ def same_values(found, wanted, by_value):
         return np.array_equal(found, wanted, equal_nan=True)
     found = found.astype(found.dtype.newbyteorder("="))
     wanted = wanted.astype(wanted.dtype.newbyteorder("="), order="C")
+    if wanted.dtype.names:
+        # Bytes between members are nothing.
+        return found.tolist() == wanted.tolist()
     if found.dtype != wanted.dtype:
         return False
     if wanted.dtype.kind in "fc":
@@ -65,7 +72,7 @@ def attribute_differences(found, wanted):
     for name in sorted(found.keys() | wanted.keys()):
         if name in ADDED and name not in wanted:
             continue
-        if name not in found or name not in wanted or not same_attribute(found[name], wanted[name]):
+        if name not in found or name not in wanted or not same_attribute(name, found[name], wanted[name]):
             yield name
 
 
@@ -128,7 +135,7 @@ class Column:
     def __init__(self, program, view, version):
         self.program, self.view, self.version = program, view, version
         self.equal = collections.Counter()
-        self.gaps = 0
+        self.equal_arrays = self.noted_arrays = 0
         self.notes = collections.defaultdict(list)
 
     def note(self, row, limit):
@@ -147,7 +154,6 @@ def check(column, all_cases, results, problems):
     for case in all_cases:
         found = results["arrays"].get((case.repository, case.path))
         if is_gap(case, found, column.view):
-            column.gaps += 1
             continue
         limits = [limit for limit in LIMITS if column.program == limit.program and limit.view == column.view and limit.applies(case)]
         differing, used = judge(case, found, column.program, limits)
@@ -159,21 +165,67 @@ def check(column, all_cases, results, problems):
                 column.note(row, limit)
         if differing:
             problems.append(f"{column.program} on {column.view}: {case.repository} /{case.path} ({case.kind}): {differing}")
-        elif not used:
+        elif used:
+            column.noted_arrays += 1
+        else:
+            column.equal_arrays += 1
             column.equal.update(case.features())
         for limit in limits:
-            if limit not in used and not limit.may:
+            # What is not read at all needs no other limit.
+            if limit not in used and not limit.may and not any(limit.unread for limit in used):
                 problems.append(f"{column.program} on {column.view}: {case.repository} /{case.path} reads beyond its limit: {limit.text}")
     for limit in LIMITS:
         if column.program == limit.program and limit.view == column.view and not needed[id(limit)]:
             problems.append(f"{column.program} on {column.view} needs no longer: {limit.text} ({met[id(limit)]} arrays)")
 
 
+def check_groups(column, reference, results, problems):
+    """Compares the attributes of groups."""
+    row = "attributes of groups"
+    limits = [limit for limit in GROUP_LIMITS if (limit.program, limit.view) == (column.program, column.view)]
+    noted = set()
+    for (repository, path), attributes in reference["groups"].items():
+        found = results["groups"].get((repository, path))
+        if found is None or "error" in found:
+            continue
+        wanted = expected.netcdf_attributes(attributes) if column.view == "netcdf" else attributes
+        wrong = list(attribute_differences(found, wanted))
+        used = [limit for limit in limits if any(limit.applies(name, wanted.get(name)) for name in wrong)]
+        left = [name for name in wrong if not any(limit.applies(name, wanted.get(name)) for limit in limits)]
+        noted.update(id(limit) for limit in used)
+        for limit in used:
+            column.note(row, limit)
+        if left:
+            problems.append(f"{column.program} on {column.view}: {repository} /{path} (group): attributes {left}")
+        elif wanted and not used:
+            column.equal[row] += 1
+    problems += [f"{column.program} on {column.view} needs no longer: {limit.text}" for limit in limits if id(limit) not in noted]
+
+
+def check_decoded(column, results, problems):
+    """Takes in what xarray has compared itself."""
+    for (repository, path), text in results["decoded"].items():
+        if text == "equal":
+            column.equal["decoded as the native view"] += 1
+        elif (repository, path) != ("generated", "types"):
+            # That group has times that no calendar has.
+            problems.append(f"{column.program} on {column.view}: {repository} /{path} decoded: {text}")
+
+
+def check_unreadable(column, reference, results, problems):
+    """What cannot be read natively must be an error in a view, not other values."""
+    for (repository, path), array in reference["arrays"].items():
+        found = results["arrays"].get((repository, path), {})
+        # NCZarr takes a chunk without bytes for a missing one.
+        is_known = column.program == "netCDF4-python" and column.view == "zarr2" and repository == "own-v1-empty-chunk"
+        if "error" in array and "values" in found and not is_known and array["document"]["chunk_grid"]["name"] == "regular":
+            problems.append(f"{column.program} on {column.view}: {repository} /{path} is read, but gives natively: {array['error'][:80]}")
+
+
 def main():
     plan = common.plan()
-    problems = []
+    problems, columns, counts = [], [], {}
     reference = common.load(plan["work"], "reference", "zarr")
-    counts = {}
     for view, make in [("netcdf", cases.netcdf), ("zarr2", cases.zarr2)]:
         all_cases = make(plan, reference, problems)
         counts[view] = len(all_cases)
@@ -183,7 +235,13 @@ def main():
                 continue
             column = Column(program, view, results["version"])
             check(column, all_cases, results, problems)
-    print(json.dumps({"problems": problems, "counts": counts}))
+            check_groups(column, reference, results, problems)
+            check_decoded(column, results, problems)
+            check_unreadable(column, reference, results, problems)
+            columns.append(column)
+    features = {view: table.features([column for column in columns if column.view == view]) for view in PROGRAMS}
+    print(json.dumps({"problems": problems, "versions": table.versions(columns), "features": features, "arrays": counts,
+                      "compared": sum(column.equal_arrays + column.noted_arrays for column in columns)}))
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ NETCDF = [
           attributes=True, may=True),
     Limit("CDO", "netcdf", ["dimension names"], "gives coordinates as `double`", is_coordinate, values=double, dimensions=any_dimensions,
           attributes=["axis", "standard_name", "long_name", "calendar", "units", "_FillValue"], may=True),
-    Limit("CDO", "netcdf", ["`_FillValue`", "numbers", "texts"], "adds `axis`, `standard_name`, `missing_value` and similar, and drops `coordinates` and `valid_range`",
+    Limit("CDO", "netcdf", ["`_FillValue`", "numbers", "texts"], "adds `axis`, `standard_name`, `missing_value` and similar, drops `coordinates` and `valid_range`",
           lambda case: True, attributes=["axis", "standard_name", "long_name", "missing_value", "_FillValue", "coordinates", "add_offset", "valid_range"], may=True),
     Limit("CDO", "netcdf", ["lists of numbers"], "makes values outside of `valid_range` missing", lambda case: case.attributes.get("valid_range") == [0, 400],
           values=in_range, attributes=["valid_range"]),
@@ -119,4 +119,84 @@ NETCDF = [
           lambda case: any(len(set(names)) < len(names) for names in case.all_dimensions), unread=True, may=True),
 ]
 
-LIMITS = [*NETCDF]
+NCZARR_TYPES = ["bool", "float16", "complex64", "complex128", *TIMES, "fixed_length_utf32", "string", "raw_bytes", "structured"]
+# Codecs of numcodecs that programs do not have.
+NOT_GDAL = [f"numcodecs.{name}" for name in
+            ["adler32", "crc32", "fletcher32", "jenkins_lookup3", "fixedscaleoffset", "quantize", "astype", "bitround", "shuffle", "bz2"]]
+NOT_NCZARR = ["gzip", *(f"numcodecs.{name}" for name in
+              ["adler32", "crc32", "jenkins_lookup3", "fixedscaleoffset", "quantize", "astype", "bitround", "delta", "lz4", "lzma", "gzip"])]
+
+
+def is_nested(name, value):
+    return not isinstance(value, (str, bool, int, float)) and not (isinstance(value, list) and value and len({type(item) for item in value}) == 1)
+
+
+def setting(case, codec, name):
+    """Returns a setting of a codec of an array, or None."""
+    codecs = [item for item in case.document["codecs"] if isinstance(item, dict) and item["name"] == codec]
+    return (codecs[0].get("configuration") or {}).get(name) if codecs else None
+
+
+def zstd_level(case):
+    return setting(case, "zstd", "level") or 0
+
+
+def is_reversed(case):
+    order = setting(case, "transpose", "order")
+    return bool(order) and order != sorted(order)
+
+
+def unnamed(case):
+    return case.rank > 0 and case.dimensions is None
+
+
+ZARR2 = [
+    Limit("xarray", "zarr2", ["unnamed dimensions"], "refuses groups with an array without dimension names, as in version 3", unnamed, unread=True),
+    *[Limit(program, "zarr2", ["`_FillValue`"], "takes the `fill_value` of an array for its `_FillValue`",
+            lambda case: True, attributes=["_FillValue"], may=True) for program in ["xarray", "GDAL"]],
+    Limit("GDAL", "zarr2", ["`int8`"], "before 3.7 has no `int8`: gives `int16`", one_of("int8"), values=to("i2")),
+    Limit("GDAL", "zarr2", ["`bool`"], "gives 0 and 1 as `uint8`", one_of("bool"), values=to("u1")),
+    Limit("GDAL", "zarr2", ["`float16`"], "gives `float32`", one_of("float16"), values=to("f4")),
+    Limit("GDAL", "zarr2", ["bytes of fixed length"], "gives texts", one_of("null_terminated_bytes"), values=lambda values: np.char.decode(values, "utf8")),
+    Limit("GDAL", "zarr2", ["dates, time spans", "text of any length"], "does not list the array", one_of(*TIMES, "string"), unread=True),
+    Limit("GDAL", "zarr2", ["raw bytes, structures"], "does not list raw bytes", one_of("raw_bytes"), unread=True),
+    Limit("GDAL", "zarr2", ["text of fixed length"], "reads fill values wrongly", lambda case: case.kind == "fixed_length_utf32" and case.misses_chunks, wrong=True),
+    Limit("GDAL", "zarr2", ["no chunk at all"], "does not list arrays with a dimension of size 0", lambda case: 0 in case.document["shape"], unread=True),
+    Limit("GDAL", "zarr2", ["`uint64`"], "reads the fill value 2^64 - 1 wrongly", lambda case: case.document["fill_value"] == 2**64 - 1 and case.misses_chunks, wrong=True),
+    Limit("GDAL", "zarr2", ["dimension names"], "loses a name that other arrays have with another size", lambda case: case.path == "grid/other_lat",
+          dimensions=any_dimensions, attributes=["_ARRAY_DIMENSIONS"]),
+    Limit("GDAL", "zarr2", ["complex numbers"], "does not list complex numbers with a `fill_value`",
+          lambda case: case.kind.startswith("complex") and case.misses_chunks, unread=True),
+    Limit("GDAL", "zarr2", ["other codecs"], "does not list arrays with filters other than `delta`, nor `bz2`", with_codec(*NOT_GDAL), unread=True),
+    Limit("netCDF4-python", "zarr2", ["`bool`", "`float16`", "complex numbers", "dates, time spans", "text of fixed length", "text of any length",
+                                      "raw bytes, structures"], "refuses the group", one_of(*NCZARR_TYPES), unread=True),
+    Limit("netCDF4-python", "zarr2", ["rank 0"], "does not list the array", lambda case: case.rank == 0, unread=True),
+    Limit("netCDF4-python", "zarr2", ["`gzip`", "other codecs"], "has no such filter", with_codec(*NOT_NCZARR), unread=True),
+    Limit("netCDF4-python", "zarr2", ["`zstd`"], "has no negative levels", lambda case: zstd_level(case) < 0, unread=True),
+    Limit("netCDF4-python", "zarr2", ["`transpose`"], "ignores `\"order\": \"F\"`: other values", is_reversed, wrong=True),
+    Limit("netCDF4-python", "zarr2", ["big-endian"], "reads other values where chunks are missing", lambda case: case.is_big_endian and case.misses_chunks, wrong=True),
+    Limit("netCDF4-python", "zarr2", ["bytes of fixed length"], "reads other values", one_of("null_terminated_bytes"), wrong=True),
+    Limit("netCDF4-python", "zarr2", ["nested values", "texts"], "loses or changes nested values, long texts and `CLASS`",
+          has(lambda name, value: is_nested(name, value) or name == "CLASS" or isinstance(value, str) and not value.isascii()), attributes=True),
+]
+
+LIMITS = [*NETCDF, *ZARR2]
+
+
+@dataclasses.dataclass
+class GroupLimit:
+    """A limitation about the attributes of groups."""
+
+    program: str
+    view: str
+    text: str
+    # Returns true for the names and values that may differ; the value is None if only the program has it.
+    applies: typing.Callable
+
+
+GROUP_LIMITS = [
+    GroupLimit("CDO", "netcdf", "adds `Conventions`", lambda name, value: name == "Conventions"),
+    GroupLimit("CDO", "netcdf", "skips lists of texts and numbers of 8 bits", lambda name, value: is_list_of_texts(name, value) or isinstance(value, bool)),
+    GroupLimit("Fortran", "netcdf", "does not read attributes that are lists of texts, or longer than 60,000 bytes", is_list_of_texts),
+    GroupLimit("GDAL", "zarr2", "rounds integers beyond 64 bits", lambda name, value: isinstance(value, int) and abs(value) >= 2**63),
+]

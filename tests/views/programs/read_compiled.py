@@ -1,10 +1,11 @@
 """R's package ncdf4 and a Fortran program on the NetCDF view.
 
-    read_compiled.py PLAN
+    read_compiled.py PLAN [PROGRAM ...]
 """
 
 import pathlib
 import subprocess
+import sys
 
 import common
 import records
@@ -47,14 +48,19 @@ def dump(plan, program, version, *words):
     results.save(work)
 
 
-def main():
-    plan = common.plan()
-    dump(plan, "R", lambda line: f"ncdf4 {line}", "Rscript", HERE / "dump.R")
+def fortran(plan):
     program = pathlib.Path(plan["work"]) / "dump"
     flags = subprocess.run(["nf-config", "--fflags", "--flibs"], stdout=subprocess.PIPE, check=True).stdout.decode().split()
     subprocess.run(["gfortran", "-O0", HERE / "dump.f90", *flags, "-J", plan["work"], "-o", program], check=True)
-    fortran = common.output("nf-config", "--version")[1].strip()
-    dump(plan, "Fortran", lambda line: f"{fortran} (netCDF-C {line.split()[0]})", program)
+    library = common.output("nf-config", "--version")[1].strip()
+    dump(plan, "Fortran", lambda line: f"{library} (netCDF-C {line.split()[0]})", program)
+
+
+def main():
+    plan = common.plan()
+    programs = {"R": lambda: dump(plan, "R", lambda line: f"ncdf4 {line}", "Rscript", HERE / "dump.R"), "Fortran": lambda: fortran(plan)}
+    for program in sys.argv[2:] or programs:
+        programs[program]()
 
 
 main()

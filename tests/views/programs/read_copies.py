@@ -1,6 +1,6 @@
 """Programs that take a NetCDF file as a whole: ncks of NCO and cdo, whose copies netCDF4-python reads, and ncdump.
 
-    read_copies.py PLAN
+    read_copies.py PLAN [PROGRAM ...]
 
 Variables that cannot be read at all are left out of a copy.
 """
@@ -9,6 +9,7 @@ import concurrent.futures
 import os
 import pathlib
 import shutil
+import sys
 
 import cdl
 import common
@@ -50,12 +51,13 @@ def main():
     plan = common.plan()
     shown = common.load(plan["work"], "netCDF4-python", "netcdf")["arrays"]
     programs = {
-        "ncdump": (ncdump, version("ncdump", of="library version").removeprefix("netcdf library version ").split(" of ")[0]),
-        "NCO": (ncks, version("ncks", "--version", of="ncks version").split()[-1]),
-        "CDO": (cdo, version("cdo", "--version", of="version").split("version ")[-1].split()[0]),
+        "ncdump": (ncdump, lambda: version("ncdump", of="library version").removeprefix("netcdf library version ").split(" of ")[0]),
+        "NCO": (ncks, lambda: version("ncks", "--version", of="ncks version").split()[-1]),
+        "CDO": (cdo, lambda: version("cdo", "--version", of="version").split("version ")[-1].split()[0]),
     }
-    for program, (copy, of) in programs.items():
-        results = common.Results(program, "netcdf", f"{program} {of}")
+    for program in sys.argv[2:] or programs:
+        copy, of = programs[program]
+        results = common.Results(program, "netcdf", f"{program} {of()}")
         copies = pathlib.Path(plan["work"]) / program
         shutil.rmtree(copies, ignore_errors=True)
         copies.mkdir()

@@ -3,10 +3,6 @@
     read_netcdf4.py PLAN
 """
 
-import os
-import pathlib
-import tempfile
-
 import common
 import netCDF4
 
@@ -47,22 +43,11 @@ def main():
     results.save(plan["work"])
     results = common.Results("netCDF4-python", "zarr2", VERSION)
     for repository in plan["repositories"]:
-        for group, name, directory in single_arrays(plan, repository):
+        for group, name, directory in common.single_arrays(plan, repository):
             read(results, repository, group, f"file://{directory}#mode=zarr,file", name)
+    # These groups are none of the view.
+    results.groups.clear()
     results.save(plan["work"])
-
-
-def single_arrays(plan, repository):
-    """Yields groups of one array each, of links to the arrays of the view: one that NCZarr does not read makes it refuse the group."""
-    for directory, _, names in os.walk(repository["zarr2"]):
-        if ".zarray" not in names:
-            continue
-        path = pathlib.Path(directory)
-        group = path.relative_to(repository["zarr2"]).parent.as_posix().removeprefix(".")
-        alone = pathlib.Path(tempfile.mkdtemp(dir=plan["work"]))
-        (alone / ".zgroup").write_text('{"zarr_format": 2}')
-        (alone / path.name).symlink_to(path)
-        yield group, path.name, alone
 
 
 if __name__ == "__main__":

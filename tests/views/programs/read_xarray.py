@@ -6,7 +6,6 @@ Everything is read twice: as stored, and decoded as programs do by default, with
 datasets must equal what xarray makes of the native view.
 """
 
-import os
 import pathlib
 import sys
 import warnings
@@ -79,14 +78,14 @@ def netcdf(plan):
 def zarr2(plan):
     results = common.Results("xarray", "zarr2", f"xarray {xarray.__version__} with zarr-python 2")
     for repository in plan["repositories"]:
-        for directory, _, names in os.walk(repository["zarr2"]):
-            if ".zgroup" in names:
-                group = pathlib.Path(directory).relative_to(repository["zarr2"]).as_posix().removeprefix(".")
-                try:
-                    with xarray.open_zarr(directory, decode_cf=False, consolidated=False, chunks=None) as dataset:
-                        add(results, repository, group, dataset)
-                except Exception as error:
-                    results.groups[repository["name"], group] = {"error": str(error)}
+        for group, name, directory in common.single_arrays(plan, repository):
+            try:
+                with xarray.open_zarr(directory, decode_cf=False, consolidated=False, chunks=None) as dataset:
+                    add(results, repository, group, dataset)
+            except Exception as error:
+                results.fail(repository["name"], common.under(group, name), error)
+    # These groups are none of the view.
+    results.groups.clear()
     results.save(plan["work"])
 
 
