@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::common::writing::needed;
 use crate::common::{FixtureSet, Mount, place, project, python, run};
 
-/// Where virtual chunks of the fixtures are.
+/// Places of the virtual chunks of the fixtures.
 const VIRTUAL: [&str; 2] = ["file:///icechunkfs-virtual/", "s3://icechunkfs-virtual/data/"];
 
 /// Program with a command line that shows whether it is there.
