@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::common::writing::needed;
-use crate::common::{FixtureSet, Mount, place, project, python, run};
+use crate::common::{FixtureSet, Mount, all_together, place, project, python, run};
 
 /// Places of the virtual chunks of the fixtures.
 const VIRTUAL: [&str; 2] = ["file:///icechunkfs-virtual/", "s3://icechunkfs-virtual/data/"];
@@ -106,10 +106,10 @@ fn readers(python: &Path) -> ([Vec<Reader>; 2], bool) {
 /// Returns the repositories: the generated ones below `directory`, and all fixtures.
 fn repositories(python: &Path, directory: &Path, shared: &FixtureSet) -> Vec<(String, PathBuf)> {
     let generated = [("generated", "netcdf_write.py"), ("kinds", "make.py")];
-    let made = generated.map(|(name, script)| {
+    let made = all_together(&generated, |_, (name, script)| {
         let path = directory.join(name);
         run(Command::new(python).arg(project("tests/views").join(script)).arg(&path)).success();
-        (name.to_owned(), path)
+        ((*name).to_owned(), path)
     });
     let own = FixtureSet::own();
     let fixtures = [&own, shared].into_iter().flat_map(|set| set.all().into_iter().chain(set.alphas()));
@@ -149,12 +149,7 @@ fn every_program_reads_what_zarr_python_reads() {
     std::fs::write(&plan, json!({"work": results.display().to_string(), "repositories": listed}).to_string()).unwrap();
 
     let (lists, has_all) = readers(&python);
-    std::thread::scope(|scope| {
-        let plan = &plan;
-        let threads: Vec<_> =
-            lists.iter().map(|list| scope.spawn(move || list.iter().for_each(|reader| reader.run(plan)))).collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-    });
+    all_together(&lists, |_, list| list.iter().for_each(|reader| reader.run(&plan)));
     let compared = run(Command::new(&python).arg(script("compare.py")).arg(&plan)).json();
     let problems: Vec<&str> = compared["problems"].as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
     assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));

@@ -127,7 +127,7 @@ fn screen() -> (Running, String) {
     let is_free = |number: &u32| !Path::new(&format!("/tmp/.X11-unix/X{number}")).exists();
     let number = (FIRST_DISPLAY..FIRST_DISPLAY + 100).find(is_free).expect("a free display");
     let name = format!(":{number}");
-    let server = start(Command::new("Xvfb").args([&name, "-screen", "0", "1100x800x24"]));
+    let server = start(Command::new("Xvfb").args([name.as_str(), "-screen", "0", "1100x800x24"]));
     (server, name)
 }
 

@@ -59,7 +59,7 @@ def files(repository):
         for name in sorted(names):
             path = pathlib.Path(directory) / name
             group = path.relative_to(mount).as_posix().removesuffix(".nc")
-            is_root = directory == str(mount) and not (native / group / "zarr.json").exists()
+            is_root = directory == str(mount) and not (native / group).is_dir()
             yield "" if is_root else group, path
 
 

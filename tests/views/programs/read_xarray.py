@@ -6,6 +6,8 @@ Everything is read twice: as stored, and decoded as programs do by default, with
 datasets must equal what xarray makes of the native view.
 """
 
+import functools
+import os
 import pathlib
 import sys
 import warnings
@@ -36,11 +38,22 @@ def plain(values):
     return values
 
 
-def compare_decoded(results, repository, group, path, engine):
-    """Compares a dataset as programs get it by default with that of the native view, if xarray can make one there."""
+@functools.cache
+def native(directory):
+    """Returns the dataset of a group in the native view, or None if xarray cannot make one."""
+    documents = list(pathlib.Path(directory).glob("*/zarr.json"))
+    if not any("dimension_names" in document.read_text() for document in documents):
+        return None
     try:
-        native = xarray.open_zarr(pathlib.Path(repository["zarr"]) / group, zarr_format=3, consolidated=False, chunks=None).load()
+        return xarray.open_zarr(directory, zarr_format=3, consolidated=False, chunks=None).load()
     except Exception:
+        return None
+
+
+def compare_decoded(results, repository, group, path, engine):
+    """Compares a dataset as programs get it by default with that of the native view."""
+    wanted = native(os.path.join(repository["zarr"], group))
+    if wanted is None:
         return
     try:
         shown = xarray.open_dataset(path, engine=engine)
@@ -48,7 +61,7 @@ def compare_decoded(results, repository, group, path, engine):
         results.decoded[repository["name"], group] = f"cannot be decoded: {error}"
         return
     with shown:
-        for name, variable in native.variables.items():
+        for name, variable in wanted.variables.items():
             where = repository["name"], common.under(group, name)
             found = shown.variables.get(name)
             if found is None:
@@ -59,7 +72,7 @@ def compare_decoded(results, repository, group, path, engine):
             same = one.shape == other.shape and np.array_equal(one, other, equal_nan=has_no_number)
             # Dimensions without name get one in NetCDF.
             dimensions = tuple(name or other for name, other in zip(variable.dims, found.dims))
-            is_same = same and dimensions == found.dims and (name in native.coords) == (name in shown.coords)
+            is_same = same and dimensions == found.dims and (name in wanted.coords) == (name in shown.coords)
             results.decoded[where] = "equal" if is_same else f"{found} instead of {variable}"
 
 
