@@ -46,6 +46,8 @@ impl Reader {
 
     fn run(&self, plan: &Path) {
         let mut command = Command::new(&self.interpreter);
+        // No compiled scripts in the source.
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
         let output = run(command.arg(script(self.script)).arg(plan).args(&self.arguments));
         let printed = output.all();
         let last: Vec<&str> = printed.lines().rev().take(20).collect();
@@ -150,7 +152,9 @@ fn every_program_reads_what_zarr_python_reads() {
 
     let (lists, has_all) = readers(&python);
     all_together(&lists, |_, list| list.iter().for_each(|reader| reader.run(&plan)));
-    let compared = run(Command::new(&python).arg(script("compare.py")).arg(&plan)).json();
+    let mut compare = Command::new(&python);
+    compare.env("PYTHONDONTWRITEBYTECODE", "1");
+    let compared = run(compare.arg(script("compare.py")).arg(&plan)).json();
     let problems: Vec<&str> = compared["problems"].as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
     assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
     let arrays = |view: &str| compared["arrays"][view].as_u64().unwrap();
