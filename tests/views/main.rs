@@ -8,7 +8,11 @@ mod common;
 mod attached;
 mod export;
 #[cfg(feature = "netcdf")]
+mod matrix;
+#[cfg(feature = "netcdf")]
 mod netcdf;
+#[cfg(feature = "netcdf")]
+mod recipes;
 mod zarr2;
 mod zarr2_hostile;
 mod zarr2_programs;

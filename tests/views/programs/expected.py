@@ -1,0 +1,148 @@
+"""How each view must show what the reference has read. Written from docs/views.md, not from the view's source."""
+
+import base64
+import json
+import unicodedata
+
+import numpy as np
+
+UNITS = {"D": "days", "h": "hours", "m": "minutes", "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+NUMBERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
+TIMES = ["numpy.datetime64", "numpy.timedelta64"]
+# Data types that the NetCDF view shows.
+NETCDF_TYPES = [*NUMBERS, *TIMES, "bool", "float16", "bfloat16", "complex64", "complex128", "null_terminated_bytes", "fixed_length_utf32", "string"]
+NETCDF_CODECS = {"bytes", "transpose", "sharding_indexed", "zstd", "gzip", "blosc", "crc32c", "vlen-utf8",
+                 *(f"numcodecs.{name}" for name in ["zlib", "bz2", "zstd", "gzip", "blosc", "crc32c", "shuffle"])}
+RESERVED = {"CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS", "_NCProperties", "_nc3_strict", "_NCCOPY", "_ARRAY_DIMENSIONS"}
+TYPED = {"_FillValue", "missing_value", "valid_min", "valid_max", "valid_range", "actual_range", "flag_values", "flag_masks"}
+
+
+def type_name(document):
+    data_type = document["data_type"]
+    return data_type if isinstance(data_type, str) else data_type["name"]
+
+
+def codec_names(codecs):
+    """Yields the names of codecs, also of those in shards."""
+    for codec in codecs:
+        yield codec if isinstance(codec, str) else codec["name"]
+        settings = {} if isinstance(codec, str) else codec.get("configuration") or {}
+        yield from codec_names(settings.get("codecs", []))
+
+
+def netcdf_shows(document):
+    """Returns true if the NetCDF view must show an array."""
+    codecs = set(codec_names(document["codecs"]))
+    text_in_shard = type_name(document) == "string" and "sharding_indexed" in codecs
+    return (type_name(document) in NETCDF_TYPES and codecs <= NETCDF_CODECS and document["chunk_grid"]["name"] == "regular"
+            and 0 not in document["shape"] and len(document["shape"]) <= 32 and not text_in_shard)
+
+
+def netcdf_values(values):
+    """Returns values as NetCDF has them."""
+    kind = values.dtype.kind
+    if kind in "mM":
+        return values.astype(values.dtype.newbyteorder("=")).view("i8")
+    if kind == "b":
+        return values.view("i1")
+    if values.dtype.itemsize == 2 and kind in "fV":
+        return values.astype("f4")
+    if kind == "c":
+        values = np.ascontiguousarray(values)
+        return values.reshape(*values.shape, 1).view(values.real.dtype)
+    if kind == "S":
+        return np.frombuffer(values.tobytes(), "S1").reshape(*values.shape, values.dtype.itemsize)
+    if kind in "UTO":
+        texts = [str(text).encode() for text in values.reshape(-1)]
+        width = values.dtype.itemsize if kind == "U" else max(1, *(len(text) for text in texts))
+        return np.frombuffer(b"".join(text.ljust(width, b"\0") for text in texts), "S1").reshape(*values.shape, width)
+    return values.astype(values.dtype.newbyteorder("="))
+
+
+def safe_name(name):
+    """Returns a name as NetCDF takes it."""
+    name = "".join("_" if ord(letter) < 32 or letter in "\x7f/\\" else letter for letter in unicodedata.normalize("NFC", name))
+    name = name[:len(name.rstrip(" "))] + "_" * (len(name) - len(name.rstrip(" ")))
+    first = name[:1]
+    return name if first.isascii() and (first.isalnum() or first == "_") or not first.isascii() else "_" + name
+
+
+def netcdf_dimensions(arrays):
+    """Returns the dimensions of the variables of a file: {name: [dimension, ...]} for {name: (document, values as shown)}."""
+    def key(item):
+        name, (document, _) = item
+        names = document.get("dimension_names") or [None]
+        is_own = bool(names) and names[0] == name
+        return not (is_own and len(document["shape"]) == 1), not is_own
+
+    sizes, found = {}, {}
+    for name, (document, values) in sorted(arrays.items(), key=key):
+        names = list(document.get("dimension_names") or [None] * len(document["shape"]))
+        if values.ndim > len(names):
+            names.append("complex" if values.dtype.kind == "f" else f"string{values.shape[-1]}")
+        found[name] = []
+        for wanted, size in zip(names, values.shape):
+            wanted = safe_name(wanted) if wanted else f"dim_{size}"
+            # A name with another size gets the size as its ending.
+            while sizes.setdefault(wanted, size) != size:
+                wanted = f"{wanted}_{size}"
+            found[name].append(wanted)
+    return found
+
+
+def plain_attribute(value):
+    """Returns a JSON value as an attribute shows it."""
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, list) and value:
+        if all(isinstance(item, str) for item in value) or all(isinstance(item, bool) for item in value):
+            return value
+        if all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in value):
+            return value
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def fill_attribute(value, kind):
+    """Returns the attribute `_FillValue` as a number: xarray writes that of a float as the base 64 of a float64."""
+    if isinstance(value, str) and kind.startswith(("float", "bfloat")):
+        try:
+            return np.frombuffer(base64.b64decode(value, validate=True), "f8")[0].item()
+        except ValueError:
+            return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
+    return value
+
+
+def is_number(value):
+    items = value if isinstance(value, list) else [value]
+    return bool(items) and all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in items)
+
+
+def netcdf_attributes(attributes, document=None):
+    """Returns the attributes of a group, or of an array with its `zarr.json`."""
+    shown = {}
+    kind = document and type_name(document)
+    for key, value in attributes.items():
+        if key in RESERVED or key.startswith("_Netcdf4"):
+            continue
+        if kind and key == "_FillValue":
+            value = fill_attribute(value, kind)
+            if not is_number(value):
+                continue
+        shown[safe_name(key)] = plain_attribute(value)
+    if not kind:
+        return shown
+    configuration = document["data_type"].get("configuration", {}) if isinstance(document["data_type"], dict) else {}
+    unit = UNITS.get(configuration.get("unit")) if configuration.get("scale_factor", 1) == 1 else None
+    if kind == "bool":
+        shown.setdefault("dtype", "bool")
+    elif kind in ("fixed_length_utf32", "string"):
+        shown.setdefault("_Encoding", "utf-8")
+    elif kind in TIMES and unit:
+        is_span = kind == "numpy.timedelta64"
+        shown.setdefault("units", unit if is_span else f"{unit} since 1970-01-01 00:00:00")
+        if not is_span:
+            shown.setdefault("calendar", "proleptic_gregorian")
+        shown.setdefault("_FillValue", -2**63)
+    elif document["fill_value"] == "NaN" and "missing_value" not in shown:
+        shown.setdefault("_FillValue", float("nan"))
+    return shown
