@@ -84,11 +84,6 @@ impl Directory {
             Directory::Names(_) => format!("/{}/{AT_NAME}/{}", report::DIRECTORY, self.name()),
         }
     }
-
-    /// Returns true if entries come and go while the mount lives.
-    pub(super) fn is_changing(self) -> bool {
-        matches!(self, Directory::Names(_))
-    }
 }
 
 #[cfg(test)]

@@ -19,8 +19,11 @@ mod numbers;
 mod refs;
 mod trees;
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
 
 use self::directories::Directory;
 use self::refs::{FreshRefs, NameKind, system_time};
@@ -93,7 +96,12 @@ pub struct AttachedTrees {
     /// Start of the mount, the time of the directories above trees.
     start: SystemTime,
     forget: OnceLock<Forget>,
+    /// Entries of the directories of names, as of the last listing that began.
+    listings: Mutex<HashMap<NameKind, Names>>,
 }
+
+/// Entries of a directory.
+type Names = Arc<Vec<(String, Found)>>;
 
 impl std::fmt::Debug for AttachedTrees {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -137,6 +145,7 @@ impl AttachedTrees {
             shown,
             start: SystemTime::now(),
             forget: OnceLock::new(),
+            listings: Mutex::default(),
         }
     }
 
@@ -232,13 +241,13 @@ impl AttachedTrees {
                 let mut entries = vec![(directories::VIEWS_NAME.to_owned(), views)];
                 let loaded = self.load(tree).await?;
                 entries.extend(self.reports(&*loaded.files, Some((tree, loaded.time))).await?);
-                self.emit(number, entries, offset, sink);
+                self.emit(number, &entries, offset, sink);
                 return Ok(());
             }
             AttachedPlace::TreeViews(tree) => {
                 let (key, _) = self.key(tree)?;
                 let entries = self.list_views(tree, &key.name, key.snapshot).await?;
-                self.emit(number, entries, offset, sink);
+                self.emit(number, &entries, offset, sink);
                 return Ok(());
             }
         };
@@ -383,12 +392,12 @@ impl AttachedTrees {
         let entries = match directory {
             Directory::Views => self.list_views(0, &TreeName::Own, self.shown_tree().snapshot().id()).await?,
             Directory::Names(kind) => {
-                let mut entries = Vec::new();
-                for (name, snapshot) in self.refs.names(kind).await? {
-                    let found = self.named(kind, &name, snapshot).await?;
-                    entries.push((name, found));
+                let entries = self.list_names(kind, offset).await?;
+                self.emit(number, &entries, offset, sink);
+                if let Some(forget) = self.forget.get() {
+                    forget(number);
                 }
-                entries
+                return Ok(());
             }
             Directory::Control => {
                 let mut entries = self.children(directory);
@@ -397,11 +406,23 @@ impl AttachedTrees {
             }
             Directory::At => self.children(directory),
         };
-        self.emit(number, entries, offset, sink);
-        if let Some(forget) = self.forget.get().filter(|_| directory.is_changing()) {
-            forget(number);
-        }
+        self.emit(number, &entries, offset, sink);
         Ok(())
+    }
+
+    /// Returns the entries of directory `kind`. A listing that goes on at `offset` has those that it began with.
+    async fn list_names(&self, kind: NameKind, offset: u64) -> Result<Names> {
+        if let Some(names) = self.listings.lock().get(&kind).filter(|_| offset > 0) {
+            return Ok(Arc::clone(names));
+        }
+        let mut entries = Vec::new();
+        for (name, snapshot) in self.refs.names(kind).await? {
+            let found = self.named(kind, &name, snapshot).await?;
+            entries.push((name, found));
+        }
+        let names = Arc::new(entries);
+        self.listings.lock().insert(kind, Arc::clone(&names));
+        Ok(names)
     }
 
     fn children(&self, directory: Directory) -> Vec<(String, Found)> {
@@ -419,13 +440,14 @@ impl AttachedTrees {
     }
 
     /// Feeds the dots and `entries` of directory `number` to `sink`.
-    fn emit(&self, number: u64, entries: Vec<(String, Found)>, offset: u64, sink: &mut Sink<'_>) {
+    fn emit(&self, number: u64, entries: &[(String, Found)], offset: u64, sink: &mut Sink<'_>) {
         let dot = Attributes { inode: number, kind: Kind::Directory, size: 0 };
         let dot = Found { attributes: dot, time: self.start, is_fixed: false };
-        let dots = [".", ".."].map(|name| (name.to_owned(), dot));
+        let dots = [".", ".."].into_iter().map(|name| (name, dot));
+        let entries = entries.iter().map(|(name, found)| (name.as_str(), *found));
         let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
-        for ((name, found), offset) in dots.into_iter().chain(entries).zip(1..).skip(skipped) {
-            if !sink(Listed { name: &name, found, offset }) {
+        for ((name, found), offset) in dots.chain(entries).zip(1..).skip(skipped) {
+            if !sink(Listed { name, found, offset }) {
                 break;
             }
         }

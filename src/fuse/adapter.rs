@@ -312,9 +312,12 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         if self.skip_opendir && !self.shared.shown.can_move() {
             return reply.error(Errno::ENOSYS);
+        }
+        if is_attached(inode.0) {
+            return reply.opened(FileHandle(0), FopenFlags::empty());
         }
         let (handle, is_cacheable) = self.shared.shown.open_listing();
         let kept = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;

@@ -2,13 +2,13 @@
 
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 
 use super::overlay_replies::{BLOCK, FOREVER};
 use crate::attached::{AttachedTrees, BRIEF, Found, Listed};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::reader::Data;
 use crate::tree::directory::Extent;
 use crate::tree::{Attributes, Kind, ROOT};
@@ -42,11 +42,10 @@ impl AttachedFiles {
             Some(name) => self.trees.lookup(parent.0, name).await?,
             None => None,
         };
-        let found = found.ok_or_else(|| {
-            let path = self.trees.describe(parent.0);
-            Error::new(ErrorKind::NotFound, format!("{path} has no `{}`", name.display()))
-        })?;
-        Ok(self.timed(&found))
+        // Number 0 is a negative entry. What a name means may change, so that the kernel may not cache it.
+        let none = Attributes { inode: 0, kind: Kind::File, size: 0 };
+        let absent = || (Duration::ZERO, self.timed(&Found { attributes: none, time: UNIX_EPOCH, is_fixed: false }).1);
+        Ok(found.map_or_else(absent, |found| self.timed(&found)))
     }
 
     pub(super) async fn attributes(&self, inode: INodeNo) -> Result<(Duration, FileAttr)> {
