@@ -7,6 +7,8 @@ mod common;
 
 #[cfg(feature = "netcdf")]
 mod netcdf;
+#[cfg(feature = "netcdf")]
+mod netcdf_options;
 mod zarr2;
 mod zarr2_hostile;
 mod zarr2_programs;
