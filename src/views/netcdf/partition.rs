@@ -39,6 +39,8 @@ impl Segment {
 
 /// Most stored chunks that a unit may have parts of.
 const MAX_PARTS: u64 = 1 << 16;
+/// Most numbers that are tried as the number of equal parts of a chunk.
+const MAX_TRIES: usize = 10_000;
 
 impl Axis {
     /// Creates the axis of a dimension of `length` elements with runs of chunks: elements per chunk and number of chunks. None if
@@ -91,7 +93,8 @@ pub(super) fn unit_shape(axes: &[Axis], shape: &[u64]) -> Vec<u64> {
     }
 }
 
-/// Cuts `shape`, elements of `size` bytes, to about `target` bytes: whole rows of the last dimensions.
+/// Cuts `shape`, elements of `size` bytes, to about `target` bytes: whole rows of the last dimensions. If possible the parts end
+/// where a chunk of `shape` does, so that none has elements of two chunks.
 pub(super) fn cut(shape: &[u64], size: u64, target: u64) -> Vec<u64> {
     let mut left = target.checked_div(size).unwrap_or(1).max(1);
     let mut cut: Vec<u64> = shape
@@ -100,7 +103,9 @@ pub(super) fn cut(shape: &[u64], size: u64, target: u64) -> Vec<u64> {
         .map(|length| {
             let kept = (*length).min(left).max(1);
             left = left.checked_div(kept).unwrap_or(1).max(1);
-            kept
+            let parts = length.div_ceil(kept);
+            let parts = (parts..parts.saturating_mul(4)).take(MAX_TRIES).find(|parts| length.is_multiple_of(*parts));
+            parts.and_then(|parts| length.checked_div(parts)).unwrap_or(kept)
         })
         .collect();
     cut.reverse();
@@ -143,5 +148,9 @@ mod tests {
         assert_eq!(cut(&[100, 1 << 30], 8, 1 << 20), [1, 1 << 17]);
         assert_eq!(cut(&[], 8, 16), [0_u64; 0]);
         assert_eq!(cut(&[5], 64, 16), [1]);
+        // Parts of equal length; of a prime number of rows there are none.
+        assert_eq!(cut(&[4900, 8000], 2, 8 << 20), [490, 8000]);
+        assert_eq!(cut(&[4903, 8000], 2, 8 << 20), [524, 8000]);
+        assert_eq!(cut(&[1 << 62], 1, 8 << 20), [8 << 20]);
     }
 }
