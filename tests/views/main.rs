@@ -10,6 +10,8 @@ mod netcdf;
 #[cfg(feature = "netcdf")]
 mod netcdf_grids;
 #[cfg(feature = "netcdf")]
+mod netcdf_hostile;
+#[cfg(feature = "netcdf")]
 mod netcdf_options;
 mod zarr2;
 mod zarr2_hostile;

@@ -199,11 +199,22 @@ pub(super) fn peak_memory(mount: &Mount) -> u64 {
 
 /// Returns the command that runs a Python script of this directory.
 pub(super) fn python(script: &str) -> Command {
-    let python = project("target/venv/bin/python");
-    assert!(python.exists(), "target/venv is missing: run `scripts/setup --python`");
-    let mut command = Command::new(python);
+    let mut command = interpreter();
     command.arg(project("tests/views").join(script));
     command
+}
+
+/// Returns the command that runs Python statements.
+pub(super) fn python_code(code: &str) -> Command {
+    let mut command = interpreter();
+    command.args(["-c", code]);
+    command
+}
+
+fn interpreter() -> Command {
+    let python = project("target/venv/bin/python");
+    assert!(python.exists(), "target/venv is missing: run `scripts/setup --python`");
+    Command::new(python)
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The groups of a file and the arrays in them, with the names that NetCDF allows.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -13,6 +14,8 @@ use crate::views::report::Finding;
 
 /// Deepest nesting of groups in a file: programs walk groups by recursion.
 const MAX_DEPTH: usize = 64;
+/// Longest reason in bytes.
+const MAX_REASON: usize = 200;
 
 /// Group of a file.
 #[derive(Debug)]
@@ -87,7 +90,7 @@ impl Members {
                     true => match Variable::parse(tree, child, classic).await {
                         Ok(variable) => Some(variable),
                         Err(reason) => {
-                            found("left out".to_owned(), &reason);
+                            found("left out".to_owned(), &shortened(&reason));
                             continue;
                         }
                     },
@@ -118,6 +121,14 @@ impl Members {
             (member.group, !(is_own && member.variable.shape.len() == 1), !is_own)
         });
         members
+    }
+}
+
+/// Cuts a reason, which may have a value of a document in it.
+fn shortened(reason: &str) -> Cow<'_, str> {
+    match reason.get(..reason.floor_char_boundary(MAX_REASON)) {
+        Some(start) if start.len() < reason.len() => format!("{start}...").into(),
+        _ => reason.into(),
     }
 }
 

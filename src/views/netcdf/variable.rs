@@ -26,8 +26,6 @@ const MAX_CHUNKS: u64 = 1 << 62;
 const MAX_RAW: u64 = 64 << 20;
 /// Length of the parts that they are cut into.
 const CUT: u64 = 8 << 20;
-/// Longest reason in bytes.
-const MAX_REASON: usize = 200;
 /// Limits of an array of texts of any length, whose values are read when the header is made: elements, and stored bytes.
 const MAX_TEXTS: u64 = 64 << 10;
 const MAX_TEXT_BYTES: u64 = 1 << 20;
@@ -114,8 +112,7 @@ impl Variable {
             return Err("2^62 chunks or more".to_owned());
         }
         let fill_json = member("fill_value");
-        let mut fill =
-            fill_value::parse(fill_json, &element).ok_or_else(|| too_long(&format!("fill value {fill_json}")))?;
+        let mut fill = fill_value::parse(fill_json, &element).ok_or_else(|| format!("fill value {fill_json}"))?;
         let is_text = element.shown == Shown::Texts;
         if chain.is_variable() != is_text {
             return Err("codecs that do not fit the data type".to_owned());
@@ -239,12 +236,6 @@ impl Storage {
 /// Multiplies `lengths` and `first`; none if that overflows.
 fn product(lengths: &[u64], first: u64) -> Option<u64> {
     lengths.iter().try_fold(first, |product, length| product.checked_mul(*length))
-}
-
-/// Cuts a reason that has a value of a document.
-fn too_long(reason: &str) -> String {
-    let kept = reason.get(..reason.floor_char_boundary(MAX_REASON)).unwrap_or_default();
-    if kept.len() < reason.len() { format!("{kept}...") } else { kept.to_owned() }
 }
 
 /// Returns the bytes of the longest text of an array: it determines the size of the variable.
