@@ -8,6 +8,8 @@ mod common;
 #[cfg(feature = "netcdf")]
 mod netcdf;
 #[cfg(feature = "netcdf")]
+mod netcdf_fuzz;
+#[cfg(feature = "netcdf")]
 mod netcdf_generated;
 #[cfg(feature = "netcdf")]
 mod netcdf_grids;
