@@ -1,4 +1,4 @@
-//! What the fuzz target of the HDF5 writer does, with random inputs, and mutated `zarr.json` documents through the view.
+//! Random inputs for the fuzz target of the HDF5 writer, and mutated `zarr.json` documents through the view.
 
 use std::fs;
 use std::path::Path;

@@ -57,7 +57,7 @@ pub(super) struct Variable {
     pub(super) has_nan_fill: bool,
 }
 
-/// What units are made of.
+/// Source of the bytes of units.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Source {
     /// A unit is a stored chunk.
