@@ -9,6 +9,7 @@ mod config_edit;
 mod config_yaml;
 mod file;
 mod flexbuffer;
+mod hdf5_file;
 mod manifest;
 mod message_pack;
 mod operations_log;
@@ -24,7 +25,7 @@ mod zarr_json;
 pub(crate) type Target = fn(&[u8]);
 
 /// All targets by their names.
-pub(crate) const ALL: [(&str, Target); 18] = [
+pub(crate) const ALL: [(&str, Target); 19] = [
     ("addresses", addresses::run),
     ("alpha_manifest", alpha_manifest::run),
     ("alpha_rest", alpha_rest::run),
@@ -33,6 +34,7 @@ pub(crate) const ALL: [(&str, Target); 18] = [
     ("config_edit", config_edit::run),
     ("config_yaml", config_yaml::run),
     ("flexbuffer", flexbuffer::run),
+    ("hdf5_file", hdf5_file::run),
     ("manifest", manifest::run),
     ("message_pack", message_pack::run),
     ("operations_log", operations_log::run),

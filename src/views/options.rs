@@ -92,7 +92,8 @@ impl ViewOptions {
     /// Makes the view of `tree`, a snapshot of the repository at `location`.
     pub async fn make(&self, tree: Arc<Tree>, location: &str) -> Result<Arc<dyn ViewTree>> {
         self.check()?;
-        if *self != (ViewOptions { kind: self.kind, ..ViewOptions::default() }) {
+        let netcdf = self.netcdf.clone();
+        if *self != (ViewOptions { kind: self.kind, netcdf: netcdf.clone(), ..ViewOptions::default() }) {
             return Err(Error::new(
                 crate::error::ErrorKind::Unsupported,
                 format!("the view {self} does not exist yet"),
@@ -104,7 +105,7 @@ impl ViewOptions {
             ViewKind::Zarr => Ok(Arc::new(NativeView(tree))),
             ViewKind::Zarr2 => Ok(Arc::new(Zarr2View::new(tree).await?)),
             #[cfg(feature = "netcdf")]
-            ViewKind::Netcdf => Ok(Arc::new(super::netcdf::NetcdfView::new(tree, name))),
+            ViewKind::Netcdf => Ok(Arc::new(super::netcdf::NetcdfView::new(tree, name, netcdf))),
             #[cfg(not(feature = "netcdf"))]
             ViewKind::Netcdf => Err(Error::new(
                 crate::error::ErrorKind::Unsupported,

@@ -153,6 +153,11 @@ pub(super) fn dimensions(zarr_json: &[u8]) -> Result<(Vec<u64>, Vec<Dimension>)>
     Ok((document.shape, dimensions))
 }
 
+/// Returns the runs of chunks of equal length along each dimension of an array: elements per chunk and number of chunks.
+pub fn chunk_runs(zarr_json: &[u8]) -> Result<Vec<Vec<(u64, u64)>>> {
+    dimensions(zarr_json).map(|(_, dimensions)| dimensions.into_iter().map(|dimension| dimension.runs).collect())
+}
+
 fn object_grid(document: &Document) -> Result<Vec<Dimension>> {
     let mut dimensions = chunk_shapes(&document.chunk_grid, &document.shape)?;
     let Some(per_shard) = chunks_per_shard(&document.storage_transformers)? else { return Ok(dimensions) };

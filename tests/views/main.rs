@@ -12,6 +12,16 @@ mod matrix;
 #[cfg(feature = "netcdf")]
 mod netcdf;
 #[cfg(feature = "netcdf")]
+mod netcdf_fuzz;
+#[cfg(feature = "netcdf")]
+mod netcdf_generated;
+#[cfg(feature = "netcdf")]
+mod netcdf_grids;
+#[cfg(feature = "netcdf")]
+mod netcdf_hostile;
+#[cfg(feature = "netcdf")]
+mod netcdf_options;
+#[cfg(feature = "netcdf")]
 mod recipes;
 mod zarr2;
 mod zarr2_hostile;

@@ -8,10 +8,10 @@ use std::process::Command;
 use netcdf_reader::NcFile;
 use serde_json::{Value, json};
 
-use crate::common::{Mount, icechunkfs, run};
+use crate::common::{Mount, icechunkfs, project, run};
 
 /// Writes `files` as a Zarr tree and imports it. Returns the repository.
-fn import(directory: &Path, files: &[(&str, Vec<u8>)]) -> PathBuf {
+pub(super) fn import(directory: &Path, files: &[(&str, Vec<u8>)]) -> PathBuf {
     let (plain, repo) = (directory.join("plain"), directory.join("ocean"));
     for (key, bytes) in files {
         let path = plain.join(key);
@@ -23,12 +23,12 @@ fn import(directory: &Path, files: &[(&str, Vec<u8>)]) -> PathBuf {
     repo
 }
 
-fn group(attributes: &Value) -> Vec<u8> {
+pub(super) fn group(attributes: &Value) -> Vec<u8> {
     json!({"zarr_format": 3, "node_type": "group", "attributes": attributes}).to_string().into_bytes()
 }
 
 /// Returns the `zarr.json` of an array with members of `more` besides those that it needs.
-fn array(data_type: &str, shape: &[u64], chunks: &[u64], more: &Value) -> Vec<u8> {
+pub(super) fn array(data_type: &str, shape: &[u64], chunks: &[u64], more: &Value) -> Vec<u8> {
     let mut document = json!({
         "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": data_type, "fill_value": 0,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
@@ -41,11 +41,11 @@ fn array(data_type: &str, shape: &[u64], chunks: &[u64], more: &Value) -> Vec<u8
     document.to_string().into_bytes()
 }
 
-fn int16s(values: &[i16]) -> Vec<u8> {
+pub(super) fn int16s(values: &[i16]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn zstd(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn zstd(bytes: &[u8]) -> Vec<u8> {
     zstd::encode_all(bytes, 1).unwrap()
 }
 
@@ -190,16 +190,40 @@ fn a_group_whose_file_would_have_too_long_a_name_spoils_no_listing() {
     assert!(report.contains(&format!("/{long}.nc\tleft out\t")), "{report}");
 }
 
+/// Returns the most memory that the daemon of a mount had, in KiB.
+pub(super) fn peak_memory(mount: &Mount) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", mount.daemon())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    peak.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Returns the command that runs a Python script of this directory.
+pub(super) fn python(script: &str) -> Command {
+    let mut command = interpreter();
+    command.arg(project("tests/views").join(script));
+    command
+}
+
+/// Returns the command that runs Python statements.
+pub(super) fn python_code(code: &str) -> Command {
+    let mut command = interpreter();
+    command.args(["-c", code]);
+    command
+}
+
+fn interpreter() -> Command {
+    let python = project("target/venv/bin/python");
+    assert!(python.exists(), "target/venv is missing: run `scripts/setup --python`");
+    Command::new(python)
+}
+
 #[test]
 fn programs_read_what_zarr_python_reads() {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python");
-    assert!(python.exists(), "target/venv is missing: run `scripts/setup --python`");
     let directory = tempfile::tempdir().unwrap();
     let repo = directory.path().join("types");
-    let script = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/views").join(name);
-    run(Command::new(&python).arg(script("netcdf_write.py")).arg(&repo)).success();
+    run(python("netcdf_write.py").arg(&repo)).success();
     let mount = Mount::new(&repo, &["--view", "netcdf"]);
-    let compared = run(Command::new(&python).arg(script("netcdf_compare.py")).arg(&repo).arg(mount.path()));
+    let compared = run(python("netcdf_compare.py").arg(&repo).arg(mount.path()));
     let text = String::from_utf8_lossy(&compared.stdout).into_owned();
     assert!(compared.status.success(), "{text}{}", compared.stderr);
     let count: usize = text.lines().last().unwrap().split(' ').next().unwrap().parse().unwrap();

@@ -1,17 +1,24 @@
 //! Attributes: JSON values as HDF5 attributes.
 
+use std::collections::HashSet;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value as Json};
 
-use super::data_type::{ElementType, Shown};
+use super::data_type::{ElementType, Shown, classic_type};
 use super::fill_value::number;
 use super::hdf5::model::{Attribute, DataType, Value};
+use super::hdf5::plan::Plan;
 use super::names;
 use crate::views::report::Finding;
 
 /// Most bytes of a list of numbers: a message of a header has at most 65,535.
 const MAX_LIST: usize = 65_000;
+/// Most bytes of a text that classic programs read: a longer one would be a string of any length, which they lack.
+const MAX_CLASSIC_TEXT: usize = 60_000;
+/// Most attributes of a node: the format counts them in 16 bits, and some are added.
+const MAX_ATTRIBUTES: usize = 65_000;
 
 /// Attributes that the format itself, or netCDF, uses.
 const RESERVED: [&str; 9] = [
@@ -38,14 +45,17 @@ const TYPED: [&str; 8] = [
     "flag_masks",
 ];
 
-/// Converts attributes of the node at `path`. What is left out or renamed is added to `findings`.
+/// Converts attributes of the node at `path`, an array of `element` or a group. What is left out or renamed is added to `findings`.
+/// `classic` is true for types that classic programs have.
 pub(super) fn convert(
     attributes: &Map<String, Json>,
     element: Option<&ElementType>,
+    classic: bool,
     path: &str,
     findings: &mut Vec<Finding>,
 ) -> Vec<Attribute> {
     let mut converted: Vec<Attribute> = Vec::with_capacity(attributes.len());
+    let mut names = HashSet::new();
     for (key, json) in attributes {
         let mut found = |deed: &str, reason: &str| {
             findings.push(Finding { path: format!("{path}@{key}"), deed: deed.to_owned(), reason: reason.to_owned() });
@@ -60,8 +70,12 @@ pub(super) fn convert(
             found("left out", "the name is too long or empty");
             continue;
         };
-        if converted.iter().any(|other| other.name == name) {
+        if names.contains(&name) {
             found("left out", "another attribute has its name");
+            continue;
+        }
+        if converted.len() >= MAX_ATTRIBUTES {
+            found("left out", "a node has at most 65,000 attributes");
             continue;
         }
         let typed = element.filter(|_| TYPED.contains(&key.as_str()));
@@ -71,16 +85,19 @@ pub(super) fn convert(
                 found("left out", "the value does not fit the variable's type");
                 continue;
             }
+            _ if classic => classic_value(json),
             _ => value(json),
         };
-        let Some(value) = value else {
-            found("left out", "the list is longer than an attribute can be");
+        let attribute = value.map(|value| Attribute { name, value });
+        let Some(attribute) = attribute.filter(|attribute| Plan::check_attribute(attribute).is_ok()) else {
+            found("left out", "the value is longer than an attribute can be");
             continue;
         };
-        if name != *key {
-            found(&format!("renamed to {name}"), "programs do not accept the name");
+        if attribute.name != *key {
+            found(&format!("renamed to {}", attribute.name), "programs do not accept the name");
         }
-        converted.push(Attribute { name, value });
+        names.insert(attribute.name.clone());
+        converted.push(attribute);
     }
     converted
 }
@@ -106,6 +123,24 @@ fn value(json: &Json) -> Option<Value> {
         }
         _ => Some(Value::Text(json.to_string())),
     }
+}
+
+/// Converts a value to one that classic programs have: lists of texts become JSON, longer integers floats.
+fn classic_value(json: &Json) -> Option<Value> {
+    let value = match json {
+        Json::Array(list) if list.iter().any(Json::is_string) => Value::Text(json.to_string()),
+        Json::Array(list) => match common_type(list).filter(|_| !list.is_empty()) {
+            Some(data_type) => numbers(list, classic_type(data_type))?,
+            None => value(json)?,
+        },
+        Json::Number(_) => {
+            let data_type = classic_type(common_type(std::slice::from_ref(json))?);
+            Value::Numbers { data_type, bytes: number(json, &data_type)?, count: None }
+        }
+        _ => value(json)?,
+    };
+    let is_long = matches!(&value, Value::Text(text) if text.len() > MAX_CLASSIC_TEXT);
+    (!is_long).then_some(value)
 }
 
 fn numbers(list: &[Json], data_type: DataType) -> Option<Value> {
@@ -173,10 +208,10 @@ mod tests {
     use serde_json::json;
 
     fn one(key: &str, json: Json, data_type: Option<&str>) -> (Option<Value>, Vec<Finding>) {
-        let element = data_type.map(|name| ElementType::parse(&json!(name)).unwrap());
+        let element = data_type.map(|name| ElementType::parse(&json!(name), false).unwrap());
         let mut findings = Vec::new();
         let attributes = Map::from_iter([(key.to_owned(), json)]);
-        let converted = convert(&attributes, element.as_ref(), "/a", &mut findings);
+        let converted = convert(&attributes, element.as_ref(), false, "/a", &mut findings);
         (converted.into_iter().next().map(|attribute| attribute.value), findings)
     }
 
@@ -237,5 +272,32 @@ mod tests {
         let (value, findings) = one("a/b", json!(1), None);
         assert!(value.is_some());
         assert_eq!(findings.first().unwrap().deed, "renamed to a_b");
+    }
+
+    #[test]
+    fn classic_programs_get_values_that_they_have() {
+        let double = |number: f64, count| numbers(DataType::Float64, &number.to_le_bytes(), count);
+        let int32 = DataType::Int { size: 4, signed: true };
+        let cases = [
+            (json!(1), numbers(int32, &[1, 0, 0, 0], None)),
+            (json!(1_u64 << 40), double((1_u64 << 40) as f64, None)),
+            (json!([u64::MAX]), double(u64::MAX as f64, Some(1))),
+            (json!(["a", "b"]), Some(Value::Text("[\"a\",\"b\"]".into()))),
+            (json!("x".repeat(60_001)), None),
+        ];
+        for (json, wanted) in cases {
+            assert_eq!(classic_value(&json), wanted, "{json}");
+        }
+        let element = ElementType::parse(&json!("uint16"), true).unwrap();
+        assert_eq!(typed_value(&json!(65_535), &element, true), numbers(int32, &[0xFF, 0xFF, 0, 0], Some(1)));
+    }
+
+    #[test]
+    fn an_attribute_that_is_too_long_spoils_no_others() {
+        let mut findings = Vec::new();
+        let attributes = Map::from_iter([("a".to_owned(), json!(vec!["x"; 5_000])), ("b".to_owned(), json!(1))]);
+        let converted = convert(&attributes, None, false, "/", &mut findings);
+        assert_eq!(converted.iter().map(|attribute| attribute.name.as_str()).collect::<Vec<_>>(), ["b"]);
+        assert_eq!(findings.len(), 1);
     }
 }

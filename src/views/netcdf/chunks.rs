@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use super::rows;
-use super::variable::{MAX_DECODED_TEXTS, Variable};
+use super::variable::{MAX_DECODED_TEXTS, Source, Variable};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::memory;
@@ -80,9 +80,10 @@ impl Units {
     async fn make(self: Arc<Self>, tree: &Arc<Tree>, number: u64) -> Result<Bytes> {
         let variable = &self.variable;
         let coords = coords_in(&variable.grid, number);
-        let place = match &variable.shards {
-            None => StoredPlace::chunk(tree, variable.node, &coords),
-            Some(layout) => StoredPlace::inner(tree, variable.node, &coords, layout),
+        let place = match &variable.source {
+            Source::Chunk => StoredPlace::chunk(tree, variable.node, &coords),
+            Source::Inner(layout) => StoredPlace::inner(tree, variable.node, &coords, layout),
+            Source::Parts(axes) => return self.assemble(tree, number, axes).await,
         };
         let Some(stored) = place.read(tree).await? else { return Ok(Bytes::new()) };
         let size = variable.element.size.max(1) as u64;
@@ -119,6 +120,7 @@ impl Units {
 }
 
 /// Place of the stored bytes of a unit.
+#[derive(Debug)]
 pub(super) struct StoredPlace<'a> {
     node: NodeIndex,
     coords: Coords,
@@ -146,6 +148,28 @@ impl<'a> StoredPlace<'a> {
         StoredPlace { inner: Some((layout, number)), ..shard }
     }
 
+    /// Returns the place without what it borrows: of the whole stored chunk.
+    pub(super) fn whole(self) -> StoredPlace<'static> {
+        StoredPlace { node: self.node, coords: self.coords, inode: self.inode, inner: None }
+    }
+
+    /// Returns the inode of the chunk.
+    pub(super) fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// Returns the inode of the chunk if it is stored, with `length` bytes; another length is an error.
+    pub(super) async fn stored_as(&self, tree: &Arc<Tree>, length: u64) -> Result<Option<u64>> {
+        match tree.payload_at(self.node, &self.coords).await?.map(|payload| payload.length()) {
+            None => Ok(None),
+            Some(stored) if stored == length => Ok(Some(self.inode)),
+            Some(stored) => Err(Error::corrupt(format!(
+                "{}: a chunk of {stored} bytes where its shape needs {length}",
+                tree.describe(self.inode)
+            ))),
+        }
+    }
+
     /// Reads the stored bytes; none if there are none.
     pub(super) async fn read(&self, tree: &Arc<Tree>) -> Result<Option<Vec<u8>>> {
         let Some(payload) = tree.payload_at(self.node, &self.coords).await? else { return Ok(None) };
@@ -166,7 +190,8 @@ impl<'a> StoredPlace<'a> {
     }
 }
 
-async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Vec<u8>> {
+/// Reads `length` bytes of chunk file `inode` from `offset` on.
+pub(super) async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Vec<u8>> {
     let reservation = memory::reserve(length, &tree.describe(inode)).await?;
     let mut bytes = Vec::with_capacity(length as usize);
     while (bytes.len() as u64) < length {

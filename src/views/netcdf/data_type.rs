@@ -16,6 +16,8 @@ pub(super) struct ElementType {
     /// Bytes of the numbers that an element consists of.
     pub(super) number: usize,
     pub(super) shown: Shown,
+    /// True if the variable has a type of classic programs.
+    pub(super) classic: bool,
 }
 
 /// Form of elements in NetCDF.
@@ -40,8 +42,9 @@ pub(super) enum Shown {
 }
 
 impl ElementType {
-    /// Parses member `data_type` of a `zarr.json`. Fails with the reason if NetCDF has no such type.
-    pub(super) fn parse(data_type: &Value) -> Result<Self, String> {
+    /// Parses member `data_type` of a `zarr.json`. Fails with the reason if NetCDF has no such type. `classic` is true for types that
+    /// classic programs have.
+    pub(super) fn parse(data_type: &Value, classic: bool) -> Result<Self, String> {
         let name =
             data_type.as_str().or_else(|| data_type.get("name")?.as_str()).ok_or("a data type without a name")?;
         let setting = |key: &str| data_type.get("configuration")?.get(key);
@@ -87,11 +90,24 @@ impl ElementType {
             Shown::Utf32 => 4,
             _ => size,
         };
-        Ok(ElementType { size, number, shown })
+        Ok(ElementType { size, number, shown, classic })
     }
 
     /// Returns the HDF5 type of the variable.
     pub(super) fn data_type(&self) -> DataType {
+        match self.classic {
+            true => classic_type(self.full_type()),
+            false => self.full_type(),
+        }
+    }
+
+    /// Returns true if the variable cannot have all values of the array.
+    pub(super) fn is_inexact(&self) -> bool {
+        self.data_type() == DataType::Float64 && matches!(self.full_type(), DataType::Int { size: 8, .. })
+    }
+
+    /// Returns the HDF5 type that has all values.
+    fn full_type(&self) -> DataType {
         match &self.shown {
             Shown::Number(data_type) | Shown::Complex(data_type) => *data_type,
             Shown::Boolean => DataType::Int { size: 1, signed: true },
@@ -116,6 +132,7 @@ impl ElementType {
         match &self.shown {
             Shown::Widened { .. } => 4,
             Shown::Texts => longest as usize,
+            Shown::Number(_) | Shown::Time { .. } => number_size(self.data_type()).unwrap_or(self.size),
             _ => self.size,
         }
     }
@@ -143,9 +160,49 @@ impl ElementType {
                 }
                 shown
             }
+            Shown::Number(_) | Shown::Time { .. } if self.full_type() != self.data_type() => {
+                convert_integers(&decoded, self.full_type(), self.data_type())
+            }
             _ => decoded,
         }
     }
+}
+
+/// Returns the type in which classic programs have the numbers of `data_type`: they know integers of 8, 16 and 32 bits, all signed.
+pub(super) fn classic_type(data_type: DataType) -> DataType {
+    match data_type {
+        DataType::Int { size: 1, signed: false } => DataType::Int { size: 2, signed: true },
+        DataType::Int { size: 2, signed: false } => DataType::Int { size: 4, signed: true },
+        DataType::Int { size: 4, signed: false } | DataType::Int { size: 8, .. } => DataType::Float64,
+        other => other,
+    }
+}
+
+/// Returns the bytes of a number.
+fn number_size(data_type: DataType) -> Option<usize> {
+    match data_type {
+        DataType::Int { size, .. } => Some(usize::from(size)),
+        DataType::Float32 => Some(4),
+        DataType::Float64 => Some(8),
+        _ => None,
+    }
+}
+
+/// Converts little-endian integers to another type; to a float, the nearest.
+fn convert_integers(numbers: &[u8], from: DataType, to: DataType) -> Vec<u8> {
+    let DataType::Int { size, signed } = from else { return numbers.to_vec() };
+    let size = usize::from(size).clamp(1, 8);
+    let mut converted = Vec::with_capacity(numbers.len() / size * number_size(to).unwrap_or(size));
+    for number in numbers.chunks_exact(size) {
+        let is_negative = signed && number.last().is_some_and(|byte| byte & 0x80 != 0);
+        let mut wide = [if is_negative { 0xFF } else { 0 }; 16];
+        wide.iter_mut().zip(number).for_each(|(wide, byte)| *wide = *byte);
+        match to {
+            DataType::Int { size, .. } => converted.extend(wide.iter().take(usize::from(size))),
+            _ => converted.extend((i128::from_le_bytes(wide) as f64).to_le_bytes()),
+        }
+    }
+    converted
 }
 
 fn time_unit(unit: &str) -> Option<&'static str> {
@@ -179,7 +236,8 @@ mod tests {
     #[test]
     fn texts_become_characters_of_the_same_size() {
         let utf32 =
-            ElementType::parse(&json!({"name": "fixed_length_utf32", "configuration": {"length_bytes": 8}})).unwrap();
+            ElementType::parse(&json!({"name": "fixed_length_utf32", "configuration": {"length_bytes": 8}}), false)
+                .unwrap();
         let decoded: Vec<u8> = ['ä', '😀', 'x', '\0'].iter().flat_map(|c| u32::from(*c).to_le_bytes()).collect();
         assert_eq!(utf32.convert(decoded), ["ä😀\0\0".as_bytes(), b"x\0\0\0\0\0\0\0"].concat());
         assert_eq!(utf32.extra_dimension(0), Some(("string8".to_owned(), 8)));
@@ -197,7 +255,7 @@ mod tests {
             json!({"name": "null_terminated_bytes", "configuration": {"length_bytes": 1_u64 << 40}}),
             json!({"name": "null_terminated_bytes", "configuration": {"length_bytes": 0}}),
         ] {
-            assert!(ElementType::parse(&wrong).is_err(), "{wrong}");
+            assert!(ElementType::parse(&wrong, false).is_err(), "{wrong}");
         }
     }
 
@@ -205,12 +263,30 @@ mod tests {
     fn times_have_units() {
         let time =
             |unit, factor| json!({"name": "numpy.datetime64", "configuration": {"unit": unit, "scale_factor": factor}});
-        let units = |data_type| match ElementType::parse(&data_type).unwrap().shown {
+        let units = |data_type| match ElementType::parse(&data_type, false).unwrap().shown {
             Shown::Time { units, .. } => units,
             other => panic!("{other:?}"),
         };
         assert_eq!(units(time("ms", 1)).as_deref(), Some("milliseconds since 1970-01-01 00:00:00"));
         assert_eq!(units(time("s", 10)), None);
         assert_eq!(units(time("Y", 1)), None);
+    }
+
+    #[test]
+    fn integers_become_numbers_of_classic_types() {
+        let convert = |name: &str, numbers: &[u8]| {
+            let element = ElementType::parse(&json!(name), true).unwrap();
+            (element.data_type(), element.shown_size(0), element.convert(numbers.to_vec()))
+        };
+        let int = |size| DataType::Int { size, signed: true };
+        assert_eq!(convert("uint8", &[1, 0xFF]), (int(2), 2, vec![1, 0, 0xFF, 0]));
+        assert_eq!(convert("uint16", &[1, 0xFF]), (int(4), 4, vec![1, 0xFF, 0, 0]));
+        assert_eq!(convert("int8", &[0xFF]), (int(1), 1, vec![0xFF]));
+        let float = |number: f64| (DataType::Float64, 8, number.to_le_bytes().to_vec());
+        assert_eq!(convert("uint32", &[0xFF; 4]), float(4_294_967_295.0));
+        assert_eq!(convert("int64", &[0xFF; 8]), float(-1.0));
+        assert_eq!(convert("uint64", &[0xFF; 8]), float(18_446_744_073_709_551_616.0));
+        assert!(ElementType::parse(&json!("int64"), true).unwrap().is_inexact());
+        assert!(!ElementType::parse(&json!("uint32"), true).unwrap().is_inexact());
     }
 }

@@ -117,7 +117,7 @@ mod tests {
     use serde_json::json;
 
     fn bytes(data_type: Value, fill: Value) -> Option<Vec<u8>> {
-        parse(&fill, &ElementType::parse(&data_type).unwrap())
+        parse(&fill, &ElementType::parse(&data_type, false).unwrap())
     }
 
     #[test]

@@ -3,21 +3,27 @@
 //! The layout of a file follows from the `zarr.json` of its arrays alone: its header is made in memory when the file is first
 //! looked at, the nodes of its B-trees are computed from their addresses, and its data are the decoded chunks of the arrays. So a byte
 //! range costs only the chunks that it touches. [`hdf5`] lays files out, [`group`] describes a group as one, [`variable`] an array,
-//! [`decode`] has the codecs, [`chunks`] the decoded chunks.
+//! [`decode`] has the codecs, [`chunks`] the decoded chunks, [`partition`] those that are cut from stored ones.
 //!
 //! Files are read-only and never change. The file of group `a/b` is `a/b.nc`, beside the group's directory, that of the root
-//! `REPOSITORY.nc`; directories show only groups that have subgroups. What is left out, renamed or widened is listed in the report
-//! (`.icechunk/netcdf`) and counted once in the log; a bad array never spoils its file.
+//! `REPOSITORY.nc`; directories show only groups that have subgroups. With nested groups there is one file, that of the root, which
+//! has the others in it. What is left out, renamed or widened is listed in the report (`.icechunk/netcdf`) and counted once in the
+//! log; a bad array never spoils its file.
 
+mod assembly;
 mod attributes;
 mod chunks;
 mod data_type;
+mod datasets;
 mod decode;
 mod dimensions;
 mod fill_value;
 mod group;
 pub mod hdf5;
+mod members;
 mod names;
+mod partition;
+mod record_dimension;
 mod rows;
 mod variable;
 
@@ -33,10 +39,10 @@ use tracing::warn;
 
 use self::group::GroupFile;
 use self::hdf5::plan::Part;
+use super::options::NetcdfOptions;
 use super::report::{self, Finding, Report};
 use super::{Sink, ViewTree, no_such, not_a_directory};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::memory::{self, Reservation};
 use crate::reader::Data;
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::nodes::{MAX_NAME, NodeIndex, TreePlace};
@@ -60,45 +66,46 @@ const FIRST_CHILD: u64 = 4;
 #[derive(Debug)]
 pub struct NetcdfView {
     tree: Arc<Tree>,
+    options: NetcdfOptions,
     /// Name of the root's file.
     root_name: String,
-    files: Mutex<LruCache<NodeIndex, Arc<OnceCell<File>>>>,
+    files: Mutex<LruCache<NodeIndex, Arc<OnceCell<GroupFile>>>>,
     report: OnceCell<Report>,
-}
-
-#[derive(Debug)]
-struct File {
-    contents: GroupFile,
-    _memory: Reservation,
 }
 
 impl NetcdfView {
     /// Makes the view of `tree`; the file of the root group is called `name`.nc.
-    pub fn new(tree: Arc<Tree>, name: &str) -> Self {
+    pub fn new(tree: Arc<Tree>, name: &str, options: NetcdfOptions) -> Self {
         let name: String = name.chars().map(|c| if c == '/' || c.is_control() { '_' } else { c }).collect();
         let name = name.get(..name.floor_char_boundary(MAX_ROOT_NAME)).unwrap_or_default();
         let name = if name.is_empty() || name.starts_with('.') { "root" } else { name };
         let mut root_name = format!("{name}.nc");
         // Groups keep their names.
-        while tree.table().children(0).iter().any(|child| is_named(tree.table().name(*child), &root_name)) {
+        let is_group =
+            |name: &str| tree.table().children(0).iter().any(|child| is_named(tree.table().name(*child), name));
+        while !options.nested_groups && is_group(&root_name) {
             root_name.insert(0, '_');
         }
-        NetcdfView { tree, root_name, files: Mutex::new(LruCache::new(KEPT)), report: OnceCell::new() }
+        NetcdfView { tree, options, root_name, files: Mutex::new(LruCache::new(KEPT)), report: OnceCell::new() }
     }
 
     fn is_array(&self, node: NodeIndex) -> bool {
         self.tree.table().array(node).is_some()
     }
 
-    /// Returns true if `node` is a group with arrays.
+    /// Returns true if `node` has a file: a group with arrays, or of nested groups the root.
     fn has_file(&self, node: NodeIndex) -> bool {
+        if self.options.nested_groups {
+            return node == 0;
+        }
         !self.is_array(node) && self.tree.table().children(node).iter().any(|child| self.is_array(*child))
     }
 
     /// Returns true if `node` shows as a directory.
     fn is_directory(&self, node: NodeIndex) -> bool {
-        node == 0
-            || (!self.is_array(node) && self.tree.table().children(node).iter().any(|child| !self.is_array(*child)))
+        let has_groups =
+            || !self.is_array(node) && self.tree.table().children(node).iter().any(|child| !self.is_array(*child));
+        node == 0 || (!self.options.nested_groups && has_groups())
     }
 
     fn directory(&self, node: NodeIndex) -> Attributes {
@@ -129,7 +136,7 @@ impl NetcdfView {
 
     async fn file_attributes(&self, node: NodeIndex) -> Result<Attributes> {
         let file = self.file(node).await?;
-        let size = file.get().map_or(0, |file| file.contents.plan.size());
+        let size = file.get().map_or(0, |file| file.plan.size());
         Ok(Attributes { inode: FILES + u64::from(node), kind: Kind::File, size })
     }
 
@@ -144,18 +151,16 @@ impl NetcdfView {
     }
 
     /// Returns the file of `node`, made if it is not kept.
-    async fn file(&self, node: NodeIndex) -> Result<Arc<OnceCell<File>>> {
+    async fn file(&self, node: NodeIndex) -> Result<Arc<OnceCell<GroupFile>>> {
         let cell = Arc::clone(self.files.lock().get_or_insert(node, Arc::default));
         cell.get_or_try_init(|| async {
-            let mut contents = GroupFile::make(&self.tree, node).await?;
             let name = self.file_path(node);
-            let memory = memory::reserve(contents.memory(), &name).await?;
-            if !contents.findings.is_empty() {
-                let count = contents.findings.len();
+            let file = GroupFile::make(&self.tree, node, &name, &self.options).await?;
+            if !file.findings.is_empty() {
+                let count = file.findings.len();
                 warn!("{name}: {count} changes against the arrays; .icechunk/{NAME} lists what is left out or renamed");
             }
-            contents.findings = Vec::new();
-            Ok::<_, Error>(File { contents, _memory: memory })
+            Ok::<_, Error>(file)
         })
         .await?;
         Ok(cell)
@@ -180,13 +185,12 @@ impl NetcdfView {
                     findings.push(Finding { path, deed, reason: reason.to_owned() });
                     continue;
                 }
-                match GroupFile::make(&self.tree, node).await {
-                    Ok(file) => findings.extend(file.findings),
-                    Err(error) => findings.push(Finding {
-                        path: self.file_path(node),
-                        deed: "left out".to_owned(),
-                        reason: error.to_string(),
-                    }),
+                match self.file(node).await {
+                    Ok(file) => findings.extend(file.get().into_iter().flat_map(|file| file.findings.iter().cloned())),
+                    Err(error) => {
+                        let (path, deed) = (self.file_path(node), "left out".to_owned());
+                        findings.push(Finding { path, deed, reason: error.to_string() });
+                    }
                 }
             }
             Ok(Report::new(NAME, &findings))
@@ -206,17 +210,17 @@ impl NetcdfView {
 
     async fn read_file(&self, node: NodeIndex, offset: u64, size: u32) -> Result<Bytes> {
         let cell = self.file(node).await?;
-        let Some(File { contents, .. }) = cell.get() else { return Ok(Bytes::new()) };
-        let end = offset.saturating_add(u64::from(size)).min(contents.plan.size());
+        let Some(file) = cell.get() else { return Ok(Bytes::new()) };
+        let end = offset.saturating_add(u64::from(size)).min(file.plan.size());
         let mut read = BytesMut::new();
         let mut at = offset;
         while at < end {
             let left = end - at;
-            match contents.plan.part(at, left) {
+            match file.plan.part(at, left) {
                 Part::Bytes(bytes) => read.extend_from_slice(&bytes),
                 Part::Zeros(count) => read.resize(read.len() + count.min(left) as usize, 0),
                 Part::Data { dataset, chunk, from, len } => {
-                    let units = contents.units.get(dataset).and_then(Option::as_ref);
+                    let units = file.units.get(dataset).and_then(Option::as_ref);
                     let units =
                         units.ok_or_else(|| Error::new(ErrorKind::Io, "data of a dimension without variable"))?;
                     match units.read(&self.tree, chunk).await? {

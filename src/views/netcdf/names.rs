@@ -21,6 +21,18 @@ pub(super) fn allowed(name: &str) -> Option<String> {
     (name.len() <= MAX_NAME).then_some(name)
 }
 
+/// Prefix of the dataset of a variable that has the name of a dimension that is not its first.
+pub(super) const NOT_A_COORDINATE: &str = "_nc4_non_coord_";
+
+/// Returns the name of a variable, a dimension or a group: as [`allowed`], and none that NetCDF takes for another.
+pub(super) fn allowed_member(name: &str) -> Option<String> {
+    let name = allowed(name)?;
+    if !name.starts_with(NOT_A_COORDINATE) {
+        return Some(name);
+    }
+    Some(format!("_{name}")).filter(|name| name.len() <= MAX_NAME)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +58,6 @@ mod tests {
         }
         assert_eq!(allowed(&"x".repeat(257)), None);
         assert_eq!(allowed(""), None);
+        assert_eq!(allowed_member("_nc4_non_coord_x").as_deref(), Some("__nc4_non_coord_x"));
     }
 }

@@ -8,16 +8,24 @@ use super::data_type::{ElementType, Shown};
 use super::decode::Chain;
 use super::decode::chain::Elements;
 use super::fill_value;
+use super::partition::{Axis, cut, unit_shape};
 use crate::error::Result;
 use crate::tree::Tree;
+use crate::tree::array::Array;
 use crate::tree::nodes::NodeIndex;
-use crate::zarr::array::regular_chunk;
+use crate::zarr::array::{chunk_runs, regular_chunk};
 use crate::zarr::shard::{ShardLayout, coords_in};
 
 /// Most dimensions of an HDF5 dataset.
 const MAX_RANK: usize = 32;
 /// Chunks from this many bytes on cannot be HDF5 chunks.
 const MAX_CHUNK: u64 = 1 << 32;
+/// Chunks of an array that have numbers of their own.
+const MAX_CHUNKS: u64 = 1 << 62;
+/// Length from which on raw chunks are cut: a program that reads one value should not read a gigabyte.
+const MAX_RAW: u64 = 64 << 20;
+/// Length of the parts that they are cut into.
+const CUT: u64 = 8 << 20;
 /// Limits of an array of texts of any length, whose values are read when the header is made: elements, and stored bytes.
 const MAX_TEXTS: u64 = 64 << 10;
 const MAX_TEXT_BYTES: u64 = 1 << 20;
@@ -29,44 +37,67 @@ pub(super) struct Variable {
     pub(super) element: ElementType,
     /// Elements per dimension.
     pub(super) shape: Vec<u64>,
-    /// Elements per dimension of a unit: the smallest part that can be decoded by itself, a chunk or an inner chunk.
+    /// Elements per dimension of a unit: what the file has as a chunk.
     pub(super) unit: Vec<u64>,
     /// The same, cut to the array.
     pub(super) kept: Vec<u64>,
     /// Units per dimension.
     pub(super) grid: Vec<u64>,
-    /// Units per dimension of a stored chunk; none if a unit is one.
-    pub(super) shards: Option<Box<ShardLayout>>,
-    /// Codecs of a unit.
+    pub(super) source: Source,
+    /// Stored chunks per dimension.
+    pub(super) stored_grid: Vec<u64>,
+    /// Codecs of a unit, or of a stored chunk whose parts units are.
     pub(super) chain: Chain,
     /// One decoded element of the fill value.
     pub(super) fill: Vec<u8>,
     /// Bytes of the longest text.
     pub(super) longest: u64,
     pub(super) dimension_names: Vec<Option<String>>,
-    pub(super) attributes: Map<String, Value>,
     /// True if the fill value is not a number.
     pub(super) has_nan_fill: bool,
 }
 
+/// Source of the bytes of units.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Source {
+    /// A unit is a stored chunk.
+    Chunk,
+    /// A unit is an inner chunk of shards of this structure.
+    Inner(Box<ShardLayout>),
+    /// A unit has parts of stored chunks, whose edges these are.
+    Parts(Box<[Axis]>),
+}
+
+/// Units of an array, and how they are stored.
+struct Storage {
+    unit: Vec<u64>,
+    source: Source,
+    chain: Chain,
+}
+
 impl Variable {
-    /// Parses the array at `node`. Fails with the reason if it cannot be a variable.
-    pub(super) async fn parse(tree: &Arc<Tree>, node: NodeIndex) -> Result<Self, String> {
+    /// Parses the array at `node`. Returns it with its attributes; fails with the reason if it cannot be a variable. `classic` is true
+    /// for types that classic programs have.
+    pub(super) async fn parse(
+        tree: &Arc<Tree>,
+        node: NodeIndex,
+        classic: bool,
+    ) -> Result<(Self, Map<String, Value>), String> {
         let array = tree.table().array(node).ok_or("no array")?;
         let zarr_json = tree.zarr_json(node).ok_or("no zarr.json")?;
-        let document: Value = serde_json::from_slice(zarr_json).map_err(|e| format!("zarr.json: {e}"))?;
+        let mut document: Value = serde_json::from_slice(zarr_json).map_err(|e| format!("zarr.json: {e}"))?;
+        let attributes = match document.get_mut("attributes").map(Value::take) {
+            Some(Value::Object(attributes)) => attributes,
+            _ => Map::new(),
+        };
         let member = |name: &str| document.get(name).unwrap_or(&Value::Null);
-        let element = ElementType::parse(member("data_type"))?;
+        let element = ElementType::parse(member("data_type"), classic)?;
         let shape = array.shape.to_vec();
-        let chunk = regular_chunk(member("chunk_grid")).ok_or("the chunk grid is not regular")?;
-        if shape.len() != chunk.len() || shape.len() != array.grid.len() {
+        if shape.len() != array.grid.len() {
             return Err("shape and chunk grid contradict each other".to_owned());
         }
         if shape.contains(&0) {
             return Err("a dimension of size 0".to_owned());
-        }
-        if chunk.contains(&0) {
-            return Err("chunks of size 0".to_owned());
         }
         let extra = usize::from(!matches!(
             element.shown,
@@ -75,21 +106,10 @@ impl Variable {
         if shape.len() + extra > MAX_RANK {
             return Err(format!("{} dimensions: HDF5 has at most {MAX_RANK}", shape.len()));
         }
-        let has_transformers = member("storage_transformers").as_array().is_some_and(|list| !list.is_empty());
-        let (chain, shards) = match (array.sharding.clone(), has_transformers) {
-            (Some(layout), true) => (Chain::parse(member("codecs"), &chunk)?, Some(layout)),
-            (None, true) => return Err("a storage transformer".to_owned()),
-            (sharding, false) => {
-                let chain = Chain::parse(member("codecs"), &chunk)?;
-                match (sharding, chain.shards().map(|(_, inner)| inner.clone())) {
-                    (Some(layout), Some(inner)) => (inner, Some(layout)),
-                    _ => (chain, None),
-                }
-            }
-        };
-        let unit = shards.as_ref().map_or(chunk, |layout| layout.inner_shape.clone());
-        if unit.len() != shape.len() || unit.contains(&0) {
-            return Err("inner chunks that do not fit the array".to_owned());
+        let Storage { unit, source, chain } = Storage::parse(&document, zarr_json, array, &element)?;
+        let stored_grid: Vec<u64> = array.grid.iter().map(|count| u64::from(*count)).collect();
+        if product(&stored_grid, 1).is_none_or(|count| count >= MAX_CHUNKS) {
+            return Err("2^62 chunks or more".to_owned());
         }
         let fill_json = member("fill_value");
         let mut fill = fill_value::parse(fill_json, &element).ok_or_else(|| format!("fill value {fill_json}"))?;
@@ -97,13 +117,10 @@ impl Variable {
         if chain.is_variable() != is_text {
             return Err("codecs that do not fit the data type".to_owned());
         }
-        let longest = if is_text {
-            if shards.is_some() {
-                return Err("texts of any length in shards".to_owned());
-            }
-            longest_text(tree, node, &chain, &unit, &shape, &fill).await?
-        } else {
-            0
+        let longest = match (is_text, &source) {
+            (false, _) => 0,
+            (true, Source::Chunk) => longest_text(tree, node, &chain, &unit, &shape, &fill).await?,
+            (true, _) => return Err("texts of any length in shards or chunks of several shapes".to_owned()),
         };
         if is_text {
             fill.resize(longest as usize, 0);
@@ -111,34 +128,33 @@ impl Variable {
         let kept: Vec<u64> = unit.iter().zip(&shape).map(|(unit, length)| *unit.min(length)).collect();
         let grid: Vec<u64> = shape.iter().zip(&unit).map(|(length, unit)| length.div_ceil(*unit)).collect();
         let size = element.shown_size(longest) as u64;
-        let bytes = |shape: &[u64], size: u64| shape.iter().try_fold(size, |bytes, length| bytes.checked_mul(*length));
-        if bytes(&kept, size).is_none_or(|bytes| bytes >= MAX_CHUNK)
-            || bytes(&unit, element.size.max(1) as u64).is_none_or(|bytes| bytes >= MAX_CHUNK)
+        if product(&kept, size).is_none_or(|bytes| bytes >= MAX_CHUNK)
+            || product(&unit, element.size.max(1) as u64).is_none_or(|bytes| bytes >= MAX_CHUNK)
         {
-            return Err("chunks of 4 GiB or more".to_owned());
+            return Err("compressed chunks of 4 GiB or more".to_owned());
         }
         let names = member("dimension_names").as_array().filter(|names| names.len() == shape.len());
         let dimension_names = match names {
             Some(names) => names.iter().map(|name| name.as_str().map(str::to_owned)).collect(),
             None => vec![None; shape.len()],
         };
-        let attributes = member("attributes").as_object().cloned().unwrap_or_default();
         let has_nan_fill = fill_json.as_str() == Some("NaN");
-        Ok(Variable {
+        let variable = Variable {
             node,
             element,
             shape,
             unit,
             kept,
             grid,
-            shards,
+            source,
+            stored_grid,
             chain,
             fill,
             longest,
             dimension_names,
-            attributes,
             has_nan_fill,
-        })
+        };
+        Ok((variable, attributes))
     }
 
     /// Returns the bytes of a unit in the file.
@@ -157,6 +173,71 @@ impl Variable {
     }
 }
 
+impl Storage {
+    /// Parses the chunk grid and the codecs of an array.
+    fn parse(document: &Value, zarr_json: &[u8], array: &Array, element: &ElementType) -> Result<Self, String> {
+        let member = |name: &str| document.get(name).unwrap_or(&Value::Null);
+        let shape = &array.shape;
+        let has_transformers = member("storage_transformers").as_array().is_some_and(|list| !list.is_empty());
+        let axes = || {
+            let runs = chunk_runs(zarr_json).map_err(|e| e.to_string())?;
+            let axes = runs.iter().zip(shape.iter()).map(|(runs, length)| Axis::new(runs, *length));
+            let axes: Option<Box<[Axis]>> = axes.collect();
+            axes.filter(|axes| axes.len() == shape.len()).ok_or_else(|| "chunks that do not cover the array".to_owned())
+        };
+        let Some(chunk) = regular_chunk(member("chunk_grid")) else {
+            if has_transformers {
+                return Err("a storage transformer".to_owned());
+            }
+            let axes = axes()?;
+            let longest: Vec<u64> = axes.iter().map(Axis::longest).collect();
+            let chain = Chain::parse(member("codecs"), &longest)?;
+            if chain.has_shards() {
+                return Err("shards in a grid that is not regular".to_owned());
+            }
+            let (size, is_raw) = (element.size.max(1) as u64, chain.raw_order().is_some());
+            if !is_raw && product(&longest, size).is_none_or(|bytes| bytes >= MAX_CHUNK) {
+                return Err("compressed chunks of 4 GiB or more".to_owned());
+            }
+            let mut unit = unit_shape(&axes, shape);
+            if product(&unit, size).is_none_or(|bytes| bytes > MAX_RAW) && is_raw {
+                unit = cut(&unit, size, CUT);
+            }
+            return Ok(Storage { unit, source: Source::Parts(axes), chain });
+        };
+        if chunk.len() != shape.len() {
+            return Err("shape and chunk grid contradict each other".to_owned());
+        }
+        if chunk.contains(&0) {
+            return Err("chunks of size 0".to_owned());
+        }
+        let chain = Chain::parse(member("codecs"), &chunk)?;
+        let (unit, source, chain) = match (&array.sharding, has_transformers) {
+            (Some(layout), true) => (layout.inner_shape.clone(), Source::Inner(layout.clone()), chain),
+            (None, true) => return Err("a storage transformer".to_owned()),
+            (sharding, false) => match (sharding, chain.shards().map(|(_, inner)| inner.clone())) {
+                (Some(layout), Some(inner)) => (layout.inner_shape.clone(), Source::Inner(layout.clone()), inner),
+                _ => (chunk, Source::Chunk, chain),
+            },
+        };
+        if unit.len() != shape.len() || unit.contains(&0) {
+            return Err("inner chunks that do not fit the array".to_owned());
+        }
+        let size = element.size.max(1) as u64;
+        let is_long = product(&unit, size).is_none_or(|bytes| bytes > MAX_RAW);
+        if is_long && source == Source::Chunk && chain.raw_order().is_some() {
+            let kept: Vec<u64> = unit.iter().zip(shape.iter()).map(|(unit, length)| *unit.min(length)).collect();
+            return Ok(Storage { unit: cut(&kept, size, CUT), source: Source::Parts(axes()?), chain });
+        }
+        Ok(Storage { unit, source, chain })
+    }
+}
+
+/// Multiplies `lengths` and `first`; none if that overflows.
+fn product(lengths: &[u64], first: u64) -> Option<u64> {
+    lengths.iter().try_fold(first, |product, length| product.checked_mul(*length))
+}
+
 /// Returns the bytes of the longest text of an array: it determines the size of the variable.
 async fn longest_text(
     tree: &Arc<Tree>,
@@ -166,7 +247,7 @@ async fn longest_text(
     shape: &[u64],
     fill: &[u8],
 ) -> Result<u64, String> {
-    let product = |lengths: &[u64]| lengths.iter().try_fold(1_u64, |count, length| count.checked_mul(*length));
+    let product = |lengths: &[u64]| product(lengths, 1);
     let grid: Vec<u64> = shape.iter().zip(unit).map(|(length, unit)| length.div_ceil(*unit)).collect();
     let (units, each) = (product(&grid), product(unit));
     let count = units.zip(each).and_then(|(units, each)| units.checked_mul(each));

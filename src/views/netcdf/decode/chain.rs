@@ -119,6 +119,21 @@ impl Chain {
         }
     }
 
+    /// Returns true if a chunk consists of inner chunks.
+    pub(in super::super) fn has_shards(&self) -> bool {
+        matches!(self.elements, ElementCodec::Shard { .. })
+    }
+
+    /// Returns whether numbers are big-endian if a stored chunk is its elements in C order: then parts of it can be read.
+    pub(in super::super) fn raw_order(&self) -> Option<bool> {
+        match self.elements {
+            ElementCodec::Bytes { big_endian } if self.transposes.is_empty() && self.bytes.is_empty() => {
+                Some(big_endian)
+            }
+            _ => None,
+        }
+    }
+
     /// Returns true if elements have no fixed length.
     pub(in super::super) fn is_variable(&self) -> bool {
         matches!(self.elements, ElementCodec::Variable)

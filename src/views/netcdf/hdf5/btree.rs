@@ -149,6 +149,7 @@ mod tests {
     fn tree(shape: &[u64], chunk: &[u32]) -> (Tree, Storage) {
         let dataset = Dataset {
             name: "v".into(),
+            group: 0,
             data_type: DataType::Float32,
             shape: shape.to_vec(),
             unlimited: false,

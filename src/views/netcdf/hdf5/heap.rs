@@ -118,13 +118,13 @@ impl<'m> Heap<'m> {
     /// Collects the references and texts of all attributes.
     pub(super) fn new(model: &'m FileModel) -> Result<Self> {
         let mut heap = Heap::default();
-        let of_datasets = model
-            .datasets
-            .iter()
-            .flat_map(|dataset| dataset.attributes.iter().map(move |attribute| (dataset.name.as_str(), attribute)));
-        for (dataset, attribute) in model.attributes.iter().map(|attribute| ("/", attribute)).chain(of_datasets) {
-            heap.add(&attribute.value, model.datasets.len())
-                .context(|| format!("dataset `{dataset}`: attribute `{}`", attribute.name))?;
+        let owners = model.groups.iter().map(|group| (group.name.as_str(), &group.attributes));
+        let owners = owners.chain(model.datasets.iter().map(|dataset| (dataset.name.as_str(), &dataset.attributes)));
+        for (owner, attributes) in owners {
+            for attribute in attributes {
+                heap.add(&attribute.value, model.datasets.len())
+                    .context(|| format!("`{owner}`: attribute `{}`", attribute.name))?;
+            }
         }
         Ok(heap)
     }

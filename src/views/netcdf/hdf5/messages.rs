@@ -21,6 +21,9 @@ const GROUP_INFO: u8 = 0x0A;
 const ATTRIBUTE: u8 = 0x0C;
 const ATTRIBUTE_INFO: u8 = 0x15;
 
+/// Longest chunk of a dataset without data, in elements.
+const ABSENT_CHUNK: u64 = 1024;
+
 /// Encodes the superblock of a file of `size` bytes with its root group at `root`.
 pub(super) fn superblock(size: u64, root: u64) -> Vec<u8> {
     let mut bytes = b"\x89HDF\r\n\x1a\n\x02\x08\x08\x00".to_vec();
@@ -78,13 +81,21 @@ impl Header {
         header.attribute_info(dataset.attributes.len())?;
         header.message(FILL_VALUE, &fill_value(dataset)?).context(|| "fill value")?;
         let mut layout = vec![3];
-        match &dataset.layout {
-            Layout::Absent | Layout::Contiguous => {
+        let chunk = match &dataset.layout {
+            Layout::Chunked(chunk) => Some(chunk.clone()),
+            // Only chunks may have an unlimited dimension, also where there are none.
+            Layout::Absent if dataset.unlimited => {
+                Some(dataset.shape.iter().map(|size| (*size).clamp(1, ABSENT_CHUNK) as u32).collect())
+            }
+            Layout::Absent | Layout::Contiguous => None,
+        };
+        match chunk {
+            None => {
                 layout.push(1);
                 layout.extend_from_slice(&data.to_le_bytes());
                 layout.extend_from_slice(&storage.bytes.to_le_bytes());
             }
-            Layout::Chunked(chunk) => {
+            Some(chunk) => {
                 layout.extend_from_slice(&[2, chunk.len() as u8 + 1]);
                 layout.extend_from_slice(&tree.to_le_bytes());
                 for size in chunk.iter().chain([&datatype::size(dataset.data_type)?]) {
@@ -164,7 +175,8 @@ pub(super) fn null_dataspace() -> Vec<u8> {
 fn fill_value(dataset: &Dataset) -> Result<Vec<u8>> {
     // Space is allocated incrementally (3) or late (2), the fill value is written if it is set (8), and it is set
     // (0x20).
-    let allocation = if matches!(dataset.layout, Layout::Chunked(_)) { 3 } else { 2 };
+    let is_chunked = dataset.unlimited || matches!(dataset.layout, Layout::Chunked(_));
+    let allocation = if is_chunked { 3 } else { 2 };
     let Some(fill) = &dataset.fill else { return Ok(vec![3, 0x08 | allocation]) };
     let size = datatype::size(dataset.data_type)?;
     if fill.len() as u64 != u64::from(size) {

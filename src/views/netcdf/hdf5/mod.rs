@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! 0          superblock (48 bytes)
-//! 48         object headers at multiples of 8: root group, then the datasets
+//! 48         object headers at multiples of 8: groups, the root first, then the datasets
 //! ..         global heap: collections of object references, then of texts
 //! page       B-trees of the chunked datasets; within a tree the root first, the leaves last
 //! >= 8 MiB   data of the datasets; of 4 KiB or more: at a multiple of 4096
@@ -38,6 +38,7 @@ mod btree;
 mod checksum;
 mod datatype;
 mod heap;
+mod members;
 mod messages;
 pub mod model;
 pub mod plan;

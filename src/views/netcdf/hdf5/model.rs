@@ -1,12 +1,36 @@
-//! Contents of an HDF5 file with one group: plain data.
+//! Contents of an HDF5 file: plain data.
 
 /// Contents of a file.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct FileModel {
-    /// Attributes of the root group.
-    pub attributes: Vec<Attribute>,
-    /// Datasets of the root group, in creation order.
+    /// Groups: the root, which has no name, and the others, each after its parent.
+    pub groups: Vec<Group>,
+    /// Datasets, in creation order within their groups.
     pub datasets: Vec<Dataset>,
+}
+
+/// Group without its members.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Group {
+    /// Name of the link; empty for the root.
+    pub name: String,
+    /// Index of the parent in [`FileModel::groups`]; of no meaning for the root.
+    pub parent: usize,
+    /// Attributes, in creation order.
+    pub attributes: Vec<Attribute>,
+}
+
+impl FileModel {
+    /// Creates the model of a file with one group.
+    pub fn flat(attributes: Vec<Attribute>, datasets: Vec<Dataset>) -> Self {
+        FileModel { groups: vec![Group { attributes, ..Group::default() }], datasets }
+    }
+}
+
+impl Default for FileModel {
+    fn default() -> Self {
+        FileModel::flat(Vec::new(), Vec::new())
+    }
 }
 
 /// Dataset without its data.
@@ -14,11 +38,13 @@ pub struct FileModel {
 pub struct Dataset {
     /// Name of the link: not empty, without `/` and NUL.
     pub name: String,
+    /// Index of its group in [`FileModel::groups`].
+    pub group: usize,
     /// Type of the elements: a number or a fixed string.
     pub data_type: DataType,
     /// Size of each dimension; empty for a scalar.
     pub shape: Vec<u64>,
-    /// True if the first dimension has no maximal size; only for [`Layout::Chunked`].
+    /// True if the first dimension has no maximal size; not for [`Layout::Contiguous`].
     pub unlimited: bool,
     /// Fill value: one element, in the byte order of `data_type`. None means the default of the format, as for
     /// dimensions without a variable.
@@ -71,7 +97,7 @@ pub enum DataType {
     Text,
 }
 
-/// Attribute of a dataset or of the root group.
+/// Attribute of a dataset or of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attribute {
     /// Name: not empty, without NUL.

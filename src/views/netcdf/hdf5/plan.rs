@@ -1,14 +1,14 @@
 //! Positions of all bytes of a file.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 
 use super::btree::Tree;
 use super::heap::Heap;
+use super::members::Members;
 use super::messages::{Header, SUPERBLOCK, superblock};
 use super::model::{Attribute, Dataset, FileModel, Layout};
 use super::storage::{PAGE, Storage};
-use super::{UNDEFINED, align, attribute, unsupported};
+use super::{UNDEFINED, align, attribute, members, unsupported};
 use crate::error::{Context, Error, Result};
 
 /// Lowest position of data: netCDF-C 4.10 reads the first 4 MiB of a file that it opens, and the kernel reads ahead.
@@ -73,6 +73,8 @@ impl Part<'_> {
 
 /// Addresses that the headers hold: zeros while only the lengths of headers are wanted.
 struct Addresses {
+    /// Headers of the groups.
+    groups: Vec<u64>,
     /// Headers of the datasets.
     headers: Vec<u64>,
     /// Data of the datasets.
@@ -86,7 +88,7 @@ impl Plan {
     /// over 65,535 bytes, more than 32 dimensions, chunks of 4 GiB or more, sizes over 2^63 bytes, names that are used
     /// twice.
     pub fn new(model: &FileModel) -> Result<Plan, Error> {
-        check_names(model)?;
+        let members = Members::new(model)?;
         let storages = model
             .datasets
             .iter()
@@ -96,14 +98,18 @@ impl Plan {
 
         // Messages have the same length whatever addresses they hold: the first pass only adds up lengths.
         let count = model.datasets.len();
-        let mut addresses = Addresses { headers: vec![0; count], data: vec![0; count], trees: vec![0; count] };
+        let groups = vec![0; model.groups.len()];
+        let mut addresses = Addresses { groups, headers: vec![0; count], data: vec![0; count], trees: vec![0; count] };
         let mut at = SUPERBLOCK;
         let mut place = |header: Vec<u8>| -> Option<u64> {
             let address = at;
             at = align(at.checked_add(header.len() as u64)?, 8)?;
             Some(address)
         };
-        place(root_header(model, &addresses, &heap)?).ok_or_else(too_long)?;
+        for index in 0..model.groups.len() {
+            let address = place(group_header(index, model, &members, &addresses, &heap)?).ok_or_else(too_long)?;
+            set(&mut addresses.groups, index, address);
+        }
         for (index, (dataset, storage)) in model.datasets.iter().zip(&storages).enumerate() {
             let header = dataset_header(index, dataset, storage, &addresses, &heap)?;
             let address = place(header).ok_or_else(too_long).context(|| describe(dataset))?;
@@ -117,7 +123,9 @@ impl Plan {
 
         let mut bytes = superblock(plan.size, SUPERBLOCK);
         bytes.reserve_exact(usize::try_from(head).unwrap_or(0).saturating_sub(bytes.len()));
-        append(&mut bytes, &root_header(model, &addresses, &heap)?);
+        for index in 0..model.groups.len() {
+            append(&mut bytes, &group_header(index, model, &members, &addresses, &heap)?);
+        }
         for (index, (dataset, storage)) in model.datasets.iter().zip(&storages).enumerate() {
             append(&mut bytes, &dataset_header(index, dataset, storage, &addresses, &heap)?);
         }
@@ -127,15 +135,24 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Checks a dataset with its attributes: if it fails, the dataset must be left out of the file. [`Plan::new`] may
-    /// still fail, for what concerns the file: its length, names used twice, references.
-    pub fn check_dataset(dataset: &Dataset) -> Result<()> {
-        check_attribute_names(&dataset.attributes)?;
+    /// Checks a dataset with its attributes: if it fails, the dataset must be left out of the file. Returns the most bytes
+    /// that it takes in the file. [`Plan::new`] may still fail, for what concerns the file: its length, names used twice,
+    /// references.
+    pub fn check_dataset(dataset: &Dataset) -> Result<u64> {
+        members::check_attribute_names(&dataset.attributes)?;
         let storage = Storage::new(dataset)?;
         let mut heap = Heap::default();
         dataset.attributes.iter().try_for_each(|attribute| heap.add(&attribute.value, usize::MAX))?;
-        let addresses = Addresses { headers: Vec::new(), data: Vec::new(), trees: Vec::new() };
-        dataset_header(0, dataset, &storage, &addresses, &heap).map(|_| ())
+        let addresses = Addresses { groups: Vec::new(), headers: Vec::new(), data: Vec::new(), trees: Vec::new() };
+        let header = dataset_header(0, dataset, &storage, &addresses, &heap)?;
+        let heap = heap.place(0).ok_or_else(too_long)?;
+        let tree = match &dataset.layout {
+            Layout::Chunked(chunk) if storage.chunks > 0 => Tree::new(&storage, chunk, 0).ok_or_else(too_long)?.end,
+            _ => 0,
+        };
+        let parts = [header.len() as u64, heap, tree, storage.bytes, 2 * PAGE];
+        let length = parts.into_iter().try_fold(0, u64::checked_add);
+        length.filter(|&length| i64::try_from(length).is_ok()).ok_or_else(too_long)
     }
 
     /// Checks an attribute: if it fails, the attribute must be left out of the file.
@@ -266,17 +283,31 @@ fn too_long() -> Error {
     unsupported("the file would be longer than 2^63 bytes")
 }
 
-fn describe(dataset: &Dataset) -> String {
+pub(super) fn describe(dataset: &Dataset) -> String {
     format!("dataset `{}`", dataset.name)
 }
 
-fn root_header(model: &FileModel, addresses: &Addresses, heap: &Heap<'_>) -> Result<Vec<u8>> {
-    let mut header = Header::group(model.datasets.len(), model.attributes.len())?;
-    for (order, (dataset, address)) in model.datasets.iter().zip(&addresses.headers).enumerate() {
-        header.link(order, &dataset.name, *address).context(|| describe(dataset))?;
-    }
-    add_attributes(&mut header, &model.attributes, heap)?;
-    header.finish()
+fn group_header(
+    index: usize,
+    model: &FileModel,
+    members: &Members,
+    addresses: &Addresses,
+    heap: &Heap<'_>,
+) -> Result<Vec<u8>> {
+    let attributes = model.groups.get(index).map(|group| group.attributes.as_slice()).unwrap_or_default();
+    let make = || {
+        let (datasets, groups) = (members.datasets(index), members.groups(index));
+        let mut header = Header::group(datasets.len().saturating_add(groups.len()), attributes.len())?;
+        let datasets =
+            datasets.iter().filter_map(|at| Some((&model.datasets.get(*at)?.name, addresses.headers.get(*at)?)));
+        let groups = groups.iter().filter_map(|at| Some((&model.groups.get(*at)?.name, addresses.groups.get(*at)?)));
+        for (order, (name, address)) in datasets.chain(groups).enumerate() {
+            header.link(order, name, *address).context(|| format!("link `{name}`"))?;
+        }
+        add_attributes(&mut header, attributes, heap)?;
+        header.finish()
+    };
+    make().context(|| members::describe_group(model, index))
 }
 
 fn dataset_header(
@@ -302,25 +333,4 @@ fn add_attributes(header: &mut Header, attributes: &[Attribute], heap: &Heap<'_>
             .context(|| format!("attribute `{}`", attribute.name))?;
     }
     Ok(())
-}
-
-/// Checks that no name occurs twice.
-fn check_names(model: &FileModel) -> Result<()> {
-    check_attribute_names(&model.attributes)?;
-    let mut names = HashSet::new();
-    for dataset in &model.datasets {
-        if !names.insert(&dataset.name) {
-            return Err(unsupported("the name is used twice").context(describe(dataset)));
-        }
-        check_attribute_names(&dataset.attributes).context(|| describe(dataset))?;
-    }
-    Ok(())
-}
-
-fn check_attribute_names(attributes: &[Attribute]) -> Result<()> {
-    let mut names = HashSet::new();
-    match attributes.iter().find(|attribute| !names.insert(&attribute.name)) {
-        Some(twice) => Err(unsupported(format!("attribute `{}`: the name is used twice", twice.name))),
-        None => Ok(()),
-    }
 }

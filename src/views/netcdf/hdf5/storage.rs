@@ -30,15 +30,13 @@ pub(super) struct Storage {
 impl Storage {
     /// Computes the storage of `dataset`; an error if the format cannot represent it.
     pub(super) fn new(dataset: &Dataset) -> Result<Self> {
-        if dataset.name.is_empty() || dataset.name == "." || dataset.name.contains(['/', '\0']) {
-            return Err(unsupported("the name is empty or `.`, or has a `/` or NUL"));
-        }
+        check_name(&dataset.name)?;
         let size = u64::from(datatype::plain_size(dataset.data_type)?);
         let rank = dataset.shape.len();
         if rank > MAX_RANK {
             return Err(unsupported(format!("{rank} dimensions; at most {MAX_RANK}")));
         }
-        if dataset.unlimited && !matches!((&dataset.layout, rank), (Layout::Chunked(_), 1..)) {
+        if dataset.unlimited && (rank == 0 || dataset.layout == Layout::Contiguous) {
             return Err(unsupported("an unlimited dimension without chunks"));
         }
         match &dataset.layout {
@@ -73,6 +71,14 @@ impl Storage {
             return Err(too_big());
         }
         Ok(Storage { bytes, chunk_bytes, slot, chunks, grid })
+    }
+}
+
+/// Checks the name of a link.
+pub(super) fn check_name(name: &str) -> Result<()> {
+    match name.is_empty() || name == "." || name.contains(['/', '\0']) {
+        true => Err(unsupported("the name is empty or `.`, or has a `/` or NUL")),
+        false => Ok(()),
     }
 }
 

@@ -130,6 +130,7 @@ fn dataset(name: &str, shape: &[u64], layout: Layout) -> Dataset {
     let attributes = Vec::new();
     Dataset {
         name: name.to_owned(),
+        group: 0,
         data_type,
         shape: shape.to_vec(),
         unlimited: false,
@@ -200,21 +201,21 @@ fn what_the_format_cannot_hold_is_an_error_with_names() {
             let error = Plan::check_dataset(&dataset).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains(message), "{context}: {error}");
         }
-        let model = FileModel { attributes: Vec::new(), datasets: vec![dataset] };
+        let model = FileModel::flat(Vec::new(), vec![dataset]);
         let error = Plan::new(&model).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.starts_with(&name) && error.contains(message), "{context}: {error}");
     }
     let twice = vec![dataset("v", &[1], Layout::Absent), dataset("v", &[1], Layout::Absent)];
-    assert!(Plan::new(&FileModel { attributes: Vec::new(), datasets: twice }).is_err());
+    assert!(Plan::new(&FileModel::flat(Vec::new(), twice)).is_err());
     let dangling = vec![attribute("DIMENSION_LIST", Value::References(vec![0]))];
-    assert!(Plan::new(&FileModel { attributes: dangling, datasets: Vec::new() }).is_err());
+    assert!(Plan::new(&FileModel::flat(dangling, Vec::new())).is_err());
 }
 
 #[test]
 fn sums_of_sizes_are_checked() {
     let half = || dataset("v", &[1 << 60], Layout::Contiguous);
     let two = vec![half(), Dataset { name: "w".into(), ..half() }];
-    let error = Plan::new(&FileModel { attributes: Vec::new(), datasets: two }).unwrap_err().to_string();
+    let error = Plan::new(&FileModel::flat(Vec::new(), two)).unwrap_err().to_string();
     assert!(error.starts_with("dataset `w`: the file would be longer"), "{error}");
 }
 
@@ -226,7 +227,7 @@ fn files_of_extreme_models_are_planned_quickly() -> TestResult {
     datasets.push(dataset("none", &[5, 0], Layout::Contiguous));
     datasets.push(dataset("huge", &[1 << 40, 1 << 20], Layout::Chunked(vec![1 << 14, 1 << 14])));
     let last = datasets.len() - 1;
-    let plan = Plan::new(&FileModel { attributes: Vec::new(), datasets })?;
+    let plan = Plan::new(&FileModel::flat(Vec::new(), datasets))?;
     assert!(plan.memory() < 40 << 20, "{}", plan.memory());
     assert_eq!(
         plan.part(plan.size() - 5, 9),

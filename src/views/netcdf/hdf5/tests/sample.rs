@@ -65,7 +65,7 @@ fn variable(name: &str, data_type: DataType, dimensions: &[usize], layout: Layou
         attributes.push(attribute("_FillValue", value));
     }
     let unlimited = dimensions.first() == Some(&0);
-    Dataset { name: name.to_owned(), data_type, shape, unlimited, fill: Some(fill), layout, attributes }
+    Dataset { name: name.to_owned(), group: 0, data_type, shape, unlimited, fill: Some(fill), layout, attributes }
 }
 
 /// Returns the dataset of a dimension: a coordinate variable, or a bare dimension.
@@ -87,7 +87,7 @@ fn dimension(number: usize) -> Dataset {
         ints("_Netcdf4Dimid", &[number as i32], false),
     ];
     let (fill, unlimited) = ((!bare).then(|| element(60, 0, data_type)), name == "time");
-    Dataset { name: name.to_owned(), data_type, shape: vec![size], unlimited, fill, layout, attributes }
+    Dataset { name: name.to_owned(), group: 0, data_type, shape: vec![size], unlimited, fill, layout, attributes }
 }
 
 /// Returns a model with all types, ranks 0 to 4, all layouts and all kinds of attributes.
@@ -122,7 +122,7 @@ pub(super) fn model() -> FileModel {
         attribute("byte", list(DataType::Int { size: 1, signed: true }, &[0xFF], None)),
         attribute("u64", list(DataType::Int { size: 8, signed: false }, &[0xFF; 8], None)),
     ];
-    FileModel { attributes, datasets }
+    FileModel::flat(attributes, datasets)
 }
 
 /// Returns the bytes of a part. Elements of edge chunks beyond the array are 0xEE: programs must not show them.

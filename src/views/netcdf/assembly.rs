@@ -1,0 +1,193 @@
+//! Units made of parts of stored chunks (see [`super::partition`]).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::chunks::{self, StoredPlace, Units};
+use super::decode::chain::Elements;
+use super::partition::{Axis, Segment};
+use super::rows::Block;
+use crate::blocking::blocking;
+use crate::error::{Context, Error, Result};
+use crate::memory;
+use crate::tree::Tree;
+use crate::zarr::shard::coords_in;
+
+/// Bit of the cache keys of decoded stored chunks; units have smaller numbers.
+const STORED: u64 = 1 << 63;
+
+/// Elements of a raw chunk that are read at once.
+struct RawRead {
+    from: usize,
+    length: usize,
+    /// Place in the unit and length of each run of them.
+    runs: Vec<(usize, usize)>,
+}
+
+/// Part of a stored chunk within a unit.
+struct Part<'a> {
+    /// Stored chunk along each dimension.
+    segments: &'a [Segment],
+    /// First element of the unit in the array, and the first one of the part.
+    unit: &'a [u64],
+    first: &'a [u64],
+    lengths: Vec<u64>,
+}
+
+impl Part<'_> {
+    /// Calls `with` with the part as a block of a unit of `shape` and of its chunk.
+    fn block<T>(&self, shape: &[u64], with: impl FnOnce(&Block<'_>) -> T) -> T {
+        let from_shape: Vec<u64> = self.segments.iter().map(|segment| segment.length).collect();
+        let within = |outer: u64, inner: &u64| inner.saturating_sub(outer);
+        let to_first: Vec<u64> = self.unit.iter().zip(self.first).map(|(unit, first)| within(*unit, first)).collect();
+        let from_first: Vec<u64> =
+            self.segments.iter().zip(self.first).map(|(segment, first)| within(segment.first, first)).collect();
+        with(&Block {
+            to_shape: shape,
+            to_first: &to_first,
+            from_shape: &from_shape,
+            from_first: &from_first,
+            lengths: &self.lengths,
+        })
+    }
+
+    /// Returns the elements of the stored chunk.
+    fn elements(&self) -> u64 {
+        self.segments.iter().fold(1, |count, segment| count.saturating_mul(segment.length))
+    }
+}
+
+impl Units {
+    /// Makes unit `number` of stored chunks along `axes`; no bytes if none of them is stored.
+    pub(super) async fn assemble(self: &Arc<Self>, tree: &Arc<Tree>, number: u64, axes: &[Axis]) -> Result<Bytes> {
+        let variable = &self.variable;
+        let coords = coords_in(&variable.grid, number);
+        let unit: Vec<u64> = coords.iter().zip(&variable.unit).map(|(coord, unit)| coord * unit).collect();
+        let end: Vec<u64> = unit
+            .iter()
+            .zip(&variable.unit)
+            .zip(&variable.shape)
+            .map(|((unit, length), shape)| (unit + length).min(*shape))
+            .collect();
+        let elements = variable.unit.iter().product::<u64>();
+        let shown = variable.shown_bytes();
+        let name = format!("/{}", tree.table().path(variable.node));
+        let mut reservation = memory::reserve(elements * variable.element.size as u64 + shown, &name).await?;
+        let mut bytes = None;
+        let mut first = unit.clone();
+        loop {
+            let segments: Vec<Segment> = axes.iter().zip(&first).map(|(axis, first)| axis.segment(*first)).collect();
+            let ends = segments.iter().zip(&end).map(|(segment, end)| segment.end().min(*end));
+            let lengths = ends.zip(&first).map(|(end, first)| end.saturating_sub(*first)).collect();
+            let part = Part { segments: &segments, unit: &unit, first: &first, lengths };
+            self.copy_part(tree, &part, elements, &mut bytes).await?;
+            if !advance(&mut first, &segments, &unit, &end) {
+                break;
+            }
+        }
+        let Some(bytes) = bytes else { return Ok(Bytes::new()) };
+        let units = Arc::clone(self);
+        let bytes = blocking(move || Ok::<_, Error>(units.variable.element.convert(bytes))).await?;
+        // Shrinking never waits.
+        reservation.resize(shown, "a decoded chunk")?;
+        Ok(memory::with_reservation(bytes.into(), reservation))
+    }
+
+    /// Copies a part into the unit of `elements`, which is made for the first one that is stored.
+    async fn copy_part(
+        self: &Arc<Self>,
+        tree: &Arc<Tree>,
+        part: &Part<'_>,
+        elements: u64,
+        bytes: &mut Option<Vec<u8>>,
+    ) -> Result<()> {
+        let variable = &self.variable;
+        let size = variable.element.size;
+        let fill = || variable.fill.repeat(elements as usize);
+        let chunk: Vec<u64> = part.segments.iter().map(|segment| segment.chunk).collect();
+        let place = StoredPlace::chunk(tree, variable.node, &chunk);
+        let Some(big_endian) = variable.chain.raw_order() else {
+            if let Some(decoded) = self.stored_chunk(tree, part, place).await? {
+                let bytes = bytes.get_or_insert_with(fill);
+                part.block(&variable.unit, |block| block.copy(bytes, &decoded, size));
+            }
+            return Ok(());
+        };
+        let wanted = part.elements().saturating_mul(size as u64);
+        let Some(inode) = place.stored_as(tree, wanted).await? else { return Ok(()) };
+        let bytes = bytes.get_or_insert_with(fill);
+        // Runs that follow one another in the chunk are one read.
+        let mut reads: Vec<RawRead> = Vec::new();
+        part.block(&variable.unit, |block| {
+            block.for_each_run(|to, from, run| match reads.last_mut() {
+                Some(last) if last.from + last.length == from => {
+                    last.runs.push((to, run));
+                    last.length += run;
+                }
+                _ => reads.push(RawRead { from, length: run, runs: vec![(to, run)] }),
+            });
+        });
+        for RawRead { from, length, runs } in reads {
+            let mut read = chunks::read(tree, inode, (from * size) as u64, (length * size) as u64).await?;
+            if big_endian && variable.element.number > 1 {
+                read.chunks_exact_mut(variable.element.number).for_each(<[u8]>::reverse);
+            }
+            let mut rest = read.as_slice();
+            for (to, run) in runs {
+                let (row, after) = rest.split_at_checked(run * size).unwrap_or_default();
+                if let Some(target) = bytes.get_mut(to * size..to * size + row.len()) {
+                    target.copy_from_slice(row);
+                }
+                rest = after;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a decoded stored chunk, which several units may need; none if it is not stored.
+    async fn stored_chunk(
+        self: &Arc<Self>,
+        tree: &Arc<Tree>,
+        part: &Part<'_>,
+        place: StoredPlace<'_>,
+    ) -> Result<Option<Bytes>> {
+        let variable = &self.variable;
+        let number = part
+            .segments
+            .iter()
+            .zip(&variable.stored_grid)
+            .fold(0_u64, |number, (segment, count)| number.saturating_mul(*count).saturating_add(segment.chunk));
+        let shape: Vec<u64> = part.segments.iter().map(|segment| segment.length).collect();
+        let (units, source, place) = (Arc::clone(self), Arc::clone(tree), place.whole());
+        let make = async move {
+            let Some(stored) = place.read(&source).await? else { return Ok(Bytes::new()) };
+            let name = source.describe(place.inode());
+            let size = units.variable.element.size;
+            let decoded = shape.iter().product::<u64>() * size as u64;
+            let mut reservation = memory::reserve(stored.len() as u64 + decoded, &name).await?;
+            let decode = move || {
+                let variable = &units.variable;
+                variable.chain.decode(stored, Elements { shape: &shape, ..variable.elements() }).context(|| name)
+            };
+            let bytes = blocking(decode).await?;
+            reservation.resize(decoded, "a decoded chunk")?;
+            Ok(memory::with_reservation(bytes.into(), reservation))
+        };
+        let bytes = tree.reader().view_bytes((variable.node, STORED | number), make).await?;
+        Ok(Some(bytes).filter(|bytes| !bytes.is_empty()))
+    }
+}
+
+/// Moves `first` to the next chunk in C order: from `segments`, within the unit that begins at `unit` and ends at `end`. Returns
+/// false at the end.
+fn advance(first: &mut [u64], segments: &[Segment], unit: &[u64], end: &[u64]) -> bool {
+    for (((first, segment), unit), end) in first.iter_mut().zip(segments).zip(unit).zip(end).rev() {
+        *first = segment.end();
+        if *first < *end {
+            return true;
+        }
+        *first = *unit;
+    }
+    false
+}

@@ -1,0 +1,177 @@
+//! The groups of a file and the arrays in them, with the names that NetCDF allows.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::data_type::Shown;
+use super::hdf5::model::{Attribute, Value};
+use super::variable::Variable;
+use super::{attributes, names};
+use crate::tree::Tree;
+use crate::tree::nodes::NodeIndex;
+use crate::views::report::Finding;
+
+/// Deepest nesting of groups in a file: programs walk groups by recursion.
+const MAX_DEPTH: usize = 64;
+/// Longest reason in bytes.
+const MAX_REASON: usize = 200;
+
+/// Group of a file.
+#[derive(Debug)]
+pub(super) struct FileGroup {
+    pub(super) node: NodeIndex,
+    pub(super) name: String,
+    pub(super) parent: usize,
+    depth: usize,
+}
+
+/// Variable of a file, with its group and its name.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) group: usize,
+    pub(super) name: String,
+    /// Path of the array.
+    pub(super) path: String,
+    pub(super) variable: Variable,
+    pub(super) attributes: Vec<Attribute>,
+}
+
+impl Member {
+    /// Returns true if the variable bears the name of its first dimension.
+    pub(super) fn is_coordinate(&self) -> bool {
+        let first = self.variable.dimension_names.first().and_then(|name| name.as_deref());
+        first.and_then(names::allowed_member).is_some_and(|first| first == self.name)
+    }
+}
+
+/// Groups of a file, each after its parent, and its variables.
+#[derive(Debug)]
+pub(super) struct Members {
+    pub(super) groups: Vec<FileGroup>,
+    pub(super) list: Vec<Member>,
+}
+
+impl Members {
+    /// Collects the members of the file of `root`: its arrays, and with `nested` all groups below it with theirs. What is left out
+    /// or renamed is added to `findings`.
+    pub(super) async fn collect(
+        tree: &Arc<Tree>,
+        root: NodeIndex,
+        nested: bool,
+        classic: bool,
+        findings: &mut Vec<Finding>,
+    ) -> Self {
+        let root = FileGroup { node: root, name: String::new(), parent: 0, depth: 0 };
+        let mut members = Members { groups: vec![root], list: Vec::new() };
+        let mut group = 0;
+        while let Some((node, depth)) = members.groups.get(group).map(|it| (it.node, it.depth)) {
+            let mut taken = HashSet::new();
+            for &child in tree.table().children(node) {
+                let is_array = tree.table().array(child).is_some();
+                if !is_array && !nested {
+                    continue;
+                }
+                let path = format!("/{}", tree.table().path(child));
+                let mut found = |deed: String, reason: &str| {
+                    findings.push(Finding { path: path.clone(), deed, reason: reason.to_owned() });
+                };
+                let stored = tree.table().name(child);
+                let Some(name) = names::allowed_member(stored) else {
+                    found("left out".to_owned(), "the name is too long");
+                    continue;
+                };
+                if !is_array && depth >= MAX_DEPTH {
+                    found("left out".to_owned(), "groups are nested more than 64 deep");
+                    continue;
+                }
+                let variable = match is_array {
+                    false => None,
+                    true => match Variable::parse(tree, child, classic).await {
+                        Ok(variable) => Some(variable),
+                        Err(reason) => {
+                            found("left out".to_owned(), &shortened(&reason));
+                            continue;
+                        }
+                    },
+                };
+                if !taken.insert(name.clone()) {
+                    found("left out".to_owned(), "another member of its group has its name");
+                    continue;
+                }
+                if name != stored {
+                    found(format!("renamed to {name}"), "programs do not accept the name");
+                }
+                let Some((variable, stored)) = variable else {
+                    members.groups.push(FileGroup { node: child, name, parent: group, depth: depth + 1 });
+                    continue;
+                };
+                if let Some((deed, reason)) = change(&variable) {
+                    found(deed.to_owned(), reason);
+                }
+                let mut attributes = attributes::convert(&stored, Some(&variable.element), classic, &path, findings);
+                add_own_attributes(&variable, &mut attributes);
+                members.list.push(Member { group, name, path, variable, attributes });
+            }
+            group += 1;
+        }
+        // Coordinate variables name their dimensions first, so that these keep the plain names.
+        members.list.sort_by_cached_key(|member| {
+            let is_own = member.is_coordinate();
+            (member.group, !(is_own && member.variable.shape.len() == 1), !is_own)
+        });
+        members
+    }
+}
+
+/// Cuts a reason, which may have a value of a document in it.
+fn shortened(reason: &str) -> Cow<'_, str> {
+    match reason.get(..reason.floor_char_boundary(MAX_REASON)) {
+        Some(start) if start.len() < reason.len() => format!("{start}...").into(),
+        _ => reason.into(),
+    }
+}
+
+/// Returns how the elements of a variable differ from those of its array, and why.
+fn change(variable: &Variable) -> Option<(&'static str, &'static str)> {
+    Some(match &variable.element.shown {
+        Shown::Widened { .. } => ("widened to float32", "programs cannot read half-precision numbers"),
+        Shown::Complex(_) => ("shown with a last dimension of 2", "NetCDF has no complex numbers"),
+        Shown::Time { units: None, .. } => ("shown as plain integers", "NetCDF has no such unit of time"),
+        _ if variable.element.is_inexact() => {
+            ("shown as double", "classic programs have no 64-bit integers; those beyond 2^53 are rounded")
+        }
+        _ => return None,
+    })
+}
+
+/// Adds attributes that follow from the data type and the fill value, unless the array has them.
+fn add_own_attributes(variable: &Variable, attributes: &mut Vec<Attribute>) {
+    let text = |text: &str| Value::Text(text.to_owned());
+    let fill = |bytes: Vec<u8>| Value::Numbers { data_type: variable.element.data_type(), bytes, count: Some(1) };
+    let mut own: Vec<(&str, Value)> = Vec::new();
+    match &variable.element.shown {
+        Shown::Boolean => own.push(("dtype", text("bool"))),
+        Shown::Utf32 | Shown::Texts => own.push(("_Encoding", text("utf-8"))),
+        Shown::Time { units: Some(units), is_span } => {
+            own.push(("units", text(units)));
+            if !is_span {
+                own.push(("calendar", text("proleptic_gregorian")));
+            }
+            own.push(("_FillValue", fill(variable.element.convert(i64::MIN.to_le_bytes().to_vec()))));
+        }
+        Shown::Number(_) | Shown::Widened { .. } | Shown::Complex(_) if variable.has_nan_fill => {
+            let has_missing = attributes.iter().any(|attribute| attribute.name == "missing_value");
+            let bytes = variable.shown_fill();
+            if !has_missing && !matches!(variable.element.shown, Shown::Complex(_)) {
+                own.push(("_FillValue", fill(bytes)));
+            }
+        }
+        _ => {}
+    }
+    for (name, value) in own {
+        if !attributes.iter().any(|attribute| attribute.name == name) {
+            attributes.push(Attribute { name: name.to_owned(), value });
+        }
+    }
+}

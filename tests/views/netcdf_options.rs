@@ -1,0 +1,130 @@
+//! Options of the NetCDF view: the unlimited dimension, types of classic programs, groups in one file.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use netcdf_reader::{NcFile, NcType};
+use serde_json::json;
+
+use crate::common::{Mount, run};
+use crate::netcdf::{array, group, import, int16s, python};
+
+#[test]
+fn programs_read_each_option() {
+    let directory = tempfile::tempdir().unwrap();
+    let repo = directory.path().join("options");
+    run(python("netcdf_options.py").arg("write").arg(&repo)).success();
+    let options = [
+        ("record", &["--netcdf-record-dimension", "auto"][..]),
+        ("classic", &["--netcdf-classic-types"]),
+        ("nested", &["--netcdf-groups", "nested"]),
+    ];
+    for (mode, words) in options {
+        let mount = Mount::new(&repo, &[&["--view", "netcdf"], words].concat());
+        let written = directory.path().join(mode);
+        fs::create_dir(&written).unwrap();
+        let checked = run(python("netcdf_options.py").arg(mode).arg(&repo).arg(mount.path()).arg(&written));
+        let text = String::from_utf8_lossy(&checked.stdout).into_owned();
+        assert!(checked.status.success(), "{mode}: {text}{}", checked.stderr);
+        let count: usize = text.lines().last().unwrap().split(' ').next().unwrap().parse().unwrap();
+        assert!(count > 20, "{mode}: {text}");
+    }
+}
+
+/// Returns the names of the unlimited dimensions of the root's file, and the report, with this record dimension.
+fn unlimited(repo: &std::path::Path, name: &str) -> (Vec<String>, String) {
+    let mount = Mount::new(repo, &["--view", "netcdf", "--netcdf-record-dimension", name]);
+    let file = NcFile::open(mount.path().join("ocean.nc")).unwrap();
+    let dimensions = file.dimensions().unwrap();
+    let values = file.read_variable::<i16>("t").unwrap();
+    assert_eq!(values.iter().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+    let names = dimensions.iter().filter(|dimension| dimension.is_unlimited).map(|dimension| dimension.name.clone());
+    (names.collect(), fs::read_to_string(mount.path().join(".icechunk/netcdf")).unwrap())
+}
+
+#[test]
+fn the_record_dimension_is_the_first_of_all_its_variables() {
+    let directory = tempfile::tempdir().unwrap();
+    let names = |names: &[&str]| json!({"dimension_names": names});
+    let moment = json!({"dimension_names": ["moment"], "attributes": {"units": "hours since 2000-01-01"}});
+    let files = [
+        ("zarr.json", group(&json!({}))),
+        ("moment/zarr.json", array("int16", &[3], &[3], &moment)),
+        ("t/zarr.json", array("int16", &[3, 2], &[3, 2], &names(&["moment", "x"]))),
+        ("t/c/0/0", int16s(&[1, 2, 3, 4, 5, 6])),
+        ("time/zarr.json", array("int16", &[4], &[4], &names(&["time"]))),
+        ("turned/zarr.json", array("int16", &[2, 4], &[2, 4], &names(&["x", "time"]))),
+        ("y/zarr.json", array("int16", &[2], &[2], &names(&["y"]))),
+    ];
+    let repo = import(directory.path(), &files);
+    // What has units of time counts more than what is called so.
+    assert_eq!(unlimited(&repo, "auto"), (vec!["moment".to_owned()], String::new()));
+    assert_eq!(unlimited(&repo, "none"), (vec![], String::new()));
+    assert_eq!(unlimited(&repo, "y"), (vec!["y".to_owned()], String::new()));
+    for name in ["time", "x"] {
+        let (found, report) = unlimited(&repo, name);
+        assert!(
+            found.is_empty() && report.contains(&format!("/ocean.nc\tdimension {name} not unlimited\t")),
+            "{report}"
+        );
+    }
+    let (found, report) = unlimited(&repo, "other");
+    assert!(found.is_empty() && report.contains("no dimension is called other"), "{report}");
+}
+
+#[test]
+fn classic_types_hold_the_same_numbers() {
+    let directory = tempfile::tempdir().unwrap();
+    let long = |values: &[i64]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let files = [
+        ("zarr.json", group(&json!({}))),
+        ("long/zarr.json", array("int64", &[4], &[2], &json!({"fill_value": -3, "attributes": {"_FillValue": -3}}))),
+        ("long/c/0", long(&[1 << 53, -1])),
+        ("small/zarr.json", array("uint8", &[2], &[2], &json!({"attributes": {"valid_range": [0, 255]}}))),
+        ("small/c/0", vec![0, 255]),
+    ];
+    let repo = import(directory.path(), &files);
+    let mount = Mount::new(&repo, &["--view", "netcdf", "--netcdf-classic-types"]);
+    let file = NcFile::open(mount.path().join("ocean.nc")).unwrap();
+    let values = file.read_variable::<f64>("long").unwrap();
+    assert_eq!(values.iter().copied().collect::<Vec<_>>(), [9_007_199_254_740_992.0, -1.0, -3.0, -3.0]);
+    assert_eq!(file.variable("long").unwrap().attribute("_FillValue").unwrap().value.as_f64(), Some(-3.0));
+    assert_eq!(file.variable("small").unwrap().dtype(), &NcType::Short);
+    assert_eq!(file.read_variable::<i16>("small").unwrap().iter().copied().collect::<Vec<_>>(), [0, 255]);
+    let report = fs::read_to_string(mount.path().join(".icechunk/netcdf")).unwrap();
+    assert_eq!(report.lines().count(), 1, "{report}");
+    assert!(report.starts_with("/long\tshown as double\t"), "{report}");
+}
+
+#[test]
+fn ten_thousand_groups_fit_into_one_file() {
+    const GROUPS: usize = 10_000;
+    let directory = tempfile::tempdir().unwrap();
+    let mut files = BTreeMap::from([("zarr.json".to_owned(), group(&json!({"title": "many"})))]);
+    for n in 0..GROUPS {
+        let parent = format!("g{:02}/h{n:05}", n % 100);
+        files.insert(format!("g{:02}/zarr.json", n % 100), group(&json!({})));
+        files.insert(format!("{parent}/zarr.json"), group(&json!({"n": n})));
+        files.insert(format!("{parent}/v/zarr.json"), array("int16", &[2], &[2], &json!({"dimension_names": ["x"]})));
+        files.insert(format!("{parent}/v/c/0"), int16s(&[n as i16, 7]));
+    }
+    let files: Vec<(&str, Vec<u8>)> = files.iter().map(|(key, bytes)| (key.as_str(), bytes.clone())).collect();
+    let repo = import(directory.path(), &files);
+    let mount = Mount::new(&repo, &["--view", "netcdf", "--netcdf-groups", "nested", "-o", "memory=96M"]);
+    let begin = Instant::now();
+    let path = mount.path().join("ocean.nc");
+    let names: Vec<_> = fs::read_dir(mount.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["ocean.nc"]);
+    let file = NcFile::open(&path).unwrap();
+    println!("header of {GROUPS} groups read: {:?}", begin.elapsed());
+    for n in [0, 1, 5_000, 9_999] {
+        let variable = format!("g{:02}/h{n:05}/v", n % 100);
+        let values = file.read_variable::<i16>(&variable).unwrap();
+        assert_eq!(values.iter().copied().collect::<Vec<_>>(), [n as i16, 7]);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    let peak = crate::netcdf::peak_memory(&mount);
+    println!("peak memory: {peak} KiB");
+    assert!(peak < 200 << 10, "{peak} KiB");
+}
