@@ -7,6 +7,7 @@
 pub mod array;
 pub mod chunk_key;
 mod document;
+pub(crate) mod members;
 pub mod shard;
 pub mod slices;
 
