@@ -10,7 +10,6 @@
 //! Inode numbers: a node has a *base*. The directory is `base`, its `zarr.json` `base + 1`; an array's chunks and chunk
 //! directories have a separate range (see [`super::numbering`]). The root's base is 1, as FUSE requires.
 
-use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
@@ -18,7 +17,9 @@ use tracing::{error, warn};
 
 use super::array::Array;
 use super::numbering::{ChunkNumbers, Numbering, Renumbered, Run};
+use super::paths::{check_path, compare_paths};
 use super::positions::Positions;
+use super::reshard::Resharder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{ManifestInfo, ManifestRef, NodeData, Snapshot};
@@ -97,6 +98,15 @@ impl NodeTable {
 
     /// Builds the table of `snapshot` with the numbers that `numbering` assigned before.
     pub fn build_after(snapshot: &Snapshot, numbering: &mut Numbering) -> Result<Self> {
+        Self::build_resharded(snapshot, numbering, None)
+    }
+
+    /// Builds the table of `snapshot` with the arrays that `resharder` makes.
+    pub(super) fn build_resharded(
+        snapshot: &Snapshot,
+        numbering: &mut Numbering,
+        mut resharder: Option<&mut Resharder<'_>>,
+    ) -> Result<Self> {
         // The memory budget must have room while the table is built. Its memory then belongs to the mount's share.
         let _room = memory::reserve_blocking(snapshot.node_table_size(), "the table of its nodes")?;
         let mut paths: Vec<(&str, u32)> = Vec::with_capacity(snapshot.node_count());
@@ -146,7 +156,7 @@ impl NodeTable {
                 open.push((table.push(parent, part)?, part));
             }
             let index = open.last().map_or(0, |(index, _)| *index);
-            table.describe(index, stored, snapshot)?;
+            table.describe(index, stored, snapshot, resharder.as_deref_mut())?;
         }
         table.link_children()?;
         table.number(snapshot, numbering);
@@ -164,16 +174,28 @@ impl NodeTable {
         Ok(index)
     }
 
-    fn describe(&mut self, index: NodeIndex, stored: u32, snapshot: &Snapshot) -> Result<()> {
+    fn describe(
+        &mut self,
+        index: NodeIndex,
+        stored: u32,
+        snapshot: &Snapshot,
+        resharder: Option<&mut Resharder<'_>>,
+    ) -> Result<()> {
         let Some(node) = snapshot.node(stored as usize) else { return Ok(()) };
         let array = match &node.data {
-            NodeData::Group => None,
+            NodeData::Group => {
+                resharder.map_or(Ok(()), |resharder| resharder.group(index, node.zarr_json))?;
+                None
+            }
             NodeData::Unknown(kind) => {
                 error!("node {:?} is of unknown kind {kind}: only its zarr.json is shown", node.path);
                 None
             }
             NodeData::Array(data) => {
-                let array = Array::new(node.path, node.id, node.zarr_json, data);
+                let array = match resharder {
+                    None => Array::new(node.path, node.id, node.zarr_json, data),
+                    Some(resharder) => resharder.array(index, (node.path, node.id), node.zarr_json, data)?,
+                };
                 self.arrays.push(array);
                 Some(u32::try_from(self.arrays.len() - 1).map_err(too_many)?)
             }
@@ -451,51 +473,4 @@ fn drop_duplicate_ids(paths: &mut Vec<(&str, u32)>, snapshot: &Snapshot) {
 
 fn too_many<E>(_: E) -> Error {
     Error::new(ErrorKind::Unsupported, "a snapshot of more than 2^32 nodes or bytes of names")
-}
-
-fn check_path(path: &str) -> Result<(), &'static str> {
-    let Some(relative) = path.strip_prefix('/') else { return Err("its path does not begin with `/`") };
-    if relative.is_empty() {
-        return Ok(());
-    }
-    for part in relative.split('/') {
-        match part {
-            "" => return Err("a component of its path is empty"),
-            "." | ".." => return Err("a component of its path is `.` or `..`"),
-            part if part.len() > MAX_NAME => return Err("a component of its path is longer than 255 bytes"),
-            part if part.contains('\0') => return Err("a component of its path has a NUL byte"),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Compares paths component by component, each by its bytes. No component has a NUL, so it is enough to let `/` sort first.
-fn compare_paths(a: &str, b: &str) -> Ordering {
-    let order = |byte: u8| if byte == b'/' { 0 } else { byte };
-    a.bytes().map(order).cmp(b.bytes().map(order))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_sort_by_component() {
-        let mut paths = ["/", "/a-b", "/a", "/a/b", "/a b", "/ab", "/a/b/c", "/a.b", "/A"];
-        paths.sort_by(|a, b| compare_paths(a, b));
-        assert_eq!(paths, ["/", "/A", "/a", "/a/b", "/a/b/c", "/a b", "/a-b", "/a.b", "/ab"]);
-    }
-
-    #[test]
-    fn paths_that_no_file_can_have_are_refused() {
-        let long = format!("/{}", "x".repeat(256));
-        for path in ["", "a", "/a//b", "/a/", "/.", "/a/../b", "/a\0b", &long] {
-            assert!(check_path(path).is_err(), "{path:?}");
-        }
-        let longest = format!("/{}", "x".repeat(255));
-        for path in ["/", "/a", "/...", "/a b/c", "/+1/0.0.0", &longest] {
-            assert!(check_path(path).is_ok(), "{path:?}");
-        }
-    }
 }

@@ -152,6 +152,11 @@ pub(crate) fn shorten(text: &str) -> String {
 
 /// Checks that all readers can parse the valid JSON value `text`. Returns the reason if not.
 pub(crate) fn check_portable(text: &str) -> Result<(), &'static str> {
+    check_portable_within(text, MAX_DEPTH)
+}
+
+/// Checks that readers of `most_levels` levels can parse the valid JSON value `text`. Returns the reason if not.
+pub(crate) fn check_portable_within(text: &str, most_levels: usize) -> Result<(), &'static str> {
     let (mut depth, mut number) = (0_usize, None);
     let mut bytes = text.bytes().enumerate();
     while let Some((at, byte)) = bytes.next() {
@@ -172,7 +177,7 @@ pub(crate) fn check_portable(text: &str) -> Result<(), &'static str> {
             b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
-        if depth > MAX_DEPTH {
+        if depth > most_levels {
             return Err("it is nested too deeply for other programs");
         }
     }
