@@ -5,8 +5,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod consolidated;
 #[cfg(feature = "netcdf")]
 mod netcdf;
+mod reshard;
+mod shard;
+mod unshard;
 mod zarr2;
 mod zarr2_hostile;
 mod zarr2_programs;
