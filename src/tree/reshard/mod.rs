@@ -13,6 +13,8 @@ pub(super) mod inner;
 pub(super) mod packed;
 mod packed_read;
 pub(super) mod packed_stream;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 use std::collections::HashMap;
