@@ -8,19 +8,22 @@ use super::super::Tree;
 use super::super::tests::{array, entries, files, inline, tree};
 use super::{ReshardFinding, Resharding};
 use crate::error::ErrorKind;
-use crate::format::testing::{TestPayload, group, id, node_id};
+use crate::format::testing::{TestNode, TestPayload, TestRefs, group, id, node_id};
 use crate::tree::ROOT;
 
 const ARRAY_2D: &str = r#"{"zarr_format":3,"node_type":"array","shape":[4,6],"data_type":"int8","codecs":["bytes"],
     "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[1,1]}}}"#;
+
+/// Bytes of chunks by their coordinates.
+type Stored = BTreeMap<Vec<u32>, Vec<u8>>;
 
 fn packed(shape: &[u64]) -> Resharding {
     Resharding::Pack(shape.into())
 }
 
 /// Returns the array's chunks: all but a few, of different lengths, with the later ones in a second manifest too, where they are stale.
-fn chunks() -> (BTreeMap<Vec<u32>, Vec<u8>>, [(u8, crate::format::testing::TestRefs); 2]) {
-    let all: BTreeMap<Vec<u32>, Vec<u8>> = (0..24_u8)
+fn chunks() -> (Stored, [(u8, TestRefs); 2]) {
+    let all: Stored = (0..24_u8)
         .filter(|n| ![3, 9, 10, 11, 20].contains(n))
         .map(|n| (vec![u32::from(n) / 6, u32::from(n) % 6], vec![n; usize::from(n * 7 % 13)]))
         .collect();
@@ -34,7 +37,7 @@ fn chunks() -> (BTreeMap<Vec<u32>, Vec<u8>>, [(u8, crate::format::testing::TestR
     (all, manifests)
 }
 
-async fn made(wanted: Resharding) -> (BTreeMap<Vec<u32>, Vec<u8>>, Arc<Tree>) {
+async fn made(wanted: Resharding) -> (Stored, Arc<Tree>) {
     let (all, manifests) = chunks();
     let stored = tree(&[group(1, "/"), array(2, "/a", ARRAY_2D, &[8, 9])], manifests).await;
     (all, stored.reshard(wanted).await.unwrap())
@@ -133,8 +136,7 @@ async fn a_huge_sparse_grid_is_listed_at_once() {
     let refs =
         vec![(vec![0, 7, 3], inline("one")), (vec![last, 0, 0], inline("two")), (vec![last, last, 8], inline("three"))];
     let manifests = vec![(id(9), vec![(0, u32::MAX); 3])];
-    let node =
-        crate::format::testing::TestNode { id: node_id(2), path: "/a", zarr_json: huge, manifests: Some(manifests) };
+    let node = TestNode { id: node_id(2), path: "/a", zarr_json: huge, manifests: Some(manifests) };
     let stored = tree(&[group(1, "/"), node], [(9, (node_id(2), refs))]).await;
     let tree = stored.reshard(packed(&[128, 128, 64])).await.unwrap();
     let shown = files(&tree).await;
