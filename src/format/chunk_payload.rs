@@ -3,6 +3,8 @@
 //! Every module that handles chunk references uses this one type. A payload that is read in place from a manifest
 //! borrows its inline bytes; a payload that outlives the manifest owns them.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 
 use super::ids::ObjectId;
@@ -58,6 +60,25 @@ impl<B: AsRef<[u8]>> ChunkPayload<B> {
             ChunkPayload::Native { chunk, offset, length } => Some((*chunk, *offset, *length)),
             ChunkPayload::Inline(_) | ChunkPayload::Virtual { .. } => None,
         }
+    }
+}
+
+impl<'a> ChunkPayload<&'a [u8]> {
+    /// Returns the location of `range` of the chunk; none if the chunk does not have it.
+    pub fn part(self, range: &Range<u64>) -> Option<ChunkPayload<&'a [u8]>> {
+        if range.start > range.end || range.end > self.length() {
+            return None;
+        }
+        let part = range.end - range.start;
+        Some(match self {
+            ChunkPayload::Inline(bytes) => ChunkPayload::Inline(bytes.get(range.start as usize..range.end as usize)?),
+            ChunkPayload::Native { chunk, offset, .. } => {
+                ChunkPayload::Native { chunk, offset: offset.checked_add(range.start)?, length: part }
+            }
+            ChunkPayload::Virtual { location, offset, checksum, .. } => {
+                ChunkPayload::Virtual { location, offset: offset.checked_add(range.start)?, length: part, checksum }
+            }
+        })
     }
 }
 

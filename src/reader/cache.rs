@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::manifest::Manifest;
 use crate::memory::{self, Evict};
+use crate::zarr::shard::Index;
 
 /// Bytes of bookkeeping per entry: key, links and hash table slot, rounded up.
 const ENTRY_OVERHEAD: u64 = 128;
@@ -47,6 +48,10 @@ pub enum Key {
     Chunk(ChunkRange),
     /// Layout of a shard in pieces.
     Layout(ChunkRange),
+    /// Index of a stored shard.
+    Index(ChunkRange),
+    /// Index of a shard that a view makes: the view's tree, and the inode of the shard there.
+    PackedIndex(u64, u64),
     /// Bytes that an owner makes of chunks, and their number among its parts.
     ViewBytes(Owner, u64),
 }
@@ -55,8 +60,8 @@ impl Key {
     fn weight(&self) -> u64 {
         ENTRY_OVERHEAD
             + match self {
-                Key::Manifest(_) | Key::ViewBytes(..) => 0,
-                Key::Chunk(chunk) | Key::Layout(chunk) => chunk.weight(),
+                Key::Manifest(_) | Key::ViewBytes(..) | Key::PackedIndex(..) => 0,
+                Key::Chunk(chunk) | Key::Layout(chunk) | Key::Index(chunk) => chunk.weight(),
             }
     }
 }
@@ -70,6 +75,8 @@ pub enum Value {
     Chunk(Bytes),
     /// Layout of a shard in pieces.
     Layout(Arc<Layout>),
+    /// Index of a shard, or the reason why it cannot be used.
+    Index(Result<Arc<Index>>),
 }
 
 impl Value {
@@ -78,6 +85,9 @@ impl Value {
             Value::Manifest(manifest) => manifest.size() as u64,
             Value::Chunk(bytes) => bytes.len() as u64,
             Value::Layout(layout) => layout.weight(),
+            // Two numbers of 64 bits an entry.
+            Value::Index(Ok(index)) => 16 * index.entry_count(),
+            Value::Index(Err(error)) => ENTRY_OVERHEAD + error.to_string().len() as u64,
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Chunks that are not on this machine are fetched whole, or in [`pieces`] where they are large, and kept in memory: the kernel
 //! asks for a chunk in several requests. Of shards, only what is read is fetched ([`shards`]). A disk cache, where there is one, is
-//! searched first, and receives what is fetched ([`disk`]). Virtual chunks are ranges of other objects ([`mod@chunk`]).
+//! searched first, and receives what is fetched ([`disk`]). Many small chunks can be read at once ([`many`]). Virtual chunks are ranges of other objects ([`mod@chunk`]).
 //!
 //! [`Reader::manifest`] returns a decoded manifest, and loads it at most once for any number of callers. [`Reader::read`] returns
 //! bytes of a chunk. Both are ready when first polled if what they need is in memory (for local files: in the page cache).
@@ -12,9 +12,11 @@ pub mod cache;
 pub mod chunk;
 mod disk;
 pub mod gauges;
+pub mod many;
 pub mod memory;
 mod pieces;
 mod prefetch;
+mod shard_index;
 mod shard_layout;
 mod shards;
 
@@ -27,6 +29,7 @@ use tokio::sync::Semaphore;
 use self::buffer::{Buffer, BufferPool};
 use self::cache::{Cache, Key, Owner, Value};
 pub use self::chunk::{ChunkRange, NativeChunk, Object};
+pub use self::many::Part;
 use self::memory::Budget;
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};

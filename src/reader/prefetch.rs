@@ -16,7 +16,7 @@ use super::{Reader, slice};
 use crate::error::Error;
 
 /// Bytes between two chunks that are fetched with them, since a request costs more.
-const GAP: u64 = 64 << 10;
+pub(super) const GAP: u64 = 64 << 10;
 
 impl Reader {
     /// Returns true if `chunk` is in memory or being loaded.

@@ -252,7 +252,7 @@ impl Reader {
     }
 
     /// Returns true if `piece` is on this machine, or being loaded.
-    fn is_near(&self, piece: &ChunkRange) -> bool {
+    pub(super) fn is_near(&self, piece: &ChunkRange) -> bool {
         self.has(piece)
             || piece.name().is_some_and(|name| self.storage.disk_cache().is_some_and(|disk| disk.has(&name)))
     }
@@ -271,6 +271,22 @@ impl Reader {
 
     /// Returns the index of `shard`; none if it has no usable one.
     async fn index_of(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Option<Index>> {
+        let Some(bytes) = self.index_bytes(sharding, shard).await? else { return Ok(None) };
+        match Index::decode(sharding, shard.length, bytes) {
+            Ok(index) => Ok(Some(index)),
+            Err(error) => {
+                debug!("{}: {error}: it is read without regard to inner chunks", shard.object);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Returns the bytes of the index of `shard`; none if it has no room for one.
+    pub(super) async fn index_bytes(
+        self: &Arc<Self>,
+        sharding: &ShardLayout,
+        shard: &ChunkRange,
+    ) -> Result<Option<Bytes>> {
         let (Some(place), Some(piece)) = (sharding.index_range(shard.length), index_piece(sharding, shard.length))
         else {
             return Ok(None);
@@ -283,14 +299,7 @@ impl Reader {
                 slice(&self.whole(&part(shard, &piece)).await?, place.start - piece.start, length)
             }
         };
-        let bytes = bytes.ok_or_else(|| not_in_chunk(place.start, 0))?;
-        match Index::decode(sharding, shard.length, bytes) {
-            Ok(index) => Ok(Some(index)),
-            Err(error) => {
-                debug!("{}: {error}: it is read without regard to inner chunks", shard.object);
-                Ok(None)
-            }
-        }
+        bytes.ok_or_else(|| not_in_chunk(place.start, 0)).map(Some)
     }
 
     /// Fetches all missing pieces of `range` at once, and those that make later requests unnecessary.
@@ -377,7 +386,7 @@ fn is_small(sharding: &ShardLayout, shard: &ChunkRange) -> bool {
     shard.length <= SMALL_SHARD || sharding.index_range(shard.length).is_none()
 }
 
-fn part(shard: &ChunkRange, place: &Range<u64>) -> ChunkRange {
+pub(super) fn part(shard: &ChunkRange, place: &Range<u64>) -> ChunkRange {
     let offset = shard.offset.saturating_add(place.start);
     ChunkRange { offset, length: place.end.saturating_sub(place.start), object: shard.object.clone() }
 }

@@ -6,6 +6,7 @@ use tracing::warn;
 
 use super::nodes::MAX_NAME;
 use super::positions::Positions;
+use super::reshard::ChunkForm;
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{ArrayData, ManifestRef};
 use crate::zarr::Coords;
@@ -38,6 +39,8 @@ pub struct Array {
     pub sharding: Option<Box<ShardLayout>>,
     /// True if the names of its chunks are too long for files: then they are not listed.
     pub has_long_names: bool,
+    /// Form of its chunks, if they are not the stored ones.
+    pub(super) form: Option<Box<ChunkForm>>,
 }
 
 impl Array {
@@ -55,6 +58,7 @@ impl Array {
             nominal_chunk_bytes: None,
             sharding: None,
             has_long_names: false,
+            form: None,
         };
         match ArrayMetadata::parse(zarr_json) {
             Ok(metadata) => {
@@ -82,6 +86,24 @@ impl Array {
             }
         }
         array
+    }
+
+    /// Returns the stored chunks per dimension.
+    pub(super) fn stored_grid(&self) -> &[u32] {
+        self.form.as_deref().map_or(&self.grid, ChunkForm::stored_grid)
+    }
+
+    /// Returns true if its chunks are not the stored ones.
+    pub fn is_resharded(&self) -> bool {
+        self.form.is_some()
+    }
+
+    /// Returns how many of `limit` chunks a listing should look up at a time: a chunk that is made of many takes as long as they do.
+    pub(super) fn page_limit(&self, limit: usize) -> usize {
+        match self.form.as_deref() {
+            Some(ChunkForm::Packed(packed)) => packed.page_limit(limit),
+            _ => limit,
+        }
     }
 
     /// Returns the position of `coords` among the array's places.

@@ -5,41 +5,90 @@
 //! references in a second one. Chunks outside the grid and of a wrong rank are stored by some writers; they do not exist here.
 //!
 //! Nothing is collected beyond the request: a directory's next page is found by bisection in each manifest.
+//!
+//! Chunk files of an array may be others than its stored chunks ([`super::reshard`]). What has `stored` in its name is about stored chunks in
+//! any case.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::array::Array;
 use super::nodes::NodeTable;
-use crate::error::{Context, Result};
+use super::reshard::ChunkForm;
+use super::reshard::packed::PackedIndex;
+use crate::error::{Context, Error, Result};
+use crate::format::chunk_payload::ChunkPayload;
+use crate::format::ids::NodeId;
 use crate::format::manifest::{ArrayRefs, Manifest};
 use crate::format::snapshot::ManifestRef;
-use crate::reader::Reader;
+use crate::reader::{ChunkRange, NativeChunk, Reader};
 use crate::zarr::{Coords, is_in_grid, is_prefix_in_grid};
 
-/// Existing chunk, found in a manifest that stays in memory as long as this.
+/// Existing chunk file.
 #[derive(Debug)]
 pub struct FoundChunk {
-    /// Manifest that lists the chunk.
-    pub manifest: Arc<Manifest>,
-    /// Position among the array's references there.
-    pub at: usize,
     /// Size in bytes.
     pub length: u64,
+    pub(super) content: Content,
+}
+
+/// Origin of the bytes of a chunk file.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// A stored chunk.
+    Stored(StoredChunk),
+    /// Range of a stored chunk.
+    Inner(StoredChunk, Range<u64>),
+    /// Stored chunks, one after another, and the index that lists them.
+    Packed(PackedIndex),
+    /// Bytes that cannot be found, for this reason.
+    Unreadable(Error),
+}
+
+/// Stored chunk, found in a manifest that stays in memory as long as this.
+#[derive(Clone, Debug)]
+pub(super) struct StoredChunk {
+    /// Manifest that lists the chunk.
+    pub(super) manifest: Arc<Manifest>,
+    /// Position among the array's references there.
+    at: usize,
+    /// Size in bytes.
+    pub(super) length: u64,
+}
+
+impl StoredChunk {
+    /// Returns the payload of the chunk, one of array `id`.
+    pub(super) fn payload(&self, id: NodeId) -> Result<ChunkPayload<&[u8]>> {
+        let refs = self.manifest.array(id)?.ok_or_else(|| Error::corrupt("the chunk's reference is gone"))?;
+        refs.payload(self.at)
+    }
 }
 
 /// Chunks of one array.
 #[derive(Clone, Copy)]
 pub struct Chunks<'a> {
-    array: &'a Array,
+    pub(super) array: &'a Array,
     table: &'a NodeTable,
-    reader: &'a Arc<Reader>,
+    pub(super) reader: &'a Arc<Reader>,
+    /// True if listings need the sizes of chunks.
+    pub(super) with_sizes: bool,
 }
 
 impl<'a> Chunks<'a> {
     /// Returns the chunks of `array`, a node of `table`.
     pub fn new(array: &'a Array, table: &'a NodeTable, reader: &'a Arc<Reader>) -> Self {
-        Chunks { array, table, reader }
+        Chunks { array, table, reader, with_sizes: true }
+    }
+
+    /// Returns the same chunks, whose sizes in listings may be 0.
+    #[must_use]
+    pub fn without_sizes(self) -> Self {
+        Chunks { with_sizes: false, ..self }
+    }
+
+    fn form(&self) -> Option<&'a ChunkForm> {
+        self.array.form.as_deref()
     }
 
     fn rank(&self) -> usize {
@@ -52,17 +101,39 @@ impl<'a> Chunks<'a> {
 
     /// Returns the chunk at `coords`, if it exists.
     pub async fn find(&self, coords: &[u32]) -> Result<Option<FoundChunk>> {
-        if !is_in_grid(coords, &self.array.grid) {
+        match self.form() {
+            None => {
+                let found = self.find_stored(coords).await?;
+                Ok(found.map(|chunk| FoundChunk { length: chunk.length, content: Content::Stored(chunk) }))
+            }
+            // Boxed, so that lookups of stored chunks stay small.
+            Some(ChunkForm::Inner(inner)) => Box::pin(self.find_inner(inner, coords)).await,
+            Some(ChunkForm::Packed(packed)) => Box::pin(self.find_packed(packed, coords)).await,
+        }
+    }
+
+    /// Returns the stored chunk at `coords`, if it exists.
+    pub(super) async fn find_stored(&self, coords: &[u32]) -> Result<Option<StoredChunk>> {
+        if !is_in_grid(coords, self.array.stored_grid()) {
             return Ok(None);
         }
         let found = |refs: &ArrayRefs<'_>| refs.find(coords).map(|at| (at, refs.length(at)));
         let found = self.find_first(&self.array.manifests, coords, found).await?;
-        Ok(found.map(|(manifest, (at, length))| FoundChunk { manifest, at, length }))
+        Ok(found.map(|(manifest, (at, length))| StoredChunk { manifest, at, length }))
     }
 
     /// Returns true if any chunk's coordinates begin with `prefix`.
     pub async fn any_below(&self, prefix: &[u32]) -> Result<bool> {
-        if !is_prefix_in_grid(prefix, &self.array.grid) {
+        match self.form() {
+            None => self.any_stored_below(prefix).await,
+            Some(ChunkForm::Inner(inner)) => Box::pin(self.any_inner_below(inner, prefix)).await,
+            Some(ChunkForm::Packed(packed)) => Box::pin(self.any_packed_below(packed, prefix)).await,
+        }
+    }
+
+    /// Returns true if any stored chunk's coordinates begin with `prefix`.
+    pub(super) async fn any_stored_below(&self, prefix: &[u32]) -> Result<bool> {
+        if !is_prefix_in_grid(prefix, self.array.stored_grid()) {
             return Ok(false);
         }
         let first = |refs: &ArrayRefs<'_>| self.next(refs, refs.lower_bound(prefix), prefix);
@@ -94,7 +165,7 @@ impl<'a> Chunks<'a> {
             if coords.len() < prefix.len() || !coords.iter().zip(prefix).all(|(a, b)| a == *b) {
                 return None;
             }
-            let outside = coords.iter().zip(&self.array.grid).position(|(coord, length)| coord >= *length);
+            let outside = coords.iter().zip(self.array.stored_grid()).position(|(coord, length)| coord >= *length);
             match outside {
                 None if coords.len() == self.rank() => return Some(at),
                 // The rank is wrong: the next one may be right.
@@ -112,6 +183,20 @@ impl<'a> Chunks<'a> {
     /// Returns the next entries of the directory `prefix`, in order: up to `limit` names of depth `depth` (which counts the
     /// prefix), those after `after`. With `depth` equal to the rank these are chunks, with their sizes; otherwise directories.
     pub async fn page(
+        &self,
+        prefix: &[u32],
+        depth: usize,
+        after: Option<&[u32]>,
+        limit: usize,
+    ) -> Result<Vec<(Coords, u64)>> {
+        match self.form() {
+            None => self.stored_page(prefix, depth, after, limit).await,
+            Some(form) => Box::pin(self.walk(form, (prefix, depth), after, limit)).await,
+        }
+    }
+
+    /// Returns a page of stored chunks or their directories like [`Chunks::page`].
+    async fn stored_page(
         &self,
         prefix: &[u32],
         depth: usize,
@@ -178,7 +263,59 @@ impl<'a> Chunks<'a> {
         Ok(found)
     }
 
-    /// Returns the number of chunks and their bytes. Reads every manifest of the array once.
+    /// Returns up to `limit` names of stored chunks, or of their directories, in the directory `prefix` from coordinate `from` on.
+    pub(super) async fn stored_names(&self, prefix: &[u32], from: u32, limit: usize) -> Result<Vec<u32>> {
+        let before: Option<Coords> = from.checked_sub(1).map(|before| prefix.iter().copied().chain([before]).collect());
+        let page = self.stored_page(prefix, prefix.len() + 1, before.as_deref(), limit).await?;
+        Ok(page.into_iter().filter_map(|(coords, _)| coords.last().copied()).collect())
+    }
+
+    /// Returns the stored chunks with the coordinates `row` and one of `last`, with that one, in order: up to `limit`.
+    pub(super) async fn stored_row(
+        &self,
+        row: &[u32],
+        last: Range<u32>,
+        limit: usize,
+    ) -> Result<Vec<(u32, StoredChunk)>> {
+        let mut found: Vec<(u32, StoredChunk)> = Vec::new();
+        let mut merged: BTreeMap<u32, StoredChunk> = BTreeMap::new();
+        let start: Coords = row.iter().copied().chain([last.start]).collect();
+        for manifest in self.array.manifests.iter().filter(|m| m.covers(row)) {
+            let within = manifest
+                .extents
+                .get(row.len())
+                .map_or(last.clone(), |(from, to)| last.start.max(*from)..last.end.min(*to));
+            if within.is_empty() {
+                continue;
+            }
+            let loaded = self.load(manifest).await?;
+            let Some(refs) = loaded.array(self.array.id)? else { continue };
+            let mut own: Vec<(u32, StoredChunk)> = Vec::new();
+            let mut at = refs.lower_bound(&start);
+            while let Some(next) = self.next(&refs, at, row).filter(|_| own.len() < limit) {
+                at = next + 1;
+                let Some(coord) = refs.coords(next).iter().next_back().filter(|coord| *coord < last.end) else { break };
+                if within.contains(&coord) && own.last().is_none_or(|(last, _)| *last != coord) {
+                    own.push((
+                        coord,
+                        StoredChunk { manifest: Arc::clone(&loaded), at: next, length: refs.length(next) },
+                    ));
+                }
+            }
+            if found.is_empty() && merged.is_empty() {
+                found = own;
+                continue;
+            }
+            merged.extend(found.drain(..));
+            for (coord, chunk) in own {
+                merged.entry(coord).or_insert(chunk);
+            }
+        }
+        found.extend(merged.into_iter().take(limit));
+        Ok(found)
+    }
+
+    /// Returns the number of stored chunks and their bytes. Reads every manifest of the array once.
     pub async fn totals(&self) -> Result<(u64, u64)> {
         let (mut count, mut bytes) = (0, 0_u64);
         self.each(|refs, at| {
@@ -189,7 +326,16 @@ impl<'a> Chunks<'a> {
         Ok((count, bytes))
     }
 
-    /// Calls `visit` once for each existing chunk, with the position of its reference.
+    /// Returns true if every chunk exists. Reads every manifest of the array, and the indexes of shards whose inner chunks are chunks.
+    pub async fn has_all(&self) -> Result<bool> {
+        if let Some(ChunkForm::Inner(inner)) = self.form() {
+            return Box::pin(self.has_all_inner(inner)).await;
+        }
+        let wanted = self.array.grid.iter().try_fold(1_u64, |count, &length| count.checked_mul(u64::from(length)));
+        Ok(wanted == Some(self.totals().await?.0))
+    }
+
+    /// Calls `visit` once for each existing stored chunk, with the position of its reference.
     pub async fn each(&self, mut visit: impl FnMut(&ArrayRefs<'_>, usize) + Send) -> Result<()> {
         for (position, manifest) in self.array.manifests.iter().enumerate() {
             let loaded = self.load(manifest).await.context(|| "counting chunks")?;
@@ -210,6 +356,19 @@ impl<'a> Chunks<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the range of a stored chunk; none if it is inline. Fails for a virtual chunk that may not be read.
+pub(super) fn range_of<B>(reader: &Reader, payload: &ChunkPayload<B>) -> Result<Option<ChunkRange>> {
+    match payload {
+        ChunkPayload::Inline(_) => Ok(None),
+        ChunkPayload::Native { chunk, offset, length } => {
+            Ok(Some(NativeChunk { object: *chunk, offset: *offset, length: *length }.into()))
+        }
+        ChunkPayload::Virtual { location, offset, length, checksum } => {
+            reader.virtual_chunk(location, *offset, *length, checksum.clone()).map(Some)
+        }
     }
 }
 

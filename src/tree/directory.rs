@@ -98,7 +98,7 @@ impl Tree {
             if are_chunks && extent == Extent::BeforeChunks {
                 return Ok(());
             }
-            if !self.list_chunks(node, &list, offset, sink).await? {
+            if !self.list_chunks(node, &list, (offset, extent), sink).await? {
                 return Ok(());
             }
         }
@@ -163,11 +163,15 @@ impl Tree {
         &self,
         node: Option<NodeIndex>,
         list: &ChunkList,
-        offset: u64,
+        (offset, extent): (u64, Extent),
         sink: &mut impl Sink,
     ) -> Result<bool> {
         let Some(array) = self.table.array(list.array) else { return Ok(true) };
-        let Some(chunks) = self.chunks(list.array) else { return Ok(true) };
+        let Some(mut chunks) = self.chunks(list.array) else { return Ok(true) };
+        if extent == Extent::Names {
+            chunks = chunks.without_sizes();
+        }
+        let limit = array.page_limit(PAGE);
         let rank = array.grid.len();
         // Offsets of a list lie between its own beginning and that of the next one.
         if offset >= list.offset << 1 {
@@ -188,14 +192,14 @@ impl Tree {
             return Ok(self.emit(node, list, &Coords::new(), 0, sink));
         }
         loop {
-            let page = chunks.page(&list.prefix, list.depth, after.as_deref(), PAGE).await?;
+            let page = chunks.page(&list.prefix, list.depth, after.as_deref(), limit).await?;
             for (coords, size) in &page {
                 if !self.emit(node, list, coords, *size, sink) {
                     return Ok(false);
                 }
             }
             match page.last() {
-                Some((last, _)) if page.len() == PAGE => after = Some(last.clone()),
+                Some((last, _)) if page.len() == limit => after = Some(last.clone()),
                 _ => return Ok(true),
             }
         }

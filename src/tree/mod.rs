@@ -1,7 +1,7 @@
 //! Directory tree of one snapshot: names, attributes, listings and bytes, without a kernel.
 //!
 //! [`nodes`] has the paths, [`mod@array`] the arrays, [`positions`] the numbers of chunks, [`chunks`] the lookups in manifests,
-//! [`directory`] the listings. A [`Tree`] combines them in the terms of a file system: inode numbers, names, attributes. A snapshot
+//! [`directory`] the listings, [`reshard`] other units of chunks. A [`Tree`] combines them in the terms of a file system: inode numbers, names, attributes. A snapshot
 //! never changes, so answers stay valid forever.
 //!
 //! Methods that may have to read a manifest or a chunk are `async`. If everything is in memory they are ready when first polled;
@@ -13,8 +13,10 @@ pub mod directory;
 pub mod names;
 pub mod nodes;
 pub mod numbering;
+mod paths;
 pub mod positions;
 mod prefetch;
+pub mod reshard;
 #[cfg(test)]
 mod tests;
 
@@ -24,10 +26,11 @@ use std::sync::Arc;
 use tokio::sync::OnceCell;
 
 use self::array::Array;
-use self::chunks::{Chunks, FoundChunk};
+use self::chunks::{Chunks, Content, FoundChunk};
 use self::nodes::{NodeIndex, NodeTable, TreePlace};
 use self::numbering::Renumbered;
 use self::prefetch::{LIKELY_WINDOW, Prefetcher};
+use self::reshard::Resharded;
 use crate::compare::chunks::ChunkList;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -75,6 +78,8 @@ pub struct Tree {
     total_bytes: OnceCell<u64>,
     /// Prefetch state, where fetching takes long.
     prefetcher: Option<Prefetcher>,
+    /// What differs from the stored chunks, if their files are others.
+    resharded: Option<Box<Resharded>>,
 }
 
 impl Attributes {
@@ -87,7 +92,7 @@ impl Tree {
     /// Creates the tree of `snapshot`, whose chunks `reader` reads.
     pub fn new(snapshot: impl Into<Arc<Snapshot>>, table: NodeTable, reader: Arc<Reader>) -> Self {
         let prefetcher = (reader.prefetch_limit() > 0).then(|| Prefetcher::new(reader.prefetch_limit()));
-        Tree { snapshot: snapshot.into(), table, reader, total_bytes: OnceCell::new(), prefetcher }
+        Tree { snapshot: snapshot.into(), table, reader, total_bytes: OnceCell::new(), prefetcher, resharded: None }
     }
 
     /// Sets other inode numbers for some files.
@@ -109,6 +114,11 @@ impl Tree {
     /// Returns the reader of the tree's chunks.
     pub fn reader(&self) -> &Arc<Reader> {
         &self.reader
+    }
+
+    /// Returns what differs from the stored chunks; none if chunk files are those.
+    pub fn resharded(&self) -> Option<&Resharded> {
+        self.resharded.as_deref()
     }
 
     /// Returns the chunks of the array at `node`; none for other nodes.
@@ -139,8 +149,11 @@ impl Tree {
         Some(TreePlace::Chunk(*owner, prefix.clone()))
     }
 
-    /// Returns the `zarr.json` of `node`, byte for byte; none for an implicit directory.
+    /// Returns the `zarr.json` of `node`, byte for byte unless its chunks are not the stored ones; none for an implicit directory.
     pub fn zarr_json(&self, node: NodeIndex) -> Option<&[u8]> {
+        if let Some(document) = self.resharded().and_then(|resharded| resharded.document(node)) {
+            return Some(document);
+        }
         let stored = self.table.get(node)?.stored?;
         self.snapshot.node(stored as usize).map(|node| node.zarr_json)
     }
@@ -208,6 +221,9 @@ impl Tree {
     /// Returns the object range of a native chunk; none for other files.
     pub fn native_chunk(&self, source: &Source) -> Result<Option<NativeChunk>> {
         let Source::Chunk(found, node) = source else { return Ok(None) };
+        if matches!(found.content, Content::Packed(_) | Content::Unreadable(_)) {
+            return Ok(None);
+        }
         match self.payload(found, *node)? {
             ChunkPayload::Native { chunk, offset, length } => Ok(Some(NativeChunk { object: chunk, offset, length })),
             _ => Ok(None),
@@ -215,20 +231,34 @@ impl Tree {
     }
 
     fn payload<'a>(&self, found: &'a FoundChunk, node: NodeIndex) -> Result<ChunkPayload<&'a [u8]>> {
-        let refs = self.table.array(node).map(|array| found.manifest.array(array.id)).transpose()?.flatten();
-        refs.ok_or_else(|| Error::corrupt("the chunk's reference is gone"))?.payload(found.at)
+        let gone = || Error::corrupt("the chunk's reference is gone");
+        let id = self.table.array(node).ok_or_else(gone)?.id;
+        match &found.content {
+            Content::Stored(chunk) => chunk.payload(id),
+            Content::Inner(shard, range) => shard.payload(id)?.part(range).ok_or_else(gone),
+            Content::Packed(_) => Err(Error::new(ErrorKind::Unsupported, "the chunk is made of several")),
+            Content::Unreadable(error) => Err(error.clone()),
+        }
     }
 
     /// Reads up to `size` bytes of file `inode` from `offset` on: fewer only at the end of the file.
     pub async fn read(self: &Arc<Self>, inode: u64, offset: u64, size: u32) -> Result<Data> {
         let source = self.source(inode).await?;
         self.record_access(inode, &source);
+        if let Source::Chunk(FoundChunk { content: Content::Packed(index), length }, node) = &source {
+            let range = clamp(offset, size, *length);
+            return Box::pin(self.read_packed(inode, *node, index, range)).await.context(|| self.describe(inode));
+        }
         self.read_source(&source, offset, size).await.context(|| self.describe(inode))
     }
 
     /// Records an access to file `inode`, whose bytes come from `source`, and may start a prefetch.
     pub fn record_access(self: &Arc<Self>, inode: u64, source: &Source) {
         let (Some(prefetcher), Source::Chunk(found, node)) = (&self.prefetcher, source) else { return };
+        if matches!(found.content, Content::Packed(_)) {
+            // Its parts are prefetched as they are read.
+            return;
+        }
         let node = *node;
         let (Some(array), Ok(TreePlace::Chunk(_, at))) = (self.table.array(node), self.place(inode)) else { return };
         // The prefetch of a shard is limited to its first part, unless most of the last shard was read.
@@ -281,8 +311,11 @@ impl Tree {
         match self.payload(found, node)? {
             ChunkPayload::Inline(bytes) => {
                 let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
-                let place = found.manifest.range_of(part).unwrap_or_default();
-                Ok(Data::Inline(Arc::clone(&found.manifest), place))
+                let (Content::Stored(chunk) | Content::Inner(chunk, _)) = &found.content else {
+                    return Ok(Data::Bytes(bytes::Bytes::copy_from_slice(part)));
+                };
+                let place = chunk.manifest.range_of(part).unwrap_or_default();
+                Ok(Data::Inline(Arc::clone(&chunk.manifest), place))
             }
             payload => {
                 let Some(chunk) = self.range_of(&payload)? else {
@@ -295,15 +328,7 @@ impl Tree {
 
     /// Returns the range of a stored chunk; none if it is inline. Fails for a virtual chunk that may not be read.
     pub fn range_of<B>(&self, payload: &ChunkPayload<B>) -> Result<Option<ChunkRange>> {
-        match payload {
-            ChunkPayload::Inline(_) => Ok(None),
-            ChunkPayload::Native { chunk, offset, length } => {
-                Ok(Some(NativeChunk { object: *chunk, offset: *offset, length: *length }.into()))
-            }
-            ChunkPayload::Virtual { location, offset, length, checksum } => {
-                self.reader.virtual_chunk(location, *offset, *length, checksum.clone()).map(Some)
-            }
-        }
+        chunks::range_of(&self.reader, payload)
     }
 
     /// Reads up to `size` bytes from `offset` on of a chunk that is stored somewhere in the repository.

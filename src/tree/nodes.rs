@@ -10,7 +10,6 @@
 //! Inode numbers: a node has a *base*. The directory is `base`, its `zarr.json` `base + 1`; an array's chunks and chunk
 //! directories have a separate range (see [`super::numbering`]). The root's base is 1, as FUSE requires.
 
-use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
@@ -18,7 +17,9 @@ use tracing::{error, warn};
 
 use super::array::Array;
 use super::numbering::{ChunkNumbers, Numbering, Renumbered, Run};
+use super::paths::{below, check_path, compare_paths};
 use super::positions::Positions;
+use super::reshard::Resharder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{ManifestInfo, ManifestRef, NodeData, Snapshot};
@@ -55,6 +56,8 @@ pub struct Node {
 /// All nodes of a snapshot.
 #[derive(Debug)]
 pub struct NodeTable {
+    /// Path of the table's root in the snapshot, without a slash at its ends.
+    root: Box<str>,
     nodes: Vec<Node>,
     /// Numbers in use, sorted.
     runs: Vec<Run>,
@@ -103,6 +106,16 @@ impl NodeTable {
     /// Builds the table of node `root` of `snapshot` and all nodes below it: `root`, a path without a slash at its ends, is the
     /// root of the table. Empty for all nodes.
     pub fn build_below(snapshot: &Snapshot, numbering: &mut Numbering, root: &str) -> Result<Self> {
+        Self::build_resharded(snapshot, numbering, root, None)
+    }
+
+    /// Builds the table like [`NodeTable::build_below`], with the arrays that `resharder` makes.
+    pub(super) fn build_resharded(
+        snapshot: &Snapshot,
+        numbering: &mut Numbering,
+        root: &str,
+        mut resharder: Option<&mut Resharder<'_>>,
+    ) -> Result<Self> {
         // The memory budget must have room while the table is built. Its memory then belongs to the mount's share.
         let _room = memory::reserve_blocking(snapshot.node_table_size(), "the table of its nodes")?;
         let mut paths: Vec<(&str, u32)> = Vec::with_capacity(snapshot.node_count());
@@ -131,6 +144,7 @@ impl NodeTable {
 
         let manifests = snapshot.manifest_infos();
         let mut table = NodeTable {
+            root: root.into(),
             nodes: Vec::with_capacity(paths.len() + 1),
             runs: Vec::with_capacity(2 * paths.len() + 1),
             chunk_numbers: Vec::new(),
@@ -153,7 +167,7 @@ impl NodeTable {
                 open.push((table.push(parent, part)?, part));
             }
             let index = open.last().map_or(0, |(index, _)| *index);
-            table.describe(index, stored, snapshot)?;
+            table.describe(index, stored, snapshot, resharder.as_deref_mut())?;
         }
         table.link_children()?;
         table.number(snapshot, numbering);
@@ -171,16 +185,28 @@ impl NodeTable {
         Ok(index)
     }
 
-    fn describe(&mut self, index: NodeIndex, stored: u32, snapshot: &Snapshot) -> Result<()> {
+    fn describe(
+        &mut self,
+        index: NodeIndex,
+        stored: u32,
+        snapshot: &Snapshot,
+        resharder: Option<&mut Resharder<'_>>,
+    ) -> Result<()> {
         let Some(node) = snapshot.node(stored as usize) else { return Ok(()) };
         let array = match &node.data {
-            NodeData::Group => None,
+            NodeData::Group => {
+                resharder.map_or(Ok(()), |resharder| resharder.group(index, node.zarr_json))?;
+                None
+            }
             NodeData::Unknown(kind) => {
                 error!("node {:?} is of unknown kind {kind}: only its zarr.json is shown", node.path);
                 None
             }
             NodeData::Array(data) => {
-                let array = Array::new(node.path, node.id, node.zarr_json, data);
+                let array = match resharder {
+                    None => Array::new(node.path, node.id, node.zarr_json, data),
+                    Some(resharder) => resharder.array(index, (node.path, node.id), node.zarr_json, data)?,
+                };
                 self.arrays.push(array);
                 Some(u32::try_from(self.arrays.len() - 1).map_err(too_many)?)
             }
@@ -295,6 +321,11 @@ impl NodeTable {
     fn in_grid(&self, node: NodeIndex, coords: Coords) -> Option<TreePlace> {
         let is_inside = is_prefix_in_grid(&coords, &self.array(node)?.grid);
         is_inside.then_some(TreePlace::Chunk(node, coords))
+    }
+
+    /// Returns the path of the table's root in the snapshot, without a slash at its ends.
+    pub fn root(&self) -> &str {
+        &self.root
     }
 
     /// Returns the number of directories, implicit ones included.
@@ -458,60 +489,4 @@ fn drop_duplicate_ids(paths: &mut Vec<(&str, u32)>, snapshot: &Snapshot) {
 
 fn too_many<E>(_: E) -> Error {
     Error::new(ErrorKind::Unsupported, "a snapshot of more than 2^32 nodes or bytes of names")
-}
-
-fn check_path(path: &str) -> Result<(), &'static str> {
-    let Some(relative) = path.strip_prefix('/') else { return Err("its path does not begin with `/`") };
-    if relative.is_empty() {
-        return Ok(());
-    }
-    for part in relative.split('/') {
-        match part {
-            "" => return Err("a component of its path is empty"),
-            "." | ".." => return Err("a component of its path is `.` or `..`"),
-            part if part.len() > MAX_NAME => return Err("a component of its path is longer than 255 bytes"),
-            part if part.contains('\0') => return Err("a component of its path has a NUL byte"),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Returns the part of `path` below `root`; none if it is elsewhere.
-fn below<'a>(root: &str, path: &'a str) -> Option<&'a str> {
-    if root.is_empty() {
-        return Some(path);
-    }
-    let rest = path.trim_start_matches('/').strip_prefix(root)?;
-    (rest.is_empty() || rest.starts_with('/')).then_some(rest)
-}
-
-/// Compares paths component by component, each by its bytes. No component has a NUL, so it is enough to let `/` sort first.
-fn compare_paths(a: &str, b: &str) -> Ordering {
-    let order = |byte: u8| if byte == b'/' { 0 } else { byte };
-    a.bytes().map(order).cmp(b.bytes().map(order))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_sort_by_component() {
-        let mut paths = ["/", "/a-b", "/a", "/a/b", "/a b", "/ab", "/a/b/c", "/a.b", "/A"];
-        paths.sort_by(|a, b| compare_paths(a, b));
-        assert_eq!(paths, ["/", "/A", "/a", "/a/b", "/a/b/c", "/a b", "/a-b", "/a.b", "/ab"]);
-    }
-
-    #[test]
-    fn paths_that_no_file_can_have_are_refused() {
-        let long = format!("/{}", "x".repeat(256));
-        for path in ["", "a", "/a//b", "/a/", "/.", "/a/../b", "/a\0b", &long] {
-            assert!(check_path(path).is_err(), "{path:?}");
-        }
-        let longest = format!("/{}", "x".repeat(255));
-        for path in ["/", "/a", "/...", "/a b/c", "/+1/0.0.0", &longest] {
-            assert!(check_path(path).is_ok(), "{path:?}");
-        }
-    }
 }

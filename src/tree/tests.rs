@@ -14,10 +14,10 @@ use crate::reader::Reader;
 use crate::reader::memory::Budget;
 use crate::storage::{Condition, empty_storage};
 
-const ARRAY_2D: &str = r#"{"zarr_format":3,"node_type":"array","shape":[4,6],"data_type":"int8",
+pub(super) const ARRAY_2D: &str = r#"{"zarr_format":3,"node_type":"array","shape":[4,6],"data_type":"int8",
     "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[2,2]}}}"#;
 
-async fn tree(nodes: &[TestNode<'_>], manifests: impl IntoIterator<Item = (u8, TestRefs)>) -> Arc<Tree> {
+pub(super) async fn tree(nodes: &[TestNode<'_>], manifests: impl IntoIterator<Item = (u8, TestRefs)>) -> Arc<Tree> {
     let storage = empty_storage("memory");
     for (manifest, refs) in manifests {
         let bytes = testing::manifest(id(manifest), &[refs]);
@@ -29,17 +29,17 @@ async fn tree(nodes: &[TestNode<'_>], manifests: impl IntoIterator<Item = (u8, T
     Arc::new(Tree::new(snapshot, table, Arc::new(reader)))
 }
 
-fn array<'a>(n: u8, path: &'a str, zarr_json: &'a str, manifests: &[u8]) -> TestNode<'a> {
+pub(super) fn array<'a>(n: u8, path: &'a str, zarr_json: &'a str, manifests: &[u8]) -> TestNode<'a> {
     let manifests = manifests.iter().map(|&m| (id(m), vec![(0, u32::MAX), (0, u32::MAX)])).collect();
     TestNode { id: node_id(n), path, zarr_json, manifests: Some(manifests) }
 }
 
 /// Returns the names in a directory, in the listing's order, from several pages of `page` entries.
-async fn names(tree: &Arc<Tree>, inode: u64, page: usize) -> Vec<String> {
+pub(super) async fn names(tree: &Arc<Tree>, inode: u64, page: usize) -> Vec<String> {
     entries(tree, inode, page).await.into_iter().map(|(name, _)| name).collect()
 }
 
-async fn entries(tree: &Arc<Tree>, inode: u64, page: usize) -> Vec<(String, Attributes)> {
+pub(super) async fn entries(tree: &Arc<Tree>, inode: u64, page: usize) -> Vec<(String, Attributes)> {
     let mut out = Vec::new();
     let mut offset = 0;
     loop {
@@ -61,7 +61,7 @@ async fn entries(tree: &Arc<Tree>, inode: u64, page: usize) -> Vec<(String, Attr
 }
 
 /// Returns all files below the root, with the bytes or the kind of error that reading gives.
-async fn files(tree: &Arc<Tree>) -> BTreeMap<String, Result<Vec<u8>, ErrorKind>> {
+pub(super) async fn files(tree: &Arc<Tree>) -> BTreeMap<String, Result<Vec<u8>, ErrorKind>> {
     let mut out = BTreeMap::new();
     let mut open = vec![(String::new(), ROOT)];
     while let Some((path, inode)) = open.pop() {
@@ -84,7 +84,7 @@ async fn files(tree: &Arc<Tree>) -> BTreeMap<String, Result<Vec<u8>, ErrorKind>>
     out
 }
 
-fn inline(text: &str) -> TestPayload {
+pub(super) fn inline(text: &str) -> TestPayload {
     TestPayload::Inline(text.as_bytes().to_vec())
 }
 

@@ -4,12 +4,14 @@
 //! through the same reader, within the same memory budget. Names, sizes and inode numbers follow from metadata alone: no chunk is
 //! read before a program reads its bytes.
 //!
-//! Every view is a [`ViewTree`], the native tree included ([`native`]): one adapter serves all of them to the kernel, and commands
+//! Every view is a [`ViewTree`], the native tree included ([`native`], with modifiers [`modified`]): one adapter serves all of them to the kernel, and commands
 //! find files by [`resolve`]. What a view leaves out or shows otherwise, it lists in a report: the file `.icechunk/NAME` (see
 //! [`report`]).
 
+mod consolidated;
 mod half;
 pub mod kind;
+pub mod modified;
 pub mod native;
 #[cfg(feature = "netcdf")]
 pub mod netcdf;

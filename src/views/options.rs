@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use super::ViewTree;
 use super::kind::ViewKind;
+use super::modified::ModifiedView;
 use super::native::NativeView;
 use super::zarr2::Zarr2View;
 use crate::error::{Error, Result};
 use crate::tree::Tree;
+use crate::tree::reshard::Resharding;
 
 /// Options of a view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -92,20 +94,19 @@ impl ViewOptions {
     /// Makes the view of `tree`, a snapshot of the repository at `location`.
     pub async fn make(&self, tree: Arc<Tree>, location: &str) -> Result<Arc<dyn ViewTree>> {
         self.check()?;
-        let netcdf = self.netcdf.clone();
-        if *self != (ViewOptions { kind: self.kind, netcdf: netcdf.clone(), ..ViewOptions::default() }) {
-            return Err(Error::new(
-                crate::error::ErrorKind::Unsupported,
-                format!("the view {self} does not exist yet"),
-            ));
-        }
+        let tree = match &self.shards {
+            Sharding::AsStored => tree,
+            Sharding::Unshard => tree.reshard(Resharding::Unshard).await?,
+            Sharding::Shard(shape) => tree.reshard(Resharding::Pack(shape.clone())).await?,
+        };
         // Only one view has a file that is named after the repository.
         let name = location.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         match self.kind {
-            ViewKind::Zarr => Ok(Arc::new(NativeView(tree))),
+            ViewKind::Zarr if self.is_native() => Ok(Arc::new(NativeView(tree))),
+            ViewKind::Zarr => Ok(Arc::new(ModifiedView::new(tree, self.consolidated))),
             ViewKind::Zarr2 => Ok(Arc::new(Zarr2View::new(tree).await?)),
             #[cfg(feature = "netcdf")]
-            ViewKind::Netcdf => Ok(Arc::new(super::netcdf::NetcdfView::new(tree, name, netcdf))),
+            ViewKind::Netcdf => Ok(Arc::new(super::netcdf::NetcdfView::new(tree, name, self.netcdf.clone()))),
             #[cfg(not(feature = "netcdf"))]
             ViewKind::Netcdf => Err(Error::new(
                 crate::error::ErrorKind::Unsupported,

@@ -7,6 +7,8 @@
 pub mod array;
 pub mod chunk_key;
 mod document;
+pub(crate) mod members;
+pub mod reshard;
 pub mod shard;
 pub mod slices;
 

@@ -6,6 +6,7 @@
 mod common;
 
 mod attached;
+mod consolidated;
 mod export;
 #[cfg(feature = "netcdf")]
 mod matrix;
@@ -23,6 +24,9 @@ mod netcdf_hostile;
 mod netcdf_options;
 #[cfg(feature = "netcdf")]
 mod recipes;
+mod reshard;
+mod shard;
+mod unshard;
 mod zarr2;
 mod zarr2_hostile;
 mod zarr2_programs;

@@ -28,7 +28,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// Creates a repository with `files` by the reference.
-fn create(place: &Path, files: &[(String, Vec<u8>)]) {
+pub fn create(place: &Path, files: &[(String, Vec<u8>)]) {
     runtime().block_on(async {
         lab::create(place, SpecVersionBin::V2, RepositoryConfig::default()).await;
         let pairs: Vec<(&str, &[u8])> = files.iter().map(|(key, bytes)| (key.as_str(), bytes.as_slice())).collect();

@@ -174,7 +174,7 @@ impl Units {
             reservation.resize(decoded, "a decoded chunk")?;
             Ok(memory::with_reservation(bytes.into(), reservation))
         };
-        let bytes = tree.reader().view_bytes((variable.node, STORED | number), make).await?;
+        let bytes = tree.reader().view_bytes(self.key(STORED | number), make).await?;
         Ok(Some(bytes).filter(|bytes| !bytes.is_empty()))
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! A program that reads a slab out of a large chunk does so row by row, in thousands of small reads, as it has no filter to apply.
 //! So decoded units are kept in the reader's cache, within the memory bound of the mount, and concurrent readers share one decode.
-//! A program that reads one unit after another gets the next ones decoded ahead, on other cores; the stored bytes of these are
-//! prefetched as for chunk files.
+//! A program that reads one unit after another, along any dimension, gets the next ones decoded ahead, on other cores; the stored bytes
+//! of these are prefetched as for chunk files.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::rows;
 use super::variable::{MAX_DECODED_TEXTS, Source, Variable};
@@ -30,31 +30,64 @@ pub(super) struct Units {
     pub(super) variable: Variable,
     /// Owner of the units in the reader's cache.
     owner: Owner,
-    /// Number of the last unit that was read, plus one.
-    last: AtomicU64,
+    access: Mutex<Access>,
+}
+
+/// Units that a program read last.
+#[derive(Debug, Default)]
+struct Access {
+    /// Number of the last unit; none before the first.
+    last: Option<u64>,
+    /// Units from the one before to the last.
+    step: i64,
+}
+
+impl Access {
+    /// Records a read of unit `number` of a grid. Returns the step to the units that will probably be read next, if the read was of
+    /// another unit than the last: the same step again, or one along a single dimension, as programs take that read a slab.
+    fn record(&mut self, number: u64, grid: &[u64]) -> Option<i64> {
+        let last = self.last.replace(number);
+        let step = number.wrapping_sub(last?).cast_signed();
+        if step == 0 {
+            return None;
+        }
+        let before = std::mem::replace(&mut self.step, step);
+        let mut along = 1_i64;
+        let is_along_one = grid.iter().rev().any(|length| {
+            let is_this = step == along;
+            along = along.saturating_mul(length.cast_signed());
+            is_this
+        });
+        (step == before || is_along_one).then_some(step)
+    }
 }
 
 impl Units {
     /// Creates the units of `variable`; none was read yet.
     pub(super) fn new(variable: Variable) -> Arc<Self> {
-        Arc::new(Units { variable, owner: Owner::unique(), last: AtomicU64::new(0) })
+        Arc::new(Units { variable, owner: Owner::unique(), access: Mutex::default() })
     }
 
     /// Returns the bytes of unit `number` as the file shows them; none if it is not stored.
     pub(super) async fn read(self: &Arc<Self>, tree: &Arc<Tree>, number: u64) -> Result<Option<Bytes>> {
-        let before = self.last.swap(number + 1, Ordering::Relaxed);
-        if before == number && number > 0 {
-            self.decode_ahead(tree, number);
+        let step = self.access.lock().record(number, &self.variable.grid);
+        if let Some(step) = step {
+            self.decode_ahead(tree, number, step);
         }
         self.decoded(tree, number).await
     }
 
-    /// Starts decoding the units after `number`: one per core.
-    fn decode_ahead(self: &Arc<Self>, tree: &Arc<Tree>, number: u64) {
+    /// Starts decoding the units that follow `number` at a distance of `step`: one per core.
+    fn decode_ahead(self: &Arc<Self>, tree: &Arc<Tree>, number: u64, step: i64) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         let count: u64 = self.variable.grid.iter().product();
         let most = tree.reader().cache_capacity() / 4 / self.variable.shown_bytes().max(1);
-        for next in number + 1..=(number + cores.min(most)).min(count.saturating_sub(1)) {
+        let mut next = number;
+        for _ in 0..cores.min(most) {
+            next = match next.checked_add_signed(step) {
+                Some(next) if next < count => next,
+                _ => break,
+            };
             if tree.reader().has_view_bytes(self.key(next)) {
                 continue;
             }
@@ -64,7 +97,8 @@ impl Units {
         }
     }
 
-    fn key(&self, number: u64) -> (Owner, u64) {
+    /// Returns the key of part `number` in the reader's cache.
+    pub(super) fn key(&self, number: u64) -> (Owner, u64) {
         (self.owner, number)
     }
 
@@ -207,4 +241,25 @@ pub(super) async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64)
     }
     drop(reservation);
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_along_a_dimension_tell_the_next_units() {
+        let grid = [16, 4, 4];
+        for (numbers, expected) in [
+            (&[0_u64, 1, 2][..], &[None, Some(1), Some(1)][..]),
+            (&[5, 21, 37], &[None, Some(16), Some(16)]),
+            (&[0, 0, 4, 4], &[None, None, Some(4), None]),
+            (&[0, 5, 10, 11], &[None, None, Some(5), Some(1)]),
+            (&[40, 24, 8], &[None, None, Some(-16)]),
+        ] {
+            let mut access = Access::default();
+            let steps: Vec<_> = numbers.iter().map(|number| access.record(*number, &grid)).collect();
+            assert_eq!(steps, expected, "{numbers:?}");
+        }
+    }
 }

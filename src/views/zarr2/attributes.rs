@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use super::data_type::DataType;
 use super::fill_value::of_float;
-use super::members::{Members, check_portable, list, quoted, shorten, string};
+use crate::zarr::members::{Members, check_portable, list, quoted, shorten, string};
 
 /// Attribute with the names of an array's dimensions.
 const DIMENSIONS: &str = "_ARRAY_DIMENSIONS";

@@ -127,7 +127,12 @@ impl Catalog {
             return Err(reason);
         }
         match (table.array(node), self.tree.zarr_json(node)) {
-            (Some(_), Some(zarr_json)) => document::map_array(zarr_json).map(Some),
+            (Some(_), Some(zarr_json)) => {
+                let mapped = document::map_array(zarr_json).map(Some);
+                // An array whose shards could not be taken off has a reason of its own.
+                let why = || self.tree.resharded().and_then(|resharded| resharded.reason(node));
+                mapped.map_err(|reason| why().map_or(reason, str::to_owned))
+            }
             _ => Ok(None),
         }
     }
@@ -255,6 +260,9 @@ impl Catalog {
         let (Some(array), Some(chunks)) = (self.tree.table().array(node), self.tree.chunks(node)) else {
             return Ok(false);
         };
+        if array.is_resharded() {
+            return chunks.has_all().await;
+        }
         let chunks_of =
             |grid: &[u32]| grid.iter().try_fold(1_u64, |count, &length| count.checked_mul(u64::from(length)));
         let Some(wanted) = chunks_of(&array.grid) else { return Ok(array.grid.contains(&0)) };

@@ -13,8 +13,8 @@
 //! zarr-python, for the whole group, unless an optional package is installed.
 
 use super::data_type::{ByteOrder, DataType};
-use super::members::{Extension, list, shorten, string};
 use super::numcodecs;
+use crate::zarr::members::{Extension, list, shorten, string};
 
 /// Bytes of a checksum.
 pub(super) const CHECKSUM: u64 = 4;

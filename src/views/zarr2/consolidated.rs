@@ -115,7 +115,7 @@ pub(super) async fn report(catalog: &Arc<Catalog>) -> Result<Report> {
                 },
             };
             for (name, reason) in changed {
-                let name = super::members::shorten(&name);
+                let name = crate::zarr::members::shorten(&name);
                 add(path(), "attribute left out", format!("`{name}`: {reason}"));
             }
             Ok::<_, Error>(())

@@ -1,6 +1,6 @@
 //! Data types of version 3 as those of version 2.
 
-use super::members::{Extension, Members, integer, list, quoted, shorten, string};
+use crate::zarr::members::{Extension, Members, integer, list, quoted, shorten, string};
 
 /// Largest size of an element in numpy, in bytes.
 const MAX_ITEM: u64 = i32::MAX as u64;

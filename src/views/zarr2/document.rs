@@ -7,11 +7,11 @@ use super::attributes::{self, ArrayProperties};
 use super::codecs;
 use super::data_type::DataType;
 use super::fill_value;
-use super::members::{Extension, Members, list, shorten, string};
 use crate::memory;
 use crate::tree::nodes::MAX_NAME;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::{KeyEncoding, Separator};
+use crate::zarr::members::{Extension, Members, list, shorten, string};
 
 /// Document `.zgroup`, the same for every group.
 pub(super) const GROUP: &str = r#"{"zarr_format":2}"#;

@@ -6,8 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::data_type::{ByteOrder, DataType};
-use super::members::{list, quoted, shorten, string};
 use crate::views::half;
+use crate::zarr::members::{list, quoted, shorten, string};
 
 /// Returns the member `fill_value` of version 2 for the one of version 3, both as JSON.
 pub(super) fn map(data_type: &DataType, text: &str, order: ByteOrder) -> Result<String, String> {

@@ -17,7 +17,6 @@ mod document;
 mod files;
 mod fill_value;
 mod listing;
-mod members;
 mod numcodecs;
 
 use std::sync::Arc;

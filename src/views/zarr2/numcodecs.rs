@@ -4,7 +4,7 @@
 //! make. So only settings that numcodecs is known to take are mapped.
 
 use super::data_type::{ByteOrder, DataType};
-use super::members::{Extension, integer, quoted, shorten, string};
+use crate::zarr::members::{Extension, integer, quoted, shorten, string};
 
 /// Values that a setting of a codec can have.
 enum Values {

@@ -12,11 +12,11 @@ const WHITESPACE: [char; 4] = [' ', '\t', '\n', '\r'];
 
 /// Members of a JSON object in their order, with the text of their values.
 #[derive(Debug, Default)]
-pub(super) struct Members<'a>(Vec<(String, &'a str)>);
+pub(crate) struct Members<'a>(Vec<(String, &'a str)>);
 
 impl<'a> Members<'a> {
     /// Parses an object.
-    pub(super) fn parse(text: &'a str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &'a str) -> Result<Self, String> {
         serde_json::from_str::<IgnoredAny>(text).map_err(|error| error.to_string())?;
         let members = split(text, '{', '}').ok_or("not an object")?;
         let members: Option<Vec<_>> = members.into_iter().map(member).collect();
@@ -24,28 +24,28 @@ impl<'a> Members<'a> {
     }
 
     /// Returns the value of `name`: the last one, as in most programs.
-    pub(super) fn get(&self, name: &str) -> Option<&'a str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&'a str> {
         self.0.iter().rev().find(|(own, _)| own == name).map(|(_, value)| *value)
     }
 
     /// Returns all members, of which several may have one name.
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, &'a str)> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, &'a str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }
 }
 
 /// Extension point of Zarr: `{"name": ..., "configuration": {...}}`, or only the name.
 #[derive(Debug)]
-pub(super) struct Extension<'a> {
+pub(crate) struct Extension<'a> {
     /// Name.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Members of the configuration.
-    pub(super) configuration: Members<'a>,
+    pub(crate) configuration: Members<'a>,
 }
 
 impl<'a> Extension<'a> {
     /// Parses the extension `text`, which `what` names in errors.
-    pub(super) fn parse(text: &'a str, what: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &'a str, what: &str) -> Result<Self, String> {
         if let Some(name) = string(text) {
             return Ok(Extension { name, configuration: Members::default() });
         }
@@ -65,7 +65,7 @@ impl<'a> Extension<'a> {
     }
 
     /// Parses a list of extensions.
-    pub(super) fn parse_list(text: &'a str, what: &str) -> Result<Vec<Self>, String> {
+    pub(crate) fn parse_list(text: &'a str, what: &str) -> Result<Vec<Self>, String> {
         list(text)
             .ok_or_else(|| format!("{what}s {}", shorten(text)))?
             .into_iter()
@@ -75,7 +75,7 @@ impl<'a> Extension<'a> {
 }
 
 /// Parses a list to the texts of its elements.
-pub(super) fn list(text: &str) -> Option<Vec<&str>> {
+pub(crate) fn list(text: &str) -> Option<Vec<&str>> {
     serde_json::from_str::<IgnoredAny>(text).ok()?;
     split(text, '[', ']')
 }
@@ -125,22 +125,22 @@ fn skip_string(bytes: &mut impl Iterator<Item = (usize, u8)>) {
 }
 
 /// Parses a string.
-pub(super) fn string(text: &str) -> Option<String> {
+pub(crate) fn string(text: &str) -> Option<String> {
     if text.starts_with('"') { serde_json::from_str(text).ok() } else { None }
 }
 
 /// Parses an integer.
-pub(super) fn integer(text: &str) -> Option<i64> {
+pub(crate) fn integer(text: &str) -> Option<i64> {
     text.parse().ok()
 }
 
 /// Returns `text` as a JSON string.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
 /// Shortens `text`, which a repository may have made long, for a message.
-pub(super) fn shorten(text: &str) -> String {
+pub(crate) fn shorten(text: &str) -> String {
     const LONGEST: usize = 80;
     let mut letters = text.chars();
     let mut short: String = letters.by_ref().take(LONGEST).collect();
@@ -151,7 +151,12 @@ pub(super) fn shorten(text: &str) -> String {
 }
 
 /// Checks that all readers can parse the valid JSON value `text`. Returns the reason if not.
-pub(super) fn check_portable(text: &str) -> Result<(), &'static str> {
+pub(crate) fn check_portable(text: &str) -> Result<(), &'static str> {
+    check_portable_within(text, MAX_DEPTH)
+}
+
+/// Checks that readers of `most_levels` levels can parse the valid JSON value `text`. Returns the reason if not.
+pub(crate) fn check_portable_within(text: &str, most_levels: usize) -> Result<(), &'static str> {
     let (mut depth, mut number) = (0_usize, None);
     let mut bytes = text.bytes().enumerate();
     while let Some((at, byte)) = bytes.next() {
@@ -172,7 +177,7 @@ pub(super) fn check_portable(text: &str) -> Result<(), &'static str> {
             b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
-        if depth > MAX_DEPTH {
+        if depth > most_levels {
             return Err("it is nested too deeply for other programs");
         }
     }

@@ -1,0 +1,56 @@
+//! Indexes of shards, for those who look inner chunks up.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Reader;
+use super::cache::{Key, Value};
+use super::chunk::ChunkRange;
+use crate::error::{Error, ErrorKind, Result};
+use crate::zarr::shard::{Index, ShardLayout};
+
+impl Reader {
+    /// Returns the index of `shard`, from the cache or read once for all concurrent callers.
+    ///
+    /// Fails with [`ErrorKind::Corrupt`] if the index is damaged, which is remembered like an index.
+    pub async fn shard_index(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Arc<Index>> {
+        let key = Key::Index(shard.clone());
+        if let Some(Value::Index(index)) = self.cache.get(&key) {
+            return index;
+        }
+        let (this, sharding, shard) = (Arc::clone(self), sharding.clone(), shard.clone());
+        let loaded = self.cache.get_or_load(key, async move {
+            match this.read_index(&sharding, &shard).await {
+                Ok(index) => Ok(Value::Index(Ok(Arc::new(index)))),
+                Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Value::Index(Err(error))),
+                Err(error) => Err(error),
+            }
+        });
+        match loaded.await? {
+            Value::Index(index) => index,
+            _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in the place of a shard's index")),
+        }
+    }
+
+    async fn read_index(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Index> {
+        let bytes = match sharding.index_range(shard.length).filter(|_| self.is_file(&shard.object)) {
+            Some(place) => Some(self.read_exactly(shard, place.start, place.end - place.start).await?),
+            None => self.index_bytes(sharding, shard).await?,
+        };
+        Index::decode(sharding, shard.length, bytes.unwrap_or_default())
+    }
+
+    /// Returns the index that a view has made, if it is in the cache.
+    pub fn packed_index(&self, (tree, file): (u64, u64)) -> Option<Bytes> {
+        match self.cache.get(&Key::PackedIndex(tree, file)) {
+            Some(Value::Chunk(bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Keeps the index of `file` that a view of `tree` has made.
+    pub fn keep_packed_index(&self, (tree, file): (u64, u64), index: Bytes) {
+        self.cache.insert(Key::PackedIndex(tree, file), Value::Chunk(index));
+    }
+}
