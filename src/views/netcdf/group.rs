@@ -46,7 +46,7 @@ impl GroupFile {
         let mut findings = Vec::new();
         let classic = options.classic_types;
         let Members { groups, list } =
-            Members::collect(tree, root, options.nested_groups, classic, &mut findings).await;
+            Members::collect(tree, root, file, options.nested_groups, classic, &mut findings).await;
         let mut members = list;
         loop {
             let mut found = Vec::new();
@@ -130,7 +130,9 @@ fn bad_variables(variables: &[Named], dimensions: &Dimensions, unlimited: &HashS
 
 /// Makes a group of the file, with its attributes.
 fn file_group(tree: &Tree, group: &FileGroup, classic: bool, findings: &mut Vec<Finding>) -> Group {
-    let document = tree.zarr_json(group.node).and_then(|json| serde_json::from_slice::<serde_json::Value>(json).ok());
+    // The attributes of an array with arrays below it are those of its variable.
+    let document = tree.zarr_json(group.node).filter(|_| tree.table().array(group.node).is_none());
+    let document = document.and_then(|json| serde_json::from_slice::<serde_json::Value>(json).ok());
     let stored = document.as_ref().and_then(|document| document.get("attributes")?.as_object());
     let path = format!("/{}", tree.table().path(group.node));
     let mut attributes =

@@ -53,11 +53,13 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Collects the members of the file of `root`: its arrays, and with `nested` all groups below it with theirs. What is left out
-    /// or renamed is added to `findings`.
+    /// Collects the members of the file of `root`, which is called `file`: its arrays, and with `nested` all groups below it with
+    /// theirs. What is left out or renamed is added to `findings`. An array that is the root of the hierarchy is a variable with
+    /// the name of its file: no other file has it.
     pub(super) async fn collect(
         tree: &Arc<Tree>,
         root: NodeIndex,
+        file: &str,
         nested: bool,
         classic: bool,
         findings: &mut Vec<Finding>,
@@ -67,16 +69,30 @@ impl Members {
         let mut group = 0;
         while let Some((node, depth)) = members.groups.get(group).map(|it| (it.node, it.depth)) {
             let mut taken = HashSet::new();
-            for &child in tree.table().children(node) {
+            let own = (node == 0 && tree.table().array(0).is_some()).then_some(0);
+            for child in own.into_iter().chain(tree.table().children(node).iter().copied()) {
                 let is_array = tree.table().array(child).is_some();
                 if !is_array && !nested {
                     continue;
+                }
+                if nested && child != node && is_array {
+                    // A variable and a group cannot have one name.
+                    for &below in tree.table().children(child) {
+                        findings.push(Finding {
+                            path: format!("/{}", tree.table().path(below)),
+                            deed: "left out".to_owned(),
+                            reason: "it is below an array, which is no group of the file".to_owned(),
+                        });
+                    }
                 }
                 let path = format!("/{}", tree.table().path(child));
                 let mut found = |deed: String, reason: &str| {
                     findings.push(Finding { path: path.clone(), deed, reason: reason.to_owned() });
                 };
-                let stored = tree.table().name(child);
+                let stored = match child == node {
+                    true => file.trim_start_matches('/').trim_end_matches(".nc"),
+                    false => tree.table().name(child),
+                };
                 let Some(name) = names::allowed_member(stored) else {
                     found("left out".to_owned(), "the name is too long");
                     continue;

@@ -93,18 +93,23 @@ impl NetcdfView {
         self.tree.table().array(node).is_some()
     }
 
-    /// Returns true if `node` has a file: a group with arrays, or of nested groups the root.
+    /// Returns true if `node` has nodes below it, or may have: anything but a plain array.
+    fn is_group(&self, node: NodeIndex) -> bool {
+        !self.is_array(node) || !self.tree.table().children(node).is_empty()
+    }
+
+    /// Returns true if `node` has a file: a group with arrays, an array with arrays below it, or of nested groups the root.
     fn has_file(&self, node: NodeIndex) -> bool {
         if self.options.nested_groups {
             return node == 0;
         }
-        !self.is_array(node) && self.tree.table().children(node).iter().any(|child| self.is_array(*child))
+        let has_arrays = || self.tree.table().children(node).iter().any(|child| self.is_array(*child));
+        (node == 0 && self.is_array(0)) || has_arrays()
     }
 
     /// Returns true if `node` shows as a directory.
     fn is_directory(&self, node: NodeIndex) -> bool {
-        let has_groups =
-            || !self.is_array(node) && self.tree.table().children(node).iter().any(|child| !self.is_array(*child));
+        let has_groups = || self.tree.table().children(node).iter().any(|child| self.is_group(*child));
         node == 0 || (!self.options.nested_groups && has_groups())
     }
 

@@ -34,7 +34,9 @@ def netcdf_shows(document):
     """Returns true if the NetCDF view must show an array."""
     codecs = set(codec_names(document["codecs"]))
     text_in_shard = type_name(document) == "string" and "sharding_indexed" in codecs
-    return (type_name(document) in NETCDF_TYPES and codecs <= NETCDF_CODECS and document["chunk_grid"]["name"] == "regular"
+    grid = document["chunk_grid"]["name"]
+    has_grid = grid == "regular" or grid == "rectilinear" and "sharding_indexed" not in codecs
+    return (type_name(document) in NETCDF_TYPES and codecs <= NETCDF_CODECS and has_grid
             and 0 not in document["shape"] and len(document["shape"]) <= 32 and not text_in_shard)
 
 
