@@ -57,6 +57,7 @@ REQUESTS = Unit("requests", 0)
 
 HELD_AT = 30.0  # ms: the round trip for which there are targets
 OF_LINE_BOUND = 0.85
+OF_LINE_NETCDF = 0.8
 TIMES_AS_FAST = 4.0
 NO_WORSE = 0.95  # of the speed without fetching ahead, where nothing can be foreseen
 MORE_BYTES = 1.10
@@ -157,6 +158,25 @@ def columns(bench: Bench) -> None:
 def second(bench: Bench) -> None:
     """Every second chunk."""
     one_by_one(bench, "second", "every second", everybody=bench.held)
+
+
+def netcdf(bench: Bench) -> None:
+    """The array as a variable of a NetCDF file, read by netCDF4-python from its beginning to its end."""
+    import netCDF4  # netCDF-C brings a libcurl of its own
+    rows, columns = bench.sizes.grid
+
+    def once() -> float:
+        with ours(bench.binary, bench.line.port, "--view", "netcdf") as tree, netCDF4.Dataset(next(tree.glob("*.nc"))) as file:
+            variable = file[ARRAY]
+            variable.set_auto_maskandscale(False)
+            begin = time.perf_counter()
+            read = sum(variable[row].nbytes for row in range(rows))
+            taken = time.perf_counter() - begin
+            if read != rows * columns * CHUNK:
+                raise BenchError("the variable has another size")
+            return read / taken / 1e6 / bench.line.megabytes_per_second
+    bench.add("netcdf file, one after another", OF_LINE, [once() for _ in range(bench.runs)], None,
+              Target("ours", OF_LINE_NETCDF))
 
 
 def one_by_one(bench: Bench, which: str, words: str, everybody: bool) -> None:
@@ -372,7 +392,7 @@ def large_commit(bench: Bench) -> None:
 
 
 COMPARISONS: dict[str, Callable[[Bench], None]] = {
-    "line": the_line, "rows": rows, "columns": columns, "second": second, "random": no_order, "cache": cached, "zarr": zarr_rows,
+    "line": the_line, "rows": rows, "columns": columns, "second": second, "netcdf": netcdf, "random": no_order, "cache": cached, "zarr": zarr_rows,
     "first": first_byte, "write": write, "commit": large_commit}
 ONCE = {"cache", "zarr", "first", "write", "commit"}  # at the round trip that has targets only, unless asked for
 
@@ -415,7 +435,7 @@ def measure(chosen: argparse.Namespace) -> int:
     names = chosen.only or list(COMPARISONS)
     say(json.dumps(facts))
     with far.server() as server:
-        if set(names) & {"line", "rows", "columns", "second", "random", "cache", "zarr"}:
+        if set(names) & {"line", "rows", "columns", "second", "netcdf", "random", "cache", "zarr"}:
             far.make_arrays(server, sizes.grid)
         if "first" in names and sizes.references:
             for prefix in (far.REFERENCES, far.SPLIT):

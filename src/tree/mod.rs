@@ -78,7 +78,7 @@ pub struct Tree {
     total_bytes: OnceCell<u64>,
     /// Prefetch state, where fetching takes long.
     prefetcher: Option<Prefetcher>,
-    /// What differs from the stored chunks, if their files are others.
+    /// Differences from the stored tree, if their files are others.
     resharded: Option<Box<Resharded>>,
 }
 

@@ -29,7 +29,7 @@ pub struct Unsharded {
     pub zarr_json: String,
     /// Shards, the outermost first.
     pub levels: Vec<Level>,
-    /// What readers of the shards have and readers of the chunks have not.
+    /// Guarantees of the shards that the chunks do not have.
     pub losses: Vec<String>,
 }
 

@@ -82,11 +82,21 @@ fn every_ref_of_every_fixture_reads_as_in_a_mount_of_its_own() {
 #[test]
 fn views_in_a_mount_are_those_of_their_own_mounts() {
     let mount = two_commits();
-    for view in ["zarr", "zarr2", "netcdf"] {
+    for (view, words) in [
+        ("zarr", &["--view", "zarr"][..]),
+        ("zarr2", &["--view", "zarr2"]),
+        ("netcdf", &["--view", "netcdf"]),
+        ("zarr,shard=2,consolidated", &["--view", "zarr", "--shard", "2", "--consolidated"]),
+        ("zarr2,unshard", &["--view", "zarr2", "--unshard"]),
+        (
+            "netcdf,classic-types,groups=nested",
+            &["--view", "netcdf", "--netcdf-classic-types", "--netcdf-groups", "nested"],
+        ),
+    ] {
         for (own, attached) in [
-            (Mount::new(mount.repository(), &["--view", view]), mount.control(&format!("view/{view}"))),
+            (Mount::new(mount.repository(), words), mount.control(&format!("view/{view}"))),
             (
-                Mount::new(mount.repository(), &["--view", view, "--tag", "v1"]),
+                Mount::new(mount.repository(), &[words, &["--tag", "v1"]].concat()),
                 mount.control(&format!("at/tag/v1/.icechunk/view/{view}")),
             ),
         ] {

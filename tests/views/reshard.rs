@@ -1,4 +1,4 @@
-//! What the tests of other chunk units share: plain Zarr trees as repositories, and the values that programs read.
+//! Shared by the tests of other chunk units: plain Zarr trees as repositories, and the values that programs read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

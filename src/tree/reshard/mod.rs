@@ -39,7 +39,7 @@ use crate::zarr::reshard;
 const MAX_FINDINGS: usize = 10_000;
 /// Bytes of memory that are reserved at a time.
 const STEP: u64 = 1 << 20;
-/// What memory is reserved for.
+/// Purpose of the reserved memory, for messages.
 const WHAT: &str = "the table of arrays with other chunks";
 
 /// Number of the next tree, which names the indexes of its shards in the reader's cache.
