@@ -16,13 +16,16 @@ const ROWS: [u64; 3] = [3, 1, 3];
 const COLUMNS: [u64; 3] = [4, 4, 5];
 const SHAPE: [u64; 2] = [7, 10];
 
+/// Keys of chunks with their stored bytes.
+type Files = Vec<(String, Vec<u8>)>;
+
 fn value(row: u64, column: u64) -> i16 {
     (row * 100 + column) as i16 - 300
 }
 
 /// Returns the elements of each chunk of the grid with its key; chunk 1/1 is missing. `encode` makes the stored bytes of a chunk
 /// of its shape.
-fn chunks(encode: impl Fn(Vec<i16>, [u64; 2]) -> Vec<u8>) -> Vec<(String, Vec<u8>)> {
+fn chunks(encode: impl Fn(Vec<i16>, [u64; 2]) -> Vec<u8>) -> Files {
     let mut chunks = Vec::new();
     for (i, height) in ROWS.into_iter().enumerate() {
         for (j, width) in COLUMNS.into_iter().enumerate().filter(|(j, _)| (i, *j) != (1, 1)) {
@@ -47,7 +50,7 @@ fn chunks_of_different_shapes_make_one_variable() {
         let columns = (0..height * width).map(|n| elements[(n % height * width + n / height) as usize]);
         little(&columns.collect::<Vec<_>>())
     };
-    let kinds: [(&str, Value, Vec<(String, Vec<u8>)>); 4] = [
+    let kinds: [(&str, Value, Files); 4] = [
         ("raw", json!([bytes("little")]), chunks(|elements, _| little(&elements))),
         ("big", json!([bytes("big")]), chunks(|elements, _| elements.iter().flat_map(|it| it.to_be_bytes()).collect())),
         ("zstd", json!([bytes("little"), "zstd"]), chunks(|elements, _| zstd(&little(&elements)))),
