@@ -165,3 +165,51 @@ fn one_value_of_a_virtual_chunk_of_five_gigabytes_costs_a_part_of_it() {
     assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
     assert!(peak_memory(&mount) < 120 << 10);
 }
+
+/// Chunks of 2 MiB: 35 of them along the first dimension are one chunk of the file, as libraries would copy smaller ones through
+/// their caches. Those that have all of the other dimensions are one run of bytes.
+#[test]
+fn chunks_that_follow_one_another_are_one_chunk_of_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let compressed = json!({"codecs": ["bytes", "zstd"], "fill_value": -1});
+    let chunk = |value: i16| zstd(&value.to_le_bytes().repeat(1 << 20));
+    let files = [
+        ("zarr.json", group(&json!({}))),
+        ("v/zarr.json", array("int16", &[70, 1024, 2048], &[1, 1024, 1024], &compressed)),
+        ("v/c/0/0/0", chunk(1)),
+        ("v/c/34/0/1", chunk(2)),
+        ("v/c/35/0/0", chunk(3)),
+        ("v/c/69/0/1", chunk(4)),
+        ("run/zarr.json", array("int16", &[7, 1024, 1024], &[2, 1024, 1024], &compressed)),
+        ("run/c/0/0/0", zstd(&[5_i16.to_le_bytes().repeat(1 << 20), 6_i16.to_le_bytes().repeat(1 << 20)].concat())),
+        ("run/c/3/0/0", zstd(&7_i16.to_le_bytes().repeat(2 << 20))),
+    ];
+    let repo = import(directory.path(), &files);
+    let mount = Mount::new(&repo, &["--view", "netcdf"]);
+    let file = NcFile::open(mount.path().join("ocean.nc")).unwrap();
+    let read = |name: &str, at: [u64; 3]| {
+        let selections = at.into_iter().map(NcSliceInfoElem::Index).collect();
+        let found = file.read_variable_slice::<i16>(name, &NcSliceInfo { selections }).unwrap();
+        found.iter().copied().collect::<Vec<_>>()
+    };
+    for (at, wanted) in [
+        ([0, 0, 0], 1),
+        ([0, 1023, 1023], 1),
+        ([0, 0, 1024], -1),
+        ([1, 0, 0], -1),
+        ([34, 7, 2047], 2),
+        ([34, 7, 0], -1),
+        ([35, 0, 0], 3),
+        ([35, 0, 1024], -1),
+        ([69, 1023, 2047], 4),
+        ([69, 0, 0], -1),
+    ] {
+        assert_eq!(read("v", at), [wanted], "{at:?}");
+    }
+    for (at, wanted) in [([0, 9, 9], 5), ([1, 9, 9], 6), ([2, 0, 0], -1), ([5, 0, 0], -1), ([6, 1023, 1023], 7)] {
+        assert_eq!(read("run", at), [wanted], "{at:?}");
+    }
+    // The file has the variables' bytes and no more than a chunk beyond.
+    let length = std::fs::metadata(mount.path().join("ocean.nc")).unwrap().len();
+    assert!((294 << 20..330 << 20).contains(&length), "{length}");
+}

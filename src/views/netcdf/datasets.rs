@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::dimensions::{Asked, Dimensions};
+use super::file_chunks;
 use super::hdf5::model::{Attribute, DataType, Dataset, Layout, Value};
 use super::members::Member;
 use super::names::NOT_A_COORDINATE;
@@ -125,11 +126,14 @@ pub(super) fn dataset(
     let extra = variable.element.extra_dimension(variable.longest).map(|(_, size)| size);
     let shape = variable.shape.iter().copied().chain(extra).collect();
     let unlimited = named.dimensions.first().is_some_and(|first| unlimited.contains(first));
-    let is_whole = variable.grid.iter().all(|units| *units == 1);
-    let layout = match is_whole && !unlimited {
+    let layout = match file_chunks::is_run(variable) && !unlimited {
         true => Layout::Contiguous,
-        // A chunk has less than 4 GiB, so that each length fits.
-        false => Layout::Chunked(variable.kept.iter().copied().chain(extra).map(|length| length as u32).collect()),
+        false => {
+            let along = std::iter::once(variable.along).chain(std::iter::repeat(1));
+            let lengths = variable.kept.iter().zip(along).map(|(length, along)| length * along);
+            // A chunk has less than 4 GiB, so that each length fits.
+            Layout::Chunked(lengths.chain(extra).map(|length| length as u32).collect())
+        }
     };
     let data_type = variable.element.data_type();
     let fill = match data_type {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::chunks::Units;
 use super::datasets::{self, Named};
 use super::dimensions::Dimensions;
+use super::file_chunks;
 use super::hdf5::model::{Attribute, FileModel, Group, Value};
 use super::hdf5::plan::Plan;
 use super::members::{FileGroup, Members};
@@ -55,6 +56,10 @@ impl GroupFile {
             let mut variables: Vec<Named> = variables.collect();
             let unlimited =
                 record_dimension::choose(&options.record_dimension, &dimensions, &variables, file, &mut found);
+            for Named { member, dimensions } in &mut variables {
+                let is_unlimited = dimensions.first().is_some_and(|first| unlimited.contains(first));
+                member.variable.along = file_chunks::units_along(&member.variable, is_unlimited);
+            }
             // One bad variable must not spoil the file.
             let bad = bad_variables(&variables, &dimensions, &unlimited);
             if !bad.is_empty() {

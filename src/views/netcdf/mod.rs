@@ -17,6 +17,7 @@ mod data_type;
 mod datasets;
 mod decode;
 mod dimensions;
+mod file_chunks;
 mod fill_value;
 mod group;
 pub mod hdf5;
@@ -228,7 +229,13 @@ impl NetcdfView {
                     let units = file.units.get(dataset).and_then(Option::as_ref);
                     let units =
                         units.ok_or_else(|| Error::new(ErrorKind::Io, "data of a dimension without variable"))?;
-                    match units.read(&self.tree, chunk).await? {
+                    let (unit, from) = file_chunks::unit_at(&units.variable, chunk, from);
+                    let len = len.min(units.variable.shown_bytes().saturating_sub(from));
+                    let bytes = match unit {
+                        Some(unit) => units.read(&self.tree, unit).await?,
+                        None => None,
+                    };
+                    match bytes {
                         Some(bytes) => {
                             let part = bytes.get(from as usize..(from + len) as usize);
                             let part = part.ok_or_else(|| Error::corrupt("a decoded chunk shorter than its shape"))?;

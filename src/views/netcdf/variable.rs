@@ -43,6 +43,8 @@ pub(super) struct Variable {
     pub(super) kept: Vec<u64>,
     /// Units per dimension.
     pub(super) grid: Vec<u64>,
+    /// Units along the first dimension that are one chunk of the file.
+    pub(super) along: u64,
     pub(super) source: Source,
     /// Stored chunks per dimension.
     pub(super) stored_grid: Vec<u64>,
@@ -146,6 +148,7 @@ impl Variable {
             unit,
             kept,
             grid,
+            along: 1,
             source,
             stored_grid,
             chain,

@@ -59,7 +59,7 @@ impl BytesCodec {
     /// Decodes `stored` to at most `limit` bytes.
     pub(super) fn decode(self, stored: Vec<u8>, limit: usize) -> Result<Vec<u8>> {
         let decoded = match self {
-            BytesCodec::Zstd => bounded(zstd::Decoder::with_buffer(stored.as_slice()).map_err(damaged)?, limit)?,
+            BytesCodec::Zstd => zstd_at_once(&stored, limit)?,
             BytesCodec::Gzip => bounded(flate2::bufread::MultiGzDecoder::new(stored.as_slice()), limit)?,
             BytesCodec::Zlib => bounded(flate2::bufread::ZlibDecoder::new(stored.as_slice()), limit)?,
             BytesCodec::Bzip2 => bounded(bzip2::bufread::MultiBzDecoder::new(stored.as_slice()), limit)?,
@@ -73,6 +73,22 @@ impl BytesCodec {
 
 fn damaged(error: std::io::Error) -> Error {
     Error::corrupt(format!("damaged compressed data: {error}"))
+}
+
+/// Decodes zstd frames to at most `limit` bytes. At once: a decoder of streams has a window of its own, which it allocates for each
+/// chunk and copies everything out of.
+fn zstd_at_once(stored: &[u8], limit: usize) -> Result<Vec<u8>> {
+    let mut decoded = Vec::with_capacity(limit);
+    let mut decoder = zstd::bulk::Decompressor::new().map_err(damaged)?;
+    match decoder.decompress_to_buffer(stored, &mut decoded) {
+        Ok(_) => Ok(decoded),
+        Err(error) => match zstd::bulk::Decompressor::upper_bound(stored) {
+            Some(bound) if bound > limit => {
+                Err(Error::corrupt(format!("compressed data of more than {limit} bytes: {error}")))
+            }
+            _ => Err(damaged(error)),
+        },
+    }
 }
 
 /// Reads all of `decoder`, which must not have more than `limit` bytes.

@@ -1,0 +1,69 @@
+//! Chunks of a file: one or several units.
+//!
+//! HDF5 reads chunks without a filter in one of two ways. A chunk that fits into its cache is read as a whole, copied to the cache, and
+//! from there to the program: a program that wants one time step of a variable reads all time steps of a chunk. Of a larger
+//! chunk it reads what is wanted, directly. The cache is 1 MiB in HDF5 (8 MiB from 2.0 on), 16 MiB in netCDF-C, which makes it
+//! larger for larger chunks, up to 64 MiB. Measured with units of 4 MiB: a whole variable takes netCDF-C 1.6 times as long in the
+//! first way, and a time slice reads 16 times the bytes.
+//!
+//! Units that follow one another along the first dimension are one after another in a chunk that has them all: so a chunk of the
+//! file may have as many as it takes to be larger than any cache. If units have all of the other dimensions, the
+//! whole variable is one run of bytes, and needs no chunks.
+
+use super::variable::{Source, Variable};
+
+/// Bytes of the largest chunk that netCDF-C keeps in its cache (`DEFAULT_MAX_CHUNK_CACHE`).
+const CACHED: u64 = 64 << 20;
+/// Shortest run of bytes of a row of a unit for which chunks are made larger: the library reads each such run by itself, and shorter ones
+/// take longer than a copy through the cache.
+const MIN_RUN: u64 = 512;
+
+/// Returns the number of units along the first dimension that a chunk of the file has. `is_unlimited` is true if that dimension has
+/// no maximal size.
+pub(super) fn units_along(variable: &Variable, is_unlimited: bool) -> u64 {
+    let (Some(&first), bytes) = (variable.grid.first(), variable.shown_bytes().max(1)) else { return 1 };
+    if is_run(variable) && !is_unlimited {
+        return first;
+    }
+    // Chunks that together are not too large for the cache are better left small.
+    let wanted = CACHED / bytes + 1;
+    let chunks = first / wanted;
+    if wanted == 1 || chunks == 0 || is_made_of_parts(variable) || run_bytes(variable) < MIN_RUN {
+        return 1;
+    }
+    first.div_ceil(chunks)
+}
+
+/// Returns the bytes of a unit that are one after another in the whole variable, too.
+fn run_bytes(variable: &Variable) -> u64 {
+    let mut bytes = variable.element.shown_size(variable.longest) as u64;
+    for (kept, length) in variable.kept.iter().zip(&variable.shape).rev() {
+        bytes = bytes.saturating_mul(*kept);
+        if kept < length {
+            break;
+        }
+    }
+    bytes
+}
+
+/// Returns true if a variable is one run of bytes: its units have all of each dimension but the first. Units that are made of parts
+/// of chunks are chunks of the file, so that a page has bytes of one of them only.
+pub(super) fn is_run(variable: &Variable) -> bool {
+    let is_whole = variable.grid.iter().all(|units| *units == 1);
+    is_whole || (!is_made_of_parts(variable) && variable.grid.iter().skip(1).all(|units| *units == 1))
+}
+
+fn is_made_of_parts(variable: &Variable) -> bool {
+    matches!(variable.source, Source::Parts(_))
+}
+
+/// Returns the unit at byte `from` of chunk `chunk` of the file, and the byte in it; no unit beyond the array.
+pub(super) fn unit_at(variable: &Variable, chunk: u64, from: u64) -> (Option<u64>, u64) {
+    let bytes = variable.shown_bytes().max(1);
+    let along = variable.along.max(1);
+    let (Some(&first), within) = (variable.grid.first(), from / bytes) else { return (Some(chunk), from) };
+    let others: u64 = variable.grid.iter().skip(1).product();
+    let row = (chunk / others.max(1)).saturating_mul(along).saturating_add(within);
+    let unit = row.saturating_mul(others).saturating_add(chunk % others.max(1));
+    ((row < first).then_some(unit), from % bytes)
+}
