@@ -52,9 +52,15 @@ pub(super) struct FreshRefs {
     storage: Arc<dyn Storage>,
     /// Branch whose commits `time` has.
     branch: String,
-    /// Repository as it was read last, or is being read, and the time at which that began. The lock is never held across a
-    /// request: callers wait for the cell.
-    read: Mutex<Arc<OnceCell<(Instant, Arc<Repository>)>>>,
+    /// Repository as it was read last, or is being read. The lock is never held across a request: callers wait for the cell.
+    read: Mutex<Arc<OnceCell<ReadRefs>>>,
+}
+
+/// Repository with its refs at the time at which reading them began.
+#[derive(Debug)]
+struct ReadRefs {
+    begin: Instant,
+    repository: Arc<Repository>,
 }
 
 impl FreshRefs {
@@ -67,17 +73,17 @@ impl FreshRefs {
     pub(super) async fn repository(&self) -> Result<Arc<Repository>> {
         let cell = {
             let mut read = self.read.lock();
-            if read.get().is_some_and(|(begin, _)| begin.elapsed() >= FRESH) {
+            if read.get().is_some_and(|read| read.begin.elapsed() >= FRESH) {
                 *read = Arc::default();
             }
             Arc::clone(&read)
         };
         let open = || async {
             let begin = Instant::now();
-            Ok::<_, Error>((begin, Arc::new(Repository::open(Arc::clone(&self.storage)).await?)))
+            let repository = Arc::new(Repository::open(Arc::clone(&self.storage)).await?);
+            Ok::<_, Error>(ReadRefs { begin, repository })
         };
-        let (_, repository) = cell.get_or_try_init(open).await?;
-        Ok(Arc::clone(repository))
+        Ok(Arc::clone(&cell.get_or_try_init(open).await?.repository))
     }
 
     /// Returns the snapshot that file name `name` of directory `kind` stands for; none if there is none.

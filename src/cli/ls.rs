@@ -27,7 +27,7 @@ pub(crate) struct LsArgs {
     pub(super) shards: bool,
     #[command(flatten)]
     pub(super) view: ViewArgs,
-    /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}.
+    /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}; of a view a list of its files, {"path", "kind", "bytes"}.
     #[arg(long)]
     pub(super) json: bool,
     /// List everything below, too.
