@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-pub use self::machine::{available_memory, cgroup_limit, configure_allocator, default_memory};
+pub use self::machine::{available_memory, cgroup_limit, configure_allocator, default_memory, large_buffer};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Smallest bound, in bytes: less leaves no room for a manifest of a few thousand chunks beside the program itself.

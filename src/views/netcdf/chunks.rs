@@ -227,7 +227,7 @@ impl<'a> StoredPlace<'a> {
 /// Reads `length` bytes of chunk file `inode` from `offset` on.
 pub(super) async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Vec<u8>> {
     let reservation = memory::reserve(length, &tree.describe(inode)).await?;
-    let mut bytes = Vec::with_capacity(length as usize);
+    let mut bytes = memory::large_buffer(length as usize);
     while (bytes.len() as u64) < length {
         let left = (length - bytes.len() as u64).min(STEP);
         let data = tree.read(inode, offset + bytes.len() as u64, left as u32).await?;

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::blosc;
 use crate::error::{Error, Result};
+use crate::memory;
 
 /// Codec that turns stored bytes into other bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +79,7 @@ fn damaged(error: std::io::Error) -> Error {
 /// Decodes zstd frames to at most `limit` bytes. At once: a decoder of streams has a window of its own, which it allocates for each
 /// chunk and copies everything out of.
 fn zstd_at_once(stored: &[u8], limit: usize) -> Result<Vec<u8>> {
-    let mut decoded = Vec::with_capacity(limit);
+    let mut decoded = memory::large_buffer(limit);
     let mut decoder = zstd::bulk::Decompressor::new().map_err(damaged)?;
     match decoder.decompress_to_buffer(stored, &mut decoded) {
         Ok(_) => Ok(decoded),
@@ -93,7 +94,7 @@ fn zstd_at_once(stored: &[u8], limit: usize) -> Result<Vec<u8>> {
 
 /// Reads all of `decoder`, which must not have more than `limit` bytes.
 fn bounded(decoder: impl Read, limit: usize) -> Result<Vec<u8>> {
-    let mut decoded = Vec::with_capacity(limit);
+    let mut decoded = memory::large_buffer(limit);
     decoder.take(limit as u64 + 1).read_to_end(&mut decoded).map_err(damaged)?;
     if decoded.len() > limit {
         return Err(Error::corrupt(format!("compressed data of more than {limit} bytes")));
