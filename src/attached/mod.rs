@@ -114,6 +114,11 @@ pub fn is_attached(number: u64) -> bool {
     number >= numbers::FIRST
 }
 
+/// Returns true if `number` belongs to a directory above the trees.
+pub fn is_above_trees(number: u64) -> bool {
+    is_attached(number) && numbers::unpack(number).0 == 0
+}
+
 /// Returns the error for an attempt to change an attached tree.
 pub fn read_only_error() -> Error {
     Error::new(

@@ -76,7 +76,7 @@ impl Adapter {
         insist: bool,
         runtime: Handle,
     ) -> Self {
-        let attached = AttachedFiles::new(attached);
+        let attached = AttachedFiles::new(attached, false);
         let (backings, hint, log) = (Backings::default(), ListingHint::default(), QuietLog::default());
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let shared = Shared { shown, attached, root, owner, mode, backings, hint, log };

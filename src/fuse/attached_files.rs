@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use fuser::{FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 
 use super::overlay_replies::{BLOCK, FOREVER};
-use crate::attached::{AttachedTrees, BRIEF, Found, Listed};
+use crate::attached::{AttachedTrees, BRIEF, Found, Listed, is_above_trees};
 use crate::error::Result;
 use crate::reader::Data;
 use crate::tree::directory::Extent;
@@ -19,12 +19,14 @@ pub(super) struct AttachedFiles {
     trees: Arc<AttachedTrees>,
     /// User and group of every file: those of this process.
     owner: (u32, u32),
+    /// True if the directories above the trees are for the owner alone, as the control directory of a writable mount is.
+    is_private: bool,
 }
 
 impl AttachedFiles {
-    pub(super) fn new(trees: Arc<AttachedTrees>) -> Self {
+    pub(super) fn new(trees: Arc<AttachedTrees>, is_private: bool) -> Self {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        AttachedFiles { trees, owner }
+        AttachedFiles { trees, owner, is_private }
     }
 
     pub(super) fn trees(&self) -> &Arc<AttachedTrees> {
@@ -90,7 +92,11 @@ impl AttachedFiles {
             ctime: found.time,
             crtime: found.time,
             kind: file_type(kind),
-            perm: if kind == Kind::Directory { 0o755 } else { 0o644 },
+            perm: match kind {
+                Kind::Directory if self.is_private && is_above_trees(inode) => 0o700,
+                Kind::Directory => 0o755,
+                Kind::File => 0o644,
+            },
             // One name for directories too means that subdirectories are not counted.
             nlink: 1,
             uid: self.owner.0,

@@ -69,7 +69,7 @@ impl WorkingAdapter {
         let shared = Shared {
             working,
             control,
-            attached: AttachedFiles::new(attached),
+            attached: AttachedFiles::new(attached, true),
             root,
             backings: Backings::default(),
             passthrough,

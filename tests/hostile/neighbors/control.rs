@@ -26,9 +26,13 @@ fn control_files_are_for_the_owner_of_the_mount() {
     run(as_nobody("ls").arg(&control)).failure();
     for entry in std::fs::read_dir(&control).unwrap() {
         let path = entry.unwrap().path();
-        assert_eq!(mode(&path), 0o600, "{}", path.display());
-        let output = cat(&path).failure();
+        let (expected, look) = if path.is_dir() { (0o700, "ls") } else { (0o600, "cat") };
+        assert_eq!(mode(&path), expected, "{}", path.display());
+        let output = run(as_nobody(look).arg(&path)).failure();
         assert!(output.contains("Permission denied"), "{}: {output}", path.display());
+    }
+    for name in ["at/branch", "at/branch/main/secret", "view/zarr"] {
+        run(as_nobody("ls").arg(control.join(name))).failure();
     }
     for name in ["request", "commit", "discard", "refresh"] {
         run(as_nobody("touch").arg(control.join(name))).failure();
