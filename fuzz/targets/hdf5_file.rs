@@ -151,7 +151,7 @@ pub(crate) fn make(bytes: &[u8]) -> Option<(FileModel, Vec<u8>)> {
     let planned = Plan::new(&model);
     let lengths: Vec<_> = model.datasets.iter().map(Plan::check_dataset).collect();
     let plan = planned.ok()?;
-    // What is in a file can be in one by itself, and its length is known.
+    // Each dataset of a file can be in one by itself, and its length is known.
     let sum: u64 = lengths.into_iter().map(|length| length.expect("a dataset of a file")).sum();
     let is_whole = plan.size() <= WHOLE;
     assert!(plan.size() <= sum + (8 << 20) + plan.memory() as u64 + 4096, "{} bytes", plan.size());

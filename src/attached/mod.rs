@@ -23,6 +23,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 
 use self::directories::Directory;
@@ -37,7 +38,7 @@ use crate::tree::directory::Extent;
 use crate::tree::{Attributes, Kind, ROOT, Tree};
 use crate::views::kind::ViewKind;
 use crate::views::options::ViewOptions;
-use crate::views::{ViewTree, report};
+use crate::views::{self, ViewTree, report};
 
 pub use self::directories::{AT, CONTROL, VIEWS};
 
@@ -56,7 +57,7 @@ Modifiers combine; views with modifiers are not listed. A view lists what it lea
 ";
 /// Numbers that a tree's files do not have: its directory `.icechunk/view`, and the file in it.
 const TREE_VIEWS: u64 = (1 << 63) - 3;
-const TREE_README: u64 = (1 << 63) - 4;
+const README_INODE: u64 = (1 << 63) - 4;
 
 /// Source of the tree that the mount shows now.
 pub type Shown = Box<dyn Fn() -> Arc<dyn ViewTree> + Send + Sync>;
@@ -130,13 +131,13 @@ pub fn read_only_error() -> Error {
 /// Meaning of a number.
 enum AttachedPlace {
     Directory(Directory),
-    Readme,
+    /// File in the directory of views of a tree, 0 for what the mount shows.
+    Readme(u32),
     /// File `inode` of a tree.
     In(u32, u64),
     /// Directory `.icechunk` of a tree.
     TreeControl(u32),
     TreeViews(u32),
-    TreeReadme(u32),
 }
 
 impl AttachedTrees {
@@ -158,11 +159,6 @@ impl AttachedTrees {
     pub fn attach(&self, forget: Forget) {
         // The first value stays: there is one mount.
         let _ = self.forget.set(forget);
-    }
-
-    /// Returns the number of trees that are loaded.
-    pub fn loaded(&self) -> usize {
-        self.trees.count()
     }
 
     /// Returns the control directory of a read-only mount if the root shows it: not if a node has its name.
@@ -189,8 +185,7 @@ impl AttachedTrees {
             AttachedPlace::Directory(directory) => {
                 Ok(Directory::named(directory, name).map(|found| self.directory(found)))
             }
-            AttachedPlace::TreeControl(_) if name == directories::VIEWS_NAME => {
-                let (tree, _) = numbers::unpack(parent);
+            AttachedPlace::TreeControl(tree) if name == directories::VIEWS_NAME => {
                 Ok(Some(self.special(tree, TREE_VIEWS, Kind::Directory, 0)))
             }
             AttachedPlace::TreeViews(tree) if name == README => Ok(Some(self.readme(tree))),
@@ -213,7 +208,7 @@ impl AttachedTrees {
                     None => Ok(None),
                 }
             }
-            AttachedPlace::Readme | AttachedPlace::TreeReadme(_) => Err(not_a_directory()),
+            AttachedPlace::Readme(_) => Err(not_a_directory()),
         }
     }
 
@@ -221,8 +216,7 @@ impl AttachedTrees {
     pub async fn attributes(&self, number: u64) -> Result<Found> {
         match self.place(number)? {
             AttachedPlace::Directory(directory) => Ok(self.directory(directory)),
-            AttachedPlace::Readme => Ok(self.readme(0)),
-            AttachedPlace::TreeReadme(tree) => Ok(self.readme(tree)),
+            AttachedPlace::Readme(tree) => Ok(self.readme(tree)),
             AttachedPlace::TreeControl(tree) => Ok(self.special(tree, report::DIRECTORY_INODE, Kind::Directory, 0)),
             AttachedPlace::TreeViews(tree) => Ok(self.special(tree, TREE_VIEWS, Kind::Directory, 0)),
             // Without loading the tree: `ls -l` asks for the roots of thousands.
@@ -239,7 +233,7 @@ impl AttachedTrees {
     pub async fn list(&self, number: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
         let (tree, inode) = match self.place(number)? {
             AttachedPlace::In(tree, inode) => (tree, inode),
-            AttachedPlace::Readme | AttachedPlace::TreeReadme(_) => return Err(not_a_directory()),
+            AttachedPlace::Readme(_) => return Err(not_a_directory()),
             AttachedPlace::Directory(directory) => return self.list_directory(directory, number, offset, sink).await,
             AttachedPlace::TreeControl(tree) => {
                 let views = self.special(tree, TREE_VIEWS, Kind::Directory, 0);
@@ -273,10 +267,8 @@ impl AttachedTrees {
     pub async fn read(&self, number: u64, offset: u64, size: u32) -> Result<Data> {
         match self.place(number)? {
             AttachedPlace::In(tree, inode) => self.load(tree).await?.files.read(inode, offset, size).await,
-            AttachedPlace::Readme | AttachedPlace::TreeReadme(_) => {
-                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(README_TEXT.len());
-                let end = start.saturating_add(size as usize).min(README_TEXT.len());
-                Ok(Data::Bytes(bytes::Bytes::from_static(README_TEXT.as_bytes()).slice(start..end)))
+            AttachedPlace::Readme(_) => {
+                Ok(Data::Bytes(views::part(&Bytes::from_static(README_TEXT.as_bytes()), offset, size)))
             }
             _ => Err(Error::new(ErrorKind::IsADirectory, format!("{} is a directory", self.describe(number)))),
         }
@@ -308,14 +300,13 @@ impl AttachedTrees {
     fn place(&self, number: u64) -> Result<AttachedPlace> {
         let (tree, inode) = numbers::unpack(number);
         Ok(match (tree, inode) {
-            (0, TREE_README) => AttachedPlace::Readme,
+            (tree, README_INODE) => AttachedPlace::Readme(tree),
             (0, inode) => {
                 let no_such = || Error::new(ErrorKind::NotFound, format!("no inode {number} below .icechunk"));
                 AttachedPlace::Directory(Directory::at(inode).ok_or_else(no_such)?)
             }
             (tree, report::DIRECTORY_INODE) => AttachedPlace::TreeControl(tree),
             (tree, TREE_VIEWS) => AttachedPlace::TreeViews(tree),
-            (tree, TREE_README) => AttachedPlace::TreeReadme(tree),
             (tree, inode) => AttachedPlace::In(tree, inode),
         })
     }
@@ -464,7 +455,7 @@ impl AttachedTrees {
     }
 
     fn readme(&self, tree: u32) -> Found {
-        self.special(tree, TREE_README, Kind::File, README_TEXT.len() as u64)
+        self.special(tree, README_INODE, Kind::File, README_TEXT.len() as u64)
     }
 
     fn special(&self, tree: u32, inode: u64, kind: Kind, size: u64) -> Found {

@@ -140,11 +140,6 @@ impl Trees {
         self.known.lock().keys.get((number as usize).checked_sub(1)?).cloned()
     }
 
-    /// Returns the number of loaded trees.
-    pub(super) fn count(&self) -> usize {
-        self.loaded.trees.lock().len()
-    }
-
     /// Returns tree `number` if it is loaded.
     pub(super) fn loaded_now(&self, number: u32) -> Option<Arc<Loaded>> {
         self.loaded.trees.lock().peek(&number)?.tree.get().cloned()

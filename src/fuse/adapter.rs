@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{
-    BackingId, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, Request, TimeOrNow,
+    BackingId, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, Request, TimeOrNow,
 };
 use tokio::runtime::Handle;
 use tracing::warn;
 
 use super::answer::{Reply, answer};
-use super::attached_files::{self, AttachedFiles};
+use super::attached_files::{self, AttachedFiles, file_type};
 use super::backing::Backings;
 use super::declined::declined;
 use super::init;
@@ -101,13 +101,6 @@ impl Adapter {
     }
 }
 
-fn file_type(kind: Kind) -> FileType {
-    match kind {
-        Kind::Directory => FileType::Directory,
-        Kind::File => FileType::RegularFile,
-    }
-}
-
 impl Shared {
     /// Returns attributes, and the time for which the kernel may cache them.
     fn timed(&self, view: &View, of: Attributes) -> (Duration, FileAttr) {
@@ -122,6 +115,17 @@ impl Shared {
         match self.root.inner(inode.0) {
             Inner::Top => None,
             Inner::Tree(number) => Some(number),
+        }
+    }
+
+    /// Lists directory `inode` of the kernel after `offset`.
+    async fn list(&self, view: &View, inode: INodeNo, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
+        match self.inner(inode) {
+            Some(number) => view.files().list(number, offset, extent, sink).await,
+            None => {
+                self.list_top(offset, sink);
+                Ok(())
+            }
         }
     }
 
@@ -341,13 +345,7 @@ impl Filesystem for Adapter {
                 let Attributes { inode, kind, .. } = entry.attributes;
                 !reply.add(INodeNo(shared.root.outer(inode)), entry.offset, file_type(kind), entry.name)
             };
-            let listed = match shared.inner(inode) {
-                Some(number) => view.files().list(number, offset, Extent::Names, &mut sink).await,
-                None => {
-                    shared.list_top(offset, &mut sink);
-                    Ok(())
-                }
-            };
+            let listed = shared.list(&view, inode, offset, Extent::Names, &mut sink).await;
             shared.send("readdir", reply, listed);
         });
     }
@@ -368,13 +366,7 @@ impl Filesystem for Adapter {
                 let (timeout, attr) = shared.timed(&view, entry.attributes);
                 !reply.add(attr.ino, entry.offset, entry.name, &timeout, &attr, Generation(0))
             };
-            let listed = match shared.inner(inode) {
-                Some(number) => view.files().list(number, offset, extent, &mut sink).await,
-                None => {
-                    shared.list_top(offset, &mut sink);
-                    Ok(())
-                }
-            };
+            let listed = shared.list(&view, inode, offset, extent, &mut sink).await;
             shared.send("readdir", reply, listed);
         });
     }

@@ -114,7 +114,7 @@ pub(super) fn is_control(parent: INodeNo, name: &OsStr) -> bool {
     parent.0 == ROOT && name == crate::views::report::DIRECTORY
 }
 
-fn file_type(kind: Kind) -> FileType {
+pub(super) fn file_type(kind: Kind) -> FileType {
     match kind {
         Kind::Directory => FileType::Directory,
         Kind::File => FileType::RegularFile,

@@ -541,7 +541,7 @@ impl Filesystem for WorkingAdapter {
                 Target::Attached(number) => {
                     let trees = shared.attached.trees();
                     let size = trees.attributes(number.0).await?.attributes.size;
-                    let payload = trees.payload(number.0).await?;
+                    let payload = trees.payload(number.0);
                     let read = |at, count| trees.read(number.0, at, count);
                     shared.working.copy_in(Outside { size, payload, read }, offset, (to, at), length).await?
                 }

@@ -3,8 +3,11 @@
 //! `cp` requests everything at once. If that covers a chunk of the repository and the target is new and empty, the target becomes a
 //! second reference to the same stored bytes, now and in the commit: no bytes are read or written.
 
+use std::fs::File;
+use std::sync::Arc;
+
 use super::content::copy_steps;
-use super::{Ino, WorkingTree};
+use super::{Ino, SharedTreeGuard, WorkingTree};
 use crate::blocking::blocking;
 use crate::error::{Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -17,65 +20,52 @@ const AT_ONCE: u64 = 1 << 30;
 
 /// File that is not in the working tree, such as one of another snapshot.
 #[derive(Debug)]
-pub struct Outside<R> {
+pub struct Outside<P, R> {
     /// Bytes of the file.
     pub size: u64,
-    /// Location of its bytes in the repository, if they are those of a chunk.
-    pub payload: Option<ChunkPayload>,
+    /// Finds the location of its bytes in the repository, if they are those of a chunk.
+    pub payload: P,
     /// Reads up to so many bytes from an offset on.
     pub read: R,
 }
 
+/// Bytes that a copy still has to write.
+enum Rest {
+    /// None: so many bytes are copied.
+    Nothing(u64),
+    /// So many bytes, into the data file of the target.
+    Bytes(u64, Arc<File>),
+}
+
 impl WorkingTree {
     /// Copies up to `length` bytes from `offset` of `source` on. Returns the number of bytes copied, 0 at the end of the source.
-    pub async fn copy_in<R, F>(&self, source: Outside<R>, offset: u64, to: (Ino, u64), length: u64) -> Result<u64>
+    pub async fn copy_in<P, R, F>(&self, source: Outside<P, R>, offset: u64, to: (Ino, u64), length: u64) -> Result<u64>
     where
+        P: Future<Output = Result<Option<ChunkPayload>>> + Send,
         R: Fn(u64, u32) -> F + Send + Sync,
         F: Future<Output = Result<Data>> + Send,
     {
         let guard = self.enter().await?;
-        let (target, at) = to;
-        let length = length.min(source.size.saturating_sub(offset)).min(AT_ONCE);
-        if length == 0 {
-            return Ok(0);
+        let Outside { size, payload, read } = source;
+        match self.begin_copy(&guard, (size, payload), offset, to, length).await? {
+            Rest::Nothing(copied) => Ok(copied),
+            Rest::Bytes(length, into) => {
+                copy_steps(offset..offset + length, &into, to.1.wrapping_sub(offset).cast_signed(), read).await
+            }
         }
-        let whole = offset == 0 && at == 0 && length == source.size;
-        if let Some(payload) = source.payload.filter(|_| whole)
-            && self.refer(target, payload)?
-        {
-            return Ok(length);
-        }
-        let id = {
-            let mut locked = self.lock();
-            locked.promote(&guard, target)?
-        };
-        let into = self.own(id).await?;
-        let shift = at.wrapping_sub(offset).cast_signed();
-        copy_steps(offset..offset + length, &into, shift, |at, size| (source.read)(at, size)).await
     }
 
     /// Copies up to `length` bytes. Returns the number of bytes copied, 0 at the end of the source.
     pub async fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64> {
         let guard = self.enter().await?;
-        let ((source, offset), (target, at)) = (from, to);
+        let ((source, offset), (_, at)) = (from, to);
         self.complete_number(source).await?;
         let size = self.attributes(source).await?.size;
-        let length = length.min(size.saturating_sub(offset)).min(AT_ONCE);
-        if length == 0 {
-            return Ok(0);
-        }
-        let whole = offset == 0 && at == 0 && length == size;
-        if whole
-            && let Some(payload) = self.payload_of(source).await?
-            && self.refer(target, payload)?
-        {
-            return Ok(length);
-        }
-        let id = {
-            let mut locked = self.lock();
-            locked.promote(&guard, target)?
+        let rest = self.begin_copy(&guard, (size, self.payload_of(source)), offset, to, length).await?;
+        let (length, into) = match rest {
+            Rest::Nothing(copied) => return Ok(copied),
+            Rest::Bytes(length, into) => (length, into),
         };
-        let into = self.own(id).await?;
         let data = self.lock().complete_data(source);
         if let Some(data) = data {
             let from = self.files().open(data)?;
@@ -84,6 +74,34 @@ impl WorkingTree {
         }
         let shift = at.wrapping_sub(offset).cast_signed();
         copy_steps(offset..offset + length, &into, shift, |at, size| self.read(source, at, size)).await
+    }
+
+    /// Copies by reference, if up to `length` bytes from `offset` of a source of `size` bytes on are all of a chunk, whose location
+    /// `payload` finds. Otherwise prepares the target for the bytes.
+    async fn begin_copy(
+        &self,
+        guard: &SharedTreeGuard<'_>,
+        (size, payload): (u64, impl Future<Output = Result<Option<ChunkPayload>>> + Send),
+        offset: u64,
+        (target, at): (Ino, u64),
+        length: u64,
+    ) -> Result<Rest> {
+        let length = length.min(size.saturating_sub(offset)).min(AT_ONCE);
+        if length == 0 {
+            return Ok(Rest::Nothing(0));
+        }
+        let whole = offset == 0 && at == 0 && length == size;
+        if whole
+            && let Some(payload) = payload.await?
+            && self.refer(target, payload)?
+        {
+            return Ok(Rest::Nothing(length));
+        }
+        let id = {
+            let mut locked = self.lock();
+            locked.promote(guard, target)?
+        };
+        Ok(Rest::Bytes(length, self.own(id).await?))
     }
 
     /// Returns the location of the bytes of file `number` in the repository, if they are those of a chunk.

@@ -50,8 +50,6 @@ pub enum Key {
     Layout(ChunkRange),
     /// Index of a stored shard.
     Index(ChunkRange),
-    /// Index of a shard that a view makes: the view's tree, and the inode of the shard there.
-    PackedIndex(u64, u64),
     /// Bytes that an owner makes of chunks, and their number among its parts.
     ViewBytes(Owner, u64),
 }
@@ -60,7 +58,7 @@ impl Key {
     fn weight(&self) -> u64 {
         ENTRY_OVERHEAD
             + match self {
-                Key::Manifest(_) | Key::ViewBytes(..) | Key::PackedIndex(..) => 0,
+                Key::Manifest(_) | Key::ViewBytes(..) => 0,
                 Key::Chunk(chunk) | Key::Layout(chunk) | Key::Index(chunk) => chunk.weight(),
             }
     }

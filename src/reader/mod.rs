@@ -129,6 +129,19 @@ impl Reader {
         }
     }
 
+    /// Returns part `part` of the bytes that `owner` makes of chunks, if it is in the cache.
+    pub fn cached_view_bytes(&self, (owner, part): (Owner, u64)) -> Option<Bytes> {
+        match self.cache.get(&Key::ViewBytes(owner, part)) {
+            Some(Value::Chunk(bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Keeps `bytes`, part `part` of those that `owner` has made of chunks.
+    pub fn keep_view_bytes(&self, (owner, part): (Owner, u64), bytes: Bytes) {
+        self.cache.insert(Key::ViewBytes(owner, part), Value::Chunk(bytes));
+    }
+
     /// Returns the bytes that the cache may hold.
     pub fn cache_capacity(&self) -> u64 {
         self.budget.cache()

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::Reader;
 use super::cache::{Key, Value};
 use super::chunk::ChunkRange;
@@ -39,18 +37,5 @@ impl Reader {
             None => self.index_bytes(sharding, shard).await?,
         };
         Index::decode(sharding, shard.length, bytes.unwrap_or_default())
-    }
-
-    /// Returns the index that a view has made, if it is in the cache.
-    pub fn packed_index(&self, (tree, file): (u64, u64)) -> Option<Bytes> {
-        match self.cache.get(&Key::PackedIndex(tree, file)) {
-            Some(Value::Chunk(bytes)) => Some(bytes),
-            _ => None,
-        }
-    }
-
-    /// Keeps the index of `file` that a view of `tree` has made.
-    pub fn keep_packed_index(&self, (tree, file): (u64, u64), index: Bytes) {
-        self.cache.insert(Key::PackedIndex(tree, file), Value::Chunk(index));
     }
 }

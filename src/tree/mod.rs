@@ -428,7 +428,7 @@ impl Tree {
 }
 
 /// Returns the part of a file of `length` bytes that a request for `size` bytes at `offset` gets.
-fn clamp(offset: u64, size: u32, length: u64) -> Range<u64> {
+pub fn clamp(offset: u64, size: u32, length: u64) -> Range<u64> {
     let start = offset.min(length);
     start..offset.saturating_add(u64::from(size)).min(length).max(start)
 }

@@ -23,11 +23,12 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::reader::Data;
 use crate::tree::directory::{Entry, Extent};
-use crate::tree::{Attributes, Kind, ROOT, Tree};
+use crate::tree::{Attributes, Kind, ROOT, Tree, clamp};
 
 /// Receiver of the entries of a directory. Returns false if it is full, and then has not taken the entry.
 pub type Sink<'a> = dyn FnMut(Entry<'_>) -> bool + Send + 'a;
@@ -71,6 +72,12 @@ pub async fn resolve(view: &dyn ViewTree, path: &str) -> Result<Attributes> {
         at = found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no `{path}` in this snapshot")))?;
     }
     Ok(at)
+}
+
+/// Returns the part of a document that a request for `size` bytes at `offset` gets.
+pub fn part(document: &Bytes, offset: u64, size: u32) -> Bytes {
+    let range = clamp(offset, size, document.len() as u64);
+    document.slice(range.start as usize..range.end as usize)
 }
 
 fn no_such(inode: u64) -> Error {

@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 
 use super::consolidated::{self, Consolidated};
 use super::report::{self, Finding, Report};
-use super::{Sink, ViewTree, no_such, not_a_directory};
+use super::{Sink, ViewTree, no_such, not_a_directory, part};
 use crate::blocking::blocking;
 use crate::error::{Context, Result};
 use crate::reader::Data;
@@ -121,9 +121,7 @@ impl ViewTree for ModifiedView {
         }
         let Some((consolidated, node)) = self.group(inode) else { return self.tree.read(inode, offset, size).await };
         let document = consolidated.document(node).await.context(|| self.describe(inode))?;
-        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(document.len());
-        let end = start.saturating_add(size as usize).min(document.len());
-        Ok(Data::Bytes(document.slice(start..end)))
+        Ok(Data::Bytes(part(&document, offset, size)))
     }
 
     fn native(&self, inode: u64) -> Option<u64> {

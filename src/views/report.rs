@@ -85,9 +85,7 @@ impl Report {
 
     /// Reads the report if `inode` is its own.
     pub fn read(&self, inode: u64, offset: u64, size: u32) -> Option<Bytes> {
-        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.text.len());
-        let end = start.saturating_add(size as usize).min(self.text.len());
-        (inode == REPORT_INODE).then(|| self.text.slice(start..end))
+        (inode == REPORT_INODE).then(|| super::part(&self.text, offset, size))
     }
 }
 

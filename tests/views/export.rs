@@ -22,7 +22,7 @@ fn an_export_of_a_view_has_the_files_of_its_mount() {
         let expected = read_files(&mount.path());
         assert_eq!(first["written"], expected.len(), "{view}");
         assert_same(view, &read_files(&out), &expected);
-        // What is complete is not written again, and what has changed is.
+        // Complete files are not written again, changed ones are.
         assert_eq!(export(&["--force"])["unchanged"], expected.len(), "{view}");
         let (key, _) = expected.first_key_value().unwrap();
         fs::write(out.join(key), "x").unwrap();

@@ -58,7 +58,7 @@ fn the_record_dimension_is_the_first_of_all_its_variables() {
         ("y/zarr.json", array("int16", &[2], &[2], &names(&["y"]))),
     ];
     let repo = import(directory.path(), &files);
-    // What has units of time counts more than what is called so.
+    // Units of time count more than the name.
     assert_eq!(unlimited(&repo, "auto"), (vec!["moment".to_owned()], String::new()));
     assert_eq!(unlimited(&repo, "none"), (vec![], String::new()));
     assert_eq!(unlimited(&repo, "y"), (vec!["y".to_owned()], String::new()));

@@ -143,7 +143,7 @@ fn any_part_of_a_shard_can_be_read() {
     let mut random = Random::new(31);
     let mut files = Files::from([("zarr.json".to_owned(), GROUP.as_bytes().to_vec())]);
     files.insert("a/zarr.json".to_owned(), array(&[40, 30], &[1, 1], &encodings()[0], &json!([{"name": "bytes"}])));
-    // What the first shard must be: chunks, and their index.
+    // The first shard must have these chunks, and their index.
     let (mut whole, mut entries) = (Vec::new(), vec![(u64::MAX, u64::MAX); 1024]);
     for coords in all_coords(&[40, 30]) {
         if random.chance(20) {

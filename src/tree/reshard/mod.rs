@@ -19,7 +19,6 @@ mod walk;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::inner::InnerChunks;
 use self::packed::PackedChunks;
@@ -33,6 +32,7 @@ use crate::error::Result;
 use crate::format::ids::NodeId;
 use crate::format::snapshot::ArrayData;
 use crate::memory::{self, Reservation};
+use crate::reader::cache::Owner;
 use crate::zarr::reshard;
 
 /// Most findings that are kept.
@@ -41,9 +41,6 @@ const MAX_FINDINGS: usize = 10_000;
 const STEP: u64 = 1 << 20;
 /// Purpose of the reserved memory, for messages.
 const WHAT: &str = "the table of arrays with other chunks";
-
-/// Number of the next tree, which names the indexes of its shards in the reader's cache.
-static NEXT_TREE: AtomicU64 = AtomicU64::new(0);
 
 /// Other units of chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +133,7 @@ impl Tree {
 /// Maker of documents and arrays with other chunks, one node after another.
 pub(super) struct Resharder<'a> {
     wanted: &'a Resharding,
-    tree: u64,
+    owner: Owner,
     documents: HashMap<NodeIndex, Box<[u8]>>,
     findings: Vec<ReshardFinding>,
     more: u64,
@@ -147,8 +144,8 @@ pub(super) struct Resharder<'a> {
 impl<'a> Resharder<'a> {
     fn new(wanted: &'a Resharding) -> Result<Self> {
         let (documents, findings) = (HashMap::new(), Vec::new());
-        let (tree, memory) = (NEXT_TREE.fetch_add(1, Ordering::Relaxed), memory::reserve_blocking(STEP, WHAT)?);
-        Ok(Resharder { wanted, tree, documents, findings, more: 0, bytes: 0, memory })
+        let (owner, memory) = (Owner::unique(), memory::reserve_blocking(STEP, WHAT)?);
+        Ok(Resharder { wanted, owner, documents, findings, more: 0, bytes: 0, memory })
     }
 
     /// Makes a group's document.
@@ -212,7 +209,7 @@ impl<'a> Resharder<'a> {
         if grid.len() != made.per_shard.len() {
             return Err("its grid of chunks is not known".to_owned());
         }
-        let packed = PackedChunks { tree: self.tree, stored_grid: grid.into(), per_shard: made.per_shard };
+        let packed = PackedChunks { owner: self.owner, stored_grid: grid.into(), per_shard: made.per_shard };
         Ok((made.zarr_json, ChunkForm::Packed(packed)))
     }
 

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::super::chunks::{Chunks, Content, FoundChunk};
 use crate::error::{Error, Result};
 use crate::memory::{self, Reservation};
+use crate::reader::cache::Owner;
 use crate::zarr::{Coords, is_in_grid, is_prefix_in_grid};
 
 /// Bytes of an index entry.
@@ -28,8 +29,8 @@ const ROWS: usize = 256;
 /// Chunks of an array that are shards of stored chunks.
 #[derive(Debug)]
 pub(in crate::tree) struct PackedChunks {
-    /// Number of the tree.
-    pub(super) tree: u64,
+    /// Owner of the indexes in the reader's cache: the tree.
+    pub(super) owner: Owner,
     pub(super) stored_grid: Box<[u32]>,
     /// Stored chunks per dimension of a shard.
     pub(super) per_shard: Box<[u64]>,
@@ -139,12 +140,12 @@ impl Chunks<'_> {
 
     /// Returns the index of the shard at `coords`, if one of its chunks exists.
     async fn packed_index(&self, packed: &PackedChunks, coords: &[u32]) -> Result<Option<PackedIndex>> {
-        let key = (packed.tree, self.array.first_number + self.array.position(coords));
-        let bytes = match self.reader.packed_index(key) {
+        let key = (packed.owner, self.array.first_number + self.array.position(coords));
+        let bytes = match self.reader.cached_view_bytes(key) {
             Some(bytes) => bytes,
             None => {
                 let bytes = self.make_packed_index(packed, coords).await?;
-                self.reader.keep_packed_index(key, bytes.clone());
+                self.reader.keep_view_bytes(key, bytes.clone());
                 bytes
             }
         };

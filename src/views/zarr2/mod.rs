@@ -29,7 +29,7 @@ use self::catalog::{Catalog, NodeForm, encoding_of};
 use self::files::{DocumentFile, DocumentKind};
 use self::listing::{directory, shown_size};
 use super::report::{self, Report};
-use super::{Sink, ViewTree, no_such, not_a_directory};
+use super::{Sink, ViewTree, no_such, not_a_directory, part};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::reader::Data;
 use crate::tree::directory::Extent;
@@ -195,9 +195,7 @@ impl Zarr2View {
         }
         if let Some(file) = DocumentFile::from_inode(inode) {
             let document = self.document(file).await?.ok_or_else(|| no_such(inode))?;
-            let start = usize::try_from(offset).unwrap_or(usize::MAX).min(document.len());
-            let end = start.saturating_add(size as usize).min(document.len());
-            return Ok(Data::Bytes(document.slice(start..end)));
+            return Ok(Data::Bytes(part(&document, offset, size)));
         }
         let TreePlace::Chunk(node, coords) = self.place(inode)? else { return Err(no_such(inode)) };
         if !self.has_checksum(node).await? || self.is_directory(node, &coords) {
