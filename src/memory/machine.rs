@@ -28,24 +28,6 @@ pub fn configure_allocator() {
     }
 }
 
-/// Returns an empty buffer for `capacity` bytes that will all be used. Large ones ask the kernel for huge pages: a new buffer of 4 MiB then
-/// has two page faults instead of a thousand, which take a fifth of the time of decoding a chunk of that size.
-pub fn large_buffer(capacity: usize) -> Vec<u8> {
-    /// Bytes of a huge page; the kernel has none for smaller buffers.
-    const HUGE: usize = 2 << 20;
-    let buffer = Vec::with_capacity(capacity);
-    #[cfg(target_os = "linux")]
-    if capacity >= HUGE {
-        let page = rustix::param::page_size();
-        let start = buffer.as_ptr() as usize / page * page;
-        let length = (buffer.as_ptr() as usize + capacity).saturating_sub(start);
-        // SAFETY: advice changes no bytes. The first page is one of the buffer's: it may have bytes before the buffer, which are mapped.
-        // A kernel without huge pages refuses.
-        let _ = unsafe { libc::madvise(start as *mut libc::c_void, length, libc::MADV_HUGEPAGE) };
-    }
-    buffer
-}
-
 /// Returns the default bound: 512 MiB, or 1/4 of the machine's or the control group's memory if less, but at least [`MIN_MEMORY`].
 pub fn default_memory() -> u64 {
     available_memory().map_or(DEFAULT_MEMORY, |bytes| (bytes / DEFAULT_SHARE).min(DEFAULT_MEMORY)).max(MIN_MEMORY)

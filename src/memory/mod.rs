@@ -8,6 +8,7 @@
 //! long as a mount lives, so waiting must end: if nothing is released for [`RELEASE_TIMEOUT`], the reservation fails. Caches evict
 //! documents before that ([`register_cache`]).
 
+mod buffers;
 mod machine;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +18,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-pub use self::machine::{available_memory, cgroup_limit, configure_allocator, default_memory, large_buffer};
+pub use self::buffers::{large_buffer, recycle};
+pub use self::machine::{available_memory, cgroup_limit, configure_allocator, default_memory};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Smallest bound, in bytes: less leaves no room for a manifest of a few thousand chunks beside the program itself.
@@ -107,6 +109,18 @@ pub async fn reserve(bytes: u64, what: &str) -> Result<Reservation> {
     }
 }
 
+/// Reserves `bytes` if there is room for them now, without evicting anything.
+fn try_reserve(bytes: u64) -> Option<Reservation> {
+    take(bytes).ok().map(|()| Reservation { bytes })
+}
+
+/// Takes `bytes` of the budget. Fails with the bytes in use if it has too few.
+fn take(bytes: u64) -> Result<(), u64> {
+    let limit = BUDGET.limit.load(Ordering::Relaxed);
+    let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= limit);
+    BUDGET.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map(drop)
+}
+
 impl Reservation {
     /// Returns the number of reserved bytes.
     pub fn bytes(&self) -> u64 {
@@ -170,6 +184,31 @@ impl std::ops::Deref for ReservedBytes {
     }
 }
 
+/// Bytes of a buffer whose capacity is used again when they are dropped.
+struct Recycled {
+    buffer: Vec<u8>,
+    /// Released first: the unused buffer has one of its own.
+    reservation: Reservation,
+}
+
+impl AsRef<[u8]> for Recycled {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+impl Drop for Recycled {
+    fn drop(&mut self) {
+        drop(std::mem::take(&mut self.reservation));
+        recycle(std::mem::take(&mut self.buffer));
+    }
+}
+
+/// Returns `buffer` as bytes that release the reservation, and leave the buffer for others, when the last clone is dropped.
+pub fn recycled(buffer: Vec<u8>, reservation: Reservation) -> Bytes {
+    Bytes::from_owner(Recycled { buffer, reservation })
+}
+
 /// Returns `bytes` that release the reservation when the last clone is dropped.
 pub fn with_reservation(bytes: Bytes, reservation: Reservation) -> Bytes {
     Bytes::from_owner(ReservedBytes::new(bytes, reservation))
@@ -197,10 +236,7 @@ impl<'a> Waiter<'a> {
     fn try_reserve(&mut self) -> Result<Option<Reservation>> {
         let bytes = self.bytes;
         let limit = BUDGET.limit.load(Ordering::Relaxed);
-        let take = |used: u64| used.checked_add(bytes).filter(|used| *used <= limit);
-        let Err(used) = BUDGET.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) else {
-            return Ok(Some(Reservation { bytes }));
-        };
+        let Err(used) = take(bytes) else { return Ok(Some(Reservation { bytes })) };
         // Caches are asked once: the memory that remains is in use, and is released when its users finish.
         if !std::mem::replace(&mut self.has_asked, true) {
             let caches: Vec<_> = BUDGET.caches.lock().iter().filter_map(Weak::upgrade).collect();

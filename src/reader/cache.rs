@@ -184,6 +184,17 @@ impl Cache {
         self.state.lock().insert(key, value);
     }
 
+    /// Removes the entry of `key`, if there is one.
+    pub fn remove(&self, key: &Key) {
+        let mut state = self.state.lock();
+        let removed = state.entries.pop_entry(key);
+        if let Some((key, value)) = &removed {
+            state.bytes -= key.weight() + value.weight();
+        }
+        // Outside of the lock, as a large value takes time.
+        drop((state, removed));
+    }
+
     /// Evicts old entries until `bytes` more would fit.
     pub fn make_room(&self, bytes: u64) {
         let mut state = self.state.lock();

@@ -117,15 +117,17 @@ impl Reader {
 
     /// Returns part `part` of the bytes that `owner` makes of chunks: from the cache, or made by `make`, once for all concurrent
     /// callers.
-    pub async fn view_bytes(
+    pub fn view_bytes(
         &self,
         (owner, part): (Owner, u64),
         make: impl Future<Output = Result<Bytes>> + Send + 'static,
-    ) -> Result<Bytes> {
+    ) -> impl Future<Output = Result<Bytes>> + Send + 'static {
         let loaded = self.cache.get_or_load(Key::ViewBytes(owner, part), async move { make.await.map(Value::Chunk) });
-        match loaded.await? {
-            Value::Chunk(bytes) => Ok(bytes),
-            _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in the place of bytes of a view")),
+        async move {
+            match loaded.await? {
+                Value::Chunk(bytes) => Ok(bytes),
+                _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in the place of bytes of a view")),
+            }
         }
     }
 
@@ -140,6 +142,11 @@ impl Reader {
     /// Keeps `bytes`, part `part` of those that `owner` has made of chunks.
     pub fn keep_view_bytes(&self, (owner, part): (Owner, u64), bytes: Bytes) {
         self.cache.insert(Key::ViewBytes(owner, part), Value::Chunk(bytes));
+    }
+
+    /// Forgets part `part` of the bytes of `owner`: nobody is expected to read it again.
+    pub fn forget_view_bytes(&self, (owner, part): (Owner, u64)) {
+        self.cache.remove(&Key::ViewBytes(owner, part));
     }
 
     /// Returns the bytes that the cache may hold.

@@ -10,7 +10,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -376,12 +375,19 @@ pub(super) fn read_exactly(file: &File, key: &str, offset: u64, length: u64) -> 
         return Err(too_short(key, offset, length, available));
     }
     let capacity = usize::try_from(length).map_err(|e| Error::with_source(ErrorKind::OutOfMemory, key, e))?;
-    let mut buffer = vec![0; capacity];
-    match file.read_exact_at(&mut buffer, offset) {
-        Ok(()) => Ok(buffer.into()),
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Err(too_short(key, offset, length, 0)),
-        Err(e) => Err(Error::io(key, e)),
+    let mut buffer = memory::large_buffer(capacity);
+    while buffer.len() < capacity {
+        let at = offset.saturating_add(buffer.len() as u64);
+        let spare = rustix::buffer::spare_capacity(&mut buffer);
+        match rustix::io::pread(file, spare, at) {
+            Ok(0) => return Err(too_short(key, offset, length, buffer.len() as u64)),
+            Ok(_) | Err(rustix::io::Errno::INTR) => (),
+            Err(e) => return Err(Error::io(key, e.into())),
+        }
     }
+    // A buffer that was used before may be larger.
+    buffer.truncate(capacity);
+    Ok(buffer.into())
 }
 
 #[cfg(test)]

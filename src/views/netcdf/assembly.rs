@@ -91,7 +91,7 @@ impl Units {
         let bytes = blocking(move || Ok::<_, Error>(units.variable.element.convert(bytes))).await?;
         // Shrinking never waits.
         reservation.resize(shown, "a decoded chunk")?;
-        Ok(memory::with_reservation(bytes.into(), reservation))
+        Ok(memory::recycled(bytes, reservation))
     }
 
     /// Copies a part into the unit of `elements`, which is made for the first one that is stored.
@@ -129,7 +129,7 @@ impl Units {
             });
         });
         for RawRead { from, length, runs } in reads {
-            let mut read = chunks::read(tree, inode, (from * size) as u64, (length * size) as u64).await?;
+            let mut read = Vec::from(chunks::read(tree, inode, (from * size) as u64, (length * size) as u64).await?);
             if big_endian && variable.element.number > 1 {
                 read.chunks_exact_mut(variable.element.number).for_each(<[u8]>::reverse);
             }
@@ -172,7 +172,7 @@ impl Units {
             };
             let bytes = blocking(decode).await?;
             reservation.resize(decoded, "a decoded chunk")?;
-            Ok(memory::with_reservation(bytes.into(), reservation))
+            Ok(memory::recycled(bytes, reservation))
         };
         let bytes = tree.reader().view_bytes(self.key(STORED | number), make).await?;
         Ok(Some(bytes).filter(|bytes| !bytes.is_empty()))

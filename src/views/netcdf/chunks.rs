@@ -5,16 +5,20 @@
 //! A program that reads one unit after another, along any dimension, gets the next ones decoded ahead, on other cores; the stored bytes
 //! of these are prefetched as for chunk files.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
+use super::access::{Access, Ahead, Order};
+use super::file_chunks::{self, Place};
 use super::rows;
 use super::variable::{MAX_DECODED_TEXTS, Source, Variable};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::memory;
+use crate::reader::Data;
 use crate::reader::cache::Owner;
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, TreePlace};
@@ -23,6 +27,13 @@ use crate::zarr::shard::{Index, ShardLayout, coords_in};
 
 /// Bytes per read of stored bytes.
 const STEP: u64 = 64 << 20;
+
+/// Most units that are decoded ahead on a guess.
+const MAX_GUESSED: u64 = 4;
+
+static CORES: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+/// Units that are decoded at the same time.
+static DECODERS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(*CORES));
 
 /// Units of one variable.
 #[derive(Debug)]
@@ -33,67 +44,47 @@ pub(super) struct Units {
     access: Mutex<Access>,
 }
 
-/// Units that a program read last.
-#[derive(Debug, Default)]
-struct Access {
-    /// Number of the last unit; none before the first.
-    last: Option<u64>,
-    /// Units from the one before to the last.
-    step: i64,
-}
-
-impl Access {
-    /// Records a read of unit `number` of a grid. Returns the step to the units that will probably be read next, if the read was of
-    /// another unit than the last: the same step again, or one along a single dimension, as programs take that read a slab.
-    fn record(&mut self, number: u64, grid: &[u64]) -> Option<i64> {
-        let last = self.last.replace(number);
-        let step = number.wrapping_sub(last?).cast_signed();
-        if step == 0 {
-            return None;
-        }
-        let before = std::mem::replace(&mut self.step, step);
-        let mut along = 1_i64;
-        let is_along_one = grid.iter().rev().any(|length| {
-            let is_this = step == along;
-            along = along.saturating_mul(length.cast_signed());
-            is_this
-        });
-        (step == before || is_along_one).then_some(step)
-    }
-}
-
 impl Units {
     /// Creates the units of `variable`; none was read yet.
     pub(super) fn new(variable: Variable) -> Arc<Self> {
         Arc::new(Units { variable, owner: Owner::unique(), access: Mutex::default() })
     }
 
-    /// Returns the bytes of unit `number` as the file shows them; none if it is not stored.
-    pub(super) async fn read(self: &Arc<Self>, tree: &Arc<Tree>, number: u64) -> Result<Option<Bytes>> {
-        let step = self.access.lock().record(number, &self.variable.grid);
-        if let Some(step) = step {
-            self.decode_ahead(tree, number, step);
+    /// Returns the bytes of the unit at `place` as the file shows them; none if it is not stored. `length` bytes from there on are given
+    /// to the program: once it has got all bytes of a unit, they are in the kernel's cache and not kept in this one.
+    pub(super) async fn read(self: &Arc<Self>, tree: &Arc<Tree>, place: &Place, length: u64) -> Result<Option<Bytes>> {
+        let Some(number) = file_chunks::unit_at(&self.variable, place.position) else { return Ok(None) };
+        let order = Order::of(&self.variable);
+        let ahead = self.access.lock().record(&order, place);
+        // Begun first: it is what the program waits for.
+        let wanted = self.decoded(tree, number);
+        if let Some(ahead) = ahead {
+            self.decode_ahead(tree, place.position, ahead);
         }
-        self.decoded(tree, number).await
+        let bytes = wanted.await?;
+        if self.access.lock().count(&order, place, length) {
+            tree.reader().forget_view_bytes(self.key(number));
+        }
+        Ok(bytes)
     }
 
-    /// Starts decoding the units that follow `number` at a distance of `step`: one per core.
-    fn decode_ahead(self: &Arc<Self>, tree: &Arc<Tree>, number: u64, step: i64) {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-        let count: u64 = self.variable.grid.iter().product();
+    /// Starts decoding the units that follow `position`: one per core. A guess costs no more than what cores would do that are idle.
+    fn decode_ahead(self: &Arc<Self>, tree: &Arc<Tree>, position: u64, ahead: Ahead) {
+        let cores = *CORES as u64;
         let most = tree.reader().cache_capacity() / 4 / self.variable.shown_bytes().max(1);
-        let mut next = number;
-        for _ in 0..cores.min(most) {
-            next = match next.checked_add_signed(step) {
-                Some(next) if next < count => next,
-                _ => break,
+        let count = if ahead.is_guess { (cores / 2).min(MAX_GUESSED) } else { cores };
+        let mut next = position;
+        for _ in 0..count.min(most) {
+            next = match next.checked_add_signed(ahead.step) {
+                Some(next) => next,
+                None => break,
             };
-            if tree.reader().has_view_bytes(self.key(next)) {
+            let Some(number) = file_chunks::unit_at(&self.variable, next) else { continue };
+            if tree.reader().has_view_bytes(self.key(number)) {
                 continue;
             }
-            let (units, tree) = (Arc::clone(self), Arc::clone(tree));
             // The reader of the unit gets any error.
-            drop(tokio::spawn(async move { units.decoded(&tree, next).await.map(drop) }));
+            drop(self.decoded(tree, number));
         }
     }
 
@@ -102,12 +93,16 @@ impl Units {
         (self.owner, number)
     }
 
-    async fn decoded(self: &Arc<Self>, tree: &Arc<Tree>, number: u64) -> Result<Option<Bytes>> {
+    /// Begins to read and decode unit `number`, if it is not in the cache, and returns its bytes, or none if it is not stored.
+    fn decoded(
+        self: &Arc<Self>,
+        tree: &Arc<Tree>,
+        number: u64,
+    ) -> impl Future<Output = Result<Option<Bytes>>> + Send + 'static {
         let (units, source) = (Arc::clone(self), Arc::clone(tree));
-        let bytes =
-            tree.reader().view_bytes(self.key(number), async move { units.make(&source, number).await }).await?;
+        let bytes = tree.reader().view_bytes(self.key(number), async move { units.make(&source, number).await });
         // Units have at least one byte.
-        Ok(Some(bytes).filter(|bytes| !bytes.is_empty()))
+        async move { Ok(Some(bytes.await?).filter(|bytes| !bytes.is_empty())) }
     }
 
     /// Reads and decodes a unit; no bytes if it is not stored.
@@ -127,13 +122,16 @@ impl Units {
         let name = tree.describe(place.inode);
         let mut reservation = memory::reserve(needed, &name).await?;
         let length = variable.shown_bytes();
+        // No more at a time than there are cores, in the order of requests: what a program waits for was requested first.
+        let permit = DECODERS.acquire().await;
         let bytes = blocking(move || self.decode(stored).context(|| name)).await?;
+        drop(permit);
         // Shrinking never waits.
         reservation.resize(length, "a decoded chunk")?;
-        Ok(memory::with_reservation(bytes.into(), reservation))
+        Ok(memory::recycled(bytes, reservation))
     }
 
-    fn decode(&self, stored: Vec<u8>) -> Result<Vec<u8>> {
+    fn decode(&self, stored: Bytes) -> Result<Vec<u8>> {
         let variable = &self.variable;
         if variable.chain.is_variable() {
             let width = variable.longest as usize;
@@ -205,7 +203,7 @@ impl<'a> StoredPlace<'a> {
     }
 
     /// Reads the stored bytes; none if there are none.
-    pub(super) async fn read(&self, tree: &Arc<Tree>) -> Result<Option<Vec<u8>>> {
+    pub(super) async fn read(&self, tree: &Arc<Tree>) -> Result<Option<Bytes>> {
         let Some(payload) = tree.payload_at(self.node, &self.coords).await? else { return Ok(None) };
         let size = payload.length();
         let Some((layout, number)) = self.inner else { return read(tree, self.inode, 0, size).await.map(Some) };
@@ -213,7 +211,7 @@ impl<'a> StoredPlace<'a> {
         let index =
             layout.index_range(size).ok_or_else(|| Error::corrupt("a shard shorter than its index")).context(name)?;
         let bytes = read(tree, self.inode, index.start, index.end - index.start).await?;
-        let index = Index::decode(layout, size, bytes.into()).context(name)?;
+        let index = Index::decode(layout, size, bytes).context(name)?;
         if index.entry(number).is_none() {
             return Ok(None);
         }
@@ -225,41 +223,29 @@ impl<'a> StoredPlace<'a> {
 }
 
 /// Reads `length` bytes of chunk file `inode` from `offset` on.
-pub(super) async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Vec<u8>> {
+pub(super) async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Bytes> {
+    if length <= STEP
+        && let Data::Bytes(bytes) = read_step(tree, inode, offset, length).await?
+        && bytes.len() as u64 == length
+    {
+        return Ok(bytes);
+    }
     let reservation = memory::reserve(length, &tree.describe(inode)).await?;
     let mut bytes = memory::large_buffer(length as usize);
     while (bytes.len() as u64) < length {
         let left = (length - bytes.len() as u64).min(STEP);
-        let data = tree.read(inode, offset + bytes.len() as u64, left as u32).await?;
-        if data.is_empty() {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                format!("{}: shorter than its reference says", tree.describe(inode)),
-            ));
-        }
-        bytes.extend_from_slice(&data);
+        bytes.extend_from_slice(&read_step(tree, inode, offset + bytes.len() as u64, left).await?);
     }
     drop(reservation);
-    Ok(bytes)
+    Ok(bytes.into())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reads_along_a_dimension_tell_the_next_units() {
-        let grid = [16, 4, 4];
-        for (numbers, expected) in [
-            (&[0_u64, 1, 2][..], &[None, Some(1), Some(1)][..]),
-            (&[5, 21, 37], &[None, Some(16), Some(16)]),
-            (&[0, 0, 4, 4], &[None, None, Some(4), None]),
-            (&[0, 5, 10, 11], &[None, None, Some(5), Some(1)]),
-            (&[40, 24, 8], &[None, None, Some(-16)]),
-        ] {
-            let mut access = Access::default();
-            let steps: Vec<_> = numbers.iter().map(|number| access.record(*number, &grid)).collect();
-            assert_eq!(steps, expected, "{numbers:?}");
-        }
+/// Reads at most `length` bytes, up to [`STEP`], and at least one.
+async fn read_step(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Data> {
+    let data = tree.read(inode, offset, length as u32).await?;
+    if data.is_empty() && length > 0 {
+        let short = format!("{}: shorter than its reference says", tree.describe(inode));
+        return Err(Error::new(ErrorKind::Corrupt, short));
     }
+    Ok(data)
 }

@@ -57,13 +57,30 @@ fn is_made_of_parts(variable: &Variable) -> bool {
     matches!(variable.source, Source::Parts(_))
 }
 
-/// Returns the unit at byte `from` of chunk `chunk` of the file, and the byte in it; no unit beyond the array.
-pub(super) fn unit_at(variable: &Variable, chunk: u64, from: u64) -> (Option<u64>, u64) {
-    let bytes = variable.shown_bytes().max(1);
+/// Place of bytes of a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Number of the unit in the order of the file. Units beyond the array have one, too.
+    pub(super) position: u64,
+    /// First byte in the unit.
+    pub(super) from: u64,
+}
+
+impl Place {
+    /// Returns the place of byte `from` of chunk `chunk` of the file.
+    pub(super) fn new(variable: &Variable, chunk: u64, from: u64) -> Self {
+        let bytes = variable.shown_bytes().max(1);
+        let first = chunk.saturating_mul(variable.along.max(1));
+        Place { position: first.saturating_add(from / bytes), from: from % bytes }
+    }
+}
+
+/// Returns the number of the unit at `position` in the order of the file; none beyond the array.
+pub(super) fn unit_at(variable: &Variable, position: u64) -> Option<u64> {
     let along = variable.along.max(1);
-    let (Some(&first), within) = (variable.grid.first(), from / bytes) else { return (Some(chunk), from) };
-    let others: u64 = variable.grid.iter().skip(1).product();
-    let row = (chunk / others.max(1)).saturating_mul(along).saturating_add(within);
-    let unit = row.saturating_mul(others).saturating_add(chunk % others.max(1));
-    ((row < first).then_some(unit), from % bytes)
+    let Some(&first) = variable.grid.first() else { return (position == 0).then_some(0) };
+    let others = variable.grid.iter().skip(1).product::<u64>().max(1);
+    let (chunk, within) = (position / along, position % along);
+    let row = (chunk / others).saturating_mul(along).saturating_add(within);
+    (row < first).then(|| row.saturating_mul(others).saturating_add(chunk % others))
 }

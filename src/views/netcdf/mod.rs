@@ -10,6 +10,7 @@
 //! has the others in it. What is left out, renamed or widened is listed in the report (`.icechunk/netcdf`) and counted once in the
 //! log; a bad array never spoils its file.
 
+mod access;
 mod assembly;
 mod attributes;
 mod chunks;
@@ -38,6 +39,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tracing::warn;
 
+use self::file_chunks::Place;
 use self::group::GroupFile;
 use self::hdf5::plan::Part;
 use super::options::NetcdfOptions;
@@ -45,6 +47,7 @@ use super::report::{self, Finding, Report};
 use super::{Sink, ViewTree, no_such, not_a_directory};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::reader::Data;
+use crate::reader::buffer::BUFFER_SIZE;
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::nodes::{MAX_NAME, NodeIndex, TreePlace};
 use crate::tree::{Attributes, Kind, ROOT, Tree};
@@ -62,6 +65,9 @@ const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
 const OWN_FILE: u64 = 3;
 const FIRST_CHILD: u64 = 4;
+
+/// Zeros as long as the largest read of the kernel: libraries read megabytes of the room between a header and the data.
+static ZEROS: [u8; BUFFER_SIZE] = [0; BUFFER_SIZE];
 
 /// Snapshot as NetCDF files.
 #[derive(Debug)]
@@ -224,18 +230,18 @@ impl NetcdfView {
             let left = end - at;
             match file.plan.part(at, left) {
                 Part::Bytes(bytes) => read.extend_from_slice(&bytes),
+                Part::Zeros(count) if at == offset && count >= left && left <= ZEROS.len() as u64 => {
+                    return Ok(Bytes::from_static(ZEROS.get(..left as usize).unwrap_or_default()));
+                }
                 Part::Zeros(count) => read.resize(read.len() + count.min(left) as usize, 0),
                 Part::Data { dataset, chunk, from, len } => {
                     let units = file.units.get(dataset).and_then(Option::as_ref);
                     let units =
                         units.ok_or_else(|| Error::new(ErrorKind::Io, "data of a dimension without variable"))?;
-                    let (unit, from) = file_chunks::unit_at(&units.variable, chunk, from);
+                    let place = Place::new(&units.variable, chunk, from);
+                    let from = place.from;
                     let len = len.min(units.variable.shown_bytes().saturating_sub(from));
-                    let bytes = match unit {
-                        Some(unit) => units.read(&self.tree, unit).await?,
-                        None => None,
-                    };
-                    match bytes {
+                    match units.read(&self.tree, &place, len).await? {
                         Some(bytes) => {
                             let part = bytes.get(from as usize..(from + len) as usize);
                             let part = part.ok_or_else(|| Error::corrupt("a decoded chunk shorter than its shape"))?;

@@ -1,5 +1,6 @@
 //! Codecs from bytes to bytes, by their names in `zarr.json`.
 
+use std::borrow::Cow;
 use std::io::Read;
 
 use serde_json::Value;
@@ -58,17 +59,17 @@ impl BytesCodec {
     }
 
     /// Decodes `stored` to at most `limit` bytes.
-    pub(super) fn decode(self, stored: Vec<u8>, limit: usize) -> Result<Vec<u8>> {
+    pub(super) fn decode(self, stored: &[u8], limit: usize) -> Result<Cow<'_, [u8]>> {
         let decoded = match self {
-            BytesCodec::Zstd => zstd_at_once(&stored, limit)?,
-            BytesCodec::Gzip => bounded(flate2::bufread::MultiGzDecoder::new(stored.as_slice()), limit)?,
-            BytesCodec::Zlib => bounded(flate2::bufread::ZlibDecoder::new(stored.as_slice()), limit)?,
-            BytesCodec::Bzip2 => bounded(bzip2::bufread::MultiBzDecoder::new(stored.as_slice()), limit)?,
-            BytesCodec::Blosc => blosc::decompress(&stored, limit)?,
-            BytesCodec::Crc32c { at_start } => without_checksum(stored, at_start)?,
-            BytesCodec::Shuffle(size) => unshuffled(&stored, size),
+            BytesCodec::Zstd => zstd_at_once(stored, limit)?,
+            BytesCodec::Gzip => bounded(flate2::bufread::MultiGzDecoder::new(stored), limit)?,
+            BytesCodec::Zlib => bounded(flate2::bufread::ZlibDecoder::new(stored), limit)?,
+            BytesCodec::Bzip2 => bounded(bzip2::bufread::MultiBzDecoder::new(stored), limit)?,
+            BytesCodec::Blosc => blosc::decompress(stored, limit)?,
+            BytesCodec::Crc32c { at_start } => return without_checksum(stored, at_start).map(Cow::Borrowed),
+            BytesCodec::Shuffle(size) => unshuffled(stored, size),
         };
-        Ok(decoded)
+        Ok(Cow::Owned(decoded))
     }
 }
 
@@ -82,7 +83,9 @@ fn zstd_at_once(stored: &[u8], limit: usize) -> Result<Vec<u8>> {
     let mut decoded = memory::large_buffer(limit);
     let mut decoder = zstd::bulk::Decompressor::new().map_err(damaged)?;
     match decoder.decompress_to_buffer(stored, &mut decoded) {
-        Ok(_) => Ok(decoded),
+        Ok(_) if decoded.len() <= limit => Ok(decoded),
+        // The buffer may have room for more.
+        Ok(_) => Err(Error::corrupt(format!("compressed data of more than {limit} bytes"))),
         Err(error) => match zstd::bulk::Decompressor::upper_bound(stored) {
             Some(bound) if bound > limit => {
                 Err(Error::corrupt(format!("compressed data of more than {limit} bytes: {error}")))
@@ -102,23 +105,18 @@ fn bounded(decoder: impl Read, limit: usize) -> Result<Vec<u8>> {
     Ok(decoded)
 }
 
-fn without_checksum(mut stored: Vec<u8>, at_start: bool) -> Result<Vec<u8>> {
-    let short = || Error::corrupt("too short for its checksum");
-    let data = if at_start {
-        let (checksum, data) = stored.split_first_chunk::<4>().ok_or_else(short)?;
-        let (checksum, data) = (*checksum, data.to_vec());
-        stored = data;
-        checksum
+fn without_checksum(stored: &[u8], at_start: bool) -> Result<&[u8]> {
+    let parts = if at_start {
+        stored.split_first_chunk::<4>()
     } else {
-        let checksum = *stored.last_chunk::<4>().ok_or_else(short)?;
-        stored.truncate(stored.len() - 4);
-        checksum
+        stored.split_last_chunk::<4>().map(|(data, checksum)| (checksum, data))
     };
-    let (wanted, computed) = (u32::from_le_bytes(data), crc32c::crc32c(&stored));
+    let (checksum, data) = parts.ok_or_else(|| Error::corrupt("too short for its checksum"))?;
+    let (wanted, computed) = (u32::from_le_bytes(*checksum), crc32c::crc32c(data));
     if wanted != computed {
         return Err(Error::corrupt(format!("CRC-32C {computed:08x}, and {wanted:08x} is stored")));
     }
-    Ok(stored)
+    Ok(data)
 }
 
 /// Reverses a byte shuffle: the first bytes of all elements, then the second ones, and so on; a rest is as it was.
@@ -164,9 +162,9 @@ mod tests {
         for (name, stored) in [("gzip", gzip), ("zlib", zlib), ("bz2", bzip2), ("numcodecs.zstd", zstd)] {
             let codec = BytesCodec::parse(name, &Value::Null).unwrap();
             assert!(stored.len() < data.len() / 2);
-            assert_eq!(codec.decode(stored.clone(), data.len()).unwrap(), data, "{name}");
-            assert!(codec.decode(stored.clone(), data.len() - 1).is_err(), "{name}");
-            let half = stored.iter().take(stored.len() / 2).copied().collect();
+            assert_eq!(codec.decode(&stored, data.len()).unwrap(), data, "{name}");
+            assert!(codec.decode(&stored, data.len() - 1).is_err(), "{name}");
+            let half = stored.get(..stored.len() / 2).unwrap();
             assert!(codec.decode(half, data.len()).is_err(), "{name}");
         }
     }
@@ -177,16 +175,16 @@ mod tests {
         let (end, start) = ([b"data".as_slice(), &sum].concat(), [sum.as_slice(), b"data"].concat());
         let at_end = BytesCodec::parse("crc32c", &Value::Null).unwrap();
         let at_start = BytesCodec::parse("numcodecs.crc32c", &Value::Null).unwrap();
-        assert_eq!(at_end.decode(end.clone(), 4).unwrap(), b"data");
-        assert_eq!(at_start.decode(start, 4).unwrap(), b"data");
-        assert!(at_start.decode(end, 4).is_err() && at_end.decode(vec![1, 2], 4).is_err());
+        assert_eq!(at_end.decode(&end, 4).unwrap(), b"data".as_slice());
+        assert_eq!(at_start.decode(&start, 4).unwrap(), b"data".as_slice());
+        assert!(at_start.decode(&end, 4).is_err() && at_end.decode(&[1, 2], 4).is_err());
     }
 
     #[test]
     fn a_shuffle_is_reversed() {
         let shuffle = BytesCodec::parse("numcodecs.shuffle", &json!({"elementsize": 2})).unwrap();
-        assert_eq!(shuffle.decode(vec![1, 3, 5, 2, 4, 6, 7], 7).unwrap(), [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(shuffle.decode(&[1, 3, 5, 2, 4, 6, 7], 7).unwrap(), [1_u8, 2, 3, 4, 5, 6, 7].as_slice());
         assert!(BytesCodec::parse("shuffle", &json!({"elementsize": 0})).is_none());
-        assert_eq!(BytesCodec::Shuffle(8).decode(vec![1, 2], 2).unwrap(), [1, 2]);
+        assert_eq!(BytesCodec::Shuffle(8).decode(&[1, 2], 2).unwrap(), [1_u8, 2].as_slice());
     }
 }

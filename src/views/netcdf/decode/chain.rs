@@ -1,10 +1,15 @@
 //! Codec chain of an array.
 
+use std::borrow::Cow;
+use std::ops::Range;
+
+use bytes::Bytes;
 use serde_json::Value;
 
 use super::bytes_codec::BytesCodec;
 use super::transpose::Transpose;
 use crate::error::{Error, Result};
+use crate::memory;
 use crate::zarr::shard::{Index, ShardLayout};
 
 /// Deepest nesting of shards.
@@ -140,7 +145,7 @@ impl Chain {
     }
 
     /// Decodes a stored chunk to its elements, little-endian and in C order.
-    pub(in super::super) fn decode(&self, stored: Vec<u8>, of: Elements<'_>) -> Result<Vec<u8>> {
+    pub(in super::super) fn decode(&self, stored: Bytes, of: Elements<'_>) -> Result<Vec<u8>> {
         let mut shapes = vec![of.shape.to_vec()];
         for transpose in &self.transposes {
             let shape = transpose.stored_shape(shapes.last().map_or(&[], Vec::as_slice));
@@ -168,7 +173,7 @@ impl Chain {
                 }
                 elements
             }
-            ElementCodec::Shard { layout, inner } => whole_shard(layout, inner, &stored, of, length)?,
+            ElementCodec::Shard { layout, inner } => whole_shard(layout, inner, &stored.into(), of, length)?,
             ElementCodec::Variable => Vec::new(),
         };
         for (transpose, shape) in self.transposes.iter().zip(&shapes).rev() {
@@ -178,12 +183,7 @@ impl Chain {
     }
 
     /// Decodes a stored chunk of `count` elements of any length, in C order, which together have at most `limit` bytes.
-    pub(in super::super) fn decode_variable(
-        &self,
-        stored: Vec<u8>,
-        count: usize,
-        limit: usize,
-    ) -> Result<Vec<Vec<u8>>> {
+    pub(in super::super) fn decode_variable(&self, stored: Bytes, count: usize, limit: usize) -> Result<Vec<Vec<u8>>> {
         if !self.transposes.is_empty() {
             return Err(Error::corrupt("a transpose of elements of any length"));
         }
@@ -205,16 +205,29 @@ impl Chain {
         Ok(values)
     }
 
-    fn to_bytes(&self, stored: Vec<u8>, limit: usize) -> Result<Vec<u8>> {
+    fn to_bytes(&self, stored: Bytes, limit: usize) -> Result<Vec<u8>> {
         // The last codec in encoding is the first in decoding, and may produce what the codecs before it may have stored.
         let mut limits = vec![limit];
         for codec in &self.bytes {
             limits.push(codec.max_stored(limits.last().copied().unwrap_or(limit)));
         }
         limits.pop();
-        let mut bytes = stored;
-        for (codec, limit) in self.bytes.iter().zip(limits).rev() {
-            bytes = codec.decode(bytes, limit)?;
+        let mut codecs = self.bytes.iter().zip(limits).rev();
+        let Some((first, limit)) = codecs.next() else { return Ok(stored.into()) };
+        let mut bytes = first.decode(&stored, limit)?;
+        for (codec, limit) in codecs {
+            bytes = match bytes {
+                Cow::Borrowed(bytes) => codec.decode(bytes, limit)?,
+                Cow::Owned(bytes) => {
+                    let decoded = codec.decode(&bytes, limit)?.into_owned();
+                    memory::recycle(bytes);
+                    Cow::Owned(decoded)
+                }
+            };
+        }
+        let bytes = bytes.into_owned();
+        if stored.is_unique() {
+            memory::recycle(stored.into());
         }
         Ok(bytes)
     }
@@ -230,11 +243,10 @@ fn parse_transpose(configuration: &Value, rank: usize) -> Option<Transpose> {
 }
 
 /// Decodes all inner chunks of a shard to one array.
-fn whole_shard(layout: &ShardLayout, inner: &Chain, shard: &[u8], of: Elements<'_>, length: usize) -> Result<Vec<u8>> {
+fn whole_shard(layout: &ShardLayout, inner: &Chain, shard: &Bytes, of: Elements<'_>, length: usize) -> Result<Vec<u8>> {
     let total = shard.len() as u64;
     let place = layout.index_range(total).ok_or_else(|| Error::corrupt("a shard shorter than its index"))?;
-    let index = shard.get(place.start as usize..place.end as usize).unwrap_or_default();
-    let index = Index::decode(layout, total, bytes::Bytes::copy_from_slice(index))?;
+    let index = Index::decode(layout, total, part(shard, place))?;
     let shape: Vec<u64> = layout.grid.iter().zip(&layout.inner_shape).map(|(count, inner)| count * inner).collect();
     let mut decoded = of.fill.repeat(length.checked_div(of.size).unwrap_or(0));
     for number in 0..layout.count() {
@@ -243,13 +255,18 @@ fn whole_shard(layout: &ShardLayout, inner: &Chain, shard: &[u8], of: Elements<'
         }
         let range =
             index.range(number).ok_or_else(|| Error::corrupt(format!("inner chunk {number} is not in its shard")))?;
-        let stored = shard.get(range.start as usize..range.end as usize).unwrap_or_default().to_vec();
-        let part = inner.decode(stored, Elements { shape: &layout.inner_shape, ..of })?;
+        let part = inner.decode(part(shard, range), Elements { shape: &layout.inner_shape, ..of })?;
         let first: Vec<u64> =
             layout.coords(number).iter().zip(&layout.inner_shape).map(|(coord, inner)| coord * inner).collect();
         super::super::rows::paste(&mut decoded, &shape, &first, &part, &layout.inner_shape, of.size);
     }
     Ok(decoded)
+}
+
+/// Returns `range` of `bytes`, or nothing if it does not lie in them.
+fn part(bytes: &Bytes, range: Range<u64>) -> Bytes {
+    let range = range.start as usize..range.end as usize;
+    bytes.get(range).map(|part| bytes.slice_ref(part)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -274,7 +291,7 @@ mod tests {
         let chain = Chain::parse(&codecs, &[2, 3]).unwrap();
         // 3 x 2 big-endian numbers: the transposed array.
         let stored: Vec<u8> = [0_u16, 3, 1, 4, 2, 5].iter().flat_map(|n| n.to_be_bytes()).collect();
-        let stored = zstd::encode_all(stored.as_slice(), 1).unwrap();
+        let stored = Bytes::from(zstd::encode_all(stored.as_slice(), 1).unwrap());
         let wanted: Vec<u8> = (0..6_u16).flat_map(u16::to_le_bytes).collect();
         assert_eq!(chain.decode(stored.clone(), elements(&[2, 3])).unwrap(), wanted);
         // Another length than that of the shape is damage, not less data.
@@ -292,10 +309,10 @@ mod tests {
         for (offset, length) in [(4_u64, 4_u64), (u64::MAX, u64::MAX), (u64::MAX, u64::MAX), (0, 4)] {
             shard.extend(offset.to_le_bytes().into_iter().chain(length.to_le_bytes()));
         }
-        let decoded = chain.decode(shard.clone(), elements(&[2, 4])).unwrap();
+        let decoded = chain.decode(Bytes::copy_from_slice(&shard), elements(&[2, 4])).unwrap();
         assert_eq!(decoded, [3, 0, 4, 0, 255, 255, 255, 255, 255, 255, 255, 255, 1, 0, 2, 0]);
         shard.truncate(20);
-        assert!(chain.decode(shard, elements(&[2, 4])).is_err());
+        assert!(chain.decode(shard.into(), elements(&[2, 4])).is_err());
     }
 
     #[test]
@@ -306,10 +323,13 @@ mod tests {
             stored.extend((text.len() as u32).to_le_bytes());
             stored.extend(text.as_bytes());
         }
-        assert_eq!(chain.decode_variable(stored.clone(), 2, 100).unwrap(), ["ä".as_bytes().to_vec(), vec![]]);
-        assert!(chain.decode_variable(stored.clone(), 3, 100).is_err());
+        assert_eq!(
+            chain.decode_variable(Bytes::copy_from_slice(&stored), 2, 100).unwrap(),
+            ["ä".as_bytes().to_vec(), vec![]]
+        );
+        assert!(chain.decode_variable(Bytes::copy_from_slice(&stored), 3, 100).is_err());
         stored.pop();
-        assert!(chain.decode_variable(stored, 2, 100).is_err());
+        assert!(chain.decode_variable(stored.into(), 2, 100).is_err());
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! 48         object headers at multiples of 8: groups, the root first, then the datasets
 //! ..         global heap: collections of object references, then of texts
 //! page       B-trees of the chunked datasets; within a tree the root first, the leaves last
-//! >= 8 MiB   data of the datasets; of 4 KiB or more: at a multiple of 4096
+//! >= 12 MiB  data of the datasets; of 4 KiB or more: at a multiple of 4096
 //! ```
 //!
 //! The plan keeps everything before the B-trees: about 1 KB for each dataset. It makes the nodes of the B-trees from
@@ -23,7 +23,7 @@
 //! Every chunk is listed, since some readers fail on a B-tree with gaps. "HDF5 spec" below means "HDF5 File Format
 //! Specification Version 3.0".
 //!
-//! netCDF-C 4.10 reads the first 4 MiB of every file that it opens, and the kernel reads ahead. So data begins at 8
+//! netCDF-C 4.10 reads the first 4 MiB of every file that it opens, and the kernel reads ahead. So data begins at 12
 //! MiB: opening a file decodes no chunk. The gap is zeros, and costs nothing.
 //!
 //! ## Programs that read this layout

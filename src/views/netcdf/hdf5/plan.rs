@@ -11,8 +11,9 @@ use super::storage::{PAGE, Storage};
 use super::{UNDEFINED, align, attribute, members, unsupported};
 use crate::error::{Context, Error, Result};
 
-/// Lowest position of data: netCDF-C 4.10 reads the first 4 MiB of a file that it opens, and the kernel reads ahead.
-const DATA: u64 = 8 << 20;
+/// Lowest position of data: netCDF-C 4.10 reads the first 4 MiB of a file that it opens, and the kernel reads ahead by 4 MiB, twice as soon
+/// as a B-tree is read. With 8 MiB two chunks were decoded for nothing.
+const DATA: u64 = 12 << 20;
 
 /// Layout of a file: its metadata, and the position of its data.
 #[derive(Debug)]

@@ -92,7 +92,7 @@ fn data_begin_where_the_layout_says() -> TestResult {
     while at < sample.plan.size() {
         let part = sample.plan.part(at, u64::MAX);
         if let Part::Data { dataset, chunk, from, .. } = part {
-            assert!(at >= 8 << 20 && from == 0, "{part:?} at {at}");
+            assert!(at >= 12 << 20 && from == 0, "{part:?} at {at}");
             let model = &sample.model.datasets[dataset];
             let big = model.name == "big_chunks" || chunk == 0 && elements(dataset, model).len() >= 4096;
             assert!(at % if big { 4096 } else { 1 } == 0, "{part:?} at {at}");
@@ -112,7 +112,7 @@ proptest! {
 
     #[test]
     fn parts_of_any_length_make_the_same_bytes(
-        near in prop_oneof![Just(0), 0..60_000_u64, (8_u64 << 20) - 5000..(8 << 20) + 9000, 0..u64::MAX],
+        near in prop_oneof![Just(0), 0..60_000_u64, (12_u64 << 20) - 5000..(12 << 20) + 9000, 0..u64::MAX],
         len in 0..50_000_u64,
         step in prop_oneof![1..64_u64, 1..10_000_u64, 1..1_000_000_u64],
     ) {

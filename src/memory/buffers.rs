@@ -1,0 +1,106 @@
+//! Large buffers, and those that were used before.
+//!
+//! A fresh buffer of 4 MiB costs about as much as a third of decoding a chunk into it: the kernel zeroes each page when it is first written,
+//! and a virtual machine may have to get it from its host (measured in docs/performance.md). So a few buffers that are not
+//! needed any more are kept for the next ones of their size, within the budget: as soon as it is short, they are released.
+
+use std::sync::{Arc, LazyLock};
+
+use parking_lot::Mutex;
+
+use super::{Evict, Reservation, register_cache, try_reserve};
+
+/// Size from which on buffers are kept, in bytes. Smaller ones are cheap, and would be many.
+const LARGE: usize = 1 << 20;
+/// Bytes of a huge page.
+const HUGE: usize = 2 << 20;
+/// Bytes of the last huge page of a buffer that make it worthwhile: all of it is zeroed.
+const MOST_OF_HUGE: usize = HUGE / 4 * 3;
+/// Most bytes of the buffers that are kept.
+const MAX_KEPT: u64 = 64 << 20;
+/// A buffer is used for less than it can hold, but at least for this part of it.
+const LEAST_PART: usize = 2;
+
+static UNUSED: LazyLock<Arc<Unused>> = LazyLock::new(|| {
+    let unused = Arc::new(Unused::default());
+    register_cache(&unused);
+    unused
+});
+
+/// Buffers that nothing uses, the last one used first in line: its bytes may still be in the processor's caches.
+#[derive(Default)]
+struct Unused(Mutex<Vec<(Vec<u8>, Reservation)>>);
+
+impl Evict for Unused {
+    fn evict(&self, _bytes: u64) {
+        let dropped = std::mem::take(&mut *self.0.lock());
+        drop(dropped);
+    }
+}
+
+impl Unused {
+    fn take(&self, capacity: usize) -> Option<Vec<u8>> {
+        let mut unused = self.0.lock();
+        let fits = |buffer: &Vec<u8>| buffer.capacity() >= capacity && buffer.capacity() / LEAST_PART <= capacity;
+        let at = unused.iter().rposition(|(buffer, _)| fits(buffer))?;
+        let (buffer, reservation) = unused.remove(at);
+        drop((unused, reservation));
+        Some(buffer)
+    }
+
+    fn keep(&self, mut buffer: Vec<u8>) {
+        let bytes = buffer.capacity() as u64;
+        let Some(reservation) = try_reserve(bytes) else { return };
+        buffer.clear();
+        let mut unused = self.0.lock();
+        unused.push((buffer, reservation));
+        let mut kept: u64 = unused.iter().map(|(_, reservation)| reservation.bytes()).sum();
+        let mut oldest = 0;
+        while kept > MAX_KEPT {
+            kept -= unused.get(oldest).map_or(kept, |(_, reservation)| reservation.bytes());
+            oldest += 1;
+        }
+        let dropped: Vec<_> = unused.drain(..oldest).collect();
+        drop(unused);
+        drop(dropped);
+    }
+}
+
+/// Returns an empty buffer for at least `capacity` bytes that will all be used. A large one is one that was used before, or asks the
+/// kernel for huge pages, and for all of them at once: a new buffer of 4 MiB has a thousand page faults otherwise, which take a third of
+/// the time of decoding a chunk of that size.
+pub fn large_buffer(capacity: usize) -> Vec<u8> {
+    if capacity < LARGE {
+        return Vec::with_capacity(capacity);
+    }
+    if let Some(buffer) = UNUSED.take(capacity) {
+        return buffer;
+    }
+    if capacity < HUGE {
+        return Vec::with_capacity(capacity);
+    }
+    // The kernel maps whole numbers of huge pages at their boundaries; memory that is not written costs nothing.
+    let buffer = Vec::with_capacity((capacity + 4096).next_multiple_of(HUGE) - 4096);
+    #[cfg(target_os = "linux")]
+    {
+        let page = rustix::param::page_size();
+        let start = buffer.as_ptr() as usize / page * page;
+        let rest = capacity % HUGE;
+        let length = capacity - rest + if rest >= MOST_OF_HUGE { HUGE } else { 0 };
+        let advise = |length: usize, advice| {
+            // SAFETY: advice changes no bytes. The first page is one of the buffer's: it may have bytes before the buffer, which are
+            // mapped. A kernel that does not know the advice refuses.
+            let _ = unsafe { libc::madvise(start as *mut libc::c_void, length, advice) };
+        };
+        advise(length, libc::MADV_HUGEPAGE);
+        advise(capacity, libc::MADV_POPULATE_WRITE);
+    }
+    buffer
+}
+
+/// Keeps a buffer that is not needed any more for [`large_buffer`], if it is large and the budget has room.
+pub fn recycle(buffer: Vec<u8>) {
+    if buffer.capacity() >= LARGE {
+        UNUSED.keep(buffer);
+    }
+}
