@@ -70,6 +70,7 @@
 // | [`memory`] | the budget of all decoded data, and the memory of the machine |
 // | [`trust`] | checks that other users cannot tamper with a local file |
 // | [`store_names`], [`endpoint`] | names that become part of a store's address, and the address |
+// | [`recent_errors`] | the last failures that programs met |
 // | [`size`], [`times`], [`file_name`], [`failpoints`] | human-readable sizes; times; any text as a file name; fail points |
 // | [`mod@blocking`] | blocking work on threads for that |
 // | [`error`] | error kinds, and their errno |
@@ -119,6 +120,8 @@ pub mod overlay;
 pub mod printable;
 #[doc(hidden)]
 pub mod reader;
+#[doc(hidden)]
+pub mod recent_errors;
 #[doc(hidden)]
 pub mod repack;
 #[doc(hidden)]

@@ -5,6 +5,7 @@
 //! | `.icechunk/at/branch/NAME`, `tag/NAME`, `snapshot/ID`, `time/TIME` | the tree of that snapshot |
 //! | `.icechunk/view/VIEW` | the snapshot that the mount shows, or is based on, in another view |
 //! | `.icechunk/at/KIND/NAME/.icechunk/view/VIEW` | that snapshot in another view |
+//! | `.icechunk/errors` | in a read-only mount: the last failures that programs met |
 //!
 //! All are read-only and share the caches, the prefetch and the deadlines of the mount. `VIEW` is the name of
 //! [`ViewOptions`]. [`refs`] knows what names mean, [`trees`] loads the trees, [`numbers`] numbers their files; [`directories`] are
@@ -33,6 +34,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
 use crate::reader::Data;
+use crate::recent_errors::RecentErrors;
 use crate::storage::Storage;
 use crate::tree::directory::Extent;
 use crate::tree::{Attributes, Kind, ROOT, Tree};
@@ -58,6 +60,10 @@ Modifiers combine; views with modifiers are not listed. A view lists what it lea
 /// Numbers that a tree's files do not have: its directory `.icechunk/view`, and the file in it.
 const TREE_VIEWS: u64 = (1 << 63) - 3;
 const README_INODE: u64 = (1 << 63) - 4;
+/// Number of the file of failures, which only tree 0 has.
+const ERRORS_INODE: u64 = (1 << 63) - 5;
+/// Its name.
+const ERRORS: &str = "errors";
 
 /// Source of the tree that the mount shows now.
 pub type Shown = Box<dyn Fn() -> Arc<dyn ViewTree> + Send + Sync>;
@@ -99,6 +105,7 @@ pub struct AttachedTrees {
     forget: OnceLock<Forget>,
     /// Entries of the directories of names, as of the last listing that began.
     listings: Mutex<HashMap<NameKind, Names>>,
+    errors: RecentErrors,
 }
 
 /// Entries of a directory.
@@ -120,6 +127,11 @@ pub fn is_above_trees(number: u64) -> bool {
     is_attached(number) && numbers::unpack(number).0 == 0
 }
 
+/// Returns true if `number` is that of the file of failures of a read-only mount: its contents change.
+pub fn is_errors(number: u64) -> bool {
+    numbers::pack(0, ERRORS_INODE) == Some(number)
+}
+
 /// Returns the error for an attempt to change an attached tree.
 pub fn read_only_error() -> Error {
     Error::new(
@@ -131,6 +143,8 @@ pub fn read_only_error() -> Error {
 /// Meaning of a number.
 enum AttachedPlace {
     Directory(Directory),
+    /// `.icechunk/errors` of a read-only mount.
+    Errors,
     /// File in the directory of views of a tree, 0 for what the mount shows.
     Readme(u32),
     /// File `inode` of a tree.
@@ -152,6 +166,7 @@ impl AttachedTrees {
             start: SystemTime::now(),
             forget: OnceLock::new(),
             listings: Mutex::default(),
+            errors: RecentErrors::default(),
         }
     }
 
@@ -159,6 +174,11 @@ impl AttachedTrees {
     pub fn attach(&self, forget: Forget) {
         // The first value stays: there is one mount.
         let _ = self.forget.set(forget);
+    }
+
+    /// Returns the failures that `.icechunk/errors` of a read-only mount lists.
+    pub fn errors(&self) -> &RecentErrors {
+        &self.errors
     }
 
     /// Returns the control directory of a read-only mount if the root shows it: not if a node has its name.
@@ -179,6 +199,7 @@ impl AttachedTrees {
                 let snapshot = (self.shown)().tree().snapshot().id();
                 self.view(TreeName::Own, snapshot, name).await
             }
+            AttachedPlace::Directory(Directory::Control) if name == ERRORS => Ok(Some(self.errors_file())),
             AttachedPlace::Directory(Directory::Control) if Directory::named(Directory::Control, name).is_none() => {
                 self.own_report(name).await
             }
@@ -208,7 +229,7 @@ impl AttachedTrees {
                     None => Ok(None),
                 }
             }
-            AttachedPlace::Readme(_) => Err(not_a_directory()),
+            AttachedPlace::Readme(_) | AttachedPlace::Errors => Err(not_a_directory()),
         }
     }
 
@@ -217,6 +238,7 @@ impl AttachedTrees {
         match self.place(number)? {
             AttachedPlace::Directory(directory) => Ok(self.directory(directory)),
             AttachedPlace::Readme(tree) => Ok(self.readme(tree)),
+            AttachedPlace::Errors => Ok(self.errors_file()),
             AttachedPlace::TreeControl(tree) => Ok(self.special(tree, report::DIRECTORY_INODE, Kind::Directory, 0)),
             AttachedPlace::TreeViews(tree) => Ok(self.special(tree, TREE_VIEWS, Kind::Directory, 0)),
             // Without loading the tree: `ls -l` asks for the roots of thousands.
@@ -233,7 +255,7 @@ impl AttachedTrees {
     pub async fn list(&self, number: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
         let (tree, inode) = match self.place(number)? {
             AttachedPlace::In(tree, inode) => (tree, inode),
-            AttachedPlace::Readme(_) => return Err(not_a_directory()),
+            AttachedPlace::Readme(_) | AttachedPlace::Errors => return Err(not_a_directory()),
             AttachedPlace::Directory(directory) => return self.list_directory(directory, number, offset, sink).await,
             AttachedPlace::TreeControl(tree) => {
                 let views = self.special(tree, TREE_VIEWS, Kind::Directory, 0);
@@ -270,6 +292,7 @@ impl AttachedTrees {
             AttachedPlace::Readme(_) => {
                 Ok(Data::Bytes(views::part(&Bytes::from_static(README_TEXT.as_bytes()), offset, size)))
             }
+            AttachedPlace::Errors => Ok(Data::Bytes(views::part(&self.errors.render().into(), offset, size))),
             _ => Err(Error::new(ErrorKind::IsADirectory, format!("{} is a directory", self.describe(number)))),
         }
     }
@@ -301,6 +324,7 @@ impl AttachedTrees {
         let (tree, inode) = numbers::unpack(number);
         Ok(match (tree, inode) {
             (tree, README_INODE) => AttachedPlace::Readme(tree),
+            (0, ERRORS_INODE) => AttachedPlace::Errors,
             (0, inode) => {
                 let no_such = || Error::new(ErrorKind::NotFound, format!("no inode {number} below .icechunk"));
                 AttachedPlace::Directory(Directory::at(inode).ok_or_else(no_such)?)
@@ -397,6 +421,7 @@ impl AttachedTrees {
             }
             Directory::Control => {
                 let mut entries = self.children(directory);
+                entries.push((ERRORS.to_owned(), self.errors_file()));
                 entries.extend(self.reports(&*(self.shown)(), None).await?);
                 entries
             }
@@ -456,6 +481,11 @@ impl AttachedTrees {
 
     fn readme(&self, tree: u32) -> Found {
         self.special(tree, README_INODE, Kind::File, README_TEXT.len() as u64)
+    }
+
+    fn errors_file(&self) -> Found {
+        let size = self.errors.render().len() as u64;
+        Found { time: SystemTime::now(), is_fixed: false, ..self.special(0, ERRORS_INODE, Kind::File, size) }
     }
 
     fn special(&self, tree: u32, inode: u64, kind: Kind, size: u64) -> Found {

@@ -7,7 +7,6 @@
 //! write itself, and no program from the first flush, which shells cause by duplicating a descriptor. So a command runs within the
 //! write or the setting of times that requests it, once per handle, and flushes do nothing.
 
-pub mod errors;
 pub mod files;
 
 use std::collections::HashMap;
@@ -17,7 +16,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
-use self::errors::RecentErrors;
 use self::files::ControlFile;
 use crate::attached;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,6 +25,7 @@ use crate::overlay::Ino;
 use crate::overlay::attributes::Attributes;
 use crate::overlay::listing::Listed;
 use crate::overlay::node::UPPER;
+use crate::recent_errors::RecentErrors;
 use crate::scratch::record::{Meta, Name, Time};
 use crate::tree::ROOT;
 

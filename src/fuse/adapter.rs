@@ -28,7 +28,7 @@ use super::listing_hint::ListingHint;
 use super::overlay_replies::{BLOCK, FOREVER, attr, time};
 use super::quiet_log::QuietLog;
 use super::root_map::{Inner, RootMap, TOP};
-use crate::attached::{AttachedTrees, is_attached};
+use crate::attached::{AttachedTrees, is_attached, is_errors};
 use crate::error::{Error, Result};
 use crate::follow::shown::{View, ViewState};
 use crate::overlay::Base;
@@ -147,6 +147,7 @@ impl Shared {
     }
 
     fn errno(&self, operation: &str, error: &Error) -> Errno {
+        self.attached.trees().errors().record(operation, error);
         self.log.failed(operation, error);
         Errno::from_i32(error.errno())
     }
@@ -199,7 +200,8 @@ impl Shared {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let offered = init::negotiate(config, InitFlags::empty());
+        // For `.icechunk/errors`, where files are not opened. No other file's size or time changes while the kernel may cache it.
+        let offered = init::negotiate(config, InitFlags::FUSE_AUTO_INVAL_DATA);
         self.skip_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.skip_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         if self.shared.mode == IoMode::Passthrough && !init::passthrough(config, self.insist)? {
@@ -260,6 +262,9 @@ impl Filesystem for Adapter {
         let mode = self.shared.mode;
         if mode == IoMode::Cached && self.skip_open && !self.shared.shown.can_move() {
             return reply.error(Errno::ENOSYS);
+        }
+        if is_errors(inode.0) {
+            return reply.opened(PLAIN, FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH);
         }
         if is_attached(inode.0) {
             return reply.opened(PLAIN, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);

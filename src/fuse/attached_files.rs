@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use fuser::{FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 
 use super::overlay_replies::{BLOCK, FOREVER};
-use crate::attached::{AttachedTrees, BRIEF, Found, Listed, is_above_trees};
+use crate::attached::{AttachedTrees, BRIEF, Found, Listed, is_above_trees, is_errors};
 use crate::error::Result;
 use crate::reader::Data;
 use crate::tree::directory::Extent;
@@ -82,7 +82,12 @@ impl AttachedFiles {
 
     fn timed(&self, found: &Found) -> (Duration, FileAttr) {
         let Attributes { inode, kind, size } = found.attributes;
-        let timeout = if found.is_fixed { FOREVER } else { BRIEF };
+        let timeout = match found.is_fixed {
+            true => FOREVER,
+            // Its size changes with every failure.
+            false if is_errors(inode) => Duration::ZERO,
+            false => BRIEF,
+        };
         let attr = FileAttr {
             ino: INodeNo(inode),
             size,
@@ -95,6 +100,8 @@ impl AttachedFiles {
             perm: match kind {
                 Kind::Directory if self.is_private && is_above_trees(inode) => 0o700,
                 Kind::Directory => 0o755,
+                // Messages may have paths and locations of others' data.
+                Kind::File if is_errors(inode) => 0o600,
                 Kind::File => 0o644,
             },
             // One name for directories too means that subdirectories are not counted.

@@ -139,6 +139,35 @@ fn a_damaged_chunk_spoils_its_own_bytes_only() {
 }
 
 #[test]
+fn a_read_only_mount_lists_the_failures_of_reads() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut files = vec![("zarr.json", group(&json!({})))];
+    let compressed = array("int16", &[2], &[2], &json!({"codecs": ["bytes", "zstd"]}));
+    for (metadata, chunk) in [("a/zarr.json", "a/c/0"), ("b/zarr.json", "b/c/0")] {
+        files.extend([(metadata, compressed.clone()), (chunk, b"no zstd frame".to_vec())]);
+    }
+    let repo = import(directory.path(), &files);
+    for io in ["auto", "cached"] {
+        let mount = Mount::new(&repo, &["--view", "netcdf", "--io", io]);
+        let errors = mount.path().join(".icechunk/errors");
+        assert_eq!(fs::read_to_string(&errors).unwrap(), "", "{io}");
+        // The two chunks share a page of the kernel: the first one is named.
+        fs::read(mount.path().join("ocean.nc")).unwrap_err();
+        let first = fs::read_to_string(&errors).unwrap();
+        assert!(first.contains("read: /ocean.nc: ") && first.contains("a/c/0"), "{io}: {first}");
+        // It goes on, with a failure of another tree.
+        fs::read(mount.path().join(".icechunk/view/netcdf/ocean.nc")).unwrap_err();
+        let all = fs::read_to_string(&errors).unwrap();
+        assert!(all.starts_with(&first) && all.len() > first.len(), "{io}: {all}");
+        assert_eq!(fs::metadata(&errors).unwrap().len(), all.len() as u64);
+        assert_eq!(fs::metadata(&errors).unwrap().permissions().mode() & 0o777, 0o600);
+        let listed: Vec<_> =
+            fs::read_dir(mount.path().join(".icechunk")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert!(listed.iter().any(|name| name == "errors"), "{listed:?}");
+    }
+}
+
+#[test]
 fn an_array_that_cannot_be_shown_is_reported_and_spoils_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let bad = [

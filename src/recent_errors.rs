@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use crate::error::{Error, ErrorKind};
 use crate::times::{format_time, system_clock};
 
+/// Failures that are kept.
 const KEPT: usize = 100;
 
 /// Operations on names, for which a missing name is usual.
