@@ -8,7 +8,7 @@ use icechunkfs::views::netcdf::hdf5::plan::{Part, Plan};
 use netcdf_reader::{NcAttrValue, NcFile};
 
 /// Longest file that is made whole.
-const WHOLE: u64 = 9 << 20;
+const WHOLE: u64 = 13 << 20;
 
 /// Choices that an input makes; zeros after its end.
 struct Choices<'a>(&'a [u8]);
@@ -154,7 +154,7 @@ pub(crate) fn make(bytes: &[u8]) -> Option<(FileModel, Vec<u8>)> {
     // Each dataset of a file can be in one by itself, and its length is known.
     let sum: u64 = lengths.into_iter().map(|length| length.expect("a dataset of a file")).sum();
     let is_whole = plan.size() <= WHOLE;
-    assert!(plan.size() <= sum + (8 << 20) + plan.memory() as u64 + 4096, "{} bytes", plan.size());
+    assert!(plan.size() <= sum + (12 << 20) + plan.memory() as u64 + 4096, "{} bytes", plan.size());
     if !is_whole {
         for _ in 0..20 {
             let offset = u64::from_le_bytes([0; 8].map(|_| choices.byte())) % plan.size();

@@ -297,6 +297,12 @@ impl AttachedTrees {
         }
     }
 
+    /// Returns the bytes of file `number` that are stored, if these are known and not all.
+    pub fn allocated(&self, number: u64) -> Option<u64> {
+        let AttachedPlace::In(tree, inode) = self.place(number).ok()? else { return None };
+        self.trees.loaded_now(tree)?.files.allocated(inode)
+    }
+
     /// Returns the location of the bytes of file `number` in the repository, if they are those of a chunk.
     pub async fn payload(&self, number: u64) -> Result<Option<ChunkPayload>> {
         let AttachedPlace::In(tree, inode) = self.place(number)? else { return Ok(None) };

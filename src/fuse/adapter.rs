@@ -106,8 +106,13 @@ impl Shared {
     fn timed(&self, view: &View, of: Attributes) -> (Duration, FileAttr) {
         let ((uid, gid), time) = (self.owner, time(TimeOrNow::SpecificTime(view.time())));
         let base = Base { tree: Arc::clone(view.tree()), time, uid, gid };
+        let allocated = view.files().allocated(of.inode);
         let of = Attributes { inode: self.root.outer(of.inode), ..of };
-        (if view.is_cacheable() { FOREVER } else { Duration::ZERO }, attr(&base.attributes(of)))
+        let mut attr = attr(&base.attributes(of));
+        if let Some(allocated) = allocated {
+            attr.blocks = allocated.div_ceil(512);
+        }
+        (if view.is_cacheable() { FOREVER } else { Duration::ZERO }, attr)
     }
 
     /// Returns the number of the tree for an inode of the kernel; none for a root above the tree.

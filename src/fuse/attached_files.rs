@@ -91,7 +91,7 @@ impl AttachedFiles {
         let attr = FileAttr {
             ino: INodeNo(inode),
             size,
-            blocks: size.div_ceil(512),
+            blocks: self.trees.allocated(inode).unwrap_or(size).div_ceil(512),
             atime: found.time,
             mtime: found.time,
             ctime: found.time,

@@ -14,6 +14,8 @@ use super::{Evict, Reservation, register_cache, try_reserve};
 const LARGE: usize = 1 << 20;
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
+/// Bytes that the allocator needs before a buffer, rounded up to a page.
+const ALLOCATOR: usize = 4096;
 /// Bytes of the last huge page of a buffer that make it worthwhile: all of it is zeroed.
 const MOST_OF_HUGE: usize = HUGE / 4 * 3;
 /// Most bytes of the buffers that are kept.
@@ -80,7 +82,8 @@ pub fn large_buffer(capacity: usize) -> Vec<u8> {
         return Vec::with_capacity(capacity);
     }
     // The kernel maps whole numbers of huge pages at their boundaries; memory that is not written costs nothing.
-    let buffer = Vec::with_capacity((capacity + 4096).next_multiple_of(HUGE) - 4096);
+    let whole = capacity.saturating_add(ALLOCATOR).checked_next_multiple_of(HUGE);
+    let buffer = Vec::with_capacity(whole.map_or(capacity, |whole| whole - ALLOCATOR));
     #[cfg(target_os = "linux")]
     {
         let page = rustix::param::page_size();
@@ -102,5 +105,46 @@ pub fn large_buffer(capacity: usize) -> Vec<u8> {
 pub fn recycle(buffer: Vec<u8>) {
     if buffer.capacity() >= LARGE {
         UNUSED.keep(buffer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unused_buffer_is_used_for_its_size_until_memory_is_short() {
+        let unused = Unused::default();
+        let buffer = vec![1; 3 << 20];
+        let address = buffer.as_ptr();
+        unused.keep(buffer);
+        // Much less, or more than it can hold.
+        assert!(unused.take(1 << 20).is_none() && unused.take((3 << 20) + 1).is_none());
+        let again = unused.take(2 << 20);
+        assert!(again.as_ref().is_some_and(|buffer| buffer.is_empty() && buffer.as_ptr() == address));
+        assert!(unused.take(2 << 20).is_none());
+        unused.keep(again.unwrap_or_default());
+        unused.evict(1);
+        assert!(unused.take(2 << 20).is_none());
+    }
+
+    #[test]
+    fn the_oldest_unused_buffers_are_dropped_first() {
+        let unused = Unused::default();
+        for size in [16, 17, 18, 19] {
+            unused.keep(Vec::with_capacity(size << 20));
+        }
+        assert!(unused.take(16 << 20).is_some_and(|buffer| buffer.capacity() == 19 << 20));
+        let kept: u64 = unused.0.lock().iter().map(|(_, reservation)| reservation.bytes()).sum();
+        assert_eq!(kept, (17 + 18) << 20);
+    }
+
+    #[test]
+    fn a_large_buffer_has_room() {
+        for capacity in [0, LARGE, HUGE - 1, HUGE, 2 * HUGE - 1, 2 * HUGE, 5_000_000] {
+            let mut buffer = large_buffer(capacity);
+            assert!(buffer.is_empty() && buffer.capacity() >= capacity, "{capacity}");
+            buffer.resize(capacity, 1);
+        }
     }
 }

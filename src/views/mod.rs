@@ -54,6 +54,11 @@ pub trait ViewTree: Debug + Send + Sync {
     /// Reads up to `size` bytes of file `inode` from `offset` on: fewer only at the end of the file.
     async fn read(&self, inode: u64, offset: u64, size: u32) -> Result<Data>;
 
+    /// Returns the bytes of file `inode` that are stored, if these are known and not all: the rest are fill values.
+    fn allocated(&self, _inode: u64) -> Option<u64> {
+        None
+    }
+
     /// Returns the native inode of file `inode` if both have the same bytes: the kernel may then read a chunk file directly.
     fn native(&self, inode: u64) -> Option<u64>;
 

@@ -1,7 +1,7 @@
 //! The NetCDF view, read by a NetCDF reader that shares no code with it, and by real programs.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -136,6 +136,31 @@ fn a_damaged_chunk_spoils_its_own_bytes_only() {
     let mut head = [0_u8; 8];
     file.read_exact_at(&mut head, 0).unwrap();
     assert_eq!(&head, b"\x89HDF\r\n\x1a\n");
+}
+
+#[test]
+fn a_file_takes_the_blocks_of_its_stored_chunks() {
+    let directory = tempfile::tempdir().unwrap();
+    let raw = json!({"codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]});
+    let chunk = vec![1; 64 << 10];
+    let files = [
+        ("zarr.json", group(&json!({}))),
+        // 2^40 elements, one chunk of which is stored.
+        ("sparse/zarr.json", array("uint8", &[1 << 20, 1 << 20], &[256, 256], &raw)),
+        ("sparse/c/7/9", chunk.clone()),
+        ("whole/zarr.json", group(&json!({}))),
+        ("whole/full/zarr.json", array("uint8", &[1 << 16], &[1 << 16], &raw)),
+        ("whole/full/c/0", chunk),
+    ];
+    let repo = import(directory.path(), &files);
+    let mount = Mount::new(&repo, &["--view", "netcdf"]);
+    for (base, name) in [("", "ocean.nc"), ("", "whole.nc"), (".icechunk/view/netcdf", "ocean.nc")] {
+        let attributes = fs::metadata(mount.path().join(base).join(name)).unwrap();
+        let allocated = attributes.blocks() * 512;
+        // The header has less than 8 KiB.
+        assert!((64 << 10..72 << 10).contains(&allocated), "{base}/{name}: {allocated}");
+        assert!(attributes.len() > if name == "ocean.nc" { 1 << 40 } else { 1 << 16 }, "{name}: {}", attributes.len());
+    }
 }
 
 #[test]

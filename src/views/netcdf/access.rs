@@ -1,4 +1,4 @@
-//! Which units of a variable a program will probably read next, and which it has read.
+//! Prediction of the units of a variable that a program will read next, and a count of what it has read of each.
 //!
 //! Units are counted in the order of the file here (*positions*), as a program that reads all of a variable goes through the file from
 //! its beginning to its end. A program that reads a slab goes through some of its chunks, at a constant distance.
@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 
 use lru::LruCache;
 
-use super::file_chunks::Place;
+use super::file_chunks::FilePlace;
 use super::variable::Variable;
 
 /// Bytes of a page of the kernel: reads begin up to a page before what the program wants.
@@ -41,7 +41,7 @@ pub(super) struct Order<'a> {
 
 /// Units to be decoded ahead: every `step`th.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ahead {
+pub(super) struct Predicted {
     pub(super) step: i64,
     /// True if this is a guess from a single read.
     pub(super) is_guess: bool,
@@ -50,9 +50,9 @@ pub(super) struct Ahead {
 impl Access {
     /// Records a read of bytes at `place`. Returns the units that will probably be read next, if the read was of another unit than the
     /// last: those at the same distance again, or at one along a single dimension, as programs take that read a slab.
-    pub(super) fn record(&mut self, order: &Order<'_>, place: &Place) -> Option<Ahead> {
+    pub(super) fn record(&mut self, order: &Order<'_>, place: &FilePlace) -> Option<Predicted> {
         let Some(last) = self.last.replace(place.position) else {
-            return order.first_guess(place).map(|step| Ahead { step, is_guess: true });
+            return order.first_guess(place).map(|step| Predicted { step, is_guess: true });
         };
         let step = place.position.wrapping_sub(last).cast_signed();
         if step == 0 {
@@ -60,11 +60,11 @@ impl Access {
         }
         let before = std::mem::replace(&mut self.step, step);
         let is_along_one = order.strides().iter().any(|(_, stride)| *stride == step);
-        (step == before || is_along_one).then_some(Ahead { step, is_guess: false })
+        (step == before || is_along_one).then_some(Predicted { step, is_guess: false })
     }
 
     /// Counts `length` bytes of the unit at `place` that were read. Returns true if all of them have been.
-    pub(super) fn count(&mut self, order: &Order<'_>, place: &Place, length: u64) -> bool {
+    pub(super) fn count(&mut self, order: &Order<'_>, place: &FilePlace, length: u64) -> bool {
         let counted = self.read.get_or_insert_with(|| LruCache::new(COUNTED));
         let count = counted.get_or_insert_mut(place.position, || 0);
         *count = count.saturating_add(length);
@@ -103,7 +103,7 @@ impl<'a> Order<'a> {
 
     /// Returns the distance to the unit that will probably follow the very first read: along the dimension that changes first in the file
     /// and at whose beginning the read is. A slab begins there in each dimension that it has all of.
-    fn first_guess(&self, place: &Place) -> Option<i64> {
+    fn first_guess(&self, place: &FilePlace) -> Option<i64> {
         let mut rest = place.position / self.along;
         let others = self.grid.iter().skip(1).rev().map(|count| {
             let coord = rest.checked_rem(*count).unwrap_or(0);
@@ -129,8 +129,8 @@ mod tests {
         Order { grid, along, unit: 10 * SLICE, slice: SLICE }
     }
 
-    fn at(position: u64, slice: u64) -> Place {
-        Place { position, from: slice * SLICE }
+    fn at(position: u64, slice: u64) -> FilePlace {
+        FilePlace { position, from: slice * SLICE }
     }
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
             let mut access = Access::default();
             let steps: Vec<_> = positions.iter().map(|next| access.record(&order, &at(*next, 0))).skip(1).collect();
             let expected: Vec<_> =
-                expected.iter().map(|step| step.map(|step| Ahead { step, is_guess: false })).collect();
+                expected.iter().map(|step| step.map(|step| Predicted { step, is_guess: false })).collect();
             assert_eq!(steps, expected, "{positions:?}");
         }
     }
@@ -174,7 +174,7 @@ mod tests {
             assert_eq!(order.first_guess(&place), expected, "{place:?} of {order:?}");
         }
         // The kernel's page may begin before the slice does.
-        assert_eq!(joined.first_guess(&Place { position: 0, from: SLICE - 100 }), Some(16));
+        assert_eq!(joined.first_guess(&FilePlace { position: 0, from: SLICE - 100 }), Some(16));
         assert_eq!(order(&[], 1).first_guess(&at(0, 0)), None);
     }
 

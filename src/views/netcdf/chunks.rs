@@ -11,8 +11,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use super::access::{Access, Ahead, Order};
-use super::file_chunks::{self, Place};
+use super::access::{Access, Order, Predicted};
+use super::file_chunks::{self, FilePlace};
 use super::rows;
 use super::variable::{MAX_DECODED_TEXTS, Source, Variable};
 use crate::blocking::blocking;
@@ -28,6 +28,8 @@ use crate::zarr::shard::{Index, ShardLayout, coords_in};
 /// Bytes per read of stored bytes.
 const STEP: u64 = 64 << 20;
 
+/// Bytes of the largest unit that is decoded on a guess: a few hundredths of a second.
+const GUESSED_BYTES: u64 = 16 << 20;
 /// Most units that are decoded ahead on a guess.
 const MAX_GUESSED: u64 = 4;
 
@@ -52,14 +54,19 @@ impl Units {
 
     /// Returns the bytes of the unit at `place` as the file shows them; none if it is not stored. `length` bytes from there on are given
     /// to the program: once it has got all bytes of a unit, they are in the kernel's cache and not kept in this one.
-    pub(super) async fn read(self: &Arc<Self>, tree: &Arc<Tree>, place: &Place, length: u64) -> Result<Option<Bytes>> {
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        tree: &Arc<Tree>,
+        place: &FilePlace,
+        length: u64,
+    ) -> Result<Option<Bytes>> {
         let Some(number) = file_chunks::unit_at(&self.variable, place.position) else { return Ok(None) };
         let order = Order::of(&self.variable);
-        let ahead = self.access.lock().record(&order, place);
+        let predicted = self.access.lock().record(&order, place);
         // Begun first: it is what the program waits for.
         let wanted = self.decoded(tree, number);
-        if let Some(ahead) = ahead {
-            self.decode_ahead(tree, place.position, ahead);
+        if let Some(predicted) = predicted {
+            self.decode_ahead(tree, place.position, predicted);
         }
         let bytes = wanted.await?;
         if self.access.lock().count(&order, place, length) {
@@ -68,14 +75,20 @@ impl Units {
         Ok(bytes)
     }
 
-    /// Starts decoding the units that follow `position`: one per core. A guess costs no more than what cores would do that are idle.
-    fn decode_ahead(self: &Arc<Self>, tree: &Arc<Tree>, position: u64, ahead: Ahead) {
+    /// Starts decoding the units that follow `position`: one per core. A guess costs no more than what cores would do that are idle: nothing
+    /// is fetched for it.
+    fn decode_ahead(self: &Arc<Self>, tree: &Arc<Tree>, position: u64, predicted: Predicted) {
         let cores = *CORES as u64;
         let most = tree.reader().cache_capacity() / 4 / self.variable.shown_bytes().max(1);
-        let count = if ahead.is_guess { (cores / 2).min(MAX_GUESSED) } else { cores };
+        let is_cheap = tree.reader().prefetch_limit() == 0 && self.variable.shown_bytes() <= GUESSED_BYTES;
+        let count = match predicted.is_guess {
+            true if is_cheap => (cores / 2).min(MAX_GUESSED),
+            true => 0,
+            false => cores,
+        };
         let mut next = position;
         for _ in 0..count.min(most) {
-            next = match next.checked_add_signed(ahead.step) {
+            next = match next.checked_add_signed(predicted.step) {
                 Some(next) => next,
                 None => break,
             };
@@ -151,7 +164,7 @@ impl Units {
     }
 }
 
-/// Place of the stored bytes of a unit.
+/// FilePlace of the stored bytes of a unit.
 #[derive(Debug)]
 pub(super) struct StoredPlace<'a> {
     node: NodeIndex,

@@ -57,21 +57,21 @@ fn is_made_of_parts(variable: &Variable) -> bool {
     matches!(variable.source, Source::Parts(_))
 }
 
-/// Place of bytes of a variable.
+/// FilePlace of bytes of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct FilePlace {
     /// Number of the unit in the order of the file. Units beyond the array have one, too.
     pub(super) position: u64,
     /// First byte in the unit.
     pub(super) from: u64,
 }
 
-impl Place {
+impl FilePlace {
     /// Returns the place of byte `from` of chunk `chunk` of the file.
     pub(super) fn new(variable: &Variable, chunk: u64, from: u64) -> Self {
         let bytes = variable.shown_bytes().max(1);
         let first = chunk.saturating_mul(variable.along.max(1));
-        Place { position: first.saturating_add(from / bytes), from: from % bytes }
+        FilePlace { position: first.saturating_add(from / bytes), from: from % bytes }
     }
 }
 

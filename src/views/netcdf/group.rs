@@ -13,6 +13,7 @@ use super::file_chunks;
 use super::hdf5::model::{Attribute, FileModel, Group, Value};
 use super::hdf5::plan::Plan;
 use super::members::{FileGroup, Members};
+use super::variable::Variable;
 use super::{attributes, record_dimension};
 use crate::error::{Context, Result};
 use crate::memory::{self, Reservation};
@@ -37,6 +38,8 @@ pub(super) struct GroupFile {
     /// Units of each dataset; none for a dimension without variable.
     pub(super) units: Vec<Option<Arc<Units>>>,
     pub(super) findings: Vec<Finding>,
+    /// Bytes of the header and of the chunks that are stored, as the file shows them: at most these, as several arrays may share a manifest.
+    pub(super) allocated: u64,
     _memory: Reservation,
 }
 
@@ -89,6 +92,8 @@ impl GroupFile {
                 })
                 .collect();
             let groups = groups.iter().map(|group| file_group(tree, group, classic, &mut findings)).collect();
+            let stored = variables.iter().map(|named| stored_bytes(tree, &named.member.variable));
+            let stored: u64 = stored.fold(0, u64::saturating_add);
             let plan = Plan::new(&FileModel { groups, datasets }).context(|| file)?;
             let mut units: Vec<Option<Arc<Units>>> =
                 variables.into_iter().map(|named| Some(Units::new(named.member.variable))).collect();
@@ -98,9 +103,27 @@ impl GroupFile {
                 reservation = memory::reserve(kept, file).await?;
             }
             reservation.resize(kept, file)?;
-            return Ok(GroupFile { plan, units, findings, _memory: reservation });
+            let allocated = stored.saturating_add(plan.head_bytes()).min(plan.size());
+            return Ok(GroupFile { plan, units, findings, allocated, _memory: reservation });
         }
     }
+}
+
+/// Returns the bytes that the stored chunks of `variable` have in the file, at most.
+fn stored_bytes(tree: &Tree, variable: &Variable) -> u64 {
+    let Some(array) = tree.table().array(variable.node) else { return 0 };
+    let chunks = variable.stored_grid.iter().fold(1_u64, |count, length| count.saturating_mul(*length)).max(1);
+    let mut stored = 0_u64;
+    for manifest in &array.manifests {
+        stored = stored.saturating_add(match tree.table().manifest(manifest.id).chunk_refs {
+            // Before 0.1.0, references were not counted.
+            0 => chunks,
+            refs => refs.into(),
+        });
+    }
+    let units = variable.grid.iter().fold(variable.shown_bytes(), |bytes, count| bytes.saturating_mul(*count));
+    let bytes = u128::from(units) * u128::from(stored.min(chunks)) / u128::from(chunks);
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 /// Returns the bytes that making the file of `root` takes at most, about.

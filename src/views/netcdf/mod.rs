@@ -39,7 +39,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tracing::warn;
 
-use self::file_chunks::Place;
+use self::file_chunks::FilePlace;
 use self::group::GroupFile;
 use self::hdf5::plan::Part;
 use super::options::NetcdfOptions;
@@ -238,7 +238,7 @@ impl NetcdfView {
                     let units = file.units.get(dataset).and_then(Option::as_ref);
                     let units =
                         units.ok_or_else(|| Error::new(ErrorKind::Io, "data of a dimension without variable"))?;
-                    let place = Place::new(&units.variable, chunk, from);
+                    let place = FilePlace::new(&units.variable, chunk, from);
                     let from = place.from;
                     let len = len.min(units.variable.shown_bytes().saturating_sub(from));
                     match units.read(&self.tree, &place, len).await? {
@@ -349,6 +349,11 @@ impl ViewTree for NetcdfView {
             }
             None => Err(no_such(inode)),
         }
+    }
+
+    fn allocated(&self, inode: u64) -> Option<u64> {
+        let node = self.file_node(inode)?;
+        self.files.lock().peek(&node)?.get().map(|file| file.allocated)
     }
 
     fn native(&self, _inode: u64) -> Option<u64> {

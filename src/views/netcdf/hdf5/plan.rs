@@ -213,6 +213,11 @@ impl Plan {
         self.size
     }
 
+    /// Returns the bytes of the metadata, without B-trees, which are computed.
+    pub fn head_bytes(&self) -> u64 {
+        self.head.len() as u64
+    }
+
     /// Returns the number of bytes that the plan keeps in memory.
     pub fn memory(&self) -> usize {
         let trees = self.trees.capacity() * size_of::<Tree>() + self.trees.iter().map(Tree::memory).sum::<usize>();
