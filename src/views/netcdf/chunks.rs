@@ -164,7 +164,7 @@ impl Units {
     }
 }
 
-/// FilePlace of the stored bytes of a unit.
+/// Place of the stored bytes of a unit.
 #[derive(Debug)]
 pub(super) struct StoredPlace<'a> {
     node: NodeIndex,
@@ -237,25 +237,29 @@ impl<'a> StoredPlace<'a> {
 
 /// Reads `length` bytes of chunk file `inode` from `offset` on.
 pub(super) async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Bytes> {
-    if length <= STEP
-        && let Data::Bytes(bytes) = read_step(tree, inode, offset, length).await?
+    let mut data = read_step(tree, inode, offset, length).await?;
+    if let Data::Bytes(bytes) = &data
         && bytes.len() as u64 == length
     {
-        return Ok(bytes);
+        return Ok(bytes.clone());
     }
     let reservation = memory::reserve(length, &tree.describe(inode)).await?;
     let mut bytes = memory::large_buffer(length as usize);
-    while (bytes.len() as u64) < length {
-        let left = (length - bytes.len() as u64).min(STEP);
-        bytes.extend_from_slice(&read_step(tree, inode, offset + bytes.len() as u64, left).await?);
+    loop {
+        bytes.extend_from_slice(&data);
+        let read = bytes.len() as u64;
+        if read >= length {
+            break;
+        }
+        data = read_step(tree, inode, offset + read, length - read).await?;
     }
     drop(reservation);
     Ok(bytes.into())
 }
 
-/// Reads at most `length` bytes, up to [`STEP`], and at least one.
+/// Reads at most `length` bytes, up to [`STEP`], and at least one, unless `length` is 0.
 async fn read_step(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Data> {
-    let data = tree.read(inode, offset, length as u32).await?;
+    let data = tree.read(inode, offset, length.min(STEP) as u32).await?;
     if data.is_empty() && length > 0 {
         let short = format!("{}: shorter than its reference says", tree.describe(inode));
         return Err(Error::new(ErrorKind::Corrupt, short));

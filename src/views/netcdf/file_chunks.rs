@@ -57,7 +57,7 @@ fn is_made_of_parts(variable: &Variable) -> bool {
     matches!(variable.source, Source::Parts(_))
 }
 
-/// FilePlace of bytes of a variable.
+/// Place of bytes of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FilePlace {
     /// Number of the unit in the order of the file. Units beyond the array have one, too.
