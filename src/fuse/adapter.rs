@@ -205,7 +205,8 @@ impl Shared {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // For `.icechunk/errors`, where files are not opened. No other file's size or time changes while the kernel may cache it.
+        // For `.icechunk/errors` where files are not opened: its text may change and keep its length. No other file's time changes while the
+        // kernel may cache it.
         let offered = init::negotiate(config, InitFlags::FUSE_AUTO_INVAL_DATA);
         self.skip_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.skip_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
