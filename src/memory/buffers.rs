@@ -2,13 +2,12 @@
 //!
 //! A fresh buffer of 4 MiB costs about as much as a third of decoding a chunk into it: the kernel zeroes each page when it is first written,
 //! and a virtual machine may have to get it from its host (measured in docs/performance.md). So a few buffers that are not
-//! needed any more are kept for the next ones of their size, within the budget: as soon as it is short, they are released.
-
-use std::sync::{Arc, LazyLock};
+//! needed any more are kept for the next ones of their size, within the budget. They are no cache, which is asked once to evict: buffers
+//! come here while others wait for memory, and because others wait. So each attempt to reserve memory that fails releases them ([`release_unused`]).
 
 use parking_lot::Mutex;
 
-use super::{Evict, Reservation, register_cache, try_reserve};
+use super::{Reservation, try_reserve};
 
 /// Size from which on buffers are kept, in bytes. Smaller ones are cheap, and would be many.
 const LARGE: usize = 1 << 20;
@@ -23,24 +22,19 @@ const MAX_KEPT: u64 = 64 << 20;
 /// A buffer is used for less than it can hold, but at least for this part of it.
 const LEAST_PART: usize = 2;
 
-static UNUSED: LazyLock<Arc<Unused>> = LazyLock::new(|| {
-    let unused = Arc::new(Unused::default());
-    register_cache(&unused);
-    unused
-});
+static UNUSED: Unused = Unused(Mutex::new(Vec::new()));
 
-/// Buffers that nothing uses, the last one used first in line: its bytes may still be in the processor's caches.
-#[derive(Default)]
+/// Buffers that nothing uses, in the order in which they came. The last one is used first: its bytes may still be in the processor's
+/// caches.
 struct Unused(Mutex<Vec<(Vec<u8>, Reservation)>>);
 
-impl Evict for Unused {
-    fn evict(&self, _bytes: u64) {
-        let dropped = std::mem::take(&mut *self.0.lock());
-        drop(dropped);
-    }
-}
-
 impl Unused {
+    /// Releases all. Returns false if there are none.
+    fn release(&self) -> bool {
+        let released = std::mem::take(&mut *self.0.lock());
+        !released.is_empty()
+    }
+
     fn take(&self, capacity: usize) -> Option<Vec<u8>> {
         let mut unused = self.0.lock();
         let fits = |buffer: &Vec<u8>| buffer.capacity() >= capacity && buffer.capacity() / LEAST_PART <= capacity;
@@ -101,6 +95,11 @@ pub fn large_buffer(capacity: usize) -> Vec<u8> {
     buffer
 }
 
+/// Releases the memory of unused buffers. Returns false if there are none.
+pub(super) fn release_unused() -> bool {
+    UNUSED.release()
+}
+
 /// Keeps a buffer that is not needed any more for [`large_buffer`], if it is large and the budget has room.
 pub fn recycle(buffer: Vec<u8>) {
     if buffer.capacity() >= LARGE {
@@ -114,7 +113,7 @@ mod tests {
 
     #[test]
     fn an_unused_buffer_is_used_for_its_size_until_memory_is_short() {
-        let unused = Unused::default();
+        let unused = Unused(Mutex::default());
         let buffer = vec![1; 3 << 20];
         let address = buffer.as_ptr();
         unused.keep(buffer);
@@ -124,13 +123,12 @@ mod tests {
         assert!(again.as_ref().is_some_and(|buffer| buffer.is_empty() && buffer.as_ptr() == address));
         assert!(unused.take(2 << 20).is_none());
         unused.keep(again.unwrap_or_default());
-        unused.evict(1);
-        assert!(unused.take(2 << 20).is_none());
+        assert!(unused.release() && !unused.release() && unused.take(2 << 20).is_none());
     }
 
     #[test]
     fn the_oldest_unused_buffers_are_dropped_first() {
-        let unused = Unused::default();
+        let unused = Unused(Mutex::default());
         for size in [16, 17, 18, 19] {
             unused.keep(Vec::with_capacity(size << 20));
         }

@@ -236,7 +236,11 @@ impl<'a> Waiter<'a> {
     fn try_reserve(&mut self) -> Result<Option<Reservation>> {
         let bytes = self.bytes;
         let limit = BUDGET.limit.load(Ordering::Relaxed);
-        let Err(used) = take(bytes) else { return Ok(Some(Reservation { bytes })) };
+        let mut taken = take(bytes);
+        if taken.is_err() && buffers::release_unused() {
+            taken = take(bytes);
+        }
+        let Err(used) = taken else { return Ok(Some(Reservation { bytes })) };
         // Caches are asked once: the memory that remains is in use, and is released when its users finish.
         if !std::mem::replace(&mut self.has_asked, true) {
             let caches: Vec<_> = BUDGET.caches.lock().iter().filter_map(Weak::upgrade).collect();
@@ -300,5 +304,13 @@ mod tests {
         register_cache(&cache);
         reserve_blocking(most, "the fourth").unwrap();
         assert!(cache.0.lock().is_none());
+
+        // A buffer that is recycled while someone waits for memory, is not kept from those that wait.
+        let buffer = Vec::with_capacity(usize::try_from(limit >> 3).unwrap() + (1 << 20));
+        let bytes = recycled(buffer, reserve_blocking(most, "the fifth").unwrap());
+        let waiting = std::thread::spawn(move || reserve_blocking(most, "the sixth").map(drop));
+        std::thread::sleep(RETRY_INTERVAL * 4);
+        drop(bytes);
+        waiting.join().unwrap().unwrap();
     }
 }
