@@ -404,6 +404,13 @@ impl NodeTable {
         self.manifests.get(&id).copied().unwrap_or(ManifestInfo { id, size: 0, chunk_refs: 0 })
     }
 
+    /// Returns the number of references in the manifests of `array`, which may be those of other arrays, too: the array has no more chunks.
+    /// None if they were not counted, as before 0.1.0.
+    pub fn listed_chunks(&self, array: &Array) -> Option<u64> {
+        let mut counts = array.manifests.iter().map(|manifest| u64::from(self.manifest(manifest.id).chunk_refs));
+        counts.try_fold(0_u64, |sum, count| (count > 0).then(|| sum.saturating_add(count)))
+    }
+
     /// Returns the snapshot's entries of all manifests.
     pub fn manifests(&self) -> &HashMap<ObjectId, ManifestInfo> {
         &self.manifests

@@ -9,6 +9,7 @@ use lru::LruCache;
 
 use super::file_chunks::FilePlace;
 use super::variable::Variable;
+use crate::zarr::shard::coords_in;
 
 /// Bytes of a page of the kernel: reads begin up to a page before what the program wants.
 const PAGE: u64 = 4096;
@@ -104,17 +105,16 @@ impl<'a> Order<'a> {
     /// Returns the distance to the unit that will probably follow the very first read: along the dimension that changes first in the file
     /// and at whose beginning the read is. A slab begins there in each dimension that it has all of.
     fn first_guess(&self, place: &FilePlace) -> Option<i64> {
-        let mut rest = place.position / self.along;
-        let others = self.grid.iter().skip(1).rev().map(|count| {
-            let coord = rest.checked_rem(*count).unwrap_or(0);
-            rest = rest.checked_div(*count).unwrap_or(0);
-            coord
-        });
-        let mut coords: Vec<u64> = others.collect();
-        let is_first_slice = place.from == 0 || place.from.saturating_add(PAGE - 1) < self.slice;
-        let row = rest.saturating_mul(self.along).saturating_add(place.position % self.along);
-        coords.push(if is_first_slice { row } else { row.saturating_add(1) });
-        coords.reverse();
+        let mut chunks = self.grid.to_vec();
+        if let Some(first) = chunks.first_mut() {
+            *first = first.div_ceil(self.along);
+        }
+        let mut coords = coords_in(&chunks, place.position / self.along);
+        if let Some(row) = coords.first_mut() {
+            let is_first_slice = place.from == 0 || place.from.saturating_add(PAGE - 1) < self.slice;
+            *row = row.saturating_mul(self.along).saturating_add(place.position % self.along);
+            *row = row.saturating_add(u64::from(!is_first_slice));
+        }
         self.strides().into_iter().find(|(axis, _)| coords.get(*axis) == Some(&0)).map(|(_, stride)| stride)
     }
 }

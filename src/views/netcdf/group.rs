@@ -113,14 +113,7 @@ impl GroupFile {
 fn stored_bytes(tree: &Tree, variable: &Variable) -> u64 {
     let Some(array) = tree.table().array(variable.node) else { return 0 };
     let chunks = variable.stored_grid.iter().fold(1_u64, |count, length| count.saturating_mul(*length)).max(1);
-    let mut stored = 0_u64;
-    for manifest in &array.manifests {
-        stored = stored.saturating_add(match tree.table().manifest(manifest.id).chunk_refs {
-            // Before 0.1.0, references were not counted.
-            0 => chunks,
-            refs => refs.into(),
-        });
-    }
+    let stored = tree.table().listed_chunks(array).unwrap_or(chunks);
     let units = variable.grid.iter().fold(variable.shown_bytes(), |bytes, count| bytes.saturating_mul(*count));
     let bytes = u128::from(units) * u128::from(stored.min(chunks)) / u128::from(chunks);
     u64::try_from(bytes).unwrap_or(u64::MAX)

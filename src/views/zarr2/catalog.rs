@@ -270,9 +270,7 @@ impl Catalog {
             return Ok(true);
         }
         // The snapshot counts the references of each manifest: too few need no look into manifests.
-        let mut infos = array.manifests.iter().map(|manifest| self.tree.table().manifest(manifest.id).chunk_refs);
-        let listed = infos.try_fold(0_u64, |sum, count| (count > 0).then(|| sum.saturating_add(u64::from(count))));
-        if listed.is_some_and(|listed| listed < wanted) {
+        if self.tree.table().listed_chunks(array).is_some_and(|listed| listed < wanted) {
             return Ok(false);
         }
         let (count, _) = chunks.totals().await.context(|| format!("/{}", self.tree.table().path(node)))?;

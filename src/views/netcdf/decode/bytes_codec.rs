@@ -170,6 +170,15 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_of_more_than_the_limit_is_refused_where_the_buffer_has_room_for_it() {
+        let data = vec![7; 3 << 20];
+        let stored = zstd::encode_all(data.as_slice(), 1).unwrap();
+        assert_eq!(BytesCodec::Zstd.decode(&stored, data.len()).unwrap(), data);
+        let error = BytesCodec::Zstd.decode(&stored, data.len() - 1).unwrap_err();
+        assert!(error.to_string().contains("more than 3145727 bytes"), "{error}");
+    }
+
+    #[test]
     fn checksums_are_checked_at_either_end() {
         let sum = crc32c::crc32c(b"data").to_le_bytes();
         let (end, start) = ([b"data".as_slice(), &sum].concat(), [sum.as_slice(), b"data"].concat());
