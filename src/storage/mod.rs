@@ -8,6 +8,7 @@
 //! [`deadline`].
 
 mod cached;
+mod clock;
 mod conditional;
 mod connect;
 mod convenience;
@@ -39,6 +40,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use self::clock::StoreClock;
 use self::local::LocalStorage;
 use self::location::{Location, StorePlace};
 use self::settings::Settings;
@@ -108,6 +110,8 @@ pub struct Capabilities {
     pub with_slash: Option<Arc<dyn Storage>>,
     /// Number of requests in flight over a network.
     pub in_flight: Arc<AtomicUsize>,
+    /// Clock of the store.
+    pub clock: Arc<StoreClock>,
 }
 
 impl Capabilities {
@@ -281,6 +285,14 @@ pub async fn open(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
                 None => store,
             })
         }
+    }
+}
+
+/// Describes where the credentials for `repo` come from; none if they are not needed, because the repository is on this machine.
+pub fn credential_source(repo: &str, settings: &Settings) -> Result<Option<String>> {
+    match Location::parse(repo)?.place {
+        StorePlace::Local(_) => Ok(None),
+        place => connect::credential_source(&place, settings).map(Some),
     }
 }
 

@@ -113,10 +113,16 @@ impl ObjectStorage {
         let bucket = name.map(|name| NamedBucket { name, store: Arc::clone(&store), prefix: prefix.clone() });
         let make = |store: Arc<dyn ObjectStore>, with_slash, bucket| -> Result<Self> {
             let store = if prefix.is_empty() { store } else { Arc::new(PrefixStore::new(store, path(&prefix)?)) };
-            let in_flight = transport.in_flight_gauge();
+            let (in_flight, clock) = (transport.in_flight_gauge(), transport.clock());
             Ok(ObjectStorage {
                 store,
-                capabilities: Capabilities { read_only, with_slash, in_flight, ..Capabilities::new(location.as_str()) },
+                capabilities: Capabilities {
+                    read_only,
+                    with_slash,
+                    in_flight,
+                    clock,
+                    ..Capabilities::new(location.as_str())
+                },
                 deadline: Deadline::of(settings),
                 limits: ListingLimits::of(settings, is_ordered),
                 single_writer: settings.unsafe_single_writer,

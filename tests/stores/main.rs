@@ -8,5 +8,6 @@ mod common;
 mod endurance;
 mod machines;
 mod past;
+mod sign_on;
 mod store_faults;
 mod stores;

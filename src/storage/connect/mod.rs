@@ -8,10 +8,14 @@ mod client;
 mod gcs;
 mod profile;
 mod s3;
+#[cfg(feature = "aws-sign-on")]
+mod sign_on;
 mod slash_prefixed;
+mod source;
 mod web;
 
 pub(super) use self::azure::account_of_environment;
+pub(super) use self::source::credential_source;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! Keys come from the files, or from the output of a program (`credential_process`). The files are read again every [`LOOK_AGAIN`], since
 //! other tools renew their keys, and the program is run again before its keys expire. Roles and single sign-on need further
-//! services: the error for them describes the alternative.
+//! services, which [`super::sign_on`] asks; a program without that feature describes the alternative.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Time for which keys of a file are used before the file is read again.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// Time before their expiry at which keys are renewed.
-const AHEAD: Duration = Duration::from_secs(300);
+pub(super) const AHEAD: Duration = Duration::from_secs(300);
 /// Time limit of a `credential_process`, which may ask a service, but not a person.
 const PROCESS: Duration = Duration::from_secs(60);
 
@@ -131,14 +131,17 @@ fn sections(text: &str) -> HashMap<String, HashMap<String, String>> {
 pub(super) struct ProfileCredentials {
     name: String,
     kept: Mutex<Option<Kept>>,
+    #[cfg(feature = "aws-sign-on")]
+    sign_on: super::sign_on::SignOn,
     /// Lock for one renewal at a time: a program that prints keys may ask a service for them.
     turn: tokio::sync::Mutex<()>,
 }
 
+/// Keys, and the time until which they are used.
 #[derive(Clone)]
-struct Kept {
-    credential: Arc<AwsCredential>,
-    until: SystemTime,
+pub(super) struct Kept {
+    pub(super) credential: Arc<AwsCredential>,
+    pub(super) until: SystemTime,
 }
 
 impl std::fmt::Debug for ProfileCredentials {
@@ -151,7 +154,13 @@ impl ProfileCredentials {
     /// Creates the provider for `profile`, which must name a source of keys.
     pub(super) fn new(profile: Profile) -> Result<Self> {
         check(&profile)?;
-        Ok(ProfileCredentials { name: profile.name, kept: Mutex::default(), turn: tokio::sync::Mutex::default() })
+        Ok(ProfileCredentials {
+            #[cfg(feature = "aws-sign-on")]
+            sign_on: super::sign_on::SignOn::new(&profile)?,
+            name: profile.name,
+            kept: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+        })
     }
 
     fn current(&self) -> Option<Arc<AwsCredential>> {
@@ -164,6 +173,10 @@ impl ProfileCredentials {
         check(&profile)?;
         if let Some(command) = &profile.process {
             return run(command).await;
+        }
+        #[cfg(feature = "aws-sign-on")]
+        if profile.other.is_some() {
+            return self.sign_on.renew(&self.name).await;
         }
         let Profile { key_id: Some(key_id), secret: Some(secret_key), token, .. } = profile else {
             return Err(missing_key(&self.name));
@@ -201,6 +214,7 @@ fn check(profile: &Profile) -> Result<()> {
         return Ok(());
     }
     match profile.other {
+        Some(_) if cfg!(feature = "aws-sign-on") => Ok(()),
         Some(how) => Err(Error::new(
             ErrorKind::Unsupported,
             format!(
@@ -294,7 +308,11 @@ mod tests {
         };
         assert!(profile(&[("aws_access_key_id", "a"), ("aws_secret_access_key", "b")]).is_ok());
         assert!(profile(&[("aws_access_key_id", "a")]).unwrap_err().to_string().contains("aws_secret_access_key"));
-        assert!(profile(&[("role_arn", "r")]).unwrap_err().to_string().contains("credential_process"));
+        let role = profile(&[("role_arn", "r")]);
+        assert!(match cfg!(feature = "aws-sign-on") {
+            true => role.is_ok(),
+            false => role.unwrap_err().to_string().contains("credential_process"),
+        });
     }
 
     #[tokio::test]

@@ -22,6 +22,7 @@ use self::attempt::Attempt;
 use self::body::{Expectation, LimitedBody, count_body};
 use self::concurrency::{ConcurrencyLimit, Permit};
 use self::rate_limit::UploadRateLimit;
+use super::clock::StoreClock;
 use super::deadline::{Deadline, Operation};
 use super::settings::Settings;
 
@@ -38,6 +39,7 @@ pub(super) struct Transport {
     /// Bytes that all transfers have moved.
     moved: Arc<AtomicU64>,
     upload_limit: Option<Arc<UploadRateLimit>>,
+    clock: Arc<StoreClock>,
 }
 
 impl Transport {
@@ -47,6 +49,7 @@ impl Transport {
             deadline: Deadline::of(settings),
             moved: Arc::default(),
             upload_limit: settings.upload_limit.map(|rate| Arc::new(UploadRateLimit::new(rate))),
+            clock: Arc::default(),
         }
     }
 
@@ -61,6 +64,10 @@ impl Transport {
 
     pub(super) fn in_flight_gauge(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.concurrency.in_flight)
+    }
+
+    pub(super) fn clock(&self) -> Arc<StoreClock> {
+        Arc::clone(&self.clock)
     }
 
     /// Wraps `client` so that its requests go through this transport.
@@ -119,6 +126,7 @@ impl HttpService for TransportService {
             self.transport.concurrency.record_response();
         }
         let (parts, body) = answer.into_parts();
+        self.transport.clock.record(&parts.headers);
         let bound = asked.bound(parts.status, &parts.headers)?;
         attempt.begin_body();
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(LimitedBody::new(body, attempt, bound, permit))))
