@@ -69,6 +69,8 @@ struct Inner {
     message: String,
     /// Lines that follow the message and its causes.
     lines: Vec<String>,
+    /// Errno that another process gave for the failure; it is more precise than the kind.
+    errno: Option<i32>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -79,7 +81,13 @@ pub struct Error(Arc<Inner>);
 impl Error {
     /// Creates an error of `kind`; `message` names the object and the failure.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error(Arc::new(Inner { kind, message: message.into(), lines: Vec::new(), source: None }))
+        Error(Arc::new(Inner { kind, message: message.into(), lines: Vec::new(), errno: None, source: None }))
+    }
+
+    /// Creates an error for a failure in a daemon, which described it with `errno` and `message`.
+    pub fn of_daemon(kind: ErrorKind, errno: i32, message: impl Into<String>) -> Self {
+        let errno = Some(errno).filter(|errno| *errno > 0);
+        Error(Arc::new(Inner { kind, message: message.into(), lines: Vec::new(), errno, source: None }))
     }
 
     /// Creates an error with the error that caused it.
@@ -88,7 +96,13 @@ impl Error {
         message: impl Into<String>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Error(Arc::new(Inner { kind, message: message.into(), lines: Vec::new(), source: Some(source.into()) }))
+        Error(Arc::new(Inner {
+            kind,
+            message: message.into(),
+            lines: Vec::new(),
+            errno: None,
+            source: Some(source.into()),
+        }))
     }
 
     /// Creates an error with the lines of `text` as message. Values in `text` that may contain line breaks must have gone through
@@ -96,7 +110,7 @@ impl Error {
     pub fn multi_line(kind: ErrorKind, text: &str) -> Self {
         let mut lines = text.lines().map(str::to_owned);
         let message = lines.next().unwrap_or_default();
-        Error(Arc::new(Inner { kind, message, lines: lines.collect(), source: None }))
+        Error(Arc::new(Inner { kind, message, lines: lines.collect(), errno: None, source: None }))
     }
 
     /// Creates an error for stored bytes that violate the format.
@@ -144,6 +158,7 @@ impl Error {
                 kind: shared.kind,
                 message: format!("{what}: {}", shared.one_line()),
                 lines: shared.lines.clone(),
+                errno: shared.errno,
                 source: None,
             })),
         }
@@ -160,6 +175,9 @@ impl Error {
 
     /// Returns the errno that a program at the mount gets.
     pub fn errno(&self) -> i32 {
+        if let Some(errno) = self.0.errno {
+            return errno;
+        }
         match self.0.kind {
             ErrorKind::NotFound | ErrorKind::NotARepository => libc::ENOENT,
             // The errno of a failed system call on a local file is more precise than EIO.
@@ -271,6 +289,14 @@ mod tests {
     fn a_lost_race_is_no_existing_name() {
         assert_eq!(Error::new(ErrorKind::Contended, "others were faster").errno(), libc::EBUSY);
         assert_eq!(Error::new(ErrorKind::AlreadyExists, "there is one").errno(), libc::EEXIST);
+    }
+
+    #[test]
+    fn failures_of_a_daemon_keep_their_errno() {
+        let stale = Error::of_daemon(ErrorKind::Io, libc::ESTALE, "the branch has moved");
+        let held = stale.clone();
+        assert_eq!((stale.context("a").errno(), held.context("b").exit_code()), (libc::ESTALE, 1));
+        assert_eq!(Error::of_daemon(ErrorKind::Io, 0, "an older daemon says none").errno(), libc::EIO);
     }
 
     #[test]

@@ -61,6 +61,7 @@
 // | [`repack`] | packing of small chunks into fewer objects |
 // | [`compare`] | differences between two snapshots |
 // | [`commit`] | committing a change set: chunks, manifests, a snapshot, the branch; conflicts with concurrent commits |
+// | [`mount_facts`] | repository, ref and options of a mount, for those who look at it |
 // | [`reader`] | chunk references to bytes: manifests and small chunks in memory, within one bound |
 // | [`repo`] | a repository of any version: refs, snapshots, history, maintenance |
 // | [`zarr`] | the meaning of a `zarr.json`: chunk grid, chunk keys, shards |
@@ -70,6 +71,7 @@
 // | [`memory`] | the budget of all decoded data, and the memory of the machine |
 // | [`trust`] | checks that other users cannot tamper with a local file |
 // | [`store_names`], [`endpoint`] | names that become part of a store's address, and the address |
+// | [`metrics`] | counts of requests, bytes and failures |
 // | [`recent_errors`] | the last failures that programs met |
 // | [`size`], [`times`], [`file_name`], [`failpoints`] | human-readable sizes; times; any text as a file name; fail points |
 // | [`mod@blocking`] | blocking work on threads for that |
@@ -112,6 +114,10 @@ pub mod fuse;
 pub mod library;
 #[doc(hidden)]
 pub mod memory;
+#[doc(hidden)]
+pub mod metrics;
+#[doc(hidden)]
+pub mod mount_facts;
 #[doc(hidden)]
 pub mod operations;
 #[doc(hidden)]

@@ -5,7 +5,7 @@
 //! | `.icechunk/at/branch/NAME`, `tag/NAME`, `snapshot/ID`, `time/TIME` | the tree of that snapshot |
 //! | `.icechunk/view/VIEW` | the snapshot that the mount shows, or is based on, in another view |
 //! | `.icechunk/at/KIND/NAME/.icechunk/view/VIEW` | that snapshot in another view |
-//! | `.icechunk/errors` | in a read-only mount: the last failures that programs met |
+//! | `.icechunk/HEAD`, `info.json`, `log`, `status`, `errors`, `stats` | in a read-only mount: facts about it |
 //!
 //! All are read-only and share the caches, the prefetch and the deadlines of the mount. `VIEW` is the name of
 //! [`ViewOptions`]. [`refs`] knows what names mean, [`trees`] loads the trees, [`numbers`] numbers their files; [`directories`] are
@@ -16,6 +16,7 @@
 //! one, with other numbers, while open files of the old one go on.
 
 mod directories;
+mod mount_files;
 mod numbers;
 mod refs;
 mod trees;
@@ -28,11 +29,13 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use self::directories::Directory;
+use self::mount_files::{MountFile, MountFiles};
 use self::refs::{FreshRefs, NameKind, system_time};
 use self::trees::{TreeKey, TreeName, Trees};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
+use crate::mount_facts::MountFacts;
 use crate::reader::Data;
 use crate::recent_errors::RecentErrors;
 use crate::storage::Storage;
@@ -60,10 +63,8 @@ Modifiers combine; views with modifiers are not listed. A view lists what it lea
 /// Numbers that a tree's files do not have: its directory `.icechunk/view`, and the file in it.
 const TREE_VIEWS: u64 = (1 << 63) - 3;
 const README_INODE: u64 = (1 << 63) - 4;
-/// Number of the file of failures, which only tree 0 has.
-const ERRORS_INODE: u64 = (1 << 63) - 5;
-/// Its name.
-const ERRORS: &str = "errors";
+/// Number of the first file about the mount, which only tree 0 has; the others are below it.
+const MOUNT_FILES: u64 = (1 << 63) - 5;
 
 /// Source of the tree that the mount shows now.
 pub type Shown = Box<dyn Fn() -> Arc<dyn ViewTree> + Send + Sync>;
@@ -77,8 +78,17 @@ pub struct Found {
     pub attributes: Attributes,
     /// Time of the last change.
     pub time: SystemTime,
-    /// True if the name and the attributes stay valid as long as the mount lives, false for [`BRIEF`].
-    pub is_fixed: bool,
+    /// Time for which the name and the attributes are valid; none for as long as the mount lives.
+    pub valid: Option<Duration>,
+    /// Bytes that are stored, where fewer than all are.
+    pub allocated: u64,
+}
+
+impl Found {
+    /// Creates the attributes of a file or directory that stays as it is, all of which is stored.
+    pub fn fixed(attributes: Attributes, time: SystemTime) -> Self {
+        Found { attributes, time, valid: None, allocated: attributes.size }
+    }
 }
 
 /// Entry of a directory.
@@ -105,7 +115,7 @@ pub struct AttachedTrees {
     forget: OnceLock<Forget>,
     /// Entries of the directories of names, as of the last listing that began.
     listings: Mutex<HashMap<NameKind, Names>>,
-    errors: RecentErrors,
+    files: MountFiles,
 }
 
 /// Entries of a directory.
@@ -127,9 +137,29 @@ pub fn is_above_trees(number: u64) -> bool {
     is_attached(number) && numbers::unpack(number).0 == 0
 }
 
-/// Returns true if `number` is that of the file of failures of a read-only mount: its contents change.
-pub fn is_errors(number: u64) -> bool {
-    numbers::pack(0, ERRORS_INODE) == Some(number)
+/// Number of `HEAD` in the directory [`CONTROL`].
+pub fn head_number() -> u64 {
+    number_of(MountFile::Head)
+}
+
+/// Returns true if `number` is that of a file about a read-only mount: its contents change.
+pub fn is_mount_file(number: u64) -> bool {
+    mount_file(number).is_some()
+}
+
+/// Returns true if file `number` is for the user who mounted alone.
+pub fn is_private(number: u64) -> bool {
+    mount_file(number).is_some_and(MountFile::is_private)
+}
+
+fn mount_file(number: u64) -> Option<MountFile> {
+    let (tree, inode) = if is_attached(number) { numbers::unpack(number) } else { return None };
+    let at = MOUNT_FILES.checked_sub(inode).filter(|_| tree == 0)?;
+    MountFile::ALL.get(usize::try_from(at).ok()?).copied()
+}
+
+fn number_of(file: MountFile) -> u64 {
+    numbers::pack(0, MOUNT_FILES - file as u64).unwrap_or(numbers::FIRST)
 }
 
 /// Returns the error for an attempt to change an attached tree.
@@ -143,8 +173,8 @@ pub fn read_only_error() -> Error {
 /// Meaning of a number.
 enum AttachedPlace {
     Directory(Directory),
-    /// `.icechunk/errors` of a read-only mount.
-    Errors,
+    /// File about a read-only mount.
+    Mount(MountFile),
     /// File in the directory of views of a tree, 0 for what the mount shows.
     Readme(u32),
     /// File `inode` of a tree.
@@ -156,8 +186,16 @@ enum AttachedPlace {
 
 impl AttachedTrees {
     /// Creates the trees of the repository in `storage`. `shown` returns the tree that the mount shows now, times are those of
-    /// `branch`, node `root` is the root of all trees (empty for whole trees), and a snapshot may have `limit` bytes.
-    pub fn new(storage: &Arc<dyn Storage>, branch: &str, root: &str, limit: u64, shown: Shown) -> Self {
+    /// `branch`, node `root` is the root of all trees (empty for whole trees), and a snapshot may have `limit` bytes. `facts` are those of
+    /// the mount.
+    pub fn new(
+        storage: &Arc<dyn Storage>,
+        branch: &str,
+        root: &str,
+        limit: u64,
+        shown: Shown,
+        facts: Arc<MountFacts>,
+    ) -> Self {
         let reader = Arc::clone(shown().tree().reader());
         AttachedTrees {
             refs: FreshRefs::new(Arc::clone(storage), branch),
@@ -166,7 +204,7 @@ impl AttachedTrees {
             start: SystemTime::now(),
             forget: OnceLock::new(),
             listings: Mutex::default(),
-            errors: RecentErrors::default(),
+            files: MountFiles::new(facts),
         }
     }
 
@@ -178,7 +216,12 @@ impl AttachedTrees {
 
     /// Returns the failures that `.icechunk/errors` of a read-only mount lists.
     pub fn errors(&self) -> &RecentErrors {
-        &self.errors
+        self.files.errors()
+    }
+
+    /// Returns the facts about the mount.
+    pub fn facts(&self) -> &MountFacts {
+        self.files.facts()
     }
 
     /// Returns the control directory of a read-only mount if the root shows it: not if a node has its name.
@@ -199,9 +242,11 @@ impl AttachedTrees {
                 let snapshot = (self.shown)().tree().snapshot().id();
                 self.view(TreeName::Own, snapshot, name).await
             }
-            AttachedPlace::Directory(Directory::Control) if name == ERRORS => Ok(Some(self.errors_file())),
             AttachedPlace::Directory(Directory::Control) if Directory::named(Directory::Control, name).is_none() => {
-                self.own_report(name).await
+                match MountFile::named(name) {
+                    Some(file) => self.mount_file(file).await.map(Some),
+                    None => self.own_report(name).await,
+                }
             }
             AttachedPlace::Directory(directory) => {
                 Ok(Directory::named(directory, name).map(|found| self.directory(found)))
@@ -229,7 +274,7 @@ impl AttachedTrees {
                     None => Ok(None),
                 }
             }
-            AttachedPlace::Readme(_) | AttachedPlace::Errors => Err(not_a_directory()),
+            AttachedPlace::Readme(_) | AttachedPlace::Mount(_) => Err(not_a_directory()),
         }
     }
 
@@ -238,7 +283,7 @@ impl AttachedTrees {
         match self.place(number)? {
             AttachedPlace::Directory(directory) => Ok(self.directory(directory)),
             AttachedPlace::Readme(tree) => Ok(self.readme(tree)),
-            AttachedPlace::Errors => Ok(self.errors_file()),
+            AttachedPlace::Mount(file) => self.mount_file(file).await,
             AttachedPlace::TreeControl(tree) => Ok(self.special(tree, report::DIRECTORY_INODE, Kind::Directory, 0)),
             AttachedPlace::TreeViews(tree) => Ok(self.special(tree, TREE_VIEWS, Kind::Directory, 0)),
             // Without loading the tree: `ls -l` asks for the roots of thousands.
@@ -246,7 +291,7 @@ impl AttachedTrees {
             AttachedPlace::In(tree, inode) => {
                 let loaded = self.load(tree).await?;
                 let attributes = loaded.files.attributes(inode).await?;
-                found(tree, attributes, loaded.time)
+                found(tree, &*loaded.files, attributes, loaded.time)
             }
         }
     }
@@ -255,7 +300,7 @@ impl AttachedTrees {
     pub async fn list(&self, number: u64, offset: u64, extent: Extent, sink: &mut Sink<'_>) -> Result<()> {
         let (tree, inode) = match self.place(number)? {
             AttachedPlace::In(tree, inode) => (tree, inode),
-            AttachedPlace::Readme(_) | AttachedPlace::Errors => return Err(not_a_directory()),
+            AttachedPlace::Readme(_) | AttachedPlace::Mount(_) => return Err(not_a_directory()),
             AttachedPlace::Directory(directory) => return self.list_directory(directory, number, offset, sink).await,
             AttachedPlace::TreeControl(tree) => {
                 let views = self.special(tree, TREE_VIEWS, Kind::Directory, 0);
@@ -274,13 +319,15 @@ impl AttachedTrees {
         };
         let loaded = self.load(tree).await?;
         let mut failure = None;
-        let mut inner = |entry: crate::tree::directory::Entry<'_>| match found(tree, entry.attributes, loaded.time) {
-            Ok(found) => sink(Listed { name: entry.name, found, offset: entry.offset }),
-            Err(error) => {
-                failure = Some(error);
-                false
-            }
-        };
+        let files = &*loaded.files;
+        let mut inner =
+            |entry: crate::tree::directory::Entry<'_>| match found(tree, files, entry.attributes, loaded.time) {
+                Ok(found) => sink(Listed { name: entry.name, found, offset: entry.offset }),
+                Err(error) => {
+                    failure = Some(error);
+                    false
+                }
+            };
         loaded.files.list(inode, offset, extent, &mut inner).await?;
         failure.map_or(Ok(()), Err)
     }
@@ -292,15 +339,12 @@ impl AttachedTrees {
             AttachedPlace::Readme(_) => {
                 Ok(Data::Bytes(views::part(&Bytes::from_static(README_TEXT.as_bytes()), offset, size)))
             }
-            AttachedPlace::Errors => Ok(Data::Bytes(views::part(&self.errors.render().into(), offset, size))),
+            AttachedPlace::Mount(file) => {
+                let text = self.files.text(file, &self.shown_tree(), &self.refs).await?;
+                Ok(Data::Bytes(views::part(&text, offset, size)))
+            }
             _ => Err(Error::new(ErrorKind::IsADirectory, format!("{} is a directory", self.describe(number)))),
         }
-    }
-
-    /// Returns the bytes of file `number` that are stored, if these are known and not all.
-    pub fn allocated(&self, number: u64) -> Option<u64> {
-        let AttachedPlace::In(tree, inode) = self.place(number).ok()? else { return None };
-        self.trees.loaded_now(tree)?.files.allocated(inode)
     }
 
     /// Returns the location of the bytes of file `number` in the repository, if they are those of a chunk.
@@ -311,6 +355,18 @@ impl AttachedTrees {
             Some(native) => loaded.files.tree().stored(native).await,
             None => Ok(None),
         }
+    }
+
+    /// Returns the tree that `number` is in, its number there, and the ref or time under which the tree is attached; none if the number is
+    /// no file of a tree.
+    pub async fn native(&self, number: u64) -> Result<Option<(Arc<Tree>, u64, Option<String>)>> {
+        let AttachedPlace::In(tree, inode) = self.place(number)? else { return Ok(None) };
+        let reference = match self.key(tree)?.0.name {
+            TreeName::At(kind, name) => Some(format!("{} {name}", kind.directory())),
+            TreeName::Own => None,
+        };
+        let loaded = self.load(tree).await?;
+        Ok(loaded.files.native(inode).map(|native| (Arc::clone(loaded.files.tree()), native, reference)))
     }
 
     /// Returns the path of `number`, for messages.
@@ -328,9 +384,11 @@ impl AttachedTrees {
 
     fn place(&self, number: u64) -> Result<AttachedPlace> {
         let (tree, inode) = numbers::unpack(number);
+        if let Some(file) = mount_file(number) {
+            return Ok(AttachedPlace::Mount(file));
+        }
         Ok(match (tree, inode) {
             (tree, README_INODE) => AttachedPlace::Readme(tree),
-            (0, ERRORS_INODE) => AttachedPlace::Errors,
             (0, inode) => {
                 let no_such = || Error::new(ErrorKind::NotFound, format!("no inode {number} below .icechunk"));
                 AttachedPlace::Directory(Directory::at(inode).ok_or_else(no_such)?)
@@ -356,7 +414,7 @@ impl AttachedTrees {
     /// Returns the root of the tree that `name` in directory `kind` stands for.
     async fn named(&self, kind: NameKind, name: &str, snapshot: ObjectId) -> Result<Found> {
         let found = self.root(TreeName::At(kind, name.to_owned()), snapshot, None).await?;
-        Ok(Found { is_fixed: kind == NameKind::Snapshot, ..found })
+        Ok(Found { valid: found.valid.filter(|_| kind != NameKind::Snapshot), ..found })
     }
 
     async fn view(&self, name: TreeName, snapshot: ObjectId, view: &str) -> Result<Option<Found>> {
@@ -379,13 +437,13 @@ impl AttachedTrees {
     }
 
     fn root_of(&self, tree: u32, time: SystemTime) -> Found {
-        Found { time, is_fixed: false, ..self.special(tree, ROOT, Kind::Directory, 0) }
+        Found { time, valid: Some(BRIEF), ..self.special(tree, ROOT, Kind::Directory, 0) }
     }
 
     async fn lookup_in(&self, tree: u32, parent: u64, name: &str) -> Result<Option<Found>> {
         let loaded = self.load(tree).await?;
         let attributes = loaded.files.lookup(parent, name).await?;
-        attributes.map(|attributes| found(tree, attributes, loaded.time)).transpose()
+        attributes.map(|attributes| found(tree, &*loaded.files, attributes, loaded.time)).transpose()
     }
 
     async fn own_report(&self, name: &str) -> Result<Option<Found>> {
@@ -408,8 +466,8 @@ impl AttachedTrees {
         };
         files.list(control.inode, 0, Extent::All, &mut sink).await?;
         let of = |(name, attributes): (String, Attributes)| match at {
-            Some((tree, time)) => found(tree, attributes, time).map(|found| (name, found)),
-            None => Ok((name, Found { attributes, time: self.start, is_fixed: true })),
+            Some((tree, time)) => found(tree, files, attributes, time).map(|found| (name, found)),
+            None => Ok((name, Found::fixed(attributes, self.start))),
         };
         reports.into_iter().map(of).collect()
     }
@@ -427,7 +485,7 @@ impl AttachedTrees {
             }
             Directory::Control => {
                 let mut entries = self.children(directory);
-                entries.push((ERRORS.to_owned(), self.errors_file()));
+                entries.extend(MountFile::ALL.map(|file| (file.name().to_owned(), self.mount_file_now(file))));
                 entries.extend(self.reports(&*(self.shown)(), None).await?);
                 entries
             }
@@ -469,7 +527,7 @@ impl AttachedTrees {
     /// Feeds the dots and `entries` of directory `number` to `sink`.
     fn emit(&self, number: u64, entries: &[(String, Found)], offset: u64, sink: &mut Sink<'_>) {
         let dot = Attributes { inode: number, kind: Kind::Directory, size: 0 };
-        let dot = Found { attributes: dot, time: self.start, is_fixed: false };
+        let dot = Found { valid: Some(BRIEF), ..Found::fixed(dot, self.start) };
         let dots = [".", ".."].into_iter().map(|name| (name, dot));
         let entries = entries.iter().map(|(name, found)| (name.as_str(), *found));
         let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -482,31 +540,47 @@ impl AttachedTrees {
 
     fn directory(&self, directory: Directory) -> Found {
         let attributes = Attributes { inode: directory.number(), kind: Kind::Directory, size: 0 };
-        Found { attributes, time: self.start, is_fixed: true }
+        Found::fixed(attributes, self.start)
     }
 
     fn readme(&self, tree: u32) -> Found {
         self.special(tree, README_INODE, Kind::File, README_TEXT.len() as u64)
     }
 
-    fn errors_file(&self) -> Found {
-        let size = self.errors.render().len() as u64;
-        Found { time: SystemTime::now(), is_fixed: false, ..self.special(0, ERRORS_INODE, Kind::File, size) }
+    /// Returns the attributes of a file about the mount.
+    async fn mount_file(&self, file: MountFile) -> Result<Found> {
+        let text = self.files.text(file, &self.shown_tree(), &self.refs).await?;
+        Ok(mount_file_of(file, text.len() as u64))
+    }
+
+    /// Returns the attributes of a file about the mount for a listing. Its length is 0 before it was looked at.
+    fn mount_file_now(&self, file: MountFile) -> Found {
+        let text = self.files.text_now(file, &self.shown_tree());
+        let found = mount_file_of(file, text.map_or(0, |text| text.len() as u64));
+        Found { valid: Some(Duration::ZERO), ..found }
     }
 
     fn special(&self, tree: u32, inode: u64, kind: Kind, size: u64) -> Found {
         let inode = numbers::pack(tree, inode).unwrap_or(numbers::FIRST);
-        Found { attributes: Attributes { inode, kind, size }, time: self.start, is_fixed: true }
+        Found::fixed(Attributes { inode, kind, size }, self.start)
     }
 }
 
-/// Returns the attributes of a file of tree `tree`.
-fn found(tree: u32, attributes: Attributes, time: SystemTime) -> Result<Found> {
+fn mount_file_of(file: MountFile, size: u64) -> Found {
+    let attributes = Attributes { inode: number_of(file), kind: Kind::File, size };
+    // The list of failures changes with every failure.
+    let valid = if file == MountFile::Errors { Duration::ZERO } else { BRIEF };
+    Found { valid: Some(valid), ..Found::fixed(attributes, SystemTime::now()) }
+}
+
+/// Returns the attributes of a file of tree `tree`, whose files are `files`.
+fn found(tree: u32, files: &dyn ViewTree, attributes: Attributes, time: SystemTime) -> Result<Found> {
     let inode = numbers::pack(tree, attributes.inode).ok_or_else(|| {
         let message = "this snapshot has more chunks than directories below .icechunk can number: mount it by itself";
         Error::new(ErrorKind::Unsupported, message)
     })?;
-    Ok(Found { attributes: Attributes { inode, ..attributes }, time, is_fixed: true })
+    let allocated = files.allocated(attributes.inode).unwrap_or(attributes.size);
+    Ok(Found { allocated, ..Found::fixed(Attributes { inode, ..attributes }, time) })
 }
 
 fn path_of(key: &TreeKey) -> String {

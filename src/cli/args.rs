@@ -1,6 +1,6 @@
 //! The parser of the command line. Scripts depend on its arguments: they are extended, never changed.
 
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 
 use super::amend::AmendArgs;
 use super::branch::BranchArgs;
@@ -24,6 +24,7 @@ use super::rewrite_manifests::RewriteManifestsArgs;
 use super::squash::SquashArgs;
 use super::stats::StatsArgs;
 use super::tag::TagArgs;
+use super::top::TopArgs;
 use super::unmount::UnmountArgs;
 use super::verify::VerifyArgs;
 use crate::size;
@@ -38,8 +39,26 @@ pub struct Arguments {
     /// Log more; twice logs everything.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
+    /// Form of a failure on standard error: text, or json (one line, {"errno", "message"}). Usage errors are always text.
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        default_value = "text",
+        env = "ICECHUNKFS_ERROR_FORMAT",
+        hide_env = true,
+        hide_possible_values = true
+    )]
+    pub(crate) error_format: ErrorFormat,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// Form of a failure on standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ErrorFormat {
+    Text,
+    Json,
 }
 
 #[derive(Debug, Subcommand)]
@@ -49,7 +68,7 @@ pub(crate) enum Command {
     /// Returns when the mount answers; a daemon serves it until it is unmounted with `icechunkfs unmount`, `umount`,
     /// SIGTERM or SIGINT. A branch is writable unless the mount is read-only: uncommitted changes are kept in a scratch
     /// directory until `touch MOUNTPOINT/.icechunk/commit` or `icechunkfs commit` commits them.
-    Mount(MountArgs),
+    Mount(Box<MountArgs>),
     /// Remove a mount, even if its daemon has died.
     #[command(visible_alias = "umount")]
     Unmount(UnmountArgs),
@@ -126,6 +145,8 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Write the bytes of one Zarr key to standard output, without mounting.
     Cat(CatArgs),
+    /// Show what a mount does right now: requests, bytes by where they come from, and open files, as top(1) does for processes.
+    Top(TopArgs),
 }
 
 #[cfg(test)]

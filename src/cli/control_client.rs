@@ -21,8 +21,8 @@ use crate::operations::request::{Answer, Command};
 
 #[derive(Debug, Args)]
 pub(crate) struct CommitArgs {
-    /// The mountpoint of the branch.
-    mountpoint: PathBuf,
+    /// The mountpoint of the branch [default: the mount of the current directory].
+    mountpoint: Option<PathBuf>,
     /// The commit message.
     #[arg(short, long, value_name = "TEXT", default_value = "")]
     message: String,
@@ -42,8 +42,8 @@ pub(crate) struct CommitArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct MountpointArgs {
-    /// The mountpoint of the branch.
-    pub(super) mountpoint: PathBuf,
+    /// The mountpoint of the branch [default: the mount of the current directory].
+    pub(super) mountpoint: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(super) json: bool,
@@ -65,7 +65,7 @@ pub(crate) fn commit(arguments: &CommitArgs) -> Result<()> {
         amend: arguments.amend,
         on_conflict: arguments.on_conflict,
     });
-    let control = control(&arguments.mountpoint)?;
+    let control = control(&or_current(arguments.mountpoint.as_deref())?)?;
     let draw = |bar: &ProgressBar| {
         let text = std::fs::read(control.join("progress")).unwrap_or_default();
         let Ok(progress) = serde_json::from_slice::<ProgressFile>(&text) else { return };
@@ -88,20 +88,40 @@ struct ProgressFile {
 
 /// Discards uncommitted changes.
 pub(crate) fn discard(DiscardArgs { mount, path }: &DiscardArgs) -> Result<()> {
-    let path = path_in_mount(&mount.mountpoint, path.as_deref().unwrap_or_default())?;
-    run(mount, &Command::Discard { path })
+    let mountpoint = or_current(mount.mountpoint.as_deref())?;
+    let path = path_in_mount(&mountpoint, path.as_deref().unwrap_or_default())?;
+    run(&MountpointArgs { mountpoint: Some(mountpoint), json: mount.json }, &Command::Discard { path })
 }
 
 /// Runs `command` in the daemon of a mount, and prints the answer.
 pub(crate) fn run(MountpointArgs { mountpoint, json }: &MountpointArgs, command: &Command) -> Result<()> {
-    print_answer(&ask(&control(mountpoint)?, command)?, *json)
+    let mountpoint = or_current(mountpoint.as_deref())?;
+    match control(&mountpoint) {
+        Err(error) if error.kind() == ErrorKind::ReadOnly && *command == Command::Status => {
+            print_read_only(&mountpoint, *json)
+        }
+        control => print_answer(&ask(&control?, command)?, *json),
+    }
+}
+
+/// Prints what a read-only mount shows.
+fn print_read_only(mountpoint: &Path, json: bool) -> Result<()> {
+    let path = control_directory(mountpoint).join(if json { "info.json" } else { "status" });
+    let text = std::fs::read_to_string(&path).map_err(|e| Error::io(path.display(), e))?;
+    print(&text)
+}
+
+/// Returns `mountpoint`, or the mountpoint of the mount that the current directory is in.
+fn or_current(mountpoint: Option<&Path>) -> Result<PathBuf> {
+    mountpoint.map_or_else(mount_table::current_mountpoint, |path| Ok(path.to_owned()))
 }
 
 /// Returns the control directory of the mount at `mountpoint`. Fails if the mount is read-only.
 fn control(mountpoint: &Path) -> Result<PathBuf> {
     let mountpoint = probe::require_responsive_mount(mountpoint)?;
     let control = control_directory(&mountpoint);
-    match std::fs::metadata(&control) {
+    // A read-only mount has the directory, too, but takes no commands.
+    match std::fs::metadata(control.join("request")) {
         Ok(_) => Ok(control),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             Err(Error::new(ErrorKind::ReadOnly, format!("{} is mounted read-only", mountpoint.display())))
@@ -155,7 +175,7 @@ fn print_answer(answer: &Answer, json: bool) -> Result<()> {
         if json && !answer.conflicts.is_null() {
             print_json(&serde_json::json!({"error": answer.text, "conflicts": answer.conflicts}))?;
         }
-        return Err(Error::new(ErrorKind::Io, answer.text.clone()));
+        return Err(Error::of_daemon(ErrorKind::Io, answer.errno, answer.text.clone()));
     }
     if json { print_json(&answer.result) } else { print(&format!("{}\n", answer.text.trim_end())) }
 }

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// First byte of the child's message: success. A note for the user may follow.
 const READY: u8 = b'+';
-/// First byte of the child's message: failure. The exit status and the message follow.
+/// First byte of the child's message: failure. The exit status, the errno (little endian) and the message follow.
 const FAILED: u8 = b'-';
 
 /// Side of the fork that this process is on.
@@ -42,8 +42,6 @@ pub(crate) fn fork() -> Result<Process> {
         -1 => Err(Error::io("starting the daemon", std::io::Error::last_os_error())),
         0 => {
             drop(read);
-            // A new session: the terminal's signals and its end are not meant for the daemon.
-            rustix::process::setsid().map_err(|e| Error::io("starting the daemon", e.into()))?;
             Ok(Process::Daemon(DaemonReport { pipe: File::from(write) }))
         }
         child => {
@@ -64,9 +62,9 @@ fn wait_for(pipe: OwnedFd, child: libc::pid_t) -> Result<()> {
             }
             Ok(())
         }
-        Some((&FAILED, [status, text @ ..])) => {
+        Some((&FAILED, [status, a, b, c, d, text @ ..])) => {
             let kind = if *status == 2 { ErrorKind::InvalidInput } else { ErrorKind::Io };
-            Err(Error::new(kind, String::from_utf8_lossy(text)))
+            Err(Error::of_daemon(kind, i32::from_le_bytes([*a, *b, *c, *d]), String::from_utf8_lossy(text)))
         }
         _ => Err(Error::new(ErrorKind::Io, died(child))),
     }
@@ -83,12 +81,17 @@ fn died(child: libc::pid_t) -> String {
 
 impl DaemonReport {
     /// Reports that the mount answers, with a note for the user, and detaches from the terminal and the working directory.
+    ///
+    /// The daemon stays in the command's process group until now: below an automount point, the kernel lets only the process group of the
+    /// automounter reach the mountpoint before the mount is complete, and everyone else waits for that.
     pub(crate) fn report_ready(mut self, note: &str) -> Result<()> {
         let null = File::options().read(true).write(true).open("/dev/null").map_err(|e| Error::io("/dev/null", e))?;
         let detached = rustix::stdio::dup2_stdin(&null)
             .and_then(|()| rustix::stdio::dup2_stdout(&null))
             .and_then(|()| rustix::stdio::dup2_stderr(&null));
         detached.map_err(|e| Error::io("leaving the terminal", e.into()))?;
+        // A new session: the terminal's signals and its end are not meant for the daemon.
+        rustix::process::setsid().map_err(|e| Error::io("leaving the session", e.into()))?;
         std::env::set_current_dir("/").map_err(|e| Error::io("/", e))?;
         let message = [&[READY], note.as_bytes()].concat();
         self.pipe.write_all(&message).map_err(|e| Error::io("telling that the mount is ready", e))
@@ -97,6 +100,7 @@ impl DaemonReport {
     /// Reports a failure.
     pub(crate) fn report_failure(mut self, error: &Error) {
         let mut message = vec![FAILED, error.exit_code()];
+        message.extend_from_slice(&error.errno().to_le_bytes());
         message.extend_from_slice(error.to_string().as_bytes());
         // If the command has ended too, nothing receives the message; the log has it.
         let _ = self.pipe.write_all(&message);

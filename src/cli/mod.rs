@@ -15,6 +15,7 @@ mod confirm;
 mod control_client;
 mod daemon;
 mod diff;
+mod end_signals;
 mod expire;
 mod export;
 mod gc;
@@ -25,6 +26,7 @@ mod log;
 mod logging;
 mod ls;
 mod ls_view;
+mod metrics_server;
 mod migrate;
 mod mount;
 mod mount_helper;
@@ -37,11 +39,13 @@ mod refs;
 mod replace_commits;
 mod repo_args;
 mod rewrite_manifests;
+mod service_manager;
 mod shards;
 mod squash;
 mod stats;
 mod table;
 mod tag;
+mod top;
 mod uncommitted;
 mod unmount;
 mod values;
@@ -53,7 +57,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use self::args::Command;
+use self::args::{Command, ErrorFormat};
 use crate::error::{Error, Result};
 use crate::library::open;
 use crate::memory;
@@ -64,7 +68,7 @@ use crate::printable;
 pub fn run(words: Vec<OsString>) -> ExitCode {
     let words = match mount_helper::as_mount_helper(&words) {
         Some(Ok(translated)) => translated,
-        Some(Err(error)) => return report(&error),
+        Some(Err(error)) => return report(&error, ErrorFormat::Text),
         None => words,
     };
     memory::configure_allocator();
@@ -99,20 +103,29 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Migrate(migrate) => migrate::run(&migrate),
         Command::Expire(expire) => expire::run(&expire),
         Command::Gc(gc) => gc::run(&gc),
-        Command::Verify(verify) => return verify::run(&verify).unwrap_or_else(|error| report(&error)),
+        Command::Verify(verify) => {
+            return verify::run(&verify).unwrap_or_else(|error| report(&error, arguments.error_format));
+        }
         Command::Export(export) => export::run(&export),
         Command::Import(import) => import::run(&import),
         Command::Stats(stats) => stats::run(&stats),
         Command::Cat(cat) => cat::run(&cat),
+        Command::Top(top) => top::run(&top),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => report(&error),
+        Err(error) => report(&error, arguments.error_format),
     }
 }
 
-fn report(error: &Error) -> ExitCode {
-    eprintln!("icechunkfs: {error}");
+fn report(error: &Error, format: ErrorFormat) -> ExitCode {
+    match format {
+        ErrorFormat::Text => eprintln!("icechunkfs: {error}"),
+        ErrorFormat::Json => {
+            let value = serde_json::json!({"errno": error.errno(), "message": error.to_string()});
+            eprintln!("{}", printable::json(&value.to_string()));
+        }
+    }
     ExitCode::from(error.exit_code())
 }
 

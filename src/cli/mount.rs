@@ -1,26 +1,34 @@
 //! `icechunkfs mount`: mounts a snapshot or branch and serves it, by default from a daemon.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use super::daemon::{self, DaemonReport, Process};
+use super::end_signals::{EndSignals, unmount_at_end};
+use super::metrics_server::Counts;
 use super::mount_options::MountArgs;
-use super::{logging, open};
-use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::mount::{self, GRACE, Mounted};
-use crate::fuse::unmount::{self, UnmountMode};
+use super::service_manager::ServiceManager;
+use super::{logging, metrics_server, open};
+use crate::error::{Error, Result};
+use crate::fuse::access_log;
+use crate::fuse::mount::{self, Mounted};
+use crate::fuse::preopened;
 use crate::library::mounts;
+use crate::metrics;
 use crate::reader::Reader;
 use crate::repo::refs::RefSpec;
+use crate::trust;
 
 /// Mounts, and serves until it is unmounted: in this process, or in a daemon.
 pub(crate) fn run(arguments: &MountArgs, verbose: u8) -> Result<()> {
-    arguments.check()?;
-    let spec = arguments.reference.spec()?;
+    let mut arguments = arguments.clone();
+    let spec = arguments.take_spec()?;
+    arguments.check(&spec)?;
+    let arguments = &arguments;
     // A daemon loses the working directory that relative paths depend on.
     let log_file = arguments.log_file.as_deref().map(std::path::absolute).transpose();
     let log_file = log_file.map_err(|e| Error::io("the log file", e))?;
@@ -52,6 +60,11 @@ pub(crate) fn run(arguments: &MountArgs, verbose: u8) -> Result<()> {
 
 /// Serves the mount, from opening the repository to the end. Reports to `outcome` when the mount answers.
 fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<DaemonReport>>) -> Result<()> {
+    if let Some(path) = &arguments.access_log {
+        let path = std::path::absolute(path).map_err(|e| Error::io("the access log", e))?;
+        let file = trust::open_log(&path).map_err(|e| e.context(format!("the access log {}", path.display())))?;
+        access_log::start(file, &path)?;
+    }
     let runtime = open::runtime()?;
     let mountpoint = mount::prepare(&arguments.mountpoint, arguments.nonempty)?;
     let options = arguments.options_of(spec)?;
@@ -62,12 +75,29 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     if arguments.check_only {
         return Ok(());
     }
+    // What can fail does so before there is a mount.
+    let listener = arguments.metrics.map(|address| metrics_server::listen(&runtime, address)).transpose()?;
+    // A signal that came right after the mount would otherwise leave a dead mount. The session of a given descriptor may wait for its
+    // mount, and a signal must end that.
+    let is_given = preopened::descriptor(&mountpoint).is_some();
+    let signals = if is_given { None } else { Some(EndSignals::listen(&runtime, arguments.until_eof)?) };
     let mounted = Mounted::new(content, mountpoint, &options, runtime.handle().clone())?;
-    unmount_on_signals(&runtime, mounted.mountpoint().to_owned())?;
-    log_gauges_on_signal(&runtime, Arc::clone(&mounted.reader))?;
-    mounts::check_answers(mounted.mountpoint())?;
+    let manager = if outcome.is_none() { ServiceManager::from_environment() } else { None };
+    let signals = signals.map_or_else(|| EndSignals::listen(&runtime, arguments.until_eof), Ok)?;
+    unmount_at_end(&runtime, signals, mounted.mountpoint().to_owned(), manager.clone());
+    listen_to_signals(&runtime, Arc::clone(&mounted.reader))?;
+    observe(&runtime, arguments, &mounted, listener);
+    // The place of a descriptor that the caller mounts may be unknown.
+    if preopened::descriptor(mounted.mountpoint()).is_none() {
+        mounts::check_answers(mounted.mountpoint())?;
+    }
     if let Some(outcome) = outcome.and_then(Option::take) {
         outcome.report_ready(&note)?;
+    }
+    if let Some(manager) = &manager {
+        let place = mounted.mountpoint();
+        manager.report_ready(&format!("{} is mounted at {}", options.source, place.display()));
+        manager.start_watchdog(place.to_owned(), runtime.handle().clone());
     }
     let served = mounts::wait(mounted, runtime.handle(), arguments.ephemeral);
     // A thread that is blocked on a dead network file system must not keep the daemon alive.
@@ -75,53 +105,34 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     served
 }
 
-/// Logs the gauges on SIGUSR1, to find out why a program waits.
-fn log_gauges_on_signal(runtime: &Runtime, reader: Arc<Reader>) -> Result<()> {
+/// Starts what others see of the mount at work: the metrics, and the command after commits.
+fn observe(runtime: &Runtime, arguments: &MountArgs, mounted: &Mounted, listener: Option<TcpListener>) {
+    metrics::begin();
+    if let Some(listener) = listener {
+        let counts = Counts { reader: Arc::clone(&mounted.reader), session: mounted.branch.clone() };
+        metrics_server::serve_all(runtime, listener, counts);
+    }
+    if let (Some(command), Some(session)) = (&arguments.on_commit, &mounted.branch) {
+        let _runtime = runtime.enter();
+        session.run_on_commit(command.clone());
+    }
+}
+
+/// Logs the gauges on SIGUSR1, to find out why a program waits, and more of everything on SIGUSR2.
+fn listen_to_signals(runtime: &Runtime, reader: Arc<Reader>) -> Result<()> {
     let _runtime = runtime.enter();
     let mut requests = signal(SignalKind::user_defined1()).map_err(|e| Error::io("listening for signals", e))?;
+    let mut raises = signal(SignalKind::user_defined2()).map_err(|e| Error::io("listening for signals", e))?;
+    runtime.spawn(async move {
+        while raises.recv().await.is_some() {
+            let level = logging::raise_level();
+            info!("the log has level {} now", level.as_str().to_lowercase());
+        }
+    });
     runtime.spawn(async move {
         while requests.recv().await.is_some() {
             info!("gauges: {}", serde_json::to_string(&reader.gauges()).unwrap_or_default());
         }
-    });
-    Ok(())
-}
-
-/// Unmounts on SIGTERM and SIGINT; programs with open files get [`GRACE`] to close them.
-fn unmount_on_signals(runtime: &Runtime, mountpoint: PathBuf) -> Result<()> {
-    let _runtime = runtime.enter();
-    let listen = |kind| signal(kind).map_err(|e| Error::io("listening for signals", e));
-    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-    // The end of a terminal must not end a mount.
-    let mut hangup = listen(SignalKind::hangup())?;
-    runtime.spawn(async move {
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
-                _ = hangup.recv() => {}
-            }
-        }
-        info!("unmounting {} as the signal asks", mountpoint.display());
-        let place = mountpoint.clone();
-        let outcome = tokio::task::spawn_blocking(move || {
-            unmount::unmount(&place, UnmountMode::Polite).or_else(|error| match error.kind() {
-                ErrorKind::Busy => {
-                    warn!(
-                        "{error}; no new program gets in, and this daemon ends in {} s at the latest",
-                        GRACE.as_secs()
-                    );
-                    unmount::unmount(&place, UnmountMode::Detach)
-                }
-                _ => Err(error),
-            })
-        });
-        if let Ok(Err(error)) = outcome.await {
-            error!("{error}");
-        }
-        tokio::time::sleep(GRACE).await;
-        error!("{}: programs still have files open; they get errors from now on", mountpoint.display());
-        std::process::exit(0);
     });
     Ok(())
 }

@@ -1,16 +1,25 @@
 //! The helper of mount(8): translates its arguments to those of `icechunkfs mount`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use crate::error::{Error, Result};
 
 /// Translates the arguments if this program was called as mount(8)'s helper: `mount.icechunkfs REPO MOUNTPOINT
 /// [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. Returns none if it was called by its own name.
+///
+/// The helper's name may also be the first argument: a package format without symbolic links has a script instead.
 pub(crate) fn as_mount_helper(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
     let (name, rest) = words.split_first()?;
-    let name = Path::new(name).file_name()?.to_str()?;
-    matches!(name, "mount.icechunkfs" | "mount.fuse.icechunkfs").then(|| translate_helper(rest))
+    if is_helper(Path::new(name).file_name()?) {
+        return Some(translate_helper(rest));
+    }
+    let (first, rest) = rest.split_first()?;
+    is_helper(first).then(|| translate_helper(rest))
+}
+
+fn is_helper(name: &OsStr) -> bool {
+    name == "mount.icechunkfs" || name == "mount.fuse.icechunkfs"
 }
 
 fn translate_helper(words: &[OsString]) -> Result<Vec<OsString>> {
@@ -42,6 +51,12 @@ fn translate_helper(words: &[OsString]) -> Result<Vec<OsString>> {
     if places.len() != 2 {
         return Err(Error::invalid("usage: mount.icechunkfs REPO MOUNTPOINT [-o OPTIONS]"));
     }
+    // mount(8) compares the source with its tables: `mount -a` and a user's `umount` rely on it.
+    out.extend(places.first().map(|source| {
+        let mut option = OsString::from("--source=");
+        option.push(source);
+        option
+    }));
     // A path that begins with a dash is no option.
     out.push("--".into());
     out.extend(places);
@@ -61,7 +76,9 @@ mod tests {
         };
         assert!(translated("/usr/bin/icechunkfs mount a b").is_none());
         let plain = translated("/sbin/mount.icechunkfs /r /m -n -o rw,tag=v1 -t fuse.icechunkfs").unwrap().unwrap();
-        assert_eq!(plain, "icechunkfs mount -o rw,tag=v1 -- /r /m");
+        assert_eq!(plain, "icechunkfs mount -o rw,tag=v1 --source=/r -- /r /m");
+        let by_script = translated("/usr/bin/icechunkfs mount.icechunkfs /r /m -o ro").unwrap().unwrap();
+        assert_eq!(by_script, "icechunkfs mount -o ro --source=/r -- /r /m");
         assert!(translated("mount.fuse.icechunkfs /r").unwrap().is_err());
         assert!(translated("mount.icechunkfs /r /m -x").unwrap().is_err());
     }

@@ -1,7 +1,8 @@
 //! The options of `icechunkfs mount`, and their form in mount(8) and fstab: `-o KEY=VALUE,FLAG` is translated to `--KEY=VALUE --FLAG`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -15,8 +16,10 @@ use super::virtual_args::VirtualArgs;
 use crate::error::{Error, Result};
 use crate::fuse::io_mode::IoOption;
 use crate::fuse::mount::Flag;
+use crate::fuse::presentation::{Presentation, parse_mask};
 use crate::library::mounts::MountOptions;
 use crate::library::open::MemoryLimits;
+use crate::mount_facts::split_source;
 use crate::operations::UploadMode;
 use crate::repo::refs::RefSpec;
 use crate::tree::nodes::MAX_NAME;
@@ -59,61 +62,98 @@ fn parse_subdir(text: &str) -> Result<String> {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MountArgs {
-    /// The mountpoint: an empty directory.
+    /// The mountpoint: an empty directory. Or /dev/fd/N, if the caller has opened /dev/fuse as descriptor N and mounts it.
     #[arg(index = 2)]
     pub(super) mountpoint: PathBuf,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Snapshot")]
     pub(super) reference: RefArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "View")]
     pub(super) view: ViewArgs,
     /// Mount only this group (or array): it is the root of the mount, and of the trees in .icechunk. A commit covers the
     /// whole branch, as always.
-    #[arg(long, value_name = "PATH", value_parser = parse_root, default_value = "", hide_default_value = true)]
+    #[arg(help_heading = "View", long, value_name = "PATH", value_parser = parse_root, default_value = "", hide_default_value = true)]
     pub(super) root: String,
     /// Show the hierarchy as the directory NAME of the mount, so that programs can remove and make its root.
-    #[arg(long, value_name = "NAME", value_parser = parse_subdir)]
+    #[arg(help_heading = "View", long, value_name = "NAME", value_parser = parse_subdir)]
     pub(super) subdir: Option<String>,
     /// Mount read-only. Tags, snapshots and past times always are.
-    #[arg(long)]
+    #[arg(help_heading = "Snapshot", long)]
     pub(super) read_only: bool,
     /// Follow the branch: check for a newer commit every SECONDS [default: 10] and move to it. Open files keep their
     /// contents. Read-only.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = DEFAULT_FOLLOW_INTERVAL, value_parser = parse_follow_interval)]
+    #[arg(help_heading = "Snapshot", long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = DEFAULT_FOLLOW_INTERVAL, value_parser = parse_follow_interval)]
     pub(super) follow: Option<Duration>,
     /// Keep uncommitted changes in this directory [default: one per branch below /var/lib/icechunkfs (root) or
     /// $XDG_STATE_HOME/icechunkfs]. Other users must neither own it nor be able to write to it or to a directory above it, except
     /// sticky ones such as /tmp and those that ICECHUNKFS_SAFE_DIRECTORY lists, separated by `:`.
-    #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
+    #[arg(help_heading = "Writing", long, value_name = "DIR", conflicts_with = "ephemeral")]
     pub(super) scratch: Option<PathBuf>,
     /// Discard the uncommitted changes of earlier mounts.
-    #[arg(long)]
+    #[arg(help_heading = "Writing", long)]
     pub(super) discard: bool,
     /// Keep uncommitted changes in a temporary directory, which is removed at the end if everything was committed.
-    #[arg(long)]
+    #[arg(help_heading = "Writing", long)]
     pub(super) ephemeral: bool,
     /// List the directory .icechunk at the root. It exists in any case.
-    #[arg(long)]
+    #[arg(help_heading = "View", long)]
     pub(super) show_control: bool,
     /// Pack chunks smaller than this into objects of some MiB.
-    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
+    #[arg(help_heading = "Writing", long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pub(super) pack_below: u64,
     /// Time at which chunks are uploaded to an object store: eager (as soon as they are closed, so that a commit has little left
     /// to do) or commit.
-    #[arg(long, value_name = "WHEN", default_value = "eager", hide_possible_values = true)]
+    #[arg(help_heading = "Writing", long, value_name = "WHEN", default_value = "eager", hide_possible_values = true)]
     pub(super) upload: UploadMode,
     /// Stay in the foreground and log to standard error.
-    #[arg(short, long)]
+    #[arg(help_heading = "Mount", short, long)]
     pub(super) foreground: bool,
+    /// Unmount at the end of standard input: when the program that holds the other end of a pipe ends, however it ends.
+    #[arg(help_heading = "Mount", long)]
+    pub(super) until_eof: bool,
     /// Prefetch at most this much for a program that reads chunk after chunk from an object store; 0 prefetches nothing
     /// [default: 1/16 of the memory].
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(help_heading = "Reading", long, value_name = "SIZE", value_parser = size::parse)]
     pub(super) ahead: Option<u64>,
     /// I/O mode of files: auto, cached (never ask the daemon on open) or passthrough (the kernel reads chunk files; needs root).
-    #[arg(long, value_name = "MODE", default_value = "auto", hide_possible_values = true)]
+    #[arg(help_heading = "Reading", long, value_name = "MODE", default_value = "auto", hide_possible_values = true)]
     pub(super) io: IoOption,
     /// Allow access by other users; the kernel checks file modes.
-    #[arg(long)]
+    #[arg(help_heading = "Mount", long)]
     pub(super) allow_other: bool,
+    /// Show this user as the owner of all files.
+    #[arg(long, value_name = "ID")]
+    pub(super) uid: Option<u32>,
+    /// Show this group as the owner of all files.
+    #[arg(long, value_name = "ID")]
+    pub(super) gid: Option<u32>,
+    /// Show modes without these permissions, in octal: files have 666 and directories 777 before. The control files follow it:
+    /// all who may write `.icechunk/commit` can commit. With --allow-other and --gid, a group shares the mount.
+    #[arg(long, value_name = "MASK", value_parser = parse_mask)]
+    pub(super) umask: Option<u16>,
+    /// A mask like --umask, for files only.
+    #[arg(long, value_name = "MASK", value_parser = parse_mask)]
+    pub(super) fmask: Option<u16>,
+    /// A mask like --umask, for directories only.
+    #[arg(long, value_name = "MASK", value_parser = parse_mask)]
+    pub(super) dmask: Option<u16>,
+    /// Answer requests for extended attributes (`getfattr -n user.icechunk.chunk FILE`) in a writable mount, too. Each write to a file
+    /// then takes another request.
+    #[arg(long)]
+    pub(super) xattrs: bool,
+    /// Serve the counts of .icechunk/stats over HTTP at ADDRESS:PORT, for Prometheus. All who can connect can read them.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(super) metrics: Option<SocketAddr>,
+    /// Log each request that reaches the daemon to this file, one JSON object a line. Other users must neither own it nor be able to
+    /// write to it.
+    #[arg(long, value_name = "FILE")]
+    pub(super) access_log: Option<PathBuf>,
+    /// Run this command with `sh -c` after each commit of this mount. It gets ICECHUNKFS_SNAPSHOT, ICECHUNKFS_PARENT,
+    /// ICECHUNKFS_REPOSITORY, ICECHUNKFS_BRANCH, ICECHUNKFS_MESSAGE and ICECHUNKFS_MOUNTPOINT in its environment.
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) on_commit: Option<String>,
+    /// Source in `/proc/mounts`, for mount(8): it compares that with the lines of fstab [default: REPO@branch:NAME and similar].
+    #[arg(long, value_name = "TEXT", hide = true)]
+    pub(super) source: Option<String>,
     /// True if the mountpoint may have files or mounts.
     #[arg(long, hide = true)]
     pub(super) nonempty: bool,
@@ -124,10 +164,10 @@ pub(crate) struct MountArgs {
     #[arg(long = "kernel-flag", hide = true)]
     pub(super) flags: Vec<Flag>,
     /// Options in the form of mount(8), such as ro,allow_other,tag=v1,memory=256M,nonempty.
-    #[arg(short = 'o', value_name = "OPT[,OPT...]")]
+    #[arg(help_heading = "Mount", short = 'o', value_name = "OPT[,OPT...]")]
     pub(super) options: Vec<String>,
     /// Log to this file instead of the system log. Other users must neither own it nor be able to write to it.
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Mount", long, value_name = "FILE")]
     pub(super) log_file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) repo: RepoArgs,
@@ -136,6 +176,20 @@ pub(crate) struct MountArgs {
 }
 
 impl MountArgs {
+    /// Returns the ref that is mounted. One that the repository's name has, as in `/data/ocean@tag:v1.0`, is cut off there.
+    pub(super) fn take_spec(&mut self) -> Result<RefSpec> {
+        let of = &self.reference;
+        let is_named = of.branch.is_some() || of.tag.is_some() || of.snapshot.is_some() || of.as_of.is_some();
+        match split_source(&self.repo.location) {
+            // A repository may have such a name.
+            Some((repository, spec)) if !is_named && !Path::new(&self.repo.location).exists() => {
+                self.repo.location = repository.to_owned();
+                Ok(spec)
+            }
+            _ => self.reference.spec(),
+        }
+    }
+
     /// Returns the options of the mount of `spec`.
     pub(super) fn options_of(&self, spec: &RefSpec) -> Result<MountOptions> {
         let listed = json!({
@@ -162,18 +216,25 @@ impl MountArgs {
             allow_other: self.allow_other,
             nonempty: self.nonempty,
             flags: self.flags.clone(),
+            presentation: Presentation {
+                uid: self.uid,
+                gid: self.gid,
+                fmask: self.fmask.or(self.umask),
+                dmask: self.dmask.or(self.umask),
+            },
+            xattrs: self.xattrs,
+            source: self.source.clone(),
             listed: listed.as_object().cloned().unwrap_or_default(),
         })
     }
 
     /// Fails if the options contradict one another: if a mount that follows its branch shows the past or is writable, for instance.
-    pub(crate) fn check(&self) -> Result<()> {
-        let of = &self.reference;
+    pub(crate) fn check(&self, spec: &RefSpec) -> Result<()> {
         let view = self.view.options()?;
         if self.follow.is_some() && !view.is_native() {
             return Err(Error::invalid(format!("the view {view} cannot follow a branch: leave out --follow")));
         }
-        if self.follow.is_some() && (of.tag.is_some() || of.snapshot.is_some() || of.as_of.is_some()) {
+        if self.follow.is_some() && !matches!(spec, RefSpec::Branch(_)) {
             return Err(Error::invalid("only a branch can be followed: tags, snapshots and times of the past stay"));
         }
         if self.follow.is_some() && (self.scratch.is_some() || self.discard || self.ephemeral) {
@@ -260,7 +321,10 @@ mod tests {
     fn mount(options: &[&str]) -> Result<MountArgs, String> {
         let words = ["icechunkfs", "mount", "/r", "/m"].into_iter().chain(options.iter().flat_map(|o| ["-o", o]));
         match parse(&words.map(OsString::from).collect::<Vec<_>>()).map_err(|error| error.to_string())?.command {
-            Command::Mount(arguments) => arguments.check().map(|()| arguments).map_err(|error| error.to_string()),
+            Command::Mount(mut arguments) => {
+                let spec = arguments.take_spec().map_err(|error| error.to_string())?;
+                arguments.check(&spec).map(|()| *arguments).map_err(|error| error.to_string())
+            }
             _ => Err("no mount command".to_owned()),
         }
     }
@@ -270,7 +334,8 @@ mod tests {
         let arguments = mount(&[
             "ro,allow_other,tag=v1,memory=64M,io=cached,log_file=/tmp/l",
             "upload=commit,upload_limit=10M",
-            "nonempty,noexec,x-systemd.automount,noauto,user,_netdev",
+            "nonempty,noexec,noauto,user",
+            "_netdev,nofail,x-systemd.automount,x-systemd.requires=network-online.target,x-systemd.idle-timeout=1min,x-mount.mkdir",
         ])
         .unwrap();
         assert!(arguments.read_only && arguments.allow_other && arguments.nonempty && !arguments.check_only);

@@ -14,7 +14,7 @@ use crate::times::parse_time;
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RepoArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://; https:// for reading only).
-    #[arg(index = 1, value_name = "REPO")]
+    #[arg(index = 1, value_name = "REPO", help_heading = None)]
     pub(crate) location: String,
     #[command(flatten)]
     pub(crate) store: Settings,

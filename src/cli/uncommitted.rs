@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::fuse::mount_table::{self, Mount};
 use crate::fuse::probe;
-use crate::operations::MountInfo;
+use crate::mount_facts::MountInfo;
 use crate::repo::collect::{Uncommitted, UncommittedFinder};
 use crate::scratch::directory;
 use crate::scratch::requirements::Requirements;
@@ -107,14 +107,18 @@ impl Search {
 
     fn is_mount_of(&self, mount: &Mount) -> bool {
         match &self.local {
-            Some(local) => std::fs::canonicalize(&mount.source).is_ok_and(|source| source == *local),
-            None => mount.source == self.location,
+            Some(local) => {
+                mount.repositories().any(|path| std::fs::canonicalize(path).is_ok_and(|source| source == *local))
+            }
+            None => mount.repositories().any(|location| location == self.location),
         }
     }
 
     /// Returns true if another user's mount claims to be of this repository. Its path is not followed.
     fn claims_repository(&self, mount: &Mount) -> bool {
-        mount.source == self.location || self.local.as_deref().is_some_and(|local| Path::new(&mount.source) == local)
+        mount.repositories().any(|source| {
+            source == self.location || self.local.as_deref().is_some_and(|local| Path::new(source) == local)
+        })
     }
 }
 
@@ -155,5 +159,5 @@ fn scratch_of(mount: &Mount) -> Result<Option<PathBuf>> {
     };
     let info: MountInfo = serde_json::from_slice(&info)
         .map_err(|e| Error::with_source(ErrorKind::Corrupt, format!("{place}: info.json"), e))?;
-    Ok(Some(info.scratch.into()))
+    Ok(info.scratch.map(PathBuf::from))
 }

@@ -32,10 +32,14 @@ pub enum ControlFile {
     Progress,
     /// A command of `icechunkfs` as JSON; reading the same handle returns the answer. Not listed.
     Request,
+    /// Branch and base snapshot.
+    Head,
+    /// Counts of what the daemon has done.
+    Stats,
 }
 
 /// Files in the order of [`ControlFile`], with their names.
-const ALL: [(ControlFile, &str); 12] = [
+const ALL: [(ControlFile, &str); 14] = [
     (ControlFile::Commit, "commit"),
     (ControlFile::Status, "status"),
     (ControlFile::StatusJson, "status.json"),
@@ -48,6 +52,8 @@ const ALL: [(ControlFile, &str); 12] = [
     (ControlFile::Refresh, "refresh"),
     (ControlFile::Progress, "progress"),
     (ControlFile::Request, "request"),
+    (ControlFile::Head, "HEAD"),
+    (ControlFile::Stats, "stats"),
 ];
 
 impl ControlFile {
@@ -86,6 +92,8 @@ impl ControlFile {
             ControlFile::Log => session.log().await,
             ControlFile::Conflicts => Ok(session.conflicts_text()),
             ControlFile::Info => json(&session.info()),
+            ControlFile::Head => Ok(session.head()),
+            ControlFile::Stats => session.stats().await,
             ControlFile::Progress => json(&session.progress()),
             _ => Ok(String::new()),
         }

@@ -68,6 +68,12 @@ pub fn is_control(number: u64) -> bool {
     (DIRECTORY..UPPER).contains(&number)
 }
 
+/// Returns the path of a control file, for messages.
+pub fn describe(number: u64) -> String {
+    let name = ControlFile::at(number).map_or("", ControlFile::name);
+    format!("/{}/{name}", String::from_utf8_lossy(CONTROL_DIRECTORY)).trim_end_matches('/').to_owned()
+}
+
 /// Returns the number of the directory of attached trees called `name`.
 pub fn attached_directory(name: &Name) -> Option<u64> {
     ATTACHED.iter().find(|(other, _)| *name.0 == *other.as_bytes()).map(|(_, number)| *number)

@@ -29,7 +29,7 @@ use self::difference::difference;
 use self::shown::ViewState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::operations::{Invalidator, invalidate_all};
+use crate::operations::{Invalidator, announce_head, invalidate_all};
 use crate::overlay::invalidation::Invalidation;
 use crate::reader::Reader;
 use crate::repo::watch::{BranchWatch, CheckResult};
@@ -150,6 +150,9 @@ impl Follower {
         self.invalidate(difference.after(&old, &moved.stale, &moved.retired)).await?;
         self.shown.caches_invalidated();
         self.numbering.lock().forget_old_grids();
+        if let Some(kernel) = self.kernel.get() {
+            announce_head(Arc::clone(kernel)).await?;
+        }
         let (branch, names, files) = (&self.branch, difference.names.len(), difference.files.len());
         info!("branch {branch} is followed to snapshot {tip}: {names} names and the bytes of {files} files differ");
         Ok(())

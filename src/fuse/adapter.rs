@@ -13,7 +13,7 @@ use std::time::Duration;
 use fuser::{
     BackingId, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
     LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, Request, TimeOrNow,
+    ReplyOpen, ReplyStatfs, ReplyXattr, Request, TimeOrNow,
 };
 use tokio::runtime::Handle;
 use tracing::warn;
@@ -21,16 +21,21 @@ use tracing::warn;
 use super::answer::{Reply, answer};
 use super::attached_files::{self, AttachedFiles, file_type};
 use super::backing::Backings;
+use super::call::Call;
 use super::declined::declined;
 use super::init;
 use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
+use super::mount::Options;
 use super::overlay_replies::{BLOCK, FOREVER, attr, time};
+use super::presentation::Presentation;
 use super::quiet_log::QuietLog;
 use super::root_map::{Inner, RootMap, TOP};
-use crate::attached::{AttachedTrees, is_attached, is_errors};
+use super::xattr::Xattr;
+use crate::attached::{AttachedTrees, is_attached, is_mount_file};
 use crate::error::{Error, Result};
 use crate::follow::shown::{View, ViewState};
+use crate::metrics::Outcome;
 use crate::overlay::Base;
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::{Attributes, Kind, ROOT};
@@ -59,6 +64,7 @@ struct Shared {
     root: Arc<RootMap>,
     /// User and group of every file: those of this process.
     owner: (u32, u32),
+    presentation: Presentation,
     mode: IoMode,
     /// Backing files that the kernel reads directly; none for a file that is read through the daemon as long as it is open.
     backings: Backings<Option<BackingId>>,
@@ -67,36 +73,32 @@ struct Shared {
 }
 
 impl Adapter {
-    /// Creates an adapter of `shown` and of the `attached` trees; requests that have to wait do so on `runtime`. With `insist`, `mode` is required.
+    /// Creates an adapter of `shown` and of the `attached` trees; requests that have to wait do so on `runtime`.
     pub fn new(
         shown: Arc<ViewState>,
         attached: Arc<AttachedTrees>,
         root: Arc<RootMap>,
-        mode: IoMode,
-        insist: bool,
+        options: &Options,
         runtime: Handle,
     ) -> Self {
-        let attached = AttachedFiles::new(attached, false);
+        let (presentation, mode, insist) = (options.presentation, options.mode, options.insist);
+        let attached = AttachedFiles::new(attached, false, presentation);
         let (backings, hint, log) = (Backings::default(), ListingHint::default(), QuietLog::default());
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let shared = Shared { shown, attached, root, owner, mode, backings, hint, log };
+        let shared = Shared { shown, attached, root, owner, presentation, mode, backings, hint, log };
         Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false, insist }
     }
 
     /// Runs `request` with the shared state and the current view, and sends its result.
-    fn serve<R, T, F>(
-        &self,
-        operation: &'static str,
-        reply: R,
-        request: impl FnOnce(Arc<Shared>, Arc<View>) -> F + Send + 'static,
-    ) where
+    fn serve<R, T, F>(&self, call: Call, reply: R, request: impl FnOnce(Arc<Shared>, Arc<View>) -> F + Send + 'static)
+    where
         R: Reply<T>,
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let (shared, view) = (Arc::clone(&self.shared), self.shared.shown.view());
         answer(&self.runtime, async move {
             let result = request(Arc::clone(&shared), view).await;
-            shared.send(operation, reply, result);
+            shared.send(call, reply, result);
         });
     }
 }
@@ -112,6 +114,7 @@ impl Shared {
         if let Some(allocated) = allocated {
             attr.blocks = allocated.div_ceil(512);
         }
+        let attr = self.presentation.apply(attr);
         (if view.is_cacheable() { FOREVER } else { Duration::ZERO }, attr)
     }
 
@@ -157,8 +160,25 @@ impl Shared {
         Errno::from_i32(error.errno())
     }
 
-    fn send<T>(&self, operation: &str, reply: impl Reply<T>, result: Result<T>) {
-        reply.send(result.map_err(|error| self.errno(operation, &error)));
+    fn send<T, R: Reply<T>>(&self, call: Call, reply: R, result: Result<T>) {
+        let result = result.map_err(|error| self.errno(call.operation(), &error));
+        let outcome = match &result {
+            Ok(value) => Outcome { errno: 0, bytes: R::moved(value) },
+            Err(errno) => Outcome { errno: (*errno).into(), bytes: 0 },
+        };
+        // Counted before the program goes on, so that it finds its own requests in the counts.
+        self.end(call, outcome);
+        reply.send(result);
+    }
+
+    fn end(&self, call: Call, outcome: Outcome) {
+        call.end(outcome, |inode| match is_attached(inode) {
+            true => self.attached.trees().describe(inode),
+            false => match self.inner(INodeNo(inode)) {
+                Some(number) => self.shown.view().files_of(number).describe(number),
+                None => "/".to_owned(),
+            },
+        });
     }
 
     /// Returns the file to back `inode` with; none if the daemon has to serve its reads.
@@ -172,7 +192,8 @@ impl Shared {
         tree.reader().open_whole_file(chunk).await
     }
 
-    async fn open_backed(&self, view: &View, inode: u64, reply: ReplyOpen) {
+    /// Opens a file, which the kernel reads directly if possible. Returns the errno of a failure, otherwise 0.
+    async fn open_backed(&self, view: &View, inode: u64, reply: ReplyOpen) -> i32 {
         // The kernel requires all concurrent opens of a file to be of one kind, though a chunk may enter a cache meanwhile.
         let backing = match self.backings.acquire(inode) {
             Some(backing) => backing,
@@ -183,7 +204,9 @@ impl Shared {
                 }
                 Err(error) => {
                     self.shown.close(inode);
-                    return reply.error(self.errno("open", &error));
+                    let errno = self.errno("open", &error);
+                    reply.error(errno);
+                    return errno.into();
                 }
             },
         };
@@ -191,6 +214,7 @@ impl Shared {
             Some(backing) => reply.opened_passthrough(PLAIN, FopenFlags::FOPEN_NOFLUSH, backing),
             None => reply.opened(PLAIN, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
         }
+        0
     }
 
     fn register(&self, view: &View, inode: u64, file: &File, reply: &ReplyOpen) -> Option<BackingId> {
@@ -220,6 +244,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let call = Call::of_name("lookup", parent, name);
         if attached_files::is_control(parent, name)
             && let Some((timeout, attr)) = self.shared.attached.control()
         {
@@ -227,7 +252,7 @@ impl Filesystem for Adapter {
         }
         if is_attached(parent.0) {
             let name = name.to_owned();
-            return self.serve("lookup", reply, move |shared, _| async move {
+            return self.serve(call, reply, move |shared, _| async move {
                 let found = shared.attached.lookup(parent, &name).await?;
                 shared.hint.looked_up(parent.0);
                 Ok(found)
@@ -235,7 +260,7 @@ impl Filesystem for Adapter {
         }
         // Every name in a snapshot is UTF-8.
         let name = name.to_str().map(str::to_owned);
-        self.serve("lookup", reply, move |shared, view| async move {
+        self.serve(call, reply, move |shared, view| async move {
             let found = match (name, shared.inner(parent)) {
                 (Some(name), Some(parent)) => view.files().lookup(parent, &name).await?,
                 (Some(name), None) => {
@@ -253,7 +278,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.serve("getattr", reply, move |shared, view| async move {
+        self.serve(Call::on("getattr", inode), reply, move |shared, view| async move {
             if is_attached(inode.0) {
                 return shared.attached.attributes(inode).await;
             }
@@ -269,22 +294,27 @@ impl Filesystem for Adapter {
         if mode == IoMode::Cached && self.skip_open && !self.shared.shown.can_move() {
             return reply.error(Errno::ENOSYS);
         }
-        if is_errors(inode.0) {
+        if is_mount_file(inode.0) {
             return reply.opened(PLAIN, FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH);
         }
         if is_attached(inode.0) {
             return reply.opened(PLAIN, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
         }
-        let shared = Arc::clone(&self.shared);
+        let (shared, call) = (Arc::clone(&self.shared), Call::on("open", inode));
         answer(&self.runtime, async move {
+            let mut outcome = Outcome::default();
             match (shared.shown.open(inode.0).await, mode) {
                 // The name means another file by now: the kernel looks it up again, and opens that one.
-                (None, _) => reply.error(Errno::ESTALE),
+                (None, _) => {
+                    outcome.errno = Errno::ESTALE.into();
+                    reply.error(Errno::ESTALE);
+                }
                 (Some(_), IoMode::Cached) => {
                     reply.opened(PLAIN, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
                 }
-                (Some(view), IoMode::Passthrough) => shared.open_backed(&view, inode.0, reply).await,
+                (Some(view), IoMode::Passthrough) => outcome.errno = shared.open_backed(&view, inode.0, reply).await,
             }
+            shared.end(call, outcome);
         });
     }
 
@@ -298,14 +328,17 @@ impl Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
+        let call = Call::on("close", inode);
         if is_attached(inode.0) {
-            return reply.ok();
+            reply.ok();
+            return self.shared.end(call, Outcome::default());
         }
         if self.shared.mode == IoMode::Passthrough {
             self.shared.backings.release(inode.0);
         }
         self.shared.shown.close(inode.0);
         reply.ok();
+        self.shared.end(call, Outcome::default());
     }
 
     fn read(
@@ -319,7 +352,7 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.serve("read", reply, move |shared, view| async move {
+        self.serve(Call::on("read", inode).range(offset, size.into()), reply, move |shared, view| async move {
             match is_attached(inode.0) {
                 true => shared.attached.read(inode, offset, size).await,
                 false => view.files_of(inode.0).read(inode.0, offset, size).await,
@@ -345,11 +378,11 @@ impl Filesystem for Adapter {
     }
 
     fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let shared = Arc::clone(&self.shared);
+        let (shared, call) = (Arc::clone(&self.shared), Call::on("readdir", inode));
         answer(&self.runtime, async move {
             if is_attached(inode.0) {
                 let listed = shared.attached.list(inode, offset, &mut reply).await;
-                return shared.send("readdir", reply, listed);
+                return shared.send(call, reply, listed);
             }
             let view = shared.shown.listing(handle.0, offset);
             let mut sink = |entry: Entry<'_>| {
@@ -357,12 +390,12 @@ impl Filesystem for Adapter {
                 !reply.add(INodeNo(shared.root.outer(inode)), entry.offset, file_type(kind), entry.name)
             };
             let listed = shared.list(&view, inode, offset, Extent::Names, &mut sink).await;
-            shared.send("readdir", reply, listed);
+            shared.send(call, reply, listed);
         });
     }
 
     fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let shared = Arc::clone(&self.shared);
+        let (shared, call) = (Arc::clone(&self.shared), Call::on("readdir", inode));
         answer(&self.runtime, async move {
             // The kernel asks for attributes at the beginning of a directory, and later only if programs used them.
             let chunks_too = offset > 0 || shared.hint.begin(inode.0);
@@ -370,7 +403,7 @@ impl Filesystem for Adapter {
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
             if is_attached(inode.0) {
                 let listed = shared.attached.list_with_attributes(inode, offset, extent, &mut reply).await;
-                return shared.send("readdir", reply, listed);
+                return shared.send(call, reply, listed);
             }
             let view = shared.shown.listing(handle.0, offset);
             let mut sink = |entry: Entry<'_>| {
@@ -378,21 +411,43 @@ impl Filesystem for Adapter {
                 !reply.add(attr.ino, entry.offset, entry.name, &timeout, &attr, Generation(0))
             };
             let listed = shared.list(&view, inode, offset, extent, &mut sink).await;
-            shared.send("readdir", reply, listed);
+            shared.send(call, reply, listed);
         });
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        let (shared, view) = (Arc::clone(&self.shared), self.shared.shown.view());
+        let (shared, view, call) = (Arc::clone(&self.shared), self.shared.shown.view(), Call::from("statfs"));
         answer(&self.runtime, async move {
+            let mut outcome = Outcome::default();
             match view.tree().total_bytes().await {
                 Ok(bytes) => {
                     let blocks = bytes.div_ceil(u64::from(BLOCK));
                     let files = view.tree().table().len() as u64;
                     reply.statfs(blocks, 0, 0, files, 0, BLOCK, crate::tree::nodes::MAX_NAME as u32, BLOCK);
                 }
-                Err(error) => reply.error(shared.errno("statfs", &error)),
+                Err(error) => {
+                    let errno = shared.errno("statfs", &error);
+                    outcome.errno = errno.into();
+                    reply.error(errno);
+                }
             }
+            shared.end(call, outcome);
+        });
+    }
+
+    fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        // Programs such as `ls` ask each file for others, and stop after this answer.
+        let Some(xattr) = name.to_str().and_then(Xattr::named) else { return reply.error(Errno::EOPNOTSUPP) };
+        self.serve(Call::on("getxattr", inode), reply, move |shared, view| async move {
+            let found = match shared.inner(inode) {
+                _ if is_attached(inode.0) => shared.attached.trees().native(inode.0).await?,
+                Some(number) => {
+                    let files = view.files_of(number);
+                    files.native(number).map(|native| (Arc::clone(files.tree()), native, None))
+                }
+                None => Some((Arc::clone(view.tree()), ROOT, None)),
+            };
+            shared.attached.xattr(xattr, found, size).await
         });
     }
 

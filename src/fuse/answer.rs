@@ -17,6 +17,11 @@ use tracing::error;
 /// Reply with a value of type `T`, or an errno.
 pub(super) trait Reply<T>: Send + 'static {
     fn send(self, result: Result<T, Errno>);
+
+    /// Returns the number of bytes that `value` says were read or written.
+    fn moved(_value: &T) -> u64 {
+        0
+    }
 }
 
 macro_rules! replies {
@@ -36,7 +41,6 @@ replies! {
     ReplyEmpty(()): |self, ()| self.ok();
     ReplyDirectory(()): |self, ()| self.ok();
     ReplyDirectoryPlus(()): |self, ()| self.ok();
-    ReplyWrite(u32): |self, count| self.written(count);
     ReplyLseek(Option<u64>): |self, found| match found {
         Some(found) => self.offset(i64::try_from(found).unwrap_or(i64::MAX)),
         None => self.error(Errno::ENXIO),
@@ -45,7 +49,39 @@ replies! {
     ReplyEntry((Duration, FileAttr)): |self, (timeout, attr)| self.entry(&timeout, &attr, Generation(0));
 }
 
+impl Reply<u32> for fuser::ReplyWrite {
+    fn send(self, result: Result<u32, Errno>) {
+        match result {
+            Ok(count) => self.written(count),
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    fn moved(count: &u32) -> u64 {
+        (*count).into()
+    }
+}
+
+/// Value of an extended attribute, if there is one, for a program that has room for so many bytes; 0 asks for its length.
+pub(super) struct XattrValue(pub(super) Option<String>, pub(super) u32);
+
+impl Reply<XattrValue> for fuser::ReplyXattr {
+    fn send(self, result: Result<XattrValue, Errno>) {
+        match result {
+            Ok(XattrValue(None, _)) => self.error(Errno::ENODATA),
+            Ok(XattrValue(Some(value), 0)) => self.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
+            Ok(XattrValue(Some(value), room)) if value.len() > room as usize => self.error(Errno::ERANGE),
+            Ok(XattrValue(Some(value), _)) => self.data(value.as_bytes()),
+            Err(errno) => self.error(errno),
+        }
+    }
+}
+
 impl<T: Deref<Target = [u8]>> Reply<T> for fuser::ReplyData {
+    fn moved(bytes: &T) -> u64 {
+        bytes.len() as u64
+    }
+
     fn send(self, result: Result<T, Errno>) {
         match result {
             Ok(bytes) => self.data(&bytes),

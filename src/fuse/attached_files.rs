@@ -6,12 +6,15 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 
+use super::answer::XattrValue;
 use super::overlay_replies::{BLOCK, FOREVER};
-use crate::attached::{AttachedTrees, BRIEF, Found, Listed, is_above_trees, is_errors};
+use super::presentation::Presentation;
+use super::xattr::{self, Xattr};
+use crate::attached::{AttachedTrees, Found, Listed, is_above_trees, is_private};
 use crate::error::Result;
 use crate::reader::Data;
 use crate::tree::directory::Extent;
-use crate::tree::{Attributes, Kind, ROOT};
+use crate::tree::{Attributes, Kind, ROOT, Tree};
 
 /// Attached trees, in the kernel's terms.
 #[derive(Debug)]
@@ -21,12 +24,13 @@ pub(super) struct AttachedFiles {
     owner: (u32, u32),
     /// True if the directories above the trees are for the owner alone, as the control directory of a writable mount is.
     is_private: bool,
+    presentation: Presentation,
 }
 
 impl AttachedFiles {
-    pub(super) fn new(trees: Arc<AttachedTrees>, is_private: bool) -> Self {
+    pub(super) fn new(trees: Arc<AttachedTrees>, is_private: bool, presentation: Presentation) -> Self {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        AttachedFiles { trees, owner, is_private }
+        AttachedFiles { trees, owner, is_private, presentation }
     }
 
     pub(super) fn trees(&self) -> &Arc<AttachedTrees> {
@@ -46,7 +50,7 @@ impl AttachedFiles {
         };
         // Number 0 is a negative entry. What a name means may change, so that the kernel may not cache it.
         let none = Attributes { inode: 0, kind: Kind::File, size: 0 };
-        let absent = || (Duration::ZERO, self.timed(&Found { attributes: none, time: UNIX_EPOCH, is_fixed: false }).1);
+        let absent = || (Duration::ZERO, self.timed(&Found::fixed(none, UNIX_EPOCH)).1);
         Ok(found.map_or_else(absent, |found| self.timed(&found)))
     }
 
@@ -80,18 +84,26 @@ impl AttachedFiles {
         self.trees.list(inode.0, offset, extent, &mut sink).await
     }
 
+    /// Returns an extended attribute of a file of a tree, for a program that has room for `size` bytes; `found` is as
+    /// [`AttachedTrees::native`] returns it.
+    pub(super) async fn xattr(
+        &self,
+        xattr: Xattr,
+        found: Option<(Arc<Tree>, u64, Option<String>)>,
+        size: u32,
+    ) -> Result<XattrValue> {
+        let Some((tree, number, reference)) = found else { return Ok(XattrValue(None, size)) };
+        let reference = reference.unwrap_or_else(|| self.trees.facts().spec.to_string());
+        Ok(XattrValue(xattr::value(xattr, &tree, number, &reference).await?, size))
+    }
+
     fn timed(&self, found: &Found) -> (Duration, FileAttr) {
         let Attributes { inode, kind, size } = found.attributes;
-        let timeout = match found.is_fixed {
-            true => FOREVER,
-            // Its size changes with every failure.
-            false if is_errors(inode) => Duration::ZERO,
-            false => BRIEF,
-        };
+        let timeout = found.valid.unwrap_or(FOREVER);
         let attr = FileAttr {
             ino: INodeNo(inode),
             size,
-            blocks: self.trees.allocated(inode).unwrap_or(size).div_ceil(512),
+            blocks: found.allocated.div_ceil(512),
             atime: found.time,
             mtime: found.time,
             ctime: found.time,
@@ -101,7 +113,7 @@ impl AttachedFiles {
                 Kind::Directory if self.is_private && is_above_trees(inode) => 0o700,
                 Kind::Directory => 0o755,
                 // Messages may have paths and locations of others' data.
-                Kind::File if is_errors(inode) => 0o600,
+                Kind::File if is_private(inode) => 0o600,
                 Kind::File => 0o644,
             },
             // One name for directories too means that subdirectories are not counted.
@@ -112,7 +124,7 @@ impl AttachedFiles {
             blksize: BLOCK,
             flags: 0,
         };
-        (timeout, attr)
+        (timeout, self.presentation.apply(attr))
     }
 }
 

@@ -6,9 +6,9 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -43,6 +43,30 @@ pub(super) fn find(mount: &Mount) -> Option<u32> {
         let mut files = std::fs::read_dir(entry.path().join("fd")).ok()?.flatten();
         files.any(|file| is_mark_of(&file.path(), &mount.mountpoint)).then_some(number)
     })
+}
+
+/// Process that marks itself as the daemon of a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkedProcess {
+    /// Process ID.
+    pub pid: u32,
+    /// User of the process.
+    pub owner: u32,
+    /// Mountpoint that the mark names.
+    pub mountpoint: PathBuf,
+}
+
+/// Returns all marked processes that this user may know, with one pass over `/proc`.
+pub fn marked_processes() -> Vec<MarkedProcess> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Ok(owner) = entry.metadata().map(|metadata| metadata.uid()) else { continue };
+        let files = std::fs::read_dir(entry.path().join("fd")).into_iter().flatten().flatten();
+        let marks = files.filter_map(|file| marked_mountpoint(&file.path()));
+        found.extend(marks.map(|mountpoint| MarkedProcess { pid, owner, mountpoint }));
+    }
+    found
 }
 
 /// Process that serves a mount and does nothing else.
@@ -83,12 +107,16 @@ impl Daemon {
 }
 
 fn is_mark_of(file: &Path, mountpoint: &Path) -> bool {
+    marked_mountpoint(file).is_some_and(|marked| marked.as_os_str() == mountpoint.as_os_str())
+}
+
+/// Returns the mountpoint in the mark `file`, an entry of `/proc/PID/fd`; none if it is another file.
+fn marked_mountpoint(file: &Path) -> Option<PathBuf> {
     if !std::fs::read_link(file).is_ok_and(|target| target.as_os_str().as_bytes().starts_with(LINK)) {
-        return false;
+        return None;
     }
-    let Ok(mark) = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(file) else {
-        return false;
-    };
+    let mark = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(file).ok()?;
     let mut marked = Vec::new();
-    mark.take(MAX_PATH).read_to_end(&mut marked).is_ok() && marked == mountpoint.as_os_str().as_bytes()
+    mark.take(MAX_PATH).read_to_end(&mut marked).ok()?;
+    Some(PathBuf::from(std::ffi::OsString::from_vec(marked)))
 }

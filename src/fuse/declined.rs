@@ -1,11 +1,10 @@
-//! Requests that both adapters answer `ENOSYS`: the kernel then stops sending them. There are no extended attributes or access
+//! Requests that both adapters answer `ENOSYS`: the kernel then stops sending them. No extended attributes are listed or set, and there are no access
 //! lists; the kernel checks access by modes itself. It sends `ioctl` each time all the same (Python asks whether each file is a
 //! terminal); the answer is immediate.
 
 /// Methods of these requests, within an implementation of [`fuser::Filesystem`].
 macro_rules! declined {
     () => {
-        declined! { getxattr(_: fuser::INodeNo, _: &std::ffi::OsStr, _: u32) -> fuser::ReplyXattr }
         declined! { listxattr(_: fuser::INodeNo, _: u32) -> fuser::ReplyXattr }
         declined! { setxattr(_: fuser::INodeNo, _: &std::ffi::OsStr, _: &[u8], _: i32, _: u32) -> fuser::ReplyEmpty }
         declined! { removexattr(_: fuser::INodeNo, _: &std::ffi::OsStr) -> fuser::ReplyEmpty }

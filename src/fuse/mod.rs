@@ -5,14 +5,19 @@
 //!
 //! [`adapter`] serves a snapshot, [`overlay_adapter`] a writable branch; no other file names fuser's trait.
 
+pub mod access_log;
 pub mod adapter;
 pub mod answer;
 mod attached_files;
 pub mod backing;
+mod call;
 pub mod daemon_mark;
 mod declined;
+pub mod health;
+pub mod helper;
 mod init;
 pub mod io_mode;
+pub mod kernel_features;
 pub mod kernel_mount;
 pub mod listing_hint;
 pub mod mount;
@@ -20,8 +25,11 @@ pub mod mount_table;
 pub mod overlay_adapter;
 mod overlay_replies;
 mod overlay_top;
+pub mod preopened;
+pub mod presentation;
 pub mod probe;
 pub mod quiet_log;
 pub mod readahead;
 pub mod root_map;
 pub mod unmount;
+mod xattr;

@@ -15,15 +15,19 @@ use tracing::{info, warn};
 
 use super::adapter::Adapter;
 use super::daemon_mark;
+use super::helper;
 use super::io_mode::IoMode;
 use super::kernel_mount;
 use super::mount_table::{self, Mount};
 use super::overlay_adapter::WorkingAdapter;
+use super::preopened;
+use super::presentation::Presentation;
 use super::readahead;
 use super::root_map::RootMap;
 use super::unmount::{self, UnmountMode};
-use crate::attached::{AttachedTrees, BRIEF, Forget};
-use crate::control::Control;
+use crate::attached::{self, AttachedTrees, BRIEF, Forget};
+use crate::control::files::ControlFile;
+use crate::control::{self, Control};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
 use crate::follow::shown::ViewState;
@@ -59,6 +63,10 @@ pub struct Options {
     pub insist: bool,
     /// True if the mount is writable.
     pub writable: bool,
+    /// Owner and modes that are shown.
+    pub presentation: Presentation,
+    /// True if programs may ask a writable mount for extended attributes; a read-only one always answers.
+    pub xattrs: bool,
 }
 
 impl Options {
@@ -119,10 +127,16 @@ impl Served {
 struct Notifications {
     notifier: fuser::Notifier,
     root: Arc<RootMap>,
+    /// Numbers of `.icechunk` and of its file `HEAD`.
+    head: (u64, u64),
 }
 
 fn notifications(mounted: &Mounted, root: Arc<RootMap>) -> Notifications {
-    Notifications { notifier: mounted.session.notifier(), root }
+    let head = match mounted.branch {
+        Some(_) => (control::DIRECTORY, ControlFile::Head.number()),
+        None => (attached::CONTROL, attached::head_number()),
+    };
+    Notifications { notifier: mounted.session.notifier(), root, head }
 }
 
 impl Notifications {
@@ -132,6 +146,13 @@ impl Notifications {
 }
 
 impl Invalidator for Notifications {
+    fn head_moved(&self) {
+        // The one change of a file by others that the kernel reports to inotify is its removal, as if another file took its name: what git
+        // does with its own HEAD. It fails if nobody has looked the file up, and then nobody waits either.
+        let (directory, file) = self.head;
+        let _ = self.notifier.delete(INodeNo(directory), INodeNo(file), OsStr::new(ControlFile::Head.name()));
+    }
+
     fn invalidate(&self, invalidation: &Invalidation) {
         // The kernel rejects invalidations of unknown inodes or names, which is harmless, and a mount that is gone needs none.
         let _ = match invalidation {
@@ -185,8 +206,13 @@ pub struct Mounted {
     _mark: Option<OwnedFd>,
 }
 
-/// Checks that something can be mounted at `mountpoint` and returns its absolute path. Removes a dead icechunkfs mount.
+/// Checks that something can be mounted at `mountpoint` and returns its absolute path. Removes a dead icechunkfs mount. A
+/// [`preopened`] descriptor is only checked.
 pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
+    if let Some(number) = preopened::descriptor(mountpoint) {
+        preopened::check(number)?;
+        return Ok(mountpoint.to_owned());
+    }
     let absolute = mount_table::absolute(mountpoint).map_err(|e| e.context("the mountpoint"))?;
     if unmount::wait_and_remove_dead(&absolute)? {
         warn!("{}: a mount whose daemon had died was taken away", absolute.display());
@@ -205,7 +231,9 @@ pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
     if nonempty {
         return Ok(absolute);
     }
-    if let Some(Mount { fs_type, source, .. }) = mount_table::find(&absolute)? {
+    // An automount point is where the mount belongs.
+    let mounted = mount_table::find(&absolute)?.filter(|mount| mount.fs_type != "autofs");
+    if let Some(Mount { fs_type, source, .. }) = mounted {
         let message = format!("the mountpoint {} is busy: {source} ({fs_type}) is mounted there", absolute.display());
         return Err(Error::new(ErrorKind::Busy, message));
     }
@@ -227,32 +255,22 @@ impl Mounted {
             Served::Snapshot(view) => {
                 let shown = Arc::new(ViewState::of(view));
                 let trees = Arc::clone(&attached);
-                let adapter =
-                    Adapter::new(shown, trees, Arc::clone(&root), options.mode, options.insist, runtime.clone());
+                let adapter = Adapter::new(shown, trees, Arc::clone(&root), options, runtime.clone());
                 let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
                 attached.attach(forget_listings(notifications(&mounted, root), runtime));
                 Ok(mounted)
             }
             Served::Followed(follower) => {
                 let shown = Arc::clone(follower.shown());
-                let adapter =
-                    Adapter::new(shown, attached, Arc::clone(&root), options.mode, options.insist, runtime.clone());
+                let adapter = Adapter::new(shown, attached, Arc::clone(&root), options, runtime.clone());
                 let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
                 let _runtime = runtime.enter();
                 follower.begin(Arc::new(notifications(&mounted, root)));
                 Ok(mounted)
             }
             Served::Branch(session, control) => {
-                let (working, passthrough) = (Arc::clone(session.working()), options.mode == IoMode::Passthrough);
-                let adapter = WorkingAdapter::new(
-                    working,
-                    control,
-                    attached,
-                    Arc::clone(&root),
-                    passthrough,
-                    options.insist,
-                    runtime,
-                );
+                let working = Arc::clone(session.working());
+                let adapter = WorkingAdapter::new(working, control, attached, Arc::clone(&root), options, runtime);
                 let mounted = Self::start(adapter, mountpoint, options, Some(Arc::clone(&session)), reader)?;
                 session.attach(Arc::new(notifications(&mounted, root)));
                 Ok(mounted)
@@ -267,9 +285,17 @@ impl Mounted {
         branch: Option<Arc<Session>>,
         reader: Arc<Reader>,
     ) -> Result<Self> {
-        let session = match kernel_mount::mount(&mountpoint, options)? {
+        let given = preopened::descriptor(&mountpoint).map(preopened::take).transpose()?;
+        let is_given = given.is_some();
+        // The caller of a given descriptor mounts it before it starts this program, or while the session waits.
+        let known = given.as_ref().and_then(preopened::mountpoint_of);
+        let device = given.map_or_else(|| kernel_mount::mount(&mountpoint, options), |device| Ok(Some(device)))?;
+        let session = match device {
             Some(device) => {
                 fuser::Session::from_fd(adapter, device, options.acl(), config(options)).inspect_err(|_| {
+                    if is_given {
+                        return;
+                    }
                     // A mount without a daemon would hang every process that accesses it.
                     let _ = unmount::unmount(&mountpoint, UnmountMode::Detach);
                 })
@@ -277,6 +303,7 @@ impl Mounted {
             None => fuser::Session::new(adapter, &mountpoint, &config(options)),
         };
         let session = session.and_then(fuser::Session::spawn).map_err(|error| mount_error(&mountpoint, error))?;
+        let mountpoint = known.unwrap_or(mountpoint);
         // A failure here does not matter.
         if let Ok(Some(mount)) = mount_table::find(&mountpoint) {
             readahead::raise(&mount);
@@ -323,6 +350,11 @@ fn config(options: &Options) -> Config {
     config
 }
 
+fn uncapitalized(sentence: &str) -> String {
+    let mut letters = sentence.chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+}
+
 fn mount_error(mountpoint: &Path, error: io::Error) -> Error {
     let place = mountpoint.display();
     let words = error.to_string();
@@ -341,8 +373,9 @@ fn mount_error(mountpoint: &Path, error: io::Error) -> Error {
         io::ErrorKind::NotFound if !Path::new("/dev/fuse").exists() => {
             Error::new(ErrorKind::NotFound, "/dev/fuse is missing: load the module with `modprobe fuse`")
         }
-        io::ErrorKind::NotFound => {
-            Error::new(ErrorKind::NotFound, "fusermount3 is missing: install the package fuse3, or mount as root")
+        // A user who cannot mount without the helper learns what is wrong with it.
+        _ if let Some(helper::Obstacle { reason, remedy }) = helper::find().err() => {
+            Error::with_source(ErrorKind::NotFound, format!("{reason}: {}", uncapitalized(&remedy)), error)
         }
         _ => Error::io(format!("mounting at {place}"), error),
     }

@@ -19,7 +19,7 @@ pub struct Mount {
     pub mountpoint: PathBuf,
     /// File system type, for example `ext4` or `fuse.icechunkfs`.
     pub fs_type: String,
-    /// Source; the repository for an icechunkfs mount.
+    /// Source; for an icechunkfs mount the repository and its ref, as [`crate::mount_facts::MountFacts::source`] joins them.
     pub source: String,
     /// Device number, as `major:minor`.
     pub device: String,
@@ -27,6 +27,20 @@ pub struct Mount {
     pub read_only: bool,
     /// User who mounted it, for a FUSE file system.
     pub owner: Option<u32>,
+    /// Group of that user.
+    pub group: Option<u32>,
+}
+
+/// Beginnings of the ref in the source of an icechunkfs mount.
+const REFS: [&str; 3] = ["@branch:", "@tag:", "@snapshot:"];
+
+impl Mount {
+    /// Returns the repositories of which an icechunkfs mount can be: all readings of its source, as names of repositories and refs
+    /// may have any character.
+    pub fn repositories(&self) -> impl Iterator<Item = &str> {
+        let cuts = REFS.into_iter().flat_map(|mark| self.source.match_indices(mark)).map(|(at, _)| at);
+        std::iter::once(self.source.len()).chain(cuts).filter_map(|end| self.source.get(..end))
+    }
 }
 
 /// Returns the mount at `mountpoint`, which must be absolute; the topmost of several. None if nothing is mounted at this very
@@ -35,9 +49,34 @@ pub fn find(mountpoint: &Path) -> Result<Option<Mount>> {
     Ok(read()?.into_iter().rfind(|mount| mount.mountpoint == mountpoint))
 }
 
+/// Returns the first mount of the file system with this device number, such as `0:51`.
+pub fn find_device(device: &str) -> Result<Option<Mount>> {
+    Ok(read()?.into_iter().find(|mount| mount.device == device))
+}
+
 /// Returns all icechunkfs mounts.
 pub fn own_mounts() -> Result<Vec<Mount>> {
     Ok(read()?.into_iter().filter(|mount| mount.fs_type == FILE_SYSTEM_TYPE).collect())
+}
+
+/// Returns the mountpoint of the icechunkfs mount that the current directory is in. Asks no file system: the mount may hang.
+pub fn current_mountpoint() -> Result<PathBuf> {
+    let directory = std::env::current_dir().map_err(|e| Error::io("the current directory", e))?;
+    let mount = covering(read()?, &directory).filter(|mount| mount.fs_type == FILE_SYSTEM_TYPE);
+    mount.map(|mount| mount.mountpoint).ok_or_else(|| {
+        let place = directory.display();
+        Error::new(
+            ErrorKind::NotFound,
+            format!("{place} is in no icechunkfs mount: name a mountpoint, or change into one"),
+        )
+    })
+}
+
+/// Returns the mount that shows `path` (absolute).
+fn covering(mounts: Vec<Mount>, path: &Path) -> Option<Mount> {
+    // The last of several mounts at one place is on top.
+    let around = mounts.into_iter().filter(|mount| path.starts_with(&mount.mountpoint));
+    around.max_by_key(|mount| mount.mountpoint.components().count())
 }
 
 /// Returns the absolute path of `mountpoint`. Fails if no icechunkfs mount is there.
@@ -67,15 +106,16 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
     let separator = fields.iter().position(|field| *field == b"-")?;
     let text = |field: &[u8]| String::from_utf8_lossy(&unescape(field)).into_owned();
+    let options = text(fields.get(separator + 3)?);
+    let number = |name: &str| options.split(',').find_map(|option| option.strip_prefix(name)?.parse().ok());
     Some(Mount {
         device: text(fields.get(2)?),
         read_only: text(fields.get(5)?).split(',').any(|option| option == "ro"),
         mountpoint: PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))),
         fs_type: text(fields.get(separator + 1)?),
         source: text(fields.get(separator + 2)?),
-        owner: text(fields.get(separator + 3)?)
-            .split(',')
-            .find_map(|option| option.strip_prefix("user_id=")?.parse().ok()),
+        owner: number("user_id="),
+        group: number("group_id="),
     })
 }
 
@@ -121,7 +161,7 @@ mod tests {
     #[test]
     fn lines_are_read_with_their_escapes() {
         let table = b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
-            90 22 0:51 / /mnt/a\\040b rw,nosuid shared:7 master:3 - fuse.icechunkfs /repo\\134x ro,user_id=0\nbroken line\n";
+            90 22 0:51 / /mnt/a\\040b rw,nosuid shared:7 master:3 - fuse.icechunkfs /repo\\134x ro,user_id=0,group_id=5\nbroken line\n";
         let mounts = parse(table);
         assert_eq!(mounts.len(), 2);
         assert_eq!(
@@ -133,7 +173,19 @@ mod tests {
                 device: "0:51".into(),
                 read_only: false,
                 owner: Some(0),
+                group: Some(5),
             })
         );
+    }
+
+    #[test]
+    fn a_directory_is_in_the_innermost_and_topmost_mount() {
+        let table =
+            b"1 0 8:1 / / rw - ext4 a rw\n2 1 0:5 / /m rw - fuse.icechunkfs b rw\n3 2 0:6 / /m/in rw - tmpfs c rw\n\
+            4 1 0:7 / /m rw - fuse.icechunkfs d rw\n";
+        let shown = |path: &str| covering(parse(table), Path::new(path)).map(|mount| mount.source);
+        assert_eq!(shown("/m/group").as_deref(), Some("d"));
+        assert_eq!(shown("/m/in/x").as_deref(), Some("c"));
+        assert_eq!(shown("/mnt").as_deref(), Some("a"));
     }
 }

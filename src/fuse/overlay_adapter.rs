@@ -4,7 +4,7 @@
 //! others (a commit rebased over concurrent commits, a refresh, a discard). Unlike in a read-only mount, the kernel must always
 //! send `open`: a commit has to know which files are open for writing.
 //!
-//! Not implemented on purpose, so that the kernel stops asking: extended attributes, access lists, locks (the kernel's own are
+//! Not implemented on purpose, so that the kernel stops asking: access lists, extended attributes unless the user wants them, locks (the kernel's own are
 //! right for one machine).
 
 use std::ffi::OsStr;
@@ -17,8 +17,8 @@ use std::time::SystemTime;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
-    WriteFlags,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -27,15 +27,20 @@ use tracing::warn;
 use super::answer::{Reply, answer};
 use super::attached_files::AttachedFiles;
 use super::backing::Backings;
+use super::call::Call;
 use super::declined::declined;
 use super::init;
+use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
+use super::mount::Options;
 use super::overlay_replies::{BACKED, BLOCK, Shared, Target, WRITES, name, new, time};
 use super::quiet_log::QuietLog;
 use super::root_map::RootMap;
+use super::xattr::Xattr;
 use crate::attached::{self, AttachedTrees};
 use crate::control::{self, Control};
 use crate::error::{Context, Result};
+use crate::metrics::{Operation, Outcome};
 use crate::overlay::copy::Outside;
 use crate::overlay::handles::OpenOptions;
 use crate::overlay::listing::Listed;
@@ -55,24 +60,27 @@ pub struct WorkingAdapter {
 }
 
 impl WorkingAdapter {
-    /// Creates an adapter of `working`, commanded through `control`. With `passthrough`, the kernel reads and writes scratch
+    /// Creates an adapter of `working`, commanded through `control`. In the passthrough mode, the kernel reads and writes scratch
     /// files directly.
     pub fn new(
         working: Arc<WorkingTree>,
         control: Arc<Control>,
         attached: Arc<AttachedTrees>,
         root: Arc<RootMap>,
-        passthrough: bool,
-        insist: bool,
+        options: &Options,
         runtime: Handle,
     ) -> Self {
+        let (presentation, insist) = (options.presentation, options.insist);
+        let passthrough = options.mode == IoMode::Passthrough;
         let shared = Shared {
             working,
             control,
-            attached: AttachedFiles::new(attached, true),
+            attached: AttachedFiles::new(attached, true, presentation),
             root,
             backings: Backings::default(),
             passthrough,
+            presentation,
+            xattrs: options.xattrs,
             hint: ListingHint::default(),
             log: QuietLog::default(),
             listings: Mutex::default(),
@@ -90,14 +98,14 @@ impl WorkingAdapter {
     }
 
     /// Runs `request` and sends its result.
-    fn serve<R, T, F>(&self, operation: &'static str, reply: R, request: impl FnOnce(Arc<Shared>) -> F + Send + 'static)
+    fn serve<R, T, F>(&self, call: Call, reply: R, request: impl FnOnce(Arc<Shared>) -> F + Send + 'static)
     where
         R: Reply<T>,
         F: Future<Output = Result<T>> + Send + 'static,
     {
         self.run(|shared| async move {
             let result = request(Arc::clone(&shared)).await;
-            shared.send(operation, reply, result);
+            shared.send(call, reply, result);
         });
     }
 
@@ -113,7 +121,7 @@ impl WorkingAdapter {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let target = self.shared.tree_name(parent, of);
-        self.serve(operation, reply, move |shared| async move {
+        self.serve(Call::of_name(operation, parent, of), reply, move |shared| async move {
             let (parent, name) = target?;
             let result = request(Arc::clone(&shared), parent, name.clone()).await;
             result.context(|| shared.describe(parent, &name))
@@ -122,7 +130,7 @@ impl WorkingAdapter {
 
     /// Refuses a change of an attached tree.
     fn refuse<T>(&self, operation: &'static str, reply: impl Reply<T>) {
-        self.shared.send(operation, reply, Err(attached::read_only_error()));
+        self.shared.send(operation.into(), reply, Err(attached::read_only_error()));
     }
 
     fn create_node(&self, operation: &'static str, place: (INodeNo, &OsStr), new: CreateAttrs, reply: ReplyEntry) {
@@ -151,8 +159,8 @@ impl Filesystem for WorkingAdapter {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
-        let name = name(of);
-        self.serve("lookup", reply, move |shared| async move { shared.lookup(parent, name).await });
+        let (name, call) = (name(of), Call::of_name("lookup", parent, of));
+        self.serve(call, reply, move |shared| async move { shared.lookup(parent, name).await });
     }
 
     fn forget(&self, _: &Request, inode: INodeNo, times: u64) {
@@ -160,7 +168,7 @@ impl Filesystem for WorkingAdapter {
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.serve("getattr", reply, move |shared| async move {
+        self.serve(Call::on("getattr", inode), reply, move |shared| async move {
             match shared.target(inode) {
                 Target::Top => Ok(shared.timed(&shared.top())),
                 Target::Control(number) => Ok(shared.timed(&control::attributes(number))),
@@ -188,24 +196,25 @@ impl Filesystem for WorkingAdapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let shown = self.shared.presentation;
         let settings = SetAttrs {
-            mode: mode.map(|mode| (mode & 0o7777) as u16),
-            uid,
-            gid,
+            mode: mode.map(|mode| (mode & 0o7777) as u16).filter(|_| !shown.hides_modes()),
+            uid: uid.filter(|_| shown.uid.is_none()),
+            gid: gid.filter(|_| shown.gid.is_none()),
             size,
             atime: atime.map(time),
             mtime: mtime.map(time),
         };
         match self.shared.target(inode) {
-            Target::Top => self.shared.send("setattr", reply, Err(self.shared.top_error())),
-            Target::Control(number) => self.serve("commit", reply, move |shared| async move {
+            Target::Top => self.shared.send("setattr".into(), reply, Err(self.shared.top_error())),
+            Target::Control(number) => self.serve(Call::on("commit", inode), reply, move |shared| async move {
                 if settings.mtime.is_some() {
                     shared.control.touch(number, handle.map(|handle| handle.0)).await?;
                 }
                 Ok(shared.timed(&control::attributes(number)))
             }),
             Target::Attached(_) => self.refuse("setattr", reply),
-            Target::Tree(number) => self.serve("setattr", reply, move |shared| async move {
+            Target::Tree(number) => self.serve(Call::on("setattr", inode), reply, move |shared| async move {
                 let set = shared.working.set_attributes(number, settings).await;
                 set.map(|set| shared.timed(&set)).context(|| shared.working.describe(number))
             }),
@@ -214,7 +223,7 @@ impl Filesystem for WorkingAdapter {
 
     fn readlink(&self, _: &Request, inode: INodeNo, reply: ReplyData) {
         let target = self.shared.working.read_link(Ino(inode.0));
-        self.shared.send("readlink", reply, target.map(|target| target.0));
+        self.shared.send(Call::on("readlink", inode), reply, target.map(|target| target.0));
     }
 
     fn mknod(&self, request: &Request, parent: INodeNo, of: &OsStr, mode: u32, _: u32, rdev: u32, reply: ReplyEntry) {
@@ -224,7 +233,9 @@ impl Filesystem for WorkingAdapter {
     fn mkdir(&self, request: &Request, parent: INodeNo, of: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
         if let Target::Top = self.shared.target(parent) {
             let name = of.to_owned();
-            return self.serve("mkdir", reply, move |shared| async move { shared.make_entry(&name).await });
+            return self.serve(Call::of_name("mkdir", parent, of), reply, move |shared| async move {
+                shared.make_entry(&name).await
+            });
         }
         self.create_node("mkdir", (parent, of), new(request, mode & 0o7777 | libc::S_IFDIR), reply);
     }
@@ -242,7 +253,9 @@ impl Filesystem for WorkingAdapter {
     fn rmdir(&self, _: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
         if let Target::Top = self.shared.target(parent) {
             let name = of.to_owned();
-            return self.serve("rmdir", reply, move |shared| async move { shared.remove_entry(&name).await });
+            return self.serve(Call::of_name("rmdir", parent, of), reply, move |shared| async move {
+                shared.remove_entry(&name).await
+            });
         }
         self.remove("rmdir", (parent, of), true, reply);
     }
@@ -295,14 +308,22 @@ impl Filesystem for WorkingAdapter {
         reply: ReplyCreate,
     ) {
         let (target, new) = (self.shared.tree_name(parent, of), new(request, mode & 0o7777 | libc::S_IFREG));
-        self.run(|shared| async move { shared.create(target, new, flags, reply).await });
+        let call = Call::of_name("create", parent, of);
+        self.run(|shared| async move {
+            let errno = shared.create(target, new, flags, reply).await;
+            shared.end(call, Outcome { errno, bytes: 0 });
+        });
     }
 
     fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let write = flags.acc_mode() != OpenAccMode::O_RDONLY;
         let truncate = flags.0 & libc::O_TRUNC != 0;
         let options = OpenOptions { write: write || truncate, truncate, passthrough: self.shared.passthrough };
-        self.run(|shared| async move { shared.open(inode, options, reply).await });
+        let call = Call::on("open", inode);
+        self.run(|shared| async move {
+            let errno = shared.open(inode, options, reply).await;
+            shared.end(call, Outcome { errno, bytes: 0 });
+        });
     }
 
     fn release(
@@ -327,7 +348,7 @@ impl Filesystem for WorkingAdapter {
         if backed {
             self.shared.backings.release(inode.0);
         }
-        self.serve("close", reply, move |shared| async move {
+        self.serve(Call::on("close", inode), reply, move |shared| async move {
             shared.working.release(number, handle.0 & WRITES != 0, backed).await
         });
     }
@@ -343,14 +364,18 @@ impl Filesystem for WorkingAdapter {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let call = Call::on("read", inode).range(offset, size.into());
         match self.shared.target(inode) {
             Target::Top => reply.error(Errno::EISDIR),
-            Target::Control(_) => reply.data(&self.shared.control.read(handle.0, offset, size)),
+            Target::Control(_) => {
+                let bytes = self.shared.control.read(handle.0, offset, size);
+                self.shared.send(call, reply, Ok(bytes));
+            }
             Target::Attached(number) => {
-                self.serve("read", reply, move |shared| async move { shared.attached.read(number, offset, size).await })
+                self.serve(call, reply, move |shared| async move { shared.attached.read(number, offset, size).await })
             }
             Target::Tree(number) => {
-                self.serve("read", reply, move |shared| async move { shared.working.read(number, offset, size).await });
+                self.serve(call, reply, move |shared| async move { shared.working.read(number, offset, size).await });
             }
         }
     }
@@ -368,14 +393,15 @@ impl Filesystem for WorkingAdapter {
         reply: ReplyWrite,
     ) {
         let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let call = Call::on("write", inode).range(offset, count.into());
         let target = self.shared.target(inode);
         if let Target::Tree(number) = target
             && let Some(done) = self.shared.working.write_now(number, offset, data)
         {
-            return self.shared.send("write", reply, done.map(|()| count));
+            return self.shared.send(call, reply, done.map(|()| count));
         }
         let data = data.to_vec();
-        self.serve("write", reply, move |shared| async move {
+        self.serve(call, reply, move |shared| async move {
             match target {
                 Target::Control(_) => shared.control.write(handle.0, &data).await?,
                 Target::Attached(_) => return Err(attached::read_only_error()),
@@ -391,14 +417,15 @@ impl Filesystem for WorkingAdapter {
 
     fn flush(&self, _: &Request, inode: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         let Target::Tree(number) = self.shared.target(inode) else { return reply.ok() };
-        self.serve("close", reply, move |shared| async move {
+        let call = Call::on("close", inode).counted_as(Operation::Flush);
+        self.serve(call, reply, move |shared| async move {
             shared.working.complete_number(number).await.context(|| shared.working.describe(number))
         });
     }
 
     fn fsync(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let Target::Tree(number) = self.shared.target(inode) else { return reply.ok() };
-        self.serve("fsync", reply, move |shared| async move {
+        self.serve(Call::on("fsync", inode), reply, move |shared| async move {
             shared.working.sync(Some(number)).await.context(|| shared.working.describe(number))
         });
     }
@@ -414,32 +441,34 @@ impl Filesystem for WorkingAdapter {
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.serve("fsync", reply, |shared| async move { shared.working.sync(None).await });
+        self.serve("fsync".into(), reply, |shared| async move { shared.working.sync(None).await });
     }
 
     fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let call = Call::on("readdir", inode);
         self.run(|shared| async move {
             if let Target::Attached(number) = shared.target(inode) {
                 let listed = shared.attached.list(number, offset, &mut reply).await;
-                return shared.send("readdir", reply, listed);
+                return shared.send(call, reply, listed);
             }
             let mut sink = |entry: Listed<'_>| {
                 let attributes = shared.attr(&entry.attributes);
                 !reply.add(attributes.ino, entry.offset, attributes.kind, OsStr::from_bytes(entry.name))
             };
             let listed = shared.list(inode, handle, offset, Extent::All, &mut sink).await;
-            shared.send("readdir", reply, listed);
+            shared.send(call, reply, listed);
         });
     }
 
     fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let call = Call::on("readdir", inode);
         self.run(|shared| async move {
             // See super::listing_hint.
             let chunks_too = offset > 0 || shared.hint.begin(inode.0);
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
             if let Target::Attached(number) = shared.target(inode) {
                 let listed = shared.attached.list_with_attributes(number, offset, extent, &mut reply).await;
-                return shared.send("readdir", reply, listed);
+                return shared.send(call, reply, listed);
             }
             let mut listed_numbers = Vec::new();
             let mut sink = |entry: Listed<'_>| {
@@ -456,11 +485,13 @@ impl Filesystem for WorkingAdapter {
             for number in listed_numbers {
                 shared.working.increment_lookups_of(number);
             }
-            shared.send("readdir", reply, listed);
+            shared.send(call, reply, listed);
         });
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let call = Call::from("statfs");
+        let mut outcome = Outcome::default();
         match self.shared.working.space() {
             Ok(space) => {
                 let block = u32::try_from(space.f_frsize).unwrap_or(BLOCK);
@@ -475,8 +506,13 @@ impl Filesystem for WorkingAdapter {
                     block,
                 );
             }
-            Err(error) => reply.error(self.shared.errno("statfs", &error)),
+            Err(error) => {
+                let errno = self.shared.errno("statfs", &error);
+                outcome.errno = errno.into();
+                reply.error(errno);
+            }
         }
+        self.shared.end(call, outcome);
     }
 
     fn fallocate(
@@ -490,7 +526,7 @@ impl Filesystem for WorkingAdapter {
         reply: ReplyEmpty,
     ) {
         let Target::Tree(number) = self.shared.target(inode) else { return self.refuse("fallocate", reply) };
-        self.serve("fallocate", reply, move |shared| async move {
+        self.serve(Call::on("fallocate", inode), reply, move |shared| async move {
             shared.working.allocate(number, offset, length, mode).await
         });
     }
@@ -504,14 +540,14 @@ impl Filesystem for WorkingAdapter {
             Target::Top | Target::Control(_) => return reply.error(Errno::EINVAL),
             // No holes are known: there is one at the end.
             Target::Attached(number) => {
-                return self.serve("lseek", reply, move |shared| async move {
+                return self.serve(Call::on("lseek", inode), reply, move |shared| async move {
                     let size = shared.attached.attributes(number).await?.1.size;
                     let found = if whence == libc::SEEK_HOLE { size } else { offset };
                     Ok((offset < size).then_some(found))
                 });
             }
         };
-        self.serve("lseek", reply, move |shared| async move {
+        self.serve(Call::on("lseek", inode), reply, move |shared| async move {
             shared.working.seek(number, offset, whence == libc::SEEK_HOLE).await
         });
     }
@@ -529,6 +565,7 @@ impl Filesystem for WorkingAdapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let written = to;
         let (from, to) = match (self.shared.target(from), self.shared.target(to)) {
             (_, Target::Attached(_)) => return self.refuse("copy_file_range", reply),
             (Target::Top | Target::Control(_), _) | (_, Target::Top | Target::Control(_)) => {
@@ -536,7 +573,8 @@ impl Filesystem for WorkingAdapter {
             }
             (from, Target::Tree(to)) => (from, to),
         };
-        self.serve("copy_file_range", reply, move |shared| async move {
+        let call = Call::on("copy_file_range", written).range(at, length);
+        self.serve(call, reply, move |shared| async move {
             let copied = match from {
                 Target::Attached(number) => {
                     let trees = shared.attached.trees();
@@ -550,6 +588,19 @@ impl Filesystem for WorkingAdapter {
             };
             Ok(u32::try_from(copied).unwrap_or(u32::MAX))
         });
+    }
+
+    fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        // The kernel asks for the capabilities of a file before each write to it, unless it learns here that there are none anywhere.
+        if !self.shared.xattrs {
+            return reply.error(Errno::ENOSYS);
+        }
+        let Some(xattr) = name.to_str().and_then(Xattr::named) else { return reply.error(Errno::EOPNOTSUPP) };
+        self.serve(
+            Call::on("getxattr", inode),
+            reply,
+            move |shared| async move { shared.xattr(xattr, inode, size).await },
+        );
     }
 
     declined!();

@@ -13,16 +13,21 @@ use fuser::{
 };
 use parking_lot::Mutex;
 
-use super::answer::Reply;
+use super::answer::{Reply, XattrValue};
 use super::attached_files::AttachedFiles;
 use super::backing::Backings;
+use super::call::Call;
 use super::listing_hint::ListingHint;
+use super::presentation::Presentation;
 use super::quiet_log::QuietLog;
 use super::root_map::{Inner, RootMap};
+use super::xattr::{self, Xattr};
 use crate::attached::{self, is_attached};
 use crate::control::{self, CONTROL_DIRECTORY, Control};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::metrics::Outcome;
 use crate::overlay::attributes::Attributes;
+use crate::overlay::file_origin::FileOrigin;
 use crate::overlay::handles::OpenOptions;
 use crate::overlay::listing::Listed;
 use crate::overlay::namespace::CreateAttrs;
@@ -48,6 +53,9 @@ pub(super) struct Shared {
     pub(super) root: Arc<RootMap>,
     pub(super) backings: Backings<BackingId>,
     pub(super) passthrough: bool,
+    pub(super) presentation: Presentation,
+    /// True if programs may ask for extended attributes.
+    pub(super) xattrs: bool,
     pub(super) hint: ListingHint,
     pub(super) log: QuietLog,
     /// Limits of listings under way, by handle.
@@ -129,7 +137,7 @@ impl Shared {
 
     /// Returns attributes with the kernel's number.
     pub(super) fn attr(&self, of: &Attributes) -> FileAttr {
-        FileAttr { ino: INodeNo(self.root.outer(of.number.0)), ..attr(of) }
+        self.presentation.apply(FileAttr { ino: INodeNo(self.root.outer(of.number.0)), ..attr(of) })
     }
 
     /// Returns attributes, and the time for which the kernel may cache them: control files change without the kernel's doing.
@@ -146,8 +154,24 @@ impl Shared {
         Errno::from_i32(error.errno())
     }
 
-    pub(super) fn send<T>(&self, operation: &str, reply: impl Reply<T>, result: Result<T>) {
-        reply.send(result.map_err(|error| self.errno(operation, &error)));
+    pub(super) fn send<T, R: Reply<T>>(&self, call: Call, reply: R, result: Result<T>) {
+        let result = result.map_err(|error| self.errno(call.operation(), &error));
+        let outcome = match &result {
+            Ok(value) => Outcome { errno: 0, bytes: R::moved(value) },
+            Err(errno) => Outcome { errno: (*errno).into(), bytes: 0 },
+        };
+        // Counted before the program goes on, so that it finds its own requests in the counts.
+        self.end(call, outcome);
+        reply.send(result);
+    }
+
+    pub(super) fn end(&self, call: Call, outcome: Outcome) {
+        call.end(outcome, |inode| match self.target(INodeNo(inode)) {
+            Target::Control(number) => control::describe(number),
+            Target::Attached(number) => self.attached.trees().describe(number.0),
+            Target::Top => "/".to_owned(),
+            Target::Tree(number) => self.working.describe(number),
+        });
     }
 
     pub(super) async fn lookup(&self, parent: INodeNo, name: Name) -> Result<(Duration, FileAttr)> {
@@ -222,6 +246,33 @@ impl Shared {
         }
     }
 
+    /// Returns an extended attribute of `inode`, for a program that has room for `size` bytes.
+    pub(super) async fn xattr(&self, xattr: Xattr, inode: INodeNo, size: u32) -> Result<XattrValue> {
+        let base = |number| Some((Arc::clone(&self.working.base().tree), number, None));
+        let number = match self.target(inode) {
+            Target::Attached(number) => {
+                let found = self.attached.trees().native(number.0).await?;
+                return self.attached.xattr(xattr, found, size).await;
+            }
+            Target::Control(_) | Target::Top => Ino::ROOT,
+            Target::Tree(number) => number,
+        };
+        let own = match (xattr, self.working.file_origin(number)) {
+            (Xattr::Chunk, FileOrigin::Stored(payload)) => Some(xattr::text(&payload)),
+            (Xattr::Chunk, FileOrigin::Scratch) => Some("uncommitted".to_owned()),
+            _ => None,
+        };
+        if own.is_some() {
+            return Ok(XattrValue(own, size));
+        }
+        let number = match xattr {
+            // Of the mount, whatever the file is.
+            Xattr::Snapshot | Xattr::Ref => Some(Ino::ROOT.0),
+            Xattr::NodeId | Xattr::Chunk => self.working.base_number(number),
+        };
+        self.attached.xattr(xattr, number.and_then(base), size).await
+    }
+
     /// Returns the path of `name` in directory `parent`, for messages.
     pub(super) fn describe(&self, parent: Ino, name: &Name) -> String {
         format!("{}/{name}", self.working.describe(parent).trim_end_matches('/'))
@@ -234,31 +285,39 @@ impl Shared {
         if options.write { keep } else { keep | FopenFlags::FOPEN_NOFLUSH }
     }
 
-    pub(super) async fn open(&self, inode: INodeNo, options: OpenOptions, reply: ReplyOpen) {
+    /// Opens a file. Returns the errno of a failure, otherwise 0.
+    pub(super) async fn open(&self, inode: INodeNo, options: OpenOptions, reply: ReplyOpen) -> i32 {
+        let fail = |reply: ReplyOpen, errno: Errno| {
+            reply.error(errno);
+            errno.into()
+        };
         let number = match self.target(inode) {
             Target::Tree(number) => number,
             // A directory is not opened this way.
-            Target::Top => return reply.error(Errno::EISDIR),
+            Target::Top => return fail(reply, Errno::EISDIR),
             Target::Attached(_) if options.write => {
-                return reply.error(self.errno("open", &attached::read_only_error()));
+                return fail(reply, self.errno("open", &attached::read_only_error()));
             }
             Target::Attached(_) => {
-                return reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
+                reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
+                return 0;
             }
-            Target::Control(number) => {
-                return match self.control.open(number).await {
-                    Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO),
-                    Err(error) => reply.error(self.errno("open", &error)),
-                };
-            }
+            Target::Control(number) => match self.control.open(number).await {
+                Ok(handle) => {
+                    reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
+                    return 0;
+                }
+                Err(error) => return fail(reply, self.errno("open", &error)),
+            },
         };
         let opened = match self.working.open_file(number, options).await {
             Ok(opened) => opened,
-            Err(error) => return reply.error(self.errno("open", &error.context(self.working.describe(number)))),
+            Err(error) => return fail(reply, self.errno("open", &error.context(self.working.describe(number)))),
         };
         let writes = if options.write { WRITES } else { 0 };
         let Some(file) = opened.backing else {
-            return reply.opened(FileHandle(writes), self.plain(options, opened.in_scratch));
+            reply.opened(FileHandle(writes), self.plain(options, opened.in_scratch));
+            return 0;
         };
         let backing = self.backings.acquire(number.0).map(Ok);
         let backing =
@@ -275,9 +334,17 @@ impl Shared {
                 reply.opened(FileHandle(writes), self.plain(options, true));
             }
         }
+        0
     }
 
-    pub(super) async fn create(&self, target: Result<(Ino, Name)>, new: CreateAttrs, flags: i32, reply: ReplyCreate) {
+    /// Creates a file. Returns the errno of a failure, otherwise 0.
+    pub(super) async fn create(
+        &self,
+        target: Result<(Ino, Name)>,
+        new: CreateAttrs,
+        flags: i32,
+        reply: ReplyCreate,
+    ) -> i32 {
         let created = async {
             let (parent, name) = target?;
             let created = self.working.create(parent, name.clone(), new, true).await;
@@ -285,7 +352,11 @@ impl Shared {
         };
         let created = match created.await {
             Ok(created) => created,
-            Err(error) => return reply.error(self.errno("create", &error)),
+            Err(error) => {
+                let errno = self.errno("create", &error);
+                reply.error(errno);
+                return errno.into();
+            }
         };
         let attributes = self.attr(&created);
         // `cp` and similar tools create exclusively, and may then use copy_file_range, which can make the file a reference to a
@@ -301,10 +372,12 @@ impl Shared {
                 let backing = self.backings.insert(created.number.0, backing);
                 let handle = FileHandle(WRITES | BACKED);
                 let noflush = FopenFlags::FOPEN_NOFLUSH;
-                return reply.created_passthrough(&FOREVER, &attributes, Generation(0), handle, noflush, &backing);
+                reply.created_passthrough(&FOREVER, &attributes, Generation(0), handle, noflush, &backing);
+                return 0;
             }
         }
         reply.created(&FOREVER, &attributes, Generation(0), FileHandle(WRITES), FopenFlags::empty());
+        0
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitOptions};
@@ -26,21 +26,69 @@ pub const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest accepted answer, in bytes.
 const MAX_ANSWER: u64 = 256 << 20;
 
+/// Longest accepted answer of another user's mount, in bytes. That user decides what it answers.
+const MAX_FOREIGN_ANSWER: u64 = 4 << 20;
+
 /// Request about a file.
 #[derive(Clone, Copy, Debug)]
 pub enum Probe<'a> {
     /// Existence of the file.
     Exists,
+    /// Attributes of the file, from the daemon and not from the kernel's cache.
+    Attributes,
     /// Content of the file.
     Content,
     /// Content of the file once these bytes have been written to it.
     Reply(&'a [u8]),
 }
 
+/// User who makes a request, and file system that must answer it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Terms {
+    /// User and group to become; none to stay the current user.
+    identity: Option<(u32, u32)>,
+    /// Device number of the file system that the file must be in.
+    device: Option<(u32, u32)>,
+}
+
+impl Terms {
+    /// Returns the terms for `mount`. The kernel lets only its owner in, not even root, so root becomes the owner. Another user may change
+    /// the path meanwhile, or have covered the mount: nothing is written to, or believed of, another file system.
+    fn of(mount: &Mount) -> Option<Self> {
+        let (major, minor) = mount.device.split_once(':')?;
+        let device = Some((major.parse().ok()?, minor.parse().ok()?));
+        let owner = mount.owner.zip(mount.group).filter(|(owner, _)| *owner != 0);
+        Some(Terms { identity: owner.filter(|_| rustix::process::geteuid().is_root()), device })
+    }
+
+    fn max_answer(self) -> u64 {
+        if self.identity.is_some() { MAX_FOREIGN_ANSWER } else { MAX_ANSWER }
+    }
+}
+
+/// Makes a request about the file at `path` in `mount`, as its owner if that is possible and needed.
+///
+/// Fails with [`ErrorKind::Timeout`] if there is no answer within `timeout`. The inner result is that of the file system; its errno is
+/// `EXDEV` if another mount covers this one.
+pub fn ask(mount: &Mount, path: &Path, request: Probe<'_>, timeout: Duration) -> Result<io::Result<Vec<u8>>> {
+    let wrong = || Error::invalid(format!("{} is no device number", mount.device));
+    probe_on(Terms::of(mount).ok_or_else(wrong)?, &mount.mountpoint, path, request, timeout)
+}
+
 /// Makes a request about the file at `path` in the mount at `mountpoint`.
 ///
 /// Fails with [`ErrorKind::Timeout`] if there is no answer within `timeout`. The inner result is that of the file system.
 pub fn probe(mountpoint: &Path, path: &Path, request: Probe<'_>, timeout: Duration) -> Result<io::Result<Vec<u8>>> {
+    probe_on(Terms::default(), mountpoint, path, request, timeout)
+}
+
+fn probe_on(
+    terms: Terms,
+    mountpoint: &Path,
+    path: &Path,
+    request: Probe<'_>,
+    timeout: Duration,
+) -> Result<io::Result<Vec<u8>>> {
     let failed = |e| Error::io(format!("asking {}", mountpoint.display()), e);
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| failed(e.into()))?;
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
@@ -48,13 +96,13 @@ pub fn probe(mountpoint: &Path, path: &Path, request: Probe<'_>, timeout: Durati
     // and exits without running anything else.
     let child = match unsafe { libc::fork() } {
         -1 => return Err(failed(io::Error::last_os_error())),
-        0 => run_child(&name, request, &write),
+        0 => run_child(terms, &name, request, &write),
         child => child,
     };
     drop(write);
     let (sender, receiver) = mpsc::sync_channel(1);
     std::thread::spawn(move || {
-        let answer = receive(read);
+        let answer = receive(read, terms.max_answer());
         if let Some(child) = Pid::from_raw(child) {
             // The child has ended, or will when the daemon lets it.
             let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
@@ -97,9 +145,9 @@ fn no_answer(mountpoint: &Path, timeout: Duration) -> Error {
     )
 }
 
-fn receive(pipe: OwnedFd) -> io::Result<Vec<u8>> {
+fn receive(pipe: OwnedFd, limit: u64) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
-    File::from(pipe).take(MAX_ANSWER).read_to_end(&mut answer)?;
+    File::from(pipe).take(limit).read_to_end(&mut answer)?;
     let died = || io::Error::from(io::ErrorKind::UnexpectedEof);
     let (errno, content) = answer.split_first_chunk::<4>().ok_or_else(died)?;
     match i32::from_le_bytes(*errno) {
@@ -109,19 +157,38 @@ fn receive(pipe: OwnedFd) -> io::Result<Vec<u8>> {
 }
 
 /// Makes the request, writes the answer to `pipe` and exits. Allocates nothing.
-fn run_child(path: &CStr, request: Probe<'_>, pipe: &OwnedFd) -> ! {
+fn run_child(terms: Terms, path: &CStr, request: Probe<'_>, pipe: &OwnedFd) -> ! {
     let pipe = close_other_descriptors(pipe);
     let answered = match request {
+        _ if !take(terms.identity) => Err(Errno::PERM),
+        Probe::Attributes => {
+            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+            let found = rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::BASIC_STATS);
+            found.and_then(|found| check_device((found.stx_dev_major, found.stx_dev_minor), terms.device))
+        }
         Probe::Exists => rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(drop),
-        Probe::Content => read(path, None, pipe),
-        Probe::Reply(bytes) => read(path, Some(bytes), pipe),
+        Probe::Content => read(terms, path, None, pipe),
+        Probe::Reply(bytes) => read(terms, path, Some(bytes), pipe),
     };
     let errno = answered.map_or_else(Errno::raw_os_error, |()| 0);
-    if errno != 0 || matches!(request, Probe::Exists) {
+    if errno != 0 || matches!(request, Probe::Exists | Probe::Attributes) {
         let _ = rustix::io::write(pipe, &errno.to_le_bytes());
     }
     // SAFETY: the process exits without running any code of its parent.
     unsafe { libc::_exit(0) }
+}
+
+/// Gives this process, which has one thread, another identity. Its memory stays hidden from that user: the kernel marks a process
+/// that changes its identity as not dumpable.
+fn take(identity: Option<(u32, u32)>) -> bool {
+    let Some((uid, gid)) = identity else { return true };
+    let none = std::ptr::null::<libc::gid_t>();
+    // SAFETY: the calls take numbers, and an empty list.
+    unsafe {
+        libc::syscall(libc::SYS_setgroups, 0, none) == 0
+            && libc::syscall(libc::SYS_setresgid, gid, gid, gid) == 0
+            && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
+    }
 }
 
 /// Closes every descriptor but `pipe`, which it returns: this process may live long, and must not keep locks, or a standard
@@ -140,9 +207,17 @@ fn close_other_descriptors(pipe: &OwnedFd) -> BorrowedFd<'static> {
     }
 }
 
-fn read(path: &CStr, request: Option<&[u8]>, pipe: BorrowedFd<'_>) -> Result<(), Errno> {
+fn check_device(found: (u32, u32), wanted: Option<(u32, u32)>) -> Result<(), Errno> {
+    if wanted.is_none_or(|wanted| wanted == found) { Ok(()) } else { Err(Errno::XDEV) }
+}
+
+fn read(terms: Terms, path: &CStr, request: Option<&[u8]>, pipe: BorrowedFd<'_>) -> Result<(), Errno> {
     let access = if request.is_some() { OFlags::RDWR } else { OFlags::RDONLY };
     let file = rustix::fs::open(path, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+    if terms.device.is_some() {
+        let device = rustix::fs::fstat(&file)?.st_dev;
+        check_device((rustix::fs::major(device), rustix::fs::minor(device)), terms.device)?;
+    }
     if let Some(request) = request {
         rustix::io::write(&file, request)?;
     }

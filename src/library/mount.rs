@@ -9,8 +9,8 @@ use super::mounts::{self, MountOptions};
 use super::{Inner, Repository};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::fuse::mount;
 use crate::fuse::unmount::{self, UnmountMode};
+use crate::fuse::{mount, preopened};
 use crate::operations::{self, CommitOptions};
 use crate::repo;
 use crate::repo::refs::RefSpec;
@@ -83,6 +83,11 @@ impl Mount {
     /// Mounts at `mountpoint`, an empty directory, and serves the mount on threads of this process. Returns when it answers.
     pub fn at(self, mountpoint: impl AsRef<Path>) -> Result<Mounted> {
         let Mount { inner, options } = self;
+        if preopened::descriptor(mountpoint.as_ref()).is_some() {
+            return Err(Error::invalid(
+                "a mountpoint /dev/fd/N is for the program: this process may use the descriptor itself",
+            ));
+        }
         let mountpoint = mount::prepare(mountpoint.as_ref(), options.nonempty)?;
         let (content, kernel, _) = inner.handle.block_on(async {
             // The branch may have moved since the repository was opened.

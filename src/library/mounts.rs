@@ -16,10 +16,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
 use crate::fuse::io_mode::{self, IoMode, IoOption};
 use crate::fuse::mount::{Content, Flag, Mounted, Options, Served};
+use crate::fuse::presentation::Presentation;
 use crate::fuse::root_map::RootMap;
 use crate::fuse::unmount::{self, UnmountMode};
 use crate::memory;
-use crate::operations::{self, Facts, RecoveryOptions, Session, UploadMode};
+use crate::mount_facts::{Access, MountFacts};
+use crate::operations::{self, RecoveryOptions, Session, UploadMode};
 use crate::overlay::Ino;
 use crate::reader::Reader;
 use crate::repo::Repository;
@@ -70,6 +72,12 @@ pub struct MountOptions {
     pub nonempty: bool,
     /// Flags for the kernel.
     pub flags: Vec<Flag>,
+    /// Owner and modes that files show.
+    pub presentation: Presentation,
+    /// True if programs may ask a writable mount for extended attributes.
+    pub xattrs: bool,
+    /// Source in `/proc/mounts`; none for the repository and the ref.
+    pub source: Option<String>,
     /// Further options that `.icechunk/info.json` lists.
     pub listed: Map<String, Value>,
 }
@@ -90,7 +98,15 @@ pub async fn prepare(
         mode = IoMode::Passthrough;
     }
     info!("mounting {}: it is snapshot {}; I/O mode {mode}: {reason}", options.spec, tree.snapshot().id());
-    let attached = Arc::new(attached(repository, &served, options)?);
+    let facts = match &served {
+        Served::Branch(session, _) => Arc::clone(session.facts()),
+        Served::Followed(_) => {
+            Arc::new(MountFacts { access: Access::Follow, ..facts_of(repository, mountpoint, options) })
+        }
+        Served::Snapshot(_) => Arc::new(facts_of(repository, mountpoint, options)),
+    };
+    let source = options.source.clone().unwrap_or_else(|| facts.source());
+    let attached = Arc::new(attached(repository, &served, options, facts)?);
     let root = match &served {
         // A working tree is committed as a whole, whatever part of it is shown.
         Served::Branch(session, _) => shown_root(session, &options.root)
@@ -100,13 +116,15 @@ pub async fn prepare(
     };
     let root = Arc::new(RootMap::new(root, options.subdir.as_deref()));
     let options = Options {
-        source: repository.storage().location().to_owned(),
+        source,
         allow_other: options.allow_other,
         nonempty: options.nonempty,
         flags: options.flags.clone(),
         mode,
         insist: options.io != IoOption::Auto,
         writable,
+        presentation: options.presentation,
+        xattrs: options.xattrs,
     };
     Ok((Content { served, attached, root }, options, note))
 }
@@ -131,7 +149,12 @@ async fn shown_root(session: &Session, path: &str) -> Option<u64> {
 }
 
 /// Prepares the trees below `.icechunk` of a mount that shows `served`.
-fn attached(repository: &Repository, served: &Served, options: &MountOptions) -> Result<AttachedTrees> {
+fn attached(
+    repository: &Repository,
+    served: &Served,
+    options: &MountOptions,
+    facts: Arc<MountFacts>,
+) -> Result<AttachedTrees> {
     let shown: Shown = match served {
         Served::Snapshot(view) => {
             let view = Arc::clone(view);
@@ -150,7 +173,30 @@ fn attached(repository: &Repository, served: &Served, options: &MountOptions) ->
         RefSpec::Branch(branch) | RefSpec::AsOf { branch, .. } => branch,
         RefSpec::Tag(_) | RefSpec::Snapshot(_) => DEFAULT_BRANCH,
     };
-    Ok(AttachedTrees::new(repository.storage(), branch, &options.root, options.limits.max_snapshot_size()?, shown))
+    let limit = options.limits.max_snapshot_size()?;
+    Ok(AttachedTrees::new(repository.storage(), branch, &options.root, limit, shown, facts))
+}
+
+/// Returns the facts about a read-only mount.
+fn facts_of(repository: &Repository, mountpoint: &Path, options: &MountOptions) -> MountFacts {
+    let listed = json!({
+        "root": options.root,
+        "subdir": options.subdir,
+        "view": options.view.to_string(),
+        "follow": options.follow.map(|interval| interval.as_secs_f64()),
+        "allow_other": options.allow_other,
+        "memory": memory::explicit_bound(),
+    });
+    let listed = listed.as_object().into_iter().flatten().chain(&options.listed);
+    MountFacts {
+        repository: repository.storage().location().to_owned(),
+        spec: options.spec.clone(),
+        access: Access::ReadOnly,
+        mountpoint: mountpoint.to_owned(),
+        spec_version: repository.version().number(),
+        scratch: None,
+        options: listed.map(|(name, value)| (name.clone(), value.clone())).collect(),
+    }
 }
 
 /// Checks that the mount at `mountpoint` answers: a failure is better reported now than met by the first program.
@@ -246,22 +292,19 @@ async fn open_branch(
     let pack_below = options.pack_below.unwrap_or(engine_options.pack_below);
     let engine_options = EngineOptions { pack_below, memory: limits.uploads(), ..engine_options };
     let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, engine_options);
-    let shown = json!({
+    let writable = json!({
         "scratch": scratch.to_string_lossy(),
         "ephemeral": options.ephemeral,
-        "allow_other": options.allow_other,
         "show_control": options.show_control,
         "pack_below": pack_below,
-        "memory": memory::explicit_bound(),
         "upload": options.upload,
     });
-    let shown = shown.as_object().into_iter().flatten().chain(&options.listed);
-    let facts = Facts {
-        mountpoint: mountpoint.to_owned(),
-        spec_version: repository.version().number(),
-        options: shown.map(|(name, value)| (name.clone(), value.clone())).collect(),
-    };
-    let session = Arc::new(Session::new(working, storage, reader, engine, facts));
+    let mut facts = facts_of(repository, mountpoint, options);
+    facts.repository = working.origin().repository.clone();
+    facts.access = Access::Write;
+    facts.scratch = Some(working.scratch().path().to_owned());
+    facts.options.extend(writable.as_object().cloned().unwrap_or_default());
+    let session = Arc::new(Session::new(working, storage, reader, engine, Arc::new(facts)));
     if options.upload == UploadMode::Eager {
         session.begin_uploads();
     }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::changes::guard::reject_unexplained_deletions;
+use super::hook::NewCommit;
 use super::rebase;
 use super::recovery::{Finished, finish, tree_at};
 use super::{DetectedChanges, Session};
@@ -38,7 +39,7 @@ const DEFAULT_MESSAGE: &str = "Changes made through a mount";
 const LISTED: usize = 20;
 
 /// Options of a commit.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommitOptions {
     /// Commit message; a default one if empty.
@@ -107,7 +108,8 @@ impl Session {
     pub async fn commit(&self, options: CommitOptions) -> Result<Committed> {
         let _turn = self.turn.lock().await;
         self.resolve_pending().await?;
-        let (committed, invalidations) = {
+        let message = options.message.clone();
+        let (parent, (committed, invalidations)) = {
             let guard = self.working.quiesce().await;
             self.wait_for_closes().await;
             let (frozen, detected) = self.detect_changes().await?;
@@ -126,8 +128,11 @@ impl Session {
             let published = self.publish(&guard, detected, options).await;
             self.working.set_linking(false);
             let (committed, invalidations) = published?;
-            (Committed { untracked, ungrouped, ..committed }, invalidations)
+            (base.id(), (Committed { untracked, ungrouped, ..committed }, invalidations))
         };
+        if let (Some(hook), Some(snapshot)) = (self.hook.get(), committed.snapshot) {
+            hook.notify(NewCommit { snapshot, parent, message });
+        }
         // Sent once the tree lock is open: an invalidation may wait for requests that wait for the tree lock.
         self.invalidate(invalidations).await?;
         Ok(committed)

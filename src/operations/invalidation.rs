@@ -24,6 +24,18 @@ use crate::zarr::{Coords, is_in_grid};
 pub trait Invalidator: Send + Sync {
     /// Sends an invalidation to the kernel. An invalidation of an unknown name or inode has no effect.
     fn invalidate(&self, invalidation: &Invalidation);
+
+    /// Tells programs that watch `.icechunk/HEAD` that the mount shows another snapshot now.
+    fn head_moved(&self);
+}
+
+/// Tells programs that the mount shows another snapshot, on a thread that may block.
+pub async fn announce_head(kernel: Arc<dyn Invalidator>) -> Result<()> {
+    blocking(move || {
+        kernel.head_moved();
+        Ok(())
+    })
+    .await
 }
 
 /// Sends invalidations to the kernel, on a thread that may block. Returns when the kernel has carried them out.
@@ -37,10 +49,16 @@ pub async fn invalidate_all(kernel: Arc<dyn Invalidator>, invalidations: Vec<Inv
 
 impl Session {
     pub(super) async fn invalidate(&self, invalidations: Vec<Invalidation>) -> Result<()> {
-        let Some(kernel) = self.kernel.get().map(Arc::clone).filter(|_| !invalidations.is_empty()) else {
-            return Ok(());
-        };
-        invalidate_all(kernel, self.working.for_kernel(invalidations)).await
+        let Some(kernel) = self.kernel.get().map(Arc::clone) else { return Ok(()) };
+        if !invalidations.is_empty() {
+            invalidate_all(Arc::clone(&kernel), self.working.for_kernel(invalidations)).await?;
+        }
+        let base = self.working.base().id();
+        // The files of the new base are visible before it is announced.
+        if self.announced.lock().replace(base).is_some_and(|before| before != base) {
+            announce_head(kernel).await?;
+        }
+        Ok(())
     }
 
     /// Returns what the kernel must forget when the base moves from `old` to `new`: arrays whose chunks have other numbers, and the

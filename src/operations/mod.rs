@@ -7,6 +7,7 @@ pub mod changes;
 mod commit;
 mod diff;
 mod eager_upload;
+mod hook;
 mod identity;
 mod invalidation;
 mod rebase;
@@ -15,30 +16,31 @@ mod refresh;
 pub mod request;
 pub mod status;
 
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use self::changes::nodes::detect_changes;
 use self::changes::{DetectedChanges, NewIds};
 pub use self::commit::{CommitOptions, Committed};
 pub use self::eager_upload::UploadMode;
-pub use self::invalidation::{Invalidator, invalidate_all};
+use self::hook::Hook;
+pub use self::invalidation::{Invalidator, announce_head, invalidate_all};
 pub use self::recovery::{RecoveryOptions, open};
+use crate::blocking::blocking;
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::Engine;
 use crate::commit::progress::{CommitProgress, CommitState};
 use crate::error::Result;
+use crate::format::ids::ObjectId;
+use crate::metrics;
+use crate::mount_facts::{MountFacts, MountInfo, log_lines};
 use crate::overlay::WorkingTree;
 use crate::overlay::frozen::Frozen;
 use crate::printable;
 use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::storage::Storage;
-use crate::times::format_time;
 
 /// Working tree of a mount, with the repository that it is committed to.
 pub struct Session {
@@ -46,9 +48,13 @@ pub struct Session {
     storage: Arc<dyn Storage>,
     reader: Arc<Reader>,
     engine: Engine,
-    facts: Facts,
+    facts: Arc<MountFacts>,
     /// Receiver of invalidations; set once the mount is up.
     kernel: OnceLock<Arc<dyn Invalidator>>,
+    /// Base that programs were told of last; none before the mount is up.
+    announced: Mutex<Option<ObjectId>>,
+    /// Command that runs after each commit.
+    hook: OnceLock<Hook>,
     /// Held by one commit, discard or refresh at a time.
     turn: tokio::sync::Mutex<()>,
     progress: Mutex<Arc<CommitProgress>>,
@@ -58,36 +64,10 @@ pub struct Session {
     uploading: OnceLock<tokio::task::AbortHandle>,
 }
 
-/// Constant facts about a mount.
-#[derive(Clone, Debug, Default)]
-pub struct Facts {
-    /// Mountpoint.
-    pub mountpoint: PathBuf,
-    /// Spec version of the repository.
-    pub spec_version: u8,
-    /// Options of the mount.
-    pub options: Map<String, Value>,
-}
-
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session").field("working", &self.working).finish_non_exhaustive()
     }
-}
-
-/// Content of the control file `info.json`: facts about a mount.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct MountInfo {
-    repository: String,
-    branch: String,
-    snapshot: String,
-    spec_version: u8,
-    /// Scratch directory.
-    pub scratch: String,
-    mountpoint: String,
-    options: Map<String, Value>,
-    pid: u32,
-    version: String,
 }
 
 impl Session {
@@ -97,7 +77,7 @@ impl Session {
         storage: Arc<dyn Storage>,
         reader: Arc<Reader>,
         engine: Engine,
-        facts: Facts,
+        facts: Arc<MountFacts>,
     ) -> Self {
         Session {
             working,
@@ -106,12 +86,25 @@ impl Session {
             engine,
             facts,
             kernel: OnceLock::new(),
+            announced: Mutex::default(),
+            hook: OnceLock::new(),
             turn: tokio::sync::Mutex::new(()),
             progress: Mutex::default(),
             conflicts: Mutex::default(),
             new_ids: NewIds::default(),
             uploading: OnceLock::new(),
         }
+    }
+
+    /// Returns the text of `.icechunk/stats`.
+    pub async fn stats(&self) -> Result<String> {
+        let (working, reader) = (Arc::clone(&self.working), Arc::clone(&self.reader));
+        blocking(move || Ok(metrics::render(&[reader.gauges().metrics(), working.gauges()].concat()))).await
+    }
+
+    /// Returns the constant facts about the mount.
+    pub fn facts(&self) -> &Arc<MountFacts> {
+        &self.facts
     }
 
     /// Returns the working tree.
@@ -123,6 +116,13 @@ impl Session {
     pub fn attach(&self, kernel: Arc<dyn Invalidator>) {
         // The first value stays: there is one mount.
         let _ = self.kernel.set(kernel);
+        *self.announced.lock() = Some(self.working.base().id());
+    }
+
+    /// Runs `command` after each commit from now on. Needs a runtime.
+    pub fn run_on_commit(&self, command: String) {
+        // The first one stays: there is one option.
+        let _ = self.hook.set(Hook::new(command, Arc::clone(&self.facts)));
     }
 
     async fn repository(&self) -> Result<Repository> {
@@ -140,28 +140,17 @@ impl Session {
     pub async fn log(&self) -> Result<String> {
         let repository = self.repository().await?;
         let base = self.working.base().id();
-        let mut text = String::new();
-        for commit in repository.history(base, usize::MAX).await? {
-            let time = format_time(commit.flushed_at);
-            text += &format!("{} {} {}\n", commit.id, time, printable::line(&commit.message));
-        }
-        Ok(text)
+        Ok(log_lines(&repository.history(base, usize::MAX).await?))
     }
 
     /// Returns the facts about this mount.
     pub fn info(&self) -> MountInfo {
-        let origin = self.working.origin();
-        MountInfo {
-            repository: origin.repository.clone(),
-            branch: origin.branch.clone(),
-            snapshot: self.working.base().id().to_string(),
-            spec_version: self.facts.spec_version,
-            scratch: self.working.scratch().path().to_string_lossy().into_owned(),
-            mountpoint: self.facts.mountpoint.to_string_lossy().into_owned(),
-            options: self.facts.options.clone(),
-            pid: std::process::id(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        }
+        self.facts.info(self.working.base().id())
+    }
+
+    /// Returns the branch, and the snapshot that is the base.
+    pub fn head(&self) -> String {
+        self.facts.head(self.working.base().id())
     }
 
     /// Returns the progress of a running commit.

@@ -7,7 +7,7 @@ use super::{CommitOptions, Session};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Command of a request.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
     /// Commit of all uncommitted changes.

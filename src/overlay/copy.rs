@@ -7,6 +7,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use super::content::copy_steps;
+use super::file_origin::FileOrigin;
 use super::{Ino, SharedTreeGuard, WorkingTree};
 use crate::blocking::blocking;
 use crate::error::{Error, Result};
@@ -106,19 +107,11 @@ impl WorkingTree {
 
     /// Returns the location of the bytes of file `number` in the repository, if they are those of a chunk.
     async fn payload_of(&self, number: Ino) -> Result<Option<ChunkPayload>> {
-        let base = self.base();
-        let lower = {
-            let locked = self.lock();
-            match locked.state.by_number(number).and_then(|id| locked.state.get(id)) {
-                None => number.0,
-                Some(inode) => match (inode.source(), &inode.lower) {
-                    (Some(Source::Stored(stored)), _) => return Ok(Some(stored.0.clone())),
-                    (Some(Source::Lower), Some(place)) => base.tree.table().inode(place),
-                    _ => return Ok(None),
-                },
-            }
-        };
-        base.tree.stored(lower).await
+        match self.file_origin(number) {
+            FileOrigin::Base(lower) => self.base().tree.stored(lower).await,
+            FileOrigin::Stored(payload) => Ok(Some(payload)),
+            FileOrigin::Scratch => Ok(None),
+        }
     }
 
     /// Makes the empty file `number` a reference to `payload`. Returns false if that is not possible.

@@ -22,7 +22,9 @@ mod copy_up;
 mod discard;
 mod durability;
 mod file_locks;
+pub mod file_origin;
 pub mod frozen;
+mod gauges;
 pub mod handles;
 pub mod invalidation;
 pub mod listing;
@@ -112,6 +114,7 @@ pub struct WorkingTree {
     /// Data files that lost their names in a power cut and were saved.
     salvaged: u64,
     file_locks: FileLocks,
+    counted_bytes: Mutex<gauges::CountedBytes>,
 }
 
 /// Meaning of a name.
@@ -207,6 +210,7 @@ impl WorkingTree {
             numbering: Mutex::new(numbering),
             salvaged: 0,
             file_locks: FileLocks::default(),
+            counted_bytes: Mutex::default(),
         };
         working.salvaged = working.drop_orphans(&named)?;
         if let Err(error) = working.compact() {

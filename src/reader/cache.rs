@@ -3,7 +3,7 @@
 //! Stored objects are immutable, so an entry is never stale; it is evicted when room is needed, least recently used first. The
 //! lock is held for lookups only, never while something is loaded.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::manifest::Manifest;
 use crate::memory::{self, Evict};
+use crate::metrics;
 use crate::zarr::shard::Index;
 
 /// Bytes of bookkeeping per entry: key, links and hash table slot, rounded up.
@@ -55,6 +56,14 @@ pub enum Key {
 }
 
 impl Key {
+    /// Returns the bytes of a chunk; 0 for what is made of others.
+    fn length(&self) -> u64 {
+        match self {
+            Key::Chunk(chunk) => chunk.length,
+            _ => 0,
+        }
+    }
+
     fn weight(&self) -> u64 {
         ENTRY_OVERHEAD
             + match self {
@@ -110,6 +119,8 @@ impl Evict for Mutex<State> {
 struct State {
     entries: LruCache<Key, Value>,
     loading: HashMap<Key, Loading>,
+    /// Entries, and those being loaded, that were prefetched and that nobody has read yet.
+    ahead: HashSet<Key>,
     bytes: u64,
     capacity: u64,
 }
@@ -117,7 +128,13 @@ struct State {
 impl Cache {
     /// Creates a cache of at most `capacity` bytes.
     pub fn new(capacity: u64) -> Self {
-        let state = State { entries: LruCache::unbounded(), loading: HashMap::new(), bytes: 0, capacity };
+        let state = State {
+            entries: LruCache::unbounded(),
+            loading: HashMap::new(),
+            ahead: HashSet::new(),
+            bytes: 0,
+            capacity,
+        };
         let state = Arc::new(Mutex::new(state));
         memory::register_cache(&state);
         Cache { state }
@@ -135,13 +152,34 @@ impl Cache {
 
     /// Returns the entry of `key`, if there is one.
     pub fn get(&self, key: &Key) -> Option<Value> {
-        self.state.lock().entries.get(key).cloned()
+        let mut state = self.state.lock();
+        let found = state.entries.get(key).cloned();
+        if found.is_some() {
+            state.read(key);
+        }
+        found
     }
 
     /// Returns true if `key` has an entry or is being loaded. This does not count as a use.
     pub fn has(&self, key: &Key) -> bool {
         let state = self.state.lock();
         state.entries.contains(key) || state.loading.contains_key(key)
+    }
+
+    /// Loads the entry of `key` before anybody reads it, unless it is there. Otherwise like [`Cache::get_or_load`].
+    pub fn load_ahead(
+        &self,
+        key: Key,
+        load: impl Future<Output = Result<Value>> + Send + 'static,
+    ) -> impl Future<Output = Result<Value>> + Send + 'static {
+        {
+            let mut state = self.state.lock();
+            if !state.entries.contains(&key) && !state.loading.contains_key(&key) {
+                metrics::PREFETCH.fetched.add(key.length());
+                state.ahead.insert(key.clone());
+            }
+        }
+        self.load(key, load, false)
     }
 
     /// Returns the entry of `key`, loaded by `load` if there is none. Of several concurrent callers, the first one's `load` is
@@ -151,7 +189,19 @@ impl Cache {
         key: Key,
         load: impl Future<Output = Result<Value>> + Send + 'static,
     ) -> impl Future<Output = Result<Value>> + Send + 'static {
+        self.load(key, load, true)
+    }
+
+    fn load(
+        &self,
+        key: Key,
+        load: impl Future<Output = Result<Value>> + Send + 'static,
+        is_read: bool,
+    ) -> impl Future<Output = Result<Value>> + Send + 'static {
         let mut state = self.state.lock();
+        if is_read {
+            state.read(&key);
+        }
         let found = state.entries.get(&key).cloned();
         match (found, state.loading.get(&key)) {
             (Some(value), _) => futures_util::future::ready(Ok(value)).boxed().shared(),
@@ -163,8 +213,9 @@ impl Cache {
                     let loaded = load.await;
                     let mut state = shared.lock();
                     state.loading.remove(&owned);
-                    if let Ok(value) = &loaded {
-                        state.insert(owned, value.clone());
+                    match &loaded {
+                        Ok(value) => state.insert(owned, value.clone()),
+                        Err(_) => state.waste(&owned),
                     }
                     loaded
                 });
@@ -190,6 +241,7 @@ impl Cache {
         let removed = state.entries.pop_entry(key);
         if let Some((key, value)) = &removed {
             state.bytes -= key.weight() + value.weight();
+            state.waste(key);
         }
         // Outside of the lock, as a large value takes time.
         drop((state, removed));
@@ -208,7 +260,7 @@ impl State {
         let (weight, of_key) = (key.weight() + value.weight(), key.weight());
         // A value larger than the whole cache goes to its callers only.
         if weight > self.capacity {
-            return;
+            return self.waste(&key);
         }
         self.evict_to(self.capacity - weight);
         self.bytes += weight;
@@ -221,6 +273,21 @@ impl State {
         while self.bytes > bytes {
             let Some((key, old)) = self.entries.pop_lru() else { break };
             self.bytes -= key.weight() + old.weight();
+            self.waste(&key);
+        }
+    }
+
+    /// Records that a program wants the entry of `key`.
+    fn read(&mut self, key: &Key) {
+        if !self.ahead.is_empty() && self.ahead.remove(key) {
+            metrics::PREFETCH.used.add(key.length());
+        }
+    }
+
+    /// Records that the entry of `key` goes. A prefetch was in vain if nobody has read it.
+    fn waste(&mut self, key: &Key) {
+        if !self.ahead.is_empty() && self.ahead.remove(key) {
+            metrics::PREFETCH.wasted.add(key.length());
         }
     }
 }

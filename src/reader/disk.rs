@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::chunk::ChunkRange;
 use super::{Data, Reader};
+use crate::metrics::SOURCES;
 use crate::storage::local::LocalFiles;
 
 impl Reader {
@@ -18,6 +19,7 @@ impl Reader {
         let file = self.storage.disk_cache()?.file_now(&piece.name()?, piece.length)?;
         let mut buffer = self.buffers.take(length)?;
         LocalFiles::read_now(&file, &mut buffer, within)?;
+        SOURCES.disk_cache.add(length as u64);
         Some(Data::Buffer(buffer))
     }
 
@@ -31,14 +33,18 @@ impl Reader {
             file.read_exact_at(&mut buffer, within).ok()?;
             Some(buffer)
         });
-        reading.await.map(Data::Buffer)
+        let read = reading.await?;
+        SOURCES.disk_cache.add(length as u64);
+        Some(Data::Buffer(read))
     }
 
     pub(super) async fn kept(&self, piece: &ChunkRange) -> Option<Bytes> {
         let disk = self.storage.disk_cache()?;
         let (name, length) = (piece.name()?, piece.length);
         let bytes = disk.run_blocking(move |disk| disk.get(&name, length)).await?;
-        (bytes.len() as u64 == piece.length).then_some(bytes)
+        let bytes = Some(bytes).filter(|bytes| bytes.len() as u64 == piece.length)?;
+        SOURCES.disk_cache.add(piece.length);
+        Some(bytes)
     }
 
     /// Returns true if `piece` is on the disk. Reads it in the background, so that it is in the kernel's page cache and verified

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Reader;
+use crate::metrics::Gauge;
 
 /// Gauges of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -19,6 +20,19 @@ pub struct Gauges {
     pub keeping: u64,
     /// Bytes of manifests and chunks in memory.
     pub cached_bytes: u64,
+}
+
+impl Gauges {
+    /// Returns the values as metrics.
+    pub fn metrics(&self) -> Vec<Gauge> {
+        let gauge = |name, help, value| Gauge { name, help, value };
+        vec![
+            gauge("store_requests_in_flight", "Requests to stores that have no answer yet.", self.requests as u64),
+            gauge("loading", "Manifests and chunks being loaded into memory.", self.loading as u64),
+            gauge("disk_cache_writes_waiting", "Chunks that wait to be written to the disk cache.", self.keeping),
+            gauge("cached_bytes", "Bytes of manifests and chunks in memory.", self.cached_bytes),
+        ]
+    }
 }
 
 impl Reader {

@@ -36,6 +36,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::Checksum;
 use crate::format::manifest::Manifest;
 use crate::format::snapshot::ManifestInfo;
+use crate::metrics;
 use crate::storage::Storage;
 use crate::storage::virtuals::VirtualChunks;
 
@@ -217,11 +218,15 @@ impl Reader {
             let file = files.open_now(&chunk::native_key(*id))?.ok()?;
             let mut buffer = self.buffers.take(length)?;
             crate::storage::local::LocalFiles::read_now(&file, &mut buffer, chunk.offset.checked_add(offset)?)?;
+            metrics::SOURCES.local.add(length as u64);
             return Some(Data::Buffer(buffer));
         }
         let (piece, within) = pieces::only(chunk, offset, length as u64)?;
         match self.cache.get(&Key::Chunk(piece.clone())) {
-            Some(Value::Chunk(bytes)) => slice(&bytes, within, length).map(Data::Bytes),
+            Some(Value::Chunk(bytes)) => {
+                metrics::SOURCES.memory.add(length as u64);
+                slice(&bytes, within, length).map(Data::Bytes)
+            }
             Some(_) => None,
             None => self.read_kept_now(&piece, within, length),
         }
@@ -264,12 +269,15 @@ impl Reader {
 
     /// Fetches a range of `object` from its storage.
     async fn fetch(&self, object: &Object, offset: u64, length: u64) -> Result<Bytes> {
-        match object {
+        let bytes = match object {
             Object::Native(id) => {
-                self.storage.get_range(&chunk::native_key(*id), offset, length).await.map_err(missing_object)
+                self.storage.get_range(&chunk::native_key(*id), offset, length).await.map_err(missing_object)?
             }
-            Object::Virtual(object) => self.virtuals.read(object, offset, length).await,
-        }
+            Object::Virtual(object) => self.virtuals.read(object, offset, length).await?,
+        };
+        let source = if self.is_file(object) { &metrics::SOURCES.local } else { &metrics::SOURCES.store };
+        source.add(bytes.len() as u64);
+        Ok(bytes)
     }
 
     /// Returns the file of `chunk`, if that file is exactly the chunk; none otherwise, or where objects are not files.

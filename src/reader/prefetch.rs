@@ -61,7 +61,7 @@ impl Reader {
                 Ok(Value::Chunk(part))
             };
             // A failure is dropped: the reader of the chunk repeats the request.
-            drop(self.cache.get_or_load(key, load));
+            drop(self.cache.load_ahead(key, load));
         }
     }
 }

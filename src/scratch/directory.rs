@@ -62,7 +62,8 @@ pub fn places_for(location: &str) -> Vec<search::SearchLocation> {
     places
 }
 
-fn state_directory() -> Result<PathBuf> {
+/// Returns the parent of this user's scratch directories.
+pub fn state_directory() -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from(OF_ROOT));
     }

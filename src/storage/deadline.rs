@@ -11,7 +11,7 @@
 use std::fmt::Display;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -43,6 +43,8 @@ pub(super) struct Deadline {
 pub(super) struct Operation {
     clock: Mutex<Expiry>,
     moved: AtomicU64,
+    /// True if the last request failed, so that the next one is a retry.
+    failed: AtomicBool,
     /// Decoded end of the path in the URL of the object that is read, and the maximum number of its bytes.
     object: Option<(String, u64)>,
 }
@@ -162,7 +164,12 @@ pub(super) fn timed_out(what: impl Display, deadline: Duration) -> Error {
 impl Operation {
     /// Creates an operation, which reads `object` if there is one: at most so many bytes of the object with this key.
     pub(super) fn new(deadline: Deadline, object: Option<(String, u64)>) -> Arc<Self> {
-        Arc::new(Operation { clock: Mutex::new(Expiry::new(deadline)), moved: AtomicU64::new(0), object })
+        Arc::new(Operation {
+            clock: Mutex::new(Expiry::new(deadline)),
+            moved: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            object,
+        })
     }
 
     pub(super) fn current() -> Option<Arc<Operation>> {
@@ -180,6 +187,16 @@ impl Operation {
     pub(super) fn begin_request(&self) {
         let mut clock = self.clock.lock();
         clock.expires = clock.base;
+    }
+
+    /// Records that a request failed in a way after which the store's client tries again.
+    pub(super) fn record_failure(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if the last request failed, once.
+    pub(super) fn takes_failure(&self) -> bool {
+        self.failed.swap(false, Ordering::Relaxed)
     }
 
     /// Extends the operation by the time that a transfer of `bytes` is worth.

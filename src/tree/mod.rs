@@ -34,6 +34,7 @@ use self::reshard::Resharded;
 use crate::compare::chunks::ChunkList;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
+use crate::format::ids::NodeId;
 use crate::format::snapshot::Snapshot;
 use crate::reader::{ChunkRange, Data, NativeChunk, Reader};
 
@@ -359,6 +360,12 @@ impl Tree {
             Some(sharding) => self.reader.read_shard(sharding, chunk, range.start, count).await,
             None => self.reader.read(chunk, range.start, count).await,
         }
+    }
+
+    /// Returns the id of the node that `inode` belongs to; none for a directory without a node.
+    pub fn node_id(&self, inode: u64) -> Option<NodeId> {
+        let stored = self.table.get(self.table.place(inode)?.node())?.stored?;
+        Some(self.snapshot.node(stored as usize)?.id)
     }
 
     /// Returns the payload of chunk `inode`; none for other files.

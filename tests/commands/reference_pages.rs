@@ -9,7 +9,7 @@ use icechunkfs::cli::args::Arguments;
 use crate::common::project;
 
 /// Options that belong to the program or are explained once for all commands.
-const COMMON: [&str; 4] = ["help", "version", "memory", "verbose"];
+const COMMON: [&str; 5] = ["help", "version", "memory", "verbose", "error_format"];
 
 fn program() -> Command {
     let mut program = Arguments::command();
@@ -103,7 +103,7 @@ const GENERATED: &str =
 
 fn mount_page() -> String {
     let mut program = program();
-    let of_all = |arg: &&Arg| ["memory", "verbose"].contains(&arg.get_id().as_str());
+    let of_all = |arg: &&Arg| ["memory", "verbose", "error_format"].contains(&arg.get_id().as_str());
     let of_all: String = program.get_arguments().filter(of_all).map(row).collect();
     let mount = program.find_subcommand_mut("mount").unwrap();
     let mut page = format!("# icechunkfs mount\n\n{GENERATED}{}\n\n{}", about(mount), usage_of(mount));

@@ -329,7 +329,8 @@ impl Mount {
 
     /// Returns the line of `/proc/mounts`, if it is mounted.
     pub fn mounted_as(&self) -> Option<String> {
-        let table = std::fs::read_to_string("/proc/mounts").unwrap();
+        // Mountpoints of other programs need not be text.
+        let table = String::from_utf8_lossy(&std::fs::read("/proc/mounts").unwrap()).into_owned();
         let place = self.path().display().to_string();
         table.lines().find(|line| line.split(' ').nth(1) == Some(&place)).map(str::to_owned)
     }

@@ -77,6 +77,10 @@ impl Writable {
         run(&mut command)
     }
 
+    pub fn mount(&self) -> &Mount {
+        &self.mount
+    }
+
     pub fn root(&self) -> PathBuf {
         self.mount.path()
     }

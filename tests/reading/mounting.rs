@@ -52,11 +52,16 @@ impl Drop for Home {
 fn the_mount_table_has_type_and_source() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     // Only a branch is writable, unless that is disabled.
-    for (words, access) in [(&[][..], "rw"), (&["-o", "ro"], "ro"), (&["--tag", "v1.0"], "ro")] {
+    for (words, access, of) in [
+        (&[][..], "rw", "@branch:main"),
+        (&["-o", "ro"], "ro", "@branch:main"),
+        (&["--tag", "v1.0"], "ro", "@tag:v1.0"),
+    ] {
         let mount = Mount::new(&fixture.repository, words);
         let line = mount.mounted_as().unwrap();
         let fields: Vec<&str> = line.split(' ').collect();
-        assert_eq!((fields[0], fields[2]), (fixture.repository.to_str().unwrap(), "fuse.icechunkfs"));
+        let source = format!("{}{of}", fixture.repository.display());
+        assert_eq!((fields[0], fields[2]), (&*source, "fuse.icechunkfs"));
         assert!(fields[3].split(',').any(|option| option == access), "{words:?}: {line}");
     }
     // A URL stays one.
@@ -250,6 +255,35 @@ fn a_foreground_mount_does_not_detach() {
     let mut output = String::new();
     std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut output).unwrap();
     assert!(child.wait().unwrap().success() && output.contains("is mounted at"), "{output}");
+}
+
+#[test]
+fn a_mount_ends_with_the_program_that_holds_its_standard_input() {
+    let fixture = FixtureSet::own().get("own-v2-basic");
+    for words in [&[] as &[&str], &["--foreground"]] {
+        let mount = Mount::prepare();
+        let mut child = Command::new(common::program())
+            .arg("mount")
+            .arg(&fixture.repository)
+            .arg(mount.path())
+            .args(["--until-eof", "--ephemeral"])
+            .args(words)
+            .stdin(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_until("it is mounted", || mount.path().join("zarr.json").exists());
+        let input = child.stdin.take().unwrap();
+        let daemon = mount.daemon();
+        assert!(mount.mounted_as().is_some());
+        drop(input);
+        wait_until("it is unmounted", || mount.mounted_as().is_none());
+        assert!(child.wait().unwrap().success());
+        wait_for_end(daemon);
+    }
+    // Without the option, standard input says nothing: tests give every command an empty one.
+    let mount = Mount::new(&fixture.repository, &[]);
+    assert!(mount.path().join("zarr.json").exists());
 }
 
 #[test]

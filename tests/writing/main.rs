@@ -7,6 +7,7 @@ mod common;
 
 mod crash;
 mod create;
+mod daily;
 mod posix;
 mod roots;
 mod upload;

@@ -6,7 +6,7 @@ mod json;
 mod logs;
 mod text;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use clap::Args;
@@ -23,14 +23,14 @@ use crate::reader::Reader;
 use crate::storage::settings::Settings;
 
 /// The two forms of usage.
-pub(crate) const USAGE: &str = "icechunkfs diff [--json] MOUNTPOINT\n       icechunkfs diff [OPTIONS] REPO FROM TO";
+pub(crate) const USAGE: &str = "icechunkfs diff [--json] [MOUNTPOINT]\n       icechunkfs diff [OPTIONS] REPO FROM TO";
 
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
-    /// The mountpoint of a branch, whose uncommitted changes are shown. With FROM and TO, a repository: a path or a URL
-    /// (s3://, gs://, az://, abfs://, https://, file://).
+    /// The mountpoint of a branch, whose uncommitted changes are shown [default: the mount of the current directory]. With FROM
+    /// and TO, a repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     #[arg(value_name = "MOUNTPOINT|REPO")]
-    place: OsString,
+    place: Option<OsString>,
     /// The old snapshot: a branch, a tag, an id, or one of them and ~N for N commits before it.
     #[arg(requires = "to")]
     from: Option<String>,
@@ -88,10 +88,14 @@ struct Summary {
 /// Prints the differences.
 pub(crate) fn run(arguments: &DiffArgs) -> Result<()> {
     let (Some(from), Some(to)) = (&arguments.from, &arguments.to) else {
-        let mount = MountpointArgs { mountpoint: (&arguments.place).into(), json: arguments.json };
+        let mount = MountpointArgs { mountpoint: arguments.place.as_ref().map(Into::into), json: arguments.json };
         return control_client::run(&mount, &request::Command::Diff);
     };
-    let repo = arguments.place.to_str().ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
+    let repo = arguments
+        .place
+        .as_deref()
+        .and_then(OsStr::to_str)
+        .ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
     open::runtime()?.block_on(async {
         let repository = arguments.virtuals.open(repo, &arguments.store).await?;
         let (from, to) = (repository.resolve_revision(from).await?.id, repository.resolve_revision(to).await?.id);

@@ -18,6 +18,7 @@ use tokio::time::Sleep;
 use super::super::deadline::{Operation, UNBOUNDED};
 use super::attempt::Attempt;
 use super::concurrency::Permit;
+use crate::metrics::STORE;
 
 /// Size of the pieces that are sent, in bytes. Progress is visible piece by piece.
 const PIECE: usize = 64 << 10;
@@ -142,6 +143,7 @@ impl LimitedBody {
     fn take(&mut self, mut bytes: Bytes) -> Result<Bytes, HttpError> {
         let length = bytes.len() as u64;
         self.attempt.record_transfer(length);
+        STORE.received.add(length);
         match &mut self.bound {
             BodyLimit::Most(left) => {
                 *left = left.checked_sub(length).ok_or_else(|| wrong("the server sends more than was asked for"))?;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use http::StatusCode;
+use http::{Method, StatusCode};
 use object_store::client::{HttpClient, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService};
 
 use self::attempt::Attempt;
@@ -25,6 +25,7 @@ use self::rate_limit::UploadRateLimit;
 use super::clock::StoreClock;
 use super::deadline::{Deadline, Operation};
 use super::settings::Settings;
+use crate::metrics::STORE;
 
 /// Divisor of an operation's time budget for the time of one attempt: two more are then possible.
 const TRIES_IN_BUDGET: u32 = 3;
@@ -114,12 +115,23 @@ impl HttpService for TransportService {
         let bulk = request.uri().path().contains("/chunks/");
         let permit = self.transport.acquire(bulk, operation.as_deref()).await;
         let length = request.body().content_length() as u64;
+        STORE.sent.add(length);
         if let Some(limit) = self.transport.upload_limit().filter(|_| length > 0) {
             limit.record_sent(length);
         }
+        count_request(&request, operation.as_deref());
         let asked = Expectation::of(&request, operation.as_deref());
-        let attempt = Attempt::new(&self.transport, operation, &request);
-        let answer = attempt.run(self.client.execute(count_body(request, &attempt))).await?;
+        let attempt = Attempt::new(&self.transport, operation.clone(), &request);
+        let answer = attempt.run(self.client.execute(count_body(request, &attempt))).await;
+        let is_failure = match &answer {
+            Ok(answer) => answer.status() == StatusCode::TOO_MANY_REQUESTS || answer.status().is_server_error(),
+            Err(_) => true,
+        };
+        if is_failure {
+            STORE.failures.add(1);
+            operation.iter().for_each(|operation| operation.record_failure());
+        }
+        let answer = answer?;
         if matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             self.transport.concurrency.halve();
         } else {
@@ -130,5 +142,17 @@ impl HttpService for TransportService {
         let bound = asked.bound(parts.status, &parts.headers)?;
         attempt.begin_body();
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(LimitedBody::new(body, attempt, bound, permit))))
+    }
+}
+
+fn count_request(request: &HttpRequest, operation: Option<&Operation>) {
+    let kind = match *request.method() {
+        Method::GET | Method::HEAD => &STORE.reads,
+        Method::DELETE => &STORE.deletes,
+        _ => &STORE.writes,
+    };
+    kind.add(1);
+    if operation.is_some_and(Operation::takes_failure) {
+        STORE.retries.add(1);
     }
 }

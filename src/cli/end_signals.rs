@@ -1,0 +1,112 @@
+//! The end of a mount: SIGTERM, SIGINT, and the end of standard input where that is asked for.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tracing::{error, info, warn};
+
+use super::service_manager::ServiceManager;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fuse::mount::GRACE;
+use crate::fuse::preopened;
+use crate::fuse::unmount::{self, UnmountMode};
+
+/// Signals that end a mount.
+pub(super) struct EndSignals {
+    terminate: Signal,
+    interrupt: Signal,
+    /// The end of a terminal, which must not end a mount.
+    hangup: Signal,
+    /// The end of standard input, if that ends the mount.
+    input: Option<oneshot::Receiver<()>>,
+}
+
+impl EndSignals {
+    /// Begins to listen; to the end of standard input, too, if `until_eof`.
+    pub(super) fn listen(runtime: &Runtime, until_eof: bool) -> Result<Self> {
+        let _runtime = runtime.enter();
+        let listen = |kind| signal(kind).map_err(|e| Error::io("listening for signals", e));
+        let (terminate, interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        let input = if until_eof { Some(end_of_input()?) } else { None };
+        Ok(EndSignals { terminate, interrupt, hangup: listen(SignalKind::hangup())?, input })
+    }
+
+    /// Waits for what ends the mount, and returns its name.
+    async fn receive(&mut self) -> &'static str {
+        let input = self.input.take();
+        let ended = async {
+            match input {
+                Some(input) => drop(input.await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(ended);
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return "the signal asks",
+                _ = self.interrupt.recv() => return "the signal asks",
+                () = &mut ended => return "standard input has ended",
+                _ = self.hangup.recv() => {}
+            }
+        }
+    }
+}
+
+/// Returns a receiver of the end of standard input. The descriptor is a copy: a daemon closes its own when the mount answers.
+fn end_of_input() -> Result<oneshot::Receiver<()>> {
+    let failed = |e| Error::io("standard input", e);
+    let input = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+    let (sender, receiver) = oneshot::channel();
+    // A thread of its own: a blocking task of the runtime would keep the runtime from ending.
+    let wait = move || {
+        // A failed read means the same as the end: the pipe is of no more use.
+        let _ = std::io::copy(&mut File::from(input), &mut std::io::sink());
+        let _ = sender.send(());
+    };
+    std::thread::Builder::new().name("until-eof".to_owned()).spawn(wait).map_err(failed)?;
+    Ok(receiver)
+}
+
+/// Unmounts at the end that `signals` tell; programs with open files get [`GRACE`] to close them.
+pub(super) fn unmount_at_end(
+    runtime: &Runtime,
+    mut signals: EndSignals,
+    mountpoint: PathBuf,
+    manager: Option<Arc<ServiceManager>>,
+) {
+    runtime.spawn(async move {
+        let cause = signals.receive().await;
+        info!("unmounting {}: {cause}", mountpoint.display());
+        if let Some(manager) = manager {
+            manager.report_stopping();
+        }
+        let place = mountpoint.clone();
+        let outcome = tokio::task::spawn_blocking(move || {
+            if preopened::descriptor(&place).is_some() {
+                warn!("{}: the program that mounted it must unmount it", place.display());
+                return Ok(());
+            }
+            unmount::unmount(&place, UnmountMode::Polite).or_else(|error| match error.kind() {
+                ErrorKind::Busy => {
+                    warn!(
+                        "{error}; no new program gets in, and this daemon ends in {} s at the latest",
+                        GRACE.as_secs()
+                    );
+                    unmount::unmount(&place, UnmountMode::Detach)
+                }
+                _ => Err(error),
+            })
+        });
+        if let Ok(Err(error)) = outcome.await {
+            error!("{error}");
+        }
+        tokio::time::sleep(GRACE).await;
+        error!("{}: programs still have files open; they get errors from now on", mountpoint.display());
+        std::process::exit(0);
+    });
+}

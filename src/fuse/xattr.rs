@@ -1,0 +1,61 @@
+//! Extended attributes that tell where a file comes from: `getfattr -n user.icechunk.chunk FILE`.
+//!
+//! | name | value |
+//! |---|---|
+//! | `user.icechunk.snapshot` | id of the snapshot that the file is of; in a writable mount that of the base |
+//! | `user.icechunk.ref` | ref of the mount, such as `tag v1.0` |
+//! | `user.icechunk.node_id` | id of the array or group |
+//! | `user.icechunk.chunk` | `native OBJECT OFFSET LENGTH`, `virtual URL OFFSET LENGTH`, `inline LENGTH`, or `uncommitted` |
+//!
+//! They are not listed: `cp -a` and `rsync -X` would copy them, and fail where they cannot be set.
+
+use crate::error::Result;
+use crate::format::chunk_payload::ChunkPayload;
+use crate::tree::Tree;
+
+/// Beginning of all names.
+const PREFIX: &str = "user.icechunk.";
+
+/// Extended attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Xattr {
+    Snapshot,
+    Ref,
+    NodeId,
+    Chunk,
+}
+
+impl Xattr {
+    /// Returns the attribute called `name`; none for those that no file has.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        match name.strip_prefix(PREFIX)? {
+            "snapshot" => Some(Xattr::Snapshot),
+            "ref" => Some(Xattr::Ref),
+            "node_id" => Some(Xattr::NodeId),
+            "chunk" => Some(Xattr::Chunk),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the value of `xattr` for file `inode` of `tree`, which is mounted as `reference`; none if the file has none.
+pub(super) async fn value(xattr: Xattr, tree: &Tree, inode: u64, reference: &str) -> Result<Option<String>> {
+    Ok(match xattr {
+        Xattr::Snapshot => Some(tree.snapshot().id().to_string()),
+        Xattr::Ref => Some(reference.to_owned()),
+        Xattr::NodeId => tree.node_id(inode).map(|id| id.to_string()),
+        Xattr::Chunk => match tree.attributes(inode).await?.kind {
+            crate::tree::Kind::Directory => None,
+            crate::tree::Kind::File => tree.stored(inode).await?.map(|payload| text(&payload)),
+        },
+    })
+}
+
+/// Returns the location of a chunk.
+pub(super) fn text(payload: &ChunkPayload) -> String {
+    match payload {
+        ChunkPayload::Inline(bytes) => format!("inline {}", bytes.len()),
+        ChunkPayload::Native { chunk, offset, length } => format!("native {chunk} {offset} {length}"),
+        ChunkPayload::Virtual { location, offset, length, .. } => format!("virtual {location} {offset} {length}"),
+    }
+}
