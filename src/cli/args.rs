@@ -13,6 +13,7 @@ use super::export::ExportArgs;
 use super::gc::GcArgs;
 use super::import::ImportArgs;
 use super::init::InitArgs;
+use super::list::ListArgs;
 use super::log::LogArgs;
 use super::ls::LsArgs;
 use super::migrate::MigrateArgs;
@@ -92,6 +93,11 @@ pub(crate) enum Command {
     Discard(DiscardArgs),
     /// Move a mount to its branch's newest commit. Uncommitted changes stay; a conflict refuses the move.
     Refresh(MountpointArgs),
+    /// List the icechunkfs mounts of this machine: what they show, their uncommitted changes, daemon and health.
+    ///
+    /// Never hangs: a mount that does not answer within two seconds is listed as hanging. Other users' mounts are listed with what
+    /// this user may know; root sees all. Mounts in other mount namespaces (containers) are not visible from outside.
+    List(ListArgs),
     /// Read everything below a path of a mount into the mount's cache (--cache), for fast or offline use.
     Prefetch(PrefetchArgs),
     /// Create an empty repository (format version 2).

@@ -22,6 +22,7 @@ mod gc;
 mod graph;
 mod import;
 mod init;
+mod list;
 mod log;
 mod logging;
 mod ls;
@@ -91,6 +92,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Squash(squash) => squash::run(&squash),
         Command::Discard(discard) => control_client::discard(&discard),
         Command::Refresh(mount) => control_client::run(&mount, &request::Command::Refresh),
+        Command::List(list) => list::run(&list),
         Command::Prefetch(prefetch) => prefetch::run(&prefetch),
         Command::Init(init) => init::run(&init),
         Command::Refs(refs) => refs::run(&refs),

@@ -11,6 +11,7 @@ mod confirm;
 mod diff;
 mod entry_points;
 mod graph;
+mod list;
 mod printing;
 mod ref_faults;
 mod reference_pages;
