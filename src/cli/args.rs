@@ -8,6 +8,7 @@ use super::cat::CatArgs;
 use super::config::ConfigArgs;
 use super::control_client::{CommitArgs, DiscardArgs, MountpointArgs};
 use super::diff::DiffArgs;
+use super::doctor::DoctorArgs;
 use super::expire::ExpireArgs;
 use super::export::ExportArgs;
 use super::gc::GcArgs;
@@ -98,6 +99,12 @@ pub(crate) enum Command {
     /// Never hangs: a mount that does not answer within two seconds is listed as hanging. Other users' mounts are listed with what
     /// this user may know; root sees all. Mounts in other mount namespaces (containers) are not visible from outside.
     List(ListArgs),
+    /// Check this machine for everything that a mount needs: the kernel, /dev/fuse, fusermount3, limits, space, other mounts; with REPO also
+    /// the store: its clock, the credentials, and what they allow.
+    ///
+    /// Each line is ok, warn or fail, and says what to do. Exit status: 1 if any line is fail. Nothing is changed; only --write
+    /// writes, one temporary object that is removed again.
+    Doctor(Box<DoctorArgs>),
     /// Read everything below a path of a mount into the mount's cache (--cache), for fast or offline use.
     Prefetch(PrefetchArgs),
     /// Create an empty repository (format version 2).

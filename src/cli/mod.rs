@@ -15,6 +15,7 @@ mod confirm;
 mod control_client;
 mod daemon;
 mod diff;
+mod doctor;
 mod end_signals;
 mod expire;
 mod export;
@@ -93,6 +94,9 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Discard(discard) => control_client::discard(&discard),
         Command::Refresh(mount) => control_client::run(&mount, &request::Command::Refresh),
         Command::List(list) => list::run(&list),
+        Command::Doctor(doctor) => {
+            return doctor::run(&doctor).unwrap_or_else(|error| report(&error, arguments.error_format));
+        }
         Command::Prefetch(prefetch) => prefetch::run(&prefetch),
         Command::Init(init) => init::run(&init),
         Command::Refs(refs) => refs::run(&refs),

@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod confirm;
 mod diff;
+mod doctor;
 mod entry_points;
 mod graph;
 mod list;
