@@ -9,9 +9,11 @@ use super::config::ConfigArgs;
 use super::control_client::{CommitArgs, DiscardArgs, MountpointArgs};
 use super::diff::DiffArgs;
 use super::doctor::DoctorArgs;
+use super::examples;
 use super::expire::ExpireArgs;
 use super::export::ExportArgs;
 use super::gc::GcArgs;
+use super::generate::GenerateArgs;
 use super::import::ImportArgs;
 use super::init::InitArgs;
 use super::list::ListArgs;
@@ -33,7 +35,14 @@ use crate::size;
 
 /// Mount Icechunk repositories as plain directories of Zarr files.
 #[derive(Debug, Parser)]
-#[command(name = "icechunkfs", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "icechunkfs",
+    version,
+    propagate_version = true,
+    max_term_width = 100,
+    help_template = examples::help_template(),
+    after_help = examples::PROGRAM
+)]
 pub struct Arguments {
     /// Limit for everything held in memory, such as 256M [default: 512M, or a quarter of the memory if that is less].
     #[arg(long, global = true, value_name = "SIZE", value_parser = size::parse)]
@@ -70,27 +79,33 @@ pub(crate) enum Command {
     /// Returns when the mount answers; a daemon serves it until it is unmounted with `icechunkfs unmount`, `umount`,
     /// SIGTERM or SIGINT. A branch is writable unless the mount is read-only: uncommitted changes are kept in a scratch
     /// directory until `touch MOUNTPOINT/.icechunk/commit` or `icechunkfs commit` commits them.
+    #[command(after_help = examples::MOUNT)]
     Mount(Box<MountArgs>),
     /// Remove a mount, even if its daemon has died.
-    #[command(visible_alias = "umount")]
+    #[command(visible_alias = "umount", after_help = examples::UNMOUNT)]
     Unmount(UnmountArgs),
     /// Commit the changes in a mount.
+    #[command(after_help = examples::COMMIT)]
     Commit(CommitArgs),
     /// Show a summary of the uncommitted changes in a mount.
+    #[command(after_help = examples::STATUS)]
     Status(MountpointArgs),
     /// Show differences node by node: the uncommitted changes in a mount, or those between two snapshots of a repository.
-    #[command(override_usage = super::diff::USAGE)]
+    #[command(override_usage = super::diff::USAGE, after_help = examples::DIFF)]
     Diff(Box<DiffArgs>),
     /// Replace the message or metadata of a branch's newest commit (version 2). The old commit stays until garbage is
     /// collected.
+    #[command(after_help = examples::AMEND)]
     Amend(Box<AmendArgs>),
     /// Combine the newest commits of a branch into one with the contents of the last (version 2). The old commits stay until
     /// garbage is collected.
+    #[command(after_help = examples::SQUASH)]
     Squash(Box<SquashArgs>),
     /// Rewrite all manifests of a branch in a commit that changes nothing else: split by other rules, or merged where many
     /// commits have left many.
     RewriteManifests(Box<RewriteManifestsArgs>),
     /// Discard the uncommitted changes in a mount. Untracked files stay.
+    #[command(after_help = examples::DISCARD)]
     Discard(DiscardArgs),
     /// Move a mount to its branch's newest commit. Uncommitted changes stay; a conflict refuses the move.
     Refresh(MountpointArgs),
@@ -106,27 +121,35 @@ pub(crate) enum Command {
     /// writes, one temporary object that is removed again.
     Doctor(Box<DoctorArgs>),
     /// Read everything below a path of a mount into the mount's cache (--cache), for fast or offline use.
+    #[command(after_help = examples::PREFETCH)]
     Prefetch(PrefetchArgs),
     /// Create an empty repository (format version 2).
+    #[command(after_help = examples::INIT)]
     Init(InitArgs),
     /// List branches and tags with their snapshot ids.
     Refs(RefsArgs),
     /// List, create, delete and reset branches.
+    #[command(after_help = examples::BRANCH)]
     Branch(BranchArgs),
     /// List, create and delete tags.
+    #[command(after_help = examples::TAG)]
     Tag(TagArgs),
     /// Show and change the configuration stored in a repository, which applies to all programs that open it.
+    #[command(after_help = examples::CONFIG)]
     Config(ConfigArgs),
     /// Show the operations log of a repository, newest first: commits, branches, tags, configuration, maintenance.
     Ops(OpsArgs),
     /// Show the history of a branch, tag or snapshot, newest first.
+    #[command(after_help = examples::LOG)]
     Log(LogArgs),
     /// List groups and arrays with shape, stored chunks and bytes.
+    #[command(after_help = examples::LS)]
     Ls(LsArgs),
     /// Migrate an older repository to format version 2. Version 1 is migrated in place: the data stay where they are, and programs
     /// that support only version 1 can no longer open it. With --to, a new repository is created elsewhere.
     Migrate(MigrateArgs),
     /// Remove old commits from histories. Branches and tags keep their contents. Run `icechunkfs gc` afterwards to free the space.
+    #[command(after_help = examples::EXPIRE)]
     Expire(ExpireArgs),
     /// Remove garbage: commits that no branch or tag leads to, with their manifests and chunks, and leftovers of failed commits.
     ///
@@ -134,6 +157,7 @@ pub(crate) enum Command {
     /// in scratch directories in their default locations), and that is younger than --older-than. Only their age protects
     /// running commits of other programs, scratch directories elsewhere, and uncommitted changes of users other than root and the
     /// user who runs this: choose a time before they began, or name the scratch directories with --keep-scratch.
+    #[command(after_help = examples::GC)]
     Gc(GcArgs),
     /// Check a repository: every rule of its format, and that every object exists with its length.
     ///
@@ -142,24 +166,31 @@ pub(crate) enum Command {
     ///
     /// Exit status: 0 if there are only notes, 3 if there are warnings, 4 if there are errors; 1 if the repository could not be
     /// checked, 2 for usage errors.
+    #[command(after_help = examples::VERIFY)]
     Verify(VerifyArgs),
     /// Export the files of a branch, tag or snapshot, as a mount shows them, into a directory, without mounting.
     ///
     /// Each file is written whole or not at all. An interrupted export continues when it is run again. When the command
     /// succeeds, everything is on the disk. Files have the commit's time.
+    #[command(after_help = examples::EXPORT)]
     Export(ExportArgs),
     /// Commit the files of a directory to a branch, or to a new repository, without mounting.
     ///
     /// Works like `cp -r` into a mount and a commit: SRC replaces what is at the same path, everything else stays (--delete
     /// makes the branch a mirror), files that Zarr has no place for are listed and left out, and a node that cannot be committed
     /// refuses the whole import. The commit is atomic. SRC stays unchanged.
+    #[command(after_help = examples::IMPORT)]
     Import(ImportArgs),
     /// Show the storage use of a repository: by kind, by ref, by array, and unreachable objects.
     Stats(StatsArgs),
     /// Write the bytes of one Zarr key to standard output, without mounting.
+    #[command(after_help = examples::CAT)]
     Cat(CatArgs),
     /// Show what a mount does right now: requests, bytes by where they come from, and open files, as top(1) does for processes.
     Top(TopArgs),
+    /// Write manual pages and the completions of bash, zsh and fish, for packages.
+    #[command(hide = true)]
+    Generate(GenerateArgs),
 }
 
 #[cfg(test)]

@@ -17,9 +17,11 @@ mod daemon;
 mod diff;
 mod doctor;
 mod end_signals;
+mod examples;
 mod expire;
 mod export;
 mod gc;
+mod generate;
 mod graph;
 mod import;
 mod init;
@@ -117,6 +119,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Stats(stats) => stats::run(&stats),
         Command::Cat(cat) => cat::run(&cat),
         Command::Top(top) => top::run(&top),
+        Command::Generate(generate) => generate::run(&generate),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -11,6 +11,7 @@ mod confirm;
 mod diff;
 mod doctor;
 mod entry_points;
+mod generate;
 mod graph;
 mod list;
 mod printing;

@@ -1,0 +1,168 @@
+//! Examples of commands, for `--help`, the manual pages and the reference pages. `tests/commands/reference_pages.rs` checks that the
+//! program accepts each of them.
+
+use clap::builder::StyledStr;
+use clap::{Command, Subcommand};
+
+use super::args;
+
+pub(super) const MOUNT: &str = "\
+Examples:
+  icechunkfs mount repo mnt                                   # the branch main, writable
+  icechunkfs mount s3://bucket/ocean mnt --tag v1.0           # a tag, read-only
+  icechunkfs mount s3://bucket/ocean mnt --follow --anonymous # always the newest commit
+  icechunkfs mount repo mnt --as-of 2026-08-20                # the branch at the end of that day
+  icechunkfs mount repo mnt --view netcdf                     # groups as NetCDF files";
+
+pub(super) const UNMOUNT: &str = "\
+Examples:
+  icechunkfs unmount mnt                 # uncommitted changes stay for the next mount
+  icechunkfs unmount mnt --require-clean # refuse if there are any";
+
+pub(super) const COMMIT: &str = "\
+Examples:
+  icechunkfs commit mnt -m 'Salinity of May' --metadata run=7
+  icechunkfs commit mnt -m 'Mine counts' --on-conflict ours";
+
+pub(super) const STATUS: &str = "\
+Example:
+  icechunkfs status mnt --json";
+
+pub(super) const DIFF: &str = "\
+Examples:
+  icechunkfs diff mnt                       # uncommitted changes
+  icechunkfs diff repo v1.0 main --patch    # nodes, chunks by array, lines of zarr.json
+  icechunkfs diff repo main~1 main --stat   # counts";
+
+pub(super) const AMEND: &str = "\
+Example:
+  icechunkfs amend repo -m 'Salinity of May, corrected'";
+
+pub(super) const SQUASH: &str = "\
+Examples:
+  icechunkfs squash repo --last 5 -m 'One day'
+  icechunkfs squash repo --since v1.0";
+
+pub(super) const DISCARD: &str = "\
+Examples:
+  icechunkfs discard mnt salinity   # what is at and below one path
+  icechunkfs discard mnt            # everything";
+
+pub(super) const PREFETCH: &str = "\
+Example:
+  icechunkfs prefetch mnt/2026";
+
+pub(super) const INIT: &str = "\
+Examples:
+  icechunkfs init repo --zarr-group
+  icechunkfs init s3://bucket/ocean --region eu-west-1";
+
+pub(super) const BRANCH: &str = "\
+Examples:
+  icechunkfs branch repo list --long
+  icechunkfs branch repo create trial --at v1.0
+  icechunkfs branch repo reset trial --to main~2";
+
+pub(super) const TAG: &str = "\
+Examples:
+  icechunkfs tag repo create v1.0 --at main~1
+  icechunkfs tag repo delete v1.0";
+
+pub(super) const CONFIG: &str = "\
+Examples:
+  icechunkfs config repo get --all
+  icechunkfs config repo set inline_chunk_threshold_bytes 1024";
+
+pub(super) const LOG: &str = "\
+Examples:
+  icechunkfs log repo -n 10
+  icechunkfs log s3://bucket/ocean --all --graph
+  icechunkfs log repo --tag v1.0 --json";
+
+pub(super) const LS: &str = "\
+Example:
+  icechunkfs ls repo --tag v1.0";
+
+pub(super) const EXPIRE: &str = "\
+Examples:
+  icechunkfs expire repo --older-than 30d --dry-run
+  icechunkfs expire repo --older-than 30d";
+
+pub(super) const GC: &str = "\
+Examples:
+  icechunkfs gc repo --older-than 7d --dry-run
+  icechunkfs gc repo --older-than 7d";
+
+pub(super) const VERIFY: &str = "\
+Examples:
+  icechunkfs verify repo            # metadata, and that every object exists
+  icechunkfs verify repo --chunks   # chunk objects, too";
+
+pub(super) const EXPORT: &str = "\
+Examples:
+  icechunkfs export repo plain v1.0
+  icechunkfs export s3://bucket/ocean netcdf-files --view netcdf";
+
+pub(super) const IMPORT: &str = "\
+Example:
+  icechunkfs import plain repo -m 'First data'";
+
+pub(super) const CAT: &str = "\
+Example:
+  icechunkfs cat repo salinity/zarr.json";
+
+/// Commands by what they are for. Each command that is not hidden is in one group: a test checks that.
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Mount and write", &["mount", "unmount", "commit", "status", "diff", "discard", "refresh", "prefetch"]),
+    ("See what happens", &["list", "top", "doctor"]),
+    ("Look at a repository", &["refs", "log", "ls", "cat", "ops", "stats", "verify"]),
+    ("Create and change", &["init", "branch", "tag", "config", "amend", "squash"]),
+    ("Copy in and out", &["import", "export"]),
+    ("Maintain", &["expire", "gc", "rewrite-manifests", "migrate"]),
+];
+
+/// Returns the template of the program's own help: clap lists commands in one list only.
+pub(super) fn help_template() -> StyledStr {
+    use std::fmt::Write;
+    let commands = args::Command::augment_subcommands(Command::new("icechunkfs"));
+    let mut template = StyledStr::from("{about-with-newline}\n{usage-heading} {usage}\n");
+    let header = clap::builder::Styles::styled().get_header().to_owned();
+    for (heading, names) in GROUPS {
+        // Writing into a string does not fail.
+        let _ = write!(template, "\n{header}{heading}:{header:#}\n");
+        for name in names {
+            let about = commands.find_subcommand(name).and_then(Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let short = about.split_once(". ").map_or(about.as_str(), |(first, _)| first);
+            let short = short.split_once(": ").map_or(short, |(first, _)| first).trim_end_matches('.');
+            let _ = writeln!(template, "  {name:<18} {short}");
+        }
+    }
+    let _ = write!(template, "\n{header}Options:{header:#}\n{{options}}{{after-help}}");
+    template
+}
+
+pub(super) const PROGRAM: &str = "\
+`icechunkfs COMMAND --help` explains a command, and shows examples.
+
+Examples:
+  icechunkfs init repo --zarr-group
+  icechunkfs mount repo mnt
+  touch mnt/.icechunk/commit
+  icechunkfs unmount mnt";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_in_one_group_of_the_help() {
+        let commands = args::Command::augment_subcommands(Command::new("icechunkfs"));
+        let shown = commands.get_subcommands().filter(|command| !command.is_hide_set()).map(Command::get_name);
+        let mut shown: Vec<&str> = shown.collect();
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        shown.sort_unstable();
+        grouped.sort_unstable();
+        assert_eq!(shown, grouped);
+    }
+}
