@@ -1,0 +1,103 @@
+"""Mount Icechunk repositories as plain directories of Zarr files.
+
+    import icechunkfs
+
+    with icechunkfs.mount("s3://bucket/ocean", tag="v1") as path:
+        ...                                      # path is a pathlib.Path
+
+    with icechunkfs.mount("ocean") as path:      # a branch is writable
+        ...
+        icechunkfs.commit(path, "Salinity of May", metadata={"run": 7})
+
+A mount ends with its ``with`` block, and with the process that made it, however that process ends. Failures are
+exceptions, see :class:`Error`.
+"""
+
+from ._commands import commit, diff, discard, log, refresh, refs, status
+from ._errors import (
+    AccessError,
+    BusyError,
+    Conflict,
+    ConflictError,
+    Error,
+    ExistsError,
+    InvalidError,
+    NoSpaceError,
+    NotFoundError,
+    OfflineError,
+    ReadOnlyError,
+    StoreTimeoutError,
+    UncommittedWarning,
+    UsageError,
+)
+from ._mount import Mount, mount
+from ._options import MountOptions, StoreOptions
+from ._program import program, version
+from ._types import (
+    ArrayChanges,
+    ChunkCount,
+    ChunkCounts,
+    Commit,
+    Committed,
+    Discarded,
+    Move,
+    NodeChange,
+    NodeCount,
+    NodeDifference,
+    Refreshed,
+    Refs,
+    SnapshotDiff,
+    Status,
+    Summary,
+    UncommittedDiff,
+    Untracked,
+    Violation,
+)
+
+__all__ = [
+    "AccessError",
+    "ArrayChanges",
+    "BusyError",
+    "ChunkCount",
+    "ChunkCounts",
+    "Commit",
+    "Committed",
+    "Conflict",
+    "ConflictError",
+    "Discarded",
+    "Error",
+    "ExistsError",
+    "InvalidError",
+    "Mount",
+    "MountOptions",
+    "Move",
+    "NoSpaceError",
+    "NodeChange",
+    "NodeCount",
+    "NodeDifference",
+    "NotFoundError",
+    "OfflineError",
+    "ReadOnlyError",
+    "Refreshed",
+    "Refs",
+    "SnapshotDiff",
+    "Status",
+    "StoreOptions",
+    "StoreTimeoutError",
+    "Summary",
+    "UncommittedDiff",
+    "UncommittedWarning",
+    "Untracked",
+    "UsageError",
+    "Violation",
+    "commit",
+    "diff",
+    "discard",
+    "log",
+    "mount",
+    "program",
+    "refresh",
+    "refs",
+    "status",
+    "version",
+]

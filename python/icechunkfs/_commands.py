@@ -1,0 +1,128 @@
+"""Commands on a mount or a repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Union, overload
+
+from . import _program, _progress
+from ._mount import Mount
+from ._options import split, to_words
+from ._types import Commit, Committed, Discarded, Refreshed, Refs, SnapshotDiff, Status, UncommittedDiff, from_json
+
+if TYPE_CHECKING:
+    if sys.version_info >= (3, 12):
+        from typing import Unpack
+    else:
+        from typing_extensions import Unpack
+
+    from ._options import StoreOptions
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+def commit(
+    path: PathLike,
+    message: str = "",
+    *,
+    metadata: Optional[Mapping[str, Any]] = None,
+    amend: bool = False,
+    on_conflict: Optional[str] = None,
+    progress: Optional[bool] = None,
+) -> Committed:
+    """Commit the changes in the mount at ``path``; the result is false if there was nothing to commit.
+
+    ``on_conflict`` (``"ours"`` or ``"theirs"``) resolves conflicts between chunks; other conflicts raise
+    :class:`ConflictError`. A progress bar is shown in notebooks and terminals if ``tqdm`` is installed; ``progress`` says
+    whether.
+    """
+    words = ["commit", f"--message={message}"]
+    for key, value in (metadata or {}).items():
+        if "=" in key:
+            raise ValueError(f"metadata: the key {key!r} has a `=`")
+        words.append(f"--metadata={key}={json.dumps(value)}")
+    words += to_words({"amend": amend, "on_conflict": on_conflict})
+    watch = _progress.of_commit(path) if _progress.is_shown(progress) else None
+    return from_json(Committed, _program.run_json([*words, "--", os.fspath(path)], watch))
+
+
+def status(path: PathLike) -> Status:
+    """Return a summary of the uncommitted changes in the mount at ``path``."""
+    return from_json(Status, _program.run_json(["status", "--", os.fspath(path)]))
+
+
+def discard(path: PathLike, inside: str = "") -> Discarded:
+    """Discard uncommitted changes in the mount at ``path``: all of them, or those at and below the path ``inside``."""
+    places = [os.fspath(path), *filter(None, [inside])]
+    return from_json(Discarded, _program.run_json(["discard", "--", *places]))
+
+
+def refresh(path: PathLike) -> Refreshed:
+    """Move the mount at ``path`` to its branch's newest commit. Uncommitted changes stay."""
+    return from_json(Refreshed, _program.run_json(["refresh", "--", os.fspath(path)]))
+
+
+@overload
+def diff(place: PathLike) -> UncommittedDiff: ...
+
+
+@overload
+def diff(
+    place: PathLike, old: str, new: str, *, chunks: bool = ..., content: bool = ..., **store: "Unpack[StoreOptions]"
+) -> SnapshotDiff: ...
+
+
+def diff(
+    place: PathLike,
+    old: Optional[str] = None,
+    new: Optional[str] = None,
+    *,
+    chunks: bool = False,
+    content: bool = False,
+    **store: "Unpack[StoreOptions]",
+) -> Union[UncommittedDiff, SnapshotDiff]:
+    """Return the uncommitted changes in the mount at ``place``, or the differences between two snapshots of the repository
+    ``place``. A snapshot is a branch, a tag, an id, or one of them and ``~N`` for N commits before it.
+    """
+    if old is None and new is None:
+        return from_json(UncommittedDiff, _program.run_json(["diff", "--", os.fspath(place)]))
+    if old is None or new is None:
+        raise TypeError("diff compares two snapshots, or shows the changes in a mount")
+    words = to_words({"chunks": chunks, "content": content, **_of_store(place, store)})
+    return from_json(SnapshotDiff, _program.run_json(["diff", *words, "--", _repo(place), old, new]))
+
+
+def log(
+    repo: PathLike,
+    *,
+    branch: Optional[str] = None,
+    tag: Optional[str] = None,
+    snapshot: Optional[str] = None,
+    count: Optional[int] = None,
+    all: bool = False,
+    **store: "Unpack[StoreOptions]",
+) -> List[Commit]:
+    """Return the history of a branch (``main`` by default), tag or snapshot, newest first; with ``all`` of all of them."""
+    words = to_words({"branch": branch, "tag": tag, "snapshot": snapshot, "all": all, **_of_store(repo, store)})
+    if count is not None:
+        words.append(f"-n{int(count)}")
+    commits = _program.run_json(["log", *words, "--", _repo(repo)])
+    return [from_json(Commit, one) for one in commits]
+
+
+def refs(repo: PathLike, **store: "Unpack[StoreOptions]") -> Refs:
+    """Return all branches and tags."""
+    words = to_words(_of_store(repo, store))
+    return from_json(Refs, _program.run_json(["refs", *words, "--", _repo(repo)]))
+
+
+def _repo(place: PathLike) -> str:
+    return place.repo if isinstance(place, Mount) else os.fspath(place)
+
+
+def _of_store(place: PathLike, store: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options of the store: those of the mount, if ``place`` is one, and the given ones."""
+    of_mount = split(place.options)[0] if isinstance(place, Mount) else {}
+    return {**of_mount, **store}

@@ -1,0 +1,192 @@
+"""Mounts.
+
+The daemon of a mount gets the read end of a pipe as its standard input (``--until-eof``), and this process keeps the write
+end: the mount ends when this process ends, however that happens. No signal handler and no further process is needed.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Dict, Mapping, Optional, Type, Union
+
+from . import _program
+from ._errors import BusyError, Error, NotFoundError, UncommittedWarning
+from ._options import to_words
+
+if TYPE_CHECKING:
+    if sys.version_info >= (3, 12):
+        from typing import Unpack
+    else:
+        from typing_extensions import Unpack
+
+    from ._options import MountOptions
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+#: Write ends of the pipes to the daemons. A forked child must not keep a mount alive.
+_pipes: "weakref.WeakSet[IO[bytes]]" = weakref.WeakSet()
+_lock = threading.Lock()
+
+
+def _close_pipes_of_parent() -> None:
+    for pipe in list(_pipes):
+        try:
+            pipe.close()
+        except OSError:
+            pass
+    _pipes.clear()
+
+
+os.register_at_fork(after_in_child=_close_pipes_of_parent)
+
+
+class Mount:
+    """A mount of a repository, which ends with the ``with`` block, with :meth:`unmount`, or with this process.
+
+    ``with`` gives its path; the object itself is a path, too (``os.fspath``).
+    """
+
+    def __init__(self, repo: PathLike, mountpoint: Optional[PathLike], options: Mapping[str, Any]) -> None:
+        self.repo = os.fspath(repo)
+        self.options: Dict[str, Any] = dict(options)
+        words = to_words(self.options)
+        temporary = mountpoint is None
+        path = tempfile.mkdtemp(prefix="icechunkfs-") if mountpoint is None else os.fspath(mountpoint)
+        # A later change of the working directory must not change what is unmounted.
+        self.path = Path(os.path.abspath(path))
+        try:
+            self._pipe = _start(self.repo, str(self.path), words)
+        except BaseException:
+            if temporary:
+                _remove(str(self.path))
+            raise
+        # At the end of the interpreter too, and when the object is no longer used.
+        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._pipe, str(self.path), temporary)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        state = "mounted" if self.mounted else "not mounted"
+        return f"<icechunkfs.Mount of {self.repo} at {self.path}: {state}>"
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        value: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.unmount()
+
+    @property
+    def mounted(self) -> bool:
+        """True until the mount is removed, here or by ``umount``."""
+        return self._finalizer.alive and os.path.ismount(self.path)
+
+    def unmount(self) -> None:
+        """Remove the mount. Files that are still open keep working for ten seconds; uncommitted changes stay in the scratch
+        directory, with an :class:`UncommittedWarning`."""
+        if self._finalizer.alive:
+            # Datasets that nobody refers to may still have files open.
+            gc.collect()
+            self._finalizer()
+
+
+def mount(repo: PathLike, mountpoint: Optional[PathLike] = None, **options: "Unpack[MountOptions]") -> Mount:
+    """Mount a branch, tag or snapshot of ``repo`` at ``mountpoint``, by default at a temporary directory.
+
+    All options of ``icechunkfs mount`` are keyword arguments, with ``_`` for ``-``: ``tag="v1"``, ``read_only=True``,
+    ``as_of=datetime.date(2026, 8, 20)``, ``cache="/var/cache/x"``. The branch ``main`` is mounted writable by default.
+
+    >>> import icechunkfs
+    >>> icechunkfs.mount("/no/such/repository")
+    Traceback (most recent call last):
+    icechunkfs._errors.NotFoundError: ...
+    """
+    return Mount(repo, mountpoint, options)
+
+
+def _start(repo: str, path: str, words: "list[str]") -> IO[bytes]:
+    """Start the daemon; return the pipe that keeps it alive when the mount answers."""
+    process = _program.start(
+        ["mount", "--until-eof", *words, "--", repo, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None and process.stderr is not None
+    pipe = process.stdin
+    with _lock:
+        _pipes.add(pipe)
+    try:
+        # Not communicate(), which closes standard input.
+        text = process.stderr.read().decode(errors="replace")
+        process.wait()
+    except BaseException:
+        # A daemon that is still starting sees the closed pipe when its mount answers.
+        pipe.close()
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        process.stderr.close()
+    if process.returncode != 0:
+        pipe.close()
+        raise _program.failure_of(process.returncode, "", text)
+    for line in filter(None, text.splitlines()):
+        warnings.warn(line.replace("icechunkfs: ", "", 1), UserWarning, stacklevel=4)
+    return pipe
+
+
+def _end(owner: int, pipe: IO[bytes], path: str, temporary: bool) -> None:
+    """Unmount, unless this is a forked child, whose parent has the mount. Warnings name the line after the ``with`` block."""
+    if os.getpid() != owner:
+        return
+    notes = ""
+    try:
+        _, notes = _program.run_with_notes(["unmount", "--", path])
+    except NotFoundError:
+        # It was unmounted before.
+        pass
+    except BusyError as busy:
+        warnings.warn(f"{busy}; the mount is detached, and open files fail soon", UserWarning, stacklevel=5)
+        _detach(path)
+    except Error as failure:
+        warnings.warn(f"{failure}; the mount is detached", UserWarning, stacklevel=5)
+        _detach(path)
+    finally:
+        # In any case the daemon ends with the pipe.
+        pipe.close()
+        if temporary:
+            _remove(path)
+    if "changes" in notes or "not committed" in notes:
+        warnings.warn(notes.strip().replace("icechunkfs: ", "", 1), UncommittedWarning, stacklevel=5)
+
+
+def _detach(path: str) -> None:
+    try:
+        _program.run(["unmount", "--force", "--", path])
+    except Error as failure:
+        warnings.warn(str(failure), UserWarning, stacklevel=6)
+
+
+def _remove(path: str) -> None:
+    """Remove an empty mountpoint. Whatever is in it is not ours."""
+    try:
+        os.rmdir(path)
+    except OSError as failure:
+        if failure.errno != errno.ENOENT:
+            warnings.warn(f"the temporary mountpoint stays: {failure}", UserWarning, stacklevel=6)

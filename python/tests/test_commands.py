@@ -1,0 +1,108 @@
+"""Commands and their typed results."""
+
+import os
+import pickle
+
+import pytest
+from conftest import program
+from test_mount import write_group
+
+import icechunkfs
+
+
+def test_a_commit_and_its_history(repo, scratch):
+    with icechunkfs.mount(repo, scratch=scratch()) as path:
+        assert not icechunkfs.commit(path, "nothing")
+        write_group(path, "a")
+        status = icechunkfs.status(path)
+        assert (status.clean, status.branch, len(status.added)) == (False, "main", 1)
+        (change,) = icechunkfs.diff(path).nodes
+        assert change.what == "added" and change.after["node_type"] == "group"
+        made = icechunkfs.commit(path, "-m: Salinity of May\nsecond line", metadata={"run": 7, "who": "me", "all": [1, None]})
+        assert made and made.nodes == 1 and icechunkfs.status(path).clean
+        assert icechunkfs.status(path).base == made.snapshot
+    newest, *older = icechunkfs.log(repo)
+    assert (newest.id, newest.message) == (made.snapshot, "-m: Salinity of May\nsecond line")
+    mine = {key: value for key, value in newest.metadata.items() if key != "__icechunk"}
+    assert mine == {"run": 7, "who": "me", "all": [1, None]}
+    assert newest.written_at.utcoffset().total_seconds() == 0 and newest.parent_id == older[0].id
+    assert len(icechunkfs.log(repo, count=1)) == 1
+    assert icechunkfs.refs(repo).branches == {"main": made.snapshot}
+    difference = icechunkfs.diff(repo, "main~1", "main")
+    assert (difference.to, difference.summary.added.groups) == (made.snapshot, 1)
+    assert difference.nodes[0].what == ("added",)
+    with pytest.raises(TypeError):
+        icechunkfs.diff(repo, "main")
+    with pytest.raises(AttributeError):
+        newest.id = "another"
+
+
+def test_discard_by_path_and_all(repo, scratch):
+    with icechunkfs.mount(repo, scratch=scratch()) as path:
+        write_group(path, "a")
+        write_group(path, "b")
+        icechunkfs.discard(path, "a")
+        assert sorted(os.listdir(path)) == ["b", "zarr.json"]
+        icechunkfs.discard(path)
+        assert icechunkfs.status(path).clean
+        with pytest.raises(icechunkfs.NotFoundError):
+            icechunkfs.status(path.parent)
+
+
+def test_conflicts_are_exceptions_with_the_conflicts(repo, scratch):
+    with icechunkfs.mount(repo, scratch=scratch()) as mine, icechunkfs.mount(repo, scratch=scratch()) as other:
+        for path, title in ((other, "theirs"), (mine, "ours")):
+            (path / "zarr.json").write_text('{"zarr_format":3,"node_type":"group","attributes":{"title":"%s"}}' % title)
+        theirs = icechunkfs.commit(other, "theirs")
+        with pytest.raises(icechunkfs.ConflictError) as refused:
+            icechunkfs.commit(mine, "ours")
+        (conflict,) = refused.value.conflicts
+        assert (conflict.path, conflict.other, conflict.message) == ("/", theirs.snapshot, "theirs")
+        # It crosses processes with everything it has, as a worker's failure does.
+        again = pickle.loads(pickle.dumps(refused.value))
+        assert (again.errno, again.conflicts, str(again)) == (refused.value.errno, (conflict,), str(refused.value))
+        with pytest.raises(icechunkfs.ConflictError):
+            icechunkfs.refresh(mine)
+        icechunkfs.discard(mine)
+        assert icechunkfs.refresh(mine).base == theirs.snapshot
+        # Concurrent commits that change other things are rebased over.
+        write_group(mine, "a")
+        write_group(other, "b")
+        icechunkfs.commit(mine, "a")
+        assert len(icechunkfs.commit(other, "b").rebased_over) == 1
+
+
+def test_violations_are_invalid_errors(repo, scratch):
+    with icechunkfs.mount(repo, scratch=scratch()) as path:
+        (path / "bad").mkdir()
+        (path / "bad/zarr.json").write_text("no JSON")
+        with pytest.raises(icechunkfs.InvalidError, match="bad"):
+            icechunkfs.commit(path, "no")
+        assert icechunkfs.status(path).faults[0].path.strip("/") == "bad/zarr.json" or icechunkfs.status(path).faults
+        icechunkfs.discard(path)
+        with pytest.raises(icechunkfs.UsageError):
+            icechunkfs.commit(path, "no", on_conflict="nobody's")
+        with pytest.raises(ValueError):
+            icechunkfs.commit(path, "no", metadata={"a=b": 1})
+
+
+def test_a_progress_bar_is_shown_on_request(repo, scratch, capfd):
+    with icechunkfs.mount(repo, scratch=scratch()) as path:
+        write_group(path, "a")
+        assert icechunkfs.commit(path, "one", progress=True)
+        assert "commit" in capfd.readouterr().err
+        write_group(path, "b")
+        assert icechunkfs.commit(path, "two")
+        assert capfd.readouterr().err == ""
+
+
+def test_a_mount_object_names_its_repository(repo, scratch):
+    mount = icechunkfs.mount(repo, scratch=scratch(), memory="64M")
+    with mount:
+        assert icechunkfs.refs(mount) == icechunkfs.refs(repo)
+        assert icechunkfs.log(mount)[-1].parent_id is None
+
+
+def test_the_program_is_the_one_that_is_tested():
+    assert icechunkfs.program() == os.environ["ICECHUNKFS_BINARY"]
+    assert program("--version").split()[-1] == icechunkfs.version()
