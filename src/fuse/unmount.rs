@@ -13,20 +13,35 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Longest time for a killed process to end. Only after this does a live mount count as busy.
 const DYING: Duration = Duration::from_millis(500);
+/// Longest wait for programs that have just closed their files, or are about to: a process that another thread of such a program forks
+/// holds copies of its descriptors until it runs its own program, and desktops look into files that were just written.
+const CLOSING: Duration = Duration::from_secs(1);
 /// Interval between checks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Mode of an unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnmountMode {
-    /// Fails with [`ErrorKind::Busy`] while files are open.
+    /// Fails with [`ErrorKind::Busy`] if files stay open for [`CLOSING`].
     Polite,
     /// Removes the mount from the tree now; it ends when the last file is closed.
     Detach,
 }
 
-/// Unmounts `mountpoint`, directly where this process may, otherwise through `fusermount3`.
+/// Unmounts `mountpoint`, directly where this process may, otherwise through `fusermount3`. May block for [`CLOSING`].
 pub fn unmount(mountpoint: &Path, force: UnmountMode) -> Result<()> {
+    let begin = Instant::now();
+    loop {
+        match try_unmount(mountpoint, force) {
+            Err(error) if error.kind() == ErrorKind::Busy && begin.elapsed() < CLOSING => {
+                std::thread::sleep(LOOK_EVERY)
+            }
+            done => return done,
+        }
+    }
+}
+
+fn try_unmount(mountpoint: &Path, force: UnmountMode) -> Result<()> {
     // The path must not be followed: the mount may be dead.
     let flags = UnmountFlags::NOFOLLOW
         | if force == UnmountMode::Detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
