@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::measure::{AT_ONCE, Client, TIMEOUT, command, complaint, measure, seed, side_by_side};
+use super::measure::{AT_ONCE, Client, TIMEOUT, command, complaint, measure, seed, side_by_side, too_slow};
 use crate::common::Mount;
 use crate::common::hostile::{Lie, Store, To};
 
@@ -38,7 +38,7 @@ impl Mounted {
         // The work itself takes a moment; in parallel with others, several seconds.
         let allowed = TIMEOUT + Duration::from_secs(1) + Duration::from_millis(200) * u32::try_from(AT_ONCE).unwrap();
         if elapsed > allowed {
-            return Some(format!("took {elapsed:?}, {allowed:?} are allowed: {done:?}"));
+            return Some(too_slow(elapsed, allowed, &format!("{done:?}")));
         }
         match done {
             Ok(()) => Some("it succeeded".to_owned()),
