@@ -69,6 +69,7 @@
 // | [`disk_cache`] | bytes of a remote repository on a local disk |
 // | [`mod@format`] | bytes to values, no I/O: headers, ids, the four kinds of file, metadata, configuration |
 // | [`memory`] | the budget of all decoded data, and the memory of the machine |
+// | [`mod@beneath`] | opening files below a directory, on old kernels too |
 // | [`trust`] | checks that other users cannot tamper with a local file |
 // | [`store_names`], [`endpoint`] | names that become part of a store's address, and the address |
 // | [`metrics`] | counts of requests, bytes and failures |
@@ -84,6 +85,8 @@
 
 #[doc(hidden)]
 pub mod attached;
+#[doc(hidden)]
+pub mod beneath;
 #[doc(hidden)]
 pub mod blocking;
 #[doc(hidden)]

@@ -9,8 +9,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{OFlags, ResolveFlags};
 
+use crate::beneath;
 use crate::error::{Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
@@ -137,7 +138,7 @@ impl ChunkFile {
         // The file may have been replaced by a link or a FIFO since it was checked.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        rustix::fs::openat2(&self.directory, &self.name, flags, Mode::empty(), resolve)
+        beneath::open(&self.directory, &self.name, flags, resolve)
             .map(File::from)
             .map_err(|e| Error::io(format!("the chunk's file {}", self.name), e.into()))
     }

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use tracing::warn;
 
 use super::entry::{Name, Sum};
+use crate::beneath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name::is_dots;
 use crate::trust;
@@ -137,7 +138,7 @@ impl CacheDirectory {
     pub(super) fn open_entry(&self, name: &Name, more: ResolveFlags) -> Result<File, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let path = format!("{}/{}/{}", self.scope, name.folder(), name.as_str());
-        rustix::fs::openat2(&self.directories().layout, path, flags, Mode::empty(), WITHIN | more).map(File::from)
+        beneath::open(&self.directories().layout, path, flags, WITHIN | more).map(File::from)
     }
 
     /// Opens the folder of entry `name`, creating it if necessary.
@@ -149,7 +150,7 @@ impl CacheDirectory {
 
     pub(super) fn folder_of(&self, name: &Name) -> io::Result<OwnedFd> {
         let path = format!("{}/{}", self.scope, name.folder());
-        Ok(rustix::fs::openat2(&self.directories().layout, path, DIRECTORY, Mode::empty(), WITHIN)?)
+        Ok(beneath::open(&self.directories().layout, path, DIRECTORY, WITHIN)?)
     }
 }
 
@@ -281,7 +282,7 @@ fn make_directory(parent: impl AsFd, name: &str, mode: u32) -> Result<OwnedFd, E
 fn check_directory(layout: &OwnedFd, path: &str) -> Result<bool> {
     let shown = Path::new(LAYOUT).join(path);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::openat2(layout, path, flags, Mode::empty(), WITHIN) {
+    match beneath::open(layout, path, flags, WITHIN) {
         Ok(directory) => trust::check(&directory).map(|_| true).map_err(|why| trust::distrust_error(&shown, &why)),
         Err(Errno::NOENT) => Ok(false),
         Err(errno) => Err(Error::io(shown.display(), errno.into())),

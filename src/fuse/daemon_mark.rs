@@ -4,7 +4,7 @@
 //! user and to root. The file pins nothing of the file system around the mount.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -21,6 +21,8 @@ use super::mount_table::Mount;
 /// Name of the file, and the prefix of a link to it.
 const NAME: &str = "icechunkfs mount";
 const LINK: &[u8] = b"/memfd:icechunkfs mount";
+/// Interval between two looks for the end of a process.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Longest path that is compared, in bytes.
 const MAX_PATH: u64 = 4096;
 
@@ -73,14 +75,45 @@ pub fn marked_processes() -> Vec<MarkedProcess> {
 #[derive(Debug)]
 pub struct Daemon {
     pid: u32,
-    handle: OwnedFd,
+    handle: Handle,
+}
+
+/// Reference to a process, which never means a later one with the same number.
+#[derive(Debug)]
+enum Handle {
+    Pidfd(OwnedFd),
+    /// Directory `/proc/PID`, on kernels before 5.3: nothing is in it any more once the process has ended.
+    Directory(OwnedFd),
+}
+
+impl Handle {
+    fn open(pid: u32) -> Option<Self> {
+        match pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()) {
+            Ok(handle) => Some(Handle::Pidfd(handle)),
+            Err(Errno::NOSYS | Errno::PERM) => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                openat(CWD, format!("/proc/{pid}"), flags, Mode::empty()).ok().map(Handle::Directory)
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+/// Returns true if the process whose `/proc/PID` is `directory` has ended, even if nobody has waited for it yet.
+fn has_ended(directory: &OwnedFd) -> bool {
+    let mut stat = String::new();
+    let read = openat(directory, "stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(io::Error::from)
+        .and_then(|file| File::from(file).read_to_string(&mut stat));
+    // The state follows the name in parentheses, which may contain some itself.
+    read.is_err() || stat.rsplit(") ").next().is_none_or(|state| state.starts_with(['Z', 'X']))
 }
 
 impl Daemon {
     /// Returns the daemon of `mount`, if this user may know it. None if the process that serves the mount also does other work.
     pub fn of(mount: &Mount) -> Option<Self> {
         let pid = find(mount)?;
-        let handle = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
+        let handle = Handle::open(pid)?;
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
         (name.trim_end() == env!("CARGO_PKG_NAME")).then_some(Daemon { pid, handle })
     }
@@ -95,8 +128,17 @@ impl Daemon {
         let begin = Instant::now();
         loop {
             let left = timeout.saturating_sub(begin.elapsed());
+            let handle = match &self.handle {
+                Handle::Pidfd(handle) => handle,
+                Handle::Directory(directory) if has_ended(directory) => return true,
+                Handle::Directory(_) if left.is_zero() => return false,
+                Handle::Directory(_) => {
+                    std::thread::sleep(LOOK_EVERY.min(left));
+                    continue;
+                }
+            };
             let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&left)) {
+            match poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&left)) {
                 Ok(ended) => return ended > 0,
                 Err(Errno::INTR) => {}
                 // This kernel cannot report the end of a process.

@@ -10,6 +10,7 @@ use rustix::fs::{Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::requirements::{Requirements, open_directory};
+use crate::beneath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name::is_dots;
 use crate::trust::{self, Distrust};
@@ -62,7 +63,7 @@ impl SearchResult {
                 ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV
             }
         };
-        let found = match rustix::fs::openat2(&base, &place.rest, flags, Mode::empty(), resolve) {
+        let found = match beneath::open(&base, &place.rest, flags, resolve) {
             // The path leads elsewhere by a link or a mount of the user.
             Err(Errno::LOOP | Errno::XDEV | Errno::AGAIN) => {
                 self.foreign.push(Foreign { path, owner });

@@ -29,6 +29,7 @@ use super::{
     Capabilities, Content, DEADLINE, ListMode, ObjectSource, ReadMode, Removal, Storage, StoredObject, Version,
     Visitor, create, local_listing, no_copy, replace,
 };
+use crate::beneath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
@@ -105,14 +106,14 @@ impl LocalFiles {
     pub(super) fn open_directory(&self, folder: &str) -> Result<OwnedFd> {
         let folder = if folder.is_empty() { "." } else { folder };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::openat2(&self.root, folder, flags, Mode::empty(), WITHIN).map_err(|errno| open_error(folder, errno))
+        beneath::open(&self.root, folder, flags, WITHIN).map_err(|errno| open_error(folder, errno))
     }
 
     /// Returns size and time of object `key`, which may be a symbolic link within the repository; `None` if it is no file or leads out of
     /// it.
     pub(super) fn stat_object(&self, key: &str) -> Option<rustix::fs::Stat> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let found = rustix::fs::openat2(&self.root, key, flags, Mode::empty(), WITHIN).ok()?;
+        let found = beneath::open(&self.root, key, flags, WITHIN).ok()?;
         rustix::fs::fstat(found).ok().filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
     }
 
@@ -120,7 +121,7 @@ impl LocalFiles {
         let resolve = WITHIN | extra;
         // The opening of a FIFO in place of an object must not wait for a writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        rustix::fs::openat2(&self.root, key, flags, Mode::empty(), resolve).map(File::from)
+        beneath::open(&self.root, key, flags, resolve).map(File::from)
     }
 
     /// Fills `buffer` from `offset` of `file` if the page cache has the bytes. Returns `None` if it does not, or if the file ends

@@ -24,6 +24,7 @@ use super::deadline::timed_out;
 use super::file_locks::{Locks, lock, refresh};
 use super::local::{WITHIN, is_stale, version_of};
 use super::{Condition, Version, changed};
+use crate::beneath;
 use crate::error::{Error, Result};
 
 /// Arbiter between the thread that replaces an object and the caller that waits for it: either the object is replaced, or the wait times
@@ -156,7 +157,7 @@ pub(super) fn open_folder(root: &OwnedFd, folder: &str) -> Result<OwnedFd, Errno
 }
 
 pub(super) fn open_beneath(folder: &impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat2(folder, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty(), WITHIN)
+    beneath::open(folder, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, WITHIN)
 }
 
 /// Staging file, which is removed when dropped unused.

@@ -28,12 +28,16 @@ mod put;
 mod scan;
 mod walk;
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, DirEntry, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, DirEntry, FileType, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::Serialize;
+
+use crate::beneath;
 
 /// Paths of one kind that a report lists; the rest is counted.
 const MAX_LISTED: usize = 1000;
@@ -84,7 +88,7 @@ pub struct SkippedPath {
 fn open_beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> std::result::Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let path = if path.is_empty() { b"." } else { path };
-    rustix::fs::openat2(folder, path, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty(), resolve)
+    beneath::open(folder, OsStr::from_bytes(path), OFlags::RDONLY | OFlags::CLOEXEC | flags, resolve)
 }
 
 /// Returns the type of `entry`, which was listed in `folder`. Links are not followed.

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use super::super::local::read_exactly;
 use super::address::{Address, quoted};
 use super::checksum::ObjectState;
+use crate::beneath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::Checksum;
 use crate::{printable, shell};
@@ -39,7 +40,7 @@ fn open_below(root: &OwnedFd, rest: &Path) -> Result<File, Errno> {
     }
     let resolve =
         ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-    rustix::fs::openat2(root, rest, flags, Mode::empty(), resolve).map(File::from)
+    beneath::open(root, rest, flags, resolve).map(File::from)
 }
 
 /// Returns the path of `descriptor` in `/proc`.
