@@ -58,6 +58,7 @@
 // | [`attached`] | other snapshots and other views as directories within a mount |
 // | [`views`] | a snapshot in other forms, for programs that do not read Zarr version 3 |
 // | [`tree`] | a snapshot as a directory tree: names, attributes, listings; independent of the kernel |
+// | [`merge`] | what a branch changed since the common ancestor, as a commit on another branch |
 // | [`repack`] | packing of small chunks into fewer objects |
 // | [`compare`] | differences between two snapshots |
 // | [`commit`] | committing a change set: chunks, manifests, a snapshot, the branch; conflicts with concurrent commits |
@@ -117,6 +118,8 @@ pub mod fuse;
 pub mod library;
 #[doc(hidden)]
 pub mod memory;
+#[doc(hidden)]
+pub mod merge;
 #[doc(hidden)]
 pub mod metrics;
 #[doc(hidden)]

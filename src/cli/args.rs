@@ -19,6 +19,7 @@ use super::init::InitArgs;
 use super::list::ListArgs;
 use super::log::LogArgs;
 use super::ls::LsArgs;
+use super::merge::MergeArgs;
 use super::migrate::MigrateArgs;
 use super::mount_options::MountArgs;
 use super::ops::OpsArgs;
@@ -101,6 +102,15 @@ pub(crate) enum Command {
     /// garbage is collected.
     #[command(after_help = examples::SQUASH)]
     Squash(Box<SquashArgs>),
+    /// Merge a branch, tag or snapshot into a branch: what it changed since the common ancestor becomes one commit there.
+    ///
+    /// No chunk is copied. Both sides are compared node by node and chunk by chunk: what only one of them changed is taken, what both changed in
+    /// different ways is a conflict, and then nothing is merged. A merge is recorded in the commit's metadata, so that the branch can be merged
+    /// again when it has gone on.
+    ///
+    /// Exit status: 0 if the branch has all changes now, or had them before; 1 after a conflict.
+    #[command(after_help = examples::MERGE)]
+    Merge(Box<MergeArgs>),
     /// Rewrite all manifests of a branch in a commit that changes nothing else: split by other rules, or merged where many
     /// commits have left many.
     RewriteManifests(Box<RewriteManifestsArgs>),

@@ -43,6 +43,12 @@ Examples:
   icechunkfs squash repo --last 5 -m 'One day'
   icechunkfs squash repo --since v1.0";
 
+pub(super) const MERGE: &str = "\
+Examples:
+  icechunkfs merge repo trial --dry-run           # what would change, and conflicts
+  icechunkfs merge repo trial -m 'Salinity of May' --delete-source
+  icechunkfs merge repo main --into trial         # the other way round";
+
 pub(super) const DISCARD: &str = "\
 Examples:
   icechunkfs discard mnt salinity   # what is at and below one path
@@ -116,7 +122,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Mount and write", &["mount", "unmount", "commit", "status", "diff", "discard", "refresh", "prefetch"]),
     ("See what happens", &["list", "top", "doctor"]),
     ("Look at a repository", &["refs", "log", "ls", "cat", "ops", "stats", "verify"]),
-    ("Create and change", &["init", "branch", "tag", "config", "amend", "squash"]),
+    ("Create and change", &["init", "branch", "tag", "merge", "config", "amend", "squash"]),
     ("Copy in and out", &["import", "export"]),
     ("Maintain", &["expire", "gc", "rewrite-manifests", "migrate"]),
 ];

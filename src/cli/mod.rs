@@ -30,6 +30,7 @@ mod log;
 mod logging;
 mod ls;
 mod ls_view;
+mod merge;
 mod metrics_server;
 mod migrate;
 mod mount;
@@ -91,6 +92,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Status(mount) => control_client::run(&mount, &request::Command::Status),
         Command::Diff(diff) => diff::run(&diff),
         Command::Amend(amend) => amend::run(&amend),
+        Command::Merge(merge) => merge::run(&merge),
         Command::RewriteManifests(rewrite) => rewrite_manifests::run(&rewrite),
         Command::Squash(squash) => squash::run(&squash),
         Command::Discard(discard) => control_client::discard(&discard),

@@ -20,6 +20,7 @@ use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
 use crate::format::transaction_log::{NodeChange, TransactionLog};
+use crate::printable;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::{Coords, is_in_grid};
 
@@ -95,6 +96,17 @@ pub struct Conflict {
     pub message: String,
 }
 
+impl std::fmt::Display for Conflict {
+    /// One line, whatever names and messages have in them.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {:?}: {}", printable::line(&self.path), self.kind, self.kind.describe())?;
+        if !self.coords.is_empty() {
+            write!(f, "; chunks {:?}", self.coords)?;
+        }
+        write!(f, " (commit {} \"{}\")", self.other, printable::line(&self.message))
+    }
+}
+
 /// Commit that another writer made after the base of the changes.
 #[derive(Debug)]
 pub(super) struct ConcurrentCommit {
@@ -147,6 +159,21 @@ impl ConcurrentChanges {
             }
         }
         Ok(theirs)
+    }
+
+    /// Returns `changes` as those of a single commit.
+    pub(super) fn of(changes: &ChangeSet) -> Self {
+        let first = |ids: Vec<NodeId>| ids.into_iter().map(|id| (id, 0)).collect();
+        let by_one = |chunks: &BTreeMap<Coords, ChunkChange>| {
+            chunks.keys().map(|coords| (coords.clone(), CommitPositions::from_slice(&[0]))).collect()
+        };
+        ConcurrentChanges {
+            created: first(changes.created.iter().map(|node| node.id).collect()),
+            deleted: first(changes.deleted.iter().map(|node| node.id).collect()),
+            updated: first(changes.updated.iter().map(|node| node.id).collect()),
+            moved: first(changes.moved.iter().map(|moved| moved.node).collect()),
+            chunks: changes.chunks.iter().map(|(id, chunks)| (*id, by_one(chunks))).collect(),
+        }
     }
 
     /// Returns the chunks that both `changes` and concurrent commits have changed, with the former's change of each.

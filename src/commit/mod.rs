@@ -39,5 +39,6 @@ mod replace_moves;
 pub mod request;
 mod splitting;
 pub mod squash;
+pub mod three_way;
 mod times;
 mod upload;

@@ -4,6 +4,7 @@
 //! one. The result comes from the snapshots and their manifests, not from transaction logs, so that it is exact, also between
 //! branches; [`logs`] reads the logs. [`chunks`] compares one array.
 
+pub mod changes;
 pub mod chunks;
 pub mod logs;
 

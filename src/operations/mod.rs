@@ -37,7 +37,6 @@ use crate::metrics;
 use crate::mount_facts::{MountFacts, MountInfo, log_lines};
 use crate::overlay::WorkingTree;
 use crate::overlay::frozen::Frozen;
-use crate::printable;
 use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::storage::Storage;
@@ -164,14 +163,6 @@ impl Session {
         if conflicts.is_empty() {
             return "no conflicts\n".to_owned();
         }
-        conflicts.iter().map(to_text).collect()
+        conflicts.iter().map(|conflict| format!("{conflict}\n")).collect()
     }
-}
-
-fn to_text(conflict: &Conflict) -> String {
-    let mut text = format!("{}: {:?}: {}", printable::line(&conflict.path), conflict.kind, conflict.kind.describe());
-    if !conflict.coords.is_empty() {
-        text += &format!("; chunks {:?}", conflict.coords);
-    }
-    text + &format!(" (commit {} \"{}\")\n", conflict.other, printable::line(&conflict.message))
 }

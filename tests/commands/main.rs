@@ -14,6 +14,7 @@ mod entry_points;
 mod generate;
 mod graph;
 mod list;
+mod merge;
 mod printing;
 mod ref_faults;
 mod reference_pages;

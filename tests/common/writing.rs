@@ -193,27 +193,35 @@ pub fn touch(path: &Path) -> std::io::Result<()> {
 pub struct Reference {
     runtime: tokio::runtime::Runtime,
     repository: Repository,
+    /// Branch that is read and changed.
+    branch: String,
 }
 
 impl Reference {
     pub fn open(place: &Path) -> Reference {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let repository = runtime.block_on(place::reference(place));
-        Reference { runtime, repository }
+        Reference { runtime, repository, branch: "main".to_owned() }
     }
 
-    /// Returns ids and messages of branch `main`, newest first.
+    /// Reads and changes another branch from now on.
+    pub fn on(&mut self, branch: &str) -> &Reference {
+        self.branch = branch.to_owned();
+        self
+    }
+
+    /// Returns ids and messages of the branch, newest first.
     pub fn history(&self) -> Vec<(String, String)> {
         self.runtime.block_on(async {
-            let history = self.repository.ancestry(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
+            let history = self.repository.ancestry(&VersionInfo::BranchTipRef(self.branch.clone())).await.unwrap();
             history.map_ok(|info| (info.id.to_string(), info.message)).try_collect().await.unwrap()
         })
     }
 
-    /// Returns all keys and bytes of branch `main`.
+    /// Returns all keys and bytes of the branch.
     pub fn keys(&self) -> Files {
         self.runtime.block_on(async {
-            let main = VersionInfo::BranchTipRef("main".into());
+            let main = VersionInfo::BranchTipRef(self.branch.clone());
             let session = self.repository.readonly_session(&main).await.unwrap();
             let store = Store::from_session(Arc::new(RwLock::new(session))).await;
             let names: Vec<String> = store.list().await.unwrap().try_collect().await.unwrap();
@@ -226,10 +234,11 @@ impl Reference {
         })
     }
 
-    /// Returns the ids of the nodes of branch `main`, by path; the root's is empty.
+    /// Returns the ids of the nodes of the branch, by path; the root's is empty.
     pub fn node_ids(&self) -> BTreeMap<String, String> {
         self.runtime.block_on(async {
-            let session = self.repository.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
+            let session =
+                self.repository.readonly_session(&VersionInfo::BranchTipRef(self.branch.clone())).await.unwrap();
             let nodes = session.list_nodes(&icechunk::format::Path::root()).await.unwrap();
             let nodes = nodes.map(|node| node.unwrap());
             nodes.map(|node| (node.path.to_string().trim_start_matches('/').to_owned(), node.id.to_string())).collect()
@@ -273,7 +282,7 @@ impl Reference {
     /// Makes a commit that turns `from`, the content of the branch, into `to`.
     pub fn change(&self, from: &Files, to: &Files) {
         self.runtime.block_on(async {
-            let session = Arc::new(RwLock::new(self.repository.writable_session("main").await.unwrap()));
+            let session = Arc::new(RwLock::new(self.repository.writable_session(&self.branch).await.unwrap()));
             let store = Store::from_session(Arc::clone(&session)).await;
             let is_document = |key: &String| key.ends_with("zarr.json");
             // Chunks are removed before their array, and added after it.
@@ -297,7 +306,7 @@ impl Reference {
     pub fn rename(&self, from: &str, to: &str) {
         let path = |path: &str| icechunk::format::Path::try_from(format!("/{path}").as_str()).unwrap();
         self.runtime.block_on(async {
-            let mut session = self.repository.rearrange_session("main").await.unwrap();
+            let mut session = self.repository.rearrange_session(&self.branch).await.unwrap();
             session.move_node(path(from), path(to)).await.unwrap();
             session.commit("moved by the reference").execute().await.unwrap();
         });
@@ -306,7 +315,7 @@ impl Reference {
     /// Makes a commit with the reference.
     pub fn commit(&self, keys: &[(&str, &[u8])], message: &str) {
         self.runtime.block_on(async {
-            let session = Arc::new(RwLock::new(self.repository.writable_session("main").await.unwrap()));
+            let session = Arc::new(RwLock::new(self.repository.writable_session(&self.branch).await.unwrap()));
             let store = Store::from_session(Arc::clone(&session)).await;
             for (name, content) in keys {
                 store.set(name, content.to_vec().into()).await.unwrap();

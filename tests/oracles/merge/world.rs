@@ -452,7 +452,7 @@ fn has_parent_of(step: &Step, keys: &Keys) -> bool {
 }
 
 /// Returns the nodes that differ in two states. A recreated one is another one, though its document may be the same.
-fn touched((from, old): (&Keys, &Numbers), (to, new): (&Keys, &Numbers)) -> BTreeSet<String> {
+pub fn touched((from, old): (&Keys, &Numbers), (to, new): (&Keys, &Numbers)) -> BTreeSet<String> {
     let mut touched = oracle::touched(from, to);
     touched.extend(new.iter().filter(|(path, number)| old.get(*path) != Some(*number)).map(|(path, _)| path.clone()));
     touched.extend(old.keys().filter(|path| !new.contains_key(*path)).cloned());
@@ -460,7 +460,7 @@ fn touched((from, old): (&Keys, &Numbers), (to, new): (&Keys, &Numbers)) -> BTre
 }
 
 /// Returns the nodes of the branch by the numbers of their ids.
-fn numbers_of(reference: &Reference, known: &mut BTreeMap<String, u64>) -> Numbers {
+pub fn numbers_of(reference: &Reference, known: &mut BTreeMap<String, u64>) -> Numbers {
     let ids = reference.node_ids().into_iter();
     ids.map(|(path, id)| (path, *known.entry(id).or_insert_with(fresh))).collect()
 }

@@ -1,0 +1,214 @@
+//! `icechunkfs merge`: brings the changes of a branch, tag or snapshot into a branch.
+
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use super::open::MemoryLimits;
+use super::repo_args::RepoArgs;
+use super::{open, print_json, print_result, progress, ref_commands, replace_commits};
+use crate::commit::conflicts::Conflict;
+use crate::commit::engine::{Engine, EngineOptions, OnConflict};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::merge::{self, MergeOptions, Merged, Plan, RECORD};
+use crate::printable;
+use crate::reader::Reader;
+use crate::repo::Repository;
+use crate::repo::change_refs::{RefKind, no_deletion_of_main};
+use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use crate::times::system_clock;
+
+/// Conflicts that a message lists; the rest is counted.
+const LISTED: usize = 20;
+
+#[derive(Debug, Args)]
+pub(crate) struct MergeArgs {
+    /// What is merged: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
+    #[arg(index = 2, value_name = "SOURCE")]
+    source: String,
+    /// The branch that gets the changes, as one commit.
+    #[arg(long, value_name = "BRANCH", default_value = DEFAULT_BRANCH)]
+    into: String,
+    /// The commit message [default: Merge SOURCE].
+    #[arg(short, long, value_name = "TEXT")]
+    message: Option<String>,
+    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    metadata: Vec<String>,
+    /// Resolve conflicts between chunks: ours keeps those of BRANCH, theirs takes those of SOURCE, as in git [default: refuse].
+    #[arg(long, value_name = "WHOSE")]
+    on_conflict: Option<Whose>,
+    /// Delete the branch SOURCE once its changes are in BRANCH.
+    #[arg(long)]
+    delete_source: bool,
+    /// Only show what the merge would do, and its conflicts.
+    #[arg(long, conflicts_with = "delete_source")]
+    dry_run: bool,
+    /// Print {"branch", "snapshot", "source", "base", "commits", "nodes", "chunks", "conflicts", "deleted"}: the new snapshot's id (null if
+    /// there is none), the merged and the common one, the ids of the merged commits (newest first), counts, the conflicts as in
+    /// `status --json`, and whether SOURCE was deleted.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    repo: RepoArgs,
+}
+
+/// Side whose chunks win a conflict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Whose {
+    Ours,
+    Theirs,
+}
+
+/// What is merged.
+struct Source {
+    id: ObjectId,
+    /// Name for people, such as ``branch `dev` ``.
+    name: String,
+    branch: Option<String>,
+}
+
+/// Merges the source into the branch.
+pub(crate) fn run(arguments: &MergeArgs) -> Result<()> {
+    let metadata = replace_commits::metadata(&arguments.metadata)?;
+    replace_commits::check_not_reserved(metadata.keys())?;
+    if metadata.contains_key(RECORD) {
+        return Err(Error::invalid(format!("metadata `{RECORD}` is reserved: choose another name")));
+    }
+    open::runtime()?.block_on(async {
+        let repository = arguments.repo.open().await?;
+        let source = source(&repository, &arguments.source).await?;
+        if source.branch.as_deref() == Some(&arguments.into) {
+            return Err(Error::invalid(format!(
+                "branch `{}` cannot be merged into itself: name another --into",
+                arguments.into
+            )));
+        }
+        let to_delete = if arguments.delete_source { Some(deletable(&repository, &source)?) } else { None };
+        let options = MergeOptions {
+            source: source.id,
+            source_name: source.name.clone(),
+            into: arguments.into.clone(),
+            message: arguments.message.clone().unwrap_or_else(|| format!("Merge {}", source.name)),
+            metadata,
+            // For the engine, ours are the changes that are committed.
+            on_conflict: match arguments.on_conflict {
+                None => OnConflict::Fail,
+                Some(Whose::Ours) => OnConflict::Theirs,
+                Some(Whose::Theirs) => OnConflict::Ours,
+            },
+        };
+        let limits = MemoryLimits::default();
+        let storage = Arc::clone(repository.storage());
+        let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(0)?));
+        let bar = progress::bar("{spinner} comparing and merging {elapsed}");
+        let outcome = if arguments.dry_run {
+            merge::plan(&repository, &reader, &options).await.map(|plan| Merged { snapshot: None, plan })
+        } else {
+            repository.check_changes_allowed().await?;
+            let engine_options = EngineOptions { memory: limits.uploads(), ..EngineOptions::default() };
+            let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, engine_options);
+            merge::merge(repository, &reader, &engine, &options).await
+        };
+        bar.finish_and_clear();
+        let merged = outcome.context(|| storage.location().to_owned())?;
+        let conflicts = &merged.plan.conflicts;
+        if !conflicts.is_empty() {
+            if arguments.json {
+                print_json(&report(arguments, &source, &merged, false))?;
+            }
+            return Err(Error::multi_line(ErrorKind::Stale, &refusal(conflicts, &source.name, &arguments.into)));
+        }
+        let mut is_deleted = false;
+        if let Some(branch) = to_delete {
+            // The branch is left alone if it has moved: what came since is not merged.
+            let repository = Repository::open(storage).await?;
+            let deletion = repository.delete_ref(RefKind::Branch, &branch, source.id, system_clock).await;
+            deletion.map_err(|e| e.context(format!("branch `{branch}` was merged, but not deleted")))?;
+            is_deleted = true;
+        }
+        print_result(arguments.json, &report(arguments, &source, &merged, is_deleted), || {
+            describe(arguments, &source, &merged, is_deleted)
+        })
+    })
+}
+
+async fn source(repository: &Repository, word: &str) -> Result<Source> {
+    let found = repository.resolve_revision(word).await?;
+    let (name, branch) = match found.spec {
+        RefSpec::Branch(name) => (format!("branch `{name}`"), Some(name)),
+        RefSpec::Tag(name) => (format!("tag `{name}`"), None),
+        _ => (format!("snapshot {}", found.id), None),
+    };
+    Ok(Source { id: found.id, name, branch })
+}
+
+/// Returns the branch that is merged, if it may be deleted afterwards.
+fn deletable(repository: &Repository, source: &Source) -> Result<String> {
+    let Some(branch) = &source.branch else {
+        return Err(Error::invalid(format!("--delete-source: {} is no branch", source.name)));
+    };
+    if branch == DEFAULT_BRANCH {
+        return Err(no_deletion_of_main());
+    }
+    match ref_commands::mounted(repository, branch) {
+        None => Ok(branch.clone()),
+        Some(use_of_it) => Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "branch `{branch}` cannot be deleted: {use_of_it} Merge without --delete-source, or unmount it first"
+            ),
+        )),
+    }
+}
+
+fn refusal(conflicts: &[Conflict], source: &str, into: &str) -> String {
+    let mut text = format!(
+        "{} and branch `{}` changed the same things ({} conflicts): nothing was merged. --on-conflict resolves conflicts between chunks; \
+         others are resolved by a commit on one of them\n",
+        printable::line(source),
+        printable::line(into),
+        conflicts.len()
+    );
+    for conflict in conflicts.iter().take(LISTED) {
+        text += &format!("  {conflict}\n");
+    }
+    if conflicts.len() > LISTED {
+        text += &format!("  and {} more (--json lists all)\n", conflicts.len() - LISTED);
+    }
+    text
+}
+
+fn report(arguments: &MergeArgs, source: &Source, merged: &Merged, is_deleted: bool) -> Value {
+    let Plan { base, commits, changes, conflicts, .. } = &merged.plan;
+    json!({
+        "branch": arguments.into,
+        "snapshot": merged.snapshot,
+        "source": source.id,
+        "base": base,
+        "commits": commits.iter().map(|commit| commit.id).collect::<Vec<_>>(),
+        "nodes": changes.node_count(),
+        "chunks": changes.chunk_count(),
+        "conflicts": conflicts,
+        "deleted": is_deleted,
+    })
+}
+
+fn describe(arguments: &MergeArgs, source: &Source, merged: &Merged, is_deleted: bool) -> String {
+    let Plan { commits, changes, .. } = &merged.plan;
+    let (name, into) = (printable::line(&source.name), printable::line(&arguments.into));
+    let counts = format!("{} nodes, {} chunks", changes.node_count(), changes.chunk_count());
+    let mut text = match merged.snapshot {
+        Some(snapshot) => {
+            format!("merged {} commits of {name} into {into}: snapshot {snapshot}: {counts}\n", commits.len())
+        }
+        None if changes.is_empty() => format!("branch `{into}` has all changes of {name} already\n"),
+        None => format!("{} commits of {name} can be merged into {into}: {counts}\n", commits.len()),
+    };
+    if is_deleted {
+        text += &format!("deleted {name}\n");
+    }
+    text
+}

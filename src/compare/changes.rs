@@ -1,0 +1,99 @@
+//! The change set that leads from one snapshot to another.
+//!
+//! Chunks are references to what the new snapshot has: nothing is read or copied. Nodes keep their ids, so that the change set also fits
+//! other snapshots that have the nodes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::chunks::ChunkDifferences;
+use super::{ArrayChunks, CONCURRENT_ARRAYS};
+use crate::commit::changes::{ChangeSet, ChunkChange, DeletedNode, WrittenNode};
+use crate::error::{Context, Error, Result};
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::snapshot::{ManifestInfo, Node, Snapshot};
+use crate::format::transaction_log::Move;
+use crate::reader::Reader;
+use crate::zarr::{Coords, is_in_grid};
+
+/// Changes of the chunks of one array.
+type ChunkChanges = BTreeMap<Coords, ChunkChange>;
+
+/// Returns the changes that lead from `old` to `new`, snapshots of one repository whose manifests `reader` reads. Chunks that an array's
+/// new shape has no place for are not listed.
+pub async fn changes_between(reader: &Arc<Reader>, old: &Snapshot, new: &Snapshot) -> Result<ChangeSet> {
+    let by_id = |snapshot: &Snapshot| -> HashMap<NodeId, usize> {
+        snapshot.nodes().enumerate().map(|(position, node)| (node.id, position)).collect()
+    };
+    let (old_ids, new_ids) = (by_id(old), by_id(new));
+    let mut changes = ChangeSet::default();
+    let deleted = old.nodes().filter(|node| !new_ids.contains_key(&node.id));
+    changes.deleted.extend(deleted.map(|node| DeletedNode {
+        id: node.id,
+        path: node.path.to_owned(),
+        is_array: node.is_array(),
+    }));
+    let infos = &[old.manifest_infos(), new.manifest_infos()];
+    // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
+    type Running<'a> = BoxFuture<'a, Result<(NodeId, ChunkChanges)>>;
+    let mut running: Vec<Running<'_>> = Vec::new();
+    for node in new.nodes() {
+        let before = old_ids.get(&node.id).and_then(|&at| old.node(at));
+        match &before {
+            None => changes.created.push(written(&node)),
+            Some(before) if before.is_array() != node.is_array() => {
+                return Err(Error::corrupt(format!("{}: node {} is a group and an array", node.path, node.id)));
+            }
+            Some(before) => {
+                if before.path != node.path {
+                    let (from, to) = (before.path.to_owned(), node.path.to_owned());
+                    changes.moved.push(Move { from, to, node: node.id, is_array: node.is_array() });
+                }
+                if before.zarr_json != node.zarr_json {
+                    changes.updated.push(written(&node));
+                }
+            }
+        }
+        let Some(after) = ArrayChunks::of(&node) else { continue };
+        let before = before.as_ref().and_then(ArrayChunks::of);
+        let (id, path) = (node.id, node.path);
+        running.push(Box::pin(
+            async move { Ok((id, chunk_changes(reader, infos, before, after).await.context(|| path)?)) },
+        ));
+    }
+    let chunks = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_ARRAYS);
+    let chunks: Vec<(NodeId, ChunkChanges)> = chunks.try_collect().await?;
+    changes.chunks.extend(chunks.into_iter().filter(|(_, chunks)| !chunks.is_empty()));
+    Ok(changes)
+}
+
+fn written(node: &Node<'_>) -> WrittenNode {
+    WrittenNode {
+        id: node.id,
+        path: node.path.to_owned(),
+        zarr_json: Bytes::copy_from_slice(node.zarr_json),
+        is_array: node.is_array(),
+    }
+}
+
+async fn chunk_changes(
+    reader: &Arc<Reader>,
+    [old_infos, new_infos]: &[HashMap<ObjectId, ManifestInfo>; 2],
+    before: Option<ArrayChunks>,
+    after: ArrayChunks,
+) -> Result<ChunkChanges> {
+    let old = before.as_ref().map_or(after.empty(old_infos, reader), |before| before.chunks(old_infos, reader));
+    let new = after.chunks(new_infos, reader);
+    let mut differences = ChunkDifferences::new(old, new);
+    let mut changes = ChunkChanges::new();
+    while let Some(page) = differences.page().await? {
+        for chunk in page.into_iter().filter(|chunk| is_in_grid(&chunk.coords, new.grid)) {
+            changes.insert(chunk.coords, chunk.after.map_or(ChunkChange::Delete, ChunkChange::Stored));
+        }
+    }
+    Ok(changes)
+}

@@ -1,0 +1,266 @@
+//! `icechunkfs merge`: each promise of its help, as the reference implementation sees the result. Random merges are in
+//! `tests/oracles/branches.rs`.
+
+use std::path::{Path, PathBuf};
+
+use icechunk::RepositoryConfig;
+use icechunk::format::format_constants::SpecVersionBin;
+use serde_json::{Value, json};
+
+use crate::common::writing::{GROUP, Reference, array};
+use crate::common::{Files, Output, all_together, block_on, entries, lab, place, run_on, run_with_fault};
+
+const BOTH: [SpecVersionBin; 2] = [SpecVersionBin::V1, SpecVersionBin::V2];
+
+struct Setup {
+    place: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+/// A repository with an array `a` of eight chunks, of which two exist, on `main` and `dev`.
+fn setup(version: SpecVersionBin) -> Setup {
+    let directory = tempfile::tempdir().unwrap();
+    let place = place::place(directory.path());
+    block_on(lab::create(&place, version, RepositoryConfig::default()));
+    let reference = Reference::open(&place);
+    let document = array(&[8], &[1]);
+    let keys: [(&str, &[u8]); 4] =
+        [("zarr.json", GROUP.as_bytes()), ("a/zarr.json", document.as_bytes()), ("a/c/0", b"0"), ("a/c/1", b"1")];
+    reference.commit(&keys, "begin");
+    reference.create_branch("dev");
+    Setup { place, _directory: directory }
+}
+
+impl Setup {
+    fn commit(&self, branch: &str, keys: &[(&str, &[u8])]) {
+        Reference::open(&self.place).on(branch).commit(keys, &format!("work on {branch}"));
+    }
+
+    fn keys(&self, branch: &str) -> Files {
+        Reference::open(&self.place).on(branch).keys()
+    }
+
+    fn history(&self, branch: &str) -> Vec<(String, String)> {
+        Reference::open(&self.place).on(branch).history()
+    }
+
+    fn merge(&self, words: &[&str]) -> Output {
+        run_on(&self.place, &[&["merge"], words].concat())
+    }
+
+    fn newest(&self) -> Value {
+        run_on(&self.place, &["log", "--json", "-n", "1"]).json()[0].clone()
+    }
+}
+
+fn chunk<'a>(keys: &'a Files, name: &str) -> Option<&'a [u8]> {
+    keys.get(name).map(Vec::as_slice)
+}
+
+#[test]
+fn changes_of_both_sides_are_in_one_commit() {
+    for version in BOTH {
+        let repo = setup(version);
+        let new = array(&[2], &[1]);
+        repo.commit("dev", &[("n/zarr.json", new.as_bytes()), ("n/c/0", b"n"), ("a/c/2", b"dev")]);
+        repo.commit("dev", &[("a/c/3", b"dev")]);
+        repo.commit("main", &[("a/c/4", b"main")]);
+        let said = repo.merge(&["dev", "-m", "Both", "--metadata", "run=7", "--json"]).json();
+        assert_eq!((&said["nodes"], &said["chunks"], &said["conflicts"]), (&json!(1), &json!(3), &json!([])));
+        assert_eq!(said["commits"].as_array().unwrap().len(), 2);
+        let keys = repo.keys("main");
+        for (name, bytes) in [("n/c/0", "n"), ("a/c/2", "dev"), ("a/c/3", "dev"), ("a/c/4", "main"), ("a/c/0", "0")] {
+            assert_eq!(chunk(&keys, name), Some(bytes.as_bytes()), "{name}");
+        }
+        let history = repo.history("main");
+        assert_eq!((history[0].1.as_str(), history[1].1.as_str()), ("Both", "work on main"));
+        assert_eq!(said["snapshot"], json!(history[0].0));
+        let commit = repo.newest();
+        assert_eq!(commit["metadata"]["run"], json!(7));
+        let record = json!({"source": "branch `dev`", "snapshot": said["source"]});
+        assert_eq!(commit["metadata"]["icechunkfs.merge"], record);
+        assert_eq!(repo.keys("dev").len(), keys.len() - 1, "the source stays as it is");
+        run_on(&repo.place, &["verify"]).success();
+        let again = repo.merge(&["dev"]).text();
+        assert!(again.contains("branch `main` has all changes of branch `dev` already"), "{again}");
+        assert_eq!(repo.history("main"), history);
+    }
+}
+
+#[test]
+fn a_branch_is_merged_again_when_it_has_gone_on() {
+    for version in BOTH {
+        let repo = setup(version);
+        let new = array(&[4], &[1]);
+        repo.commit("dev", &[("n/zarr.json", new.as_bytes()), ("n/c/0", b"1"), ("a/c/0", b"dev 1")]);
+        repo.merge(&["dev"]).success();
+        // It changes what the first merge brought.
+        repo.commit("dev", &[("n/c/0", b"2"), ("n/c/1", b"2"), ("a/c/0", b"dev 2")]);
+        repo.commit("main", &[("a/c/5", b"main")]);
+        repo.merge(&["dev"]).success();
+        let keys = repo.keys("main");
+        assert_eq!(
+            (chunk(&keys, "n/c/0"), chunk(&keys, "a/c/0"), chunk(&keys, "a/c/5")),
+            (Some(&b"2"[..]), Some(&b"dev 2"[..]), Some(&b"main"[..]))
+        );
+        // And the other way round, from where both were last the same.
+        repo.commit("main", &[("n/c/0", b"main 3")]);
+        repo.merge(&["main", "--into", "dev"]).success();
+        assert_eq!(repo.keys("dev"), repo.keys("main"));
+        // What main changed after the merge is no change of dev.
+        repo.commit("dev", &[("n/c/1", b"dev 4")]);
+        repo.commit("main", &[("n/c/1", b"main 4")]);
+        assert!(repo.merge(&["dev"]).failure().contains("/n: ChunkDoubleUpdate"));
+    }
+}
+
+#[test]
+fn conflicts_are_named_and_change_nothing() {
+    let repo = setup(SpecVersionBin::V2);
+    repo.commit("dev", &[("a/c/0", b"dev"), ("a/c/2", b"dev")]);
+    repo.commit("main", &[("a/c/0", b"main"), ("a/c/1", b"main")]);
+    let before = (repo.history("main"), repo.keys("main"));
+    let said = repo.merge(&["dev"]).failure();
+    assert!(
+        said.contains("branch `dev` and branch `main` changed the same things (1 conflicts): nothing was merged")
+            && said.contains("/a: ChunkDoubleUpdate: both changed the same chunks; chunks [[0]]"),
+        "{said}"
+    );
+    let output = repo.merge(&["dev", "--json", "--dry-run"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["snapshot"], &report["conflicts"][0]["coords"]), (&Value::Null, &json!([[0]])));
+    assert_eq!((repo.history("main"), repo.keys("main")), before);
+    // As in git, ours is the branch that gets the commit.
+    repo.merge(&["dev", "--on-conflict", "ours"]).success();
+    let keys = repo.keys("main");
+    assert_eq!(
+        ["a/c/0", "a/c/1", "a/c/2"].map(|name| chunk(&keys, name).unwrap()),
+        [b"main".as_slice(), b"main", b"dev"]
+    );
+    repo.commit("dev", &[("a/c/0", b"dev again")]);
+    repo.merge(&["dev", "--on-conflict", "theirs"]).success();
+    assert_eq!(chunk(&repo.keys("main"), "a/c/0"), Some(&b"dev again"[..]));
+    // Only chunks can be resolved.
+    let document = |n: u64| array(&[8], &[1]).replace("\"attributes\":{}", &format!("\"attributes\":{{\"n\":{n}}}"));
+    repo.commit("dev", &[("a/zarr.json", document(1).as_bytes())]);
+    repo.commit("main", &[("a/zarr.json", document(2).as_bytes())]);
+    let said = repo.merge(&["dev", "--on-conflict", "theirs"]).failure();
+    assert!(said.contains("/a: ZarrMetadataDoubleUpdate: both changed zarr.json"), "{said}");
+    // The same change on both sides is none.
+    repo.commit("dev", &[("a/zarr.json", document(2).as_bytes()), ("a/c/6", b"6")]);
+    repo.merge(&["dev"]).success();
+    assert_eq!(chunk(&repo.keys("main"), "a/c/6"), Some(&b"6"[..]));
+}
+
+#[test]
+fn a_dry_run_shows_what_would_change() {
+    let repo = setup(SpecVersionBin::V2);
+    repo.commit("dev", &[("a/c/2", b"dev")]);
+    let before = repo.history("main");
+    let said = repo.merge(&["dev", "--dry-run"]).text();
+    assert_eq!(said, "1 commits of branch `dev` can be merged into main: 0 nodes, 1 chunks\n");
+    assert_eq!(repo.history("main"), before);
+}
+
+#[test]
+fn the_source_is_a_ref_or_a_snapshot_and_may_be_deleted() {
+    let repo = setup(SpecVersionBin::V2);
+    repo.commit("dev", &[("a/c/2", b"tagged")]);
+    run_on(&repo.place, &["tag", "create", "v1", "--at", "dev"]).success();
+    repo.commit("dev", &[("a/c/3", b"last")]);
+    repo.merge(&["v1"]).success();
+    assert_eq!(
+        (repo.newest()["message"].clone(), repo.keys("main").contains_key("a/c/3")),
+        (json!("Merge tag `v1`"), false)
+    );
+    for (words, why) in [
+        (&["main"][..], "cannot be merged into itself"),
+        (&["v1", "--delete-source"], "is no branch"),
+        (&["main", "--into", "dev", "--delete-source"], "main"),
+        (&["nothing"], "nothing"),
+        (&["dev", "--into", "nowhere"], "nowhere"),
+        (&["dev", "--metadata", "icechunkfs.merge=1"], "reserved"),
+    ] {
+        let said = repo.merge(words).failure();
+        assert!(said.contains(why), "{words:?}: {said}");
+    }
+    let said = repo.merge(&["dev~0", "--json"]).json();
+    assert_eq!(said["chunks"], json!(1));
+    let said = repo.merge(&["dev", "--delete-source"]).text();
+    assert!(said.contains("deleted branch `dev`"), "{said}");
+    let refs = run_on(&repo.place, &["refs", "--json"]).json();
+    assert!(refs["branches"].get("dev").is_none(), "{refs}");
+}
+
+/// Returns the names of the chunk objects.
+fn objects(place: &Path) -> Vec<PathBuf> {
+    entries(&place.join("chunks"))
+}
+
+#[test]
+fn no_chunk_is_copied() {
+    if !place::needs_directory() {
+        return;
+    }
+    let repo = setup(SpecVersionBin::V2);
+    let large = vec![7; 1 << 20];
+    let keys: Vec<String> = (2..8).map(|n| format!("a/c/{n}")).collect();
+    let keys: Vec<(&str, &[u8])> = keys.iter().map(|key| (key.as_str(), large.as_slice())).collect();
+    repo.commit("dev", &keys);
+    repo.commit("main", &[("a/c/0", b"main")]);
+    let before = objects(&repo.place);
+    assert!(before.len() >= 6);
+    repo.merge(&["dev"]).success();
+    assert_eq!(objects(&repo.place), before);
+    assert_eq!(chunk(&repo.keys("main"), "a/c/7"), Some(large.as_slice()));
+}
+
+#[test]
+fn branches_of_eight_writers_are_merged_at_once() {
+    for version in BOTH {
+        let repo = setup(version);
+        let names: Vec<String> = (0..8).map(|n| format!("job-{n}")).collect();
+        for (n, name) in names.iter().enumerate() {
+            run_on(&repo.place, &["branch", "create", name]).success();
+            let (own, shared) = (format!("job{n}/zarr.json"), format!("a/c/{n}"));
+            let document = array(&[1], &[1]);
+            repo.commit(
+                name,
+                &[(&own, document.as_bytes()), (&format!("job{n}/c/0"), b"own"), (&shared, name.as_bytes())],
+            );
+        }
+        // Each twice, by two programs at the same time: one of them finds that it is done.
+        let twice: Vec<&String> = names.iter().chain(&names).collect();
+        let outputs = all_together(&twice, |_, name| repo.merge(&[name, "--json"]));
+        let made = outputs.into_iter().filter(|output| !output_snapshot(output).is_null()).count();
+        let keys = repo.keys("main");
+        for (n, name) in names.iter().enumerate() {
+            assert_eq!(chunk(&keys, &format!("a/c/{n}")), Some(name.as_bytes()));
+            assert_eq!(chunk(&keys, &format!("job{n}/c/0")), Some(&b"own"[..]));
+        }
+        assert_eq!((made, repo.history("main").len()), (8, 10), "one commit for each, two before");
+        run_on(&repo.place, &["verify"]).success();
+    }
+}
+
+fn output_snapshot(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", output.stderr);
+    serde_json::from_slice::<Value>(&output.stdout).unwrap()["snapshot"].clone()
+}
+
+#[test]
+fn a_merge_that_is_killed_is_there_or_not() {
+    for step in ["commit.log", "commit.snapshot", "commit.publish", "commit.publish.done"] {
+        let repo = setup(SpecVersionBin::V2);
+        repo.commit("dev", &[("a/c/2", b"dev")]);
+        let before = repo.keys("main");
+        let killed = run_with_fault(&repo.place, &["merge", "dev"], &format!("{step}=abort"));
+        assert!(!killed.status.success(), "{step} is not passed");
+        let is_there = step == "commit.publish.done";
+        assert_eq!(repo.keys("main") != before, is_there, "{step}");
+        repo.merge(&["dev"]).success();
+        assert_eq!(chunk(&repo.keys("main"), "a/c/2"), Some(&b"dev"[..]));
+        assert_eq!(repo.history("main").len(), 3, "{step}: merged once");
+    }
+}
