@@ -51,6 +51,8 @@ class MountOptions(StoreOptions, total=False):
     tag: str
     snapshot: str
     as_of: Union[str, date, datetime]
+    create: bool
+    from_: str
     read_only: bool
     follow: Union[bool, float]
     view: str
@@ -104,7 +106,8 @@ def to_words(options: Mapping[str, Any]) -> List[str]:
 
 
 def _words(name: str, value: Any) -> List[str]:
-    flag = "--" + name.replace("_", "-")
+    # A keyword of Python has an underscore at its end.
+    flag = "--" + name.rstrip("_").replace("_", "-")
     if value is None or value is False:
         return []
     if value is True:

@@ -13,14 +13,17 @@ use super::metrics_server::Counts;
 use super::mount_options::MountArgs;
 use super::service_manager::ServiceManager;
 use super::{logging, metrics_server, open};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::access_log;
 use crate::fuse::mount::{self, Mounted};
 use crate::fuse::preopened;
 use crate::library::mounts;
 use crate::metrics;
 use crate::reader::Reader;
-use crate::repo::refs::RefSpec;
+use crate::repo::Repository;
+use crate::repo::change_refs::RefKind;
+use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use crate::times::system_clock;
 use crate::trust;
 
 /// Mounts, and serves until it is unmounted: in this process, or in a daemon.
@@ -69,7 +72,10 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     let mountpoint = mount::prepare(&arguments.mountpoint, arguments.nonempty)?;
     let options = arguments.options_of(spec)?;
     let (content, options, note) = runtime.block_on(async {
-        let repository = arguments.repo.open_with(&arguments.virtuals).await?;
+        let mut repository = arguments.repo.open_with(&arguments.virtuals).await?;
+        if arguments.create && create_branch(&repository, spec, arguments).await? {
+            repository = arguments.repo.open_with(&arguments.virtuals).await?;
+        }
         mounts::prepare(&repository, &mountpoint, &options).await
     })?;
     if arguments.check_only {
@@ -103,6 +109,32 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     // A thread that is blocked on a dead network file system must not keep the daemon alive.
     runtime.shutdown_background();
     served
+}
+
+/// Creates the branch that is mounted, unless it exists: a job that is started again goes on in its branch. Returns true if it was created.
+async fn create_branch(repository: &Repository, spec: &RefSpec, arguments: &MountArgs) -> Result<bool> {
+    let RefSpec::Branch(branch) = spec else { return Ok(false) };
+    if repository.branch_tip(branch).await?.is_some() {
+        return Ok(false);
+    }
+    let from = arguments.from.as_deref().unwrap_or(DEFAULT_BRANCH);
+    let from = repository.resolve_revision(from).await.map_err(|e| e.context("--from"))?.id;
+    if arguments.check_only {
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!("branch `{branch}` does not exist yet: mounting creates it at {from}"),
+        ));
+    }
+    repository.check_changes_allowed().await?;
+    match repository.create_ref(RefKind::Branch, branch, from, system_clock).await {
+        Ok(()) => {
+            info!("created branch {branch} at {from}");
+            Ok(true)
+        }
+        // Another node of the job was faster.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// Starts what others see of the mount at work: the metrics, and the command after commits.

@@ -88,6 +88,13 @@ pub(crate) struct MountArgs {
     /// sticky ones such as /tmp and those that ICECHUNKFS_SAFE_DIRECTORY lists, separated by `:`.
     #[arg(help_heading = "Writing", long, value_name = "DIR", conflicts_with = "ephemeral")]
     pub(super) scratch: Option<PathBuf>,
+    /// Create the branch if there is none of that name: for a job that writes into a branch of its own, which is merged once.
+    #[arg(help_heading = "Writing", long)]
+    pub(super) create: bool,
+    /// With --create, what the new branch begins with: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it
+    /// [default: main].
+    #[arg(help_heading = "Writing", long, value_name = "REF", requires = "create")]
+    pub(super) from: Option<String>,
     /// Discard the uncommitted changes of earlier mounts.
     #[arg(help_heading = "Writing", long)]
     pub(super) discard: bool,
@@ -236,6 +243,9 @@ impl MountArgs {
         }
         if self.follow.is_some() && !matches!(spec, RefSpec::Branch(_)) {
             return Err(Error::invalid("only a branch can be followed: tags, snapshots and times of the past stay"));
+        }
+        if self.create && (self.read_only || self.follow.is_some() || !matches!(spec, RefSpec::Branch(_))) {
+            return Err(Error::invalid("--create is for a writable mount of a branch: name it with --branch"));
         }
         if self.follow.is_some() && (self.scratch.is_some() || self.discard || self.ephemeral) {
             return Err(Error::invalid(

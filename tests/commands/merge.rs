@@ -7,8 +7,8 @@ use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 use serde_json::{Value, json};
 
-use crate::common::writing::{GROUP, Reference, array};
-use crate::common::{Files, Output, all_together, block_on, entries, lab, place, run_on, run_with_fault};
+use crate::common::writing::{GROUP, Reference, Writable, array};
+use crate::common::{Files, Mount, Output, all_together, block_on, entries, lab, place, run_on, run_with_fault};
 
 const BOTH: [SpecVersionBin; 2] = [SpecVersionBin::V1, SpecVersionBin::V2];
 
@@ -263,4 +263,46 @@ fn a_merge_that_is_killed_is_there_or_not() {
         assert_eq!(chunk(&repo.keys("main"), "a/c/2"), Some(&b"dev"[..]));
         assert_eq!(repo.history("main").len(), 3, "{step}: merged once");
     }
+}
+
+#[test]
+fn jobs_write_into_branches_of_their_own() {
+    for version in BOTH {
+        let repo = setup(version);
+        let mount = Writable::of(&repo.place, &["--branch", "job-42", "--create"]);
+        std::fs::write(mount.root().join("a/c/2"), b"job").unwrap();
+        mount.commit("the job").unwrap();
+        drop(mount);
+        assert!(!repo.keys("main").contains_key("a/c/2"), "nobody sees half of it");
+        // A job that is started again goes on in its branch.
+        let mount = Writable::of(&repo.place, &["--branch", "job-42", "--create", "--from", "dev"]);
+        assert_eq!(std::fs::read(mount.root().join("a/c/2")).unwrap(), b"job");
+        drop(mount);
+        let older = Writable::of(&repo.place, &["--branch", "old", "--create", "--from", "main~1"]);
+        assert!(!older.root().join("a/c/0").exists());
+        drop(older);
+        repo.merge(&["job-42", "--delete-source"]).success();
+        assert_eq!(chunk(&repo.keys("main"), "a/c/2"), Some(&b"job"[..]));
+        let mount = Mount::prepare();
+        for (words, why) in [
+            (&["--create", "-o", "ro"][..], "a writable mount of a branch"),
+            (&["--create", "--tag", "v1"], "a writable mount of a branch"),
+            (&["--branch", "new", "--from", "dev"], "--create"),
+            (&["--branch", "new", "--create", "--from", "nothing"], "nothing"),
+        ] {
+            let said = mount.command(&repo.place, words).failure();
+            assert!(said.contains(why), "{words:?}: {said}");
+        }
+        let refs = run_on(&repo.place, &["refs", "--json"]).json();
+        assert!(refs["branches"].get("new").is_none(), "{refs}");
+    }
+}
+
+#[test]
+fn mounts_that_create_a_branch_at_once_share_it() {
+    let repo = setup(SpecVersionBin::V2);
+    let mounts: Vec<Mount> = (0..4).map(|_| Mount::prepare()).collect();
+    let outputs = all_together(&mounts, |_, mount| mount.command(&repo.place, &["--branch", "job", "--create"]));
+    outputs.into_iter().for_each(|output| drop(output.success()));
+    assert_eq!(repo.keys("job"), repo.keys("main"));
 }
