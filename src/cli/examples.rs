@@ -83,6 +83,7 @@ Examples:
 pub(super) const LOG: &str = "\
 Examples:
   icechunkfs log repo -n 10
+  icechunkfs log repo ocean/temperature --chunks 0:10,:  # commits that touched these chunks
   icechunkfs log s3://bucket/ocean --all --graph
   icechunkfs log repo --tag v1.0 --json";
 

@@ -10,8 +10,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::graph::terminal::TerminalStyle;
+use super::mount_options::parse_root;
 use super::repo_args::{RefArgs, RepoArgs};
 use super::{graph, open, print_raw, print_result};
+use crate::compare::path_history::{self, Region};
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
@@ -21,6 +23,12 @@ use crate::times::format_time;
 
 #[derive(Debug, Args)]
 pub(crate) struct LogArgs {
+    /// Show only commits that touched this node, or one below it. It is followed through moves; a path that was deleted is found, too.
+    #[arg(index = 2, value_name = "PATH", value_parser = parse_root, conflicts_with_all = ["all", "graph", "svg"])]
+    path: Option<String>,
+    /// Of the array PATH, show only commits that touched chunks at these positions of the chunk grid, such as 0:10,: or 3,2:5.
+    #[arg(long, value_name = "RANGES", requires = "path", value_parser = parse_region)]
+    chunks: Option<Ranges>,
     #[command(flatten)]
     pub(super) reference: RefArgs,
     /// Show the commits of all branches and tags. Without --graph or --svg, each branch or tag follows the other.
@@ -38,7 +46,7 @@ pub(crate) struct LogArgs {
     /// Use colors in --graph: auto (on a terminal), always or never.
     #[arg(long, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     color: ColorChoice,
-    /// Print a list of {"id", "parent_id", "message", "written_at", "metadata"}; with --all also "refs": ["branch/NAME", ...,
+    /// Print a list of {"id", "parent_id", "message", "written_at", "metadata"}; with PATH also "path", as the node was called then, with --all "refs": ["branch/NAME", ...,
     /// "tag/NAME", ...].
     #[arg(long, conflicts_with_all = ["graph", "svg"])]
     json: bool,
@@ -58,6 +66,28 @@ struct Commit {
     metadata: Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refs: Option<Vec<String>>,
+    /// Path of the node then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+}
+
+/// Ranges of positions in the chunk grid.
+#[derive(Clone, Debug)]
+pub(crate) struct Ranges(Region);
+
+/// Parses ranges of chunks, one for each dimension: `N`, `A:B` without B, or `:` for all.
+fn parse_region(text: &str) -> Result<Ranges> {
+    let wrong = || Error::invalid(format!("`{text}` is no list of ranges of chunks, such as 0:10,: or 3,2:5"));
+    let number = |text: &str, otherwise: u32| match text.trim() {
+        "" => Ok(otherwise),
+        text => text.parse::<u32>().map_err(|_| wrong()),
+    };
+    let range = |part: &str| match part.split_once(':') {
+        Some((from, to)) => Ok(number(from, 0)?..number(to, u32::MAX)?),
+        None if part.trim().is_empty() => Err(wrong()),
+        None => number(part, 0).map(|at| at..at.saturating_add(1)),
+    };
+    text.split(',').map(range).collect::<Result<Region>>().map(Ranges)
 }
 
 /// Prints the history, newest first, or draws it.
@@ -71,11 +101,19 @@ pub(crate) fn run(arguments: &LogArgs) -> Result<()> {
         true => runtime.block_on(repository.refs())?,
         false => Refs::default(),
     };
+    let mut paths = Vec::new();
     let history = runtime.block_on(async {
         if arguments.all {
             return repository.histories(refs.branches.values().chain(refs.tags.values()).copied()).await;
         }
         let tip = repository.resolve(&spec).await?;
+        if let Some(path) = &arguments.path {
+            let history = repository.history(tip, usize::MAX).await?;
+            let region = arguments.chunks.as_ref().map(|ranges| &ranges.0);
+            let touches = path_history::touches(&repository, &history, &format!("/{path}"), region, limit).await?;
+            paths = touches.iter().map(|touch| touch.path.clone()).collect();
+            return Ok(touches.into_iter().map(|touch| touch.commit).collect());
+        }
         // One commit more than is drawn: the last line leads to it.
         repository.history(tip, limit.saturating_add(usize::from(is_drawn))).await
     })?;
@@ -94,6 +132,7 @@ pub(crate) fn run(arguments: &LogArgs) -> Result<()> {
     for (kind, refs) in [("branch", &refs.branches), ("tag", &refs.tags)] {
         refs.iter().for_each(|(name, id)| names.entry(*id).or_default().push(format!("{kind}/{name}")));
     }
+    let mut paths = paths.into_iter();
     let commit = |info: SnapshotInfo| Commit {
         id: info.id,
         parent_id: info.parent,
@@ -101,6 +140,7 @@ pub(crate) fn run(arguments: &LogArgs) -> Result<()> {
         written_at: format_time(info.flushed_at),
         metadata: info.metadata,
         refs: arguments.all.then(|| names.remove(&info.id).unwrap_or_default()),
+        path: paths.next(),
     };
     let commits: Vec<Commit> = history.into_iter().take(limit).map(commit).collect();
     print_result(arguments.json, &commits, || to_text(&commits))
@@ -115,6 +155,9 @@ fn to_text(commits: &[Commit]) -> String {
                 "    refs  {}\n",
                 refs.iter().map(|name| printable::line(name)).collect::<Vec<_>>().join(", ")
             );
+        }
+        if let Some(path) = &commit.path {
+            text += &format!("    path  {}\n", printable::line(path));
         }
         for (name, value) in &commit.metadata {
             text += &format!("    {}\n", printable::line(&format!("{name}: {value}")));

@@ -42,11 +42,11 @@ fn parse_follow_interval(text: &str) -> Result<Duration> {
 }
 
 /// Parses the path of the node that is the root of a mount.
-fn parse_root(text: &str) -> Result<String> {
+pub(super) fn parse_root(text: &str) -> Result<String> {
     let path = text.trim_matches('/');
     let is_wrong = |part: &str| part.is_empty() || part == "." || part == "..";
     if !path.is_empty() && path.split('/').any(is_wrong) {
-        return Err(Error::invalid(format!("`{text}` is no path of a group, such as /ocean/surface")));
+        return Err(Error::invalid(format!("`{text}` is no path of a node, such as /ocean/surface")));
     }
     Ok(path.to_owned())
 }

@@ -10,6 +10,7 @@ use crate::commit::rebase::{read_log, read_log_if_any};
 use crate::error::Result;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
+use crate::format::repo_info::SnapshotInfo;
 use crate::repo::Repository;
 use crate::zarr::Coords;
 
@@ -38,6 +39,21 @@ pub async fn between(
         logged.add(&read_log(&**repository.storage(), commit.id).await?)?;
     }
     Ok(Some((logged, missing)))
+}
+
+/// Returns what one commit touched, and the expired commits in whose place it is. A missing pruned log counts for nothing.
+pub async fn of_commit(repository: &Repository, commit: &SnapshotInfo) -> Result<LogUnion> {
+    let mut logged = LogUnion::default();
+    for id in &commit.pruned_ancestor_tx_logs {
+        if let Some(log) = read_log_if_any(&**repository.storage(), *id).await? {
+            logged.add(&log)?;
+        }
+    }
+    // The first commit of a repository of version 1 has no log.
+    if commit.parent.is_some() || repository.version() != SpecVersion::V1 {
+        logged.add(&read_log(&**repository.storage(), commit.id).await?)?;
+    }
+    Ok(logged)
 }
 
 /// Returns the chunks that the commits after `old` up to `new` wrote or deleted, by array. None if `old` is not among the

@@ -2,11 +2,12 @@
 //!
 //! Nodes are the same if their ids are: a moved node stays the same, and a node that was deleted and created again is another
 //! one. The result comes from the snapshots and their manifests, not from transaction logs, so that it is exact, also between
-//! branches; [`logs`] reads the logs. [`chunks`] compares one array.
+//! branches; [`logs`] and [`path_history`] read the logs. [`chunks`] compares one array.
 
 pub mod changes;
 pub mod chunks;
 pub mod logs;
+pub mod path_history;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -51,7 +51,7 @@ struct Counts {
     nothing: usize,
 }
 
-fn random_path(random: &mut Random) -> String {
+pub fn random_path(random: &mut Random) -> String {
     format!("{}{}", random.pick(&["", "g/", "h/", "g/i/"]), random.pick(&["a", "b", "x", "y"]))
 }
 
@@ -66,7 +66,7 @@ fn arrays(keys: &Keys) -> Vec<(String, Vec<u64>)> {
 }
 
 /// Returns true if a node can be created at `path`: it is free, and all above are groups.
-fn is_free(keys: &Keys, path: &str) -> bool {
+pub fn is_free(keys: &Keys, path: &str) -> bool {
     let mut above = path;
     while let Some((parent, _)) = above.rsplit_once('/') {
         let Some(bytes) = keys.get(&join(parent, "zarr.json")) else { return false };
@@ -79,7 +79,7 @@ fn is_free(keys: &Keys, path: &str) -> bool {
 }
 
 /// Makes one random change to `keys`, which may come to nothing.
-fn mutate(random: &mut Random, keys: &mut Keys) {
+pub fn mutate(random: &mut Random, keys: &mut Keys) {
     let seed = random.next() % 1_000_000_000;
     let content = || format!("content {seed}").repeat(1 + (seed % 40) as usize).into_bytes();
     let known = arrays(keys);

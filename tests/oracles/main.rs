@@ -8,3 +8,4 @@ mod common;
 mod branches;
 mod merge;
 mod model;
+mod path_history;

@@ -1,0 +1,137 @@
+//! The commits that touched a node, whatever it was called at the time.
+//!
+//! Transaction logs name nodes by id, so that a node is followed through moves. What was at or below a path is only known from snapshots;
+//! they are read where a log says that nodes were created, deleted or moved. A path that the newest snapshot does not have is looked for
+//! further back.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::logs::of_commit;
+use crate::commit::log::LogUnion;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot::Snapshot;
+use crate::format::transaction_log::NodeChange;
+use crate::repo::{MAX_SNAPSHOT, Repository};
+use crate::zarr::Coords;
+
+/// Logs that are read at the same time: over a network, so many requests hide each other's latency.
+const CONCURRENT_LOGS: usize = 16;
+
+/// Chunks of an array: a range of positions in the chunk grid for each dimension.
+pub type Region = Vec<Range<u32>>;
+
+/// Commit that touched a node.
+#[derive(Clone, Debug)]
+pub struct Touch {
+    /// The commit.
+    pub commit: SnapshotInfo,
+    /// Path of the node after the commit; before it if the commit deleted the node.
+    pub path: String,
+}
+
+/// Node at a path, and all nodes below it.
+#[derive(Clone)]
+struct Tracked {
+    path: String,
+    top: NodeId,
+    all: HashSet<NodeId>,
+}
+
+impl Tracked {
+    /// Finds the node at `path`.
+    fn at(snapshot: &Snapshot, path: &str) -> Option<Self> {
+        let top = snapshot.nodes().find(|node| node.path == path)?.id;
+        let below = if path == "/" { "/".to_owned() } else { format!("{path}/") };
+        let all = snapshot.nodes().filter(|node| node.path == path || node.path.starts_with(&below));
+        Some(Tracked { path: path.to_owned(), top, all: all.map(|node| node.id).collect() })
+    }
+
+    /// Finds the same node in the snapshot before, or another one that was at its path.
+    fn before(&self, snapshot: &Snapshot) -> Option<Self> {
+        let moved = snapshot.nodes().find(|node| node.id == self.top).map(|node| node.path.to_owned());
+        Tracked::at(snapshot, moved.as_deref().unwrap_or(&self.path))
+    }
+
+    /// Returns true if a commit with this log touched any of the nodes; with a region, its chunks there, or the array as a whole.
+    fn is_touched(&self, log: &LogUnion, region: Option<&Region>) -> bool {
+        let is_update = |change: NodeChange| matches!(change, NodeChange::UpdatedGroups | NodeChange::UpdatedArrays);
+        let mut nodes = log.nodes.iter().filter(|(change, _)| region.is_none() || !is_update(*change));
+        let in_region = |coords: &Coords| {
+            region.is_none_or(|region| {
+                region.len() == coords.len() && region.iter().zip(coords).all(|(range, at)| range.contains(at))
+            })
+        };
+        nodes.any(|(_, id)| self.all.contains(id))
+            || log.moves.iter().any(|moved| self.all.contains(&moved.node))
+            || log.chunks.iter().any(|(id, chunks)| self.all.contains(id) && chunks.iter().any(in_region))
+    }
+}
+
+/// Returns true if a commit with this log may have changed what is at which path.
+fn is_structural(log: &LogUnion) -> bool {
+    let is_update = |change: NodeChange| matches!(change, NodeChange::UpdatedGroups | NodeChange::UpdatedArrays);
+    !log.moves.is_empty() || log.nodes.iter().any(|(change, _)| !is_update(*change))
+}
+
+/// Returns those of the commits in `history`, newest first, that touched what is at and below `path` (absolute): at most `limit`. With
+/// `region`, only commits that touched those chunks of the array at `path`, or created, deleted or moved it.
+///
+/// Fails with [`ErrorKind::NotFound`] if no snapshot has the path.
+pub async fn touches(
+    repository: &Repository,
+    history: &[SnapshotInfo],
+    path: &str,
+    region: Option<&Region>,
+    limit: usize,
+) -> Result<Vec<Touch>> {
+    let mut found = Vec::new();
+    let mut is_known = false;
+    let Some(newest) = history.first() else { return Ok(found) };
+    let load = async |id: ObjectId| repository.snapshot(id, MAX_SNAPSHOT).await;
+    let mut tracked = Tracked::at(&load(newest.id).await?, path);
+    // Boxed: the compiler cannot prove that futures from a closure are `Send`.
+    let read = |commit| -> BoxFuture<'_, Result<LogUnion>> { Box::pin(of_commit(repository, commit)) };
+    let mut logs = futures_util::stream::iter(history.iter().map(read)).buffered(CONCURRENT_LOGS);
+    for commit in history {
+        is_known |= tracked.is_some();
+        if found.len() >= limit {
+            break;
+        }
+        let Some(log) = logs.try_next().await? else { break };
+        let parent = match commit.parent {
+            Some(parent) if is_structural(&log) => Some(load(parent).await?),
+            Some(_) => {
+                if let Some(tracked) = tracked.as_ref().filter(|tracked| tracked.is_touched(&log, region)) {
+                    found.push(Touch { commit: commit.clone(), path: tracked.path.clone() });
+                }
+                continue;
+            }
+            None => None,
+        };
+        let earlier = parent.as_ref().and_then(|snapshot| Tracked::at(snapshot, path));
+        let before = match (&tracked, &parent) {
+            (Some(tracked), Some(snapshot)) => tracked.before(snapshot),
+            (Some(_), None) => None,
+            (None, _) => earlier.clone(),
+        };
+        is_known |= before.is_some();
+        let is_first = commit.parent.is_none() && tracked.is_some();
+        let sides = [tracked.as_ref(), before.as_ref()];
+        if is_first || sides.into_iter().flatten().any(|side| side.is_touched(&log, region)) {
+            let path = sides.into_iter().flatten().next().map_or(path, |side| &side.path).to_owned();
+            found.push(Touch { commit: commit.clone(), path });
+        }
+        // Where the node was created, another one may have had the path before.
+        tracked = before.or(earlier);
+    }
+    if !is_known && found.is_empty() {
+        return Err(Error::new(ErrorKind::NotFound, format!("{path}: no commit has a node of that path")));
+    }
+    Ok(found)
+}
