@@ -13,7 +13,7 @@ A mount ends with its ``with`` block, and with the process that made it, however
 exceptions, see :class:`Error`.
 """
 
-from ._commands import commit, diff, discard, log, refresh, refs, status
+from ._commands import commit, diff, discard, log, merge, refresh, refs, status
 from ._errors import (
     AccessError,
     BusyError,
@@ -40,6 +40,7 @@ from ._types import (
     Commit,
     Committed,
     Discarded,
+    Merged,
     Move,
     NodeChange,
     NodeCount,
@@ -68,6 +69,7 @@ __all__ = [
     "Error",
     "ExistsError",
     "InvalidError",
+    "Merged",
     "Mount",
     "MountOptions",
     "Move",
@@ -94,6 +96,7 @@ __all__ = [
     "diff",
     "discard",
     "log",
+    "merge",
     "mount",
     "program",
     "refresh",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Union, overload
 from . import _program, _progress
 from ._mount import Mount
 from ._options import split, to_words
-from ._types import Commit, Committed, Discarded, Refreshed, Refs, SnapshotDiff, Status, UncommittedDiff, from_json
+from ._types import Commit, Committed, Discarded, Merged, Refreshed, Refs, SnapshotDiff, Status, UncommittedDiff, from_json
 
 if TYPE_CHECKING:
     if sys.version_info >= (3, 12):
@@ -38,14 +38,19 @@ def commit(
     :class:`ConflictError`. A progress bar is shown in notebooks and terminals if ``tqdm`` is installed; ``progress`` says
     whether.
     """
-    words = ["commit", f"--message={message}"]
+    words = ["commit", f"--message={message}", *_metadata(metadata)]
+    words += to_words({"amend": amend, "on_conflict": on_conflict})
+    watch = _progress.of_commit(path) if _progress.is_shown(progress) else None
+    return from_json(Committed, _program.run_json([*words, "--", os.fspath(path)], watch))
+
+
+def _metadata(metadata: Optional[Mapping[str, Any]]) -> List[str]:
+    words = []
     for key, value in (metadata or {}).items():
         if "=" in key:
             raise ValueError(f"metadata: the key {key!r} has a `=`")
         words.append(f"--metadata={key}={json.dumps(value)}")
-    words += to_words({"amend": amend, "on_conflict": on_conflict})
-    watch = _progress.of_commit(path) if _progress.is_shown(progress) else None
-    return from_json(Committed, _program.run_json([*words, "--", os.fspath(path)], watch))
+    return words
 
 
 def status(path: PathLike) -> Status:
@@ -94,9 +99,36 @@ def diff(
     return from_json(SnapshotDiff, _program.run_json(["diff", *words, "--", _repo(place), old, new]))
 
 
+def merge(
+    repo: PathLike,
+    source: str,
+    *,
+    into: str = "main",
+    message: Optional[str] = None,
+    metadata: Optional[Mapping[str, Any]] = None,
+    on_conflict: Optional[str] = None,
+    delete_source: bool = False,
+    dry_run: bool = False,
+    **store: "Unpack[StoreOptions]",
+) -> Merged:
+    """Merge ``source`` (a branch, tag or id) into the branch ``into``, as one commit; the result is false if there was nothing to merge.
+
+    Conflicts raise :class:`ConflictError`, and nothing is merged. ``on_conflict`` resolves those between chunks: ``"ours"`` keeps
+    the chunks of ``into``, ``"theirs"`` takes those of ``source``.
+    """
+    words = ["merge", f"--into={into}", *_metadata(metadata)]
+    if message is not None:
+        words.append(f"--message={message}")
+    flags = {"on_conflict": on_conflict, "delete_source": delete_source, "dry_run": dry_run}
+    words += to_words({**flags, **_of_store(repo, store)})
+    return from_json(Merged, _program.run_json([*words, "--", _repo(repo), source]))
+
+
 def log(
     repo: PathLike,
+    path: Optional[str] = None,
     *,
+    chunks: Optional[str] = None,
     branch: Optional[str] = None,
     tag: Optional[str] = None,
     snapshot: Optional[str] = None,
@@ -104,11 +136,16 @@ def log(
     all: bool = False,
     **store: "Unpack[StoreOptions]",
 ) -> List[Commit]:
-    """Return the history of a branch (``main`` by default), tag or snapshot, newest first; with ``all`` of all of them."""
-    words = to_words({"branch": branch, "tag": tag, "snapshot": snapshot, "all": all, **_of_store(repo, store)})
+    """Return the history of a branch (``main`` by default), tag or snapshot, newest first; with ``all`` of all of them.
+
+    With ``path``, only the commits that touched that node or one below it; with ``chunks`` (``"0:10,:"``), those of its chunks.
+    """
+    which = {"branch": branch, "tag": tag, "snapshot": snapshot, "all": all, "chunks": chunks}
+    words = to_words({**which, **_of_store(repo, store)})
     if count is not None:
         words.append(f"-n{int(count)}")
-    commits = _program.run_json(["log", *words, "--", _repo(repo)])
+    places = [_repo(repo), *filter(None, [path])]
+    commits = _program.run_json(["log", *words, "--", *places])
     return [from_json(Commit, one) for one in commits]
 
 

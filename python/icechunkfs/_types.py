@@ -216,6 +216,29 @@ class Refreshed:
 
 
 @dataclass(frozen=True)
+class Merged:
+    """Result of a merge."""
+
+    #: Branch that has the changes now.
+    branch: str = ""
+    #: Id of the new snapshot; ``None`` if there was nothing to merge, or for a dry run.
+    snapshot: Optional[str] = None
+    #: Ids of the merged snapshot, and of the common ancestor.
+    source: str = ""
+    base: str = ""
+    #: Ids of the merged commits, newest first.
+    commits: Tuple[str, ...] = ()
+    #: Number of nodes and of chunks that change.
+    nodes: int = 0
+    chunks: int = 0
+    #: True if the merged branch was deleted.
+    deleted: bool = False
+
+    def __bool__(self) -> bool:
+        return self.snapshot is not None
+
+
+@dataclass(frozen=True)
 class Refs:
     """Branches and tags, with the ids of their snapshots."""
 
@@ -234,6 +257,8 @@ class Commit:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     #: Branches and tags that point to it, such as ``branch/main``, if they were asked for.
     refs: Tuple[str, ...] = ()
+    #: Path of the node then, if the commits of a node were asked for.
+    path: Optional[str] = None
 
 
 def from_json(kind: Type[_T], value: Mapping[str, Any]) -> _T:

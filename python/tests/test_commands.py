@@ -37,6 +37,29 @@ def test_a_commit_and_its_history(repo, scratch):
         newest.id = "another"
 
 
+def test_a_branch_of_a_job_is_merged(repo, scratch):
+    with icechunkfs.mount(repo, branch="job", create=True, scratch=scratch()) as path:
+        write_group(path, "made")
+        icechunkfs.commit(path, "by the job")
+    preview = icechunkfs.merge(repo, "job", dry_run=True)
+    assert not preview and preview.nodes == 1
+    merged = icechunkfs.merge(repo, "job", message="One result", metadata={"job": 42}, delete_source=True)
+    assert merged and merged.deleted and len(merged.commits) == 1
+    assert icechunkfs.refs(repo).branches == {"main": merged.snapshot}
+    (newest,) = icechunkfs.log(repo, "made")
+    assert (newest.id, newest.path, newest.metadata["job"]) == (merged.snapshot, "/made", 42)
+    # Both sides make the same group.
+    for branch in ["one", "other"]:
+        with icechunkfs.mount(repo, branch=branch, create=True, scratch=scratch()) as path:
+            write_group(path, "both")
+            icechunkfs.commit(path, branch)
+    assert icechunkfs.merge(repo, "one")
+    before = icechunkfs.log(repo)
+    with pytest.raises(icechunkfs.ConflictError, match="NewNodeConflictsWithExistingNode"):
+        icechunkfs.merge(repo, "other")
+    assert icechunkfs.log(repo) == before
+
+
 def test_discard_by_path_and_all(repo, scratch):
     with icechunkfs.mount(repo, scratch=scratch()) as path:
         write_group(path, "a")

@@ -25,7 +25,7 @@ const LISTED: usize = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct MergeArgs {
-    /// What is merged: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
+    /// The source of the changes: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
     #[arg(index = 2, value_name = "SOURCE")]
     source: String,
     /// The branch that gets the changes, as one commit.
@@ -62,7 +62,7 @@ enum Whose {
     Theirs,
 }
 
-/// What is merged.
+/// Snapshot that is merged, and its names.
 struct Source {
     id: ObjectId,
     /// Name for people, such as ``branch `dev` ``.

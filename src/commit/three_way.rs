@@ -23,7 +23,7 @@ pub struct Theirs<'a> {
     pub snapshot: &'a Snapshot,
     /// Description of that snapshot, which conflicts name.
     pub commit: &'a SnapshotInfo,
-    /// What the side changed since the base.
+    /// Changes of the side since the base.
     pub changes: &'a ChangeSet,
 }
 

@@ -57,7 +57,7 @@ pub struct Plan {
     pub tip: Arc<Snapshot>,
     /// Commits of the source that the branch does not have, newest first.
     pub commits: Vec<SnapshotInfo>,
-    /// What the merge changes in the branch.
+    /// Changes that the merge makes in the branch.
     pub changes: ChangeSet,
     /// Conflicts that prevent the merge.
     pub conflicts: Vec<Conflict>,

@@ -36,7 +36,7 @@ struct Pair {
     reference: Reference,
     is_v1: bool,
     known: BTreeMap<String, u64>,
-    /// What both branches were made from.
+    /// State that both branches were made from.
     base: (Keys, Numbers),
     main: Branch,
     other: Branch,
