@@ -34,7 +34,11 @@ pub fn open(
 ) -> Result<OwnedFd, Errno> {
     let (directory, path) = (directory.as_fd(), path.as_ref());
     if *HAS_OPENAT2 {
-        return openat2(directory, path, flags, Mode::empty(), resolve);
+        match openat2(directory, path, flags, Mode::empty(), resolve) {
+            // Something was renamed or mounted anywhere on the machine while the kernel followed a `..`. The steps do not depend on that.
+            Err(Errno::AGAIN) if !resolve.contains(ResolveFlags::CACHED) => {}
+            opened => return opened,
+        }
     }
     open_by_steps(directory, path, flags, resolve)
 }
@@ -203,6 +207,43 @@ mod tests {
         })
     }
 
+    /// Opens as the kernel does when nothing is renamed or mounted meanwhile, as other tests do all the time.
+    fn by_the_kernel(root: &std::fs::File, path: &str, flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
+        loop {
+            match openat2(root, path, flags, Mode::empty(), resolve) {
+                Err(Errno::AGAIN) => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    #[test]
+    fn paths_upwards_are_found_while_others_rename_files() {
+        let directory = tree();
+        let root = std::fs::File::open(directory.path().join("root")).unwrap();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let elsewhere = tempfile::tempdir().unwrap();
+                let [one, other] = ["one", "other"].map(|name| elsewhere.path().join(name));
+                std::fs::create_dir(&one).unwrap();
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::fs::rename(&one, &other).unwrap();
+                    std::fs::rename(&other, &one).unwrap();
+                }
+            });
+            let (mut disturbed, begin) = (0, std::time::Instant::now());
+            while disturbed < 100 && begin.elapsed().as_secs() < 20 {
+                let path = "a/b/../b/../b/upwards";
+                let kernel = openat2(&root, path, OFlags::RDONLY, Mode::empty(), BENEATH);
+                disturbed += usize::from(kernel.is_err());
+                open(&root, path, OFlags::RDONLY, BENEATH).unwrap();
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(disturbed > 0, "the kernel was never disturbed, so that nothing was tested");
+        });
+    }
+
     #[test]
     fn steps_find_what_the_kernel_finds() {
         assert!(*HAS_OPENAT2, "this test compares with openat2");
@@ -253,7 +294,7 @@ mod tests {
                 plain | OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW,
             ] {
                 for resolve in [BENEATH, BENEATH | ResolveFlags::NO_SYMLINKS, BENEATH | ResolveFlags::NO_XDEV] {
-                    let kernel = outcome(openat2(&root, path, flags, Mode::empty(), resolve));
+                    let kernel = outcome(by_the_kernel(&root, path, flags, resolve));
                     let steps = outcome(open_by_steps(root.as_fd(), Path::new(path), flags, resolve));
                     assert_eq!(steps, kernel, "{path} {flags:?} {resolve:?}");
                     found += usize::from(kernel.is_ok());

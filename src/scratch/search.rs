@@ -65,7 +65,7 @@ impl SearchResult {
         };
         let found = match beneath::open(&base, &place.rest, flags, resolve) {
             // The path leads elsewhere by a link or a mount of the user.
-            Err(Errno::LOOP | Errno::XDEV | Errno::AGAIN) => {
+            Err(Errno::LOOP | Errno::XDEV) => {
                 self.foreign.push(Foreign { path, owner });
                 return Ok(());
             }
