@@ -81,7 +81,7 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     if arguments.check_only {
         return Ok(());
     }
-    // What can fail does so before there is a mount.
+    // Fallible steps come before there is a mount.
     let listener = arguments.metrics.map(|address| metrics_server::listen(&runtime, address)).transpose()?;
     // A signal that came right after the mount would otherwise leave a dead mount. The session of a given descriptor may wait for its
     // mount, and a signal must end that.

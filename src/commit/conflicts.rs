@@ -96,6 +96,11 @@ pub struct Conflict {
     pub message: String,
 }
 
+/// Returns true if `--on-conflict` solves all conflicts: they are about chunks that both sides changed.
+pub(super) fn are_solvable(conflicts: &[Conflict]) -> bool {
+    conflicts.iter().all(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate)
+}
+
 impl std::fmt::Display for Conflict {
     /// One line, whatever names and messages have in them.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 use tracing::info;
 
 use super::changes::{ChangeSet, ChunkFile};
-use super::conflicts::{Conflict, ConflictKind};
+use super::conflicts::{self, Conflict};
 use super::gc_guard;
 use super::hierarchy::{effective, write_nodes};
 use super::late_commit;
@@ -303,7 +303,7 @@ impl Engine {
         let found = rebase::compare(repository, &self.reader, &work.base, commits, &work.changes).await?;
         let Some(found) = found else { return Ok(Vec::new()) };
         rebase::drop_chunks(&mut work.changes, &mut work.chunks, &found.deleted_in_tip);
-        let are_solvable = found.conflicts.iter().all(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate);
+        let are_solvable = conflicts::are_solvable(&found.conflicts);
         match work.request.on_conflict {
             _ if found.conflicts.is_empty() => {}
             OnConflict::Ours if are_solvable && work.rewrite.is_none() => {}

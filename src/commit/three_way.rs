@@ -17,14 +17,13 @@ use crate::format::snapshot::Snapshot;
 use crate::zarr::Coords;
 
 /// The side that changes are applied to.
-#[derive(Clone, Copy)]
 pub struct Theirs<'a> {
     /// Newest snapshot of the side.
     pub snapshot: &'a Snapshot,
     /// Description of that snapshot, which conflicts name.
     pub commit: &'a SnapshotInfo,
     /// Changes of the side since the base.
-    pub changes: &'a ChangeSet,
+    pub changes: ChangeSet,
 }
 
 /// Reduces `ours`, which was made for `base`, to what it changes in their snapshot. Returns the conflicts that `on_conflict` does not
@@ -32,14 +31,13 @@ pub struct Theirs<'a> {
 pub fn reduce(
     base: &Snapshot,
     ours: &mut ChangeSet,
-    theirs: Theirs<'_>,
+    mut theirs: Theirs<'_>,
     on_conflict: OnConflict,
 ) -> Result<Vec<Conflict>> {
-    let mut concurrent = theirs.changes.clone();
-    let created_by_both = drop_same(ours, &mut concurrent);
+    let created_by_both = drop_same(ours, &mut theirs.changes);
     let commit = theirs.commit;
     let commits = [ConcurrentCommit { id: commit.id, message: commit.message.clone(), logs: Vec::new() }];
-    let concurrent = ConcurrentChanges::of(&concurrent);
+    let concurrent = ConcurrentChanges::of(&theirs.changes);
     let mut found = conflicts::find(base, theirs.snapshot, ours, &commits, &concurrent, &ChunkSet::new())?;
     found.extend(created_by_both.into_iter().map(|path| Conflict {
         kind: ConflictKind::NewNodeConflictsWithExistingNode,
@@ -48,7 +46,7 @@ pub fn reduce(
         other: commit.id,
         message: commit.message.clone(),
     }));
-    let are_solvable = found.iter().all(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate);
+    let are_solvable = conflicts::are_solvable(&found);
     match on_conflict {
         OnConflict::Ours if are_solvable => {}
         OnConflict::Theirs if are_solvable => {
@@ -75,11 +73,11 @@ fn drop_same(ours: &mut ChangeSet, theirs: &mut ChangeSet) -> Vec<String> {
     }
     ours.chunks.retain(|_, chunks| !chunks.is_empty());
     theirs.chunks.retain(|_, chunks| !chunks.is_empty());
-    let created: HashMap<NodeId, WrittenNode> = theirs.created.iter().map(|node| (node.id, node.clone())).collect();
+    let created: HashMap<NodeId, &WrittenNode> = theirs.created.iter().map(|node| (node.id, node)).collect();
     let mut different = Vec::new();
     ours.created.retain(|node| {
         let Some(other) = created.get(&node.id) else { return true };
-        if other != node || ours.chunks.contains_key(&node.id) {
+        if *other != node || ours.chunks.contains_key(&node.id) {
             different.push(node.path.clone());
         }
         false
@@ -92,13 +90,8 @@ fn drop_same(ours: &mut ChangeSet, theirs: &mut ChangeSet) -> Vec<String> {
 }
 
 /// Drops from both lists the changes of a node that are the same.
-fn drop_common<T: Clone>(
-    ours: &mut Vec<T>,
-    theirs: &mut Vec<T>,
-    is_same: impl Fn(&T, &T) -> bool,
-    id: impl Fn(&T) -> NodeId,
-) {
-    let others: HashMap<NodeId, T> = theirs.iter().map(|change| (id(change), change.clone())).collect();
+fn drop_common<T>(ours: &mut Vec<T>, theirs: &mut Vec<T>, is_same: impl Fn(&T, &T) -> bool, id: impl Fn(&T) -> NodeId) {
+    let others: HashMap<NodeId, &T> = theirs.iter().map(|change| (id(change), change)).collect();
     let common: HashSet<NodeId> = ours
         .iter()
         .filter(|change| others.get(&id(change)).is_some_and(|other| is_same(change, other)))

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
 
 use super::chunks::ChunkDifferences;
-use super::{ArrayChunks, CONCURRENT_ARRAYS};
+use super::{ArrayChunks, CONCURRENT_ARRAYS, positions};
 use crate::commit::changes::{ChangeSet, ChunkChange, DeletedNode, WrittenNode};
 use crate::error::{Context, Error, Result};
 use crate::format::ids::{NodeId, ObjectId};
@@ -26,10 +26,7 @@ type ChunkChanges = BTreeMap<Coords, ChunkChange>;
 /// Returns the changes that lead from `old` to `new`, snapshots of one repository whose manifests `reader` reads. Chunks that an array's
 /// new shape has no place for are not listed.
 pub async fn changes_between(reader: &Arc<Reader>, old: &Snapshot, new: &Snapshot) -> Result<ChangeSet> {
-    let by_id = |snapshot: &Snapshot| -> HashMap<NodeId, usize> {
-        snapshot.nodes().enumerate().map(|(position, node)| (node.id, position)).collect()
-    };
-    let (old_ids, new_ids) = (by_id(old), by_id(new));
+    let (old_ids, new_ids) = (positions(old), positions(new));
     let mut changes = ChangeSet::default();
     let deleted = old.nodes().filter(|node| !new_ids.contains_key(&node.id));
     changes.deleted.extend(deleted.map(|node| DeletedNode {

@@ -26,17 +26,7 @@ pub async fn between(
     let Some(commits) = repository.since(to, from).await? else { return Ok(None) };
     let (mut logged, mut missing) = (LogUnion::default(), Vec::new());
     for commit in commits {
-        for id in &commit.pruned_ancestor_tx_logs {
-            match read_log_if_any(&**repository.storage(), *id).await? {
-                Some(log) => logged.add(&log)?,
-                None => missing.push(*id),
-            }
-        }
-        // The first commit of a repository of version 1 has no log.
-        if commit.parent.is_none() && repository.version() == SpecVersion::V1 {
-            continue;
-        }
-        logged.add(&read_log(&**repository.storage(), commit.id).await?)?;
+        missing.extend(add_commit(repository, &commit, &mut logged).await?);
     }
     Ok(Some((logged, missing)))
 }
@@ -44,16 +34,24 @@ pub async fn between(
 /// Returns what one commit touched, and the expired commits in whose place it is. A missing pruned log counts for nothing.
 pub async fn of_commit(repository: &Repository, commit: &SnapshotInfo) -> Result<LogUnion> {
     let mut logged = LogUnion::default();
+    add_commit(repository, commit, &mut logged).await?;
+    Ok(logged)
+}
+
+/// Adds the logs of one commit, and returns the ids of missing pruned ones.
+async fn add_commit(repository: &Repository, commit: &SnapshotInfo, logged: &mut LogUnion) -> Result<Vec<ObjectId>> {
+    let mut missing = Vec::new();
     for id in &commit.pruned_ancestor_tx_logs {
-        if let Some(log) = read_log_if_any(&**repository.storage(), *id).await? {
-            logged.add(&log)?;
+        match read_log_if_any(&**repository.storage(), *id).await? {
+            Some(log) => logged.add(&log)?,
+            None => missing.push(*id),
         }
     }
     // The first commit of a repository of version 1 has no log.
     if commit.parent.is_some() || repository.version() != SpecVersion::V1 {
         logged.add(&read_log(&**repository.storage(), commit.id).await?)?;
     }
-    Ok(logged)
+    Ok(missing)
 }
 
 /// Returns the chunks that the commits after `old` up to `new` wrote or deleted, by array. None if `old` is not among the

@@ -184,10 +184,7 @@ pub async fn snapshots(
     new: &Snapshot,
     options: CompareOptions,
 ) -> Result<Vec<NodeDifference>> {
-    let by_id = |snapshot: &Snapshot| -> HashMap<NodeId, usize> {
-        snapshot.nodes().enumerate().map(|(position, node)| (node.id, position)).collect()
-    };
-    let (old_ids, new_ids) = (by_id(old), by_id(new));
+    let (old_ids, new_ids) = (positions(old), positions(new));
     let infos = &[old.manifest_infos(), new.manifest_infos()];
     let gone = old_ids.iter().filter(|(id, _)| !new_ids.contains_key(id)).map(|(_, &at)| (Some(at), None));
     let there = new_ids.iter().map(|(id, &at)| (old_ids.get(id).copied(), Some(at)));
@@ -210,6 +207,11 @@ pub async fn snapshots(
         (node.map(|node| node.path.split('/').map(str::to_owned).collect::<Vec<_>>()), difference.after.is_some())
     });
     Ok(found)
+}
+
+/// Returns the position of each node of a snapshot, by id.
+fn positions(snapshot: &Snapshot) -> HashMap<NodeId, usize> {
+    snapshot.nodes().enumerate().map(|(position, node)| (node.id, position)).collect()
 }
 
 async fn compare_node(

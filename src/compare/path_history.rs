@@ -36,7 +36,6 @@ pub struct Touch {
 }
 
 /// Node at a path, and all nodes below it.
-#[derive(Clone)]
 struct Tracked {
     path: String,
     top: NodeId,
@@ -60,7 +59,6 @@ impl Tracked {
 
     /// Returns true if a commit with this log touched any of the nodes; with a region, its chunks there, or the array as a whole.
     fn is_touched(&self, log: &LogUnion, region: Option<&Region>) -> bool {
-        let is_update = |change: NodeChange| matches!(change, NodeChange::UpdatedGroups | NodeChange::UpdatedArrays);
         let mut nodes = log.nodes.iter().filter(|(change, _)| region.is_none() || !is_update(*change));
         let in_region = |coords: &Coords| {
             region.is_none_or(|region| {
@@ -73,9 +71,12 @@ impl Tracked {
     }
 }
 
+fn is_update(change: NodeChange) -> bool {
+    matches!(change, NodeChange::UpdatedGroups | NodeChange::UpdatedArrays)
+}
+
 /// Returns true if a commit with this log may have changed what is at which path.
 fn is_structural(log: &LogUnion) -> bool {
-    let is_update = |change: NodeChange| matches!(change, NodeChange::UpdatedGroups | NodeChange::UpdatedArrays);
     !log.moves.is_empty() || log.nodes.iter().any(|(change, _)| !is_update(*change))
 }
 
@@ -114,11 +115,10 @@ pub async fn touches(
             }
             None => None,
         };
-        let earlier = parent.as_ref().and_then(|snapshot| Tracked::at(snapshot, path));
-        let before = match (&tracked, &parent) {
-            (Some(tracked), Some(snapshot)) => tracked.before(snapshot),
-            (Some(_), None) => None,
-            (None, _) => earlier.clone(),
+        let earlier = || Tracked::at(parent.as_ref()?, path);
+        let before = match &tracked {
+            Some(tracked) => parent.as_ref().and_then(|snapshot| tracked.before(snapshot)),
+            None => earlier(),
         };
         is_known |= before.is_some();
         let is_first = commit.parent.is_none() && tracked.is_some();
@@ -128,9 +128,9 @@ pub async fn touches(
             found.push(Touch { commit: commit.clone(), path });
         }
         // Where the node was created, another one may have had the path before.
-        tracked = before.or(earlier);
+        tracked = before.or_else(earlier);
     }
-    if !is_known && found.is_empty() {
+    if !is_known {
         return Err(Error::new(ErrorKind::NotFound, format!("{path}: no commit has a node of that path")));
     }
     Ok(found)

@@ -18,7 +18,7 @@ use fuser::{
 use tokio::runtime::Handle;
 use tracing::warn;
 
-use super::answer::{Reply, answer};
+use super::answer::{Reply, answer, outcome_of};
 use super::attached_files::{self, AttachedFiles, file_type};
 use super::backing::Backings;
 use super::call::Call;
@@ -162,12 +162,8 @@ impl Shared {
 
     fn send<T, R: Reply<T>>(&self, call: Call, reply: R, result: Result<T>) {
         let result = result.map_err(|error| self.errno(call.operation(), &error));
-        let outcome = match &result {
-            Ok(value) => Outcome { errno: 0, bytes: R::moved(value) },
-            Err(errno) => Outcome { errno: (*errno).into(), bytes: 0 },
-        };
         // Counted before the program goes on, so that it finds its own requests in the counts.
-        self.end(call, outcome);
+        self.end(call, outcome_of::<T, R>(&result));
         reply.send(result);
     }
 

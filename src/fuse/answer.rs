@@ -14,6 +14,8 @@ use fuser::{Errno, FileAttr, Generation};
 use tokio::runtime::Handle;
 use tracing::error;
 
+use crate::metrics::Outcome;
+
 /// Reply with a value of type `T`, or an errno.
 pub(super) trait Reply<T>: Send + 'static {
     fn send(self, result: Result<T, Errno>);
@@ -21,6 +23,14 @@ pub(super) trait Reply<T>: Send + 'static {
     /// Returns the number of bytes that `value` says were read or written.
     fn moved(_value: &T) -> u64 {
         0
+    }
+}
+
+/// Returns how a request ends that is answered with `result` through a reply of type `R`.
+pub(super) fn outcome_of<T, R: Reply<T>>(result: &Result<T, Errno>) -> Outcome {
+    match result {
+        Ok(value) => Outcome { errno: 0, bytes: R::moved(value) },
+        Err(errno) => Outcome { errno: (*errno).into(), bytes: 0 },
     }
 }
 

@@ -88,7 +88,7 @@ pub async fn plan(repository: &Repository, reader: &Arc<Reader>, options: &Merge
             ),
         )
     })?;
-    let load = async |id| repository.snapshot(id, MAX_SNAPSHOT).await.map(Arc::new);
+    let load = |id| repository.snapshot(id, MAX_SNAPSHOT);
     let (before, source, tip) = tokio::try_join!(load(base), load(options.source), load(into))?;
     let known = history.ancestors(into);
     let mut commits: Vec<SnapshotInfo> =
@@ -97,9 +97,9 @@ pub async fn plan(repository: &Repository, reader: &Arc<Reader>, options: &Merge
     let (ours, theirs) =
         tokio::try_join!(changes_between(reader, &before, &source), changes_between(reader, &before, &tip))?;
     let commit = history.get(into).ok_or_else(|| Error::corrupt(format!("{into} is not in its own history")))?;
-    let (mut changes, theirs) = (ours, Theirs { snapshot: &tip, commit, changes: &theirs });
+    let (mut changes, theirs) = (ours, Theirs { snapshot: &tip, commit, changes: theirs });
     let conflicts = three_way::reduce(&before, &mut changes, theirs, options.on_conflict)?;
-    Ok(Plan { base, tip, commits, changes, conflicts })
+    Ok(Plan { base, tip: Arc::new(tip), commits, changes, conflicts })
 }
 
 /// Merges the source into the branch.

@@ -116,7 +116,7 @@ fn a_branch_is_merged_again_when_it_has_gone_on() {
         repo.commit("main", &[("n/c/0", b"main 3")]);
         repo.merge(&["main", "--into", "dev"]).success();
         assert_eq!(repo.keys("dev"), repo.keys("main"));
-        // What main changed after the merge is no change of dev.
+        // A change that main made after the merge is no change of dev.
         repo.commit("dev", &[("n/c/1", b"dev 4")]);
         repo.commit("main", &[("n/c/1", b"main 4")]);
         assert!(repo.merge(&["dev"]).failure().contains("/n: ChunkDoubleUpdate"));

@@ -124,20 +124,35 @@ pub fn mutate(random: &mut Random, keys: &mut Keys) {
     }
 }
 
+/// New repository with one commit.
+pub struct Begun {
+    pub directory: tempfile::TempDir,
+    pub place: PathBuf,
+    pub is_v1: bool,
+    pub reference: Reference,
+    pub keys: Keys,
+}
+
+/// Creates a repository, every third one of version 1, whose commit is the result of so many random changes.
+pub fn begin(seed: u64, random: &mut Random, changes: usize) -> Begun {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("repo");
+    let is_v1 = seed.is_multiple_of(3);
+    let version = if is_v1 { SpecVersionBin::V1 } else { SpecVersionBin::V2 };
+    block_on(lab::create(&place, version, RepositoryConfig::default()));
+    let reference = Reference::open(&place);
+    let mut keys = Keys::from([("zarr.json".to_owned(), GROUP.as_bytes().to_vec())]);
+    for group in ["g", "h"] {
+        keys.insert(join(group, "zarr.json"), GROUP.as_bytes().to_vec());
+    }
+    (0..changes).for_each(|_| mutate(random, &mut keys));
+    reference.change(&Keys::new(), &keys);
+    Begun { directory, place, is_v1, reference, keys }
+}
+
 impl Pair {
     fn new(seed: u64, random: &mut Random) -> Pair {
-        let directory = tempfile::tempdir().unwrap();
-        let place = directory.path().join("repo");
-        let is_v1 = seed.is_multiple_of(3);
-        let version = if is_v1 { SpecVersionBin::V1 } else { SpecVersionBin::V2 };
-        block_on(lab::create(&place, version, RepositoryConfig::default()));
-        let reference = Reference::open(&place);
-        let mut keys = Keys::from([("zarr.json".to_owned(), GROUP.as_bytes().to_vec())]);
-        for group in ["g", "h"] {
-            keys.insert(join(group, "zarr.json"), GROUP.as_bytes().to_vec());
-        }
-        (0..30).for_each(|_| mutate(random, &mut keys));
-        reference.change(&Keys::new(), &keys);
+        let Begun { directory, place, is_v1, reference, keys } = begin(seed, random, 30);
         reference.create_branch("dev");
         let mut known = BTreeMap::new();
         let numbers = numbers_of(&reference, &mut known);

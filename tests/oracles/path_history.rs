@@ -9,7 +9,7 @@ use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 use serde_json::Value;
 
-use super::branches::{is_free, mutate, random_path};
+use super::branches::{Begun, begin, is_free, mutate, random_path};
 use super::merge::oracle::{Keys, Numbers, is_at_or_below, nodes};
 use super::merge::world::{numbers_of, touched};
 use crate::common::random::Random;
@@ -46,20 +46,9 @@ fn expected(states: &[State], path: &str) -> Vec<(usize, String)> {
 
 fn run(seed: u64) -> usize {
     let mut random = Random::new(seed);
-    let directory = tempfile::tempdir().unwrap();
-    let place = directory.path().join("repo");
-    let is_v1 = seed.is_multiple_of(3);
-    let version = if is_v1 { SpecVersionBin::V1 } else { SpecVersionBin::V2 };
-    block_on(lab::create(&place, version, RepositoryConfig::default()));
-    let reference = Reference::open(&place);
+    let Begun { directory: _directory, place, is_v1, reference, mut keys } = begin(seed, &mut random, 12);
     let mut known = BTreeMap::new();
     let mut states: Vec<State> = vec![(Keys::new(), Numbers::new())];
-    let mut keys = Keys::from([("zarr.json".to_owned(), GROUP.as_bytes().to_vec())]);
-    for group in ["g", "h"] {
-        keys.insert(format!("{group}/zarr.json"), GROUP.as_bytes().to_vec());
-    }
-    (0..12).for_each(|_| mutate(&mut random, &mut keys));
-    reference.change(&Keys::new(), &keys);
     states.push((keys.clone(), numbers_of(&reference, &mut known)));
     while states.len() <= COMMITS {
         let from = keys.clone();

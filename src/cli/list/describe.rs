@@ -10,7 +10,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::super::args::Command;
@@ -30,8 +29,6 @@ use crate::repo::refs::RefSpec;
 const REPLY: Duration = Duration::from_secs(2);
 /// Deadline of a daemon that counts uncommitted changes, which takes a second for a million files.
 const COUNT: Duration = Duration::from_secs(5);
-/// Mounts that are asked at a time. Their processes mostly wait.
-const AT_ONCE: usize = 32;
 /// Mount as the command lists it.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ListedMount {
@@ -83,26 +80,9 @@ struct DaemonInfo {
 }
 
 /// Describes `mounts`, in their order.
-pub(super) fn describe_all(mounts: Vec<Mount>) -> Vec<ListedMount> {
+pub(super) fn describe_all(mounts: &[Mount]) -> Vec<ListedMount> {
     let marked = marked_processes();
-    let count = mounts.len();
-    let waiting = Mutex::new(mounts.into_iter().enumerate());
-    let described = Mutex::new(Vec::with_capacity(count));
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(count) {
-            scope.spawn(|| {
-                loop {
-                    // The lock is not held while a mount is asked.
-                    let Some((at, mount)) = waiting.lock().next() else { break };
-                    let listed = describe(&mount, &marked);
-                    described.lock().push((at, listed));
-                }
-            });
-        }
-    });
-    let mut described = described.into_inner();
-    described.sort_by_key(|(at, _)| *at);
-    described.into_iter().map(|(_, listed)| listed).collect()
+    health::ask_all(mounts, |mount| describe(mount, &marked))
 }
 
 fn describe(mount: &Mount, marked: &[MarkedProcess]) -> ListedMount {

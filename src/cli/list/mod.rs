@@ -28,7 +28,7 @@ pub(crate) struct ListArgs {
 
 /// Lists the mounts that this process can see.
 pub(crate) fn run(arguments: &ListArgs) -> Result<()> {
-    let mounts = describe_all(mount_table::own_mounts()?);
+    let mounts = describe_all(&mount_table::own_mounts()?);
     print_result(arguments.json, &mounts, || text(&mounts))
 }
 
