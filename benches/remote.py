@@ -39,6 +39,7 @@ import numpy as np  # noqa: E402
 import obstore  # noqa: E402
 import zarr  # noqa: E402
 
+import contention  # noqa: E402
 import far  # noqa: E402
 import peers  # noqa: E402
 import remote_writing  # noqa: E402
@@ -96,6 +97,7 @@ class Bench:
     slow_runs: int
     report: Report
     held: bool  # whether targets count here
+    writers: list[int]
     failed: dict[str, str] = field(default_factory=dict)
 
     def name(self, what: str) -> str:
@@ -391,10 +393,17 @@ def large_commit(bench: Bench) -> None:
                            bench.line.gbit, bench.slow_runs)
 
 
+def many_writers(bench: Bench) -> None:
+    """Commits of several writers to one branch, each with a mount and an array of its own."""
+    contention.measure(bench.report, bench.binary, bench.server.port, bench.line.port, bench.line.round_trip, bench.writers,
+                       5 if bench.sizes is QUICK else 20)
+
+
 COMPARISONS: dict[str, Callable[[Bench], None]] = {
     "line": the_line, "rows": rows, "columns": columns, "second": second, "netcdf": netcdf, "random": no_order, "cache": cached, "zarr": zarr_rows,
-    "first": first_byte, "write": write, "commit": large_commit}
-ONCE = {"cache", "zarr", "first", "write", "commit"}  # at the round trip that has targets only, unless asked for
+    "first": first_byte, "write": write, "commit": large_commit,
+    "contention": many_writers}
+ONCE = {"cache", "zarr", "first", "write", "commit", "contention"}  # at the round trip that has targets only, unless asked for
 
 
 # ---------------------------------------------------------------- the run
@@ -408,12 +417,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--gbit", type=float, default=1.0, help="bandwidth of each direction, Gbit/s [1]")
     parser.add_argument("--runs", type=int, metavar="N", help="our runs per comparison [5]")
     parser.add_argument("--slow-runs", type=int, metavar="N", help="runs of sides that wait for each chunk [3]")
+    parser.add_argument("--writers", type=int, action="append", metavar="N",
+                        help="writers that commit at the same time; repeatable [1, 2, 4 ... 256]")
     parser.add_argument("--quick", action="store_true", help="small data: to see that it works, not to measure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything here too")
     chosen = parser.parse_args()
     chosen.runs = chosen.runs or (2 if chosen.quick else 5)
     chosen.slow_runs = chosen.slow_runs or (1 if chosen.quick else 3)
     chosen.round_trip = chosen.round_trip or ([HELD_AT] if chosen.quick else [0.0, 10.0, HELD_AT, 100.0])
+    chosen.writers = chosen.writers or ([1, 4] if chosen.quick else [2 ** n for n in range(9)])
     return chosen
 
 
@@ -444,7 +456,8 @@ def measure(chosen: argparse.Namespace) -> int:
         for round_trip in chosen.round_trip:
             with far.line(server, round_trip, chosen.gbit) as line:
                 bench = Bench(chosen.binary, server, line, sizes, chosen.runs, chosen.slow_runs, report,
-                              held=round_trip == HELD_AT and not chosen.quick)
+                              held=round_trip == HELD_AT and not chosen.quick,
+                              writers=chosen.writers)
                 for name in names:
                     if name in ONCE and round_trip != HELD_AT and not chosen.only:
                         continue

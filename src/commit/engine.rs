@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 use tracing::info;
@@ -18,7 +20,8 @@ use super::manifests::ManifestWriter;
 use super::moves;
 use super::nodes;
 use super::progress::{CommitProgress, Stage};
-use super::publish::{self, Publication, Published};
+use super::publish::{self, Publication, Published, Start, StoredSnapshot};
+use super::queue::{self, PlaceInLine};
 use super::rebase::{self, Comparison};
 use super::replace_moves::without_moves;
 pub use super::request::{
@@ -27,26 +30,33 @@ pub use super::request::{
 use super::splitting::{self, Splitting};
 use super::times::RenewedTimes;
 use super::upload::{self, MemoryLimit, StoredChunks};
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::chunk_payload::ChunkPayload;
+use crate::format::config::RepoConfig;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::repo_info::SnapshotInfo;
+use crate::format::repo_info::{RepoInfo, SnapshotInfo};
 use crate::format::repo_state::RawItem;
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
 use crate::repo::clock::ChangeTime;
 use crate::repo::collect::mark::LogPosition;
+use crate::repo::update::RepoFile;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::Storage;
 use crate::times::Clock;
 
 /// Metadata item that is reserved for notes of Icechunk implementations.
 pub const RESERVED: &str = "__icechunk";
-/// Exponent of the longest pause after a lost race: 2^7 ms.
-const MAX_PAUSE_EXPONENT: u32 = 7;
+/// Longest pause after a lost race where writers cannot line up.
+const MAX_PAUSE: Duration = Duration::from_millis(128);
+/// Lost races after which a writer lines up. The first loss is usual where two writers work beside each other.
+const LOSSES_BEFORE_LINE: u32 = 2;
+/// Attempts to replace `repo` with one snapshot before the writer counts a loss: the second one is for writers of other branches.
+const PUBLISH_TRIES: u32 = 2;
 
 /// Makes commits in one repository.
 #[derive(Debug)]
@@ -58,6 +68,8 @@ pub struct Engine {
     memory: MemoryLimit,
     /// Inline threshold in bytes, determined when first needed.
     inline: OnceCell<u64>,
+    /// The last published commit: its id, `repo` as it was written, and the stored snapshot.
+    written: Mutex<Option<(ObjectId, Bytes, Bytes)>>,
 }
 
 /// State of a commit from attempt to attempt.
@@ -83,12 +95,23 @@ struct CommitWork<'a> {
     must_store: bool,
     /// True if a late commit ([`super::late_commit`]) is at or below the base.
     has_landed: bool,
+    /// Snapshot that lost its race to a change of something else than the branch: it can still be published.
+    stored: Option<Prepared>,
+}
+
+/// Stored snapshot that follows `parent`.
+struct Prepared {
+    parent: ObjectId,
+    id: ObjectId,
+    has_moves: bool,
+    snapshot: StoredSnapshot,
 }
 
 impl Engine {
     /// Returns an engine for the repository in `storage`, which `reader` reads too.
     pub fn new(storage: Arc<dyn Storage>, reader: Arc<Reader>, clock: Clock, options: EngineOptions) -> Self {
-        Engine { storage, reader, clock, options, memory: MemoryLimit::new(options.memory), inline: OnceCell::new() }
+        let memory = MemoryLimit::new(options.memory);
+        Engine { storage, reader, clock, options, memory, inline: OnceCell::new(), written: Mutex::default() }
     }
 
     /// Returns true if a chunk of `length` bytes is never stored as a separate object.
@@ -192,45 +215,101 @@ impl Engine {
             known_objects: request.known_objects.as_ref().map(|known| known.chunks.clone()).unwrap_or_default(),
             must_store: true,
             has_landed: false,
+            stored: None,
         };
-        let mut repository = repository;
-        for attempt in 0..=self.options.max_rebases {
-            if attempt > 0 {
-                pause(attempt).await?;
-                repository = Repository::open(Arc::clone(&self.storage)).await?;
-            }
-            let conflicts = self.rebase_onto_tip(&mut work, &repository).await?;
+        let mut line = None;
+        let outcome = self.attempts(&mut work, repository, &config, renewed, &mut line).await;
+        if let Some(line) = line {
+            line.leave(&*self.storage).await;
+        }
+        outcome
+    }
+
+    /// Attempts to commit until an attempt wins its race. Lines up with other writers after losses.
+    async fn attempts(
+        &self,
+        work: &mut CommitWork<'_>,
+        mut repository: Repository,
+        config: &RepoConfig,
+        renewed: &RenewedTimes,
+        line: &mut Option<PlaceInLine>,
+    ) -> Result<CommitOutcome> {
+        let (mut losses, mut attempt) = (0, 0);
+        // A writer that is behind its branch has company, and lets those who wait already go first.
+        let is_behind = repository.branch_tip(&work.request.branch).await? != Some(work.base.id());
+        let is_line_used = async { is_behind && queue::is_in_use(&*self.storage).await };
+        let (is_line_used, conflicts) = tokio::join!(is_line_used, self.rebase_onto_tip(work, &repository));
+        let (mut must_line_up, mut conflicts) = (is_line_used, conflicts?);
+        while attempt <= self.options.max_rebases {
             if !conflicts.is_empty() {
                 return Ok(CommitOutcome::Conflicts(conflicts));
             }
-            self.renew_ids(&mut work, &repository).await?;
+            self.renew_ids(work, &repository).await?;
             if work.must_store {
-                self.store_chunks(&mut work, &repository, self.options.sizes(&config), renewed).await?;
+                self.store_chunks(work, &repository, self.options.sizes(config), renewed).await?;
             }
-            if work.changes.is_empty() && !request.may_be_empty() {
+            if work.changes.is_empty() && !work.request.may_be_empty() {
                 return Ok(CommitOutcome::Nothing);
             }
-            match self.attempt(&mut work, attempt).await? {
-                (snapshot, Published::Done) => {
-                    return Ok(CommitOutcome::Committed { snapshot, rebased_over: work.rebased_over });
+            repository = if std::mem::take(&mut must_line_up) {
+                self.line_up(work, repository, line).await?
+            } else {
+                attempt += 1;
+                let current = repository.repo_file();
+                match self.attempt(work, attempt - 1, current).await? {
+                    (snapshot, Published::Done(_)) => {
+                        let rebased_over = std::mem::take(&mut work.rebased_over);
+                        return Ok(CommitOutcome::Committed { snapshot, rebased_over });
+                    }
+                    (_, Published::Lost(current)) => {
+                        losses += 1;
+                        let repository = match current {
+                            Some(current) => Repository::of_file(Arc::clone(&self.storage), current),
+                            None => Repository::open(Arc::clone(&self.storage)).await?,
+                        };
+                        must_line_up = losses >= LOSSES_BEFORE_LINE;
+                        repository
+                    }
+                    (_, Published::Collected) => {
+                        info!("garbage was collected during the commit: storing its objects again");
+                        let repository = Repository::open(Arc::clone(&self.storage)).await?;
+                        work.stored_since = repository.log_position();
+                        work.known_objects.clear();
+                        work.must_store = true;
+                        work.manifests.forget();
+                        repository
+                    }
                 }
-                (_, Published::Moved) => {}
-                (_, Published::Collected) => {
-                    info!("garbage was collected during the commit: storing its objects again");
-                    work.stored_since = Repository::open(Arc::clone(&self.storage)).await?.log_position();
-                    work.known_objects.clear();
-                    work.must_store = true;
-                    work.manifests.forget();
-                }
-            }
+            };
+            conflicts = self.rebase_onto_tip(work, &repository).await?;
         }
         Err(Error::new(
             ErrorKind::Contended,
             format!(
                 "concurrent commits to branch `{}` came first {} times: commit again",
-                request.branch, self.options.max_rebases
+                work.request.branch, self.options.max_rebases
             ),
         ))
+    }
+
+    /// Waits for this writer's turn, and returns the repository as it is then.
+    async fn line_up(
+        &self,
+        work: &CommitWork<'_>,
+        repository: Repository,
+        line: &mut Option<PlaceInLine>,
+    ) -> Result<Repository> {
+        work.progress.enter(Stage::Queue);
+        if line.is_none() {
+            *line = PlaceInLine::take(&*self.storage, self.clock).await;
+        }
+        match line {
+            Some(line) => line.wait(&self.storage, &repository, &work.request.branch).await,
+            None => {
+                pause().await?;
+                Repository::open(Arc::clone(&self.storage)).await
+            }
+        }
     }
 
     /// Rebases the changes onto the branch tip, or returns the conflicts.
@@ -379,8 +458,62 @@ impl Engine {
         failpoints::pass("commit.chunks.done")
     }
 
-    /// Writes manifests, log and snapshot on top of the current base, and publishes the snapshot, whose id is returned.
-    async fn attempt(&self, work: &mut CommitWork<'_>, attempt: u32) -> Result<(ObjectId, Published)> {
+    /// Writes manifests, log and snapshot on top of the current base, and publishes the snapshot, whose id is returned. `current` is `repo`
+    /// as it was read when the base was its branch's tip.
+    async fn attempt(
+        &self,
+        work: &mut CommitWork<'_>,
+        attempt: u32,
+        mut current: Option<RepoFile>,
+    ) -> Result<(ObjectId, Published)> {
+        let parent = work.base.id();
+        let prepared = match work.stored.take().filter(|stored| stored.parent == parent) {
+            Some(prepared) => prepared,
+            None => self.prepare(work, attempt, current.as_mut()).await?,
+        };
+        work.progress.enter(Stage::Publish);
+        let id = prepared.id;
+        if let Some(about_to_publish) = &work.request.about_to_publish {
+            about_to_publish(id)?;
+        }
+        failpoints::pass("commit.publish")?;
+        let Request { branch, amend, .. } = work.request;
+        let replaced = [parent];
+        let publication = Publication {
+            branch,
+            tip: parent,
+            replaces: if *amend { replaced.as_slice() } else { &[] },
+            has_moves: prepared.has_moves,
+            new: id,
+            stored_since: work.stored_since,
+            record: prepared.snapshot.record.clone(),
+        };
+        let published = match work.version {
+            SpecVersion::V1 => publish::v1(&self.storage, &publication).await?,
+            SpecVersion::V2 => {
+                let start = Start { known: current, tries: PUBLISH_TRIES };
+                publish::v2(&self.storage, self.clock, &publication, start).await?
+            }
+        };
+        match &published {
+            Published::Done(repo) => {
+                // The commit is published, whatever happens from here on.
+                let _ = failpoints::pass("commit.publish.done");
+                *self.written.lock() = repo.clone().map(|repo| (id, repo, prepared.snapshot.file));
+            }
+            Published::Lost(_) => work.stored = Some(prepared),
+            Published::Collected => {}
+        }
+        Ok((id, published))
+    }
+
+    /// Writes manifests, log and snapshot on top of the current base.
+    async fn prepare(
+        &self,
+        work: &mut CommitWork<'_>,
+        attempt: u32,
+        current: Option<&mut RepoFile>,
+    ) -> Result<Prepared> {
         let id = ObjectId::random()?;
         let parent = work.base.id();
         work.progress.enter(Stage::Manifests);
@@ -415,27 +548,19 @@ impl Engine {
             log = log::amended(&rebase::read_log(&*self.storage, parent).await?, log)?;
         }
         let has_moves = !log.moves.is_empty();
-        let record = publish::store_snapshot(&*self.storage, moment, log, draft).await?;
+        let snapshot = publish::store_snapshot(&*self.storage, (moment, self.clock), log, draft, current).await?;
+        Ok(Prepared { parent, id, has_moves, snapshot })
+    }
 
-        work.progress.enter(Stage::Publish);
-        if let Some(about_to_publish) = &work.request.about_to_publish {
-            about_to_publish(id)?;
+    /// Returns repository and snapshot of commit `id`, if it is the last one that this engine published, without reading them back.
+    pub async fn take_written(&self, id: ObjectId) -> Option<(Repository, Snapshot)> {
+        let (published, repo, snapshot) = self.written.lock().take()?;
+        if published != id {
+            return None;
         }
-        failpoints::pass("commit.publish")?;
-        let Request { branch, amend, .. } = work.request;
-        let replaced = [parent];
-        let replaces = if *amend { replaced.as_slice() } else { &[] };
-        let stored_since = work.stored_since;
-        let publication = Publication { branch, tip: parent, replaces, has_moves, new: id, stored_since, record };
-        let published = match work.version {
-            SpecVersion::V1 => publish::v1(&self.storage, &publication).await?,
-            SpecVersion::V2 => publish::v2(&self.storage, self.clock, &publication).await?,
-        };
-        if published == Published::Done {
-            // The commit is published, whatever happens from here on.
-            let _ = failpoints::pass("commit.publish.done");
-        }
-        Ok((id, published))
+        let decode = move || Ok((RepoInfo::decode(&repo)?, Snapshot::decode(&snapshot, MAX_SNAPSHOT)?));
+        let (repo, snapshot) = blocking(decode).await.ok()?;
+        Some((Repository::of_written(Arc::clone(&self.storage), repo), snapshot))
     }
 }
 
@@ -453,12 +578,11 @@ fn metadata(work: &CommitWork<'_>, attempt: u32) -> Result<Vec<RawItem>> {
     all.iter().map(item).collect::<Result<_>>().context(|| "metadata of the commit")
 }
 
-/// Waits for a random time that grows with the number of lost races, so that racing writers do not meet again.
-async fn pause(attempt: u32) -> Result<()> {
-    let mut random = [0; 8];
+/// Waits for a random time, so that racing writers do not meet again.
+async fn pause() -> Result<()> {
+    let mut random = [0; 4];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| Error::io("random bytes", e.into()))?;
-    let longest = 1_u64 << attempt.min(MAX_PAUSE_EXPONENT);
-    tokio::time::sleep(Duration::from_millis(u64::from_le_bytes(random) % longest)).await;
+    tokio::time::sleep(MAX_PAUSE * (u32::from_le_bytes(random) % 1024) / 1024).await;
     Ok(())
 }

@@ -8,7 +8,7 @@
 //! | chunks | stores chunk files: inline, packed or one object each | [`upload`], [`pack`] |
 //! | manifests | writes the manifests that change | [`manifests`], [`splitting`] |
 //! | log, snapshot | writes what changed, and the whole new hierarchy | [`log`], [`hierarchy`], [`nodes`] |
-//! | publish | points the branch to the snapshot, if it still points to the parent | [`publish`] |
+//! | publish | points the branch to the snapshot, if it still points to the parent | [`publish`], [`queue`] |
 //!
 //! If the branch has moved, the change set is compared with the concurrent commits ([`conflicts`]) and, without a conflict,
 //! rebased onto the branch tip; its chunks are already stored. A commit that fails at any step leaves unreferenced objects
@@ -33,6 +33,7 @@ mod nodes;
 mod pack;
 pub mod progress;
 mod publish;
+mod queue;
 pub mod rebase;
 mod references;
 mod replace_moves;

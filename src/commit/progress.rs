@@ -14,6 +14,8 @@ pub enum Stage {
     Chunks,
     /// Comparing with concurrent commits.
     Rebase,
+    /// Waiting for other writers, one of whom commits.
+    Queue,
     /// Writing manifests.
     Manifests,
     /// Writing the transaction log and the snapshot.
@@ -31,6 +33,7 @@ impl From<Stage> for &'static str {
             Stage::Waiting => "waiting",
             Stage::Chunks => "storing chunks",
             Stage::Rebase => "comparing with other commits",
+            Stage::Queue => "waiting for other writers",
             Stage::Manifests => "writing manifests",
             Stage::Snapshot => "writing the snapshot",
             Stage::Publish => "publishing",

@@ -5,8 +5,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::blocking::blocking;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::ids::ObjectId;
@@ -14,7 +16,7 @@ use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::repo::Repository;
 use crate::repo::clock::ChangeTime;
 use crate::repo::collect::mark::LogPosition;
-use crate::repo::update::{self, UpdateOptions};
+use crate::repo::update::{RepoFile, Update, UpdateOptions};
 use crate::repo::v1;
 use crate::storage::Storage;
 use crate::times::Clock;
@@ -22,28 +24,51 @@ use crate::times::Clock;
 /// The feature flag that allows commits with moves.
 const MOVE_NODE: u16 = 3;
 
-/// Writes the log and the snapshot of a commit at `moment`, under new names: nothing refers to them yet. Returns the snapshot's
-/// record in `repo`. When this returns, everything that the snapshot refers to is durable.
+/// Snapshot that is stored with its log: nothing refers to it yet.
+#[derive(Clone, Debug)]
+pub(super) struct StoredSnapshot {
+    /// The snapshot's record in `repo`.
+    pub(super) record: SnapshotRecord,
+    /// Stored bytes of the snapshot.
+    pub(super) file: Bytes,
+}
+
+/// Writes the log and the snapshot of a commit at `moment`, under new names, and at the same time the copy of `repo` that the publication
+/// needs. When this returns, everything that the snapshot refers to is durable.
 pub(super) async fn store_snapshot(
     storage: &dyn Storage,
-    moment: ChangeTime,
+    (moment, clock): (ChangeTime, Clock),
     log: TransactionLogDraft,
     draft: SnapshotDraft,
-) -> Result<SnapshotRecord> {
+    current: Option<&mut RepoFile>,
+) -> Result<StoredSnapshot> {
     let record = SnapshotRecord::of(&draft, None);
     let (snapshot_key, log_key) = (format!("snapshots/{}", draft.id), format!("transactions/{}", draft.id));
     let encode = move || Ok((log.encode(draft.id, draft.version)?, draft.encode()?));
     let (log, snapshot) = blocking(encode).await?;
-    failpoints::pass("commit.log")?;
-    storage.put_new(&log_key, log.into()).await?;
-    failpoints::pass("commit.log.done")?;
-    failpoints::pass("commit.snapshot")?;
-    let stored = storage.put_new(&snapshot_key, snapshot.into());
-    let (stored, checked) = tokio::join!(stored, moment.check(storage, &log_key));
-    stored.and(checked)?;
+    let snapshot = Bytes::from(snapshot);
+    // The objects do not depend on each other, since nothing leads to them yet: over a network this is one round trip.
+    let store_log = async {
+        failpoints::pass("commit.log")?;
+        storage.put_new(&log_key, log.into()).await?;
+        failpoints::pass("commit.log.done")?;
+        moment.check(storage, &log_key).await
+    };
+    let store_snapshot = async {
+        failpoints::pass("commit.snapshot")?;
+        storage.put_new(&snapshot_key, snapshot.clone()).await
+    };
+    let copy_repo = async {
+        match current {
+            Some(current) => current.copy(storage, clock).await,
+            None => Ok(()),
+        }
+    };
+    let (log_stored, stored, copied) = tokio::join!(store_log, store_snapshot, copy_repo);
+    log_stored.and(stored).and(copied)?;
     storage.sync(&["chunks", "manifests", "transactions", "snapshots"]).await?;
     failpoints::pass("commit.snapshot.done")?;
-    Ok(record)
+    Ok(StoredSnapshot { record, file: snapshot })
 }
 
 #[derive(Debug)]
@@ -61,37 +86,66 @@ pub(super) struct Publication<'a> {
     pub(super) record: SnapshotRecord,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Outcome of an attempt to publish.
+#[derive(Debug)]
 pub(super) enum Published {
-    /// The branch points to the new snapshot.
-    Done,
-    /// Another writer has moved the branch.
-    Moved,
+    /// The branch points to the new snapshot. Holds `repo` as it was written, if this attempt wrote it.
+    Done(Option<Bytes>),
+    /// Another writer came first. Holds `repo` as that writer left it, if it was read.
+    Lost(Option<RepoFile>),
     /// Garbage was collected meanwhile, and may have included what was stored for the snapshot.
     Collected,
 }
 
+/// State of `repo` to begin a publication with, and the number of attempts.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) known: Option<RepoFile>,
+    pub(super) tries: u32,
+}
+
 /// Publishes in a repository of version 2. The caller has checked the clock.
-pub(super) async fn v2(storage: &Arc<dyn Storage>, clock: Clock, publication: &Publication<'_>) -> Result<Published> {
-    let mut outcome = None;
+pub(super) async fn v2(
+    storage: &Arc<dyn Storage>,
+    clock: Clock,
+    publication: &Publication<'_>,
+    Start { known, tries }: Start,
+) -> Result<Published> {
+    #[derive(PartialEq)]
+    enum Verdict {
+        Published,
+        Moved,
+        Collected,
+    }
+    let mut verdict = None;
     let change = |state: &mut RepoState| {
-        outcome = Some(if state.snapshots.contains_key(&publication.new) {
-            Published::Done
+        verdict = Some(if state.snapshots.contains_key(&publication.new) {
+            Verdict::Published
         } else if state.branches.get(publication.branch).is_some_and(|tip| *tip != publication.tip) {
-            Published::Moved
+            Verdict::Moved
         } else if publication.stored_since.is_some_and(|mark| mark.may_have_collected_since(state)) {
-            Published::Collected
+            Verdict::Collected
         } else {
             return insert(state, publication);
         });
         Err(Error::new(ErrorKind::Stale, "the branch has moved"))
     };
-    let options = UpdateOptions { clock_is_checked: true, names_copy: true };
+    let options = UpdateOptions { clock_is_checked: true, names_copy: true, tries };
     let backed_up = || failpoints::pass("commit.backup.done");
-    let updated = update::update_with(&**storage, clock, options, change, backed_up).await;
-    match (outcome, updated) {
-        (Some(found), _) => Ok(found),
-        (None, Ok(_)) => Ok(Published::Done),
+    let mut update = Update::new(&**storage, clock, options).beginning_with(known);
+    let updated = update.run(change, backed_up).await;
+    let last_read = update.into_last_read();
+    match (verdict, updated) {
+        (Some(Verdict::Published), _) => Ok(Published::Done(None)),
+        (Some(Verdict::Moved), _) => Ok(Published::Lost(last_read)),
+        (Some(Verdict::Collected), _) => Ok(Published::Collected),
+        (None, Ok(updated)) => Ok(Published::Done(Some(updated.bytes))),
+        (None, Err(error)) if error.kind() == ErrorKind::Contended => {
+            // The last attempt may have succeeded all the same: its answer can have been lost, and its repetition refused.
+            let current = RepoFile::read(&**storage).await.context(|| unknown(publication.new))?;
+            let is_done = current.has(publication.new);
+            Ok(if is_done { Published::Done(None) } else { Published::Lost(Some(current)) })
+        }
         (None, Err(error)) => recover(storage, publication, error).await,
     }
 }
@@ -163,8 +217,8 @@ fn not_listed(branch: &str, id: ObjectId) -> Error {
 /// Publishes in a repository of version 1, which has one small file per branch.
 pub(super) async fn v1(storage: &Arc<dyn Storage>, publication: &Publication<'_>) -> Result<Published> {
     match v1::move_branch(&**storage, publication.branch, publication.tip, publication.new).await {
-        Ok(tip) if tip == publication.new => Ok(Published::Done),
-        Ok(_) => Ok(Published::Moved),
+        Ok(tip) if tip == publication.new => Ok(Published::Done(None)),
+        Ok(_) => Ok(Published::Lost(None)),
         Err(error) if error.kind() == ErrorKind::NotFound => Err(branch_is_gone(publication.branch)),
         Err(error) => recover(storage, publication, error).await,
     }
@@ -173,13 +227,18 @@ pub(super) async fn v1(storage: &Arc<dyn Storage>, publication: &Publication<'_>
 /// Finds out if the change was made after all, although `error` was reported.
 async fn recover(storage: &Arc<dyn Storage>, publication: &Publication<'_>, error: Error) -> Result<Published> {
     match is_published(storage, publication.branch, publication.new).await {
-        Ok(true) => Ok(Published::Done),
-        Err(_) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => Err(error.context(format!(
-            "whether commit {} was published is not known, as the storage does not answer: `icechunkfs log` tells later",
-            publication.new
-        ))),
+        Ok(true) => Ok(Published::Done(None)),
+        Err(_) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => {
+            Err(error.context(unknown(publication.new)))
+        }
         Ok(false) | Err(_) => Err(error),
     }
+}
+
+fn unknown(new: ObjectId) -> String {
+    format!(
+        "whether commit {new} was published is not known, as the storage does not answer: `icechunkfs log` tells later"
+    )
 }
 
 /// Returns true if `snapshot` is in the history of `branch`.

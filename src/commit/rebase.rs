@@ -3,6 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt};
+
 use super::changes::{ChangeSet, ChunkChange};
 use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind};
 use super::publish::branch_is_gone;
@@ -18,6 +21,9 @@ use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::{Storage, decoded};
 use crate::zarr::Coords;
+
+/// Logs that are read at the same time. Most have a few hundred bytes.
+const CONCURRENT_LOGS: usize = 32;
 
 /// Concurrent commits, and their effect on a change set.
 #[derive(Debug)]
@@ -51,15 +57,20 @@ pub(super) async fn compare(
 ) -> Result<Option<Comparison>> {
     let Some(tip) = commits.last() else { return Ok(None) };
     let storage = repository.storage();
-    let mut others = Vec::with_capacity(commits.len());
-    for commit in commits {
-        let mut logs = Vec::new();
-        for id in commit.log_ids() {
-            logs.push(read_log(&**storage, id).await?);
-        }
-        others.push(ConcurrentCommit { id: commit.id, message: commit.message.clone(), logs });
-    }
-    let tip = Arc::new(repository.snapshot(tip.id, MAX_SNAPSHOT).await?);
+    let read = commits.iter().map(|commit| -> BoxFuture<'_, Result<ConcurrentCommit>> {
+        Box::pin(async move {
+            let mut logs = Vec::new();
+            for id in commit.log_ids() {
+                logs.push(read_log(&**storage, id).await?);
+            }
+            Ok(ConcurrentCommit { id: commit.id, message: commit.message.clone(), logs })
+        })
+    });
+    let read: Vec<BoxFuture<'_, Result<ConcurrentCommit>>> = read.collect();
+    // A writer that waited for its turn has many to read: one after another, each would cost a round trip.
+    let others = futures_util::stream::iter(read).buffered(CONCURRENT_LOGS).try_collect::<Vec<_>>();
+    let (others, tip) = tokio::try_join!(others, repository.snapshot(tip.id, MAX_SNAPSHOT))?;
+    let tip = Arc::new(tip);
     let theirs = ConcurrentChanges::read(&others, changes)?;
     let (mut agreed, mut deleted_in_tip) = (ChunkSet::new(), ChunkSet::new());
     let both = theirs.changed_by_both(changes);

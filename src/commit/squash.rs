@@ -9,7 +9,6 @@
 //! The branch moves only if it still points to the tip and the commits below are the same: a concurrent commit is never removed.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -17,7 +16,7 @@ use super::changes::ChangeSet;
 use super::log::LogUnion;
 use super::moves;
 use super::nodes::{self, Sources};
-use super::publish::{self, Publication, Published, no_amend_of_the_first};
+use super::publish::{self, Publication, Published, Start, no_amend_of_the_first};
 use super::rebase::read_log;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
@@ -28,6 +27,7 @@ use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::RawItem;
 use crate::format::snapshot::Snapshot;
 use crate::repo::clock::ChangeTime;
+use crate::repo::update::TRIES;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::times::Clock;
 
@@ -105,22 +105,22 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
         nodes,
         manifests: snapshot.manifests().into_iter().filter(|info| used.contains(&info.id)).collect(),
     };
-    let record = publish::store_snapshot(&**storage, moment, log, draft).await?;
+    let record = publish::store_snapshot(&**storage, (moment, clock), log, draft, None).await?.record;
     failpoints::pass("commit.publish")?;
     let replaces: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
     // The feature flag for moves was checked when the nodes were moved.
     let stored_since = repository.log_position();
     let publication =
         Publication { branch, tip: tip.id, replaces: &replaces, has_moves: false, new: id, stored_since, record };
-    match publish::v2(&Arc::clone(storage), clock, &publication).await? {
-        Published::Done => {}
+    match publish::v2(storage, clock, &publication, Start { known: None, tries: TRIES }).await? {
+        Published::Done(_) => {}
         Published::Collected => {
             return Err(Error::new(
                 ErrorKind::Contended,
                 "garbage was collected concurrently: nothing was changed; try again",
             ));
         }
-        Published::Moved => {
+        Published::Lost(_) => {
             return Err(Error::new(
                 ErrorKind::Stale,
                 format!(

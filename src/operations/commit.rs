@@ -205,8 +205,15 @@ impl Session {
         self.working.set_undecided(guard, published.is_some());
         self.conflicts.lock().clear();
         failpoints::pass(failpoints::COMMITTED).context(not_shown)?;
-        let repository = self.repository().await.context(not_shown)?;
         let snapshot = published.as_ref().map(|(snapshot, _)| *snapshot);
+        let written = match snapshot {
+            Some(snapshot) => self.engine.take_written(snapshot).await,
+            None => None,
+        };
+        let (repository, written) = match written {
+            Some((repository, written)) => (repository, Some(written)),
+            None => (self.repository().await.context(not_shown)?, None),
+        };
         let (new_base, remote_commits) = match published {
             Some(published) => published,
             None => {
@@ -214,7 +221,11 @@ impl Session {
                 (commits.last().map_or(base.id(), |tip| tip.id), commits.iter().map(|commit| commit.id).collect())
             }
         };
-        let tree = tree_at(&repository, &self.working, &self.reader, new_base).await.context(not_shown)?;
+        let tree = match written {
+            Some(written) => self.working.tree_of(Arc::new(written), Arc::clone(&self.reader)),
+            None => tree_at(&repository, &self.working, &self.reader, new_base).await,
+        };
+        let tree = tree.context(not_shown)?;
         let invalidations = rebase::follow_commit(&self.working, guard, &tree, &detected, &self.new_ids).await?;
         let committed = Committed {
             snapshot,

@@ -11,7 +11,7 @@ use tracing::warn;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Storage;
-use crate::times::{Clock, format_time};
+use crate::times::{Clock, format_time, system_clock};
 
 /// Tolerated difference between this machine's clock and the store's: the reference implementation's value.
 const TOLERANCE: Duration = Duration::from_secs(600);
@@ -46,12 +46,22 @@ impl ChangeTime {
         self.time > self.now
     }
 
-    /// Checks this machine's clock against the store, which has just stored object `key`.
+    /// Checks this machine's clock against the store, which has just stored object `key`. Asks for the object's time only if the time of
+    /// the store's responses does not already show that both clocks agree.
     ///
     /// Fails with [`ErrorKind::Io`] if this machine's clock is wrong, or is behind the previous change while the store's time is unknown.
     pub async fn check(&self, storage: &dyn Storage, key: &str) -> Result<()> {
+        if !self.is_ahead_of_clock() && self.agrees_with(storage.capabilities().clock.ahead()) {
+            return Ok(());
+        }
         // A store that fails to report the time does not prove the clock wrong.
         self.compare(storage.modified(key).await.unwrap_or_default())
+    }
+
+    /// Returns true if the store's clock, `ahead` seconds ahead of this machine's by its responses, is close to the time of the change.
+    fn agrees_with(&self, ahead: Option<i64>) -> bool {
+        let stored = ahead.map(|ahead| system_clock().saturating_add_signed(ahead.saturating_mul(1_000_000)));
+        stored.is_some_and(|stored| Duration::from_micros(stored.abs_diff(self.now)) <= TOLERANCE / 2)
     }
 
     /// Checks this machine's clock like [`ChangeTime::check`], given the time that the store reported for an object.

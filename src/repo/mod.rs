@@ -30,11 +30,13 @@ pub mod watch;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tracing::info;
 
 use self::collect::mark::{LogPosition, may_have_run_since};
 use self::ref_files::Layout;
 use self::refs::DEFAULT_BRANCH;
+use self::update::RepoFile;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::MAX_FILE;
 use crate::format::config::RepoConfig;
@@ -44,7 +46,7 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
 use crate::format::snapshot::Snapshot;
 use crate::storage::virtuals::VirtualChunks;
-use crate::storage::{Storage, decoded};
+use crate::storage::{Storage, Version, decoded};
 
 /// Maximum size of the stored `repo` object, in bytes. The object is compressed, and its own limit of a million tables is far below.
 const MAX_REPO_FILE: u64 = 1 << 30;
@@ -56,6 +58,8 @@ pub const MAX_SNAPSHOT: u64 = MAX_FILE;
 pub struct Repository {
     storage: Arc<dyn Storage>,
     generation: Generation,
+    /// The stored form of [`Generation::V2`], where it was just read.
+    file: Option<(Bytes, Version)>,
     virtuals: Arc<VirtualChunks>,
 }
 
@@ -64,7 +68,7 @@ enum Generation {
     Alpha(Layout),
     /// Holds the target of `main`, which is read on opening, because a version 1 repository is recognized by it.
     V1(Option<ObjectId>),
-    V2(RepoInfo),
+    V2(Arc<RepoInfo>),
 }
 
 impl Generation {
@@ -102,9 +106,8 @@ impl Repository {
     }
 
     async fn open_at(storage: Arc<dyn Storage>) -> Result<Self> {
-        let found = decoded::changing(&*storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
-        match found {
-            Ok(found) => Ok(Repository::new(storage, Generation::V2(found.value))),
+        match decoded::changing(&*storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await {
+            Ok(found) => Ok(Repository::of_file(storage, RepoFile::of(found)?)),
             Err(error) if error.kind() == ErrorKind::NotFound => Self::open_older(storage).await,
             Err(error) => Err(error.context(storage.location())),
         }
@@ -131,7 +134,28 @@ impl Repository {
     }
 
     fn new(storage: Arc<dyn Storage>, generation: Generation) -> Self {
-        Repository { storage, generation, virtuals: Arc::default() }
+        Repository { storage, generation, file: None, virtuals: Arc::default() }
+    }
+
+    /// Returns the repository whose `repo` was just read from `storage`, or written to it.
+    pub(crate) fn of_file(storage: Arc<dyn Storage>, file: RepoFile) -> Self {
+        let RepoFile { info, bytes, version, .. } = file;
+        Repository { file: Some((bytes, version)), ..Repository::new(storage, Generation::V2(info)) }
+    }
+
+    /// Returns the repository in the state that this program has just written to `storage` as `repo`.
+    pub(crate) fn of_written(storage: Arc<dyn Storage>, repo: RepoInfo) -> Self {
+        Repository::new(storage, Generation::V2(Arc::new(repo)))
+    }
+
+    /// Returns `repo` as it was read when the repository was opened; none before version 2.
+    pub fn repo_file(&self) -> Option<RepoFile> {
+        match (&self.generation, &self.file) {
+            (Generation::V2(info), Some((bytes, version))) => {
+                Some(RepoFile::new(Arc::clone(info), bytes.clone(), version.clone()))
+            }
+            _ => None,
+        }
     }
 
     /// Sets which virtual chunks may be read.

@@ -4,7 +4,10 @@
 //! read. After a lost race the update starts again from the winner's state, under a new name for the copy; the unused copy stays, as
 //! those of the reference implementation do.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
@@ -12,14 +15,14 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
 use crate::format::repo_state::{DEFAULT_UPDATES_PER_FILE, Operation, RepoState};
 use crate::storage::decoded::{self, Decoded};
-use crate::storage::{Condition, Storage};
+use crate::storage::{Condition, Storage, Version};
 use crate::times::Clock;
 
 use super::MAX_REPO_FILE;
 use super::clock::ChangeTime;
 
 /// Attempts, each but the first after a lost race: the reference implementation's number.
-const TRIES: u32 = 100;
+pub const TRIES: u32 = 100;
 /// Attempts without a pause between them.
 const AT_ONCE: u32 = 5;
 /// First pause; doubled each time, up to the longest.
@@ -38,7 +41,9 @@ pub async fn update(
     clock: Clock,
     change: impl FnMut(&mut RepoState) -> Result<Operation>,
 ) -> Result<RepoState> {
-    update_with(storage, clock, UpdateOptions { clock_is_checked: false, names_copy: true }, change, || Ok(())).await
+    let options = UpdateOptions { clock_is_checked: false, names_copy: true, tries: TRIES };
+    let written = Update::new(storage, clock, options).run(change, || Ok(())).await?;
+    Ok(written.state)
 }
 
 /// Options of an update.
@@ -48,59 +53,151 @@ pub struct UpdateOptions {
     pub clock_is_checked: bool,
     /// True if the operations log names the copy of the old file. Nothing can come to depend on a copy that is not named.
     pub names_copy: bool,
+    /// Attempts, each but the first after a lost race.
+    pub tries: u32,
 }
 
-/// Updates like [`update()`]. Calls `backed_up` between the copy of the old file and the attempt to replace it.
-pub async fn update_with(
-    storage: &dyn Storage,
+/// State of `repo` that was read, and the name of its copy below `overwritten/` once it is stored.
+#[derive(Debug)]
+pub struct RepoFile {
+    pub(super) info: Arc<RepoInfo>,
+    pub(super) bytes: Bytes,
+    /// The version that a replacement compares.
+    pub(super) version: Version,
+    copy: Option<String>,
+}
+
+impl RepoFile {
+    /// Reads `repo`.
+    pub async fn read(storage: &dyn Storage) -> Result<Self> {
+        let found = decoded::changing(storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
+        RepoFile::of(found.context(|| storage.location().to_owned())?)
+    }
+
+    /// Returns the state that was read as `found`.
+    pub(super) fn of(found: Decoded<RepoInfo>) -> Result<Self> {
+        let Decoded { value: info, bytes, version } = found;
+        let version = version.ok_or_else(|| Error::new(ErrorKind::Io, "repo: read without its version"))?;
+        Ok(RepoFile::new(Arc::new(info), bytes, version))
+    }
+
+    pub(super) fn new(info: Arc<RepoInfo>, bytes: Bytes, version: Version) -> Self {
+        RepoFile { info, bytes, version, copy: None }
+    }
+
+    /// Returns true if the repository lists snapshot `id`.
+    pub fn has(&self, id: ObjectId) -> bool {
+        self.info.position(id).is_some()
+    }
+
+    /// Copies the file to `overwritten/`, as each update does before it replaces the file. An update that begins with this state then has
+    /// one round trip less; if it never comes, the copy stays unused, as it does after a lost race.
+    pub async fn copy(&mut self, storage: &dyn Storage, clock: Clock) -> Result<()> {
+        let name = backup_name("repo", clock())?;
+        storage.put(&format!("overwritten/{name}"), self.bytes.clone(), Condition::Always).await?;
+        self.copy = Some(name);
+        Ok(())
+    }
+}
+
+/// Outcome of an update.
+#[derive(Debug)]
+pub struct Updated {
+    /// State of the repository as it was written.
+    pub state: RepoState,
+    /// The written bytes.
+    pub bytes: Bytes,
+}
+
+/// Update of `repo`.
+#[derive(Debug)]
+pub struct Update<'a> {
+    storage: &'a dyn Storage,
     clock: Clock,
     options: UpdateOptions,
-    mut change: impl FnMut(&mut RepoState) -> Result<Operation>,
-    backed_up: impl Fn() -> Result<()>,
-) -> Result<RepoState> {
-    let mut pause = FIRST_PAUSE;
-    for attempt in 0..TRIES {
-        if attempt >= AT_ONCE {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(MAX_PAUSE);
-        }
-        let found = decoded::changing(storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
-        let Decoded { value: info, bytes: file, version } = found.context(|| storage.location().to_owned())?;
-        let version = version.ok_or_else(|| Error::new(ErrorKind::Io, "repo: read without its version"))?;
-        let mut state = RepoState::from_info(&info)?;
-        if state.is_read_only() {
-            return Err(read_only(storage.location(), state.status.reason.as_deref()));
-        }
-        let operation = change(&mut state)?;
-        let moment = ChangeTime::after(clock, state.updates.first().map_or(0, |newest| newest.updated_at)).await;
-        let backup = backup_name("repo", moment.time)?;
-        state.record(operation, moment.time, &backup, updates_per_file(state.config.as_deref()))?;
-        if let Some(previous) = state.updates.get_mut(1).filter(|_| !options.names_copy) {
-            previous.backup_path = None;
-        }
-        let new = state.encode()?;
-        let copy = format!("overwritten/{backup}");
-        storage.put(&copy, file, Condition::Always).await?;
-        if !options.clock_is_checked || moment.is_ahead_of_clock() {
-            moment.check(storage, &copy).await?;
-        }
-        backed_up()?;
-        match storage.put("repo", new.into(), Condition::Unchanged(version)).await {
-            Ok(()) => return Ok(state),
-            Err(error) if error.kind() == ErrorKind::Contended => {}
-            Err(error) => return Err(error),
-        }
+    known: Option<RepoFile>,
+}
+
+impl<'a> Update<'a> {
+    /// Prepares an update.
+    pub fn new(storage: &'a dyn Storage, clock: Clock, options: UpdateOptions) -> Self {
+        Update { storage, clock, options, known: None }
     }
-    Err(Error::new(
-        ErrorKind::Contended,
-        format!("{}: concurrent changes of the repository came first {TRIES} times", storage.location()),
-    ))
+
+    /// Lets the first attempt begin with a state that was read before, instead of reading it. The replacement compares its version.
+    #[must_use]
+    pub fn beginning_with(self, known: Option<RepoFile>) -> Self {
+        Update { known, ..self }
+    }
+
+    /// Returns the last state that an attempt read and did not replace.
+    pub fn into_last_read(self) -> Option<RepoFile> {
+        self.known
+    }
+
+    /// Updates like [`update()`]. Calls `backed_up` between the copy of the old file and the attempt to replace it.
+    pub async fn run(
+        &mut self,
+        mut change: impl FnMut(&mut RepoState) -> Result<Operation>,
+        backed_up: impl Fn() -> Result<()>,
+    ) -> Result<Updated> {
+        let Update { storage, clock, options, known } = self;
+        let mut pause = FIRST_PAUSE;
+        for attempt in 0..options.tries {
+            if attempt >= AT_ONCE {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(MAX_PAUSE);
+            }
+            let read = match known.take() {
+                Some(read) => read,
+                None => RepoFile::read(*storage).await?,
+            };
+            let RepoFile { info, bytes, version, copy } = known.insert(read);
+            let mut state = RepoState::from_info(info)?;
+            if state.is_read_only() {
+                return Err(read_only(storage.location(), state.status.reason.as_deref()));
+            }
+            let operation = change(&mut state)?;
+            let moment = ChangeTime::after(*clock, state.updates.first().map_or(0, |newest| newest.updated_at)).await;
+            let (backup, is_copied) = match copy.take() {
+                Some(backup) => (backup, true),
+                None => (backup_name("repo", moment.time)?, false),
+            };
+            state.record(operation, moment.time, &backup, updates_per_file(state.config.as_deref()))?;
+            if let Some(previous) = state.updates.get_mut(1).filter(|_| !options.names_copy) {
+                previous.backup_path = None;
+            }
+            let new = Bytes::from(state.encode()?);
+            let copy = format!("overwritten/{backup}");
+            if !is_copied {
+                storage.put(&copy, bytes.clone(), Condition::Always).await?;
+            }
+            if !options.clock_is_checked || moment.is_ahead_of_clock() {
+                moment.check(*storage, &copy).await?;
+            }
+            backed_up()?;
+            let condition = Condition::Unchanged(version.clone());
+            *known = None;
+            match storage.put("repo", new.clone(), condition).await {
+                Ok(()) => return Ok(Updated { state, bytes: new }),
+                Err(error) if error.kind() == ErrorKind::Contended => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Contended,
+            format!(
+                "{}: concurrent changes of the repository came first {} times",
+                self.storage.location(),
+                self.options.tries
+            ),
+        ))
+    }
 }
 
 /// Reads `repo` from the store itself.
 pub(super) async fn read_state(storage: &dyn Storage) -> Result<RepoState> {
-    let found = decoded::changing(storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
-    RepoState::from_info(&found.context(|| storage.location().to_owned())?.value)
+    RepoState::from_info(&RepoFile::read(storage).await?.info)
 }
 
 /// Returns the error for a repository that takes no writes.

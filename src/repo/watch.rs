@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::ref_files::{Layout, MAX_REF_FILE, branch_key};
+use super::update::RepoFile;
 use super::{Generation, MAX_REPO_FILE, Repository, v1};
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -72,15 +73,15 @@ impl BranchWatch {
             }
             Err(error) => return Err(error.context(self.storage.location())),
         };
-        self.found = Some(version);
-        let (generation, tip) = if self.layout == Some(Layout::V1) {
-            (Generation::V1(None), Some(v1::parse_ref(&key, &bytes)?))
-        } else {
-            let info = RepoInfo::decode(&bytes).context(|| format!("{}: repo", self.storage.location()))?;
-            let tip = info.branch(&self.branch).transpose()?;
-            (Generation::V2(info), tip)
-        };
-        Ok(self.result(Repository::new(Arc::clone(&self.storage), generation), tip))
+        self.found = Some(version.clone());
+        if self.layout == Some(Layout::V1) {
+            let tip = v1::parse_ref(&key, &bytes)?;
+            return Ok(self.result(Repository::new(Arc::clone(&self.storage), Generation::V1(None)), Some(tip)));
+        }
+        let info = RepoInfo::decode(&bytes).context(|| format!("{}: repo", self.storage.location()))?;
+        let tip = info.branch(&self.branch).transpose()?;
+        let file = RepoFile::new(Arc::new(info), bytes, version);
+        Ok(self.result(Repository::of_file(Arc::clone(&self.storage), file), tip))
     }
 
     /// Does the same as [`BranchWatch::check`] for an alpha, whose ref files never change.

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState};
-use crate::repo::update::{self, UpdateOptions};
+use crate::repo::update::{self, Update, UpdateOptions};
 use crate::storage::Storage;
 use crate::times::Clock;
 
@@ -77,9 +77,9 @@ async fn attempt(
         }
     };
     let backed_up = || failpoints::pass("gc.backup.done");
-    let options = UpdateOptions { clock_is_checked: false, names_copy: false };
-    let written = match update::update_with(&**storage, clock, options, change, backed_up).await {
-        Ok(written) => written,
+    let options = UpdateOptions { clock_is_checked: false, names_copy: false, tries: update::TRIES };
+    let written = match Update::new(&**storage, clock, options).run(change, backed_up).await {
+        Ok(written) => written.state,
         Err(_) if applied == Applied::Conflict => return Ok(None),
         Err(error) => return Err(error),
     };

@@ -1,0 +1,152 @@
+"""Measure how many commits a second several writers make together, each with a mount and an array of its own.
+
+A writer changes one chunk of its array and commits, again and again. All of them commit to one branch, so that each commit of one is a
+lost race for another. The reference's client does the same: one session for each commit, with its own rebase.
+
+benches/remote.py has the server and the line.
+"""
+import os
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import icechunk
+import numpy as np
+import zarr
+
+import far
+from common import say
+from harness import BenchError
+from report import Baseline, S, Report, Target, Unit
+
+COMMITS_PER_S = Unit("commits/s", 2, more_is_better=True)
+TIMES_MEAN = Unit("x mean", 1)
+CHUNK = 2000  # bytes: more than is kept inline
+TOGETHER, WAIT = 5.0, 4.0  # targets: commits a second in sum, and the longest wait as a multiple of the mean
+SUM_HELD_TO = range(2, 65)  # writers
+
+
+@dataclass
+class Waits:
+    """Seconds that each commit took, of all writers."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    taken: list[float] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+
+def make(storage: icechunk.Storage, writers: int) -> None:
+    session = icechunk.Repository.create(storage).writable_session("main")
+    zarr.create_group(session.store)
+    for writer in range(writers):
+        zarr.create_array(session.store, name=f"a{writer}", shape=(16 * CHUNK,), chunks=(CHUNK,), dtype="u1", compressors=None)
+    session.commit("arrays")
+
+
+def together(writers: int, seconds: float, least: int, commit: Callable[[int, int], None]) -> tuple[Waits, float]:
+    """Lets each writer commit until the time is over, and `least` times at least. Returns the waits, and the seconds it took."""
+    waits, start = Waits(), threading.Barrier(writers + 1)
+
+    def work(writer: int) -> None:
+        start.wait()
+        end, number = time.perf_counter() + seconds, 0
+        while time.perf_counter() < end or number < least:
+            begin = time.perf_counter()
+            try:
+                commit(writer, number)
+            except Exception as error:
+                with waits.lock:
+                    waits.failed.append(f"writer {writer}: {error}")
+                return
+            with waits.lock:
+                waits.taken.append(time.perf_counter() - begin)
+            number += 1
+    threads = [threading.Thread(target=work, args=(writer,)) for writer in range(writers)]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    return waits, time.perf_counter() - begin
+
+
+@contextmanager
+def mounts(binary: Path, environment: dict[str, str], url: str, writers: int) -> Iterator[list[Path]]:
+    with ExitStack() as stack:
+        places = []
+        for _ in range(writers):
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="icechunkfs-bench-")))
+            subprocess.run([binary, "mount", url, place, "--ephemeral", "--memory", "64M"], env=environment, check=True,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stack.callback(subprocess.run, [binary, "unmount", place], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            places.append(place)
+        yield places
+
+
+def by_mounts(binary: Path, port: int, prefix: str, writers: int, seconds: float, least: int) -> tuple[Waits, float]:
+    environment = far.environment(port) | {"TOKIO_WORKER_THREADS": "2"}
+    with mounts(binary, environment, f"s3://{far.BUCKET}/{prefix}", writers) as places:
+        def commit(writer: int, number: int) -> None:
+            folder = places[writer] / f"a{writer}" / "c"
+            folder.mkdir(exist_ok=True)
+            (folder / str(number % 16)).write_bytes(os.urandom(CHUNK))
+            (places[writer] / ".icechunk" / "commit").write_text(f"{writer}, {number}\n")
+        return together(writers, seconds, least, commit)
+
+
+def by_clients(port: int, prefix: str, writers: int, seconds: float, least: int) -> tuple[Waits, float]:
+    repositories = [icechunk.Repository.open(far.storage(port, prefix)) for _ in range(writers)]
+
+    def commit(writer: int, number: int) -> None:
+        session = repositories[writer].writable_session("main")
+        array = zarr.open_array(session.store, path=f"a{writer}")
+        at = number % 16 * CHUNK
+        array[at:at + CHUNK] = np.frombuffer(os.urandom(CHUNK), dtype="u1")
+        session.commit(f"{writer}, {number}", rebase_with=icechunk.ConflictDetector(), rebase_tries=10_000)
+    return together(writers, seconds, least, commit)
+
+
+def check(port: int, prefix: str, commits: int) -> None:
+    """Fails unless the branch has all commits."""
+    found = sum(1 for _ in icechunk.Repository.open(far.storage(port, prefix)).ancestry(branch="main"))
+    if found != commits + 2:
+        raise BenchError(f"{commits} commits were made, and the history has {found - 2}")
+
+
+def icechunks(value: float) -> Baseline:
+    return Baseline("icechunk", [value])
+
+
+def measure(report: Report, binary: Path, server_port: int, port: int, round_trip: float, numbers: list[int], seconds: float) -> None:
+    """`port` is that of the line to the server at `server_port`."""
+    held = round_trip == 30
+    for writers in numbers:
+        label, sides = f"{round_trip:g} ms, {writers} writers", {}
+        for side in ("ours", "icechunk"):
+            prefix = f"contention-{side}-{round_trip:g}-{writers}-{time.monotonic_ns()}"
+            make(far.storage(server_port, prefix), writers)
+            least = 1 if writers > 64 or side == "icechunk" else 2
+            waits, taken = (by_mounts(binary, port, prefix, writers, seconds, least) if side == "ours" else
+                            by_clients(port, prefix, writers, seconds, least))
+            for failure in waits.failed[:5]:
+                say(f"  {side}: {failure}")
+            if side == "ours" and waits.failed:
+                raise BenchError(f"{label}: {len(waits.failed)} writers failed")
+            check(server_port, prefix, len(waits.taken))
+            sides[side] = waits, taken
+        rate = {side: len(waits.taken) / taken for side, (waits, taken) in sides.items()}
+        longest = {side: max(waits.taken, default=0) for side, (waits, _) in sides.items()}
+        mean = {side: statistics.mean(waits.taken or [0]) for side, (waits, _) in sides.items()}
+        report.add(f"{label}, in sum", COMMITS_PER_S, [rate["ours"]], icechunks(rate["icechunk"]),
+                   Target("ours", TOGETHER) if held and writers in SUM_HELD_TO else None)
+        report.add(f"{label}, mean wait", S, [mean["ours"]], icechunks(mean["icechunk"]))
+        report.add(f"{label}, longest wait", S, [longest["ours"]], icechunks(longest["icechunk"]))
+        report.add(f"{label}, longest wait", TIMES_MEAN, [longest["ours"] / mean["ours"]], None,
+                   Target("ours", WAIT, more_is_better=False) if held and writers > 1 else None)

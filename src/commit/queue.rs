@@ -1,0 +1,189 @@
+//! The line of writers that lost races for the repository, so that they commit one after another.
+//!
+//! Each attempt to publish replaces one object on condition that nobody else has. With many writers most attempts are lost, and each lost
+//! one costs the store, the network and the winner time: the more writers, the fewer commits. A writer that has lost twice therefore lines
+//! up: it stores a ticket below [`FOLDER`], lists the folder, and attempts again when the tickets before its own are gone. Writers that
+//! come later and find themselves behind the branch line up at once while anybody waits.
+//!
+//! The line is advice. Publication compares as ever, so that nothing is lost by writers that ignore the line, as the reference
+//! implementation does. A ticket counts as long as its writer renews it: a writer that dies in the line delays others by [`LEASE`] at
+//! most, whatever the clocks of the machines say, since each writer measures the lease by its own clock from the moment at which it saw
+//! the ticket change. Nobody waits longer than [`LONGEST_WAIT`], whatever the store lists.
+//!
+//! The next in line does not wait until the first one's ticket is gone, but until the branch's object has changed: it then has the state
+//! that its attempt begins with, one round trip earlier.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tracing::{debug, info};
+
+use crate::error::Result;
+use crate::format::ids::ObjectId;
+use crate::repo::Repository;
+use crate::repo::watch::{BranchWatch, CheckResult};
+use crate::storage::{Condition, Storage};
+use crate::times::Clock;
+
+/// Folder of the tickets, which the reference implementation does not look into.
+const FOLDER: &str = "queue/";
+/// Time after which a ticket that does not change is ignored and removed. An attempt takes a second on a slow network.
+const LEASE: Duration = Duration::from_secs(8);
+/// Interval at which a waiting writer renews its ticket: several chances within a lease.
+const RENEWAL: Duration = Duration::from_secs(2);
+/// Pause between two looks of a writer at the head of the line, besides the round trip.
+const LOOK: Duration = Duration::from_millis(5);
+/// Pause between two looks for each writer ahead: less than a commit takes.
+const LOOK_FOR_EACH: Duration = Duration::from_millis(60);
+/// Longest pause between two looks.
+const LONGEST_LOOK: Duration = Duration::from_millis(1500);
+/// Longest time in the line: that of some thousand commits.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+/// Tickets that are counted. A longer line is none of this program's.
+const MAX_TICKETS: usize = 10_000;
+/// Difference between the clocks of the store and this machine from which on tickets have the store's time, in seconds: the store tells
+/// its time in whole seconds.
+const NOTICEABLE: i64 = 5;
+
+/// Place of a writer in the line.
+#[derive(Debug)]
+pub(super) struct PlaceInLine {
+    key: String,
+    renewed: Instant,
+    /// Modification times of other tickets, and when they were first seen.
+    seen: HashMap<String, (u64, Instant)>,
+}
+
+/// Ticket in a listing, and the time at which it was stored by the store's clock.
+type Ticket = (String, u64);
+
+/// Returns true if there is a line.
+pub(super) async fn is_in_use(storage: &dyn Storage) -> bool {
+    tickets(storage).await.is_some_and(|tickets| !tickets.is_empty())
+}
+
+/// Returns the tickets in order. None if they cannot be listed, or if there are too many.
+async fn tickets(storage: &dyn Storage) -> Option<Vec<Ticket>> {
+    let mut found = Vec::new();
+    let mut add = |object: crate::storage::ObjectInfo| {
+        if found.len() <= MAX_TICKETS {
+            found.push((object.key, object.modified));
+        }
+    };
+    match storage.for_each(FOLDER, &mut add).await {
+        Ok(()) if found.len() <= MAX_TICKETS => {
+            found.sort();
+            Some(found)
+        }
+        Ok(()) => None,
+        Err(error) => {
+            debug!("the line of writers cannot be listed: {error}");
+            None
+        }
+    }
+}
+
+impl PlaceInLine {
+    /// Takes the last place. Returns `None` if no ticket can be stored: then there is no line.
+    pub(super) async fn take(storage: &dyn Storage, clock: Clock) -> Option<Self> {
+        let ahead = storage.capabilities().clock.ahead().filter(|ahead| ahead.abs() > NOTICEABLE).unwrap_or_default();
+        let now = clock().saturating_add_signed(ahead.saturating_mul(1_000_000));
+        let key = format!("{FOLDER}{now:020}-{}", ObjectId::random().ok()?);
+        let place = PlaceInLine { key, renewed: Instant::now(), seen: HashMap::new() };
+        match place.store(storage).await {
+            Ok(()) => Some(place),
+            Err(error) => {
+                debug!("no place in the line of writers: {error}");
+                None
+            }
+        }
+    }
+
+    async fn store(&self, storage: &dyn Storage) -> Result<()> {
+        let text = Bytes::from_static(b"icechunkfs: a writer waits for its turn to commit\n");
+        storage.put(&self.key, text, Condition::Always).await
+    }
+
+    /// Waits until it is this writer's turn, and returns the repository in its current state.
+    pub(super) async fn wait(
+        &mut self,
+        storage: &Arc<dyn Storage>,
+        repository: &Repository,
+        branch: &str,
+    ) -> Result<Repository> {
+        let mut watch = BranchWatch::new(repository, branch);
+        let (begin, mut is_near, mut is_watched) = (Instant::now(), true, false);
+        while begin.elapsed() < LONGEST_WAIT {
+            if self.renewed.elapsed() >= RENEWAL {
+                self.renewed = Instant::now();
+                // A failure costs the place, nothing else.
+                let _ = self.store(&**storage).await;
+            }
+            let (tickets, changed) = if is_near {
+                let (tickets, changed) = tokio::join!(tickets(&**storage), watch.check());
+                watch.confirm();
+                (tickets, Some(changed?))
+            } else {
+                (tickets(&**storage).await, None)
+            };
+            let ahead = match tickets {
+                Some(tickets) => self.ahead(&**storage, &tickets).await,
+                None => None,
+            };
+            match (ahead, changed) {
+                // Nobody is ahead, or others have removed this ticket since it was not renewed in time.
+                (None | Some(0), Some(CheckResult::Changed(repository, _))) => return Ok(*repository),
+                (None | Some(0), _) => return Repository::open(Arc::clone(storage)).await,
+                (Some(1), Some(CheckResult::Changed(repository, _))) if is_watched => return Ok(*repository),
+                (Some(1), changed) => {
+                    (is_near, is_watched) = (true, changed.is_some());
+                    tokio::time::sleep(LOOK).await;
+                }
+                (Some(others), _) => {
+                    (is_near, is_watched) = (others <= 2, false);
+                    let others = u32::try_from(others - 1).unwrap_or(u32::MAX);
+                    tokio::time::sleep(LOOK_FOR_EACH.saturating_mul(others).min(LONGEST_LOOK)).await;
+                }
+            }
+        }
+        info!("waited {} s for other writers: trying beside them", LONGEST_WAIT.as_secs());
+        Repository::open(Arc::clone(storage)).await
+    }
+
+    /// Returns the number of writers ahead, and removes the tickets of those that are gone. None if this writer has no ticket any more.
+    async fn ahead(&mut self, storage: &dyn Storage, tickets: &[Ticket]) -> Option<usize> {
+        let now = Instant::now();
+        let at = tickets.iter().position(|(key, _)| *key == self.key)?;
+        let mut gone = Vec::new();
+        let mut ahead = 0;
+        let mut seen = HashMap::new();
+        for (key, modified) in tickets.iter().take(at) {
+            let since = match self.seen.get(key) {
+                Some((last, since)) if last == modified => *since,
+                _ => now,
+            };
+            if now.duration_since(since) > LEASE {
+                gone.push(key.clone());
+            } else {
+                ahead += 1;
+                seen.insert(key.clone(), (*modified, since));
+            }
+        }
+        self.seen = seen;
+        if !gone.is_empty() {
+            info!("{} writers that waited to commit are gone", gone.len());
+            // Others remove them too, and nothing depends on it.
+            let _ = storage.delete(&gone).await;
+        }
+        Some(ahead)
+    }
+
+    /// Leaves the line.
+    pub(super) async fn leave(self, storage: &dyn Storage) {
+        if let Err(error) = storage.delete(&[self.key]).await {
+            debug!("the ticket of this writer stays until others remove it: {error}");
+        }
+    }
+}
