@@ -5,6 +5,7 @@ lost race for another. The reference's client does the same: one session for eac
 
 benches/remote.py has the server and the line.
 """
+import json
 import os
 import statistics
 import subprocess
@@ -30,6 +31,8 @@ TIMES_MEAN = Unit("x mean", 1)
 CHUNK = 2000  # bytes: more than is kept inline
 TOGETHER, WAIT = 5.0, 4.0  # targets: commits a second in sum, and the longest wait as a multiple of the mean
 SUM_HELD_TO = range(2, 65)  # writers
+OURS, OURS_1 = "version 2", "version 1"
+CLIENTS = 64  # of the reference that are measured at most: more take hours
 
 
 @dataclass
@@ -49,14 +52,36 @@ def make(storage: icechunk.Storage, writers: int) -> None:
     session.commit("arrays")
 
 
-def together(writers: int, seconds: float, least: int, commit: Callable[[int, int], None]) -> tuple[Waits, float]:
-    """Lets each writer commit until the time is over, and `least` times at least. Returns the waits, and the seconds it took."""
+def ask(binary: Path, port: int, *words: str) -> str:
+    """Returns the output of a command of ours."""
+    return subprocess.run([binary, *words], env=far.environment(port), check=True, capture_output=True, text=True).stdout
+
+
+def document() -> str:
+    return json.dumps({
+        "zarr_format": 3, "node_type": "array", "shape": [16 * CHUNK], "data_type": "uint8", "fill_value": 0, "attributes": {},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [CHUNK]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "codecs": [{"name": "bytes"}]})
+
+
+def make_by_mount(binary: Path, port: int, url: str, writers: int) -> None:
+    """Makes a repository of the newest version, which the client may not know."""
+    ask(binary, port, "init", url, "--zarr-group")
+    with mounts(binary, far.environment(port), url, 1) as (place,):
+        for writer in range(writers):
+            (place / f"a{writer}").mkdir()
+            (place / f"a{writer}" / "zarr.json").write_text(document())
+        (place / ".icechunk" / "commit").write_text("arrays\n")
+
+
+def together(writers: int, seconds: float, commit: Callable[[int, int], None]) -> tuple[Waits, float]:
+    """Lets each writer commit until the time is over, and once at least. Returns the waits, and the seconds it took."""
     waits, start = Waits(), threading.Barrier(writers + 1)
 
     def work(writer: int) -> None:
         start.wait()
         end, number = time.perf_counter() + seconds, 0
-        while time.perf_counter() < end or number < least:
+        while time.perf_counter() < end or number == 0:
             begin = time.perf_counter()
             try:
                 commit(writer, number)
@@ -90,7 +115,7 @@ def mounts(binary: Path, environment: dict[str, str], url: str, writers: int) ->
         yield places
 
 
-def by_mounts(binary: Path, port: int, prefix: str, writers: int, seconds: float, least: int) -> tuple[Waits, float]:
+def by_mounts(binary: Path, port: int, prefix: str, writers: int, seconds: float) -> tuple[Waits, float]:
     environment = far.environment(port) | {"TOKIO_WORKER_THREADS": "2"}
     with mounts(binary, environment, f"s3://{far.BUCKET}/{prefix}", writers) as places:
         def commit(writer: int, number: int) -> None:
@@ -98,10 +123,10 @@ def by_mounts(binary: Path, port: int, prefix: str, writers: int, seconds: float
             folder.mkdir(exist_ok=True)
             (folder / str(number % 16)).write_bytes(os.urandom(CHUNK))
             (places[writer] / ".icechunk" / "commit").write_text(f"{writer}, {number}\n")
-        return together(writers, seconds, least, commit)
+        return together(writers, seconds, commit)
 
 
-def by_clients(port: int, prefix: str, writers: int, seconds: float, least: int) -> tuple[Waits, float]:
+def by_clients(port: int, prefix: str, writers: int, seconds: float) -> tuple[Waits, float]:
     repositories = [icechunk.Repository.open(far.storage(port, prefix)) for _ in range(writers)]
 
     def commit(writer: int, number: int) -> None:
@@ -110,18 +135,15 @@ def by_clients(port: int, prefix: str, writers: int, seconds: float, least: int)
         at = number % 16 * CHUNK
         array[at:at + CHUNK] = np.frombuffer(os.urandom(CHUNK), dtype="u1")
         session.commit(f"{writer}, {number}", rebase_with=icechunk.ConflictDetector(), rebase_tries=10_000)
-    return together(writers, seconds, least, commit)
+    return together(writers, seconds, commit)
 
 
-def check(port: int, prefix: str, commits: int) -> None:
+def check(binary: Path, port: int, prefix: str, commits: int) -> None:
     """Fails unless the branch has all commits."""
-    found = sum(1 for _ in icechunk.Repository.open(far.storage(port, prefix)).ancestry(branch="main"))
+    history = json.loads(ask(binary, port, "log", f"s3://{far.BUCKET}/{prefix}", "--json"))
+    found = len(history)
     if found != commits + 2:
         raise BenchError(f"{commits} commits were made, and the history has {found - 2}")
-
-
-def icechunks(value: float) -> Baseline:
-    return Baseline("icechunk", [value])
 
 
 def measure(report: Report, binary: Path, server_port: int, port: int, round_trip: float, numbers: list[int], seconds: float) -> None:
@@ -129,24 +151,36 @@ def measure(report: Report, binary: Path, server_port: int, port: int, round_tri
     held = round_trip == 30
     for writers in numbers:
         label, sides = f"{round_trip:g} ms, {writers} writers", {}
-        for side in ("ours", "icechunk"):
-            prefix = f"contention-{side}-{round_trip:g}-{writers}-{time.monotonic_ns()}"
-            make(far.storage(server_port, prefix), writers)
-            least = 1 if writers > 64 or side == "icechunk" else 2
-            waits, taken = (by_mounts(binary, port, prefix, writers, seconds, least) if side == "ours" else
-                            by_clients(port, prefix, writers, seconds, least))
+        for side in (OURS, OURS_1, "icechunk"):
+            if side == "icechunk" and writers > CLIENTS:
+                continue
+            prefix = f"contention-{writers}-{time.monotonic_ns()}"
+            if side == OURS:
+                make_by_mount(binary, server_port, f"s3://{far.BUCKET}/{prefix}", writers)
+            else:
+                make(far.storage(server_port, prefix), writers)
+            waits, taken = (by_clients(port, prefix, writers, seconds) if side == "icechunk" else
+                            by_mounts(binary, port, prefix, writers, seconds))
             for failure in waits.failed[:5]:
                 say(f"  {side}: {failure}")
-            if side == "ours" and waits.failed:
+            if side != "icechunk" and waits.failed:
                 raise BenchError(f"{label}: {len(waits.failed)} writers failed")
-            check(server_port, prefix, len(waits.taken))
+            check(binary, server_port, prefix, len(waits.taken))
             sides[side] = waits, taken
-        rate = {side: len(waits.taken) / taken for side, (waits, taken) in sides.items()}
-        longest = {side: max(waits.taken, default=0) for side, (waits, _) in sides.items()}
-        mean = {side: statistics.mean(waits.taken or [0]) for side, (waits, _) in sides.items()}
-        report.add(f"{label}, in sum", COMMITS_PER_S, [rate["ours"]], icechunks(rate["icechunk"]),
+        tell(report, label, sides, writers, held)
+
+
+def tell(report: Report, label: str, sides: dict[str, tuple[Waits, float]], writers: int, held: bool) -> None:
+    """Adds the results of one number of writers."""
+    client = sides.get("icechunk")
+    for side in (OURS, OURS_1):
+        waits, taken = sides[side]
+        rate, mean, longest = len(waits.taken) / taken, statistics.mean(waits.taken), max(waits.taken)
+        theirs = client and client[0].taken
+        name = f"{label}, {side}"
+        report.add(f"{name}, in sum", COMMITS_PER_S, [rate], theirs and Baseline("icechunk", [len(theirs) / client[1]]),
                    Target("ours", TOGETHER) if held and writers in SUM_HELD_TO else None)
-        report.add(f"{label}, mean wait", S, [mean["ours"]], icechunks(mean["icechunk"]))
-        report.add(f"{label}, longest wait", S, [longest["ours"]], icechunks(longest["icechunk"]))
-        report.add(f"{label}, longest wait", TIMES_MEAN, [longest["ours"] / mean["ours"]], None,
+        report.add(f"{name}, mean wait", S, [mean], theirs and Baseline("icechunk", [statistics.mean(theirs)]))
+        report.add(f"{name}, longest wait", S, [longest], theirs and Baseline("icechunk", [max(theirs)]))
+        report.add(f"{name}, longest wait", TIMES_MEAN, [longest / mean], None,
                    Target("ours", WAIT, more_is_better=False) if held and writers > 1 else None)

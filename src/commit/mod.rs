@@ -19,6 +19,7 @@
 //!
 //! [`mod@squash`] replaces several commits by one, or gives one commit another message; only the history changes.
 
+mod attempts;
 pub mod changes;
 pub mod conflicts;
 pub mod engine;

@@ -17,7 +17,7 @@ use crate::repo::Repository;
 use crate::repo::clock::ChangeTime;
 use crate::repo::collect::mark::LogPosition;
 use crate::repo::update::{RepoFile, Update, UpdateOptions};
-use crate::repo::v1;
+use crate::repo::v1::{self, BranchFile};
 use crate::storage::Storage;
 use crate::times::Clock;
 
@@ -89,7 +89,7 @@ pub(super) struct Publication<'a> {
 /// Outcome of an attempt to publish.
 #[derive(Debug)]
 pub(super) enum Published {
-    /// The branch points to the new snapshot. Holds `repo` as it was written, if this attempt wrote it.
+    /// The branch points to the new snapshot. Holds `repo` as it was written, if this attempt wrote it; none in version 1.
     Done(Option<Bytes>),
     /// Another writer came first. Holds `repo` as that writer left it, if it was read.
     Lost(Option<RepoFile>),
@@ -215,8 +215,12 @@ fn not_listed(branch: &str, id: ObjectId) -> Error {
 }
 
 /// Publishes in a repository of version 1, which has one small file per branch.
-pub(super) async fn v1(storage: &Arc<dyn Storage>, publication: &Publication<'_>) -> Result<Published> {
-    match v1::move_branch(&**storage, publication.branch, publication.tip, publication.new).await {
+pub(super) async fn v1(
+    storage: &Arc<dyn Storage>,
+    publication: &Publication<'_>,
+    known: Option<&BranchFile>,
+) -> Result<Published> {
+    match v1::move_branch(&**storage, publication.branch, publication.tip, publication.new, known).await {
         Ok(tip) if tip == publication.new => Ok(Published::Done(None)),
         Ok(_) => Ok(Published::Lost(None)),
         Err(error) if error.kind() == ErrorKind::NotFound => Err(branch_is_gone(publication.branch)),

@@ -184,6 +184,15 @@ impl Session {
         if !self.working.uploads().is_enabled() {
             return Ok((hold, None));
         }
+        let mut uploads: Vec<(DataFileId, Uploaded)> = Vec::new();
+        for change in changes.chunk_changes() {
+            let Some((data, stat)) = self.data_file(change)? else { continue };
+            let Some(uploaded) = self.working.uploads().wait_for(data, &stat).await else { continue };
+            uploads.push((data, uploaded));
+        }
+        if uploads.is_empty() {
+            return Ok((hold, None));
+        }
         // Read before any object is trusted: the engine notices a later collection.
         let repository = self.repository().await?;
         let is_collected = |uploaded: &Uploaded| {
@@ -191,9 +200,7 @@ impl Session {
             repository.may_have_been_collected_since(system_clock().saturating_sub(age))
         };
         let mut old: Vec<(DataFileId, Uploaded)> = Vec::new();
-        for change in changes.chunk_changes() {
-            let Some((data, stat)) = self.data_file(change)? else { continue };
-            let Some(uploaded) = self.working.uploads().wait_for(data, &stat).await else { continue };
+        for (data, uploaded) in uploads {
             if is_collected(&uploaded) {
                 // The object looked like garbage to a collection: the file is stored again.
                 self.working.uploads().forget(data);

@@ -58,9 +58,20 @@ pub const MAX_SNAPSHOT: u64 = MAX_FILE;
 pub struct Repository {
     storage: Arc<dyn Storage>,
     generation: Generation,
-    /// The stored form of [`Generation::V2`], where it was just read.
-    file: Option<(Bytes, Version)>,
+    /// What was read on opening, beside `generation`.
+    read: Read,
     virtuals: Arc<VirtualChunks>,
+}
+
+/// What the opening of a repository read. A commit begins with it instead of reading it again.
+#[derive(Debug, Default)]
+enum Read {
+    #[default]
+    Nothing,
+    /// The stored form of [`Generation::V2`].
+    Repo(Bytes, Version),
+    /// A branch of version 1, and the configuration.
+    Branch(v1::BranchFile, Option<Box<RepoConfig>>),
 }
 
 #[derive(Debug)]
@@ -134,13 +145,42 @@ impl Repository {
     }
 
     fn new(storage: Arc<dyn Storage>, generation: Generation) -> Self {
-        Repository { storage, generation, file: None, virtuals: Arc::default() }
+        Repository { storage, generation, read: Read::Nothing, virtuals: Arc::default() }
     }
 
     /// Returns the repository whose `repo` was just read from `storage`, or written to it.
     pub(crate) fn of_file(storage: Arc<dyn Storage>, file: RepoFile) -> Self {
         let RepoFile { info, bytes, version, .. } = file;
-        Repository { file: Some((bytes, version)), ..Repository::new(storage, Generation::V2(info)) }
+        Repository { read: Read::Repo(bytes, version), ..Repository::new(storage, Generation::V2(info)) }
+    }
+
+    /// Opens a repository that was of version 1 when it was last seen, with its configuration and the tip of `branch`, in one round trip.
+    /// Opens it as any other if it has changed, or if the branch does not exist.
+    pub(crate) async fn open_at_branch(storage: Arc<dyn Storage>, branch: &str) -> Result<Self> {
+        let repo = storage.get("repo", MAX_REPO_FILE);
+        let (repo, branch, config) = tokio::join!(repo, v1::read_branch(&*storage, branch), v1::config(&*storage));
+        match (repo, branch, config) {
+            (Err(error), Ok(branch), Ok(config)) if error.kind() == ErrorKind::NotFound => {
+                let read = Read::Branch(branch, config.map(Box::new));
+                Ok(Repository { read, ..Repository::new(storage, Generation::V1(None)) })
+            }
+            // Whatever is wrong with it is said there.
+            _ => Self::open(storage).await,
+        }
+    }
+
+    /// Returns the repository of version 1 whose branch `name` was just pointed to `tip`.
+    pub(crate) fn of_written_branch(storage: Arc<dyn Storage>, name: &str, tip: ObjectId) -> Self {
+        let branch = v1::BranchFile { name: name.to_owned(), tip, version: None };
+        Repository { read: Read::Branch(branch, None), ..Repository::new(storage, Generation::V1(None)) }
+    }
+
+    /// Returns the branch of a repository of version 1 that was read on opening.
+    pub(crate) fn branch_file(&self) -> Option<&v1::BranchFile> {
+        match &self.read {
+            Read::Branch(branch, _) => Some(branch),
+            _ => None,
+        }
     }
 
     /// Returns the repository in the state that this program has just written to `storage` as `repo`.
@@ -150,8 +190,8 @@ impl Repository {
 
     /// Returns `repo` as it was read when the repository was opened; none before version 2.
     pub fn repo_file(&self) -> Option<RepoFile> {
-        match (&self.generation, &self.file) {
-            (Generation::V2(info), Some((bytes, version))) => {
+        match (&self.generation, &self.read) {
+            (Generation::V2(info), Read::Repo(bytes, version)) => {
                 Some(RepoFile::new(Arc::clone(info), bytes.clone(), version.clone()))
             }
             _ => None,
@@ -190,7 +230,10 @@ impl Repository {
     /// Returns the stored configuration, or the default one if none is stored.
     pub async fn config(&self) -> Result<RepoConfig> {
         match &self.generation {
-            Generation::Alpha(_) | Generation::V1(_) => Ok(v1::config(&*self.storage).await?.unwrap_or_default()),
+            Generation::Alpha(_) | Generation::V1(_) => match &self.read {
+                Read::Branch(_, config) => Ok(config.as_deref().cloned().unwrap_or_default()),
+                _ => Ok(v1::config(&*self.storage).await?.unwrap_or_default()),
+            },
             Generation::V2(info) => info.config(),
         }
     }
@@ -260,6 +303,11 @@ impl Repository {
 
     /// Returns the tip of branch `name`; none if there is no such branch.
     pub async fn branch_tip(&self, name: &str) -> Result<Option<ObjectId>> {
+        if let Read::Branch(branch, _) = &self.read
+            && branch.name == name
+        {
+            return Ok(Some(branch.tip));
+        }
         match &self.generation {
             Generation::V1(Some(main)) if name == DEFAULT_BRANCH => Ok(Some(*main)),
             Generation::V1(_) => Layout::V1.branch(&*self.storage, name).await,

@@ -8,7 +8,7 @@ use super::ref_files::{Layout, MAX_REF_FILE, branch_key, is_absence, tombstone};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
-use crate::storage::{Condition, Storage};
+use crate::storage::{Condition, Storage, Version};
 
 pub(super) const CONFIG_KEY: &str = "config.yaml";
 /// Maximum size of the configuration, in bytes.
@@ -30,11 +30,35 @@ pub(super) async fn config(storage: &dyn Storage) -> Result<Option<RepoConfig>> 
     }
 }
 
-/// Points branch `name` to `new` if it points to `expected`. Returns the branch's target: `new` on success.
+/// Branch as it was read.
+#[derive(Clone, Debug)]
+pub struct BranchFile {
+    pub(super) name: String,
+    pub(super) tip: ObjectId,
+    /// Version of the file, if it was read.
+    pub(super) version: Option<Version>,
+}
+
+/// Reads branch `name`. Fails with [`ErrorKind::NotFound`] if there is no such branch.
+pub(super) async fn read_branch(storage: &dyn Storage, name: &str) -> Result<BranchFile> {
+    let key = branch_key(name);
+    let (bytes, version) = storage.get_versioned(&key, MAX_REF_FILE).await?;
+    Ok(BranchFile { name: name.to_owned(), tip: parse_ref(&key, &bytes)?, version: Some(version) })
+}
+
+/// Points branch `name` to `new` if it points to `expected`. Returns the branch's target: `new` on success. Reads the branch first, unless
+/// it was read as `known`.
 ///
 /// Fails with [`ErrorKind::NotFound`] if there is no such branch.
-pub async fn move_branch(storage: &dyn Storage, name: &str, expected: ObjectId, new: ObjectId) -> Result<ObjectId> {
-    Ok(swap_branch(storage, name, expected, Some(new)).await?.unwrap_or(new))
+pub async fn move_branch(
+    storage: &dyn Storage,
+    name: &str,
+    expected: ObjectId,
+    new: ObjectId,
+    known: Option<&BranchFile>,
+) -> Result<ObjectId> {
+    let known = known.filter(|branch| branch.name == name && branch.version.is_some()).cloned();
+    Ok(swap_branch(storage, name, expected, Some(new), known).await?.unwrap_or(new))
 }
 
 /// Points branch `name` to `new`, or deletes it if that is none. Returns the branch's target if that is not `expected`.
@@ -43,14 +67,18 @@ async fn swap_branch(
     name: &str,
     expected: ObjectId,
     new: Option<ObjectId>,
+    mut known: Option<BranchFile>,
 ) -> Result<Option<ObjectId>> {
     let key = branch_key(name);
     for _ in 0..TRIES {
-        let (bytes, version) = storage.get_versioned(&key, MAX_REF_FILE).await?;
-        let tip = parse_ref(&key, &bytes)?;
-        if tip != expected {
-            return Ok(Some(tip));
+        let branch = match known.take() {
+            Some(branch) => branch,
+            None => read_branch(storage, name).await?,
+        };
+        if branch.tip != expected {
+            return Ok(Some(branch.tip));
         }
+        let version = branch.version.unwrap_or_default();
         let done = match new {
             Some(new) => storage.put(&key, ref_file(new).into(), Condition::Unchanged(version)).await,
             None => storage.delete_unchanged(&key, MAX_REF_FILE, &version).await,
@@ -90,7 +118,7 @@ pub(super) async fn replace_branch(
     expected: ObjectId,
     new: Option<ObjectId>,
 ) -> Result<()> {
-    match swap_branch(storage, name, expected, new).await {
+    match swap_branch(storage, name, expected, new, None).await {
         Ok(found) => check_target(RefKind::Branch, name, found.or(Some(expected)), expected),
         Err(error) if is_absence(&error) => Err(ref_not_found(RefKind::Branch, name)),
         Err(error) => Err(error),

@@ -8,6 +8,7 @@ mod common;
 mod clocks;
 mod commit;
 mod commit_faults;
+mod contention;
 mod interop;
 mod late;
 mod race;

@@ -5,6 +5,7 @@
 pub mod counted;
 pub mod damage;
 pub mod disk;
+pub mod distant;
 pub mod failing;
 pub mod faulty;
 pub mod fsck;
