@@ -122,6 +122,11 @@ impl State {
         self.next = self.next.max(other.next);
     }
 
+    /// Reserves `number` and all below it.
+    pub(super) fn reserve_number(&mut self, number: u64) {
+        self.next = self.next.max(number.saturating_add(1));
+    }
+
     /// Returns the number for a new inode.
     pub fn next_entry(&mut self) -> EntryId {
         EntryId(self.take_next())
@@ -313,7 +318,7 @@ impl State {
         if let Body::File(source) = &body {
             self.count_data(source);
         }
-        self.next = self.next.max(id.0.saturating_add(1));
+        self.reserve_number(id.0);
         let number = lower.as_ref().map_or(Ino::of_entry(id), |(_, number)| *number);
         self.insert_bare(id, number, body, meta, 0);
         self.bind(id, lower);
@@ -322,7 +327,7 @@ impl State {
 
     fn count_data(&mut self, source: &Source) {
         if let Source::Data(number) = source {
-            self.next = self.next.max(number.0.saturating_add(1));
+            self.reserve_number(number.0);
         }
     }
 

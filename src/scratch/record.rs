@@ -256,9 +256,9 @@ impl DataFileId {
         self.0.to_string()
     }
 
-    /// Returns the number of the data file called `name`.
+    /// Returns the number of the data file called `name`. No mount comes as far as the numbers that it does not know.
     pub fn from_file_name(name: &str) -> Option<Self> {
-        name.parse().ok().map(DataFileId)
+        name.parse().ok().filter(|number| *number <= u64::MAX / 2).map(DataFileId)
     }
 }
 

@@ -4,6 +4,7 @@
 //! `ICECHUNKFS_KILLS` sets the number of kills, `ICECHUNKFS_SEED` the seed.
 
 pub(crate) mod worker;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -76,7 +77,9 @@ fn one_life(seed: u64, deaths: usize) -> [usize; 3] {
     let mut totals = [0; 3];
     for death in 0..deaths {
         let daemon = mount.daemon();
-        let length = Duration::from_micros(random.next() % 120_000);
+        // Some lives are long enough for what the mount does half a second after a change.
+        let longest = if random.below(10) == 0 { 1_200_000 } else { 120_000 };
+        let length = Duration::from_micros(random.next() % longest);
         std::thread::scope(|scope| {
             let running = scope.spawn(|| worker.run_until_it_fails(|| mount.commit("by the worker")));
             // The kill comes at any moment: nothing is waited for.
@@ -113,6 +116,34 @@ fn one_life(seed: u64, deaths: usize) -> [usize; 3] {
     totals[0] = worker.operations;
     totals[1] = worker.commits;
     totals
+}
+
+/// A daemon that dies leaves data files that no line of its journal names: of a file whose creation was under way, or of a commit
+/// whose files were being removed.
+#[test]
+fn new_files_outlive_the_removal_of_what_a_dead_daemon_left() {
+    common::watchdog();
+    let mount = Writable::new(&[]);
+    put(&mount.root().join("a/zarr.json"), array(&[200], &[1])).unwrap();
+    put(&mount.root().join("a/c/0"), "before").unwrap();
+    mount.kill(mount.daemon());
+    mount.remove_dead_mount();
+    let data = mount.scratch().join("data");
+    let free: Vec<_> = (0..300).map(|number| data.join(number.to_string())).filter(|path| !path.exists()).collect();
+    for path in free.iter().map(PathBuf::as_path).chain([&*data.join(u64::MAX.to_string())]) {
+        std::fs::write(path, "left over").unwrap();
+    }
+    mount.mount_again(None).success();
+    for n in 1..200 {
+        put(&mount.root().join(format!("a/c/{n}")), n.to_string()).unwrap();
+    }
+    common::wait_until("what the dead daemon left is still there", || !free.iter().any(|path| path.exists()));
+    let mut wanted: Files = (1..200).map(|n| (format!("a/c/{n}"), n.to_string().into_bytes())).collect();
+    wanted.insert("a/c/0".to_owned(), b"before".to_vec());
+    wanted.insert("a/zarr.json".to_owned(), array(&[200], &[1]).into_bytes());
+    assert_same("the next mount", &read_files(&mount.root()), &wanted);
+    mount.commit("all of it").unwrap();
+    assert_same("the commit", &Reference::open(mount.repository()).keys(), &wanted);
 }
 
 /// On a plain directory: the worker's record matches the files, and a loss is noticed.
