@@ -23,7 +23,7 @@ use super::nodes;
 use super::progress::{CommitProgress, Stage};
 use super::publish::{self, Publication, Published, Start, StoredSnapshot};
 use super::queue::{self, PlaceInLine};
-use super::rebase;
+use super::rebase::{self, ReadAhead};
 use super::replace_moves::without_moves;
 use super::request::{CommitOutcome, OnConflict, Request, Sizes};
 use super::times::RenewedTimes;
@@ -94,25 +94,34 @@ impl Engine {
         renewed: &RenewedTimes,
         line: &mut Option<PlaceInLine>,
     ) -> Result<CommitOutcome> {
-        let (mut losses, mut attempt) = (0, 0);
-        // A writer that is behind its branch has company, and lets those who wait already go first.
+        let (mut losses, mut attempt, mut can_line_up) = (0, 0, true);
+        // Those who wait already go first. Looking for them costs no time: it happens beside the rebase or the upload of chunks.
         let is_behind = repository.branch_tip(&work.request.branch).await? != Some(work.base.id());
-        let is_line_used = async { is_behind && queue::is_in_use(&*self.storage).await };
-        let (is_line_used, conflicts) = tokio::join!(is_line_used, self.rebase_onto_tip(work, &repository));
-        let (mut must_line_up, mut conflicts) = (is_line_used, conflicts?);
+        let (is_line_used, conflicts) =
+            tokio::join!(self.is_line_used(is_behind), self.rebase_onto_tip(work, &repository));
+        let (mut must_line_up, mut conflicts, mut has_looked) = (is_line_used, conflicts?, is_behind);
         while attempt <= self.options.max_rebases {
             if !conflicts.is_empty() {
                 return Ok(CommitOutcome::Conflicts(conflicts));
             }
             self.renew_ids(work, &repository).await?;
             if work.must_store {
-                self.store_chunks(work, &repository, self.options.sizes(config), renewed).await?;
+                let (is_line_used, stored) = tokio::join!(
+                    self.is_line_used(!has_looked),
+                    self.store_chunks(work, &repository, self.options.sizes(config), renewed)
+                );
+                stored?;
+                must_line_up |= is_line_used;
+                has_looked = true;
             }
             if work.changes.is_empty() && !work.request.may_be_empty() {
                 return Ok(CommitOutcome::Nothing);
             }
             repository = if std::mem::take(&mut must_line_up) {
-                self.line_up(work, repository, line).await?
+                let repository = self.line_up(work, repository, line).await?;
+                can_line_up = line.is_some();
+                must_line_up = line.as_ref().is_some_and(|line| !line.is_turn());
+                repository
             } else {
                 attempt += 1;
                 match self.attempt(work, attempt - 1, &repository).await? {
@@ -140,7 +149,12 @@ impl Engine {
                     }
                 }
             };
-            conflicts = self.rebase_onto_tip(work, &repository).await?;
+            let (is_line_used, rebased) = tokio::join!(
+                self.is_line_used(losses > 0 && line.is_none() && can_line_up),
+                self.rebase_onto_tip(work, &repository)
+            );
+            must_line_up |= is_line_used;
+            conflicts = rebased?;
         }
         Err(Error::new(
             ErrorKind::Contended,
@@ -151,7 +165,13 @@ impl Engine {
         ))
     }
 
-    /// Waits for this writer's turn, and returns the repository as it is then.
+    /// Returns true if writers wait in a line, unless the caller need not know.
+    async fn is_line_used(&self, must_look: bool) -> bool {
+        must_look && queue::is_in_use(&*self.storage).await
+    }
+
+    /// Waits for this writer's turn, and returns the repository as it is then; or as it is before, so that the changes are rebased while
+    /// the writer waits.
     async fn line_up(
         &self,
         work: &CommitWork<'_>,
@@ -163,7 +183,7 @@ impl Engine {
             *line = PlaceInLine::take(&*self.storage, self.clock).await;
         }
         match line {
-            Some(line) => line.wait(&self.storage, &repository, &work.request.branch).await,
+            Some(line) => line.wait(&self.storage, repository, &work.request.branch).await,
             None => {
                 pause().await?;
                 self.open(&work.request.branch).await
@@ -174,7 +194,7 @@ impl Engine {
     /// Rebases the changes onto the branch tip, or returns the conflicts.
     async fn rebase_onto_tip(&self, work: &mut CommitWork<'_>, repository: &Repository) -> Result<Vec<Conflict>> {
         let branch = &work.request.branch;
-        let commits = match rebase::commits_since(repository, branch, work.base.id()).await {
+        let (commits, mut ahead) = match rebase::commits_to_compare(repository, branch, work.base.id()).await {
             // A rewrite has no changes of the user that would have to be kept.
             Err(error) if error.kind() == ErrorKind::Stale && work.rewrite.is_some() => {
                 return Err(Error::new(
@@ -201,7 +221,7 @@ impl Engine {
         let mut rest = commits.as_slice();
         loop {
             let (before, after) = rest.split_at(rest.iter().position(is_ours).unwrap_or(rest.len()));
-            let conflicts = self.rebase(work, repository, before).await?;
+            let conflicts = self.rebase(work, repository, (before, &mut ahead)).await?;
             if !conflicts.is_empty() {
                 return Ok(conflicts);
             }
@@ -236,7 +256,7 @@ impl Engine {
         &self,
         work: &mut CommitWork<'_>,
         repository: &Repository,
-        commits: &[SnapshotInfo],
+        commits: (&[SnapshotInfo], &mut ReadAhead),
     ) -> Result<Vec<Conflict>> {
         let found = rebase::compare(repository, &self.reader, &work.base, commits, &work.changes).await?;
         let Some(found) = found else { return Ok(Vec::new()) };

@@ -127,8 +127,8 @@ impl Engine {
     pub async fn check(&self, base: &Snapshot, branch: &str, changes: &ChangeSet) -> Result<Option<Comparison>> {
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
         let changes = effective(base, changes);
-        let commits = rebase::commits_since(&repository, branch, base.id()).await?;
-        rebase::compare(&repository, &self.reader, base, &commits, &changes).await
+        let (commits, mut ahead) = rebase::commits_to_compare(&repository, branch, base.id()).await?;
+        rebase::compare(&repository, &self.reader, base, (&commits, &mut ahead), &changes).await
     }
 
     /// Opens the repository for a commit to `branch`, in one round trip if its version is as it was last time.

@@ -2,8 +2,9 @@
 //!
 //! Each attempt to publish replaces one object on condition that nobody else has. With many writers most attempts are lost, and each lost
 //! one costs the store, the network and the winner time: the more writers, the fewer commits. A writer that has lost twice therefore lines
-//! up: it stores a ticket below [`FOLDER`], lists the folder, and attempts again when the tickets before its own are gone. Writers that
-//! come later and find themselves behind the branch line up at once while anybody waits.
+//! up: it stores a ticket below [`FOLDER`], lists the folder, and attempts again when the tickets before its own are gone. Every writer
+//! looks for a line before its first attempt, while it stores its chunks, and lines up if anybody waits: else one that commits again
+//! and again would always be faster than those that wait.
 //!
 //! The line is advice. Publication compares as ever, so that nothing is lost by writers that ignore the line, as the reference
 //! implementation does. A ticket counts as long as its writer renews it: a writer that dies in the line delays others by [`LEASE`] at
@@ -21,6 +22,7 @@ use bytes::Bytes;
 use tracing::{debug, info};
 
 use crate::error::Result;
+use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::repo::Repository;
 use crate::repo::watch::{BranchWatch, CheckResult};
@@ -39,6 +41,8 @@ const LOOK: Duration = Duration::from_millis(5);
 const LOOK_FOR_EACH: Duration = Duration::from_millis(60);
 /// Longest pause between two looks.
 const LONGEST_LOOK: Duration = Duration::from_millis(1500);
+/// Writers ahead from which on a turn is near.
+const NEAR: usize = 2;
 /// Longest time in the line: that of some thousand commits.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// Tickets that are counted. A longer line is none of this program's.
@@ -51,9 +55,16 @@ const NOTICEABLE: i64 = 5;
 #[derive(Debug)]
 pub(super) struct PlaceInLine {
     key: String,
+    begun: Instant,
     renewed: Instant,
     /// Modification times of other tickets, and when they were first seen.
     seen: HashMap<String, (u64, Instant)>,
+    watch: Option<BranchWatch>,
+    /// True if the branch was looked at when one writer was ahead: its next change is the commit of that one.
+    is_watched: bool,
+    /// True if the changes were rebased when the turn was near.
+    has_caught_up: bool,
+    is_turn: bool,
 }
 
 /// Ticket in a listing, and the time at which it was stored by the store's clock.
@@ -91,7 +102,17 @@ impl PlaceInLine {
         let ahead = storage.capabilities().clock.ahead().filter(|ahead| ahead.abs() > NOTICEABLE).unwrap_or_default();
         let now = clock().saturating_add_signed(ahead.saturating_mul(1_000_000));
         let key = format!("{FOLDER}{now:020}-{}", ObjectId::random().ok()?);
-        let place = PlaceInLine { key, renewed: Instant::now(), seen: HashMap::new() };
+        let now = Instant::now();
+        let place = PlaceInLine {
+            key,
+            begun: now,
+            renewed: now,
+            seen: HashMap::new(),
+            watch: None,
+            is_watched: false,
+            has_caught_up: false,
+            is_turn: false,
+        };
         match place.store(storage).await {
             Ok(()) => Some(place),
             Err(error) => {
@@ -106,49 +127,83 @@ impl PlaceInLine {
         storage.put(&self.key, text, Condition::Always).await
     }
 
-    /// Waits until it is this writer's turn, and returns the repository in its current state.
+    /// Returns true if [`PlaceInLine::wait`] returned since it was this writer's turn.
+    pub(super) fn is_turn(&self) -> bool {
+        self.is_turn
+    }
+
+    /// Waits until it is this writer's turn, and returns the repository in its current state. `repository` is the state that the caller
+    /// knows. Returns earlier ([`PlaceInLine::is_turn`] is false) when the turn is near, so that the caller reads what it has missed
+    /// while it waits; in version 1, where missed commits are found one after another, whenever there are some.
     pub(super) async fn wait(
         &mut self,
         storage: &Arc<dyn Storage>,
-        repository: &Repository,
+        repository: Repository,
         branch: &str,
     ) -> Result<Repository> {
-        let mut watch = BranchWatch::new(repository, branch);
-        let (begin, mut is_near, mut is_watched) = (Instant::now(), true, false);
-        while begin.elapsed() < LONGEST_WAIT {
+        let must_keep_up = repository.version() == SpecVersion::V1;
+        let mut watch = self.watch.take().unwrap_or_else(|| BranchWatch::new(&repository, branch));
+        let (mut latest, mut is_new, mut is_near) = (repository, false, true);
+        self.is_turn = false;
+        while self.begun.elapsed() < LONGEST_WAIT {
             if self.renewed.elapsed() >= RENEWAL {
                 self.renewed = Instant::now();
                 // A failure costs the place, nothing else.
                 let _ = self.store(&**storage).await;
             }
-            let (tickets, changed) = if is_near {
-                let (tickets, changed) = tokio::join!(tickets(&**storage), watch.check());
-                watch.confirm();
-                (tickets, Some(changed?))
-            } else {
-                (tickets(&**storage).await, None)
+            let must_look = is_near || must_keep_up;
+            let look = async {
+                if must_look { watch.check().await.map(Some) } else { Ok(None) }
+            };
+            let (tickets, changed) = tokio::join!(tickets(&**storage), look);
+            let was_changed = match changed? {
+                Some(CheckResult::Changed(repository, _)) => {
+                    watch.confirm();
+                    (latest, is_new) = (*repository, true);
+                    true
+                }
+                Some(CheckResult::NotFound) => {
+                    self.is_turn = true;
+                    return Repository::open(Arc::clone(storage)).await;
+                }
+                Some(CheckResult::Unchanged) | None => false,
             };
             let ahead = match tickets {
                 Some(tickets) => self.ahead(&**storage, &tickets).await,
                 None => None,
             };
-            match (ahead, changed) {
+            let others = match ahead {
                 // Nobody is ahead, or others have removed this ticket since it was not renewed in time.
-                (None | Some(0), Some(CheckResult::Changed(repository, _))) => return Ok(*repository),
-                (None | Some(0), _) => return Repository::open(Arc::clone(storage)).await,
-                (Some(1), Some(CheckResult::Changed(repository, _))) if is_watched => return Ok(*repository),
-                (Some(1), changed) => {
-                    (is_near, is_watched) = (true, changed.is_some());
-                    tokio::time::sleep(LOOK).await;
+                None | Some(0) if must_look => {
+                    self.is_turn = true;
+                    return Ok(latest);
                 }
-                (Some(others), _) => {
-                    (is_near, is_watched) = (others <= 2, false);
-                    let others = u32::try_from(others - 1).unwrap_or(u32::MAX);
-                    tokio::time::sleep(LOOK_FOR_EACH.saturating_mul(others).min(LONGEST_LOOK)).await;
+                None | Some(0) => {
+                    is_near = true;
+                    continue;
                 }
+                Some(1) if self.is_watched && was_changed => {
+                    self.is_turn = true;
+                    return Ok(latest);
+                }
+                Some(others) => others,
+            };
+            self.is_watched = others == 1 && must_look;
+            is_near = others <= NEAR;
+            if is_new && must_look && (must_keep_up || (is_near && !self.has_caught_up)) {
+                self.has_caught_up |= is_near;
+                self.watch = Some(watch);
+                return Ok(latest);
             }
+            let pause = match u32::try_from(others - 1) {
+                Ok(0) => LOOK,
+                Ok(others) => LOOK_FOR_EACH.saturating_mul(others).min(LONGEST_LOOK),
+                Err(_) => LONGEST_LOOK,
+            };
+            tokio::time::sleep(pause).await;
         }
         info!("waited {} s for other writers: trying beside them", LONGEST_WAIT.as_secs());
+        self.is_turn = true;
         Repository::open(Arc::clone(storage)).await
     }
 

@@ -13,17 +13,26 @@ use super::references::References;
 use super::upload::StoredChunks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::MAX_FILE;
+use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
 use crate::format::transaction_log::TransactionLog;
 use crate::reader::Reader;
-use crate::repo::{MAX_SNAPSHOT, Repository};
+use crate::repo::{MAX_SNAPSHOT, Repository, history};
 use crate::storage::{Storage, decoded};
 use crate::zarr::Coords;
 
 /// Logs that are read at the same time. Most have a few hundred bytes.
 const CONCURRENT_LOGS: usize = 32;
+
+/// Files of concurrent commits that were read while the commits were looked for.
+#[derive(Debug, Default)]
+pub(super) struct ReadAhead {
+    /// Branch tip.
+    tip: Option<Arc<Snapshot>>,
+    logs: HashMap<ObjectId, TransactionLog>,
+}
 
 /// Concurrent commits, and their effect on a change set.
 #[derive(Debug)]
@@ -47,21 +56,58 @@ pub async fn commits_since(repository: &Repository, branch: &str, base: ObjectId
     repository.since(tip, base).await?.ok_or_else(|| was_reset(branch, base))
 }
 
+/// Returns the same as [`commits_since`]. In version 1 a commit is found in the snapshot that follows it, one round trip for each: the log
+/// is read in the same one.
+pub(super) async fn commits_to_compare(
+    repository: &Repository,
+    branch: &str,
+    base: ObjectId,
+) -> Result<(Vec<SnapshotInfo>, ReadAhead)> {
+    let mut ahead = ReadAhead::default();
+    if repository.version() != SpecVersion::V1 {
+        return Ok((commits_since(repository, branch, base).await?, ahead));
+    }
+    let tip = repository.branch_tip(branch).await?.ok_or_else(|| branch_is_gone(branch))?;
+    let (mut commits, mut seen, mut next) = (Vec::new(), HashSet::new(), tip);
+    while next != base {
+        if !seen.insert(next) {
+            return Err(history::cycle(tip, next));
+        }
+        let (snapshot, log) = tokio::join!(
+            repository.snapshot(next, MAX_SNAPSHOT),
+            read_log_if_any(&**repository.storage(), next)
+        );
+        let snapshot = snapshot?;
+        // A log that is missing matters only if the base is in the history.
+        ahead.logs.extend(log?.map(|log| (next, log)));
+        let commit = history::commit_of(&snapshot)?;
+        ahead.tip.get_or_insert_with(|| Arc::new(snapshot));
+        next = commit.parent.ok_or_else(|| was_reset(branch, base))?;
+        commits.push(commit);
+    }
+    commits.reverse();
+    Ok((commits, ahead))
+}
+
 /// Compares `changes`, made for `base`, with the following `commits`, oldest first. Returns `None` if there are no commits.
 pub(super) async fn compare(
     repository: &Repository,
     reader: &Arc<Reader>,
     base: &Snapshot,
-    commits: &[SnapshotInfo],
+    (commits, ahead): (&[SnapshotInfo], &mut ReadAhead),
     changes: &ChangeSet,
 ) -> Result<Option<Comparison>> {
     let Some(tip) = commits.last() else { return Ok(None) };
     let storage = repository.storage();
     let read = commits.iter().map(|commit| -> BoxFuture<'_, Result<ConcurrentCommit>> {
+        let mut known = ahead.logs.remove(&commit.id);
         Box::pin(async move {
             let mut logs = Vec::new();
             for id in commit.log_ids() {
-                logs.push(read_log(&**storage, id).await?);
+                logs.push(match known.take_if(|_| id == commit.id) {
+                    Some(log) => log,
+                    None => read_log(&**storage, id).await?,
+                });
             }
             Ok(ConcurrentCommit { id: commit.id, message: commit.message.clone(), logs })
         })
@@ -69,8 +115,14 @@ pub(super) async fn compare(
     let read: Vec<BoxFuture<'_, Result<ConcurrentCommit>>> = read.collect();
     // A writer that waited for its turn has many to read: one after another, each would cost a round trip.
     let others = futures_util::stream::iter(read).buffered(CONCURRENT_LOGS).try_collect::<Vec<_>>();
-    let (others, tip) = tokio::try_join!(others, repository.snapshot(tip.id, MAX_SNAPSHOT))?;
-    let tip = Arc::new(tip);
+    let known = ahead.tip.take_if(|known| known.id() == tip.id);
+    let tip = async {
+        match known {
+            Some(tip) => Ok(tip),
+            None => repository.snapshot(tip.id, MAX_SNAPSHOT).await.map(Arc::new),
+        }
+    };
+    let (others, tip) = tokio::try_join!(others, tip)?;
     let theirs = ConcurrentChanges::read(&others, changes)?;
     let (mut agreed, mut deleted_in_tip) = (ChunkSet::new(), ChunkSet::new());
     let both = theirs.changed_by_both(changes);

@@ -7,6 +7,7 @@ use super::{Generation, Repository};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot::Snapshot;
 
 impl Repository {
     /// Returns `tip` and its ancestors back to a root, newest first; at most `limit` of them.
@@ -59,6 +60,8 @@ impl Repository {
                 commits.push(commit);
                 found = true;
             } else {
+                // Version 1 would have to read the base.
+                found = commit.parent == Some(base);
                 commits.push(commit);
             }
             !found
@@ -151,14 +154,18 @@ impl Repository {
 
     /// Reads the description of a commit from its snapshot file, where version 1 keeps it.
     pub(super) async fn read_commit(&self, id: ObjectId) -> Result<SnapshotInfo> {
-        let snapshot = self.snapshot(id, super::MAX_SNAPSHOT).await?;
-        let info = SnapshotInfo::new(id, snapshot.parent_id(), snapshot.flushed_at(), snapshot.message());
-        Ok(SnapshotInfo { metadata: snapshot.metadata()?, ..info })
+        commit_of(&self.snapshot(id, super::MAX_SNAPSHOT).await?)
     }
 }
 
+/// Returns the description of a commit that its snapshot file has.
+pub(crate) fn commit_of(snapshot: &Snapshot) -> Result<SnapshotInfo> {
+    let info = SnapshotInfo::new(snapshot.id(), snapshot.parent_id(), snapshot.flushed_at(), snapshot.message());
+    Ok(SnapshotInfo { metadata: snapshot.metadata()?, ..info })
+}
+
 /// Returns the error for a history that does not end.
-pub(super) fn cycle(tip: ObjectId, id: ObjectId) -> Error {
+pub(crate) fn cycle(tip: ObjectId, id: ObjectId) -> Error {
     Error::corrupt(format!("the history of snapshot {tip} is a cycle: {id} is its own ancestor"))
 }
 

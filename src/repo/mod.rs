@@ -70,7 +70,7 @@ enum Read {
     Nothing,
     /// The stored form of [`Generation::V2`].
     Repo(Bytes, Version),
-    /// A branch of version 1, and the configuration.
+    /// A branch of version 1, and the configuration if it was read.
     Branch(v1::BranchFile, Option<Box<RepoConfig>>),
 }
 
@@ -161,8 +161,8 @@ impl Repository {
         let (repo, branch, config) = tokio::join!(repo, v1::read_branch(&*storage, branch), v1::config(&*storage));
         match (repo, branch, config) {
             (Err(error), Ok(branch), Ok(config)) if error.kind() == ErrorKind::NotFound => {
-                let read = Read::Branch(branch, config.map(Box::new));
-                Ok(Repository { read, ..Repository::new(storage, Generation::V1(None)) })
+                let config = Some(Box::new(config.unwrap_or_default()));
+                Ok(Repository { read: Read::Branch(branch, config), ..Repository::new(storage, Generation::V1(None)) })
             }
             // Whatever is wrong with it is said there.
             _ => Self::open(storage).await,
@@ -171,7 +171,11 @@ impl Repository {
 
     /// Returns the repository of version 1 whose branch `name` was just pointed to `tip`.
     pub(crate) fn of_written_branch(storage: Arc<dyn Storage>, name: &str, tip: ObjectId) -> Self {
-        let branch = v1::BranchFile { name: name.to_owned(), tip, version: None };
+        Self::of_branch(storage, v1::BranchFile { name: name.to_owned(), tip, version: None })
+    }
+
+    /// Returns the repository of version 1 with a branch that was just read.
+    fn of_branch(storage: Arc<dyn Storage>, branch: v1::BranchFile) -> Self {
         Repository { read: Read::Branch(branch, None), ..Repository::new(storage, Generation::V1(None)) }
     }
 
@@ -231,7 +235,7 @@ impl Repository {
     pub async fn config(&self) -> Result<RepoConfig> {
         match &self.generation {
             Generation::Alpha(_) | Generation::V1(_) => match &self.read {
-                Read::Branch(_, config) => Ok(config.as_deref().cloned().unwrap_or_default()),
+                Read::Branch(_, Some(config)) => Ok(config.as_ref().clone()),
                 _ => Ok(v1::config(&*self.storage).await?.unwrap_or_default()),
             },
             Generation::V2(info) => info.config(),

@@ -76,7 +76,8 @@ impl BranchWatch {
         self.found = Some(version.clone());
         if self.layout == Some(Layout::V1) {
             let tip = v1::parse_ref(&key, &bytes)?;
-            return Ok(self.result(Repository::new(Arc::clone(&self.storage), Generation::V1(None)), Some(tip)));
+            let branch = v1::BranchFile { name: self.branch.clone(), tip, version: Some(version) };
+            return Ok(self.result(Repository::of_branch(Arc::clone(&self.storage), branch), Some(tip)));
         }
         let info = RepoInfo::decode(&bytes).context(|| format!("{}: repo", self.storage.location()))?;
         let tip = info.branch(&self.branch).transpose()?;

@@ -99,30 +99,93 @@ async fn a_writer_that_is_behind_reads_logs_and_snapshot_at_the_same_time() {
     assert_eq!(reference_keys(place.path()).await, others.keys());
 }
 
-/// A writer that died in the line delays others by its lease, and once.
+/// In version 1 a commit is found in the snapshot after it, so that one round trip for each is the least.
+#[tokio::test]
+async fn a_writer_of_version_1_reads_each_commit_in_one_round_trip() {
+    let (place, direct, model) = arrays(SpecVersionBin::V1, 2).await;
+    let (storage, lab) = distant(place.path(), "none");
+    let (base, mut others, mut mine) = (lab.tip().await, model.clone(), model.clone());
+    // The first commit finds out the version.
+    let mut first = model.clone();
+    first.chunk("/a0", &[0], "first");
+    lab.commit(&base, &first.changes_since(&model, &lab.scratch)).await.unwrap();
+    others.chunk("/a0", &[0], "first");
+    for n in 0..6 {
+        let before = others.clone();
+        others.chunk("/a1", &[n], format!("{n}"));
+        direct.commit_model(&before, &others).await;
+    }
+    mine.chunk("/a0", &[1], "mine");
+    storage.take();
+    lab.commit(&base, &mine.changes_since(&model, &lab.scratch)).await.unwrap();
+    let trips = storage.take();
+    for kind in ["read snapshots", "read transactions"] {
+        let count = of_kind(&trips, kind).count();
+        assert!((7..=8).contains(&count), "{kind}: {count}: each of the seven is read once: {trips:#?}");
+    }
+    // Branch; seven commits; manifest; log and snapshot (and the clock); branch.
+    assert!(depth(&trips) <= 12, "{}: {trips:#?}", depth(&trips));
+    others.chunk("/a0", &[1], "mine");
+    assert_eq!(reference_keys(place.path()).await, others.keys());
+}
+
+/// A writer that died in the line delays others by its lease, and once: those that are behind the branch, and those that are not.
 #[tokio::test]
 async fn a_dead_writer_in_the_line_delays_others_by_its_lease() {
-    let (place, direct, model) = arrays(SpecVersionBin::V2, 2).await;
+    for is_behind in [false, true] {
+        let (place, direct, model) = arrays(SpecVersionBin::V2, 2).await;
+        let base = direct.tip().await;
+        let mut others = model.clone();
+        if is_behind {
+            others.chunk("/a1", &[0], "theirs");
+            direct.commit_model(&model, &others).await;
+        }
+        let line = place.path().join("queue");
+        std::fs::create_dir(&line).unwrap();
+        // One has a clock that is far behind, one a clock far ahead, and one wrote something else.
+        for name in ["00000000000000000001-DEAD", "99999999999999999999-DEAD", "00-not-a-ticket"] {
+            std::fs::write(line.join(name), "").unwrap();
+        }
+        let begin = Instant::now();
+        let mut mine = model.clone();
+        mine.chunk("/a0", &[0], "mine");
+        direct.commit(&base, &mine.changes_since(&model, &direct.scratch)).await.unwrap();
+        let waited = begin.elapsed();
+        assert!(waited >= LEASE && waited < LEASE + Duration::from_secs(4), "{waited:?}");
+        let left: Vec<_> = std::fs::read_dir(&line).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["99999999999999999999-DEAD"], "those ahead are removed, and the writer's own ticket");
+        others.chunk("/a0", &[0], "mine");
+        assert_eq!(reference_keys(place.path()).await, others.keys());
+    }
+}
+
+/// A writer that commits again and again lets those go first that wait, however long that takes.
+#[tokio::test]
+async fn a_writer_that_is_not_behind_waits_for_those_in_the_line() {
+    let (place, direct, model) = arrays(SpecVersionBin::V2, 1).await;
     let line = place.path().join("queue");
     std::fs::create_dir(&line).unwrap();
-    // One has a clock that is far behind, one a clock far ahead, and one wrote something else.
-    for name in ["00000000000000000001-DEAD", "99999999999999999999-DEAD", "00-not-a-ticket"] {
-        std::fs::write(line.join(name), "").unwrap();
-    }
-    let base = direct.tip().await;
-    let mut others = model.clone();
-    others.chunk("/a1", &[0], "theirs");
-    direct.commit_model(&model, &others).await;
-    let begin = Instant::now();
-    let mut mine = model.clone();
+    let ticket = line.join("00000000000000000001-ALIVE");
+    std::fs::write(&ticket, "0").unwrap();
+    let waits = LEASE + Duration::from_secs(2);
+    let other = std::thread::spawn(move || {
+        let begin = Instant::now();
+        for n in 1.. {
+            if begin.elapsed() > waits {
+                break;
+            }
+            std::fs::write(&ticket, n.to_string()).unwrap();
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        std::fs::remove_file(&ticket).unwrap();
+    });
+    let (begin, base, mut mine) = (Instant::now(), direct.tip().await, model.clone());
     mine.chunk("/a0", &[0], "mine");
     direct.commit(&base, &mine.changes_since(&model, &direct.scratch)).await.unwrap();
     let waited = begin.elapsed();
-    assert!(waited >= LEASE && waited < LEASE + Duration::from_secs(4), "{waited:?}");
-    let left: Vec<_> = std::fs::read_dir(&line).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["99999999999999999999-DEAD"], "those ahead are removed, and the writer's own ticket");
-    others.chunk("/a0", &[0], "mine");
-    assert_eq!(reference_keys(place.path()).await, others.keys());
+    assert!(waited >= waits && waited < waits + Duration::from_secs(3), "{waited:?}");
+    other.join().unwrap();
+    assert_eq!(reference_keys(place.path()).await, mine.keys());
 }
 
 /// A folder full of tickets that no writer stored is no line, and neither is one that cannot be listed or written.
