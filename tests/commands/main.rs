@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cluster;
 mod commands;
 mod config;
 mod confirm;

@@ -17,6 +17,7 @@ pub mod made;
 pub mod mapping;
 pub mod moto;
 pub mod origin;
+pub mod pages;
 pub mod place;
 pub mod random;
 pub mod reference_diff;
