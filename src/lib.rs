@@ -58,6 +58,7 @@
 // | [`attached`] | other snapshots and other views as directories within a mount |
 // | [`views`] | a snapshot in other forms, for programs that do not read Zarr version 3 |
 // | [`tree`] | a snapshot as a directory tree: names, attributes, listings; independent of the kernel |
+// | [`sync`] | copies of histories between repositories: clone, push, pull |
 // | [`merge`] | what a branch changed since the common ancestor, as a commit on another branch |
 // | [`repack`] | packing of small chunks into fewer objects |
 // | [`compare`] | differences between two snapshots |
@@ -150,6 +151,8 @@ pub mod stats;
 pub mod storage;
 #[doc(hidden)]
 pub mod store_names;
+#[doc(hidden)]
+pub mod sync;
 #[doc(hidden)]
 pub mod times;
 #[doc(hidden)]

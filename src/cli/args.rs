@@ -5,6 +5,7 @@ use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use super::amend::AmendArgs;
 use super::branch::BranchArgs;
 use super::cat::CatArgs;
+use super::clone::CloneArgs;
 use super::config::ConfigArgs;
 use super::control_client::{CommitArgs, DiscardArgs, MountpointArgs};
 use super::diff::DiffArgs;
@@ -24,6 +25,8 @@ use super::migrate::MigrateArgs;
 use super::mount_options::MountArgs;
 use super::ops::OpsArgs;
 use super::prefetch::PrefetchArgs;
+use super::pull::PullArgs;
+use super::push::PushArgs;
 use super::refs::RefsArgs;
 use super::rewrite_manifests::RewriteManifestsArgs;
 use super::squash::SquashArgs;
@@ -102,6 +105,25 @@ pub(crate) enum Command {
     /// garbage is collected.
     #[command(after_help = examples::SQUASH)]
     Squash(Box<SquashArgs>),
+    /// Make a repository with everything that the branches and tags of another reach, under the same ids.
+    ///
+    /// Objects are copied byte for byte, in parallel, and checked: metadata is decoded, lengths are compared. A clone that was interrupted
+    /// continues where it was. The new repository has the configuration, metadata and feature flags of REPO, and its own operations log.
+    #[command(after_help = examples::CLONE)]
+    Clone(Box<CloneArgs>),
+    /// Bring branches and tags of another repository to where this one has them, and copy what it lacks for that.
+    ///
+    /// Branches move forward only, unless --force is given; tags never move, and those that were deleted there stay deleted. Each ref moves
+    /// at once, when all that it needs is stored. Refs that REPO does not have stay. A push that was interrupted continues where it was.
+    ///
+    /// Exit status: 0 if all refs are there now, 1 if any was refused.
+    #[command(after_help = examples::PUSH)]
+    Push(Box<PushArgs>),
+    /// Bring branches and tags of this repository to where another has them: a push the other way round.
+    ///
+    /// Exit status: 0 if all refs are here now, 1 if any was refused.
+    #[command(after_help = examples::PULL)]
+    Pull(Box<PullArgs>),
     /// Merge a branch, tag or snapshot into a branch: what it changed since the common ancestor becomes one commit there.
     ///
     /// No chunk is copied. Both sides are compared node by node and chunk by chunk: what only one of them changed is taken, what both changed in

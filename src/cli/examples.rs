@@ -50,6 +50,22 @@ Examples:
   icechunkfs merge repo trial -m 'Salinity of May' --delete-source
   icechunkfs merge repo main --into trial         # the other way round";
 
+pub(super) const CLONE: &str = "\
+Examples:
+  icechunkfs clone ocean s3://bucket/ocean          # publish
+  icechunkfs clone https://data.example.org/ocean ocean
+  icechunkfs clone s3://a/ocean s3://b/ocean --profile a --other profile=b --other region=eu-west-1";
+
+pub(super) const PUSH: &str = "\
+Examples:
+  icechunkfs push ocean s3://bucket/ocean           # all branches and tags
+  icechunkfs push ocean /backup/ocean main v1.0     # some";
+
+pub(super) const PULL: &str = "\
+Examples:
+  icechunkfs pull ocean s3://bucket/ocean
+  icechunkfs pull ocean s3://bucket/ocean main --dry-run";
+
 pub(super) const DISCARD: &str = "\
 Examples:
   icechunkfs discard mnt salinity   # what is at and below one path
@@ -125,7 +141,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("See what happens", &["list", "top", "doctor"]),
     ("Look at a repository", &["refs", "log", "ls", "cat", "ops", "stats", "verify"]),
     ("Create and change", &["init", "branch", "tag", "merge", "config", "amend", "squash"]),
-    ("Copy in and out", &["import", "export"]),
+    ("Copy in and out", &["clone", "push", "pull", "import", "export"]),
     ("Maintain", &["expire", "gc", "rewrite-manifests", "migrate"]),
 ];
 

@@ -10,6 +10,7 @@ mod amend;
 pub mod args;
 mod branch;
 mod cat;
+mod clone;
 mod config;
 mod confirm;
 mod control_client;
@@ -39,6 +40,8 @@ mod mount_options;
 mod ops;
 mod prefetch;
 mod progress;
+mod pull;
+mod push;
 mod ref_commands;
 mod refs;
 mod replace_commits;
@@ -48,6 +51,7 @@ mod service_manager;
 mod shards;
 mod squash;
 mod stats;
+mod sync_args;
 mod table;
 mod tag;
 mod top;
@@ -92,6 +96,9 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Status(mount) => control_client::run(&mount, &request::Command::Status),
         Command::Diff(diff) => diff::run(&diff),
         Command::Amend(amend) => amend::run(&amend),
+        Command::Clone(clone) => clone::run(&clone),
+        Command::Push(push) => push::run(&push),
+        Command::Pull(pull) => pull::run(&pull),
         Command::Merge(merge) => merge::run(&merge),
         Command::RewriteManifests(rewrite) => rewrite_manifests::run(&rewrite),
         Command::Squash(squash) => squash::run(&squash),

@@ -152,9 +152,7 @@ impl PlaceInLine {
                 let _ = self.store(&**storage).await;
             }
             let must_look = is_near || must_keep_up;
-            let look = async {
-                if must_look { watch.check().await.map(Some) } else { Ok(None) }
-            };
+            let look = async { if must_look { watch.check().await.map(Some) } else { Ok(None) } };
             let (tickets, changed) = tokio::join!(tickets(&**storage), look);
             let was_changed = match changed? {
                 Some(CheckResult::Changed(repository, _)) => {

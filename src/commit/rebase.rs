@@ -73,10 +73,8 @@ pub(super) async fn commits_to_compare(
         if !seen.insert(next) {
             return Err(history::cycle(tip, next));
         }
-        let (snapshot, log) = tokio::join!(
-            repository.snapshot(next, MAX_SNAPSHOT),
-            read_log_if_any(&**repository.storage(), next)
-        );
+        let (snapshot, log) =
+            tokio::join!(repository.snapshot(next, MAX_SNAPSHOT), read_log_if_any(&**repository.storage(), next));
         let snapshot = snapshot?;
         // A log that is missing matters only if the base is in the history.
         ahead.logs.extend(log?.map(|log| (next, log)));

@@ -19,7 +19,7 @@ use crate::format::repo_state::{Operation, RepoState};
 use crate::times::Clock;
 
 /// Feature flags that allow creating and deleting tags; on unless the repository disables them.
-const CREATE_TAG: u16 = 4;
+pub(super) const CREATE_TAG: u16 = 4;
 const DELETE_TAG: u16 = 5;
 
 /// Kind of a ref.
@@ -127,8 +127,6 @@ impl Repository {
     }
 
     /// Changes a ref, which then points to `target`, by `change` in version 2 and by `in_v1` in version 1.
-    ///
-    /// If the answer to a change was lost and the ref can be read, its current target shows whether the change was made.
     async fn change_ref(
         &self,
         kind: RefKind,
@@ -151,6 +149,18 @@ impl Repository {
             };
             update::update(&*self.storage, clock, change).await.map(drop)
         };
+        self.settle(kind, name, target, changed).await
+    }
+
+    /// Returns the outcome of a change after which a ref points to `target`. If its answer was lost and the ref can be read, its current
+    /// target shows whether the change was made.
+    pub(super) async fn settle(
+        &self,
+        kind: RefKind,
+        name: &str,
+        target: Option<ObjectId>,
+        changed: Result<()>,
+    ) -> Result<()> {
         let error = match changed {
             Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => error,
             other => return other,
@@ -200,7 +210,7 @@ impl Repository {
     }
 
     /// Fails for a name that could not be used afterwards. Only new names are checked: existing refs can be deleted whatever their names.
-    fn check_name(&self, kind: RefKind, name: &str) -> Result<()> {
+    pub(super) fn check_name(&self, kind: RefKind, name: &str) -> Result<()> {
         if name.is_empty() {
             return Err(Error::invalid(format!("a {kind} needs a name")));
         }
@@ -218,14 +228,14 @@ impl Repository {
     }
 }
 
-fn refs_of(state: &mut RepoState, kind: RefKind) -> &mut BTreeMap<String, ObjectId> {
+pub(super) fn refs_of(state: &mut RepoState, kind: RefKind) -> &mut BTreeMap<String, ObjectId> {
     match kind {
         RefKind::Branch => &mut state.branches,
         RefKind::Tag => &mut state.tags,
     }
 }
 
-fn check_flag(state: &RepoState, flag: u16, what: &str, name: &str) -> Result<()> {
+pub(super) fn check_flag(state: &RepoState, flag: u16, what: &str, name: &str) -> Result<()> {
     if state.disabled_feature_flags.iter().flatten().any(|disabled| *disabled == flag) {
         return Err(Error::new(
             ErrorKind::NotPermitted,

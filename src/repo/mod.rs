@@ -8,13 +8,16 @@
 mod alpha;
 pub mod change_refs;
 pub mod clock;
+pub mod clone_refs;
 pub mod collect;
 pub mod config;
 pub mod create;
 pub mod expire;
 pub mod history;
 pub mod identity;
+pub mod import_ref;
 pub mod migrate;
+pub mod needs;
 pub mod operations;
 pub mod progress;
 mod prune;
@@ -44,6 +47,7 @@ use crate::format::draft::SnapshotDraft;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
+use crate::format::repo_state::RepoState;
 use crate::format::snapshot::Snapshot;
 use crate::storage::virtuals::VirtualChunks;
 use crate::storage::{Storage, Version, decoded};
@@ -58,12 +62,12 @@ pub const MAX_SNAPSHOT: u64 = MAX_FILE;
 pub struct Repository {
     storage: Arc<dyn Storage>,
     generation: Generation,
-    /// What was read on opening, beside `generation`.
+    /// Files that were read on opening, beside `generation`.
     read: Read,
     virtuals: Arc<VirtualChunks>,
 }
 
-/// What the opening of a repository read. A commit begins with it instead of reading it again.
+/// Files that the opening of a repository read. A commit begins with them instead of reading them again.
 #[derive(Debug, Default)]
 enum Read {
     #[default]
@@ -285,6 +289,14 @@ impl Repository {
                 Ok(Some(error.to_string()))
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the content of `repo`; none before version 2.
+    pub fn state(&self) -> Result<Option<RepoState>> {
+        match &self.generation {
+            Generation::V2(info) => RepoState::from_info(info).map(Some),
+            Generation::Alpha(_) | Generation::V1(_) => Ok(None),
         }
     }
 

@@ -114,7 +114,7 @@ impl Repository {
     }
 
     /// Returns the error for a name that does not exist. A failure to list the refs for its proposals must not hide it.
-    pub(super) async fn unknown_name(&self, kind: &str, name: &str) -> Error {
+    pub(crate) async fn unknown_name(&self, kind: &str, name: &str) -> Error {
         let mut message = format!("no {kind} `{name}` in {}", self.storage.location());
         if let Ok(refs) = self.refs().await {
             let any: BTreeMap<String, ObjectId>;

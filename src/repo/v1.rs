@@ -136,7 +136,7 @@ pub(super) async fn delete_tag(storage: &dyn Storage, name: &str, expected: Obje
     }
 }
 
-fn ref_file(target: ObjectId) -> String {
+pub(super) fn ref_file(target: ObjectId) -> String {
     format!("{{\"snapshot\":\"{target}\"}}")
 }
 

@@ -73,6 +73,12 @@ impl dyn Storage + '_ {
         self.get_in_mode(key, limit, ReadMode::Latest).await.map(|object| (object.bytes, object.version))
     }
 
+    /// Returns the size of object `key` in bytes.
+    pub async fn size(&self, key: &str) -> Result<u64> {
+        let found = self.get_in_mode(key, 0, ReadMode::Head).await?;
+        found.size.ok_or_else(|| Error::corrupt(format!("{key}: the store does not tell its size")))
+    }
+
     pub(super) async fn get_in_mode(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<StoredObject> {
         let unasked = || format!("{key}: the store answers that nothing has changed, to an unconditional request");
         self.read(key, limit, mode).await?.ok_or_else(|| Error::corrupt(unasked()))

@@ -358,7 +358,7 @@ fn store_timeout(length: u64) -> Duration {
 fn object_of(bytes: Bytes, metadata: &std::fs::Metadata) -> StoredObject {
     let since = metadata.modified().ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
     let modified = since.and_then(|since| u64::try_from(since.as_micros()).ok());
-    StoredObject { bytes, version: version_of(metadata), modified }
+    StoredObject { bytes, version: version_of(metadata), modified, size: Some(metadata.len()) }
 }
 
 /// Returns the version of a file: one that is replaced by renaming has another inode, or at least another time.

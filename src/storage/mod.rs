@@ -132,7 +132,7 @@ pub enum ReadMode<'a> {
     IfChanged(&'a Version),
     /// Exactly as many bytes as the limit, from this offset on. Fails with [`ErrorKind::Corrupt`] if the object ends earlier.
     Range(u64),
-    /// No bytes: the modification time.
+    /// No bytes: the size and the modification time.
     Head,
 }
 
@@ -145,6 +145,8 @@ pub struct StoredObject {
     pub version: Version,
     /// Modification time by the store's clock, in microseconds since 1970-01-01 UTC, if it is known.
     pub modified: Option<u64>,
+    /// Size of the whole object in bytes, if the [`ReadMode`] asks for it.
+    pub size: Option<u64>,
 }
 
 impl From<Bytes> for StoredObject {

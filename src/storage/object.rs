@@ -150,7 +150,7 @@ impl ObjectStorage {
             let modified = modified(&found.meta);
             let held = memory::reserve(size, key).await?;
             let bytes = collect(found, size).await.map_err(|error| from_store(key, error))?;
-            Ok(Some(StoredObject { bytes: memory::with_reservation(bytes, held), version, modified }))
+            Ok(Some(StoredObject { bytes: memory::with_reservation(bytes, held), version, modified, size: None }))
         };
         self.deadline.read(key, limit, key, reading).await
     }
@@ -331,7 +331,8 @@ impl Storage for ObjectStorage {
                 let path = path(key)?;
                 let options = GetOptions { head: true, ..GetOptions::default() };
                 let found = self.timed(key, self.store.get_opts(&path, options)).await?;
-                Ok(Some(StoredObject { modified: modified(&found.meta), ..StoredObject::default() }))
+                let (modified, size) = (modified(&found.meta), Some(found.meta.size));
+                Ok(Some(StoredObject { modified, size, ..StoredObject::default() }))
             }
         }
     }

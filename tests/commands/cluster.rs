@@ -1,7 +1,7 @@
 //! The page `docs/cluster.md`: its programs run as they are, and print what it says. A stand-in for SLURM (`cluster/sbatch`) runs tasks in
 //! namespaces of their own; what is said about Kubernetes is checked against its schemas.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 use crate::common::pages::{Block, Desk, blocks, is_installed, run_commands};
@@ -48,7 +48,7 @@ fn write_files(desk: &Desk) {
     }
 }
 
-fn messages(ocean: &PathBuf, branch: &str) -> Vec<String> {
+fn messages(ocean: &Path, branch: &str) -> Vec<String> {
     let log = icechunkfs(["log", ocean.to_str().unwrap(), "--branch", branch, "--json"]).json();
     log.as_array().unwrap().iter().map(|commit| commit["message"].as_str().unwrap().to_owned()).collect()
 }

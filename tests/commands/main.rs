@@ -22,5 +22,6 @@ mod reference_pages;
 mod refs;
 mod service;
 mod stats;
+mod sync;
 mod transfer;
 mod verify;

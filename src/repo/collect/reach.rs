@@ -8,20 +8,15 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::Progress;
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{Context, Result};
 use crate::format::MAX_FILE;
-use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
-use crate::format::manifest::{Manifest, PayloadKind};
-use crate::format::snapshot::{NodeData, Snapshot};
 use crate::repo::MAX_SNAPSHOT;
+use crate::repo::needs::{Part, chunks_in, manifests_in};
 use crate::storage::{Storage, decoded};
 
 /// Files read at a time. An unusually large one may take some hundred MiB of memory.
 const AT_ONCE: usize = 8;
-
-/// Part of a chunk object: id, offset and length.
-type Part = (ObjectId, u64, u64);
 
 #[derive(Debug, Default)]
 pub(super) struct ReachableObjects {
@@ -120,50 +115,12 @@ impl ReachableObjects {
     }
 }
 
-/// Returns the manifests of snapshot `id`: those that it lists and, in case the list is wrong, those that its arrays name.
 async fn manifests_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<HashSet<ObjectId>> {
-    let key = format!("snapshots/{id}");
-    let decode = |file: &[u8]| {
-        let snapshot = Snapshot::decode(file, MAX_SNAPSHOT)?;
-        let mut all: HashSet<ObjectId> = snapshot.manifests().into_iter().map(|info| info.id).collect();
-        for node in snapshot.nodes() {
-            match node.data {
-                NodeData::Array(array) => all.extend(array.manifests().into_iter().map(|reference| reference.id)),
-                NodeData::Group => {}
-                NodeData::Unknown(kind) => {
-                    return Err(Error::new(
-                        ErrorKind::Unsupported,
-                        format!("{} is a node of unknown kind {kind}", node.path),
-                    ));
-                }
-            }
-        }
-        Ok(all)
-    };
-    read(storage, &key, MAX_SNAPSHOT, decode).await
+    read(storage, &format!("snapshots/{id}"), MAX_SNAPSHOT, move |file: &[u8]| manifests_in(id, file)).await
 }
 
-/// Returns the parts of chunk objects that manifest `id` refers to.
 async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>> {
-    let key = format!("manifests/{id}");
-    let decode = |file: &[u8]| {
-        let manifest = Manifest::decode(file, MAX_FILE)?;
-        let mut all = Vec::new();
-        for (_, refs) in manifest.iter_arrays() {
-            for position in 0..refs.len() {
-                // A reference that names an object and another payload counts as native.
-                if refs.kind(position) == PayloadKind::Native
-                    && let ChunkPayload::Native { chunk, offset, length } = refs.payload(position)?
-                {
-                    all.push((chunk, offset, length));
-                }
-            }
-        }
-        all.sort_unstable();
-        all.dedup();
-        Ok(all)
-    };
-    read(storage, &key, MAX_FILE, decode).await
+    read(storage, &format!("manifests/{id}"), MAX_FILE, move |file: &[u8]| chunks_in(id, file)).await
 }
 
 async fn read<T: Send + 'static>(

@@ -1,0 +1,60 @@
+//! `icechunkfs clone`: makes a repository with everything that the refs of another reach.
+
+use clap::Args;
+use indicatif::HumanBytes;
+use serde_json::json;
+
+use super::repo_args::RepoArgs;
+use super::sync_args::{OtherArgs, watched};
+use super::{open, print_result};
+use crate::error::Result;
+use crate::storage;
+use crate::sync::{Counters, clone};
+use crate::times::system_clock;
+
+#[derive(Debug, Args)]
+pub(crate) struct CloneArgs {
+    /// The new repository: a path or a URL of an empty place, or one with an unfinished clone of REPO, which then continues.
+    #[arg(index = 2, value_name = "DEST")]
+    dest: String,
+    /// Print {"branches", "tags", "commits", "objects", "bytes"}: counts of what the new repository has, and of what was copied now.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    other: OtherArgs,
+    #[command(flatten)]
+    repo: RepoArgs,
+}
+
+/// Clones a repository.
+pub(crate) fn run(arguments: &CloneArgs) -> Result<()> {
+    let (first, second) = arguments.other.settings(&arguments.repo.location, &arguments.dest, &arguments.repo.store)?;
+    let counters = Counters::default();
+    let memory = open::MemoryLimits::default().uploads();
+    let cloned = watched(&counters, || {
+        open::runtime()?.block_on(async {
+            // The source is there before a directory is made for the copy.
+            let source = open::repository(&arguments.repo.location, &first).await?;
+            let destination = storage::open_new(&arguments.dest, &second).await?;
+            clone::clone(source, &destination, memory, &counters, system_clock).await
+        })
+    })?;
+    let (objects, bytes) = counters.copied();
+    let report = json!({
+        "branches": cloned.branches,
+        "tags": cloned.tags,
+        "commits": cloned.commits,
+        "objects": objects,
+        "bytes": bytes,
+    });
+    print_result(arguments.json, &report, || {
+        let of = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
+        format!(
+            "cloned {}, {} and {}: copied {objects} objects, {}\n",
+            of(cloned.branches, "branch", "branches"),
+            of(cloned.tags, "tag", "tags"),
+            of(cloned.commits, "commit", "commits"),
+            HumanBytes(bytes)
+        )
+    })
+}

@@ -1,0 +1,45 @@
+//! `icechunkfs pull`: brings the refs of this repository to where another has them.
+
+use clap::Args;
+
+use super::repo_args::RepoArgs;
+use super::sync_args::{OtherArgs, Pushing};
+use crate::error::Result;
+
+#[derive(Debug, Args)]
+pub(crate) struct PullArgs {
+    /// The repository that has the commits: a path or a URL (also https://).
+    #[arg(index = 2, value_name = "SRC")]
+    source: String,
+    /// The branches and tags to get [default: all].
+    #[arg(index = 3, value_name = "REF")]
+    refs: Vec<String>,
+    /// Move branches of REPO that have commits which SRC has not; these commits are then on no branch here.
+    #[arg(long)]
+    force: bool,
+    /// Only show what the pull would do.
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Print the same as `push --json`.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    other: OtherArgs,
+    #[command(flatten)]
+    repo: RepoArgs,
+}
+
+/// Pulls refs.
+pub(crate) fn run(arguments: &PullArgs) -> Result<()> {
+    let (first, second) =
+        arguments.other.settings(&arguments.repo.location, &arguments.source, &arguments.repo.store)?;
+    Pushing {
+        source: (&arguments.source, second),
+        destination: (&arguments.repo.location, first),
+        refs: &arguments.refs,
+        force: arguments.force,
+        dry_run: arguments.dry_run,
+        json: arguments.json,
+    }
+    .run()
+}

@@ -1,0 +1,46 @@
+//! `icechunkfs push`: brings the refs of another repository to where this one has them.
+
+use clap::Args;
+
+use super::repo_args::RepoArgs;
+use super::sync_args::{OtherArgs, Pushing};
+use crate::error::Result;
+
+#[derive(Debug, Args)]
+pub(crate) struct PushArgs {
+    /// The repository that gets commits: a path or a URL.
+    #[arg(index = 2, value_name = "DEST")]
+    dest: String,
+    /// The branches and tags to bring there [default: all].
+    #[arg(index = 3, value_name = "REF")]
+    refs: Vec<String>,
+    /// Move branches of DEST that have commits which REPO has not; these commits are then on no branch there.
+    #[arg(long)]
+    force: bool,
+    /// Only show what the push would do.
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Print {"refs": [{"kind", "name", "from", "to", "change", "why"}], "commits", "objects", "bytes"}: of each ref its target before
+    /// (null if it is new) and in the source, the change (unchanged, created, forward, forced or refused) and the reason of a refusal;
+    /// counts of what was copied.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    other: OtherArgs,
+    #[command(flatten)]
+    repo: RepoArgs,
+}
+
+/// Pushes refs.
+pub(crate) fn run(arguments: &PushArgs) -> Result<()> {
+    let (first, second) = arguments.other.settings(&arguments.repo.location, &arguments.dest, &arguments.repo.store)?;
+    Pushing {
+        source: (&arguments.repo.location, first),
+        destination: (&arguments.dest, second),
+        refs: &arguments.refs,
+        force: arguments.force,
+        dry_run: arguments.dry_run,
+        json: arguments.json,
+    }
+    .run()
+}

@@ -1,0 +1,169 @@
+//! Arguments and output that `clone`, `push` and `pull` share: two repositories, and how to reach each.
+
+use std::sync::Arc;
+
+use clap::{Args, Command, FromArgMatches};
+use indicatif::{HumanBytes, ProgressBar};
+use serde_json::{Value, json};
+
+use super::{open, print, print_json, progress};
+use crate::error::{Error, ErrorKind, Result};
+use crate::printable;
+use crate::repo::Repository;
+use crate::storage::location::{Location, StorePlace};
+use crate::storage::settings::Settings;
+use crate::sync::Counters;
+use crate::sync::push::{Change, PushOptions, Pushed};
+use crate::times::system_clock;
+
+/// Options of the second repository.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct OtherArgs {
+    /// Set an option for the second repository where both are in object stores, such as region=eu-west-1 or profile=backup; flags
+    /// have no value: anonymous. The options below are then for the first one only, otherwise for the one that is in an object store.
+    /// Repeatable.
+    #[arg(long, value_name = "OPTION[=VALUE]")]
+    other: Vec<String>,
+}
+
+impl OtherArgs {
+    /// Returns the settings for both repositories, of which `given` are those of the command line.
+    pub(crate) fn settings(&self, first: &str, second: &str, given: &Settings) -> Result<(Settings, Settings)> {
+        let is_remote = |place: &str| Location::parse(place).map(|found| !matches!(found.place, StorePlace::Local(_)));
+        let (first, second) = (is_remote(first)?, is_remote(second)?);
+        let both = first && second;
+        if !both && !self.other.is_empty() {
+            return Err(Error::invalid(
+                "--other is for two repositories in object stores: with one, its options are given as they are",
+            ));
+        }
+        if !first {
+            return Ok((Settings::default(), given.clone()));
+        }
+        let words = self.other.iter().map(|option| format!("--{option}"));
+        let command = Settings::augment_args(Command::new("--other").no_binary_name(true).disable_help_flag(true));
+        let parsed = command.try_get_matches_from(words).and_then(|found| Settings::from_arg_matches(&found));
+        let other = parsed.map_err(|e| Error::invalid(format!("--other: {}", one_line(&e.to_string()))))?;
+        Ok((given.clone(), other))
+    }
+}
+
+/// Returns the first line of a message of several.
+fn one_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default().trim_start_matches("error: ")
+}
+
+/// Runs `work` with a bar that shows its counters.
+pub(crate) fn watched<T>(counters: &Counters, work: impl FnOnce() -> T) -> T {
+    let draw = |bar: &ProgressBar| {
+        let (_, bytes) = counters.copied();
+        progress::show(bar, {
+            let (all, done) = counters.progress();
+            (done, all)
+        });
+        bar.set_message(format!("{}", HumanBytes(bytes)));
+    };
+    progress::watched("{pos}/{len} objects {wide_bar} {msg} {elapsed}", draw, work)
+}
+
+/// Source and destination of a push, which a pull has the other way round.
+pub(crate) struct Pushing<'a> {
+    pub(crate) source: (&'a str, Settings),
+    pub(crate) destination: (&'a str, Settings),
+    pub(crate) refs: &'a [String],
+    pub(crate) force: bool,
+    pub(crate) dry_run: bool,
+    pub(crate) json: bool,
+}
+
+impl Pushing<'_> {
+    /// Copies what the destination lacks, moves its refs and reports that. Fails if any ref was refused.
+    pub(crate) fn run(self) -> Result<()> {
+        let counters = Counters::default();
+        let options = PushOptions {
+            refs: self.refs.to_vec(),
+            force: self.force,
+            dry_run: self.dry_run,
+            memory: open::MemoryLimits::default().uploads(),
+        };
+        let pushed = watched(&counters, || {
+            open::runtime()?.block_on(async {
+                let (place, settings) = &self.source;
+                let source = open::repository(place, settings).await?;
+                let (place, settings) = &self.destination;
+                let destination = open::repository(place, settings).await.map_err(|error| match error.kind() {
+                    ErrorKind::NotARepository | ErrorKind::NotFound => {
+                        error.context("to make a repository there, use `icechunkfs clone`")
+                    }
+                    _ => error,
+                })?;
+                refuse_same(&source, &destination)?;
+                crate::sync::push::push(source, destination, &options, &counters, system_clock).await
+            })
+        })?;
+        let refused = pushed.refs.iter().filter(|found| matches!(found.change, Change::Refused(_))).count();
+        if self.json {
+            print_json(&report(&pushed, &counters))?;
+        } else {
+            print(&self.describe(&pushed, &counters))?;
+        }
+        match refused {
+            0 => Ok(()),
+            count => Err(Error::new(
+                ErrorKind::Stale,
+                format!("{count} of {} refs were refused, and stay as they are there", pushed.refs.len()),
+            )),
+        }
+    }
+
+    fn describe(&self, pushed: &Pushed, counters: &Counters) -> String {
+        let mut text = String::new();
+        for found in &pushed.refs {
+            let name = printable::line(&format!("{} {}", found.kind, found.name));
+            let from = found.from.map(|id| id.to_string()).unwrap_or_default();
+            text += &match &found.change {
+                Change::Unchanged => continue,
+                Change::Created => format!("new        {name} at {}\n", found.to),
+                Change::Forward => format!("forward    {name} from {from} to {}\n", found.to),
+                Change::Forced => format!("forced     {name} from {from} to {}\n", found.to),
+                Change::Refused(why) => format!("refused    {name}: {why}\n"),
+            };
+        }
+        let (objects, bytes) = counters.copied();
+        if self.dry_run {
+            return text + &format!("{} commits would be copied; nothing was changed\n", pushed.commits);
+        }
+        if text.is_empty() {
+            return "everything is there already\n".to_owned();
+        }
+        text + &format!("copied {} commits, {objects} objects, {}\n", pushed.commits, HumanBytes(bytes))
+    }
+}
+
+fn report(pushed: &Pushed, counters: &Counters) -> Value {
+    let refs: Vec<Value> = pushed.refs.iter().map(|found| {
+        let (change, why) = match &found.change {
+            Change::Unchanged => ("unchanged", None),
+            Change::Created => ("created", None),
+            Change::Forward => ("forward", None),
+            Change::Forced => ("forced", None),
+            Change::Refused(why) => ("refused", Some(why)),
+        };
+        json!({"kind": found.kind.to_string(), "name": found.name, "from": found.from, "to": found.to, "change": change, "why": why})
+    }).collect();
+    let (objects, bytes) = counters.copied();
+    json!({"refs": refs, "commits": pushed.commits, "objects": objects, "bytes": bytes})
+}
+
+/// Fails if both are the same place.
+fn refuse_same(source: &Repository, destination: &Repository) -> Result<()> {
+    let (one, other) = (source.storage(), destination.storage());
+    let is_same = match (one.local_path(), other.local_path()) {
+        (Some(one), Some(other)) => one == other,
+        _ => Arc::ptr_eq(one, other),
+    };
+    if is_same {
+        return Err(Error::invalid(format!("{} is both source and destination", one.location())));
+    }
+    Ok(())
+}

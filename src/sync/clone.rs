@@ -1,0 +1,101 @@
+//! A new repository with everything that the refs of another reach, under the same ids.
+//!
+//! The new repository has the configuration, metadata and feature flags of the source, its branches and tags, and the names of its
+//! deleted tags. Its operations log begins with its creation, and it takes writes even if the source does not. It exists once its `repo` does, or in version 1 its branch
+//! `main`; until then the place holds objects, and another clone of the same source goes on there.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::history::Missing;
+use super::objects::Copy;
+use super::{Counters, Failure, TRIES, check_source, damaged};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::repo::Repository;
+use crate::repo::clone_refs::{ClonedRefs, is_ref_file};
+use crate::storage::{ObjectInfo, Storage};
+use crate::times::Clock;
+
+/// Folders of objects that an unfinished clone leaves.
+const FOLDERS: [&str; 4] = ["chunks/", "manifests/", "snapshots/", "transactions/"];
+
+/// Result of a clone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cloned {
+    /// Number of branches.
+    pub branches: usize,
+    /// Number of tags.
+    pub tags: usize,
+    /// Number of commits.
+    pub commits: usize,
+}
+
+/// Makes a copy of `source` in `destination`, which is empty or has an unfinished clone. Holds at most `memory` bytes of objects at a time.
+///
+/// Errors: [`ErrorKind::AlreadyExists`] if the destination holds anything else.
+pub async fn clone(
+    source: Repository,
+    destination: &Arc<dyn Storage>,
+    memory: u64,
+    counters: &Counters,
+    clock: Clock,
+) -> Result<Cloned> {
+    check_source(&source)?;
+    let (mut source, mut tries) = (source, 0);
+    loop {
+        tries += 1;
+        let error = match attempt(&source, destination, memory, counters, clock).await {
+            Ok(cloned) => return Ok(cloned),
+            Err(Failure::Final(error)) => return Err(error),
+            Err(Failure::Changed(error)) => error,
+        };
+        let again = Repository::open(Arc::clone(source.storage())).await?;
+        if tries == TRIES
+            || (again.refs().await? == source.refs().await? && again.log_position() == source.log_position())
+        {
+            return Err(damaged(&source, error));
+        }
+        tracing::info!("{error}: beginning again");
+        source = again;
+    }
+}
+
+async fn attempt(
+    source: &Repository,
+    destination: &Arc<dyn Storage>,
+    memory: u64,
+    counters: &Counters,
+    clock: Clock,
+) -> Result<Cloned, Failure> {
+    let place = || destination.location().to_owned();
+    let stored = unfinished(&**destination).await.context(place)?;
+    let refs = ClonedRefs::read(source).await.context(|| source.storage().location().to_owned())?;
+    let missing = Missing::find(source, refs.targets(), &Default::default()).await?;
+    let mut copy = Copy::new(source.storage(), destination, counters, memory).with_stored(stored);
+    copy.run(&missing).await?;
+    let kept: Vec<ObjectId> = missing.commits.iter().map(|commit| commit.id).collect();
+    refs.write(source, &**destination, &kept, clock).await.context(place)?;
+    Ok(Cloned { branches: refs.branch_count(), tags: refs.tag_count(), commits: kept.len() })
+}
+
+/// Returns the objects that an unfinished clone left, with their lengths. Fails if there is anything else.
+async fn unfinished(destination: &dyn Storage) -> Result<HashMap<String, u64>> {
+    let (mut stored, mut other) = (HashMap::new(), None);
+    let mut visit = |object: ObjectInfo| {
+        if FOLDERS.iter().any(|folder| object.key.starts_with(folder)) {
+            stored.insert(object.key, object.size);
+        } else if !is_ref_file(&object.key) {
+            other.get_or_insert(object.key);
+        }
+    };
+    destination.for_each("", &mut visit).await?;
+    let occupied = |what: String| Err(Error::new(ErrorKind::AlreadyExists, what));
+    match other.as_deref() {
+        None => Ok(stored),
+        Some("repo" | "refs/branch.main/ref.json") => {
+            occupied("there is a repository already: `icechunkfs push` brings it up to date".to_owned())
+        }
+        Some(key) => occupied(format!("a clone is made in an empty place only, and there is `{key}`")),
+    }
+}

@@ -1,0 +1,127 @@
+//! Copies of histories between repositories: a clone, and what is new since.
+//!
+//! | part | task |
+//! |---|---|
+//! | [`clone`] | makes a repository with all refs of another |
+//! | [`push`] | moves refs of one repository to where another has them |
+//! | [`history`] | the commits that the destination lacks |
+//! | [`objects`] | copies what these commits need |
+//!
+//! Snapshots, logs, manifests and chunks never change and keep their names, so that they are copied byte for byte and ids stay. Refs come
+//! last, when everything below them is stored and survives a power cut: a copy that is killed leaves objects that nothing refers to, and
+//! the next one goes on there.
+//!
+//! **What the refs of the destination reach is there**, with everything that it needs: nobody removes it, and it is not copied again. An
+//! object that is merely stored proves nothing about others, since a killed copy or a collection of garbage may have left it. It is used if
+//! its length is that of the original: stores keep an object whole or not at all, and a file grows while it is written.
+//!
+//! **A collection of garbage at the destination** takes what is copied for garbage. As with a commit, refs move only if none has begun
+//! since the first object was stored; else all is looked at again. What an earlier copy left may be found by a collection that began
+//! before: those objects are looked for again after the refs have moved, while the originals are at hand.
+//!
+//! **The source may change meanwhile.** Its refs are read once, in version 2 as one object. If an object is missing then, the source is
+//! opened again: a collection or an expiration may have removed it, and the copy begins again with the refs as they are now.
+
+pub mod clone;
+mod history;
+mod objects;
+pub mod push;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::envelope::SpecVersion;
+use crate::repo::Repository;
+
+/// Attempts of a copy, each but the first after a change of the source or a collection of garbage.
+const TRIES: u32 = 3;
+
+/// Progress of a copy, for other threads to read, and its result.
+#[derive(Debug, Default)]
+pub struct Counters {
+    found: AtomicU64,
+    done: AtomicU64,
+    copied: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Counters {
+    /// Returns the number of objects that are needed as far as that is known, and of those that are there.
+    pub fn progress(&self) -> (u64, u64) {
+        let done = self.done.load(Ordering::Relaxed);
+        (self.found.load(Ordering::Relaxed).max(done), done)
+    }
+
+    /// Returns the number and the bytes of the objects that were copied.
+    pub fn copied(&self) -> (u64, u64) {
+        (self.copied.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
+    fn expect(&self, objects: usize) {
+        self.found.fetch_add(objects as u64, Ordering::Relaxed);
+    }
+
+    fn add_copied(&self, bytes: u64) {
+        self.copied.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.add_present();
+    }
+
+    fn add_present(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Failure of one attempt of a copy.
+#[derive(Debug)]
+enum Failure {
+    /// An object is missing in the source, or was collected at the destination: the next attempt may succeed.
+    Changed(Error),
+    /// It cannot succeed.
+    Final(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Final(error)
+    }
+}
+
+/// Fails for a source whose files have the form of an alpha.
+fn check_source(source: &Repository) -> Result<()> {
+    if source.is_alpha() {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{}: a repository of a release before 0.2 cannot be copied as it is: `icechunkfs migrate` makes one of version 2 of it",
+                source.storage().location()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the error for an object of `source` that is still missing when the source has not changed.
+fn damaged(source: &Repository, error: Error) -> Error {
+    let why = "an object is missing: `icechunkfs verify` tells which snapshots need it".to_owned();
+    error.not_found_as_corrupt(why).context(source.storage().location().to_owned())
+}
+
+/// Fails unless the destination can hold files of the source's version.
+fn check_versions(source: &Repository, destination: &Repository) -> Result<()> {
+    if source.version() == destination.version() {
+        return Ok(());
+    }
+    let [from, to] = [source, destination].map(|repository| match repository.version() {
+        SpecVersion::V1 => 1,
+        SpecVersion::V2 => 2,
+    });
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "{} has version {from}, and {} has version {to}: migrate the one of version 1 (`icechunkfs migrate`) first",
+            source.storage().location(),
+            destination.storage().location()
+        ),
+    ))
+}

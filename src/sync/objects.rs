@@ -1,0 +1,410 @@
+//! Copies the objects that commits need: snapshots, logs, manifests and chunks.
+//!
+//! Commits are copied in groups, oldest first, so that memory is bounded by what one group needs beside the ids of all chunks, and so that
+//! a copy that is killed has whole commits to go on from. Metadata is decoded before it is stored: damage is found, not copied.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::Semaphore;
+use tracing::warn;
+
+use super::history::Missing;
+use super::{Counters, Failure};
+use crate::blocking::blocking;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::MAX_FILE;
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::SnapshotInfo;
+use crate::format::transaction_log::TransactionLog;
+use crate::repo::MAX_SNAPSHOT;
+use crate::repo::needs::{chunks_in, manifests_in};
+use crate::storage::{ObjectInfo, ObjectSource, Storage};
+
+/// Commits that are copied together. A history of small commits would otherwise take some round trips for each.
+const GROUP: usize = 64;
+/// Snapshots and manifests that are decoded at the same time. An unusually large one may take some hundred MiB of memory.
+const DECODED_AT_ONCE: usize = 8;
+/// Objects that are copied at the same time.
+const AT_ONCE: usize = 32;
+/// Largest object that is copied in memory, in bytes. Larger ones take a temporary file.
+const IN_MEMORY: u64 = 32 << 20;
+/// Bytes of a large object that are read at once.
+const PIECE: u64 = 8 << 20;
+/// Unit of the memory that copies may take together, in bytes.
+const UNIT: u64 = 1 << 10;
+/// Objects from which on a listing is faster than a look at each.
+const WORTH_LISTING: usize = 256;
+
+/// Copy of objects from one repository to another.
+#[derive(Debug)]
+pub(super) struct Copy<'a> {
+    from: Arc<dyn Storage>,
+    to: Arc<dyn Storage>,
+    counters: &'a Counters,
+    memory: Semaphore,
+    /// Units of memory in all.
+    units: u32,
+    /// Metadata and chunks that need not be copied: reached by refs of the destination, or copied before.
+    manifests: HashSet<ObjectId>,
+    chunks: HashSet<ObjectId>,
+    /// Objects that are stored at the destination, with their lengths, as far as they were listed.
+    stored: HashMap<String, u64>,
+    /// Folders that were listed.
+    listed: HashSet<&'static str>,
+    /// Objects that an earlier copy left and this one uses.
+    reused: Vec<String>,
+}
+
+impl<'a> Copy<'a> {
+    /// Begins a copy that holds at most `memory` bytes of objects at a time.
+    pub(super) fn new(from: &Arc<dyn Storage>, to: &Arc<dyn Storage>, counters: &'a Counters, memory: u64) -> Self {
+        let units = u32::try_from(memory.max(IN_MEMORY) / UNIT).unwrap_or(u32::MAX).min(1 << 24);
+        Copy {
+            from: Arc::clone(from),
+            to: Arc::clone(to),
+            counters,
+            memory: Semaphore::new(units as usize),
+            units,
+            manifests: HashSet::new(),
+            chunks: HashSet::new(),
+            stored: HashMap::new(),
+            listed: HashSet::new(),
+            reused: Vec::new(),
+        }
+    }
+
+    /// Takes the objects that are stored at the destination from a complete listing.
+    pub(super) fn with_stored(self, stored: HashMap<String, u64>) -> Self {
+        let listed = ["snapshots", "transactions", "manifests", "chunks"].into();
+        Copy { stored, listed, ..self }
+    }
+
+    /// Copies all that `missing` needs, and makes it survive a power cut.
+    pub(super) async fn run(&mut self, missing: &Missing) -> Result<(), Failure> {
+        self.skip_present(missing).await?;
+        for group in missing.commits.chunks(GROUP) {
+            self.group(group).await?;
+        }
+        let folders = ["chunks", "manifests", "transactions", "snapshots"];
+        Ok(self.to.sync(&folders).await.context(|| self.to.location().to_owned())?)
+    }
+
+    /// Finds what the destination has since its commits need it: the manifests of the commits before, and the chunks of those
+    /// manifests that the new commits replace. The source has the same, unless it has removed these commits.
+    async fn skip_present(&mut self, missing: &Missing) -> Result<(), Failure> {
+        let Some(last) = missing.commits.last() else { return Ok(()) };
+        let mut replaced = HashSet::new();
+        for id in &missing.boundary {
+            match self.read(&format!("snapshots/{id}"), MAX_SNAPSHOT, manifests_in).await {
+                Ok((_, manifests)) => replaced.extend(manifests),
+                Err(Failure::Changed(_)) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        self.manifests.extend(&replaced);
+        let (_, kept) = self.read(&format!("snapshots/{}", last.id), MAX_SNAPSHOT, manifests_in).await?;
+        replaced.retain(|id| !kept.contains(id));
+        let this = &*self;
+        let look = |id: ObjectId| -> BoxFuture<'_, Result<Vec<ObjectId>, Failure>> {
+            Box::pin(async move {
+                match this.read(&format!("manifests/{id}"), MAX_FILE, chunks_in).await {
+                    Ok((_, parts)) => Ok(parts.into_iter().map(|(chunk, ..)| chunk).collect()),
+                    Err(Failure::Changed(_)) => Ok(Vec::new()),
+                    Err(failure) => Err(failure),
+                }
+            })
+        };
+        let looks: Vec<_> = replaced.into_iter().map(look).collect();
+        let found: Vec<_> = stream::iter(looks).buffer_unordered(DECODED_AT_ONCE).try_collect().await?;
+        self.chunks.extend(found.into_iter().flatten());
+        Ok(())
+    }
+
+    async fn group(&mut self, commits: &[SnapshotInfo]) -> Result<(), Failure> {
+        let snapshots: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
+        let mut logs: Vec<ObjectId> = commits.iter().flat_map(SnapshotInfo::log_ids).collect();
+        logs.sort_unstable();
+        logs.dedup();
+        self.counters.expect(snapshots.len() + logs.len());
+        self.look_at("snapshots", &snapshots).await?;
+        self.look_at("transactions", &logs).await?;
+        let found = self.metadata("snapshots", &snapshots, MAX_SNAPSHOT, manifests_in).await?;
+        let mut manifests: Vec<ObjectId> =
+            found.into_iter().flatten().filter(|id| !self.manifests.contains(id)).collect();
+        manifests.sort_unstable();
+        manifests.dedup();
+        self.counters.expect(manifests.len());
+        self.look_at("manifests", &manifests).await?;
+        let parts = self.metadata("manifests", &manifests, MAX_FILE, chunks_in).await?;
+        // The end of the last chunk in each object: it is at least as long.
+        let mut chunks: HashMap<ObjectId, u64> = HashMap::new();
+        for (chunk, offset, length) in parts.into_iter().flatten() {
+            if !self.chunks.contains(&chunk) {
+                let end = chunks.entry(chunk).or_default();
+                *end = (*end).max(offset.saturating_add(length));
+            }
+        }
+        self.counters.expect(chunks.len());
+        let names: Vec<ObjectId> = chunks.keys().copied().collect();
+        self.look_at("chunks", &names).await?;
+        let copies = chunks.iter().map(|(id, end)| (format!("chunks/{id}"), *end));
+        let this = &*self;
+        let copies: Vec<BoxFuture<'_, Result<Option<String>, Failure>>> =
+            copies.map(|(key, end)| -> BoxFuture<'_, _> { Box::pin(this.chunk(key, end)) }).collect();
+        let reused: Vec<_> = stream::iter(copies).buffer_unordered(AT_ONCE).try_collect().await?;
+        self.reused.extend(reused.into_iter().flatten());
+        self.logs(&logs).await?;
+        self.chunks.extend(names);
+        self.manifests.extend(manifests);
+        Ok(())
+    }
+
+    /// Looks which objects of `folder` are stored at the destination.
+    async fn look_at(&mut self, folder: &'static str, ids: &[ObjectId]) -> Result<(), Failure> {
+        if self.listed.contains(folder) || ids.is_empty() {
+            return Ok(());
+        }
+        if ids.len() >= WORTH_LISTING {
+            let stored = &mut self.stored;
+            let mut add = |object: ObjectInfo| {
+                stored.insert(object.key, object.size);
+            };
+            self.to.for_each(&format!("{folder}/"), &mut add).await?;
+            self.listed.insert(folder);
+            return Ok(());
+        }
+        let to = &self.to;
+        let look = |id: &ObjectId| -> BoxFuture<'_, Result<Option<(String, u64)>>> {
+            let key = format!("{folder}/{id}");
+            Box::pin(async move { Ok(size_of(&**to, &key).await?.map(|size| (key, size))) })
+        };
+        let looks: Vec<_> = ids.iter().map(look).collect();
+        let found: Vec<_> = stream::iter(looks).buffer_unordered(AT_ONCE).try_collect().await?;
+        self.stored.extend(found.into_iter().flatten());
+        Ok(())
+    }
+
+    /// Copies the metadata files `ids` of `folder`. Returns what `decode` finds in each.
+    async fn metadata<T: Send + 'static>(
+        &mut self,
+        folder: &'static str,
+        ids: &[ObjectId],
+        limit: u64,
+        decode: fn(ObjectId, &[u8]) -> Result<T>,
+    ) -> Result<Vec<T>, Failure> {
+        let this = &*self;
+        let copy = |id: &ObjectId| -> BoxFuture<'_, Result<(T, Option<String>), Failure>> {
+            let key = format!("{folder}/{id}");
+            Box::pin(async move {
+                let (bytes, found) = this.read(&key, limit, decode).await?;
+                let reused = this.put(&key, bytes).await?;
+                Ok((found, reused))
+            })
+        };
+        let copies: Vec<_> = ids.iter().map(copy).collect();
+        let found: Vec<_> = stream::iter(copies).buffer_unordered(DECODED_AT_ONCE).try_collect().await?;
+        let (found, reused): (Vec<T>, Vec<Option<String>>) = found.into_iter().unzip();
+        self.reused.extend(reused.into_iter().flatten());
+        Ok(found)
+    }
+
+    /// Copies the logs `ids`. Version 1 has none for a first commit, and where the source lacks one, the copy does.
+    async fn logs(&mut self, ids: &[ObjectId]) -> Result<(), Failure> {
+        let this = &*self;
+        let decode = |_: ObjectId, file: &[u8]| TransactionLog::decode(file, MAX_FILE).map(drop);
+        let copy = |id: &ObjectId| -> BoxFuture<'_, Result<Option<String>, Failure>> {
+            let key = format!("transactions/{id}");
+            Box::pin(async move {
+                match this.read(&key, MAX_FILE, decode).await {
+                    Ok((bytes, ())) => this.put(&key, bytes).await,
+                    Err(Failure::Changed(_)) => {
+                        this.counters.add_present();
+                        Ok(None)
+                    }
+                    Err(failure) => Err(failure),
+                }
+            })
+        };
+        let copies: Vec<_> = ids.iter().map(copy).collect();
+        let reused: Vec<_> = stream::iter(copies).buffer_unordered(AT_ONCE).try_collect().await?;
+        self.reused.extend(reused.into_iter().flatten());
+        Ok(())
+    }
+
+    /// Reads and decodes metadata file `key` of the source.
+    async fn read<T: Send + 'static>(
+        &self,
+        key: &str,
+        limit: u64,
+        decode: impl FnOnce(ObjectId, &[u8]) -> Result<T> + Send + 'static,
+    ) -> Result<(Bytes, T), Failure> {
+        let bytes = self.from.get_fixed(key, limit).await.map_err(|error| self.of_source(error))?;
+        let id: ObjectId = key.rsplit('/').next().unwrap_or_default().parse()?;
+        let file = bytes.clone();
+        let found = blocking(move || decode(id, &file)).await;
+        let place = || format!("{}: {key}", self.from.location());
+        Ok((bytes, found.context(place)?))
+    }
+
+    /// Stores `bytes` as object `key` unless it is there. Returns the key if it is.
+    async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, Failure> {
+        let length = bytes.len() as u64;
+        if self.is_stored(key, length).await? {
+            return Ok(Some(key.to_owned()));
+        }
+        self.to.put_new(key, bytes).await.context(|| self.to.location().to_owned())?;
+        self.counters.add_copied(length);
+        Ok(None)
+    }
+
+    /// Returns true if object `key` of `length` bytes is stored at the destination. What a killed copy left of it is removed.
+    async fn is_stored(&self, key: &str, length: u64) -> Result<bool, Failure> {
+        match self.stored.get(key) {
+            None => Ok(false),
+            Some(size) if *size == length => {
+                self.counters.add_present();
+                Ok(true)
+            }
+            Some(size) if *size > length => Err(Failure::Final(Error::corrupt(format!(
+                "{key} has {size} bytes in {} and {length} in {}: one of them is damaged, and nothing was changed",
+                self.to.location(),
+                self.from.location()
+            )))),
+            // Only a file that was being written is shorter.
+            Some(_) => {
+                self.to.delete(&[key.to_owned()]).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Copies chunk object `key`, which has at least `end` bytes. Returns the key if it is there already.
+    async fn chunk(&self, key: String, end: u64) -> Result<Option<String>, Failure> {
+        let units = u32::try_from(end.min(IN_MEMORY).div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, self.units);
+        let _permit = self.memory.acquire_many(units).await.map_err(|_| Error::corrupt("a closed semaphore"))?;
+        if let Some(ObjectSource::File(file)) = self.locate(&key).await? {
+            let length = file.metadata().map_err(|e| Error::io(key.clone(), e))?.len();
+            self.check_length(&key, length, end)?;
+            if self.is_stored(&key, length).await? {
+                return Ok(Some(key));
+            }
+            self.to.put_copy(&key, file, length).await.context(|| self.to.location().to_owned())?;
+            self.counters.add_copied(length);
+            return Ok(None);
+        }
+        if self.stored.contains_key(&key) {
+            let length = size_of(&*self.from, &key).await.map_err(|error| self.of_source(error))?;
+            if let Some(length) = length
+                && self.is_stored(&key, length).await?
+            {
+                self.check_length(&key, length, end)?;
+                return Ok(Some(key));
+            }
+        }
+        let length = if end <= IN_MEMORY {
+            match self.from.get_fixed(&key, IN_MEMORY).await {
+                Ok(bytes) => {
+                    let length = bytes.len() as u64;
+                    self.check_length(&key, length, end)?;
+                    self.to.put_new(&key, bytes).await.context(|| self.to.location().to_owned())?;
+                    length
+                }
+                // An object that packs more than the chunks that are needed.
+                Err(error) if error.kind() == ErrorKind::OutOfMemory => self.large_chunk(&key, end).await?,
+                Err(error) => return Err(self.of_source(error)),
+            }
+        } else {
+            self.large_chunk(&key, end).await?
+        };
+        self.counters.add_copied(length);
+        Ok(None)
+    }
+
+    async fn locate(&self, key: &str) -> Result<Option<ObjectSource>, Failure> {
+        self.from.locate(key).await.map_err(|error| self.of_source(error))
+    }
+
+    fn check_length(&self, key: &str, length: u64, end: u64) -> Result<(), Failure> {
+        if length >= end {
+            return Ok(());
+        }
+        let place = self.from.location();
+        Err(Failure::Final(Error::corrupt(format!(
+            "{place}: {key} has {length} bytes, and a manifest refers to {end}: it is damaged, and nothing was changed"
+        ))))
+    }
+
+    /// Copies an object that may not fit into memory by a temporary file. Returns its length.
+    async fn large_chunk(&self, key: &str, end: u64) -> Result<u64, Failure> {
+        let length = size_of(&*self.from, key).await.map_err(|error| self.of_source(error))?;
+        let length = length.ok_or_else(|| Failure::Changed(missing(key)))?;
+        self.check_length(key, length, end)?;
+        let failed = |e| Error::io("a temporary file for a large object", e);
+        let file = Arc::new(blocking(move || tempfile::tempfile().map_err(failed)).await?);
+        let mut at = 0;
+        while at < length {
+            let piece = PIECE.min(length - at);
+            let bytes = self.from.get_range(key, at, piece).await.map_err(|error| self.of_source(error))?;
+            let file = Arc::clone(&file);
+            blocking(move || file.write_all_at(&bytes, at).map_err(failed)).await?;
+            at += piece;
+        }
+        let file: File = file.try_clone().map_err(failed)?;
+        self.to.put_copy(key, file, length).await.context(|| self.to.location().to_owned())?;
+        Ok(length)
+    }
+
+    /// Stores again what an earlier copy had left and a collection of garbage has removed since it was found. Returns the number of
+    /// such objects.
+    pub(super) async fn restore_reused(&mut self) -> Result<usize, Failure> {
+        let reused = std::mem::take(&mut self.reused);
+        let to = &self.to;
+        let look = |key: String| -> BoxFuture<'_, Result<Option<String>>> {
+            Box::pin(async move { Ok(size_of(&**to, &key).await?.is_none().then_some(key)) })
+        };
+        let looks: Vec<_> = reused.into_iter().map(look).collect();
+        let gone: Vec<_> = stream::iter(looks).buffer_unordered(AT_ONCE).try_collect().await?;
+        let gone: Vec<String> = gone.into_iter().flatten().collect();
+        for key in &gone {
+            warn!("{key} was removed by a collection of garbage: storing it again");
+            self.stored.remove(key);
+            match key.starts_with("chunks/") {
+                true => drop(self.chunk(key.clone(), 0).await?),
+                false => {
+                    let bytes = self.from.get_fixed(key, MAX_SNAPSHOT).await.map_err(|error| self.of_source(error))?;
+                    self.put(key, bytes).await?;
+                }
+            }
+        }
+        if !gone.is_empty() {
+            self.to.sync(&["chunks", "manifests", "transactions", "snapshots"]).await?;
+        }
+        Ok(gone.len())
+    }
+
+    /// Names the source in `error`. An object that is missing may be so because the source has changed.
+    fn of_source(&self, error: Error) -> Failure {
+        let is_missing = error.kind() == ErrorKind::NotFound;
+        let error = error.context(self.from.location().to_owned());
+        if is_missing { Failure::Changed(error) } else { Failure::Final(error) }
+    }
+}
+
+fn missing(key: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("{key}: there is no such object"))
+}
+
+/// Returns the length of object `key`; none if there is no such object.
+async fn size_of(storage: &dyn Storage, key: &str) -> Result<Option<u64>> {
+    match storage.size(key).await {
+        Ok(size) => Ok(Some(size)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

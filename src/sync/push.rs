@@ -1,0 +1,227 @@
+//! Moves refs of a repository to where another has them.
+//!
+//! A branch moves forward only, unless that is forced: then commits that only it led to are on no branch any more. A tag never moves, and
+//! the name of a deleted tag is never used again, forced or not. Refs that the source lacks stay.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::history::Missing;
+use super::objects::Copy;
+use super::{Counters, Failure, TRIES, check_source, check_versions, damaged};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::repo_state::SnapshotRecord;
+use crate::repo::Repository;
+use crate::repo::change_refs::RefKind;
+use crate::repo::import_ref::RefImport;
+use crate::repo::refs::Refs;
+use crate::times::Clock;
+
+/// Options of a push.
+#[derive(Clone, Debug, Default)]
+pub struct PushOptions {
+    /// Branches and tags; all if empty.
+    pub refs: Vec<String>,
+    /// True if branches may lose commits.
+    pub force: bool,
+    /// True if nothing is changed.
+    pub dry_run: bool,
+    /// Most memory that objects on their way may take, in bytes.
+    pub memory: u64,
+}
+
+/// Change of a ref of the destination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// It is where the source has it.
+    Unchanged,
+    /// It is new.
+    Created,
+    /// It moves to a commit that follows.
+    Forward,
+    /// It moves to another commit since that is forced.
+    Forced,
+    /// It stays, for this reason.
+    Refused(String),
+}
+
+/// Ref of the source, and what happens to it at the destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PushedRef {
+    /// Kind of the ref.
+    pub kind: RefKind,
+    /// Name of the ref.
+    pub name: String,
+    /// Target before; none if the ref is new.
+    pub from: Option<ObjectId>,
+    /// Target in the source.
+    pub to: ObjectId,
+    /// Change at the destination.
+    pub change: Change,
+}
+
+/// Result of a push.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pushed {
+    /// All refs of the source that were asked for.
+    pub refs: Vec<PushedRef>,
+    /// Number of commits that the destination lacked.
+    pub commits: usize,
+}
+
+/// Copies what the destination lacks, and moves its refs. A refused ref does not keep others from moving.
+pub async fn push(
+    source: Repository,
+    destination: Repository,
+    options: &PushOptions,
+    counters: &Counters,
+    clock: Clock,
+) -> Result<Pushed> {
+    check_source(&source)?;
+    check_source(&destination)?;
+    check_versions(&source, &destination)?;
+    if !options.dry_run {
+        destination.check_changes_allowed().await?;
+    }
+    let [from, to] = [&source, &destination].map(|repository| Arc::clone(repository.storage()));
+    let (mut source, mut destination) = (source, destination);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let error = match attempt(&source, &destination, options, counters, clock).await {
+            Ok(pushed) => return Ok(pushed),
+            Err(Failure::Final(error)) => return Err(error),
+            Err(Failure::Changed(error)) => error,
+        };
+        let again = Repository::open(Arc::clone(&from)).await?;
+        let has_changed = again.refs().await? != source.refs().await?
+            || again.log_position() != source.log_position()
+            || error.kind() == ErrorKind::Busy;
+        if !has_changed || tries == TRIES {
+            return Err(if error.kind() == ErrorKind::Busy { error } else { damaged(&source, error) });
+        }
+        tracing::info!("{error}: beginning again");
+        (source, destination) = (again, Repository::open(Arc::clone(&to)).await?);
+    }
+}
+
+async fn attempt(
+    source: &Repository,
+    destination: &Repository,
+    options: &PushOptions,
+    counters: &Counters,
+    clock: Clock,
+) -> Result<Pushed, Failure> {
+    let place = || destination.storage().location().to_owned();
+    let stored_since = destination.log_position();
+    let there = destination.refs().await.context(place)?;
+    let tips = there.branches.values().chain(there.tags.values()).copied();
+    let present = destination.histories(tips.collect::<HashSet<_>>()).await.context(place)?;
+    let present: HashSet<ObjectId> = present.into_iter().map(|commit| commit.id).collect();
+    let deleted = destination.deleted_tags().await.context(place)?;
+    let mut refs = wanted(source, &options.refs).await?;
+    for found in &mut refs {
+        let of_kind = if found.kind == RefKind::Branch { &there.branches } else { &there.tags };
+        found.from = of_kind.get(&found.name).copied();
+        found.change = change_of(source, found, &present, &deleted, options.force).await?;
+    }
+    let moving = refs.iter().filter(|found| is_move(&found.change));
+    let missing = Missing::find(source, moving.clone().map(|found| found.to), &present).await?;
+    let commits = missing.commits.len();
+    if options.dry_run {
+        return Ok(Pushed { refs, commits });
+    }
+    let mut copy = Copy::new(source.storage(), destination.storage(), counters, options.memory);
+    copy.run(&missing).await?;
+    let records = records(source, &missing)?;
+    for found in moving {
+        let import = RefImport {
+            kind: found.kind,
+            name: &found.name,
+            expected: found.from,
+            target: found.to,
+            is_forward: found.change == Change::Forward,
+            records: &records,
+            stored_since,
+        };
+        match destination.import_ref(&import, clock).await {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Busy => return Err(Failure::Changed(error)),
+            Err(error) => return Err(Failure::Final(error.context(place()))),
+        }
+    }
+    copy.restore_reused().await?;
+    Ok(Pushed { refs, commits })
+}
+
+/// Returns the refs of the source that `names` name, or all of them.
+async fn wanted(source: &Repository, names: &[String]) -> Result<Vec<PushedRef>> {
+    let Refs { branches, tags } = source.refs().await.context(|| source.storage().location().to_owned())?;
+    let of = |kind, (name, to): (&String, &ObjectId)| PushedRef {
+        kind,
+        name: name.clone(),
+        from: None,
+        to: *to,
+        change: Change::Unchanged,
+    };
+    let all = branches.iter().map(|named| of(RefKind::Branch, named));
+    let all = all.chain(tags.iter().map(|named| of(RefKind::Tag, named)));
+    if let Some(unknown) = names.iter().find(|name| !branches.contains_key(*name) && !tags.contains_key(*name)) {
+        return Err(source.unknown_name("branch or tag", unknown).await);
+    }
+    Ok(all.filter(|found| names.is_empty() || names.contains(&found.name)).collect())
+}
+
+fn is_move(change: &Change) -> bool {
+    matches!(change, Change::Created | Change::Forward | Change::Forced)
+}
+
+async fn change_of(
+    source: &Repository,
+    found: &PushedRef,
+    present: &HashSet<ObjectId>,
+    deleted: &[String],
+    force: bool,
+) -> Result<Change> {
+    let Some(from) = found.from else {
+        return Ok(match found.kind {
+            RefKind::Tag if deleted.contains(&found.name) => {
+                Change::Refused("it was deleted there, and names of deleted tags are not used again".to_owned())
+            }
+            _ => Change::Created,
+        });
+    };
+    if from == found.to {
+        return Ok(Change::Unchanged);
+    }
+    if found.kind == RefKind::Tag {
+        return Ok(Change::Refused(format!("it is at {from} there, and tags never move")));
+    }
+    if source.since(found.to, from).await?.is_some() {
+        return Ok(Change::Forward);
+    }
+    if force {
+        return Ok(Change::Forced);
+    }
+    Ok(Change::Refused(if present.contains(&found.to) {
+        format!("it has newer commits there, up to {from}: get them first, or use --force to give them up there")
+    } else {
+        format!(
+            "it has other commits there, up to {from}: get them first and merge, or use --force to give them up there"
+        )
+    }))
+}
+
+/// Returns the records of the missing commits, parents first; none in version 1.
+fn records(source: &Repository, missing: &Missing) -> Result<Vec<(ObjectId, SnapshotRecord)>> {
+    let Some(state) = source.state()? else { return Ok(Vec::new()) };
+    let record = |id: ObjectId| {
+        let found = state.snapshots.get(&id).cloned();
+        found.map(|record| (id, record)).ok_or_else(|| Error::corrupt(format!("repo: snapshot {id} is not listed")))
+    };
+    missing.commits.iter().map(|commit| record(commit.id)).collect()
+}

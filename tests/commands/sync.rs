@@ -1,0 +1,475 @@
+//! `icechunkfs clone`, `push` and `pull`: the reference implementation and the files themselves tell whether a copy is one.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use icechunk::RepositoryConfig;
+use icechunk::format::format_constants::SpecVersionBin;
+use serde_json::{Value, json};
+
+use crate::common::faulty::{Line, five_of_a_hundred};
+use crate::common::origin::Origin;
+use crate::common::random::Random;
+use crate::common::writing::{GROUP, Reference, array, number};
+use crate::common::{
+    Files, FixtureSet, Output, assert_same, block_on, copy_tree, icechunkfs, lab, moto, place, program, read_files,
+    run_on, watchdog,
+};
+
+const VERSIONS: [SpecVersionBin; 2] = [SpecVersionBin::V1, SpecVersionBin::V2];
+/// Folders of objects, which never change.
+const OBJECTS: [&str; 4] = ["chunks/", "manifests/", "snapshots/", "transactions/"];
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn clone(from: &Path, to: &Path) -> Output {
+    icechunkfs(["clone", text(from), text(to)])
+}
+
+fn push(from: &Path, to: &Path, words: &[&str]) -> Output {
+    run_on(from, &[&["push", text(to)], words].concat())
+}
+
+fn refs(place: &Path) -> Value {
+    run_on(place, &["refs", "--json"]).json()
+}
+
+fn history(place: &Path) -> Value {
+    run_on(place, &["log", "--all", "--json"]).json()
+}
+
+fn objects(place: &Path) -> Files {
+    let is_object = |name: &String| OBJECTS.iter().any(|folder| name.starts_with(folder));
+    read_files(place).into_iter().filter(|(name, _)| is_object(name)).collect()
+}
+
+/// Fails unless `copy` has refs, history and bytes of `original`, and no damage.
+fn assert_is_copy(what: &str, copy: &Path, original: &Path) {
+    assert_eq!(refs(copy), refs(original), "{what}");
+    assert_eq!(history(copy), history(original), "{what}");
+    let known = objects(original);
+    let found = objects(copy);
+    let of_original: Files =
+        known.iter().filter(|(name, _)| found.contains_key(*name)).map(|(n, b)| (n.clone(), b.clone())).collect();
+    assert_same(what, &found, &of_original);
+    let verified = run_on(copy, &["verify", "--json"]);
+    assert!(verified.status.success(), "{what}: {}", verified.all());
+}
+
+/// A repository of some commits: groups, arrays, chunks in manifests, packed and alone, branches and tags.
+fn repository(directory: &Path, version: SpecVersionBin) -> PathBuf {
+    let place = directory.join("source");
+    block_on(lab::create(&place, version, RepositoryConfig::default()));
+    let reference = Reference::open(&place);
+    let document = array(&[400], &[1]);
+    reference.commit(&[("zarr.json", GROUP.as_bytes()), ("a/zarr.json", document.as_bytes())], "arrays");
+    reference.create_tag("v1");
+    for n in 0..6 {
+        add_chunks(&reference, n);
+    }
+    reference.create_branch("dev");
+    place
+}
+
+fn add_chunks(reference: &Reference, round: usize) {
+    let chunks: Vec<(String, Vec<u8>)> = (0..20)
+        .map(|n| (format!("a/c/{}", 20 * round + n), vec![n as u8; [10, 3000, 40_000][n % 3] + round]))
+        .collect();
+    let keys: Vec<(&str, &[u8])> = chunks.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+    reference.commit(&keys, &format!("round {round}"));
+}
+
+#[test]
+fn a_clone_of_every_fixture_has_its_refs_history_and_bytes() {
+    if !place::needs_directory() {
+        return;
+    }
+    for set in FixtureSet::each() {
+        let fixtures = set.all();
+        assert!(fixtures.len() > 8);
+        for fixture in fixtures {
+            let directory = tempfile::tempdir().unwrap();
+            let copy = directory.path().join("copy");
+            clone(&fixture.repository, &copy).success();
+            assert_eq!(refs(&copy), refs(&fixture.repository), "{}", fixture.name);
+            assert_eq!(history(&copy), history(&fixture.repository), "{}", fixture.name);
+            let (known, found) = (objects(&fixture.repository), objects(&copy));
+            for (name, bytes) in &found {
+                assert!(known.get(name) == Some(bytes), "{}: {name}", fixture.name);
+            }
+            // The same findings, such as chunks beyond a grid, and no others.
+            let findings = |place: &Path| {
+                let report = run_on(place, &["verify", "--json"]);
+                let found: Value = serde_json::from_slice(&report.stdout).unwrap();
+                // Notes are about what no ref reaches, which a clone leaves out.
+                let mut findings = found["findings"].as_array().unwrap().clone();
+                findings.retain(|finding| finding["severity"] != "note");
+                (report.status.code(), findings)
+            };
+            assert_eq!(findings(&copy), findings(&fixture.repository), "{}", fixture.name);
+            let config = |place: &Path| icechunkfs(["config", text(place), "get"]).text();
+            assert_eq!(config(&copy), config(&fixture.repository), "{}", fixture.name);
+        }
+    }
+}
+
+#[test]
+fn pushes_and_pulls_bring_what_the_reference_committed() {
+    if !place::needs_directory() {
+        return;
+    }
+    for version in VERSIONS {
+        let directory = tempfile::tempdir().unwrap();
+        let source = repository(directory.path(), version);
+        let copy = directory.path().join("copy");
+        clone(&source, &copy).success();
+        assert_is_copy("the clone", &copy, &source);
+        assert_same("by the reference", &Reference::open(&copy).keys(), &Reference::open(&source).keys());
+        assert_eq!(Reference::open(&copy).node_ids(), Reference::open(&source).node_ids());
+
+        add_chunks(&Reference::open(&source), 7);
+        Reference::open(&source).on("dev").commit(&[("a/c/399", b"dev")], "dev");
+        Reference::open(&source).create_tag("v2");
+        Reference::open(&source).create_branch("new");
+        let said = push(&source, &copy, &["--json"]).json();
+        let changes: BTreeMap<&str, &str> = said["refs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|found| (found["name"].as_str().unwrap(), found["change"].as_str().unwrap()))
+            .collect();
+        let expected =
+            [("dev", "forward"), ("main", "forward"), ("new", "created"), ("v1", "unchanged"), ("v2", "created")];
+        assert_eq!(changes, expected.into());
+        assert_eq!(said["commits"], 2);
+        // Two snapshots, two logs, two manifests, and the chunks of that round that are not in the manifest; nothing else again.
+        let copied = said["objects"].as_u64().unwrap();
+        assert!((6..=6 + 14).contains(&copied), "{version:?}: {copied}");
+        assert_is_copy("after the push", &copy, &source);
+        assert_same("by the reference", &Reference::open(&copy).keys(), &Reference::open(&source).keys());
+        assert_eq!(push(&source, &copy, &[]).text(), "everything is there already\n");
+
+        // The other way round, after commits by both programs.
+        add_chunks(&Reference::open(&copy), 8);
+        let said = run_on(&source, &["pull", text(&copy), "main"]).text();
+        assert!(said.contains("forward    branch main"), "{said}");
+        assert_is_copy("after the pull", &source, &copy);
+        add_chunks(&Reference::open(&source), 9);
+        assert_eq!(Reference::open(&source).history().len(), Reference::open(&copy).history().len() + 1);
+    }
+}
+
+#[test]
+fn what_would_lose_commits_or_move_tags_is_refused() {
+    if !place::needs_directory() {
+        return;
+    }
+    for version in VERSIONS {
+        let directory = tempfile::tempdir().unwrap();
+        let source = repository(directory.path(), version);
+        let copy = directory.path().join("copy");
+        clone(&source, &copy).success();
+        Reference::open(&source).commit(&[("a/c/300", b"here")], "here");
+        Reference::open(&copy).commit(&[("a/c/301", b"there")], "there");
+        Reference::open(&source).create_tag("both");
+        Reference::open(&copy).create_tag("both");
+        Reference::open(&source).on("dev").commit(&[("a/c/302", b"dev")], "dev");
+        let (keys, before) = (Reference::open(&copy).keys(), refs(&copy));
+        let pushed = push(&source, &copy, &["--dry-run"]);
+        assert_eq!((pushed.status.code(), refs(&copy)), (Some(1), before.clone()));
+        let pushed = push(&source, &copy, &[]);
+        assert_eq!(pushed.status.code(), Some(1));
+        assert!(pushed.all().contains("refused    branch main: it has other commits there"), "{}", pushed.all());
+        assert!(pushed.all().contains("refused    tag both: it is at"), "{}", pushed.all());
+        // What nothing speaks against has moved.
+        assert!(pushed.all().contains("forward    branch dev"), "{}", pushed.all());
+        assert_same("main there", &Reference::open(&copy).keys(), &keys);
+        assert_eq!(refs(&copy)["tags"], before["tags"]);
+
+        let pushed = push(&source, &copy, &["--force", "main", "both"]);
+        assert_eq!(pushed.status.code(), Some(1), "a tag never moves");
+        assert_eq!(refs(&copy)["branches"]["main"], refs(&source)["branches"]["main"]);
+        assert_eq!(refs(&copy)["tags"], before["tags"]);
+        // A destination that is ahead.
+        Reference::open(&copy).commit(&[("a/c/303", b"there")], "there");
+        let pushed = push(&source, &copy, &["main"]);
+        assert!(pushed.all().contains("newer commits there"), "{}", pushed.all());
+        assert!(run_on(&copy, &["verify"]).status.success());
+    }
+}
+
+#[test]
+fn names_of_deleted_tags_are_not_used_again() {
+    if !place::needs_directory() {
+        return;
+    }
+    for version in VERSIONS {
+        let directory = tempfile::tempdir().unwrap();
+        let source = repository(directory.path(), version);
+        let copy = directory.path().join("copy");
+        clone(&source, &copy).success();
+        icechunkfs(["tag", text(&copy), "delete", "v1", "--yes"]).success();
+        let pushed = push(&source, &copy, &[]);
+        assert!(pushed.all().contains("refused    tag v1: it was deleted there"), "{}", pushed.all());
+        assert!(refs(&copy)["tags"].as_object().unwrap().is_empty());
+        // A clone of it has neither the tag nor the name.
+        let second = directory.path().join("second");
+        clone(&copy, &second).success();
+        assert_is_copy("the second", &second, &copy);
+        let made = icechunkfs(["tag", text(&second), "create", "v1"]);
+        assert!(made.failure().contains("names of deleted tags"));
+    }
+}
+
+#[test]
+fn a_place_with_anything_else_is_refused() {
+    if !place::needs_directory() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let source = repository(directory.path(), SpecVersionBin::V2);
+    let other = directory.path().join("other");
+    for name in ["notes.txt", "refs/branch.main/ref.json", "overwritten/x"] {
+        let file = other.join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, "mine").unwrap();
+        let why = clone(&source, &other).failure();
+        assert!(why.contains(name) || (why.contains("a repository already") && name.starts_with("refs/")), "{why}");
+        assert_eq!(read_files(&other).len(), 1);
+        std::fs::remove_dir_all(&other).unwrap();
+    }
+    clone(&source, &other).success();
+    assert!(clone(&source, &other).failure().contains("icechunkfs push"));
+    assert!(push(&source, &source, &[]).failure().contains("both source and destination"));
+    assert!(clone(&directory.path().join("nothing"), &directory.path().join("new")).failure().contains("nothing"));
+    assert!(!directory.path().join("new").exists());
+    // Other versions, and releases before 0.2.
+    let old = repository(&directory.path().join("old"), SpecVersionBin::V1);
+    assert!(push(&old, &other, &[]).failure().contains("migrate"));
+    let alpha = FixtureSet::own().alphas().remove(0);
+    let alpha = clone(&alpha.repository, &directory.path().join("alpha")).failure();
+    assert!(alpha.contains("icechunkfs migrate"), "{alpha}");
+}
+
+/// A process that is killed when it is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a command and kills it after some time; returns true if it had not ended.
+fn killed_after(words: &[&str], time: Duration) -> bool {
+    let mut command = Command::new(program());
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut running = Running(command.spawn().unwrap());
+    std::thread::sleep(time);
+    let ended = running.0.try_wait().unwrap();
+    ended.is_none()
+}
+
+/// Copies that are killed at any moment: refs are as before or as after, and the next attempt completes it.
+#[test]
+fn copies_that_are_killed_continue() {
+    if !place::needs_directory() {
+        return;
+    }
+    watchdog();
+    let kills = number("ICECHUNKFS_KILLS", 50);
+    let mut random = Random::new(number("ICECHUNKFS_SEED", 1) as u64);
+    let mut interrupted = 0;
+    for life in 0..kills.div_ceil(10) {
+        let version = VERSIONS[life % 2];
+        let directory = tempfile::tempdir().unwrap();
+        let source = repository(directory.path(), version);
+        let copy = directory.path().join("copy");
+        for _ in 0..5 {
+            let time = Duration::from_micros(random.next() % 80_000);
+            interrupted += usize::from(killed_after(&["clone", text(&source), text(&copy)], time));
+            if ["repo", "refs/branch.main/ref.json"].iter().any(|name| copy.join(name).exists()) {
+                assert_is_copy("a clone that was complete", &copy, &source);
+                break;
+            }
+        }
+        let cloned = clone(&source, &copy);
+        assert!(cloned.status.success() || cloned.stderr.contains("icechunkfs push"), "{}", cloned.all());
+        assert_is_copy("a clone that was continued", &copy, &source);
+        for round in 7..12 {
+            add_chunks(&Reference::open(&source), round);
+            let (before, after) = (refs(&copy), refs(&source));
+            let time = Duration::from_micros(random.next() % 80_000);
+            interrupted += usize::from(killed_after(&["push", text(&source), text(&copy)], time));
+            let now = refs(&copy);
+            assert!(now == before || now == after, "{now}");
+            let verified = run_on(&copy, &["verify"]);
+            assert!(verified.status.success(), "{}", verified.all());
+        }
+        push(&source, &copy, &[]).success();
+        assert_is_copy("a push that was continued", &copy, &source);
+        assert_same("by the reference", &Reference::open(&copy).keys(), &Reference::open(&source).keys());
+    }
+    println!("{interrupted} interrupted");
+    assert!(interrupted > kills / 4, "{interrupted} of {kills}");
+}
+
+/// A chunk that a killed copy left half, one that is longer than the original, and a source that lacks one.
+#[test]
+fn objects_that_are_not_whole_are_not_used() {
+    if !place::needs_directory() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let source = repository(directory.path(), SpecVersionBin::V2);
+    let chunks: Vec<PathBuf> =
+        objects(&source).into_keys().filter(|name| name.starts_with("chunks/")).map(PathBuf::from).collect();
+    let copy = directory.path().join("copy");
+    for (n, bytes) in [(0, "half"), (1, "")] {
+        std::fs::create_dir_all(copy.join("chunks")).unwrap();
+        std::fs::write(copy.join(&chunks[n]), bytes).unwrap();
+    }
+    clone(&source, &copy).success();
+    assert_is_copy("over halves", &copy, &source);
+
+    let copy = directory.path().join("longer");
+    std::fs::create_dir_all(copy.join("chunks")).unwrap();
+    std::fs::write(copy.join(&chunks[0]), vec![0; 1_000_000]).unwrap();
+    let why = clone(&source, &copy).failure();
+    assert!(why.contains("one of them is damaged") && !copy.join("repo").exists(), "{why}");
+
+    let broken = directory.path().join("broken");
+    copy_tree(&source, &broken);
+    let cut = std::fs::read(broken.join(&chunks[0])).unwrap();
+    std::fs::write(broken.join(&chunks[0]), &cut[..cut.len() - 1]).unwrap();
+    let why = clone(&broken, &directory.path().join("c1")).failure();
+    assert!(why.contains(text(&chunks[0])) && why.contains("a manifest refers to"), "{why}");
+    std::fs::remove_file(broken.join(&chunks[0])).unwrap();
+    let why = clone(&broken, &directory.path().join("c2")).failure();
+    assert!(why.contains("icechunkfs verify") && why.contains(text(&chunks[0])), "{why}");
+    assert!(!directory.path().join("c1/repo").exists() && !directory.path().join("c2/repo").exists());
+}
+
+/// A source in which others commit, tag and collect garbage: each clone is one state of it.
+#[test]
+fn a_clone_of_a_changing_source_is_one_state_of_it() {
+    if !place::needs_directory() {
+        return;
+    }
+    watchdog();
+    for version in VERSIONS {
+        let directory = tempfile::tempdir().unwrap();
+        let source = repository(directory.path(), version);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for round in 8..19 {
+                    add_chunks(&Reference::open(&source), round);
+                    Reference::open(&source).create_tag(&format!("tag-{round}"));
+                    if version == SpecVersionBin::V2 && round % 4 == 0 {
+                        let _ = run_on(&source, &["gc", "--older-than", "0s", "--yes"]);
+                    }
+                }
+            });
+            let mut count = 0;
+            while !writer.is_finished() || count < 3 {
+                let copy = directory.path().join(format!("copy-{count}"));
+                clone(&source, &copy).success();
+                let verified = run_on(&copy, &["verify"]);
+                assert!(verified.status.success(), "{}", verified.all());
+                // A tag is made at the newest commit: the branch has it, too.
+                let main = Reference::open(&copy).history();
+                for target in refs(&copy)["tags"].as_object().unwrap().values() {
+                    assert!(main.iter().any(|(id, _)| json!(id) == *target), "{target} is on no branch");
+                }
+                count += 1;
+            }
+            writer.join().unwrap();
+        });
+    }
+}
+
+/// Two machines push different work to one branch at once: one of them is refused, or follows the other.
+#[test]
+fn of_two_pushes_at_once_none_loses_commits() {
+    if !place::needs_directory() {
+        return;
+    }
+    for version in VERSIONS {
+        let directory = tempfile::tempdir().unwrap();
+        let shared = repository(directory.path(), version);
+        let [one, other] = ["one", "other"].map(|name| directory.path().join(name));
+        for round in 0..4 {
+            for (place, name) in [(&one, "one"), (&other, "other")] {
+                let _ = std::fs::remove_dir_all(place);
+                clone(&shared, place).success();
+                Reference::open(place).commit(&[("a/c/350", name.as_bytes())], &format!("{name} {round}"));
+            }
+            let before = Reference::open(&shared).history().len();
+            let done: Vec<Output> = std::thread::scope(|scope| {
+                let runs = [&one, &other].map(|place| scope.spawn(|| push(place, &shared, &["main"])));
+                runs.into_iter().map(|run| run.join().unwrap()).collect()
+            });
+            let succeeded = done.iter().filter(|output| output.status.success()).count();
+            assert_eq!(succeeded, 1, "{} {}", done[0].all(), done[1].all());
+            assert_eq!(Reference::open(&shared).history().len(), before + 1);
+            assert!(run_on(&shared, &["verify"]).status.success());
+        }
+    }
+}
+
+#[test]
+fn stores_are_sources_and_destinations() {
+    if !place::needs_directory() {
+        return;
+    }
+    let Some(server) = moto::s3() else { return };
+    for version in VERSIONS {
+        let directory = tempfile::tempdir().unwrap();
+        let source = repository(directory.path(), version);
+        let url = moto::repository(&format!("published-{version:?}"));
+        moto::icechunkfs(server.port, &["clone", text(&source), &url]).success();
+        add_chunks(&Reference::open(&source), 7);
+        moto::icechunkfs(server.port, &["push", text(&source), &url]).success();
+        let back = directory.path().join("back");
+        moto::icechunkfs(server.port, &["clone", &url, text(&back)]).success();
+        assert_is_copy("there and back", &back, &source);
+        assert_same("by the reference", &Reference::open(&back).keys(), &Reference::open(&source).keys());
+        // From store to store, over a line that fails and loses answers; keys of the second one are given for it.
+        let line = Line::to(server.port);
+        line.decide(five_of_a_hundred(7));
+        let second = moto::repository(&format!("second-{version:?}"));
+        let endpoint = format!("--other=endpoint-url=http://127.0.0.1:{}", line.port);
+        let other = [endpoint.as_str(), "--other=region=us-east-1"];
+        moto::icechunkfs(server.port, &[&["clone", &url, &second], &other[..]].concat()).success();
+        assert!(line.counts().1 > 0, "no request failed");
+        add_chunks(&Reference::open(&source), 8);
+        let line_port = line.port;
+        moto::icechunkfs(line_port, &["push", text(&source), &second]).success();
+        moto::icechunkfs(line_port, &["pull", text(&back), &second]).success();
+        assert_is_copy("over a bad line", &back, &source);
+    }
+}
+
+#[test]
+fn a_web_server_is_a_source_that_is_never_listed() {
+    if !place::needs_directory() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let source = repository(directory.path(), SpecVersionBin::V2);
+    let origin = Origin::of(directory.path());
+    let copy = directory.path().join("copy");
+    icechunkfs(["clone", &origin.url("source"), text(&copy)]).success();
+    assert_is_copy("from a web server", &copy, &source);
+    assert!(origin.take().len() > 20);
+    add_chunks(&Reference::open(&source), 7);
+    run_on(&copy, &["pull", &origin.url("source")]).success();
+    assert_is_copy("pulled from a web server", &copy, &source);
+    let why = push(&copy, Path::new(&origin.url("source")), &[]).failure();
+    assert!(why.contains("a web server only gives"), "{why}");
+}
