@@ -33,6 +33,7 @@ TOGETHER, WAIT = 5.0, 4.0  # targets: commits a second in sum, and the longest w
 SUM_HELD_TO = range(2, 65)  # writers
 OURS, OURS_1 = "version 2", "version 1"
 CLIENTS = 64  # of the reference that are measured at most: more take hours
+REQUESTS = "16"  # of each mount at a time: the line has two threads for each connection
 
 
 @dataclass
@@ -108,7 +109,7 @@ def mounts(binary: Path, environment: dict[str, str], url: str, writers: int) ->
         places = []
         for _ in range(writers):
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="icechunkfs-bench-")))
-            subprocess.run([binary, "mount", url, place, "--ephemeral", "--memory", "64M"], env=environment, check=True,
+            subprocess.run([binary, "mount", url, place, "--ephemeral", "--memory", "64M", "--max-requests", REQUESTS], env=environment, check=True,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             stack.callback(subprocess.run, [binary, "unmount", place], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             places.append(place)
