@@ -59,6 +59,7 @@
 // | [`views`] | a snapshot in other forms, for programs that do not read Zarr version 3 |
 // | [`tree`] | a snapshot as a directory tree: names, attributes, listings; independent of the kernel |
 // | [`sync`] | copies of histories between repositories: clone, push, pull |
+// | [`restore`] | a path of an older snapshot, as changes to a newer one |
 // | [`merge`] | what a branch changed since the common ancestor, as a commit on another branch |
 // | [`repack`] | packing of small chunks into fewer objects |
 // | [`compare`] | differences between two snapshots |
@@ -139,6 +140,8 @@ pub mod recent_errors;
 pub mod repack;
 #[doc(hidden)]
 pub mod repo;
+#[doc(hidden)]
+pub mod restore;
 #[doc(hidden)]
 pub mod scratch;
 #[doc(hidden)]

@@ -13,7 +13,7 @@ A mount ends with its ``with`` block, and with the process that made it, however
 exceptions, see :class:`Error`.
 """
 
-from ._commands import commit, diff, discard, log, merge, refresh, refs, status
+from ._commands import commit, diff, discard, log, merge, refresh, refs, restore, status
 from ._errors import (
     AccessError,
     BusyError,
@@ -39,6 +39,7 @@ from ._types import (
     ChunkCounts,
     Commit,
     Committed,
+    Copied,
     Discarded,
     Merged,
     Move,
@@ -47,6 +48,7 @@ from ._types import (
     NodeDifference,
     Refreshed,
     Refs,
+    Restored,
     SnapshotDiff,
     Status,
     Summary,
@@ -63,6 +65,7 @@ __all__ = [
     "ChunkCounts",
     "Commit",
     "Committed",
+    "Copied",
     "Conflict",
     "ConflictError",
     "Discarded",
@@ -82,6 +85,7 @@ __all__ = [
     "ReadOnlyError",
     "Refreshed",
     "Refs",
+    "Restored",
     "SnapshotDiff",
     "Status",
     "StoreOptions",
@@ -101,6 +105,7 @@ __all__ = [
     "program",
     "refresh",
     "refs",
+    "restore",
     "status",
     "version",
 ]

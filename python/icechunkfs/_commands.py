@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Union, overload
 from . import _program, _progress
 from ._mount import Mount
 from ._options import split, to_words
-from ._types import Commit, Committed, Discarded, Merged, Refreshed, Refs, SnapshotDiff, Status, UncommittedDiff, from_json
+from ._types import (
+    Commit,
+    Committed,
+    Discarded,
+    Merged,
+    Refreshed,
+    Refs,
+    Restored,
+    SnapshotDiff,
+    Status,
+    UncommittedDiff,
+    from_json,
+)
 
 if TYPE_CHECKING:
     if sys.version_info >= (3, 12):
@@ -122,6 +134,30 @@ def merge(
     flags = {"on_conflict": on_conflict, "delete_source": delete_source, "dry_run": dry_run}
     words += to_words({**flags, **_of_store(repo, store)})
     return from_json(Merged, _program.run_json([*words, "--", _repo(repo), source]))
+
+
+def restore(
+    place: PathLike,
+    path: str,
+    source: str,
+    *,
+    branch: Optional[str] = None,
+    message: Optional[str] = None,
+    metadata: Optional[Mapping[str, Any]] = None,
+    dry_run: bool = False,
+    **store: "Unpack[StoreOptions]",
+) -> Restored:
+    """Make ``path``, and what is below it, what it was in ``source`` (a branch, tag, id or time). No chunk is read or stored again.
+
+    In a mount (``place`` is a mountpoint or a :class:`Mount`) the result is an uncommitted change. In a repository it is one commit on
+    ``branch`` (``main`` by default), and the result is false if there was nothing to change. Conflicts raise :class:`ConflictError`.
+    """
+    words = ["restore", f"--from={source}", *_metadata(metadata)]
+    options = {"branch": branch, "message": message}
+    words += [f"--{name}={value}" for name, value in options.items() if value is not None]
+    of_store = {} if isinstance(place, Mount) else _of_store(place, store)
+    words += to_words({"dry_run": dry_run, **of_store})
+    return from_json(Restored, _program.run_json([*words, "--", os.fspath(place), path]))
 
 
 def log(

@@ -239,6 +239,44 @@ class Merged:
 
 
 @dataclass(frozen=True)
+class Copied:
+    """Node that a restore copied, because the original was moved since."""
+
+    #: Path of the copy, and of the original.
+    path: str = ""
+    now: str = ""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Result of a restore."""
+
+    #: Path that was restored, and its name in the source.
+    path: str = ""
+    found_at: str = ""
+    #: Id of the snapshot that the path was restored from: the member ``from``.
+    from_: str = ""
+    #: Branch of the mount, or that got the commit.
+    branch: str = ""
+    #: Id of the new snapshot; ``None`` in a mount, if there was nothing to change, or for a dry run.
+    snapshot: Optional[str] = None
+    #: Paths of nodes.
+    created: Tuple[str, ...] = ()
+    deleted: Tuple[str, ...] = ()
+    updated: Tuple[str, ...] = ()
+    moved: Tuple[Move, ...] = ()
+    #: Number of chunks that change.
+    chunks: int = 0
+    #: Nodes that were copied because the originals are elsewhere now.
+    elsewhere: Tuple[Copied, ...] = ()
+    #: Groups above the path that were missing.
+    parents: Tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.snapshot is not None or bool(self.created or self.deleted or self.updated or self.moved or self.chunks)
+
+
+@dataclass(frozen=True)
 class Refs:
     """Branches and tags, with the ids of their snapshots."""
 

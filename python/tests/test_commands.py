@@ -37,6 +37,26 @@ def test_a_commit_and_its_history(repo, scratch):
         newest.id = "another"
 
 
+def test_a_path_is_restored_in_a_mount_and_in_a_repository(repo, scratch):
+    with icechunkfs.mount(repo, scratch=scratch()) as mount:
+        write_group(mount, "made")
+        icechunkfs.commit(mount, "with a group")
+        restored = icechunkfs.restore(mount, ".", "main~1")
+        assert restored and restored.snapshot is None and restored.deleted == ("/made",)
+        assert icechunkfs.status(mount).deleted == ("/made",)
+        icechunkfs.discard(mount)
+    before = icechunkfs.refs(repo).branches["main"]
+    preview = icechunkfs.restore(repo, ".", "main~1", dry_run=True)
+    assert (preview.snapshot, preview.deleted) == (None, ("/made",))
+    restored = icechunkfs.restore(repo, ".", "main~1", message="Back", metadata={"run": 7})
+    assert icechunkfs.refs(repo).branches == {"main": restored.snapshot}
+    assert (icechunkfs.log(repo)[0].message, icechunkfs.log(repo)[0].metadata["run"]) == ("Back", 7)
+    assert icechunkfs.restore(repo, "made", before).created == ("/made",)
+    assert not icechunkfs.restore(repo, "made", before)
+    with pytest.raises(icechunkfs.NotFoundError):
+        icechunkfs.restore(repo, "nothing", "main")
+
+
 def test_a_branch_of_a_job_is_merged(repo, scratch):
     with icechunkfs.mount(repo, branch="job", create=True, scratch=scratch()) as path:
         write_group(path, "made")

@@ -28,6 +28,7 @@ use super::prefetch::PrefetchArgs;
 use super::pull::PullArgs;
 use super::push::PushArgs;
 use super::refs::RefsArgs;
+use super::restore::RestoreArgs;
 use super::rewrite_manifests::RewriteManifestsArgs;
 use super::squash::SquashArgs;
 use super::stats::StatsArgs;
@@ -133,6 +134,16 @@ pub(crate) enum Command {
     /// Exit status: 0 if the branch has all changes now, or had them before; 1 after a conflict.
     #[command(after_help = examples::MERGE)]
     Merge(Box<MergeArgs>),
+    /// Make a path what it was in an older snapshot, in a mount or on a branch. No chunk is read, copied or stored again.
+    ///
+    /// Everything at and below PATH becomes as REF has it: nodes and chunks that REF has not are removed, nodes that were moved below PATH are
+    /// moved back, and everything else stays. A path whose group or array had another name in REF is found under that. In a mount the result is
+    /// an uncommitted change, which replaces other uncommitted changes below PATH: `diff` shows it, `commit` and `discard` take it. Without a
+    /// mount it is one commit on a branch.
+    ///
+    /// Exit status: 0 if PATH is as in REF now, or was before; 1 after a conflict.
+    #[command(after_help = examples::RESTORE)]
+    Restore(Box<RestoreArgs>),
     /// Rewrite all manifests of a branch in a commit that changes nothing else: split by other rules, or merged where many
     /// commits have left many.
     RewriteManifests(Box<RewriteManifestsArgs>),

@@ -66,6 +66,12 @@ Examples:
   icechunkfs pull ocean s3://bucket/ocean
   icechunkfs pull ocean s3://bucket/ocean main --dry-run";
 
+pub(super) const RESTORE: &str = "\
+Examples:
+  icechunkfs restore mnt salinity --from main~3     # uncommitted: commit or discard it
+  icechunkfs restore mnt salinity/c/0/0 --from v1   # one chunk
+  icechunkfs restore repo g --from 2026-05-01 -m 'As of May' --dry-run";
+
 pub(super) const DISCARD: &str = "\
 Examples:
   icechunkfs discard mnt salinity   # what is at and below one path
@@ -137,7 +143,7 @@ Example:
 
 /// Commands by what they are for. Each command that is not hidden is in one group: a test checks that.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Mount and write", &["mount", "unmount", "commit", "status", "diff", "discard", "refresh", "prefetch"]),
+    ("Mount and write", &["mount", "unmount", "commit", "status", "diff", "discard", "restore", "refresh", "prefetch"]),
     ("See what happens", &["list", "top", "doctor"]),
     ("Look at a repository", &["refs", "log", "ls", "cat", "ops", "stats", "verify"]),
     ("Create and change", &["init", "branch", "tag", "merge", "config", "amend", "squash"]),

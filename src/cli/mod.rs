@@ -46,6 +46,7 @@ mod ref_commands;
 mod refs;
 mod replace_commits;
 mod repo_args;
+mod restore;
 mod rewrite_manifests;
 mod service_manager;
 mod shards;
@@ -100,6 +101,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Push(push) => push::run(&push),
         Command::Pull(pull) => pull::run(&pull),
         Command::Merge(merge) => merge::run(&merge),
+        Command::Restore(restore) => restore::run(&restore),
         Command::RewriteManifests(rewrite) => rewrite_manifests::run(&rewrite),
         Command::Squash(squash) => squash::run(&squash),
         Command::Discard(discard) => control_client::discard(&discard),

@@ -111,6 +111,11 @@ impl ChangeSet {
         self.chunks.values_mut().flat_map(BTreeMap::values_mut)
     }
 
+    /// Returns the paths, in the base, of the deleted nodes.
+    pub fn deleted_paths(&self) -> HashSet<String> {
+        self.deleted.iter().map(|node| node.path.clone()).collect()
+    }
+
     pub(super) fn deleted_ids(&self) -> HashSet<NodeId> {
         self.deleted.iter().map(|node| node.id).collect()
     }

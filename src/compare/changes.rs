@@ -21,7 +21,7 @@ use crate::reader::Reader;
 use crate::zarr::{Coords, is_in_grid};
 
 /// Changes of the chunks of one array.
-type ChunkChanges = BTreeMap<Coords, ChunkChange>;
+pub type ChunkChanges = BTreeMap<Coords, ChunkChange>;
 
 /// Returns the changes that lead from `old` to `new`, snapshots of one repository whose manifests `reader` reads. Chunks that an array's
 /// new shape has no place for are not listed.
@@ -58,9 +58,10 @@ pub async fn changes_between(reader: &Arc<Reader>, old: &Snapshot, new: &Snapsho
         let Some(after) = ArrayChunks::of(&node) else { continue };
         let before = before.as_ref().and_then(ArrayChunks::of);
         let (id, path) = (node.id, node.path);
-        running.push(Box::pin(
-            async move { Ok((id, chunk_changes(reader, infos, before, after).await.context(|| path)?)) },
-        ));
+        let grid = after.grid().to_vec();
+        running.push(Box::pin(async move {
+            Ok((id, chunk_changes(reader, infos, before, after, &grid).await.context(|| path)?))
+        }));
     }
     let chunks = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_ARRAYS);
     let chunks: Vec<(NodeId, ChunkChanges)> = chunks.try_collect().await?;
@@ -77,18 +78,21 @@ fn written(node: &Node<'_>) -> WrittenNode {
     }
 }
 
-async fn chunk_changes(
+/// Returns the changes that lead from the chunks of array `before`, if there was one, to those of `after`, within `grid` (chunks per
+/// dimension). The infos describe the manifests of their snapshots.
+pub(crate) async fn chunk_changes(
     reader: &Arc<Reader>,
     [old_infos, new_infos]: &[HashMap<ObjectId, ManifestInfo>; 2],
     before: Option<ArrayChunks>,
     after: ArrayChunks,
+    grid: &[u32],
 ) -> Result<ChunkChanges> {
     let old = before.as_ref().map_or(after.empty(old_infos, reader), |before| before.chunks(old_infos, reader));
     let new = after.chunks(new_infos, reader);
     let mut differences = ChunkDifferences::new(old, new);
     let mut changes = ChunkChanges::new();
     while let Some(page) = differences.page().await? {
-        for chunk in page.into_iter().filter(|chunk| is_in_grid(&chunk.coords, new.grid)) {
+        for chunk in page.into_iter().filter(|chunk| is_in_grid(&chunk.coords, grid)) {
             changes.insert(chunk.coords, chunk.after.map_or(ChunkChange::Delete, ChunkChange::Stored));
         }
     }

@@ -25,7 +25,7 @@ use crate::zarr::Coords;
 use crate::zarr::array::ArrayMetadata;
 
 /// Arrays compared at the same time: over a network, so many requests hide each other's latency.
-const CONCURRENT_ARRAYS: usize = 8;
+pub(crate) const CONCURRENT_ARRAYS: usize = 8;
 /// Bytes that are read of two chunks at a time to compare their content.
 const PIECE: u64 = 1 << 20;
 
@@ -163,6 +163,11 @@ impl ArrayChunks {
             Err(_) => array.grid().unwrap_or_default(),
         };
         Some(ArrayChunks { id: node.id, grid, manifests: array.manifests() })
+    }
+
+    /// Returns the number of chunks per dimension.
+    pub fn grid(&self) -> &[u32] {
+        &self.grid
     }
 
     /// Returns the array's chunks. `infos` describes the manifests of the snapshot.

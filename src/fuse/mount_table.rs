@@ -49,6 +49,12 @@ pub fn find(mountpoint: &Path) -> Result<Option<Mount>> {
     Ok(read()?.into_iter().rfind(|mount| mount.mountpoint == mountpoint))
 }
 
+/// Returns true if an icechunkfs mount is at `path`. Asks no file system below it: the mount may hang.
+pub fn is_own_mountpoint(path: &Path) -> bool {
+    let found = absolute(path).and_then(|path| find(&path));
+    matches!(found, Ok(Some(mount)) if mount.fs_type == FILE_SYSTEM_TYPE)
+}
+
 /// Returns the first mount of the file system with this device number, such as `0:51`.
 pub fn find_device(device: &str) -> Result<Option<Mount>> {
     Ok(read()?.into_iter().find(|mount| mount.device == device))

@@ -14,6 +14,7 @@ mod rebase;
 mod recovery;
 mod refresh;
 pub mod request;
+mod restore;
 pub mod status;
 
 use std::sync::{Arc, OnceLock};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::changes::nodes::detect_changes;
 use super::changes::{DetectedChanges, NewIds};
+use super::restore::Check;
 use crate::commit::changes::ChunkChange;
 use crate::commit::conflicts::{Conflict, ConflictKind};
 use crate::error::{Error, ErrorKind, Result};
@@ -82,6 +83,31 @@ pub(super) async fn discard(
     let candidate = working.plan_discard(guard, path, &mut untracked).await?;
     let check = async |after: &DetectedChanges, candidate: &Candidate| check_discarded(before, after, candidate);
     install(working, guard, candidate, new_ids, check).await
+}
+
+/// Installs a restored candidate that `check` accepts; with `dry_run` only checks it.
+pub(super) async fn install_restored(
+    working: &WorkingTree,
+    guard: &TreeGuard<'_>,
+    candidate: Candidate,
+    new_ids: &NewIds,
+    dry_run: bool,
+    check: &Check<'_>,
+) -> Result<Vec<Invalidation>> {
+    let accept = async |after: &DetectedChanges, candidate: &Candidate| {
+        check.accept(after)?;
+        check_untracked_kept(candidate)
+    };
+    if !dry_run {
+        return install(working, guard, candidate, new_ids, accept).await;
+    }
+    let (base, frozen) = (Arc::clone(candidate.base()), candidate.frozen());
+    let checked = match detect_changes(base, &candidate.contents(working), &frozen, new_ids).await {
+        Ok(after) => accept(&after, &candidate).await,
+        Err(error) => Err(error),
+    };
+    working.abandon(candidate);
+    checked.map(|()| Vec::new())
 }
 
 /// Converts collisions to conflicts with the newest commit, `tip`.
@@ -224,6 +250,18 @@ fn check_committed(before: &DetectedChanges, after: &DetectedChanges) -> Result<
 
 /// Checks that a discard adds no change and loses no untracked file. A file may return to the old place of its directory.
 fn check_discarded(before: &DetectedChanges, after: &DetectedChanges, candidate: &Candidate) -> Result<()> {
+    let (before, after) = (summary(before), summary(after));
+    // A file that returns with its directory may have the name of a chunk there.
+    check_same(&before, &after, |item, how| match item {
+        Item::Untracked(_) | Item::Violation(_) => true,
+        Item::Chunk(..) => how != DELETED,
+        _ => false,
+    })?;
+    check_untracked_kept(candidate)
+}
+
+/// Checks that a candidate has all untracked files that it must keep.
+fn check_untracked_kept(candidate: &Candidate) -> Result<()> {
     // Without the array above it, a file may look like a stray chunk: only its presence counts.
     let frozen = candidate.frozen();
     let entries = frozen.directories().iter().flat_map(|directory| directory.entries.values());
@@ -234,13 +272,6 @@ fn check_discarded(before: &DetectedChanges, after: &DetectedChanges, candidate:
             FrozenEntry::Whiteout | FrozenEntry::Directory(_) => None,
         })
         .collect();
-    let (before, after) = (summary(before), summary(after));
-    // A file that returns with its directory may have the name of a chunk there.
-    check_same(&before, &after, |item, how| match item {
-        Item::Untracked(_) | Item::Violation(_) => true,
-        Item::Chunk(..) => how != DELETED,
-        _ => false,
-    })?;
     match candidate.kept.difference(&there).next() {
         Some(id) => Err(unaccounted(&format!("untracked file {id} would be lost"))),
         None => Ok(()),

@@ -37,7 +37,7 @@ impl Session {
     }
 
     /// Converts `path`, given with or without the mountpoint, to an absolute path within the mount.
-    fn relative(&self, path: &str) -> Result<String> {
+    pub(super) fn relative(&self, path: &str) -> Result<String> {
         let mountpoint = self.facts.mountpoint.to_string_lossy();
         let inside = match path.strip_prefix(&*mountpoint) {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,

@@ -17,6 +17,15 @@ pub enum Command {
         /// Path at and below which to discard; everything if empty.
         path: String,
     },
+    /// Restore of a path from another snapshot, as an uncommitted change.
+    Restore {
+        /// Path at and below which to restore; everything if empty.
+        path: String,
+        /// Branch, tag, snapshot or time to restore from.
+        from: String,
+        /// True to change nothing.
+        dry_run: bool,
+    },
     /// Rebase onto the tip of the branch.
     Refresh,
     /// Count of the uncommitted changes.
@@ -76,6 +85,7 @@ impl Session {
                 let text = self.discard(&path).await?;
                 Ok((text.clone(), serde_json::json!({ "discarded": text })))
             }
+            Command::Restore { path, from, dry_run } => self.restore(&path, &from, dry_run).await,
             Command::Refresh => {
                 let text = self.refresh().await?;
                 Ok((text, serde_json::json!({ "base": self.working.base().id() })))

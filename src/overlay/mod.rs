@@ -10,7 +10,7 @@
 //! | `locked` | these and the journal under one lock, changed together by records |
 //! | `file_locks`, `copy_up`, [`content`], `sparse_content` | bytes of single files |
 //! | [`uploads`] | eager uploads |
-//! | [`rebase`], [`replace`], `discard` | moving to another snapshot or state |
+//! | [`rebase`], [`replace`], `discard`, `restore` | moving to another snapshot or state |
 //!
 //! **Locks.** `inner` is never held during a read from storage. Reads never wait for the tree lock. Invalidations are sent while no lock
 //! is held, since the kernel may wait for a request that waits for the lock.
@@ -35,6 +35,7 @@ pub mod opens;
 pub mod rebase;
 mod recovered;
 pub mod replace;
+mod restore;
 pub mod set_attributes;
 mod sparse_content;
 pub mod sparse_copy;

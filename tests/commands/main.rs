@@ -20,6 +20,7 @@ mod printing;
 mod ref_faults;
 mod reference_pages;
 mod refs;
+mod restore;
 mod service;
 mod stats;
 mod sync;

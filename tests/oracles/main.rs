@@ -9,3 +9,4 @@ mod branches;
 mod merge;
 mod model;
 mod path_history;
+mod restore;

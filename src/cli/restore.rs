@@ -1,0 +1,170 @@
+//! `icechunkfs restore`: a path becomes what an older snapshot has there, in a mount or on a branch.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::open::MemoryLimits;
+use super::{control_client, open, print_json, print_result, progress, replace_commits};
+use crate::commit::conflicts::Conflict;
+use crate::commit::engine::{CommitOutcome, Engine, EngineOptions};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::fuse::mount_table;
+use crate::operations::request::Command;
+use crate::printable;
+use crate::reader::Reader;
+use crate::repo::refs::DEFAULT_BRANCH;
+use crate::restore::{self, Plan, RestoreOptions, absolute_path};
+use crate::storage::settings::Settings;
+use crate::times::system_clock;
+
+/// Conflicts that a message lists; the rest is counted.
+const LISTED: usize = 20;
+
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    /// The mountpoint of a branch, where the restored state is an uncommitted change; or a repository (a path or a URL), where it is
+    /// committed at once.
+    #[arg(value_name = "MOUNTPOINT|REPO")]
+    place: OsString,
+    /// The path to restore: a group with everything below it, an array, one of its chunks or a directory of them, or a zarr.json; `.` for
+    /// everything.
+    path: String,
+    /// The source: a branch, a tag, a snapshot id, one of these and ~N for N commits before it, or a time (RFC 3339 or a date):
+    /// the newest commit of the branch that is not after it.
+    #[arg(long, value_name = "REF")]
+    from: String,
+    /// The branch that gets the commit [default: main]; a mount has its own.
+    #[arg(long, value_name = "NAME")]
+    branch: Option<String>,
+    /// The commit message [default: Restore PATH from REF].
+    #[arg(short, long, value_name = "TEXT")]
+    message: Option<String>,
+    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    metadata: Vec<String>,
+    /// Only show what would change.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print {"path", "found_at", "from", "branch", "snapshot", "created", "deleted", "updated", "moved", "chunks", "elsewhere", "parents",
+    /// "conflicts"}: the path, its name in REF, the snapshots restored from and committed (null if none was), the paths of nodes, the
+    /// number of chunks, nodes that were copied because they are elsewhere now, and the restored groups above the path.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: Settings,
+}
+
+/// Restores a path.
+pub(crate) fn run(arguments: &RestoreArgs) -> Result<()> {
+    if mount_table::is_own_mountpoint(Path::new(&arguments.place)) { in_mount(arguments) } else { on_branch(arguments) }
+}
+
+/// Restores a path in the working tree of a mount.
+fn in_mount(arguments: &RestoreArgs) -> Result<()> {
+    let only_repo = [
+        ("--branch", arguments.branch.is_some()),
+        ("--message", arguments.message.is_some()),
+        ("--metadata", !arguments.metadata.is_empty()),
+    ];
+    if let Some((option, _)) = only_repo.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(Error::invalid(format!(
+            "{option} does not go with a mount, where a restore is an uncommitted change: restore without it, then commit"
+        )));
+    }
+    let mountpoint = Path::new(&arguments.place).to_owned();
+    let path = control_client::path_in_mount(&mountpoint, &arguments.path)?;
+    let command = Command::Restore { path, from: arguments.from.clone(), dry_run: arguments.dry_run };
+    control_client::run(
+        &control_client::MountpointArgs { mountpoint: Some(mountpoint), json: arguments.json },
+        &command,
+    )
+}
+
+/// Restores a path on a branch of a repository, with a commit.
+fn on_branch(arguments: &RestoreArgs) -> Result<()> {
+    let metadata = replace_commits::metadata(&arguments.metadata)?;
+    replace_commits::check_not_reserved(metadata.keys())?;
+    let path = absolute_path(&arguments.path)?;
+    let location =
+        arguments.place.as_os_str().to_str().ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
+    let branch = arguments.branch.clone().unwrap_or_else(|| DEFAULT_BRANCH.to_owned());
+    open::runtime()?.block_on(async {
+        let repository = open::repository(location, &arguments.store).await?;
+        let source = restore::resolve_source(&repository, &arguments.from, &branch).await?.id;
+        let message = arguments.message.clone();
+        let message = message.unwrap_or_else(|| format!("Restore {} from {}", path, arguments.from));
+        let options = RestoreOptions { path, source, branch, message, metadata };
+        let limits = MemoryLimits::default();
+        let storage = Arc::clone(repository.storage());
+        let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(0)?));
+        let bar = progress::bar("{spinner} comparing {elapsed}");
+        let outcome = if arguments.dry_run {
+            restore::plan_on_branch(&repository, &reader, &options)
+                .await
+                .map(|(_, plan)| (plan, CommitOutcome::Nothing))
+        } else {
+            repository.check_changes_allowed().await?;
+            let engine_options = EngineOptions { memory: limits.uploads(), ..EngineOptions::default() };
+            let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, engine_options);
+            restore::restore(&repository, &reader, &engine, &options).await
+        };
+        bar.finish_and_clear();
+        let (plan, outcome) = outcome.context(|| storage.location().to_owned())?;
+        let (snapshot, conflicts) = match outcome {
+            CommitOutcome::Committed { snapshot, .. } => (Some(snapshot), Vec::new()),
+            CommitOutcome::Nothing => (None, Vec::new()),
+            CommitOutcome::Conflicts(conflicts) => (None, conflicts),
+        };
+        let report = report(&plan, &options, snapshot, &conflicts);
+        if !conflicts.is_empty() {
+            if arguments.json {
+                print_json(&report)?;
+            }
+            return Err(Error::multi_line(ErrorKind::Stale, &refusal(&conflicts, &options.branch)));
+        }
+        print_result(arguments.json, &report, || describe(&plan, &options, snapshot))
+    })
+}
+
+fn refusal(conflicts: &[Conflict], branch: &str) -> String {
+    let mut text = format!(
+        "commits to branch `{}` changed the same things meanwhile ({} conflicts): nothing was restored; restore again\n",
+        printable::line(branch),
+        conflicts.len()
+    );
+    for conflict in conflicts.iter().take(LISTED) {
+        text += &format!("  {conflict}\n");
+    }
+    if conflicts.len() > LISTED {
+        text += &format!("  and {} more (--json lists all)\n", conflicts.len() - LISTED);
+    }
+    text
+}
+
+fn report(plan: &Plan, options: &RestoreOptions, snapshot: Option<ObjectId>, conflicts: &[Conflict]) -> Value {
+    let mut report = plan.report(&options.path, options.source);
+    if let Some(members) = report.as_object_mut() {
+        members.insert("branch".to_owned(), json!(options.branch));
+        members.insert("snapshot".to_owned(), json!(snapshot));
+        members.insert("conflicts".to_owned(), json!(conflicts));
+    }
+    report
+}
+
+fn describe(plan: &Plan, options: &RestoreOptions, snapshot: Option<ObjectId>) -> String {
+    let (path, branch) = (printable::line(&options.path), printable::line(&options.branch));
+    let counts = plan.counts();
+    let first = match snapshot {
+        Some(snapshot) => {
+            format!("restored {path} on {branch} from {}: snapshot {snapshot}: {counts}\n", options.source)
+        }
+        None if plan.changes.is_empty() => format!("{path} of branch `{branch}` is as in {} already\n", options.source),
+        None => format!("{path} of branch `{branch}` can be restored from {}: {counts}\n", options.source),
+    };
+    first + &plan.remarks()
+}

@@ -1,0 +1,264 @@
+//! The change set of a restore, from the nodes of both snapshots.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::is_below;
+use super::target::{ChunkRange, Target, node_at};
+use crate::commit::changes::{ChangeSet, DeletedNode, WrittenNode};
+use crate::compare::changes::{ChunkChanges, chunk_changes};
+use crate::compare::{ArrayChunks, CONCURRENT_ARRAYS};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::NodeId;
+use crate::format::snapshot::{Node, Snapshot};
+use crate::format::transaction_log::Move;
+use crate::reader::Reader;
+use crate::zarr::array::ArrayMetadata;
+
+/// Members of `zarr.json` that decide what the bytes of a chunk mean.
+const CHUNK_MEMBERS: [&str; 4] = ["data_type", "chunk_grid", "codecs", "storage_transformers"];
+
+/// Remarks on a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notes {
+    /// Nodes of the source that are outside of the path now, with their paths now and the paths of their copies. They stay as they are.
+    pub elsewhere: Vec<Elsewhere>,
+    /// Groups above the path that were missing and are restored too.
+    pub parents: Vec<String>,
+}
+
+/// Node that is copied because the original was moved away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// Path of the copy.
+    pub path: String,
+    /// Path of the original.
+    pub now: String,
+}
+
+/// Node of the source and its counterpart.
+struct Match<'a> {
+    source: Node<'a>,
+    /// Path after the restore.
+    path: String,
+    /// Id after the restore.
+    id: NodeId,
+    /// The same node in the present snapshot.
+    now: Option<Node<'a>>,
+}
+
+fn written(node: &Node<'_>, id: NodeId, path: &str) -> WrittenNode {
+    let zarr_json = Bytes::copy_from_slice(node.zarr_json);
+    WrittenNode { id, path: path.to_owned(), zarr_json, is_array: node.is_array() }
+}
+
+/// Returns the path of a node of the source at or below `from`, moved to `to`.
+fn moved_path(path: &str, from: &str, to: &str) -> String {
+    if from == to {
+        return path.to_owned();
+    }
+    let rest = path.get(from.trim_end_matches('/').len()..).unwrap_or_default();
+    let moved = format!("{}{rest}", to.trim_end_matches('/'));
+    if moved.is_empty() { "/".to_owned() } else { moved }
+}
+
+/// Returns true if `node` can become `other` and keep its chunks where both have the same: an array of another rank, or whose chunks have
+/// other names, is replaced by a new one.
+fn can_become(node: &Node<'_>, other: &Node<'_>) -> bool {
+    if !node.is_array() || !other.is_array() {
+        return node.is_array() == other.is_array();
+    }
+    let (Ok(one), Ok(other)) = (ArrayMetadata::parse(node.zarr_json), ArrayMetadata::parse(other.zarr_json)) else {
+        return node.zarr_json == other.zarr_json;
+    };
+    one.key_encoding == other.key_encoding && one.grid.len() == other.grid.len()
+}
+
+/// Matches the nodes of the source below the target with those that are there now: by id, then by path, each node once.
+fn matches<'a>(now: &'a Snapshot, source: &'a Snapshot, target: &Target) -> Result<Vec<Match<'a>>> {
+    let here: HashMap<NodeId, Node<'a>> =
+        now.nodes().filter(|node| is_below(node.path, &target.node)).map(|node| (node.id, node)).collect();
+    let by_path: HashMap<&str, NodeId> = here.values().map(|node| (node.path, node.id)).collect();
+    let wanted: Vec<Node<'a>> = source.nodes().filter(|node| is_below(node.path, &target.source)).collect();
+    let counterpart = |node: &Node<'_>| here.get(&node.id).filter(|other| can_become(other, node));
+    let mut used: HashSet<NodeId> = wanted.iter().filter_map(counterpart).map(|node| node.id).collect();
+    let mut all = Vec::with_capacity(wanted.len());
+    for node in wanted {
+        let path = moved_path(node.path, &target.source, &target.node);
+        let same = counterpart(&node).or_else(|| {
+            let other = here.get(by_path.get(path.as_str())?)?;
+            (can_become(other, &node) && used.insert(other.id)).then_some(other)
+        });
+        let id = same.map_or_else(NodeId::random, |same| Ok(same.id))?;
+        all.push(Match { source: node, path, id, now: same.cloned() });
+    }
+    Ok(all)
+}
+
+/// Returns the changes that make everything at and below the target what the source has there.
+pub(super) async fn subtree(
+    reader: &Arc<Reader>,
+    now: &Snapshot,
+    source: &Snapshot,
+    target: &Target,
+) -> Result<(ChangeSet, Notes)> {
+    let matches = matches(now, source, target)?;
+    let (mut changes, mut notes) = (ChangeSet::default(), Notes::default());
+    let kept: HashSet<NodeId> = matches.iter().map(|one| one.id).collect();
+    let gone = now.nodes().filter(|node| is_below(node.path, &target.node) && !kept.contains(&node.id));
+    changes.deleted.extend(gone.map(|node| DeletedNode {
+        id: node.id,
+        path: node.path.to_owned(),
+        is_array: node.is_array(),
+    }));
+    let infos = &[now.manifest_infos(), source.manifest_infos()];
+    // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
+    type Running<'a> = BoxFuture<'a, Result<(NodeId, ChunkChanges)>>;
+    let mut running: Vec<Running<'_>> = Vec::new();
+    let elsewhere: HashMap<NodeId, &str> =
+        now.nodes().filter(|node| !is_below(node.path, &target.node)).map(|node| (node.id, node.path)).collect();
+    for one in &matches {
+        let node = &one.source;
+        match &one.now {
+            None => {
+                changes.created.push(written(node, one.id, &one.path));
+                if let Some(now) = elsewhere.get(&node.id) {
+                    notes.elsewhere.push(Elsewhere { path: one.path.clone(), now: (*now).to_owned() });
+                }
+            }
+            Some(before) => {
+                if before.path != one.path {
+                    let (from, to) = (before.path.to_owned(), one.path.clone());
+                    changes.moved.push(Move { from, to, node: one.id, is_array: node.is_array() });
+                }
+                if before.zarr_json != node.zarr_json {
+                    changes.updated.push(written(node, one.id, &one.path));
+                }
+            }
+        }
+        let Some(after) = ArrayChunks::of(node) else { continue };
+        let before = one.now.as_ref().and_then(ArrayChunks::of);
+        // Chunks that a smaller shape leaves outside are deleted, as by a program that resizes the array.
+        let grid = match before.as_ref() {
+            Some(before) => std::iter::zip(before.grid(), after.grid()).map(|(now, then)| *now.max(then)).collect(),
+            None => after.grid().to_vec(),
+        };
+        let (id, path): (_, &str) = (one.id, &one.path);
+        running.push(Box::pin(async move {
+            Ok((id, chunk_changes(reader, infos, before, after, &grid).await.context(|| path)?))
+        }));
+    }
+    let chunks = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_ARRAYS);
+    let chunks: Vec<(NodeId, ChunkChanges)> = chunks.try_collect().await?;
+    changes.chunks.extend(chunks.into_iter().filter(|(_, chunks)| !chunks.is_empty()));
+    if !changes.created.is_empty() || !changes.moved.is_empty() {
+        notes.parents = add_parents(now, source, target, &mut changes)?;
+    }
+    Ok((changes, notes))
+}
+
+/// Adds the groups above the target that are missing now and that the source has. Returns their paths.
+fn add_parents(now: &Snapshot, source: &Snapshot, target: &Target, changes: &mut ChangeSet) -> Result<Vec<String>> {
+    let mut added = Vec::new();
+    let mut path = target.node.as_str();
+    while let Some((above, _)) = path.rsplit_once('/').filter(|(above, _)| !above.is_empty()) {
+        path = above;
+        match node_at(now, above) {
+            Some(node) if node.is_array() => {
+                return Err(Error::new(
+                    ErrorKind::NotADirectory,
+                    format!(
+                        "{above} is an array now, and {} cannot be below it: move the array away first",
+                        target.node
+                    ),
+                ));
+            }
+            Some(_) => {}
+            None => {
+                if let Some(node) = node_at(source, above).filter(|node| !node.is_array()) {
+                    changes.created.push(written(&node, NodeId::random()?, above));
+                    added.push(above.to_owned());
+                }
+            }
+        }
+    }
+    added.reverse();
+    Ok(added)
+}
+
+/// Returns the changes that give the target's node the document that the source has.
+pub(super) fn document(now: &Snapshot, source: &Snapshot, target: &Target) -> Result<(ChangeSet, Notes)> {
+    let (mut changes, mut notes) = (ChangeSet::default(), Notes::default());
+    let node = node_at(source, &target.source).ok_or_else(|| missing(source, &target.source))?;
+    match node_at(now, &target.node) {
+        None => {
+            changes.created.push(written(&node, NodeId::random()?, &target.node));
+            notes.parents = add_parents(now, source, target, &mut changes)?;
+        }
+        Some(here) if here.is_array() != node.is_array() => {
+            return Err(Error::invalid(format!(
+                "{} was {} in snapshot {}, and is another kind of node now: restore {0}, with everything below it",
+                target.node,
+                if node.is_array() { "an array" } else { "a group" },
+                source.id()
+            )));
+        }
+        Some(here) if here.zarr_json != node.zarr_json => {
+            changes.updated.push(written(&node, here.id, &target.node));
+        }
+        Some(_) => {}
+    }
+    Ok((changes, notes))
+}
+
+/// Returns the changes that make some chunks of the target's array those of the source.
+pub(super) async fn some_chunks(
+    reader: &Arc<Reader>,
+    now: &Snapshot,
+    source: &Snapshot,
+    target: &Target,
+    range: &ChunkRange,
+) -> Result<ChangeSet> {
+    let then = node_at(source, &target.source).ok_or_else(|| missing(source, &target.source))?;
+    let here = node_at(now, &target.node).filter(Node::is_array).ok_or_else(|| {
+        Error::new(
+            ErrorKind::NotFound,
+            format!("{0} is no array now, so that it can have no chunks: restore {0} as a whole", target.node),
+        )
+    })?;
+    check_same_chunks(&here, &then, source)?;
+    let infos = [now.manifest_infos(), source.manifest_infos()];
+    let (Some(before), Some(after)) = (ArrayChunks::of(&here), ArrayChunks::of(&then)) else {
+        return Err(missing(source, &target.source));
+    };
+    let grid = before.grid().to_vec();
+    let mut chunks: ChunkChanges = chunk_changes(reader, &infos, Some(before), after, &grid).await?;
+    chunks.retain(|coords, _| range.contains(coords));
+    let mut changes = ChangeSet { chunks: BTreeMap::from([(here.id, chunks)]), ..ChangeSet::default() };
+    changes.chunks.retain(|_, chunks| !chunks.is_empty());
+    Ok(changes)
+}
+
+/// Fails if chunks of `then` would mean something else in the array `here`.
+fn check_same_chunks(here: &Node<'_>, then: &Node<'_>, source: &Snapshot) -> Result<()> {
+    let parse = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
+    let (now, old) = (parse(here.zarr_json), parse(then.zarr_json));
+    match CHUNK_MEMBERS.into_iter().find(|member| now.get(member) != old.get(member)) {
+        None => Ok(()),
+        Some(member) => Err(Error::invalid(format!(
+            "{}: `{member}` of zarr.json was another in snapshot {}, so that its chunks would not be readable here: restore {0} as a whole",
+            here.path,
+            source.id()
+        ))),
+    }
+}
+
+fn missing(source: &Snapshot, path: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("{path} is not in snapshot {}", source.id()))
+}
