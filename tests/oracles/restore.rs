@@ -151,7 +151,8 @@ fn differing(one: &Keys, other: &Keys) -> Vec<String> {
 fn check_identity(before: &Numbers, then: &Numbers, after: &Numbers, path: &str, name: &str) {
     for (at, number) in then.iter().filter(|(at, _)| is_at_or_below(at, name)) {
         let here = before.iter().any(|(path_now, other)| other == number && is_at_or_below(path_now, path));
-        let restored = join(path, at[name.len()..].trim_start_matches('/'));
+        let rest = at[name.len()..].trim_start_matches('/');
+        let restored = if rest.is_empty() { path.to_owned() } else { join(path, rest) };
         if here {
             assert_eq!(after.get(&restored), Some(number), "{at} is another node at {restored}");
         }
