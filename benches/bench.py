@@ -24,6 +24,7 @@ os.environ.setdefault("ICECHUNK_LOG", "error")  # read when icechunk is imported
 
 import netcdf  # noqa: E402
 import reading  # noqa: E402
+import scale  # noqa: E402
 import transfer  # noqa: E402
 import writing  # noqa: E402
 from common import FULL, QUICK, Bench, end_with, say  # noqa: E402
@@ -43,8 +44,9 @@ COMPARISONS: dict[str, Callable[[Bench], None]] = {comparison.__name__: comparis
     reading.open4k, reading.stat4k, reading.zarr4m, reading.tensorstore4m, reading.first4m_pass, reading.first4m_user,
     reading.native4m, reading.native4k, reading.million,
     writing.write4m, writing.write4k, writing.commit_one, writing.move, writing.copy,
-    transfer.transfer4k, transfer.transfer64k, netcdf.netcdf)}
+    transfer.transfer4k, transfer.transfer64k, netcdf.netcdf, scale.scale)}
 MILLION = {"million", "commit_one", "move"}  # those that need the million references
+ASKED_FOR = {"scale"}  # those that take long, and are measured only by name
 
 
 def arguments() -> argparse.Namespace:
@@ -57,6 +59,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, metavar="N", help=f"runs per comparison [{DEFAULT_RUNS}]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything here too")
     parser.add_argument("--dir", type=Path, help="folder on a local disk for the data [a temporary one]")
+    parser.add_argument("--pictures", type=Path, metavar="DIR", help="folder for the curves of `scale`")
     parser.add_argument("--user", default="nobody", help="who has no privilege, where we are root [nobody]")
     chosen = parser.parse_args()
     if chosen.runs is None:
@@ -106,7 +109,7 @@ def warn_of_surroundings(space: Workspace) -> None:
 
 def measure(chosen: argparse.Namespace, space: Workspace) -> int:
     user = User.named(chosen.user) if os.geteuid() == 0 else None
-    bench = Bench(space, QUICK if chosen.quick else FULL, chosen.runs, user, Report())
+    bench = Bench(space, QUICK if chosen.quick else FULL, chosen.runs, user, Report(), not chosen.quick, chosen.pictures)
     facts = about(chosen, space)
     say(json.dumps(facts))
     if not chosen.quick:
@@ -135,7 +138,7 @@ def measure(chosen: argparse.Namespace, space: Workspace) -> int:
 
 def selected(chosen: argparse.Namespace) -> dict[str, Callable[[Bench], None]]:
     left_out = MILLION if chosen.no_million else set()
-    names = chosen.only or [name for name in COMPARISONS if name not in left_out]
+    names = chosen.only or [name for name in COMPARISONS if name not in left_out | ASKED_FOR]
     return {name: COMPARISONS[name] for name in names}
 
 

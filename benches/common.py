@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 import data
@@ -56,6 +57,8 @@ class Bench:
     runs: int
     user: User | None  # a user without privilege; none if the benchmark already runs as one
     report: Report
+    full_scale: bool = True
+    pictures: Path | None = None
 
     @functools.cached_property
     def small(self) -> ChunkedArray:
