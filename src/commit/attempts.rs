@@ -85,34 +85,25 @@ pub(super) struct Prepared {
 }
 
 impl Engine {
-    /// Attempts to commit until an attempt wins its race. Lines up with other writers after losses.
+    /// Attempts to commit until an attempt wins its race. Lines up with other writers after losses, and before the first attempt if
+    /// others wait already, which the flag says.
     pub(super) async fn attempts(
         &self,
         work: &mut CommitWork<'_>,
         mut repository: Repository,
         config: &RepoConfig,
         renewed: &RenewedTimes,
-        line: &mut Option<PlaceInLine>,
+        (mut must_line_up, line): (bool, &mut Option<PlaceInLine>),
     ) -> Result<CommitOutcome> {
         let (mut losses, mut attempt, mut can_line_up) = (0, 0, true);
-        // Those who wait already go first. Looking for them costs no time: it happens beside the rebase or the upload of chunks.
-        let is_behind = repository.branch_tip(&work.request.branch).await? != Some(work.base.id());
-        let (is_line_used, conflicts) =
-            tokio::join!(self.is_line_used(is_behind), self.rebase_onto_tip(work, &repository));
-        let (mut must_line_up, mut conflicts, mut has_looked) = (is_line_used, conflicts?, is_behind);
+        let mut conflicts = self.rebase_onto_tip(work, &repository).await?;
         while attempt <= self.options.max_rebases {
             if !conflicts.is_empty() {
                 return Ok(CommitOutcome::Conflicts(conflicts));
             }
             self.renew_ids(work, &repository).await?;
             if work.must_store {
-                let (is_line_used, stored) = tokio::join!(
-                    self.is_line_used(!has_looked),
-                    self.store_chunks(work, &repository, self.options.sizes(config), renewed)
-                );
-                stored?;
-                must_line_up |= is_line_used;
-                has_looked = true;
+                self.store_chunks(work, &repository, self.options.sizes(config), renewed).await?;
             }
             if work.changes.is_empty() && !work.request.may_be_empty() {
                 return Ok(CommitOutcome::Nothing);
@@ -166,7 +157,7 @@ impl Engine {
     }
 
     /// Returns true if writers wait in a line, unless the caller need not know.
-    async fn is_line_used(&self, must_look: bool) -> bool {
+    pub(super) async fn is_line_used(&self, must_look: bool) -> bool {
         must_look && queue::is_in_use(&*self.storage).await
     }
 

@@ -156,7 +156,9 @@ impl Engine {
         if request.is_nothing_for(changes) {
             return Ok(CommitOutcome::Nothing);
         }
-        let repository = self.open(&request.branch).await?;
+        // Those who wait already go first. Looking for them takes no time of its own here.
+        let (repository, must_line_up) = tokio::join!(self.open(&request.branch), self.is_line_used(true));
+        let repository = repository?;
         repository.check_writable()?;
         let version = repository.version();
         if request.amend && version == SpecVersion::V1 {
@@ -195,7 +197,7 @@ impl Engine {
             stored: None,
         };
         let mut line = None;
-        let outcome = self.attempts(&mut work, repository, &config, renewed, &mut line).await;
+        let outcome = self.attempts(&mut work, repository, &config, renewed, (must_line_up, &mut line)).await;
         if let Some(line) = line {
             line.leave(&*self.storage).await;
         }

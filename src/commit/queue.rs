@@ -3,8 +3,8 @@
 //! Each attempt to publish replaces one object on condition that nobody else has. With many writers most attempts are lost, and each lost
 //! one costs the store, the network and the winner time: the more writers, the fewer commits. A writer that has lost twice therefore lines
 //! up: it stores a ticket below [`FOLDER`], lists the folder, and attempts again when the tickets before its own are gone. Every writer
-//! looks for a line before its first attempt, while it stores its chunks, and lines up if anybody waits: else one that commits again
-//! and again would always be faster than those that wait.
+//! looks for a line while it opens the repository, and lines up if anybody waits: else one that commits again and again would always be
+//! faster than those that wait.
 //!
 //! The line is advice. Publication compares as ever, so that nothing is lost by writers that ignore the line, as the reference
 //! implementation does. A ticket counts as long as its writer renews it: a writer that dies in the line delays others by [`LEASE`] at
