@@ -41,7 +41,7 @@ impl Session {
             self.wait_for_closes().await;
             let (frozen, mut detected) = self.detect_changes().await?;
             let base = self.working.base();
-            let plan = restore::plan(&self.reader, base.tree.snapshot(), &source, &path).await?;
+            let mut plan = restore::plan(&self.reader, base.tree.snapshot(), &source, &path).await?;
             if let Some(open) = frozen.open_for_writing.iter().find(|other| is_below(other, &path)) {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }
@@ -58,6 +58,9 @@ impl Session {
                 self.new_ids.lock().clear();
                 self.working.forget_uploads();
             }
+            // A group above the path that is there, though not committed, stays as it is.
+            let is_there = |path: &String| detected.changes.created.iter().any(|node| node.path == *path);
+            plan.notes.parents.retain(|path| !is_there(path));
             (plan, invalidations)
         };
         self.invalidate(invalidations).await?;

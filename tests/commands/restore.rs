@@ -247,6 +247,22 @@ fn missing_groups_above_are_restored_too() {
 }
 
 #[test]
+fn a_new_group_above_stays_as_it_is() {
+    let repo = setup(SpecVersionBin::V2);
+    let mount = Writable::of(&repo.place, &[]);
+    fs::remove_dir_all(mount.root().join("g")).unwrap();
+    mount.commit("without").unwrap();
+    let document = GROUP.replace('}', r#","attributes":{"new":1}}"#);
+    fs::create_dir(mount.root().join("g")).unwrap();
+    put(&mount.root().join("g/zarr.json"), &document).unwrap();
+    let text = restore_in(&mount, &["g/a", "--from", "v1"]).text();
+    assert!(!text.contains("was missing"), "{text}");
+    assert_eq!(fs::read_to_string(mount.root().join("g/zarr.json")).unwrap(), document);
+    mount.commit("both").unwrap();
+    assert_eq!(repo.keys()["g/a/c/0"], large(1));
+}
+
+#[test]
 fn untracked_files_stay_or_are_named() {
     let repo = setup(SpecVersionBin::V2);
     let mount = Writable::of(&repo.place, &[]);
