@@ -36,6 +36,9 @@ impl Missing {
                 }
                 let is_new = seen.insert(commit.id);
                 if is_new {
+                    // Ancestors that have expired in the source.
+                    let expired = commit.pruned_ancestor_tx_logs.iter();
+                    missing.boundary.extend(expired.rev().find(|ancestor| present.contains(ancestor)));
                     chain.push(commit);
                 }
                 is_new

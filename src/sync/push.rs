@@ -137,7 +137,7 @@ async fn attempt(
     }
     let mut copy = Copy::new(source.storage(), destination.storage(), counters, options.memory);
     copy.run(&missing).await?;
-    let records = records(source, &missing)?;
+    let records = records(source, &missing, &present)?;
     for found in moving {
         let import = RefImport {
             kind: found.kind,
@@ -217,11 +217,23 @@ async fn change_of(
 }
 
 /// Returns the records of the missing commits, parents first; none in version 1.
-fn records(source: &Repository, missing: &Missing) -> Result<Vec<(ObjectId, SnapshotRecord)>> {
+///
+/// A commit whose ancestors have expired in the source follows the newest of them that the destination still has: else the push would
+/// expire them there, too.
+fn records(
+    source: &Repository,
+    missing: &Missing,
+    present: &HashSet<ObjectId>,
+) -> Result<Vec<(ObjectId, SnapshotRecord)>> {
     let Some(state) = source.state()? else { return Ok(Vec::new()) };
     let record = |id: ObjectId| {
         let found = state.snapshots.get(&id).cloned();
-        found.map(|record| (id, record)).ok_or_else(|| Error::corrupt(format!("repo: snapshot {id} is not listed")))
+        let mut record = found.ok_or_else(|| Error::corrupt(format!("repo: snapshot {id} is not listed")))?;
+        let expired = &mut record.pruned_ancestor_tx_logs;
+        if let Some(at) = expired.iter().rposition(|ancestor| present.contains(ancestor)) {
+            record.parent = expired.drain(..=at).next_back();
+        }
+        Ok((id, record))
     };
     missing.commits.iter().map(|commit| record(commit.id)).collect()
 }

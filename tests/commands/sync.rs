@@ -202,6 +202,44 @@ fn what_would_lose_commits_or_move_tags_is_refused() {
     }
 }
 
+/// What has expired in the source stays where it has not.
+#[test]
+fn a_push_after_an_expiration_keeps_the_history_of_the_destination() {
+    if !place::needs_directory() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let source = repository(directory.path(), SpecVersionBin::V2);
+    let copy = directory.path().join("copy");
+    clone(&source, &copy).success();
+    let before = Reference::open(&copy).history();
+    for round in [7, 8] {
+        add_chunks(&Reference::open(&source), round);
+    }
+    let newest = Reference::open(&source).history()[0].0.clone();
+    std::thread::sleep(Duration::from_millis(1100));
+    add_chunks(&Reference::open(&source), 9);
+    let commits = run_on(&source, &["log", "--json"]).json();
+    let time = commits[1]["written_at"].as_str().unwrap().to_owned();
+    assert_eq!(commits[1]["id"], newest);
+    icechunkfs(["tag", text(&source), "delete", "v1", "--yes"]).success();
+    icechunkfs(["branch", text(&source), "delete", "dev", "--yes"]).success();
+    let expected = icechunkfs(["diff", text(&source), &before[0].0, "main", "--json"]).text();
+    // The last two stay: the one of this time is not older.
+    run_on(&source, &["expire", "--older-than", &time, "--yes"]).success();
+    assert_eq!(Reference::open(&source).history().len(), 3);
+    push(&source, &copy, &["main"]).success();
+    let after = Reference::open(&copy).history();
+    assert_eq!(after[2..], before[..], "the commits that expired are still there");
+    assert_eq!(after[..2], Reference::open(&source).history()[..2]);
+    assert_same("by the reference", &Reference::open(&copy).keys(), &Reference::open(&source).keys());
+    let verified = run_on(&copy, &["verify"]);
+    assert!(verified.status.success(), "{}", verified.all());
+    // The difference over the commit that never came is complete: its log has come.
+    let changed = icechunkfs(["diff", text(&copy), &before[0].0, "main", "--json"]).text();
+    assert_eq!(changed, expected);
+}
+
 #[test]
 fn names_of_deleted_tags_are_not_used_again() {
     if !place::needs_directory() {
