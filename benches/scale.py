@@ -134,7 +134,7 @@ def scale(bench: Bench) -> None:
             for operation, value in measure(bench, repo, chunk):
                 curves.add(kind, operation, size, value)
             subprocess.run(["rm", "-rf", "--", repo, bench.space.plain(f"scale-{kind}-{size}")], check=False)
-    tell(bench, curves)
+        tell(bench, curves, kind)
     if bench.pictures:
         for operation in PROPORTIONAL:
             of_operation = {kind: curves.samples[kind, operation] for kind in MAKERS}
@@ -179,8 +179,10 @@ def exponent(samples: dict[int, float]) -> float | None:
     return math.log(after / before) / math.log(large / small)
 
 
-def tell(bench: Bench, curves: Curves) -> None:
+def tell(bench: Bench, curves: Curves, told: str) -> None:
     for (kind, operation), samples in curves.samples.items():
+        if kind != told:
+            continue
         unit = MIB if operation == "memory" else S
         for size, value in samples.items():
             bench.report.add(f"{operation}, {size} {kind}", unit, [value])

@@ -158,7 +158,7 @@ impl Engine {
 
     /// Returns true if writers wait in a line, unless the caller need not know.
     pub(super) async fn is_line_used(&self, must_look: bool) -> bool {
-        must_look && queue::is_in_use(&*self.storage).await
+        must_look && queue::is_in_use(&*self.storage, self.clock).await
     }
 
     /// Waits for this writer's turn, and returns the repository as it is then; or as it is before, so that the changes are rebased while

@@ -33,6 +33,9 @@ use crate::times::Clock;
 const FOLDER: &str = "queue/";
 /// Time after which a ticket that does not change is ignored and removed. An attempt takes a second on a slow network.
 const LEASE: Duration = Duration::from_secs(8);
+/// Age from which on a ticket is removed by writers that see it, in microseconds: many leases, since it goes by the clocks of store and
+/// machine.
+const FORGOTTEN: u64 = 120 * 1_000_000;
 /// Interval at which a waiting writer renews its ticket: several chances within a lease.
 const RENEWAL: Duration = Duration::from_secs(2);
 /// Pause between two looks of a writer at the head of the line, besides the round trip.
@@ -70,9 +73,25 @@ pub(super) struct PlaceInLine {
 /// Ticket in a listing, and the time at which it was stored by the store's clock.
 type Ticket = (String, u64);
 
-/// Returns true if there is a line.
-pub(super) async fn is_in_use(storage: &dyn Storage) -> bool {
-    tickets(storage).await.is_some_and(|tickets| !tickets.is_empty())
+/// Returns true if there is a line. Removes tickets that were forgotten long ago: with a time in the future nobody would wait for them, and
+/// every writer would line up because of them.
+pub(super) async fn is_in_use(storage: &dyn Storage, clock: Clock) -> bool {
+    let Some(tickets) = tickets(storage).await else { return false };
+    let now = store_time(storage, clock);
+    let is_forgotten = |(_, modified): &Ticket| *modified != 0 && modified.saturating_add(FORGOTTEN) < now;
+    let (forgotten, waiting): (Vec<Ticket>, Vec<Ticket>) = tickets.into_iter().partition(is_forgotten);
+    if !forgotten.is_empty() {
+        let keys: Vec<String> = forgotten.into_iter().map(|(key, _)| key).collect();
+        // What stays is found by the next writer.
+        let _ = storage.delete(&keys).await;
+    }
+    !waiting.is_empty()
+}
+
+/// Returns the store's time as far as it is known, in microseconds since 1970-01-01 UTC.
+fn store_time(storage: &dyn Storage, clock: Clock) -> u64 {
+    let ahead = storage.capabilities().clock.ahead().filter(|ahead| ahead.abs() > NOTICEABLE).unwrap_or_default();
+    clock().saturating_add_signed(ahead.saturating_mul(1_000_000))
 }
 
 /// Returns the tickets in order. None if they cannot be listed, or if there are too many.
@@ -99,8 +118,7 @@ async fn tickets(storage: &dyn Storage) -> Option<Vec<Ticket>> {
 impl PlaceInLine {
     /// Takes the last place. Returns `None` if no ticket can be stored: then there is no line.
     pub(super) async fn take(storage: &dyn Storage, clock: Clock) -> Option<Self> {
-        let ahead = storage.capabilities().clock.ahead().filter(|ahead| ahead.abs() > NOTICEABLE).unwrap_or_default();
-        let now = clock().saturating_add_signed(ahead.saturating_mul(1_000_000));
+        let now = store_time(storage, clock);
         let key = format!("{FOLDER}{now:020}-{}", ObjectId::random().ok()?);
         let now = Instant::now();
         let place = PlaceInLine {

@@ -202,7 +202,7 @@ fn what_would_lose_commits_or_move_tags_is_refused() {
     }
 }
 
-/// What has expired in the source stays where it has not.
+/// Commits that have expired in the source stay where they have not.
 #[test]
 fn a_push_after_an_expiration_keeps_the_history_of_the_destination() {
     if !place::needs_directory() {

@@ -159,6 +159,23 @@ async fn a_dead_writer_in_the_line_delays_others_by_its_lease() {
     }
 }
 
+/// A ticket that nobody waits for, since its time is in the future, does not let every writer line up without end.
+#[tokio::test]
+async fn a_forgotten_ticket_is_removed() {
+    let (place, direct, model) = arrays(SpecVersionBin::V2, 1).await;
+    let line = place.path().join("queue");
+    std::fs::create_dir(&line).unwrap();
+    for name in ["99999999999999999999-DEAD", "00000000000000000001-DEAD"] {
+        let ticket = std::fs::File::create(line.join(name)).unwrap();
+        ticket.set_modified(std::time::SystemTime::now() - Duration::from_secs(130)).unwrap();
+    }
+    let (begin, base, mut mine) = (Instant::now(), direct.tip().await, model.clone());
+    mine.chunk("/a0", &[0], "mine");
+    direct.commit(&base, &mine.changes_since(&model, &direct.scratch)).await.unwrap();
+    assert!(begin.elapsed() < LEASE, "{:?}", begin.elapsed());
+    assert_eq!(std::fs::read_dir(&line).unwrap().count(), 0);
+}
+
 /// A writer that commits again and again lets those go first that wait, however long that takes.
 #[tokio::test]
 async fn a_writer_that_is_not_behind_waits_for_those_in_the_line() {
