@@ -13,7 +13,7 @@ A mount ends with its ``with`` block, and with the process that made it, however
 exceptions, see :class:`Error`.
 """
 
-from ._commands import commit, diff, discard, log, merge, refresh, refs, restore, status
+from ._commands import clone, commit, diff, discard, log, merge, pull, push, refresh, refs, restore, status
 from ._errors import (
     AccessError,
     BusyError,
@@ -37,6 +37,7 @@ from ._types import (
     ArrayChanges,
     ChunkCount,
     ChunkCounts,
+    Cloned,
     Commit,
     Committed,
     Copied,
@@ -46,6 +47,8 @@ from ._types import (
     NodeChange,
     NodeCount,
     NodeDifference,
+    Pushed,
+    PushedRef,
     Refreshed,
     Refs,
     Restored,
@@ -63,6 +66,7 @@ __all__ = [
     "BusyError",
     "ChunkCount",
     "ChunkCounts",
+    "Cloned",
     "Commit",
     "Committed",
     "Copied",
@@ -82,6 +86,8 @@ __all__ = [
     "NodeDifference",
     "NotFoundError",
     "OfflineError",
+    "Pushed",
+    "PushedRef",
     "ReadOnlyError",
     "Refreshed",
     "Refs",
@@ -96,6 +102,7 @@ __all__ = [
     "Untracked",
     "UsageError",
     "Violation",
+    "clone",
     "commit",
     "diff",
     "discard",
@@ -103,6 +110,8 @@ __all__ = [
     "merge",
     "mount",
     "program",
+    "pull",
+    "push",
     "refresh",
     "refs",
     "restore",

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Union, overload
+from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Sequence, Union, overload
 
 from . import _program, _progress
 from ._mount import Mount
 from ._options import split, to_words
 from ._types import (
+    Cloned,
     Commit,
     Committed,
     Discarded,
     Merged,
+    Pushed,
     Refreshed,
     Refs,
     Restored,
@@ -134,6 +136,61 @@ def merge(
     flags = {"on_conflict": on_conflict, "delete_source": delete_source, "dry_run": dry_run}
     words += to_words({**flags, **_of_store(repo, store)})
     return from_json(Merged, _program.run_json([*words, "--", _repo(repo), source]))
+
+
+def clone(repo: PathLike, dest: PathLike, *, other: Sequence[str] = (), **store: "Unpack[StoreOptions]") -> Cloned:
+    """Make ``dest`` a repository with everything that the branches and tags of ``repo`` reach. An interrupted clone continues.
+
+    Where both are in object stores, ``store`` is for ``repo``, and ``other`` has options of ``dest``: ``["region=eu-west-1"]``.
+    """
+    words = ["clone", *_other(other), *to_words(_of_store(repo, store))]
+    return from_json(Cloned, _program.run_json([*words, "--", _repo(repo), _repo(dest)]))
+
+
+def push(
+    repo: PathLike,
+    dest: PathLike,
+    *refs: str,
+    force: bool = False,
+    dry_run: bool = False,
+    other: Sequence[str] = (),
+    **store: "Unpack[StoreOptions]",
+) -> Pushed:
+    """Bring branches and tags of ``dest`` to where ``repo`` has them, all or those in ``refs``.
+
+    Refs that would lose commits or move a tag are refused, which raises :class:`ConflictError` when the others have moved.
+    """
+    return _bring("push", repo, dest, refs, {"force": force, "dry_run": dry_run}, other, store)
+
+
+def pull(
+    repo: PathLike,
+    source: PathLike,
+    *refs: str,
+    force: bool = False,
+    dry_run: bool = False,
+    other: Sequence[str] = (),
+    **store: "Unpack[StoreOptions]",
+) -> Pushed:
+    """Bring branches and tags of ``repo`` to where ``source`` has them: :func:`push` the other way round."""
+    return _bring("pull", repo, source, refs, {"force": force, "dry_run": dry_run}, other, store)
+
+
+def _bring(
+    command: str,
+    repo: PathLike,
+    partner: PathLike,
+    refs: Sequence[str],
+    flags: Mapping[str, Any],
+    other: Sequence[str],
+    store: Mapping[str, Any],
+) -> Pushed:
+    words = [command, *_other(other), *to_words({**flags, **_of_store(repo, store)})]
+    return from_json(Pushed, _program.run_json([*words, "--", _repo(repo), _repo(partner), *refs]))
+
+
+def _other(options: Sequence[str]) -> List[str]:
+    return [f"--other={option}" for option in options]
 
 
 def restore(

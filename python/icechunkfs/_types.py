@@ -277,6 +277,48 @@ class Restored:
 
 
 @dataclass(frozen=True)
+class Cloned:
+    """Result of a clone: what the new repository has, and what was copied now."""
+
+    branches: int = 0
+    tags: int = 0
+    commits: int = 0
+    objects: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class PushedRef:
+    """Ref of the source, and its change at the destination."""
+
+    #: ``"branch"`` or ``"tag"``.
+    kind: str = ""
+    name: str = ""
+    #: Target before, ``None`` if the ref is new: the member ``from``.
+    from_: Optional[str] = None
+    #: Target in the source.
+    to: str = ""
+    #: ``"unchanged"``, ``"created"``, ``"forward"``, ``"forced"`` or ``"refused"``.
+    change: str = ""
+    #: Reason of a refusal.
+    why: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """Result of a push or pull."""
+
+    refs: Tuple[PushedRef, ...] = ()
+    #: Number of commits that were missing, and of objects and bytes that were copied.
+    commits: int = 0
+    objects: int = 0
+    bytes: int = 0
+
+    def __bool__(self) -> bool:
+        return any(ref.change in ("created", "forward", "forced") for ref in self.refs)
+
+
+@dataclass(frozen=True)
 class Refs:
     """Branches and tags, with the ids of their snapshots."""
 

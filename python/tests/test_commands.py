@@ -149,3 +149,24 @@ def test_a_mount_object_names_its_repository(repo, scratch):
 def test_the_program_is_the_one_that_is_tested():
     assert icechunkfs.program() == os.environ["ICECHUNKFS_BINARY"]
     assert program("--version").split()[-1] == icechunkfs.version()
+
+
+def test_histories_are_copied_between_repositories(repo, scratch, tmp_path):
+    copy = tmp_path / "copy"
+    cloned = icechunkfs.clone(repo, copy)
+    assert cloned.branches == 1 and cloned.objects > 0
+    assert icechunkfs.refs(copy) == icechunkfs.refs(repo)
+    with icechunkfs.mount(repo, scratch=scratch()) as path:
+        write_group(path, "made")
+        icechunkfs.commit(path, "one more")
+    assert icechunkfs.push(repo, copy, dry_run=True).commits == 1
+    pushed = icechunkfs.push(repo, copy, "main")
+    assert pushed and [(ref.name, ref.change) for ref in pushed.refs] == [("main", "forward")]
+    assert not icechunkfs.pull(repo, copy)
+    with icechunkfs.mount(copy, scratch=scratch()) as path:
+        write_group(path, "there")
+        icechunkfs.commit(path, "there")
+    with pytest.raises(icechunkfs.ConflictError):
+        icechunkfs.push(repo, copy)
+    assert icechunkfs.pull(repo, copy)
+    assert icechunkfs.refs(copy) == icechunkfs.refs(repo)
