@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::history::Missing;
 use super::objects::Copy;
-use super::{Counters, Failure, TRIES, check_source, damaged};
+use super::{Counters, Failure, TRIES, check_logs, check_source, damaged, has_changed};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::repo::Repository;
@@ -50,14 +50,11 @@ pub async fn clone(
             Err(Failure::Final(error)) => return Err(error),
             Err(Failure::Changed(error)) => error,
         };
-        let again = Repository::open(Arc::clone(source.storage())).await?;
-        if tries == TRIES
-            || (again.refs().await? == source.refs().await? && again.log_position() == source.log_position())
-        {
+        if tries == TRIES || !has_changed(&source).await? {
             return Err(damaged(&source, error));
         }
         tracing::info!("{error}: beginning again");
-        source = again;
+        source = Repository::open(Arc::clone(source.storage())).await?;
     }
 }
 
@@ -74,6 +71,7 @@ async fn attempt(
     let missing = Missing::find(source, refs.targets(), &Default::default()).await?;
     let mut copy = Copy::new(source.storage(), destination, counters, memory).with_stored(stored);
     copy.run(&missing).await?;
+    check_logs(source, copy.lacks_log()).await?;
     let kept: Vec<ObjectId> = missing.commits.iter().map(|commit| commit.id).collect();
     refs.write(source, &**destination, &kept, clock).await.context(place)?;
     Ok(Cloned { branches: refs.branch_count(), tags: refs.tag_count(), commits: kept.len() })

@@ -27,6 +27,7 @@ mod history;
 mod objects;
 pub mod push;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -85,6 +86,20 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Failure::Final(error)
     }
+}
+
+/// Returns true if refs or objects of `source` may have changed since it was opened.
+async fn has_changed(source: &Repository) -> Result<bool> {
+    let again = Repository::open(Arc::clone(source.storage())).await?;
+    Ok(again.refs().await? != source.refs().await? || again.log_position() != source.log_position())
+}
+
+/// Fails with [`Failure::Changed`] if the source lacked a log, and it has changed: what collected the log may have collected more.
+async fn check_logs(source: &Repository, lacks_log: bool) -> Result<(), Failure> {
+    if lacks_log && has_changed(source).await? {
+        return Err(Failure::Changed(Error::new(ErrorKind::NotFound, "the source has changed meanwhile")));
+    }
+    Ok(())
 }
 
 /// Fails for a source whose files have the form of an alpha.

@@ -24,7 +24,7 @@ use crate::format::repo_info::SnapshotInfo;
 use crate::format::transaction_log::TransactionLog;
 use crate::repo::MAX_SNAPSHOT;
 use crate::repo::needs::{chunks_in, manifests_in};
-use crate::storage::{ObjectInfo, ObjectSource, Storage};
+use crate::storage::{Condition, ObjectInfo, ObjectSource, Storage};
 
 /// Commits that are copied together. A history of small commits would otherwise take some round trips for each.
 const GROUP: usize = 64;
@@ -59,6 +59,17 @@ pub(super) struct Copy<'a> {
     listed: HashSet<&'static str>,
     /// Objects that an earlier copy left and this one uses.
     reused: Vec<String>,
+    /// True if the source lacks a log.
+    lacks_log: bool,
+}
+
+/// State of an object at the destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    Absent,
+    /// A file that another copy writes, or was writing when it was killed.
+    Part,
+    Whole,
 }
 
 impl<'a> Copy<'a> {
@@ -76,6 +87,7 @@ impl<'a> Copy<'a> {
             stored: HashMap::new(),
             listed: HashSet::new(),
             reused: Vec::new(),
+            lacks_log: false,
         }
     }
 
@@ -92,7 +104,16 @@ impl<'a> Copy<'a> {
             self.group(group).await?;
         }
         let folders = ["chunks", "manifests", "transactions", "snapshots"];
-        Ok(self.to.sync(&folders).await.context(|| self.to.location().to_owned())?)
+        self.to.sync(&folders).await.context(|| self.to.location().to_owned())?;
+        Ok(self.sync_reused().await?)
+    }
+
+    /// Makes files that another copy has written survive a power cut: that copy may have been killed before it did so.
+    async fn sync_reused(&self) -> Result<()> {
+        let Some(place) = self.to.local_path().filter(|_| !self.reused.is_empty()) else { return Ok(()) };
+        let shown = place.display().to_string();
+        let flush = move || rustix::fs::syncfs(File::open(place)?).map_err(std::io::Error::from);
+        blocking(move || flush().map_err(|e| Error::io(shown, e))).await
     }
 
     /// Finds what the destination has since its commits need it: the manifests of the commits before, and the chunks of those
@@ -218,22 +239,23 @@ impl<'a> Copy<'a> {
     async fn logs(&mut self, ids: &[ObjectId]) -> Result<(), Failure> {
         let this = &*self;
         let decode = |_: ObjectId, file: &[u8]| TransactionLog::decode(file, MAX_FILE).map(drop);
-        let copy = |id: &ObjectId| -> BoxFuture<'_, Result<Option<String>, Failure>> {
+        let copy = |id: &ObjectId| -> BoxFuture<'_, Result<(bool, Option<String>), Failure>> {
             let key = format!("transactions/{id}");
             Box::pin(async move {
                 match this.read(&key, MAX_FILE, decode).await {
-                    Ok((bytes, ())) => this.put(&key, bytes).await,
+                    Ok((bytes, ())) => Ok((true, this.put(&key, bytes).await?)),
                     Err(Failure::Changed(_)) => {
                         this.counters.add_present();
-                        Ok(None)
+                        Ok((false, None))
                     }
                     Err(failure) => Err(failure),
                 }
             })
         };
         let copies: Vec<_> = ids.iter().map(copy).collect();
-        let reused: Vec<_> = stream::iter(copies).buffer_unordered(AT_ONCE).try_collect().await?;
-        self.reused.extend(reused.into_iter().flatten());
+        let copied: Vec<_> = stream::iter(copies).buffer_unordered(AT_ONCE).try_collect().await?;
+        self.lacks_log |= copied.iter().any(|(is_there, _)| !is_there);
+        self.reused.extend(copied.into_iter().filter_map(|(_, reused)| reused));
         Ok(())
     }
 
@@ -255,32 +277,37 @@ impl<'a> Copy<'a> {
     /// Stores `bytes` as object `key` unless it is there. Returns the key if it is.
     async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, Failure> {
         let length = bytes.len() as u64;
-        if self.is_stored(key, length).await? {
+        let presence = self.presence(key, length)?;
+        if presence == Presence::Whole {
+            self.counters.add_present();
             return Ok(Some(key.to_owned()));
         }
-        self.to.put_new(key, bytes).await.context(|| self.to.location().to_owned())?;
+        let stored = match presence {
+            Presence::Absent => self.to.put_new(key, bytes.clone()).await,
+            _ => Err(Error::new(ErrorKind::AlreadyExists, key.to_owned())),
+        };
+        match stored {
+            // In one step, so that neither a copy that is writing this file nor the death of this one leaves a part of it.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                self.to.put(key, bytes, Condition::Always).await.context(|| self.to.location().to_owned())?;
+            }
+            stored => stored.context(|| self.to.location().to_owned())?,
+        }
         self.counters.add_copied(length);
         Ok(None)
     }
 
-    /// Returns true if object `key` of `length` bytes is stored at the destination. What a killed copy left of it is removed.
-    async fn is_stored(&self, key: &str, length: u64) -> Result<bool, Failure> {
+    /// Returns what is known of object `key`, which has `length` bytes, at the destination.
+    fn presence(&self, key: &str, length: u64) -> Result<Presence, Failure> {
         match self.stored.get(key) {
-            None => Ok(false),
-            Some(size) if *size == length => {
-                self.counters.add_present();
-                Ok(true)
-            }
-            Some(size) if *size > length => Err(Failure::Final(Error::corrupt(format!(
+            None => Ok(Presence::Absent),
+            Some(size) if *size == length => Ok(Presence::Whole),
+            Some(size) if *size < length => Ok(Presence::Part),
+            Some(size) => Err(Failure::Final(Error::corrupt(format!(
                 "{key} has {size} bytes in {} and {length} in {}: one of them is damaged, and nothing was changed",
                 self.to.location(),
                 self.from.location()
             )))),
-            // Only a file that was being written is shorter.
-            Some(_) => {
-                self.to.delete(&[key.to_owned()]).await?;
-                Ok(false)
-            }
         }
     }
 
@@ -288,46 +315,75 @@ impl<'a> Copy<'a> {
     async fn chunk(&self, key: String, end: u64) -> Result<Option<String>, Failure> {
         let units = u32::try_from(end.min(IN_MEMORY).div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, self.units);
         let _permit = self.memory.acquire_many(units).await.map_err(|_| Error::corrupt("a closed semaphore"))?;
-        if let Some(ObjectSource::File(file)) = self.locate(&key).await? {
-            let length = file.metadata().map_err(|e| Error::io(key.clone(), e))?.len();
+        let file = match self.from.locate(&key).await.map_err(|error| self.of_source(error))? {
+            Some(ObjectSource::File(file)) => Some(file),
+            _ => None,
+        };
+        let length = match &file {
+            Some(file) => Some(file.metadata().map_err(|e| Error::io(key.clone(), e))?.len()),
+            None if end > IN_MEMORY || self.stored.contains_key(&key) => {
+                Some(self.from.size(&key).await.map_err(|error| self.of_source(error))?)
+            }
+            None => None,
+        };
+        if let Some(length) = length {
             self.check_length(&key, length, end)?;
-            if self.is_stored(&key, length).await? {
-                return Ok(Some(key));
-            }
-            self.to.put_copy(&key, file, length).await.context(|| self.to.location().to_owned())?;
-            self.counters.add_copied(length);
-            return Ok(None);
         }
-        if self.stored.contains_key(&key) {
-            let length = size_of(&*self.from, &key).await.map_err(|error| self.of_source(error))?;
-            if let Some(length) = length
-                && self.is_stored(&key, length).await?
-            {
-                self.check_length(&key, length, end)?;
-                return Ok(Some(key));
-            }
-        }
-        let length = if end <= IN_MEMORY {
+        // Files are copied as files, and objects that fit into memory there.
+        if length.is_none_or(|length| length <= IN_MEMORY && file.is_none()) {
             match self.from.get_fixed(&key, IN_MEMORY).await {
                 Ok(bytes) => {
-                    let length = bytes.len() as u64;
-                    self.check_length(&key, length, end)?;
-                    self.to.put_new(&key, bytes).await.context(|| self.to.location().to_owned())?;
-                    length
+                    self.check_length(&key, bytes.len() as u64, end)?;
+                    return self.put(&key, bytes).await;
                 }
                 // An object that packs more than the chunks that are needed.
-                Err(error) if error.kind() == ErrorKind::OutOfMemory => self.large_chunk(&key, end).await?,
+                Err(error) if error.kind() == ErrorKind::OutOfMemory => {}
                 Err(error) => return Err(self.of_source(error)),
             }
-        } else {
-            self.large_chunk(&key, end).await?
+        }
+        let length = match length {
+            Some(length) => length,
+            None => self.from.size(&key).await.map_err(|error| self.of_source(error))?,
         };
+        let presence = self.presence(&key, length)?;
+        if presence == Presence::Whole {
+            self.counters.add_present();
+            return Ok(Some(key));
+        }
+        let file = match file {
+            Some(file) => file,
+            None => self.fetch(&key, length).await?,
+        };
+        self.put_file(&key, file, length, presence).await?;
         self.counters.add_copied(length);
         Ok(None)
     }
 
-    async fn locate(&self, key: &str) -> Result<Option<ObjectSource>, Failure> {
-        self.from.locate(key).await.map_err(|error| self.of_source(error))
+    /// Stores a copy of a file of `length` bytes as object `key`.
+    async fn put_file(&self, key: &str, file: File, length: u64, presence: Presence) -> Result<(), Failure> {
+        let place = || self.to.location().to_owned();
+        let again = file.try_clone().map_err(|e| Error::io(key, e))?;
+        let stored = match presence {
+            Presence::Absent => self.to.put_copy(key, file, length).await,
+            _ => Err(Error::new(ErrorKind::AlreadyExists, key.to_owned())),
+        };
+        match stored {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            stored => return Ok(stored.context(place)?),
+        }
+        if length <= IN_MEMORY {
+            let owned = key.to_owned();
+            let read = blocking(move || {
+                let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+                again.read_exact_at(&mut bytes, 0).map_err(|e| Error::io(owned, e))?;
+                Ok(Bytes::from(bytes))
+            });
+            return Ok(self.to.put(key, read.await?, Condition::Always).await.context(place)?);
+        }
+        // Too large for one step: between these two the object is missing.
+        self.to.delete(&[key.to_owned()]).await.context(place)?;
+        rewind(&again).map_err(|e| Error::io(key, e))?;
+        Ok(self.to.put_copy(key, again, length).await.context(place)?)
     }
 
     fn check_length(&self, key: &str, length: u64, end: u64) -> Result<(), Failure> {
@@ -340,11 +396,13 @@ impl<'a> Copy<'a> {
         ))))
     }
 
-    /// Copies an object that may not fit into memory by a temporary file. Returns its length.
-    async fn large_chunk(&self, key: &str, end: u64) -> Result<u64, Failure> {
-        let length = size_of(&*self.from, key).await.map_err(|error| self.of_source(error))?;
-        let length = length.ok_or_else(|| Failure::Changed(missing(key)))?;
-        self.check_length(key, length, end)?;
+    /// Returns true if the source lacks a log that the copied commits should have.
+    pub(super) fn lacks_log(&self) -> bool {
+        self.lacks_log
+    }
+
+    /// Reads an object that may not fit into memory into a temporary file.
+    async fn fetch(&self, key: &str, length: u64) -> Result<File, Failure> {
         let failed = |e| Error::io("a temporary file for a large object", e);
         let file = Arc::new(blocking(move || tempfile::tempfile().map_err(failed)).await?);
         let mut at = 0;
@@ -355,9 +413,7 @@ impl<'a> Copy<'a> {
             blocking(move || file.write_all_at(&bytes, at).map_err(failed)).await?;
             at += piece;
         }
-        let file: File = file.try_clone().map_err(failed)?;
-        self.to.put_copy(key, file, length).await.context(|| self.to.location().to_owned())?;
-        Ok(length)
+        Ok(file.try_clone().map_err(failed)?)
     }
 
     /// Stores again what an earlier copy had left and a collection of garbage has removed since it was found. Returns the number of
@@ -396,8 +452,9 @@ impl<'a> Copy<'a> {
     }
 }
 
-fn missing(key: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("{key}: there is no such object"))
+/// Sets the position of a file, which its clones share, to the beginning.
+fn rewind(mut file: &File) -> std::io::Result<()> {
+    std::io::Seek::rewind(&mut file)
 }
 
 /// Returns the length of object `key`; none if there is no such object.

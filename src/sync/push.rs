@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::history::Missing;
 use super::objects::Copy;
-use super::{Counters, Failure, TRIES, check_source, check_versions, damaged};
+use super::{Counters, Failure, TRIES, check_logs, check_source, check_versions, damaged, has_changed};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::SnapshotRecord;
@@ -97,15 +97,13 @@ pub async fn push(
             Err(Failure::Final(error)) => return Err(error),
             Err(Failure::Changed(error)) => error,
         };
-        let again = Repository::open(Arc::clone(&from)).await?;
-        let has_changed = again.refs().await? != source.refs().await?
-            || again.log_position() != source.log_position()
-            || error.kind() == ErrorKind::Busy;
-        if !has_changed || tries == TRIES {
-            return Err(if error.kind() == ErrorKind::Busy { error } else { damaged(&source, error) });
+        let is_busy = error.kind() == ErrorKind::Busy;
+        if tries == TRIES || (!is_busy && !has_changed(&source).await?) {
+            return Err(if is_busy { error } else { damaged(&source, error) });
         }
         tracing::info!("{error}: beginning again");
-        (source, destination) = (again, Repository::open(Arc::clone(&to)).await?);
+        source = Repository::open(Arc::clone(&from)).await?;
+        destination = Repository::open(Arc::clone(&to)).await?;
     }
 }
 
@@ -137,6 +135,7 @@ async fn attempt(
     }
     let mut copy = Copy::new(source.storage(), destination.storage(), counters, options.memory);
     copy.run(&missing).await?;
+    check_logs(source, copy.lacks_log()).await?;
     let records = records(source, &missing, &present)?;
     for found in moving {
         let import = RefImport {

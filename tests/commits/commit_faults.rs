@@ -88,7 +88,8 @@ async fn a_commit_may_fail_at_any_storage_operation() {
                         break;
                     }
                 }
-                assert!(failures > 8, "{failures}");
+                // The look for waiting writers, which comes in any order with others, may fail without harm.
+                assert!(failures > 6, "{failures}");
             }
         }
     }
