@@ -4,8 +4,7 @@ use clap::Args;
 use indicatif::HumanBytes;
 use serde_json::json;
 
-use super::repo_args::RepoArgs;
-use super::sync_args::{OtherArgs, watched};
+use super::sync_args::{TwoRepos, watched};
 use super::{open, print_result};
 use crate::error::Result;
 use crate::storage;
@@ -21,21 +20,19 @@ pub(crate) struct CloneArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    other: OtherArgs,
-    #[command(flatten)]
-    repo: RepoArgs,
+    repos: TwoRepos,
 }
 
 /// Clones a repository.
 pub(crate) fn run(arguments: &CloneArgs) -> Result<()> {
-    let (first, second) = arguments.other.settings(&arguments.repo.location, &arguments.dest, &arguments.repo.store)?;
+    let ((repo, of_repo), (dest, of_dest)) = arguments.repos.places(&arguments.dest)?;
     let counters = Counters::default();
     let memory = open::MemoryLimits::default().uploads();
     let cloned = watched(&counters, || {
         open::runtime()?.block_on(async {
             // The source is there before a directory is made for the copy.
-            let source = open::repository(&arguments.repo.location, &first).await?;
-            let destination = storage::open_new(&arguments.dest, &second).await?;
+            let source = open::repository(repo, &of_repo).await?;
+            let destination = storage::open_new(dest, &of_dest).await?;
             clone::clone(source, &destination, memory, &counters, system_clock).await
         })
     })?;

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::open::MemoryLimits;
+use super::replace_commits::listed_conflicts;
 use super::repo_args::RepoArgs;
 use super::{open, print_json, print_result, progress, ref_commands, replace_commits};
 use crate::commit::conflicts::Conflict;
@@ -19,9 +20,6 @@ use crate::repo::Repository;
 use crate::repo::change_refs::{RefKind, no_deletion_of_main};
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::times::system_clock;
-
-/// Conflicts that a message lists; the rest is counted.
-const LISTED: usize = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct MergeArgs {
@@ -165,20 +163,14 @@ fn deletable(repository: &Repository, source: &Source) -> Result<String> {
 }
 
 fn refusal(conflicts: &[Conflict], source: &str, into: &str) -> String {
-    let mut text = format!(
+    let text = format!(
         "{} and branch `{}` changed the same things ({} conflicts): nothing was merged. --on-conflict resolves conflicts between chunks; \
          others are resolved by a commit on one of them\n",
         printable::line(source),
         printable::line(into),
         conflicts.len()
     );
-    for conflict in conflicts.iter().take(LISTED) {
-        text += &format!("  {conflict}\n");
-    }
-    if conflicts.len() > LISTED {
-        text += &format!("  and {} more (--json lists all)\n", conflicts.len() - LISTED);
-    }
-    text
+    text + &listed_conflicts(conflicts)
 }
 
 fn report(arguments: &MergeArgs, source: &Source, merged: &Merged, is_deleted: bool) -> Value {

@@ -2,8 +2,7 @@
 
 use clap::Args;
 
-use super::repo_args::RepoArgs;
-use super::sync_args::{OtherArgs, Pushing};
+use super::sync_args::{Pushing, TwoRepos};
 use crate::error::Result;
 
 #[derive(Debug, Args)]
@@ -24,18 +23,15 @@ pub(crate) struct PullArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    other: OtherArgs,
-    #[command(flatten)]
-    repo: RepoArgs,
+    repos: TwoRepos,
 }
 
 /// Pulls refs.
 pub(crate) fn run(arguments: &PullArgs) -> Result<()> {
-    let (first, second) =
-        arguments.other.settings(&arguments.repo.location, &arguments.source, &arguments.repo.store)?;
+    let (destination, source) = arguments.repos.places(&arguments.source)?;
     Pushing {
-        source: (&arguments.source, second),
-        destination: (&arguments.repo.location, first),
+        source,
+        destination,
         refs: &arguments.refs,
         force: arguments.force,
         dry_run: arguments.dry_run,

@@ -2,8 +2,7 @@
 
 use clap::Args;
 
-use super::repo_args::RepoArgs;
-use super::sync_args::{OtherArgs, Pushing};
+use super::sync_args::{Pushing, TwoRepos};
 use crate::error::Result;
 
 #[derive(Debug, Args)]
@@ -26,17 +25,15 @@ pub(crate) struct PushArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    other: OtherArgs,
-    #[command(flatten)]
-    repo: RepoArgs,
+    repos: TwoRepos,
 }
 
 /// Pushes refs.
 pub(crate) fn run(arguments: &PushArgs) -> Result<()> {
-    let (first, second) = arguments.other.settings(&arguments.repo.location, &arguments.dest, &arguments.repo.store)?;
+    let (source, destination) = arguments.repos.places(&arguments.dest)?;
     Pushing {
-        source: (&arguments.repo.location, first),
-        destination: (&arguments.dest, second),
+        source,
+        destination,
         refs: &arguments.refs,
         force: arguments.force,
         dry_run: arguments.dry_run,

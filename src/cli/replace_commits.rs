@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::confirm::ConfirmArgs;
 use super::{print_result, ref_commands};
+use crate::commit::conflicts::Conflict;
 use crate::commit::engine::RESERVED;
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
@@ -18,6 +19,8 @@ use crate::times::system_clock;
 
 /// Number of refs listed as text; the rest is counted.
 const LISTED: usize = 10;
+/// Number of conflicts listed as text; the rest is counted.
+const LISTED_CONFLICTS: usize = 20;
 
 /// Parses the items `KEY=VALUE` of `--metadata`: VALUE is JSON, otherwise text.
 pub(super) fn metadata(items: &[String]) -> Result<Map<String, Value>> {
@@ -110,4 +113,13 @@ pub(super) fn question(branch: &str, commit: &SnapshotInfo) -> String {
 pub(super) fn commit_line(commit: &SnapshotInfo) -> String {
     let first = commit.message.lines().next().unwrap_or_default();
     format!("{}  {}  {}", commit.id, format_time(commit.flushed_at), printable::line(first))
+}
+
+/// Formats `conflicts` as lines; of many, the first ones.
+pub(super) fn listed_conflicts(conflicts: &[Conflict]) -> String {
+    let mut text: String = conflicts.iter().take(LISTED_CONFLICTS).map(|conflict| format!("  {conflict}\n")).collect();
+    if conflicts.len() > LISTED_CONFLICTS {
+        text += &format!("  and {} more (--json lists all)\n", conflicts.len() - LISTED_CONFLICTS);
+    }
+    text
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::Args;
-use serde_json::{Value, json};
 
 use super::open::MemoryLimits;
+use super::replace_commits::listed_conflicts;
 use super::{control_client, open, print_json, print_result, progress, replace_commits};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{CommitOutcome, Engine, EngineOptions};
@@ -21,9 +21,6 @@ use crate::repo::refs::DEFAULT_BRANCH;
 use crate::restore::{self, Plan, RestoreOptions, absolute_path};
 use crate::storage::settings::Settings;
 use crate::times::system_clock;
-
-/// Conflicts that a message lists; the rest is counted.
-const LISTED: usize = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {
@@ -120,7 +117,7 @@ fn on_branch(arguments: &RestoreArgs) -> Result<()> {
             CommitOutcome::Nothing => (None, Vec::new()),
             CommitOutcome::Conflicts(conflicts) => (None, conflicts),
         };
-        let report = report(&plan, &options, snapshot, &conflicts);
+        let report = plan.report(&options.path, options.source, &options.branch, snapshot, &conflicts);
         if !conflicts.is_empty() {
             if arguments.json {
                 print_json(&report)?;
@@ -132,28 +129,12 @@ fn on_branch(arguments: &RestoreArgs) -> Result<()> {
 }
 
 fn refusal(conflicts: &[Conflict], branch: &str) -> String {
-    let mut text = format!(
+    let text = format!(
         "commits to branch `{}` changed the same things meanwhile ({} conflicts): nothing was restored; restore again\n",
         printable::line(branch),
         conflicts.len()
     );
-    for conflict in conflicts.iter().take(LISTED) {
-        text += &format!("  {conflict}\n");
-    }
-    if conflicts.len() > LISTED {
-        text += &format!("  and {} more (--json lists all)\n", conflicts.len() - LISTED);
-    }
-    text
-}
-
-fn report(plan: &Plan, options: &RestoreOptions, snapshot: Option<ObjectId>, conflicts: &[Conflict]) -> Value {
-    let mut report = plan.report(&options.path, options.source);
-    if let Some(members) = report.as_object_mut() {
-        members.insert("branch".to_owned(), json!(options.branch));
-        members.insert("snapshot".to_owned(), json!(snapshot));
-        members.insert("conflicts".to_owned(), json!(conflicts));
-    }
-    report
+    text + &listed_conflicts(conflicts)
 }
 
 fn describe(plan: &Plan, options: &RestoreOptions, snapshot: Option<ObjectId>) -> String {

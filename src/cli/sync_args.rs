@@ -6,6 +6,7 @@ use clap::{Args, Command, FromArgMatches};
 use indicatif::{HumanBytes, ProgressBar};
 use serde_json::{Value, json};
 
+use super::repo_args::RepoArgs;
 use super::{open, print, print_json, progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
@@ -16,19 +17,26 @@ use crate::sync::Counters;
 use crate::sync::push::{Change, PushOptions, Pushed};
 use crate::times::system_clock;
 
-/// Options of the second repository.
-#[derive(Clone, Debug, Default, Args)]
-pub(crate) struct OtherArgs {
+/// The first repository, and how to reach it and the second one.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TwoRepos {
     /// Set an option for the second repository where both are in object stores, such as region=eu-west-1 or profile=backup; flags
     /// have no value: anonymous. The options below are then for the first one only, otherwise for the one that is in an object store.
     /// Repeatable.
     #[arg(long, value_name = "OPTION[=VALUE]")]
     other: Vec<String>,
+    #[command(flatten)]
+    repo: RepoArgs,
 }
 
-impl OtherArgs {
-    /// Returns the settings for both repositories, of which `given` are those of the command line.
-    pub(crate) fn settings(&self, first: &str, second: &str, given: &Settings) -> Result<(Settings, Settings)> {
+impl TwoRepos {
+    /// Returns both repositories, of which the second is at `second`, with the settings to reach them.
+    pub(crate) fn places<'a>(&'a self, second: &'a str) -> Result<(Place<'a>, Place<'a>)> {
+        let (of_first, of_second) = self.settings(&self.repo.location, second, &self.repo.store)?;
+        Ok(((&self.repo.location, of_first), (second, of_second)))
+    }
+
+    fn settings(&self, first: &str, second: &str, given: &Settings) -> Result<(Settings, Settings)> {
         let is_remote = |place: &str| Location::parse(place).map(|found| !matches!(found.place, StorePlace::Local(_)));
         let (first, second) = (is_remote(first)?, is_remote(second)?);
         let both = first && second;
@@ -66,10 +74,13 @@ pub(crate) fn watched<T>(counters: &Counters, work: impl FnOnce() -> T) -> T {
     progress::watched("{pos}/{len} objects {wide_bar} {msg} {elapsed}", draw, work)
 }
 
+/// Location of a repository, and the settings to reach it.
+pub(crate) type Place<'a> = (&'a str, Settings);
+
 /// Source and destination of a push, which a pull has the other way round.
 pub(crate) struct Pushing<'a> {
-    pub(crate) source: (&'a str, Settings),
-    pub(crate) destination: (&'a str, Settings),
+    pub(crate) source: Place<'a>,
+    pub(crate) destination: Place<'a>,
     pub(crate) refs: &'a [String],
     pub(crate) force: bool,
     pub(crate) dry_run: bool,

@@ -19,7 +19,7 @@ pub use super::request::{
 };
 use super::splitting::{self, Splitting};
 use super::times::RenewedTimes;
-use super::upload::{self, MemoryLimit, StoredChunks};
+use super::upload::{self, StoredChunks};
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -27,6 +27,7 @@ use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
 use crate::format::snapshot::Snapshot;
+use crate::memory::MemoryLimit;
 use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::Storage;

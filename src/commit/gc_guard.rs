@@ -12,10 +12,11 @@ use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
 
 use super::changes::{ChangeSet, ChunkChange};
-use super::upload::{CONCURRENT_OBJECTS, MemoryLimit};
+use super::upload::CONCURRENT_OBJECTS;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
+use crate::memory::MemoryLimit;
 use crate::repo::Repository;
 use crate::storage::Storage;
 

@@ -82,7 +82,7 @@ pub(super) async fn is_in_use(storage: &dyn Storage, clock: Clock) -> bool {
     let (forgotten, waiting): (Vec<Ticket>, Vec<Ticket>) = tickets.into_iter().partition(is_forgotten);
     if !forgotten.is_empty() {
         let keys: Vec<String> = forgotten.into_iter().map(|(key, _)| key).collect();
-        // What stays is found by the next writer.
+        // The next writer finds those that stay.
         let _ = storage.delete(&keys).await;
     }
     !waiting.is_empty()

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::changes::{ChangeSet, ChunkChange, ChunkFile};
 use super::pack::{self, Job, Pending, StorageForm};
@@ -19,33 +18,13 @@ use crate::blocking::blocking;
 use crate::error::{Context, Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
+use crate::memory::MemoryLimit;
 use crate::storage::{Storage, changed_file};
 use crate::zarr::Coords;
 
 /// Objects stored at the same time. On a disk, so many flushes share one entry of the file system's journal; over a network,
 /// so many requests hide each other's latency.
 pub(super) const CONCURRENT_OBJECTS: usize = 16;
-
-/// Limit on the memory for packs and for files that are sent to a store.
-#[derive(Debug)]
-pub(super) struct MemoryLimit {
-    kib: Semaphore,
-    most: u32,
-}
-
-impl MemoryLimit {
-    /// Creates a limit of `bytes`. A larger request gets all of it.
-    pub(super) fn new(bytes: u64) -> Self {
-        let most = u32::try_from(bytes / 1024).unwrap_or(u32::MAX).clamp(1, Semaphore::MAX_PERMITS as u32);
-        MemoryLimit { kib: Semaphore::new(most as usize), most }
-    }
-
-    pub(super) async fn take(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
-        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(self.most);
-        // The semaphore is never closed; a missing permit would only mean more memory.
-        self.kib.acquire_many(kib).await.ok()
-    }
-}
 
 /// Changed chunks of one array in grid order, each with its payload; none if the chunk was deleted.
 pub(super) type ChunkList = Arc<Vec<(Coords, Option<ChunkPayload>)>>;

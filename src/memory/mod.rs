@@ -9,6 +9,7 @@
 //! documents before that ([`register_cache`]).
 
 mod buffers;
+mod limit;
 mod machine;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 pub use self::buffers::{large_buffer, recycle};
+pub(crate) use self::limit::MemoryLimit;
 pub use self::machine::{available_memory, cgroup_limit, configure_allocator, default_memory};
 use crate::error::{Error, ErrorKind, Result};
 

@@ -101,11 +101,7 @@ pub(super) async fn install_restored(
     if !dry_run {
         return install(working, guard, candidate, new_ids, accept).await;
     }
-    let (base, frozen) = (Arc::clone(candidate.base()), candidate.frozen());
-    let checked = match detect_changes(base, &candidate.contents(working), &frozen, new_ids).await {
-        Ok(after) => accept(&after, &candidate).await,
-        Err(error) => Err(error),
-    };
+    let checked = check_candidate(working, &candidate, new_ids, accept).await;
     working.abandon(candidate);
     checked.map(|()| Vec::new())
 }
@@ -130,18 +126,25 @@ async fn install(
     new_ids: &NewIds,
     check: impl AsyncFnOnce(&DetectedChanges, &Candidate) -> Result<()>,
 ) -> Result<Vec<Invalidation>> {
-    let (base, frozen) = (Arc::clone(candidate.base()), candidate.frozen());
-    let checked = match detect_changes(base, &candidate.contents(working), &frozen, new_ids).await {
-        Ok(after) => check(&after, &candidate).await,
-        Err(error) => Err(error),
-    };
-    match checked {
+    match check_candidate(working, &candidate, new_ids, check).await {
         Ok(()) => working.install(guard, candidate),
         Err(error) => {
             working.abandon(candidate);
             Err(error)
         }
     }
+}
+
+/// Detects the changes in `candidate`, and lets `check` judge them.
+async fn check_candidate(
+    working: &WorkingTree,
+    candidate: &Candidate,
+    new_ids: &NewIds,
+    check: impl AsyncFnOnce(&DetectedChanges, &Candidate) -> Result<()>,
+) -> Result<()> {
+    let (base, frozen) = (Arc::clone(candidate.base()), candidate.frozen());
+    let after = detect_changes(base, &candidate.contents(working), &frozen, new_ids).await?;
+    check(&after, candidate).await
 }
 
 /// Description of the change of a deleted chunk.
@@ -168,6 +171,15 @@ enum Owner {
     Created(String),
 }
 
+/// Returns a description of the change of a chunk.
+pub(super) fn description(change: &ChunkChange) -> String {
+    match change {
+        ChunkChange::Delete => DELETED.to_owned(),
+        ChunkChange::File(file) => format!("scratch file {} of {} bytes", file.name, file.length),
+        ChunkChange::Stored(payload) => format!("{payload:?}"),
+    }
+}
+
 fn summary(detected: &DetectedChanges) -> Summary {
     let changes = &detected.changes;
     let mut all = Summary::new();
@@ -183,12 +195,7 @@ fn summary(detected: &DetectedChanges) -> Summary {
             None => Owner::Base(*id),
         };
         for (coords, change) in chunks {
-            let how = match change {
-                ChunkChange::Delete => DELETED.to_owned(),
-                ChunkChange::File(file) => format!("scratch file {} of {} bytes", file.name, file.length),
-                ChunkChange::Stored(payload) => format!("{payload:?}"),
-            };
-            all.insert(Item::Chunk(owner.clone(), coords.clone()), how);
+            all.insert(Item::Chunk(owner.clone(), coords.clone()), description(change));
         }
     }
     all.extend(

@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Session;
 use super::changes::DetectedChanges;
 use super::rebase;
-use crate::commit::changes::{ChangeSet, ChunkChange};
+use crate::commit::changes::ChangeSet;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::Snapshot;
@@ -19,9 +19,6 @@ use crate::printable;
 use crate::repo::MAX_SNAPSHOT;
 use crate::restore::{self, Plan, Target, is_below};
 use crate::zarr::Coords;
-
-/// Untracked files that a message lists.
-const LISTED: usize = 5;
 
 impl Session {
     /// Restores what is at and below `path` from the snapshot that `from` names. Returns the result as text and as JSON. With `dry_run`
@@ -64,12 +61,7 @@ impl Session {
             (plan, invalidations)
         };
         self.invalidate(invalidations).await?;
-        let mut report = plan.report(&path, source.id());
-        if let Some(members) = report.as_object_mut() {
-            members.insert("branch".to_owned(), json!(self.working.origin().branch));
-            members.insert("snapshot".to_owned(), Value::Null);
-            members.insert("conflicts".to_owned(), json!([]));
-        }
+        let report = plan.report(&path, source.id(), &self.working.origin().branch, None, &[]);
         let shown = printable::line(&path);
         let counts = plan.counts();
         let text = match (dry_run, plan.changes.is_empty()) {
@@ -144,12 +136,8 @@ impl Split {
         for (id, chunks) in &changes.chunks {
             let path = paths.get(id).cloned().unwrap_or_else(|| id.to_string());
             for (coords, change) in chunks {
-                let how = match change {
-                    ChunkChange::Delete => "deleted".to_owned(),
-                    ChunkChange::File(file) => format!("scratch file {} of {} bytes", file.name, file.length),
-                    ChunkChange::Stored(payload) => format!("{payload:?}"),
-                };
-                split.side(target.has_chunk(&path, coords)).insert(Item::Chunk(path.clone(), coords.clone()), how);
+                let item = Item::Chunk(path.clone(), coords.clone());
+                split.side(target.has_chunk(&path, coords)).insert(item, rebase::description(change));
             }
         }
         split
@@ -176,7 +164,7 @@ impl Check<'_> {
         same(&elsewhere, &after_changes.outside)?;
         let known: HashSet<&str> = self.before.violations.iter().map(|violation| violation.path.as_str()).collect();
         if let Some(violation) = after.violations.iter().find(|violation| !known.contains(violation.path.as_str())) {
-            return Err(in_the_way([violation.path.as_str()].into_iter(), &violation.why));
+            return Err(in_the_way(&violation.path, &violation.why));
         }
         Ok(())
     }
@@ -204,9 +192,8 @@ fn same(expected: &BTreeMap<Item, String>, found: &BTreeMap<Item, String>) -> Re
     }
 }
 
-/// Returns the error for untracked files where a restore removes or creates something.
-pub(super) fn in_the_way<'a>(paths: impl Iterator<Item = &'a str>, why: &str) -> Error {
-    let paths: Vec<String> = paths.map(printable::line).map(|path| path.to_string()).collect();
-    let named = paths.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
-    Error::new(ErrorKind::Stale, format!("nothing was restored: {} names are in the way ({named}): {why}", paths.len()))
+/// Returns the error for a name where a restore removes or creates something.
+fn in_the_way(path: &str, why: &str) -> Error {
+    let path = printable::line(path);
+    Error::new(ErrorKind::Stale, format!("nothing was restored: 1 names are in the way ({path}): {why}"))
 }

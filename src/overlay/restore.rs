@@ -96,7 +96,7 @@ impl Edit<'_> {
         let mut placed: Vec<(&str, Placed<'_>)> =
             detached.iter().map(|(moved, id)| (moved.to.as_str(), Placed::Moved(*id))).collect();
         placed.extend(changes.created.iter().map(|node| (node.path.as_str(), Placed::Created(node))));
-        // What is above comes first.
+        // Parents come first.
         placed.sort_by_key(|(path, _)| path.split('/').filter(|part| !part.is_empty()).count());
         for (path, node) in placed {
             match node {

@@ -7,6 +7,7 @@ use super::refs::{DEFAULT_BRANCH, Refs};
 use super::v1::{self, CONFIG_KEY, MAX_CONFIG_FILE};
 use super::{MAX_REPO_FILE, Repository, check_storage_writable};
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{LogEntry, Operation, RepoState, Status};
 use crate::storage::{Condition, Storage};
@@ -32,7 +33,7 @@ impl ClonedRefs {
     /// Reads the refs of `source`. In version 1, where each has a file, reads them until nothing has changed between.
     pub async fn read(source: &Repository) -> Result<Self> {
         let mut last = Self::read_once(source).await?;
-        if source.state()?.is_some() {
+        if source.version() == SpecVersion::V2 {
             return Ok(last);
         }
         for _ in 0..TRIES {
@@ -47,9 +48,9 @@ impl ClonedRefs {
 
     async fn read_once(source: &Repository) -> Result<Self> {
         let refs = source.refs().await?;
-        let deleted = match source.state()? {
-            Some(_) => Vec::new(),
-            None => Layout::V1.deleted_tags(&**source.storage()).await?.into_iter().collect(),
+        let deleted = match source.version() {
+            SpecVersion::V2 => Vec::new(),
+            SpecVersion::V1 => Layout::V1.deleted_tags(&**source.storage()).await?.into_iter().collect(),
         };
         Ok(ClonedRefs { refs, deleted })
     }

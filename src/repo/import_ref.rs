@@ -68,7 +68,7 @@ fn insert(state: &mut RepoState, import: &RefImport<'_>) -> Result<Operation> {
         }
     }
     for (id, record) in records {
-        // What is here stays as it is: expiration may have given it another parent.
+        // A record that is here stays as it is: expiration may have given it another parent.
         if state.snapshots.contains_key(id) {
             continue;
         }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Plan;
+use crate::commit::conflicts::Conflict;
 use crate::format::ids::ObjectId;
 use crate::printable;
 
@@ -10,8 +11,16 @@ use crate::printable;
 const LISTED: usize = 10;
 
 impl Plan {
-    /// Returns the changes as JSON. `path` is the restored path and `source` the snapshot that it is restored from.
-    pub fn report(&self, path: &str, source: ObjectId) -> Value {
+    /// Returns the result as JSON. `path` is the restored path of `branch`, `source` the snapshot that it is restored from, and `snapshot`
+    /// the new one, if there is one.
+    pub fn report(
+        &self,
+        path: &str,
+        source: ObjectId,
+        branch: &str,
+        snapshot: Option<ObjectId>,
+        conflicts: &[Conflict],
+    ) -> Value {
         let changes = &self.changes;
         let written = |nodes: &[crate::commit::changes::WrittenNode]| -> Vec<String> {
             nodes.iter().map(|node| node.path.clone()).collect()
@@ -29,6 +38,9 @@ impl Plan {
             "chunks": changes.chunk_count(),
             "elsewhere": self.notes.elsewhere,
             "parents": self.notes.parents,
+            "branch": branch,
+            "snapshot": snapshot,
+            "conflicts": conflicts,
         })
     }
 

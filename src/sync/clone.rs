@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::history::Missing;
 use super::objects::Copy;
-use super::{Counters, Failure, TRIES, check_logs, check_source, damaged, has_changed};
+use super::{Counters, Failure, begin_again, check_logs, check_source};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::repo::Repository;
@@ -50,11 +50,7 @@ pub async fn clone(
             Err(Failure::Final(error)) => return Err(error),
             Err(Failure::Changed(error)) => error,
         };
-        if tries == TRIES || !has_changed(&source).await? {
-            return Err(damaged(&source, error));
-        }
-        tracing::info!("{error}: beginning again");
-        source = Repository::open(Arc::clone(source.storage())).await?;
+        source = begin_again(&source, error, tries).await?;
     }
 }
 

@@ -30,6 +30,8 @@ pub mod push;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tracing::info;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::repo::Repository;
@@ -88,15 +90,29 @@ impl From<Error> for Failure {
     }
 }
 
-/// Returns true if refs or objects of `source` may have changed since it was opened.
-async fn has_changed(source: &Repository) -> Result<bool> {
+/// Opens `source` again. Returns true with it if refs or objects may have changed since it was opened.
+async fn reopen(source: &Repository) -> Result<(Repository, bool)> {
     let again = Repository::open(Arc::clone(source.storage())).await?;
-    Ok(again.refs().await? != source.refs().await? || again.log_position() != source.log_position())
+    let has_changed = again.refs().await? != source.refs().await? || again.log_position() != source.log_position();
+    Ok((again, has_changed))
+}
+
+/// Returns the source for another attempt after `error`, with which attempt number `tries` has failed; or fails if that cannot help.
+async fn begin_again(source: &Repository, error: Error, tries: u32) -> Result<Repository> {
+    let is_busy = error.kind() == ErrorKind::Busy;
+    if tries < TRIES {
+        let (again, has_changed) = reopen(source).await?;
+        if is_busy || has_changed {
+            info!("{error}: beginning again");
+            return Ok(again);
+        }
+    }
+    Err(if is_busy { error } else { damaged(source, error) })
 }
 
 /// Fails with [`Failure::Changed`] if the source lacked a log, and it has changed: what collected the log may have collected more.
 async fn check_logs(source: &Repository, lacks_log: bool) -> Result<(), Failure> {
-    if lacks_log && has_changed(source).await? {
+    if lacks_log && reopen(source).await?.1 {
         return Err(Failure::Changed(Error::new(ErrorKind::NotFound, "the source has changed meanwhile")));
     }
     Ok(())

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use tokio::sync::Semaphore;
 use tracing::warn;
 
 use super::history::Missing;
@@ -22,6 +21,7 @@ use crate::format::MAX_FILE;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::transaction_log::TransactionLog;
+use crate::memory::MemoryLimit;
 use crate::repo::MAX_SNAPSHOT;
 use crate::repo::needs::{chunks_in, manifests_in};
 use crate::storage::{Condition, ObjectInfo, ObjectSource, Storage};
@@ -36,8 +36,6 @@ const AT_ONCE: usize = 32;
 const IN_MEMORY: u64 = 32 << 20;
 /// Bytes of a large object that are read at once.
 const PIECE: u64 = 8 << 20;
-/// Unit of the memory that copies may take together, in bytes.
-const UNIT: u64 = 1 << 10;
 /// Objects from which on a listing is faster than a look at each.
 const WORTH_LISTING: usize = 256;
 
@@ -47,9 +45,7 @@ pub(super) struct Copy<'a> {
     from: Arc<dyn Storage>,
     to: Arc<dyn Storage>,
     counters: &'a Counters,
-    memory: Semaphore,
-    /// Units of memory in all.
-    units: u32,
+    memory: MemoryLimit,
     /// Metadata and chunks that need not be copied: reached by refs of the destination, or copied before.
     manifests: HashSet<ObjectId>,
     chunks: HashSet<ObjectId>,
@@ -75,13 +71,11 @@ enum Presence {
 impl<'a> Copy<'a> {
     /// Begins a copy that holds at most `memory` bytes of objects at a time.
     pub(super) fn new(from: &Arc<dyn Storage>, to: &Arc<dyn Storage>, counters: &'a Counters, memory: u64) -> Self {
-        let units = u32::try_from(memory.max(IN_MEMORY) / UNIT).unwrap_or(u32::MAX).min(1 << 24);
         Copy {
             from: Arc::clone(from),
             to: Arc::clone(to),
             counters,
-            memory: Semaphore::new(units as usize),
-            units,
+            memory: MemoryLimit::new(memory.max(IN_MEMORY)),
             manifests: HashSet::new(),
             chunks: HashSet::new(),
             stored: HashMap::new(),
@@ -313,8 +307,7 @@ impl<'a> Copy<'a> {
 
     /// Copies chunk object `key`, which has at least `end` bytes. Returns the key if it is there already.
     async fn chunk(&self, key: String, end: u64) -> Result<Option<String>, Failure> {
-        let units = u32::try_from(end.min(IN_MEMORY).div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, self.units);
-        let _permit = self.memory.acquire_many(units).await.map_err(|_| Error::corrupt("a closed semaphore"))?;
+        let _permit = self.memory.take(end.min(IN_MEMORY)).await;
         let file = match self.from.locate(&key).await.map_err(|error| self.of_source(error))? {
             Some(ObjectSource::File(file)) => Some(file),
             _ => None,

@@ -6,11 +6,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use serde::Serialize;
-
 use super::history::Missing;
 use super::objects::Copy;
-use super::{Counters, Failure, TRIES, check_logs, check_source, check_versions, damaged, has_changed};
+use super::{Counters, Failure, begin_again, check_logs, check_source, check_versions};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::SnapshotRecord;
@@ -34,8 +32,7 @@ pub struct PushOptions {
 }
 
 /// Change of a ref of the destination.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It is where the source has it.
     Unchanged,
@@ -87,9 +84,7 @@ pub async fn push(
     if !options.dry_run {
         destination.check_changes_allowed().await?;
     }
-    let [from, to] = [&source, &destination].map(|repository| Arc::clone(repository.storage()));
-    let (mut source, mut destination) = (source, destination);
-    let mut tries = 0;
+    let (mut source, mut destination, mut tries) = (source, destination, 0);
     loop {
         tries += 1;
         let error = match attempt(&source, &destination, options, counters, clock).await {
@@ -97,13 +92,8 @@ pub async fn push(
             Err(Failure::Final(error)) => return Err(error),
             Err(Failure::Changed(error)) => error,
         };
-        let is_busy = error.kind() == ErrorKind::Busy;
-        if tries == TRIES || (!is_busy && !has_changed(&source).await?) {
-            return Err(if is_busy { error } else { damaged(&source, error) });
-        }
-        tracing::info!("{error}: beginning again");
-        source = Repository::open(Arc::clone(&from)).await?;
-        destination = Repository::open(Arc::clone(&to)).await?;
+        source = begin_again(&source, error, tries).await?;
+        destination = Repository::open(Arc::clone(destination.storage())).await?;
     }
 }
 

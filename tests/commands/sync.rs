@@ -186,7 +186,7 @@ fn what_would_lose_commits_or_move_tags_is_refused() {
         assert_eq!(pushed.status.code(), Some(1));
         assert!(pushed.all().contains("refused    branch main: it has other commits there"), "{}", pushed.all());
         assert!(pushed.all().contains("refused    tag both: it is at"), "{}", pushed.all());
-        // What nothing speaks against has moved.
+        // A branch that nothing speaks against has moved.
         assert!(pushed.all().contains("forward    branch dev"), "{}", pushed.all());
         assert_same("main there", &Reference::open(&copy).keys(), &keys);
         assert_eq!(refs(&copy)["tags"], before["tags"]);
