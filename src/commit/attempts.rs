@@ -14,7 +14,7 @@ use super::changes::ChangeSet;
 use super::conflicts::{self, Conflict};
 use super::engine::{Engine, RESERVED, WrittenCommit};
 use super::gc_guard;
-use super::hierarchy::write_nodes;
+use super::hierarchy::{Extent, write_nodes};
 use super::late_commit;
 use super::log;
 use super::manifests::ManifestWriter;
@@ -403,7 +403,13 @@ impl Engine {
         };
         failpoints::pass("commit.manifests")?;
         let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
-        write_nodes(&work.base, &stored, &mut work.manifests, work.rewrite.is_some(), &mut draft).await?;
+        let extent = match work.rewrite {
+            Some(_) => Extent::All,
+            // Not while others commit: they may gather the same, and it takes time.
+            None if attempt == 0 => Extent::Gathered,
+            None => Extent::Changed,
+        };
+        write_nodes(&work.base, &stored, &mut work.manifests, extent, &mut draft).await?;
         failpoints::pass("commit.manifests.done")?;
 
         work.progress.enter(Stage::Snapshot);

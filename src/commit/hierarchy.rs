@@ -3,11 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use super::changes::ChangeSet;
-use super::manifests::{ArrayTask, ManifestWriter};
-use super::nodes;
+use super::manifests::{ArrayTask, ManifestWriter, worth_gathering};
+use super::nodes::{self, Planned};
 use super::replace_moves::StorableChanges;
 use crate::error::{Error, Result};
 use crate::format::draft::SnapshotDraft;
+use crate::format::ids::NodeId;
 use crate::format::snapshot::Snapshot;
 
 /// Returns the changes without those that have no effect.
@@ -22,30 +23,51 @@ pub(super) fn effective(base: &Snapshot, changes: &ChangeSet) -> ChangeSet {
     changes
 }
 
+/// Arrays beside those with changes whose manifests a commit writes again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// None.
+    Changed,
+    /// Small ones, of many that each have a manifest.
+    Gathered,
+    /// All.
+    All,
+}
+
 /// Adds the nodes of the new snapshot and their manifests to `draft`, and writes the manifests that change.
 pub(super) async fn write_nodes(
     base: &Snapshot,
     stored: &StorableChanges<'_>,
     manifests: &mut ManifestWriter,
-    is_rewritten: bool,
+    extent: Extent,
     draft: &mut SnapshotDraft,
 ) -> Result<()> {
     let mut planned = nodes::apply(base, &stored.changes, &stored.sources, draft.version)?;
     let infos = base.manifest_infos();
-    let mut tasks = Vec::new();
+    let is_rewritten = extent == Extent::All;
+    let is_touched =
+        |planned: &Planned| planned.is_written || is_rewritten || stored.chunks.contains_key(&planned.node.id);
+    let touched: HashSet<NodeId> =
+        planned.iter().filter(|planned| is_touched(planned)).map(|one| one.node.id).collect();
+    let gathered = match extent {
+        Extent::Gathered if !stored.chunks.is_empty() => worth_gathering(&planned, &touched, &infos),
+        _ => HashSet::new(),
+    };
+    let mut tasks = Vec::with_capacity(touched.len() + gathered.len());
     for planned in &planned {
-        let Some(array) = &planned.node.array else { continue };
-        let changes = stored.chunks.get(&planned.node.id);
-        if planned.is_written || changes.is_some() || is_rewritten {
+        let (Some(array), id) = (&planned.node.array, planned.node.id) else { continue };
+        let is_gathered = gathered.contains(&id);
+        if touched.contains(&id) || is_gathered {
             tasks.push(ArrayTask {
-                node: planned.node.id,
+                node: id,
                 path: &planned.node.path,
                 chunks_of: planned.chunks_of,
                 grid: array.shape.iter().map(|dimension| dimension.num_chunks).collect(),
                 names: array.dimension_names.as_deref(),
                 old: &array.manifests,
-                changes: changes.cloned().unwrap_or_default(),
+                changes: stored.chunks.get(&id).cloned().unwrap_or_default(),
                 is_rewritten,
+                is_gathered,
             });
         }
     }

@@ -1,11 +1,11 @@
-//! Encodes new manifests, of one array each.
+//! Encodes new manifests.
 //!
 //! A commit that changes one chunk may have to rewrite a million references, so the file is laid out by hand, front to back, in one pass
 //! and without an allocation per reference; the general builder of the `flatbuffers` crate takes several times as long. The layout must
 //! keep these rules: a table's 8-byte members are aligned to 8 bytes, everything else to 4; offsets lead forward, except the one from a
 //! table to its vtable, which all tables with the same members share.
 //!
-//! References are added in order. Those of an older manifest are copied member by member, so that virtual locations
+//! Arrays are added in any order ([`ManifestBuilder::next_array`]), and the references of each in theirs. Those of an older manifest are copied member by member, so that virtual locations
 //! keep their checksums and, as long as one dictionary serves them all, their compression.
 
 use super::chunk_payload::{Checksum, ChunkPayload};
@@ -28,25 +28,36 @@ const COMPRESSED_LOCATION: usize = 8;
 const SLOTS: usize = 9;
 /// Value of `compression_algorithm` if no location is compressed.
 const PLAIN: u8 = 0;
+/// Size of an array's table, in bytes: offset to the vtable 4, references 4, node 8.
+const ARRAY_TABLE: usize = 16;
 /// Size of a native reference of a three-dimensional array, in bytes, for the first allocation.
 const TYPICAL_REF: usize = 56;
 
-/// Manifest of one array, under construction.
+/// Manifest under construction.
 #[derive(Debug)]
 pub struct ManifestBuilder {
     id: ObjectId,
     version: SpecVersion,
-    node: NodeId,
+    /// Arrays; references are added to the last one.
+    arrays: Vec<Part>,
     /// Vtables and references; offsets in it are relative, so that it can follow the list of references.
     body: Vec<u8>,
     /// Start of each reference in `body`.
     ref_offsets: Vec<u32>,
     /// Vtables in `body`, by the members that their tables have.
     layouts: Vec<Layout>,
-    /// Half-open range of coordinates, per dimension.
-    extents: Vec<(u32, u32)>,
     /// Dictionary of compressed locations.
     dictionary: Option<Vec<u8>>,
+}
+
+/// References of one array.
+#[derive(Debug)]
+struct Part {
+    node: NodeId,
+    /// Position of its first reference; they end where those of the next array begin.
+    first: usize,
+    /// Half-open range of coordinates, per dimension.
+    extents: Vec<(u32, u32)>,
 }
 
 /// Layout of the tables with one set of members.
@@ -66,8 +77,8 @@ pub struct BuiltManifest {
     pub file: Vec<u8>,
     /// Entry in the snapshot's list of manifests.
     pub info: ManifestInfo,
-    /// Entry in the array's list of manifests.
-    pub reference: ManifestRef,
+    /// Entry in each array's list of manifests, by the arrays' ids.
+    pub references: Vec<(NodeId, ManifestRef)>,
     /// Decoded form of the file.
     pub manifest: Manifest,
 }
@@ -86,16 +97,15 @@ struct RefMembers<'a> {
 }
 
 impl ManifestBuilder {
-    /// Creates an empty manifest for the chunks of array `node`, with room for `expected` references.
+    /// Creates an empty manifest, at first for the chunks of array `node`, with room for `expected` references.
     pub fn new(id: ObjectId, version: SpecVersion, node: NodeId, expected: usize) -> Self {
         ManifestBuilder {
             id,
             version,
-            node,
+            arrays: vec![Part { node, first: 0, extents: Vec::new() }],
             body: Vec::with_capacity(expected.saturating_mul(TYPICAL_REF)),
             ref_offsets: Vec::with_capacity(expected),
             layouts: Vec::new(),
-            extents: Vec::new(),
             dictionary: None,
         }
     }
@@ -106,6 +116,19 @@ impl ManifestBuilder {
         // Version 1 has plain locations only.
         self.dictionary = dictionary.filter(|_| self.version == SpecVersion::V2).map(<[u8]>::to_vec);
         self
+    }
+
+    /// Lets the next references be those of array `node`, to which none were added before.
+    pub fn next_array(&mut self, node: NodeId) {
+        let first = self.ref_offsets.len();
+        // An array without references is not listed.
+        self.arrays.pop_if(|last| last.first == first);
+        self.arrays.push(Part { node, first, extents: Vec::new() });
+    }
+
+    /// Returns the size of the references, in bytes. The manifest will be a little larger.
+    pub fn size(&self) -> usize {
+        self.body.len()
     }
 
     /// Returns the number of references.
@@ -214,10 +237,15 @@ impl ManifestBuilder {
         }
         patch_offset(&mut self.body, at(INDEX));
         self.body.extend_from_slice(&(rank as u32).to_le_bytes());
-        if self.extents.is_empty() && self.ref_offsets.len() == 1 {
-            self.extents = vec![(u32::MAX, 0); rank];
-        }
-        let mut extents = self.extents.iter_mut();
+        let count = self.ref_offsets.len();
+        let mut none = Vec::new();
+        let extents = self.arrays.last_mut().map_or(&mut none, |part| {
+            if part.first + 1 == count {
+                part.extents = vec![(u32::MAX, 0); rank];
+            }
+            &mut part.extents
+        });
+        let mut extents = extents.iter_mut();
         for coord in coords {
             self.body.extend_from_slice(&coord.to_le_bytes());
             if let Some((from, to)) = extents.next() {
@@ -269,29 +297,32 @@ impl ManifestBuilder {
         self.layouts.len() - 1
     }
 
-    /// Encodes the file. Fails if there are no references.
+    /// Encodes the file. Fails if there are no references, or if an array was added twice.
     pub fn finish(mut self) -> Result<BuiltManifest> {
-        let (id, version, extents) = (self.id, self.version, std::mem::take(&mut self.extents));
+        let (id, version) = (self.id, self.version);
         let chunk_refs = u32::try_from(self.ref_offsets.len()).map_err(|_| too_large())?;
         if chunk_refs == 0 {
             return Err(Error::invalid("a manifest without references is not written"));
         }
+        self.arrays.pop_if(|last| last.first == chunk_refs as usize);
+        let references: Vec<(NodeId, ManifestRef)> = self
+            .arrays
+            .iter_mut()
+            .map(|part| (part.node, ManifestRef { id, extents: std::mem::take(&mut part.extents) }))
+            .collect();
         let payload = self.assemble()?;
         let file = envelope::encode(version, FileType::Manifest, &payload)?;
         // SAFETY: `assemble` has laid out exactly the table that the schema describes; tests verify what it writes.
         let manifest = unsafe { Manifest::new_unchecked(payload) };
-        Ok(BuiltManifest {
-            info: ManifestInfo { id, size: file.len() as u64, chunk_refs },
-            reference: ManifestRef { id, extents },
-            manifest,
-            file,
-        })
+        Ok(BuiltManifest { info: ManifestInfo { id, size: file.len() as u64, chunk_refs }, references, manifest, file })
     }
 
     /// Returns the flatbuffer, and drops its parts: both together are large.
     fn assemble(self) -> Result<Vec<u8>> {
         let dictionary = self.dictionary.as_deref();
-        let room = 128 + self.ref_offsets.len() * 4 + self.body.len() + dictionary.map_or(0, <[u8]>::len);
+        let lists = self.lists()?;
+        let room =
+            128 + self.ref_offsets.len() * 4 + lists.len() * 24 + self.body.len() + dictionary.map_or(0, <[u8]>::len);
         if room as u64 > MAX_PAYLOAD {
             return Err(too_large());
         }
@@ -304,9 +335,8 @@ impl ManifestBuilder {
         for number in [4 + 2 * 4, 28_u16, 4, 16, dictionary_at, 24] {
             out.extend_from_slice(&number.to_le_bytes());
         }
-        // Sizes in an array table, in bytes: offset to the vtable 4, refs 4, node 8.
         let array_vtable = out.len();
-        for number in [4 + 2 * 2, 16_u16, 8, 4] {
+        for number in [4 + 2 * 2, ARRAY_TABLE as u16, 8, 4] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         pad(&mut out, 4);
@@ -323,26 +353,47 @@ impl ManifestBuilder {
             pad(&mut out, 4);
         }
         patch_offset(&mut out, arrays_at);
-        out.extend_from_slice(&1_u32.to_le_bytes());
-        let array_at = out.len();
-        out.extend_from_slice(&[0; 4]);
-        patch_offset(&mut out, array_at);
-        let array = out.len();
-        out.extend_from_slice(&((array - array_vtable) as i32).to_le_bytes());
-        let refs_at = out.len();
-        out.extend_from_slice(&[0; 4]);
-        out.extend_from_slice(&self.node.0);
-        patch_offset(&mut out, refs_at);
-        out.extend_from_slice(&(self.ref_offsets.len() as u32).to_le_bytes());
-        let list = out.len();
-        let body = (list + self.ref_offsets.len() * 4).next_multiple_of(8);
-        out.extend(self.ref_offsets.iter().zip((list..).step_by(4)).flat_map(|(start, at)| {
-            // Both terms are below the payload's limit of 2^31.
-            ((body - at) as u32 + start).to_le_bytes()
-        }));
+        out.extend_from_slice(&(lists.len() as u32).to_le_bytes());
+        // The offsets to the tables, the tables, and the lists of references follow each other.
+        let offsets = out.len();
+        let tables = offsets + 4 * lists.len();
+        for n in 0..lists.len() {
+            out.extend_from_slice(&((tables + ARRAY_TABLE * n - (offsets + 4 * n)) as u32).to_le_bytes());
+        }
+        let mut list_at = tables + ARRAY_TABLE * lists.len();
+        for (node, list) in &lists {
+            let table = out.len();
+            out.extend_from_slice(&((table - array_vtable) as i32).to_le_bytes());
+            out.extend_from_slice(&((list_at - out.len()) as u32).to_le_bytes());
+            out.extend_from_slice(&node.0);
+            list_at += 4 + 4 * list.len();
+        }
+        let body = list_at.next_multiple_of(8);
+        for (_, list) in &lists {
+            out.extend_from_slice(&(list.len() as u32).to_le_bytes());
+            let list_at = out.len();
+            out.extend(list.iter().zip((list_at..).step_by(4)).flat_map(|(start, at)| {
+                // Both terms are below the payload's limit of 2^31.
+                ((body - at) as u32 + start).to_le_bytes()
+            }));
+        }
         pad(&mut out, 8);
         out.extend_from_slice(&self.body);
         Ok(out)
+    }
+
+    /// Returns the starts of each array's references, sorted by the arrays' ids as readers expect it. Fails if an array is there twice.
+    fn lists(&self) -> Result<Vec<(NodeId, &[u32])>> {
+        let ends = self.arrays.iter().skip(1).map(|part| part.first).chain([self.ref_offsets.len()]);
+        let list = |(part, end): (&Part, usize)| (part.node, self.ref_offsets.get(part.first..end).unwrap_or_default());
+        let mut lists: Vec<(NodeId, &[u32])> = self.arrays.iter().zip(ends).map(list).collect();
+        lists.sort_unstable_by_key(|(node, _)| *node);
+        if let Some((node, _)) =
+            lists.windows(2).find_map(|pair| pair.first().filter(|a| pair.last().is_some_and(|b| a.0 == b.0)))
+        {
+            return Err(Error::invalid(format!("array {node} was added to a manifest twice")));
+        }
+        Ok(lists)
     }
 }
 
@@ -432,7 +483,7 @@ mod tests {
             assert_eq!(built.info.size, built.file.len() as u64);
             assert_eq!((decoded.id(), built.info.chunk_refs), (id(7), if rank == 0 { 1 } else { 6 }));
             let expected: Vec<(u32, u32)> = (0..rank as u32).map(|axis| (axis, 15 + axis + 1)).collect();
-            assert_eq!(built.reference.extents, expected);
+            assert_eq!(built.references, [(node_id(1), ManifestRef { id: id(7), extents: expected })]);
             let again = sample(rank).assemble().unwrap();
             assert_eq!(again.get(4..8), Some(&b"Ichk"[..]));
         }
@@ -480,6 +531,41 @@ mod tests {
             assert_eq!(all(&copy), all(&original));
             assert_eq!(copy.location_dictionary().is_some(), compressed);
         }
+    }
+
+    #[test]
+    fn arrays_share_a_manifest_in_any_order_of_adding() {
+        let mut builder = ManifestBuilder::new(id(7), SpecVersion::V1, node_id(9), 0);
+        // Neither the first nor the last of these arrays has chunks.
+        for node in [5_u8, 8, 2, 3, 4] {
+            builder.next_array(node_id(node));
+            for n in 0..u32::from(node % 4) {
+                builder.push(&[n, u32::from(node)], &ChunkPayload::Inline([node])).unwrap();
+            }
+        }
+        let built = builder.finish().unwrap();
+        let manifest = Manifest::decode(&built.file, 1 << 20).unwrap();
+        assert_eq!(manifest.node_ids().collect::<Vec<_>>(), [node_id(2), node_id(3), node_id(5)]);
+        for (node, reference) in &built.references {
+            let (number, refs) = (u32::from(node.0[0]), manifest.array(*node).unwrap().unwrap());
+            assert_eq!(refs.len() as u32, number % 4);
+            assert_eq!(reference.extents, [(0, number % 4), (number, number + 1)]);
+            for at in 0..refs.len() {
+                assert_eq!(refs.coords(at).iter().collect::<Vec<_>>(), [at as u32, number]);
+                assert_eq!(refs.payload(at).unwrap(), ChunkPayload::Inline(&[number as u8][..]));
+            }
+        }
+        assert_eq!((built.references.len(), built.info.chunk_refs), (3, 2 + 3 + 1));
+    }
+
+    #[test]
+    fn an_array_is_not_added_twice() {
+        let mut builder = ManifestBuilder::new(id(7), SpecVersion::V2, node_id(1), 0);
+        for node in [1, 2, 1] {
+            builder.next_array(node_id(node));
+            builder.push(&[u32::from(node)], &ChunkPayload::Inline([1])).unwrap();
+        }
+        assert!(builder.finish().is_err());
     }
 
     #[test]

@@ -91,12 +91,12 @@ pub fn choose(option: IoOption, table: &NodeTable, has_files: bool) -> Result<(I
 }
 
 /// Returns the mean bytes of a chunk before compression, over the chunks that manifests list. The snapshot alone has these
-/// numbers, so that choosing costs no request. References that a manifest shares between arrays count for each of them.
+/// numbers, so that choosing costs no request.
 fn mean_chunk_bytes(table: &NodeTable) -> u64 {
     let (mut bytes, mut chunks) = (0_u128, 0_u128);
     for array in table.arrays() {
         let Some(nominal) = array.nominal_chunk_bytes else { continue };
-        let listed: u128 = array.manifests.iter().map(|m| u128::from(table.manifest(m.id).chunk_refs)).sum();
+        let listed = u128::from(table.listed_chunks(array).unwrap_or_default());
         chunks += listed;
         bytes += listed * u128::from(nominal);
     }

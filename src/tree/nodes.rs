@@ -404,10 +404,14 @@ impl NodeTable {
         self.manifests.get(&id).copied().unwrap_or(ManifestInfo { id, size: 0, chunk_refs: 0 })
     }
 
-    /// Returns the number of references in the manifests of `array`, which may be those of other arrays, too: the array has no more chunks.
-    /// None if they were not counted, as before 0.1.0.
+    /// Returns a number of chunks that `array` has at most: no more than its manifests have references, which may be those of other
+    /// arrays, too, and no more than lie in their extents. None if references were not counted, as before 0.1.0.
     pub fn listed_chunks(&self, array: &Array) -> Option<u64> {
-        let mut counts = array.manifests.iter().map(|manifest| u64::from(self.manifest(manifest.id).chunk_refs));
+        let mut counts = array.manifests.iter().map(|manifest| {
+            let places = manifest.extents.iter().map(|(from, to)| u64::from(to.saturating_sub(*from)));
+            let places = places.fold(1, u64::saturating_mul);
+            u64::from(self.manifest(manifest.id).chunk_refs).min(places)
+        });
         counts.try_fold(0_u64, |sum, count| (count > 0).then(|| sum.saturating_add(count)))
     }
 

@@ -1,6 +1,7 @@
 //! Rules of one manifest, and of the arrays that refer to it.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
@@ -91,9 +92,9 @@ impl Work {
                 object.warning("manifest-count", why);
             }
         }
-        let mut present = Vec::new();
+        let mut present = HashSet::new();
         for (node, refs) in manifest.iter_arrays() {
-            present.push(node);
+            present.insert(node);
             self.check_array(node, &refs);
         }
         for (node, uses) in &self.used.arrays {

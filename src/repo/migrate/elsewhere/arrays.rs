@@ -234,11 +234,12 @@ impl<'m> Listed<'m> {
                 draft.copy(refs, at)?;
             }
         }
-        let built = draft.finish()?;
+        let mut built = draft.finish()?;
         objects.put(&format!("manifests/{id}"), built.file).await?;
         objects.counted.manifests += 1;
         failpoints::pass("migrate.to.manifest.done")?;
-        Ok((built.reference, built.info))
+        let (_, reference) = built.references.pop().ok_or_else(|| Error::invalid("a manifest of no array"))?;
+        Ok((reference, built.info))
     }
 }
 

@@ -1,0 +1,152 @@
+//! Chooses which small arrays share manifests.
+//!
+//! Fifty thousand arrays of one chunk each would otherwise need as many objects, and a listing of all as many requests. The small arrays
+//! that a commit writes share manifests, in the order of their paths, so that a walk through the tree reads each manifest once. An array
+//! that is changed later leaves its manifest for a new one; what the old one lists of it is without effect from then on.
+//!
+//! Many small commits leave many small manifests. As soon as [`CROWD`] of them are of about one size, the next commit writes them
+//! again as one, though their arrays did not change: each reference is so written again once for each power of [`CROWD`] that the number
+//! of references has, and the number of manifests grows with its logarithm until they are full.
+//!
+//! The reference implementation reads such manifests, and writes one for each array that it changes.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::plan::references_in;
+use crate::commit::nodes::Planned;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::snapshot::ManifestInfo;
+
+/// References of an array up to which it shares its manifest. A larger one would make the manifest of others expensive to fetch.
+pub(super) const SMALL: u64 = 512;
+/// References from which on a manifest takes no further array: about 250 KiB in memory, and half of that in the store.
+pub(super) const MANY: u64 = 4096;
+/// Manifests of about one size that are worth one.
+const CROWD: usize = 16;
+/// Manifests that a commit gathers at most, so that it stays quick in a repository of many.
+const MOST_GATHERED: usize = 32;
+
+/// Cuts a list of small arrays, given by their references, into groups that share manifests. Returns the start of each group.
+pub(super) fn groups(references: impl Iterator<Item = u64>) -> Vec<usize> {
+    let (mut starts, mut sum) = (Vec::new(), 0);
+    for (at, references) in references.enumerate() {
+        if at == 0 || sum + references > MANY {
+            starts.push(at);
+            sum = 0;
+        }
+        sum += references;
+    }
+    starts
+}
+
+/// Manifest that small arrays refer to.
+#[derive(Debug, Default)]
+struct Holder {
+    /// The arrays, in the order of their paths.
+    arrays: Vec<NodeId>,
+    /// Position of the first of them among all nodes.
+    first: usize,
+    /// References of these arrays, at most.
+    references: u64,
+    /// True if it is not to be gathered: an array refers to it that is large or has other manifests, too.
+    is_fixed: bool,
+}
+
+/// Returns the arrays whose small manifests are worth gathering. None of them is one of `touched`, which the commit writes anyway.
+pub(in crate::commit) fn worth_gathering(
+    planned: &[Planned],
+    touched: &HashSet<NodeId>,
+    infos: &HashMap<ObjectId, ManifestInfo>,
+) -> HashSet<NodeId> {
+    if infos.len() < CROWD {
+        return HashSet::new();
+    }
+    let mut holders: HashMap<ObjectId, Holder> = HashMap::with_capacity(infos.len());
+    for (at, Planned { node, .. }) in planned.iter().enumerate() {
+        let Some(array) = node.array.as_ref().filter(|_| !touched.contains(&node.id)) else { continue };
+        let is_alone = array.manifests.len() == 1;
+        for reference in &array.manifests {
+            let holder = holders.entry(reference.id).or_insert_with(|| Holder { first: at, ..Holder::default() });
+            let references = references_in(reference, infos);
+            holder.is_fixed |= !is_alone || references > SMALL;
+            holder.references = holder.references.saturating_add(references);
+            holder.arrays.push(node.id);
+        }
+    }
+    // Of two manifests with more than that, one would not be fewer.
+    let mut holders: Vec<Holder> =
+        holders.into_values().filter(|holder| !holder.is_fixed && holder.references <= MANY / 2).collect();
+    holders.sort_unstable_by_key(|holder| holder.first);
+    let mut sizes: BTreeMap<u32, Vec<Holder>> = BTreeMap::new();
+    for holder in holders {
+        sizes.entry(holder.references.max(1).ilog(CROWD as u64)).or_default().push(holder);
+    }
+    let crowds = sizes.into_values().filter(|crowd| crowd.len() >= CROWD).flatten();
+    crowds.take(MOST_GATHERED).flat_map(|holder| holder.arrays).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::format::draft::{ArrayDraft, NodeDraft};
+    use crate::format::snapshot::ManifestRef;
+    use crate::format::testing::{id, node_id};
+
+    #[test]
+    fn groups_are_full_and_none_is_too_large() {
+        assert_eq!(groups([].into_iter()), Vec::<usize>::new());
+        assert_eq!(groups([MANY, 1].into_iter()), [0, 1]);
+        assert_eq!(groups(std::iter::repeat_n(1, 10_000)), [0, 4096, 8192]);
+        assert_eq!(groups(std::iter::repeat_n(SMALL, 17)), [0, 8, 16]);
+    }
+
+    /// Returns arrays with a manifest of `references` each, and the entries of these manifests.
+    fn arrays(count: u8, references: u32) -> (Vec<Planned>, HashMap<ObjectId, ManifestInfo>) {
+        let array = |n: u8| {
+            let manifests = vec![ManifestRef { id: id(n), extents: vec![(0, references)] }];
+            let array = Some(ArrayDraft { shape: Vec::new(), dimension_names: None, manifests });
+            let node = NodeDraft { id: node_id(n), path: format!("/{n:03}"), zarr_json: Vec::new(), array };
+            Planned { node, is_written: false, chunks_of: node_id(n) }
+        };
+        let info = |n: u8| (id(n), ManifestInfo { id: id(n), size: 100, chunk_refs: references });
+        ((0..count).map(array).collect(), (0..count).map(info).collect())
+    }
+
+    #[test]
+    fn manifests_are_gathered_when_many_are_of_one_size() {
+        let gathered = |(planned, infos): &(Vec<Planned>, HashMap<ObjectId, ManifestInfo>), touched: &[u8]| {
+            worth_gathering(planned, &touched.iter().map(|n| node_id(*n)).collect(), infos).len()
+        };
+        assert_eq!(gathered(&arrays(15, 3), &[]), 0);
+        assert_eq!(gathered(&arrays(16, 3), &[]), 16);
+        assert_eq!(gathered(&arrays(16, 3), &[4]), 0);
+        assert_eq!(gathered(&arrays(17, 3), &[4]), 16);
+        assert_eq!(gathered(&arrays(100, 3), &[]), MOST_GATHERED);
+        assert_eq!(gathered(&arrays(100, SMALL as u32), &[]), MOST_GATHERED);
+        assert_eq!(gathered(&arrays(100, SMALL as u32 + 1), &[]), 0);
+        // One size is not another.
+        let (mut planned, mut infos) = arrays(15, 3);
+        let (more, other) = arrays(30, 200);
+        planned.extend(more.into_iter().skip(15));
+        infos.extend(other.into_iter().filter(|(one, _)| (15..30).any(|n| *one == id(n))));
+        assert_eq!(gathered(&(planned, infos), &[]), 0);
+    }
+
+    #[test]
+    fn a_manifest_that_most_arrays_have_left_is_small() {
+        let (planned, mut infos) = arrays(16, 1);
+        infos.values_mut().for_each(|info| info.chunk_refs = 4096);
+        assert_eq!(worth_gathering(&planned, &HashSet::new(), &infos).len(), 16);
+    }
+
+    #[test]
+    fn an_array_with_several_manifests_keeps_them() {
+        let (mut planned, infos) = arrays(20, 1);
+        for one in planned.iter_mut().take(5) {
+            let array = one.node.array.as_mut().unwrap();
+            array.manifests.push(ManifestRef { id: id(19), extents: vec![(1, 2)] });
+        }
+        assert_eq!(worth_gathering(&planned, &HashSet::new(), &infos).len(), 0);
+    }
+}
