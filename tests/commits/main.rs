@@ -13,3 +13,4 @@ mod interop;
 mod late;
 mod race;
 mod rebase;
+mod sharing;
