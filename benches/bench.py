@@ -26,6 +26,7 @@ import netcdf  # noqa: E402
 import reading  # noqa: E402
 import scale  # noqa: E402
 import transfer  # noqa: E402
+import tree  # noqa: E402
 import writing  # noqa: E402
 from common import FULL, QUICK, Bench, end_with, say  # noqa: E402
 from harness import BenchError, Skipped, User, Workspace, file_system, run, workspace  # noqa: E402
@@ -44,7 +45,7 @@ COMPARISONS: dict[str, Callable[[Bench], None]] = {comparison.__name__: comparis
     reading.open4k, reading.stat4k, reading.zarr4m, reading.tensorstore4m, reading.first4m_pass, reading.first4m_user,
     reading.native4m, reading.native4k, reading.million,
     writing.write4m, writing.write4k, writing.commit_one, writing.move, writing.copy,
-    transfer.transfer4k, transfer.transfer64k, netcdf.netcdf, scale.scale)}
+    transfer.transfer4k, transfer.transfer64k, netcdf.netcdf, tree.tree, scale.scale)}
 MILLION = {"million", "commit_one", "move"}  # those that need the million references
 ASKED_FOR = {"scale"}  # those that take long, and are measured only by name
 

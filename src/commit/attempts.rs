@@ -372,7 +372,8 @@ impl Engine {
                 let _ = failpoints::pass("commit.publish.done");
                 let (branch, repo) = (branch.clone(), repo.clone());
                 let is_known = repo.is_some() || work.version == SpecVersion::V1;
-                let written = || WrittenCommit { id, branch, repo, snapshot: prepared.snapshot.file };
+                let (version, snapshot) = (work.version, prepared.snapshot.payload);
+                let written = || WrittenCommit { id, branch, repo, version, snapshot };
                 *self.written.lock() = is_known.then(written);
             }
             Published::Lost(_) => work.stored = Some(prepared),

@@ -29,7 +29,7 @@ use crate::format::repo_info::RepoInfo;
 use crate::format::snapshot::Snapshot;
 use crate::memory::MemoryLimit;
 use crate::reader::Reader;
-use crate::repo::{MAX_SNAPSHOT, Repository};
+use crate::repo::Repository;
 use crate::storage::Storage;
 use crate::times::Clock;
 
@@ -59,7 +59,9 @@ pub(super) struct WrittenCommit {
     pub(super) branch: String,
     /// The file `repo`; none in version 1.
     pub(super) repo: Option<Bytes>,
-    pub(super) snapshot: Bytes,
+    pub(super) version: SpecVersion,
+    /// The snapshot before compression.
+    pub(super) snapshot: Vec<u8>,
 }
 
 impl Engine {
@@ -207,10 +209,11 @@ impl Engine {
 
     /// Returns repository and snapshot of commit `id`, if it is the last one that this engine published, without reading them back.
     pub async fn take_written(&self, id: ObjectId) -> Option<(Repository, Snapshot)> {
-        let WrittenCommit { branch, repo, snapshot, .. } = self.written.lock().take().filter(|last| last.id == id)?;
+        let WrittenCommit { branch, repo, version, snapshot, .. } =
+            self.written.lock().take().filter(|last| last.id == id)?;
         let decode = move || {
             let repo = repo.map(|repo| RepoInfo::decode(&repo)).transpose()?;
-            Ok((repo, Snapshot::decode(&snapshot, MAX_SNAPSHOT)?))
+            Ok((repo, Snapshot::of_payload(snapshot, version)?))
         };
         let (repo, snapshot) = blocking(decode).await.ok()?;
         let storage = Arc::clone(&self.storage);

@@ -11,6 +11,7 @@ use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
+use crate::format::envelope::{self, FileType};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::repo::Repository;
@@ -29,8 +30,8 @@ const MOVE_NODE: u16 = 3;
 pub(super) struct StoredSnapshot {
     /// The snapshot's record in `repo`.
     pub(super) record: SnapshotRecord,
-    /// Stored bytes of the snapshot.
-    pub(super) file: Bytes,
+    /// The snapshot before compression.
+    pub(super) payload: Vec<u8>,
 }
 
 /// Writes the log and the snapshot of a commit at `moment`, under new names, and at the same time the copy of `repo` that the publication
@@ -44,9 +45,12 @@ pub(super) async fn store_snapshot(
 ) -> Result<StoredSnapshot> {
     let record = SnapshotRecord::of(&draft, None);
     let (snapshot_key, log_key) = (format!("snapshots/{}", draft.id), format!("transactions/{}", draft.id));
-    let encode = move || Ok((log.encode(draft.id, draft.version)?, draft.encode()?));
-    let (log, snapshot) = blocking(encode).await?;
-    let snapshot = Bytes::from(snapshot);
+    let encode = move || {
+        let payload = draft.payload()?;
+        let snapshot = envelope::encode(draft.version, FileType::Snapshot, &payload)?;
+        Ok((log.encode(draft.id, draft.version)?, snapshot, payload))
+    };
+    let (log, snapshot, payload) = blocking(encode).await?;
     // The objects do not depend on each other, since nothing leads to them yet: over a network this is one round trip.
     let store_log = async {
         failpoints::pass("commit.log")?;
@@ -56,7 +60,7 @@ pub(super) async fn store_snapshot(
     };
     let store_snapshot = async {
         failpoints::pass("commit.snapshot")?;
-        storage.put_new(&snapshot_key, snapshot.clone()).await
+        storage.put_new(&snapshot_key, snapshot.into()).await
     };
     let copy_repo = async {
         match current {
@@ -68,7 +72,7 @@ pub(super) async fn store_snapshot(
     log_stored.and(stored).and(copied)?;
     storage.sync(&["chunks", "manifests", "transactions", "snapshots"]).await?;
     failpoints::pass("commit.snapshot.done")?;
-    Ok(StoredSnapshot { record, file: snapshot })
+    Ok(StoredSnapshot { record, payload })
 }
 
 #[derive(Debug)]

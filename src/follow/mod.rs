@@ -46,8 +46,6 @@ pub struct Follower {
     shown: Arc<ViewState>,
     reader: Arc<Reader>,
     branch: String,
-    /// Node that is the root of the tree; empty for the whole tree.
-    root: String,
     interval: Duration,
     numbering: Mutex<Numbering>,
     watch: tokio::sync::Mutex<BranchWatch>,
@@ -65,12 +63,11 @@ impl std::fmt::Debug for Follower {
 }
 
 impl Follower {
-    /// Creates a follower of `branch` of `repository` from `tree` on, whose root is node `root`, numbered by `numbering`, that polls every
+    /// Creates a follower of `branch` of `repository` from `tree` on, numbered by `numbering`, that polls every
     /// `interval`.
     pub fn new(
         repository: &Repository,
         branch: &str,
-        root: &str,
         tree: Arc<Tree>,
         numbering: Numbering,
         interval: Duration,
@@ -79,7 +76,6 @@ impl Follower {
             reader: Arc::clone(tree.reader()),
             shown: Arc::new(ViewState::followed(tree)),
             branch: branch.to_owned(),
-            root: root.to_owned(),
             interval,
             numbering: Mutex::new(numbering),
             watch: tokio::sync::Mutex::new(BranchWatch::new(repository, branch)),
@@ -136,7 +132,7 @@ impl Follower {
     async fn move_to(&self, repository: &Repository, tip: ObjectId) -> Result<()> {
         let old = Arc::clone(self.shown.view().tree());
         let snapshot = Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?);
-        let table = NodeTable::build_below(&snapshot, &mut self.numbering.lock(), &self.root)?;
+        let table = NodeTable::build_after(&snapshot, &mut self.numbering.lock(), (old.snapshot(), old.table()))?;
         let new = Tree::new(snapshot, table, Arc::clone(&self.reader));
         let difference = Arc::new(difference(repository, &old, &new).await?);
         let open = self.shown.stop_caching();

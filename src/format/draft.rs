@@ -81,7 +81,7 @@ impl SnapshotDraft {
     }
 
     /// Returns the uncompressed payload of the file.
-    pub(super) fn payload(&self) -> Result<Vec<u8>> {
+    pub(crate) fn payload(&self) -> Result<Vec<u8>> {
         let mut b = Builder::new();
         let mut nodes: Vec<&NodeDraft> = self.nodes.iter().collect();
         // Sort by the bytes of the path, whatever the specification states: the reference implementation bisects this order.

@@ -123,7 +123,12 @@ impl Snapshot {
 
     /// Returns the snapshot that `draft` describes, as if it were written and decoded.
     pub fn from_draft(draft: &SnapshotDraft) -> Result<Self> {
-        Self::from_verified(VerifiedFlatbuffer::new(draft.payload()?)?, draft.version)
+        Self::of_payload(draft.payload()?, draft.version)
+    }
+
+    /// Returns the snapshot whose file has the uncompressed `payload`.
+    pub fn of_payload(payload: Vec<u8>, version: SpecVersion) -> Result<Self> {
+        Self::from_verified(VerifiedFlatbuffer::new(payload)?, version)
     }
 
     fn from_verified(buffer: VerifiedFlatbuffer<fb::Snapshot<'static>>, version: SpecVersion) -> Result<Self> {

@@ -17,6 +17,7 @@ pub mod health;
 pub mod helper;
 mod init;
 pub mod io_mode;
+mod kept_listings;
 pub mod kernel_features;
 pub mod kernel_mount;
 pub mod listing_hint;

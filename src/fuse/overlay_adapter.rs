@@ -31,6 +31,7 @@ use super::call::Call;
 use super::declined::declined;
 use super::init;
 use super::io_mode::IoMode;
+use super::kept_listings::KeptListings;
 use super::listing_hint::ListingHint;
 use super::mount::Options;
 use super::overlay_replies::{BACKED, BLOCK, Shared, Target, WRITES, name, new, time};
@@ -85,6 +86,7 @@ impl WorkingAdapter {
             log: QuietLog::default(),
             listings: Mutex::default(),
             next_listing: AtomicU64::new(1),
+            kept_listings: KeptListings::default(),
         };
         WorkingAdapter { shared: Arc::new(shared), runtime, insist }
     }
@@ -430,9 +432,14 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let handle = self.shared.next_listing.fetch_add(1, Ordering::Relaxed);
-        reply.opened(FileHandle(handle), FopenFlags::empty());
+        let flags = match self.shared.target(inode) {
+            Target::Tree(_) => self.shared.kept_listings.open(inode.0, self.shared.working.replaced()),
+            // These change without the kernel's doing.
+            Target::Top | Target::Control(_) | Target::Attached(_) => FopenFlags::empty(),
+        };
+        reply.opened(FileHandle(handle), flags);
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {

@@ -17,6 +17,7 @@ use super::answer::{Reply, XattrValue, outcome_of};
 use super::attached_files::AttachedFiles;
 use super::backing::Backings;
 use super::call::Call;
+use super::kept_listings::KeptListings;
 use super::listing_hint::ListingHint;
 use super::presentation::Presentation;
 use super::quiet_log::QuietLog;
@@ -61,6 +62,7 @@ pub(super) struct Shared {
     /// Limits of listings under way, by handle.
     pub(super) listings: Mutex<std::collections::HashMap<u64, u64>>,
     pub(super) next_listing: AtomicU64,
+    pub(super) kept_listings: KeptListings,
 }
 
 /// Inode by what answers requests about it. No other code decides this.

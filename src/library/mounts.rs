@@ -247,10 +247,7 @@ async fn serve(repository: &Repository, mountpoint: &Path, options: &MountOption
     if let (Some(interval), RefSpec::Branch(branch)) = (options.follow, &options.spec) {
         let mut numbering = Numbering::with_headroom();
         let tree = open::tree_after(repository, &options.spec, options.limits, &mut numbering, &options.root).await?;
-        return Ok((
-            Served::Followed(Follower::new(repository, branch, &options.root, tree, numbering, interval)),
-            note,
-        ));
+        return Ok((Served::Followed(Follower::new(repository, branch, tree, numbering, interval)), note));
     }
     let mut numbering = Numbering::default();
     let tree = open::tree_after(repository, &options.spec, options.limits, &mut numbering, &options.root).await?;

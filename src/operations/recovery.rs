@@ -68,7 +68,7 @@ pub async fn open(
     })?;
     let mut numbering = Numbering::default();
     let snapshot = Arc::new(loaded);
-    let table = NodeTable::build_after(&snapshot, &mut numbering)?;
+    let table = NodeTable::build_below(&snapshot, &mut numbering, "")?;
     let reader = Arc::new(reader(snapshot.size() as u64 + table.size())?);
     let tree = Arc::new(Tree::new(Arc::clone(&snapshot), table, Arc::clone(&reader)));
     let working = Arc::new(WorkingTree::open(tree, numbering, scratch, origin, recovered)?);

@@ -44,7 +44,7 @@ pub mod uploads;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -116,6 +116,8 @@ pub struct WorkingTree {
     salvaged: u64,
     file_locks: FileLocks,
     counted_bytes: Mutex<gauges::CountedBytes>,
+    /// Number of times that the tree was replaced by a candidate.
+    replaced: AtomicU64,
 }
 
 /// Meaning of a name.
@@ -212,6 +214,7 @@ impl WorkingTree {
             salvaged: 0,
             file_locks: FileLocks::default(),
             counted_bytes: Mutex::default(),
+            replaced: AtomicU64::new(0),
         };
         working.salvaged = working.drop_orphans(&named)?;
         if let Err(error) = working.compact() {

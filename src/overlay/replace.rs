@@ -47,7 +47,8 @@ impl WorkingTree {
 
     /// Creates a tree of `snapshot`, with inode numbers that continue those that the kernel knows.
     pub fn tree_of(&self, snapshot: Arc<Snapshot>, reader: Arc<Reader>) -> Result<Arc<Tree>> {
-        let table = NodeTable::build_after(&snapshot, &mut self.numbering.lock())?;
+        let before = Arc::clone(&self.base().tree);
+        let table = NodeTable::build_after(&snapshot, &mut self.numbering.lock(), (before.snapshot(), before.table()))?;
         Ok(Arc::new(Tree::new(snapshot, table, reader)))
     }
 

@@ -88,6 +88,24 @@ impl Array {
         array
     }
 
+    /// Describes the array by its description in another snapshot, where it had the same `zarr.json`. Its chunks have no numbers yet.
+    pub(super) fn like(before: &Array, data: &ArrayData<'_>) -> Array {
+        Array {
+            id: before.id,
+            grid: before.grid.clone(),
+            shape: before.shape.clone(),
+            encoding: before.encoding.clone(),
+            manifests: data.manifests().into(),
+            positions: Arc::clone(&before.positions),
+            numbered_grid: Box::default(),
+            first_number: 0,
+            nominal_chunk_bytes: before.nominal_chunk_bytes,
+            sharding: before.sharding.clone(),
+            has_long_names: before.has_long_names,
+            form: None,
+        }
+    }
+
     /// Returns the stored chunks per dimension.
     pub(super) fn stored_grid(&self) -> &[u32] {
         self.form.as_deref().map_or(&self.grid, ChunkForm::stored_grid)

@@ -92,21 +92,63 @@ impl TreePlace {
     }
 }
 
+/// Origin of the descriptions of arrays.
+enum Arrays<'a, 'b> {
+    /// The snapshot alone.
+    Parsed,
+    /// The table of another snapshot, and this one where that has no such array.
+    Known(KnownArrays<'a>),
+    Resharded(&'a mut Resharder<'b>),
+}
+
+/// Arrays of another snapshot. Both are walked in the order of paths, so that most are found without a search.
+struct KnownArrays<'a> {
+    snapshot: &'a Snapshot,
+    table: &'a NodeTable,
+    /// Node from which on the next array is expected.
+    next: NodeIndex,
+    /// All arrays by id, made when an expectation fails.
+    by_id: Option<HashMap<NodeId, NodeIndex>>,
+}
+
+impl<'a> KnownArrays<'a> {
+    /// Returns array `id` if it has this `zarr.json` in the other snapshot, too.
+    fn find(&mut self, id: NodeId, zarr_json: &[u8]) -> Option<&'a Array> {
+        let (table, count) = (self.table, self.table.nodes.len() as NodeIndex);
+        let next = (self.next..count).find(|index| table.array(*index).is_some());
+        let expected = next.filter(|index| table.array(*index).is_some_and(|array| array.id == id));
+        let index = expected.or_else(|| {
+            let all = || (0..count).filter_map(|index| Some((table.array(index)?.id, index))).collect();
+            self.by_id.get_or_insert_with(all).get(&id).copied()
+        })?;
+        self.next = index + 1;
+        let array = table.array(index).filter(|array| !array.is_resharded())?;
+        let stored = self.snapshot.node(table.get(index)?.stored? as usize)?;
+        (stored.zarr_json == zarr_json).then_some(array)
+    }
+}
+
 impl NodeTable {
     /// Builds the table of `snapshot`.
     pub fn build(snapshot: &Snapshot) -> Result<Self> {
-        Self::build_after(snapshot, &mut Numbering::default())
+        Self::build_below(snapshot, &mut Numbering::default(), "")
     }
 
-    /// Builds the table of `snapshot` with the numbers that `numbering` assigned before.
-    pub fn build_after(snapshot: &Snapshot, numbering: &mut Numbering) -> Result<Self> {
-        Self::build_below(snapshot, numbering, "")
+    /// Builds the table of `snapshot` with the numbers that `numbering` assigned before. What `before`, another snapshot of the repository,
+    /// has in common with it is not parsed again.
+    pub fn build_after(
+        snapshot: &Snapshot,
+        numbering: &mut Numbering,
+        (before, table): (&Snapshot, &NodeTable),
+    ) -> Result<Self> {
+        let known = KnownArrays { snapshot: before, table, next: 0, by_id: None };
+        Self::build_from(snapshot, numbering, &table.root, Arrays::Known(known))
     }
 
     /// Builds the table of node `root` of `snapshot` and all nodes below it: `root`, a path without a slash at its ends, is the
     /// root of the table. Empty for all nodes.
     pub fn build_below(snapshot: &Snapshot, numbering: &mut Numbering, root: &str) -> Result<Self> {
-        Self::build_resharded(snapshot, numbering, root, None)
+        Self::build_from(snapshot, numbering, root, Arrays::Parsed)
     }
 
     /// Builds the table like [`NodeTable::build_below`], with the arrays that `resharder` makes.
@@ -114,7 +156,16 @@ impl NodeTable {
         snapshot: &Snapshot,
         numbering: &mut Numbering,
         root: &str,
-        mut resharder: Option<&mut Resharder<'_>>,
+        resharder: &mut Resharder<'_>,
+    ) -> Result<Self> {
+        Self::build_from(snapshot, numbering, root, Arrays::Resharded(resharder))
+    }
+
+    fn build_from(
+        snapshot: &Snapshot,
+        numbering: &mut Numbering,
+        root: &str,
+        mut arrays: Arrays<'_, '_>,
     ) -> Result<Self> {
         // The memory budget must have room while the table is built. Its memory then belongs to the mount's share.
         let _room = memory::reserve_blocking(snapshot.node_table_size(), "the table of its nodes")?;
@@ -167,7 +218,7 @@ impl NodeTable {
                 open.push((table.push(parent, part)?, part));
             }
             let index = open.last().map_or(0, |(index, _)| *index);
-            table.describe(index, stored, snapshot, resharder.as_deref_mut())?;
+            table.describe(index, stored, snapshot, &mut arrays)?;
         }
         table.link_children()?;
         table.number(snapshot, numbering);
@@ -190,12 +241,14 @@ impl NodeTable {
         index: NodeIndex,
         stored: u32,
         snapshot: &Snapshot,
-        resharder: Option<&mut Resharder<'_>>,
+        arrays: &mut Arrays<'_, '_>,
     ) -> Result<()> {
         let Some(node) = snapshot.node(stored as usize) else { return Ok(()) };
         let array = match &node.data {
             NodeData::Group => {
-                resharder.map_or(Ok(()), |resharder| resharder.group(index, node.zarr_json))?;
+                if let Arrays::Resharded(resharder) = arrays {
+                    resharder.group(index, node.zarr_json)?;
+                }
                 None
             }
             NodeData::Unknown(kind) => {
@@ -203,10 +256,14 @@ impl NodeTable {
                 None
             }
             NodeData::Array(data) => {
-                let array = match resharder {
-                    None => Array::new(node.path, node.id, node.zarr_json, data),
-                    Some(resharder) => resharder.array(index, (node.path, node.id), node.zarr_json, data)?,
+                let array = match arrays {
+                    Arrays::Parsed => None,
+                    Arrays::Known(known) => known.find(node.id, node.zarr_json).map(|known| Array::like(known, data)),
+                    Arrays::Resharded(resharder) => {
+                        Some(resharder.array(index, (node.path, node.id), node.zarr_json, data)?)
+                    }
                 };
+                let array = array.unwrap_or_else(|| Array::new(node.path, node.id, node.zarr_json, data));
                 self.arrays.push(array);
                 Some(u32::try_from(self.arrays.len() - 1).map_err(too_many)?)
             }

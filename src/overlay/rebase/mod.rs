@@ -23,6 +23,7 @@ mod whiteout;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 pub use self::candidate::Candidate;
 use self::merge::{Merge, Merged};
@@ -142,6 +143,7 @@ impl WorkingTree {
         locked.is_stale = !is_written;
         locked.state = state;
         locked.base = base;
+        self.replaced.fetch_add(1, Ordering::Relaxed);
         let passthrough_data = locked.release_old_files(!is_published);
         drop(locked);
         // The journal on disk does not need them. Files that passthrough handles still use are removed when those are closed.
@@ -151,6 +153,11 @@ impl WorkingTree {
         }
         self.lock().journal.durable().keep_reserve();
         Ok(invalidations)
+    }
+
+    /// Returns how many times the tree was replaced by a candidate. Only a replacement changes it otherwise than by requests.
+    pub fn replaced(&self) -> u64 {
+        self.replaced.load(Ordering::Relaxed)
     }
 
     /// Drops a candidate and the data files created for it.

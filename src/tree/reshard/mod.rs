@@ -121,7 +121,7 @@ impl Tree {
         blocking(move || {
             let mut resharder = Resharder::new(&wanted)?;
             let (numbering, root) = (&mut Numbering::default(), tree.table().root());
-            let table = NodeTable::build_resharded(tree.snapshot(), numbering, root, Some(&mut resharder))?;
+            let table = NodeTable::build_resharded(tree.snapshot(), numbering, root, &mut resharder)?;
             let resharded = resharder.finish(&table)?;
             let made = Tree::new(Arc::clone(tree.snapshot()), table, Arc::clone(tree.reader()));
             Ok(Arc::new(Tree { resharded: Some(Box::new(resharded)), ..made }))

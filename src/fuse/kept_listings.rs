@@ -1,0 +1,52 @@
+//! Directories of a writable mount whose listings the kernel may keep.
+//!
+//! The kernel drops a kept listing when a request changes the directory, since that goes through it. Other changes (a refresh, a discard,
+//! a commit over those of others) replace the tree as a whole: from then on, the first listing of each directory is not a kept one.
+
+use std::collections::HashSet;
+
+use fuser::FopenFlags;
+use parking_lot::Mutex;
+
+/// Directories that are remembered at most: some 16 bytes each.
+const MOST: usize = 1 << 20;
+
+/// Directories that were listed since the tree was replaced.
+#[derive(Debug, Default)]
+pub(super) struct KeptListings {
+    listed: Mutex<Listed>,
+}
+
+#[derive(Debug, Default)]
+struct Listed {
+    /// Number of replacements of the tree before.
+    replaced: u64,
+    directories: HashSet<u64>,
+}
+
+impl KeptListings {
+    /// Returns the flags for a listing of `directory`, which begins after the tree was replaced `replaced` times.
+    pub(super) fn open(&self, directory: u64, replaced: u64) -> FopenFlags {
+        let mut listed = self.listed.lock();
+        if listed.replaced != replaced || listed.directories.len() >= MOST {
+            *listed = Listed { replaced, directories: HashSet::new() };
+        }
+        // Without the second flag, the kernel drops what it has, and keeps what it gets now.
+        let kept =
+            if listed.directories.insert(directory) { FopenFlags::empty() } else { FopenFlags::FOPEN_KEEP_CACHE };
+        FopenFlags::FOPEN_CACHE_DIR | kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_is_kept_until_the_tree_is_replaced() {
+        let (listings, new) = (KeptListings::default(), FopenFlags::FOPEN_CACHE_DIR);
+        let kept = new | FopenFlags::FOPEN_KEEP_CACHE;
+        assert_eq!([listings.open(1, 0), listings.open(1, 0), listings.open(2, 0)], [new, kept, new]);
+        assert_eq!([listings.open(1, 1), listings.open(2, 1), listings.open(1, 1)], [new, new, kept]);
+    }
+}
