@@ -38,6 +38,7 @@ use crate::format::manifest::Manifest;
 use crate::format::snapshot::ManifestInfo;
 use crate::metrics;
 use crate::storage::Storage;
+use crate::storage::local::LocalFiles;
 use crate::storage::virtuals::VirtualChunks;
 
 /// Chunks up to this many bytes are fetched and kept whole when a part is read: a second request would cost more than the bytes.
@@ -64,6 +65,18 @@ pub struct Reader {
     access_pattern: shards::AccessPattern,
     /// Held while a manifest is decoded, one at a time: each needs memory that the cache does not count yet.
     decoding: Semaphore,
+}
+
+/// Largest file of a small manifest, in bytes. Decoding it takes less time than to hand it to another thread.
+pub const SMALL_MANIFEST: u64 = 16 << 10;
+/// Largest small manifest in memory, in bytes.
+const SMALL_DECODED: u64 = 128 << 10;
+
+/// Decodes a manifest if it is a small one and right.
+fn decode_small(info: ManifestInfo, file: &[u8]) -> Option<Manifest> {
+    let is_small = file.len() as u64 <= SMALL_MANIFEST;
+    let decoded = is_small.then(|| Manifest::decode_with_id(info.id, file, SMALL_DECODED).ok())?;
+    decoded.filter(|manifest| manifest.id() == info.id)
 }
 
 /// Bytes that were read.
@@ -104,6 +117,9 @@ impl Reader {
     /// Fails with [`ErrorKind::OutOfMemory`] if it is larger than the memory bound allows.
     pub async fn manifest(self: &Arc<Self>, info: ManifestInfo) -> Result<Arc<Manifest>> {
         if let Some(Value::Manifest(manifest)) = self.cache.get(&Key::Manifest(info.id)) {
+            return Ok(manifest);
+        }
+        if let Some(manifest) = self.small_manifest_now(info) {
             return Ok(manifest);
         }
         let this = Arc::clone(self);
@@ -160,6 +176,29 @@ impl Reader {
         self.cache.has(&Key::ViewBytes(owner, part))
     }
 
+    /// Loads the manifests `infos` that are not in memory. Errors are reported when one of them is needed.
+    pub fn load_ahead(self: &Arc<Self>, infos: impl Iterator<Item = ManifestInfo>) {
+        for info in infos.filter(|info| !self.cache.has(&Key::Manifest(info.id))) {
+            let this = Arc::clone(self);
+            drop(tokio::spawn(async move { this.manifest(info).await.map(drop) }));
+        }
+    }
+
+    /// Loads a small manifest that needs no waiting: of thousands, each would wait longer for a thread than it takes. None if it has to be
+    /// loaded the usual way, also for its error.
+    fn small_manifest_now(&self, info: ManifestInfo) -> Option<Arc<Manifest>> {
+        let length = usize::try_from(info.size).ok().filter(|_| (1..=SMALL_MANIFEST).contains(&info.size))?;
+        let file = self.storage.local_files()?.open_now(&format!("manifests/{}", info.id))?.ok()?;
+        if file.metadata().ok()?.len() != info.size {
+            return None;
+        }
+        let mut bytes = vec![0; length];
+        LocalFiles::read_now(&file, &mut bytes, 0)?;
+        let manifest = Arc::new(decode_small(info, &bytes)?);
+        self.cache.insert(Key::Manifest(info.id), Value::Manifest(Arc::clone(&manifest)));
+        Some(manifest)
+    }
+
     /// Keeps a manifest that was just written: it will be read next.
     pub fn keep_manifest(&self, manifest: Manifest) {
         self.cache.insert(Key::Manifest(manifest.id()), Value::Manifest(Arc::new(manifest)));
@@ -183,6 +222,9 @@ impl Reader {
         let file = self.storage.get_fixed(key, limit).await;
         let file =
             file.map_err(|error| error.not_found_as_corrupt(format!("{key}: missing, though the snapshot names it")))?;
+        if let Some(manifest) = decode_small(info, &file) {
+            return Ok(manifest);
+        }
         let _turn = self.decoding.acquire().await;
         self.cache.make_room(match info.chunk_refs {
             // Before 0.1.0, references were not counted.
@@ -217,7 +259,7 @@ impl Reader {
         if let (Some(files), Object::Native(id)) = (self.storage.local_files(), &chunk.object) {
             let file = files.open_now(&chunk::native_key(*id))?.ok()?;
             let mut buffer = self.buffers.take(length)?;
-            crate::storage::local::LocalFiles::read_now(&file, &mut buffer, chunk.offset.checked_add(offset)?)?;
+            LocalFiles::read_now(&file, &mut buffer, chunk.offset.checked_add(offset)?)?;
             metrics::SOURCES.local.add(length as u64);
             return Some(Data::Buffer(buffer));
         }

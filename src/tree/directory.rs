@@ -88,6 +88,9 @@ impl Tree {
                 return Ok(());
             }
         }
+        if let Some(node) = node.filter(|_| offset == 0 && !lists.is_empty()) {
+            self.walked_to(node);
+        }
         if let Some(node) = node
             && !self.list_node(node, offset, sink)
         {

@@ -19,6 +19,7 @@ mod prefetch;
 pub mod reshard;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use self::nodes::{NodeIndex, NodeTable, TreePlace};
 use self::numbering::Renumbered;
 use self::prefetch::{LIKELY_WINDOW, Prefetcher};
 use self::reshard::Resharded;
+use self::walk::Walk;
 use crate::compare::chunks::ChunkList;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -81,6 +83,7 @@ pub struct Tree {
     prefetcher: Option<Prefetcher>,
     /// Differences from the stored tree, if their files are others.
     resharded: Option<Box<Resharded>>,
+    walk: Walk,
 }
 
 impl Attributes {
@@ -93,7 +96,8 @@ impl Tree {
     /// Creates the tree of `snapshot`, whose chunks `reader` reads.
     pub fn new(snapshot: impl Into<Arc<Snapshot>>, table: NodeTable, reader: Arc<Reader>) -> Self {
         let prefetcher = (reader.prefetch_limit() > 0).then(|| Prefetcher::new(reader.prefetch_limit()));
-        Tree { snapshot: snapshot.into(), table, reader, total_bytes: OnceCell::new(), prefetcher, resharded: None }
+        let (total_bytes, walk) = (OnceCell::new(), Walk::default());
+        Tree { snapshot: snapshot.into(), table, reader, total_bytes, prefetcher, resharded: None, walk }
     }
 
     /// Sets other inode numbers for some files.
