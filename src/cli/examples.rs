@@ -100,7 +100,8 @@ Examples:
 pub(super) const CONFIG: &str = "\
 Examples:
   icechunkfs config repo get --all
-  icechunkfs config repo set inline_chunk_threshold_bytes 1024";
+  icechunkfs config repo set inline_chunk_threshold_bytes 1024
+  icechunkfs config repo status read-only --reason 'moved to s3://bucket/repo'";
 
 pub(super) const LOG: &str = "\
 Examples:

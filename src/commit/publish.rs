@@ -17,13 +17,11 @@ use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::repo::Repository;
 use crate::repo::clock::ChangeTime;
 use crate::repo::collect::mark::LogPosition;
+use crate::repo::flags::FeatureFlag;
 use crate::repo::update::{RepoFile, Update, UpdateOptions};
 use crate::repo::v1::{self, BranchFile};
 use crate::storage::Storage;
 use crate::times::Clock;
-
-/// The feature flag that allows commits with moves.
-const MOVE_NODE: u16 = 3;
 
 /// Snapshot that is stored with its log: nothing refers to it yet.
 #[derive(Clone, Debug)]
@@ -134,7 +132,7 @@ pub(super) async fn v2(
         });
         Err(Error::new(ErrorKind::Stale, "the branch has moved"))
     };
-    let options = UpdateOptions { clock_is_checked: true, names_copy: true, tries };
+    let options = UpdateOptions { clock_is_checked: true, tries, ..UpdateOptions::default() };
     let backed_up = || failpoints::pass("commit.backup.done");
     let mut update = Update::new(&**storage, clock, options).beginning_with(known);
     let updated = update.run(change, backed_up).await;
@@ -159,11 +157,8 @@ fn insert(state: &mut RepoState, publication: &Publication<'_>) -> Result<Operat
     if !state.branches.contains_key(branch) {
         return Err(branch_is_gone(branch));
     }
-    if publication.has_moves && state.disabled_feature_flags.iter().flatten().any(|flag| *flag == MOVE_NODE) {
-        return Err(Error::new(
-            ErrorKind::NotPermitted,
-            "moving groups and arrays is switched off in this repository (feature flag move_node): copy them instead",
-        ));
+    if publication.has_moves {
+        FeatureFlag::MoveNode.check(state, "moving groups and arrays")?;
     }
     if !state.snapshots.contains_key(&tip) {
         return Err(not_listed(branch, tip));

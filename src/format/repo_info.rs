@@ -149,6 +149,11 @@ impl RepoInfo {
         })
     }
 
+    /// Returns the metadata of the repository.
+    pub fn metadata(&self) -> Result<Map<String, Value>> {
+        metadata::to_json(self.buffer.root().metadata(), SpecVersion::V2)
+    }
+
     /// Returns true if the repository accepts no writes, except to the status itself.
     pub fn is_read_only(&self) -> bool {
         self.buffer.root().status().availability() == fb::RepoAvailability::ReadOnly

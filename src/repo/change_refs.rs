@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::flags::FeatureFlag;
 use super::ref_files::Layout;
 use super::refs::{DEFAULT_BRANCH, RefSpec};
 use super::update;
@@ -17,10 +18,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState};
 use crate::times::Clock;
-
-/// Feature flags that allow creating and deleting tags; on unless the repository disables them.
-pub(super) const CREATE_TAG: u16 = 4;
-const DELETE_TAG: u16 = 5;
 
 /// Kind of a ref.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +57,7 @@ impl Repository {
         self.check_name(kind, name)?;
         let change = |state: &mut RepoState| {
             if kind == RefKind::Tag {
-                check_flag(state, CREATE_TAG, "making tags", "create_tag")?;
+                FeatureFlag::CreateTag.check(state, "making tags")?;
                 if state.deleted_tags.contains(name) {
                     return Err(tag_was_deleted(name));
                 }
@@ -90,7 +87,7 @@ impl Repository {
         }
         let change = |state: &mut RepoState| {
             if kind == RefKind::Tag {
-                check_flag(state, DELETE_TAG, "deleting tags", "delete_tag")?;
+                FeatureFlag::DeleteTag.check(state, "deleting tags")?;
             }
             let refs = refs_of(state, kind);
             check_target(kind, name, refs.get(name).copied(), expected)?;
@@ -233,16 +230,6 @@ pub(super) fn refs_of(state: &mut RepoState, kind: RefKind) -> &mut BTreeMap<Str
         RefKind::Branch => &mut state.branches,
         RefKind::Tag => &mut state.tags,
     }
-}
-
-pub(super) fn check_flag(state: &RepoState, flag: u16, what: &str, name: &str) -> Result<()> {
-    if state.disabled_feature_flags.iter().flatten().any(|disabled| *disabled == flag) {
-        return Err(Error::new(
-            ErrorKind::NotPermitted,
-            format!("{what} is switched off in this repository (feature flag {name})"),
-        ));
-    }
-    Ok(())
 }
 
 /// Fails unless a ref points to `expected`.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::update::{self, backup_name};
+use super::update::{self, UpdateOptions, backup_name};
 use super::v1::{CONFIG_KEY, MAX_CONFIG_FILE};
 use super::{Generation, Repository, alpha};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -63,28 +63,21 @@ impl Repository {
         change: &mut impl FnMut(&RepoConfig) -> Result<Option<ConfigChange>>,
     ) -> Result<Option<ConfigChange>> {
         let mut done = None;
-        let mut is_same = false;
-        let updated = update::update(&*self.storage, clock, |state: &mut RepoState| {
+        let change = |state: &mut RepoState| {
             let stored = match &state.config {
                 Some(bytes) => RepoConfig::from_flexbuffer(bytes).context(|| "repo: config")?,
                 None => RepoConfig::default(),
             };
-            let Some(changed) = change(&stored)? else {
-                is_same = true;
-                return Err(Error::invalid("nothing to change"));
-            };
+            let Some(changed) = change(&stored)? else { return Ok(None) };
             state.config = match changed.members.is_empty() {
                 true => None,
                 false => Some(encode::flexbuffer(&changed.members)?),
             };
             done = Some(changed);
-            Ok(Operation::ConfigChanged)
-        })
-        .await;
-        match updated {
-            Err(_) if is_same => Ok(None),
-            updated => updated.map(|_| done),
-        }
+            Ok(Some(Operation::ConfigChanged))
+        };
+        let updated = update::update_if(&*self.storage, clock, UpdateOptions::default(), change).await?;
+        Ok(updated.and(done))
     }
 
     async fn change_yaml(

@@ -3,8 +3,9 @@
 //! The objects of these commits are stored before. One update inserts their records and moves the ref, if it is where it was and no
 //! garbage was collected since the first object was stored.
 
-use super::change_refs::{CREATE_TAG, RefKind, check_flag, check_target, exists, refs_of, tag_was_deleted};
+use super::change_refs::{RefKind, check_target, exists, refs_of, tag_was_deleted};
 use super::collect::mark::LogPosition;
+use super::flags::FeatureFlag;
 use super::{Generation, Repository, update, v1};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -62,7 +63,7 @@ fn insert(state: &mut RepoState, import: &RefImport<'_>) -> Result<Operation> {
         (None, None) => {}
     }
     if kind == RefKind::Tag {
-        check_flag(state, CREATE_TAG, "making tags", "create_tag")?;
+        FeatureFlag::CreateTag.check(state, "making tags")?;
         if state.deleted_tags.contains(name) {
             return Err(tag_was_deleted(name));
         }

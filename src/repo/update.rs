@@ -41,9 +41,27 @@ pub async fn update(
     clock: Clock,
     change: impl FnMut(&mut RepoState) -> Result<Operation>,
 ) -> Result<RepoState> {
-    let options = UpdateOptions { clock_is_checked: false, names_copy: true, tries: TRIES };
-    let written = Update::new(storage, clock, options).run(change, || Ok(())).await?;
+    let written = Update::new(storage, clock, UpdateOptions::default()).run(change, || Ok(())).await?;
     Ok(written.state)
+}
+
+/// Updates like [`update()`], unless `change` returns none: then nothing is written, and none is returned.
+pub(super) async fn update_if(
+    storage: &dyn Storage,
+    clock: Clock,
+    options: UpdateOptions,
+    mut change: impl FnMut(&mut RepoState) -> Result<Option<Operation>>,
+) -> Result<Option<RepoState>> {
+    let mut is_same = false;
+    let change = |state: &mut RepoState| {
+        let operation = change(state)?;
+        is_same = operation.is_none();
+        operation.ok_or_else(|| Error::invalid("nothing to change"))
+    };
+    match Update::new(storage, clock, options).run(change, || Ok(())).await {
+        Err(_) if is_same => Ok(None),
+        updated => Ok(Some(updated?.state)),
+    }
 }
 
 /// Options of an update.
@@ -55,6 +73,14 @@ pub struct UpdateOptions {
     pub names_copy: bool,
     /// Attempts, each but the first after a lost race.
     pub tries: u32,
+    /// True for a change of the status, which alone is possible while the repository is read-only.
+    pub is_of_status: bool,
+}
+
+impl Default for UpdateOptions {
+    fn default() -> Self {
+        UpdateOptions { clock_is_checked: false, names_copy: true, tries: TRIES, is_of_status: false }
+    }
 }
 
 /// State of `repo` that was read, and the name of its copy below `overwritten/` once it is stored.
@@ -154,7 +180,7 @@ impl<'a> Update<'a> {
             };
             let RepoFile { info, bytes, version, copy } = known.insert(read);
             let mut state = RepoState::from_info(info)?;
-            if state.is_read_only() {
+            if state.is_read_only() && !options.is_of_status {
                 return Err(read_only(storage.location(), state.status.reason.as_deref()));
             }
             let operation = change(&mut state)?;

@@ -17,6 +17,7 @@ mod graph;
 mod list;
 mod merge;
 mod printing;
+mod properties;
 mod ref_faults;
 mod reference_pages;
 mod refs;

@@ -77,7 +77,7 @@ async fn attempt(
         }
     };
     let backed_up = || failpoints::pass("gc.backup.done");
-    let options = UpdateOptions { clock_is_checked: false, names_copy: false, tries: update::TRIES };
+    let options = UpdateOptions { names_copy: false, ..UpdateOptions::default() };
     let written = match Update::new(&**storage, clock, options).run(change, backed_up).await {
         Ok(written) => written.state,
         Err(_) if applied == Applied::Conflict => return Ok(None),

@@ -1,4 +1,6 @@
-//! `icechunkfs config`: the configuration stored in a repository, which applies to all programs that open it.
+//! `icechunkfs config`: the configuration stored in a repository, which applies to all programs that open it, and its properties.
+
+mod properties;
 
 use std::io::Read;
 
@@ -6,6 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tracing::warn;
 
+use self::properties::{FlagsArgs, MetadataArgs, StatusArgs};
 use super::{open, print, print_json};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
@@ -37,6 +40,12 @@ pub(crate) enum ConfigAction {
     Set(SetArgs),
     /// Unset one setting: its default applies again.
     Unset(UnsetArgs),
+    /// Show whether the repository takes writes, or change that (version 2).
+    Status(StatusArgs),
+    /// Show the metadata of the repository, or change it (version 2).
+    Metadata(MetadataArgs),
+    /// Show what the repository allows, or change that (version 2).
+    Flags(FlagsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -96,6 +105,9 @@ pub(crate) fn run(arguments: &ConfigArgs) -> Result<()> {
             ConfigAction::Unset(UnsetArgs { key, output }) => {
                 change(repo, key, output, |stored| config_edit::unset(stored.members(), key)).await
             }
+            ConfigAction::Status(arguments) => properties::status(repo, arguments).await,
+            ConfigAction::Metadata(arguments) => properties::metadata(repo, arguments).await,
+            ConfigAction::Flags(arguments) => properties::flags(repo, arguments).await,
         }
     })
 }
