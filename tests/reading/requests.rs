@@ -1,9 +1,13 @@
 //! Requests of a mount to storage, counted.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use crate::common::{Fixture, FixtureSet};
+use crate::common::distant::{Distant, depth};
+use crate::common::{Fixture, FixtureSet, lab};
 use async_trait::async_trait;
+use icechunk::RepositoryConfig;
+use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::error::Result;
 use icechunkfs::library::open;
 use icechunkfs::repo::Repository;
@@ -11,6 +15,8 @@ use icechunkfs::repo::refs::RefSpec;
 use icechunkfs::storage::{
     self, Capabilities, Content, ListMode, ObjectSource, ReadMode, Removal, Storage, StoredObject, Visitor,
 };
+use icechunkfs::tree::Kind;
+use icechunkfs::tree::directory::{Entry, Extent};
 
 /// A storage that passes requests on and records them. It gives no direct access to files, so that every byte is
 /// requested.
@@ -156,4 +162,57 @@ async fn concurrent_readers_fetch_a_manifest_once() {
         task.await.unwrap();
     }
     assert_eq!(storage.take(), ["get manifests"]);
+}
+
+/// Repository of arrays that each have a manifest, as the reference writes them: a walk does not wait for one after the other.
+#[tokio::test]
+async fn a_walk_loads_small_manifests_ahead() {
+    const ARRAYS: usize = 150;
+    let place = tempfile::tempdir().unwrap();
+    lab::create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
+    let document = lab::array_json(&[4], &[1], "");
+    let documents = (0..ARRAYS).map(|n| (format!("g{}/a{n}/zarr.json", n / 50), document.as_bytes()));
+    let chunks = (0..ARRAYS).map(|n| (format!("g{}/a{n}/c/1", n / 50), b"chunk".as_slice()));
+    let pairs: Vec<(String, &[u8])> = documents.chain(chunks).collect();
+    let pairs: Vec<(&str, &[u8])> = pairs.iter().map(|(key, bytes)| (key.as_str(), *bytes)).collect();
+    lab::set(place.path(), &pairs, "arrays").await;
+
+    let inner = storage::open_directory(place.path()).unwrap();
+    let storage = Arc::new(Distant::new(inner, Duration::from_millis(10)));
+    let repository = Repository::open(Arc::clone(&storage) as Arc<dyn Storage>).await.unwrap();
+    let tree = open::tree(&repository, &RefSpec::default(), open::MemoryLimits::default()).await.unwrap();
+    storage.take();
+    // As `find` does it: each directory, and then those in it.
+    let mut open = vec![icechunkfs::tree::ROOT];
+    let mut chunks = 0;
+    while let Some(directory) = open.pop() {
+        let mut below = Vec::new();
+        let mut sink = |entry: Entry<'_>| {
+            match entry.attributes.kind {
+                Kind::Directory if !matches!(entry.name, "." | "..") => below.push(entry.attributes.inode),
+                Kind::File if entry.name == "1" => chunks += 1,
+                _ => {}
+            }
+            true
+        };
+        tree.list(directory, 0, Extent::All, &mut sink).await.unwrap();
+        below.reverse();
+        open.append(&mut below);
+    }
+    assert_eq!(chunks, ARRAYS);
+    let trips = storage.take();
+    let mut read: Vec<&str> = trips.iter().map(|trip| trip.what.as_str()).collect();
+    read.sort_unstable();
+    read.dedup();
+    assert_eq!((read.len(), trips.len()), (ARRAYS, ARRAYS), "each manifest once");
+    assert!(depth(&trips) <= ARRAYS / 5, "{} in a row", depth(&trips));
+
+    // A program that looks at arrays here and there loads only theirs.
+    let tree = open::tree(&repository, &RefSpec::default(), open::MemoryLimits::default()).await.unwrap();
+    for n in [140, 20, 80, 110, 50] {
+        let directory = tree.resolve(&format!("g{}/a{n}", n / 50)).await.unwrap();
+        tree.list(directory.inode, 0, Extent::All, &mut |_: Entry<'_>| true).await.unwrap();
+        tree.resolve(&format!("g{}/a{n}/c/1", n / 50)).await.unwrap();
+    }
+    assert_eq!(storage.take().len(), 5 + 1, "and the snapshot");
 }
