@@ -42,6 +42,7 @@ import zarr  # noqa: E402
 import contention  # noqa: E402
 import far  # noqa: E402
 import peers  # noqa: E402
+import remote_small  # noqa: E402
 import remote_writing  # noqa: E402
 from common import SMALL_CHUNK, end_with, in_turn, say  # noqa: E402
 from far import ARRAY, CHUNK, Line, Request, Server, depth  # noqa: E402
@@ -393,6 +394,11 @@ def large_commit(bench: Bench) -> None:
                            bench.line.gbit, bench.slow_runs)
 
 
+def small_chunks(bench: Bench) -> None:
+    """Chunks of 4 KiB, packed by us, one after another."""
+    remote_small.measure(bench, bench.sizes.written)
+
+
 def many_writers(bench: Bench) -> None:
     """Commits of several writers to one branch, each with a mount and an array of its own."""
     contention.measure(bench.report, bench.binary, bench.server.port, bench.line.port, bench.line.round_trip, bench.writers,
@@ -401,9 +407,9 @@ def many_writers(bench: Bench) -> None:
 
 COMPARISONS: dict[str, Callable[[Bench], None]] = {
     "line": the_line, "rows": rows, "columns": columns, "second": second, "netcdf": netcdf, "random": no_order, "cache": cached, "zarr": zarr_rows,
-    "first": first_byte, "write": write, "commit": large_commit,
+    "first": first_byte, "write": write, "commit": large_commit, "small": small_chunks,
     "contention": many_writers}
-ONCE = {"cache", "zarr", "first", "write", "commit", "contention"}  # at the round trip that has targets only, unless asked for
+ONCE = {"cache", "zarr", "first", "write", "commit", "small", "contention"}  # at the round trip that has targets only, unless asked for
 
 
 # ---------------------------------------------------------------- the run

@@ -46,9 +46,13 @@ class Curves:
 
 
 def document(shape: int) -> str:
+    return chunked_document(shape, 1)
+
+
+def chunked_document(shape: int, chunk: int) -> str:
     return json.dumps({
         "zarr_format": 3, "node_type": "array", "shape": [shape], "data_type": "uint8", "fill_value": 0, "attributes": {},
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1]}},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [chunk]}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "codecs": [{"name": "bytes"}]})
 
 

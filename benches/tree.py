@@ -2,7 +2,6 @@
 
 A plain tree is what `cp -r` out of a mount made. Where a pass is the second, the first one is not counted on either side.
 """
-import json
 import os
 import shutil
 import statistics
@@ -15,10 +14,10 @@ from zarr.core.sync import sync
 
 import data
 from common import NATIVE, PLAIN_FIND, PLAIN_WARM, SMALL_CHUNK, Bench, in_turn, say, seconds_of
-from harness import Mount, remove, run
+from harness import remove, run
 from reading import WARM_SECONDS, read_files
 from report import OBJECTS, S, US_PER_FILE, Baseline, at_least
-from scale import GROUP, document, put
+from scale import GROUP, chunked_document, document, put
 from writing import commit_by_touch, copied, open_native, writable
 
 COPIED = 20_000  # chunks of 4 KiB
@@ -98,8 +97,7 @@ def committed(bench: Bench) -> None:
     """The commit of small chunks, beside their bytes in one file and fsync."""
     chunks = COMMITTED if bench.full_scale else QUICK_COPIED
     tree = bench.space.plain("tree-committed")
-    put(tree / "zarr.json", json.dumps(json.loads(document(chunks * SMALL_CHUNK)) | {"chunk_grid": {
-        "name": "regular", "configuration": {"chunk_shape": [SMALL_CHUNK]}}}))
+    put(tree / "zarr.json", chunked_document(chunks * SMALL_CHUNK, SMALL_CHUNK))
     (tree / "c").mkdir()
     noise = os.urandom(SMALL_CHUNK * chunks)
     for number in range(chunks):
