@@ -355,3 +355,45 @@ async fn a_damaged_manifest_is_not_gathered() {
         assert_eq!(is_same, node.path != changed, "{}", node.path);
     }
 }
+
+/// What an array has left in a shared manifest does not keep its bytes for long.
+#[tokio::test]
+async fn chunks_of_arrays_that_left_a_manifest_are_collected() {
+    for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let (place, lab) = new_lab(spec).await;
+        let mut model = Model::default();
+        model.group("/");
+        for n in 0..10 {
+            let path = format!("/a{n}");
+            model.array(&path, &[2]);
+            model.chunk(&path, &[0], vec![n as u8; 2000]);
+        }
+        lab.commit_first(&model).await;
+        assert_eq!(lab.tip().await.manifests().len(), 1);
+        let before = model.clone();
+        (0..8).for_each(|n| model.chunk(&format!("/a{n}"), &[0], vec![100 + n as u8; 2000]));
+        lab.commit_model(&before, &model).await;
+        assert_eq!(lab.tip().await.manifests().len(), 1, "the other two came along");
+        expire_before(place.path(), 0).await;
+        run_on(place.path(), &["gc", "--older-than", "0s", "--yes"]).success();
+        assert_eq!(std::fs::read_dir(place.path().join("chunks")).unwrap().count(), 10, "{spec:?}");
+        assert_eq!(reference_keys(place.path()).await, model.keys());
+    }
+}
+
+/// Arrays of many bytes have manifests of their own: what they leave there would be kept by others.
+#[tokio::test]
+async fn large_chunks_are_in_manifests_of_one_array() {
+    let (place, lab) = new_lab(SpecVersionBin::V2).await;
+    let mut changes = ChangeSet::default();
+    for (n, length) in [1 << 20, 1 << 20, (1 << 20) + 1, 1 << 24].into_iter().enumerate() {
+        let id = NodeId([n as u8 + 1; 8]);
+        let zarr_json = lab::array_json(&[length], &[length], "").into();
+        changes.created.push(WrittenNode { id, path: format!("/a{n}"), zarr_json, is_array: true });
+        let change = ChunkChange::Stored(ChunkPayload::Inline(Bytes::from_static(b"compressed")));
+        changes.chunks.entry(id).or_default().insert(Coords::from_slice(&[0]), change);
+    }
+    lab.commit(&lab.tip().await, &changes).await.unwrap();
+    assert_eq!(lab.tip().await.manifests().len(), 3);
+    fsck::check(place.path(), SpecVersionBin::V2);
+}

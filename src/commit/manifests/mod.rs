@@ -24,7 +24,7 @@ use tracing::warn;
 
 use self::build::{Cell, Source};
 use self::plan::CellPlan;
-pub(super) use self::share::worth_gathering;
+pub(super) use self::share::{chunk_bytes, worth_gathering};
 use super::splitting::{Cells, Splitting};
 use super::upload::ChunkList;
 use crate::blocking::blocking;
@@ -59,6 +59,8 @@ pub(super) struct ArrayTask<'a> {
     pub(super) changes: ChunkList,
     /// True if all manifests are written again, needed or not.
     pub(super) is_rewritten: bool,
+    /// Bytes of a chunk before compression; 0 if they are not defined.
+    pub(super) chunk_bytes: u64,
     /// True if the array is only here to share a manifest with others: if that fails, it keeps its own.
     pub(super) is_gathered: bool,
 }
@@ -147,7 +149,7 @@ impl ManifestWriter {
                 }
                 let references = plan.references(&task, infos);
                 let job = Job { task: Arc::clone(&task), number, extents: cells.extents(&cell), plan, references };
-                match is_whole && references <= share::SMALL {
+                match is_whole && share::is_small(references, job.task.chunk_bytes) {
                     true => small.push(job),
                     false => groups.push(vec![job]),
                 }

@@ -8,6 +8,9 @@
 //! again as one, though their arrays did not change: each reference is so written again once for each power of [`CROWD`] that the number
 //! of references has, and the number of manifests grows with its logarithm until they are full.
 //!
+//! A chunk that a manifest lists is kept by a collection of garbage, also where the array has left. Therefore only arrays of few bytes
+//! share manifests, and what is left of a manifest is written again as soon as less than half of it is in use.
+//!
 //! The reference implementation reads such manifests, and writes one for each array that it changes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -16,15 +19,30 @@ use super::plan::references_in;
 use crate::commit::nodes::Planned;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::ManifestInfo;
+use crate::zarr::array::ArrayMetadata;
 
 /// References of an array up to which it shares its manifest. A larger one would make the manifest of others expensive to fetch.
-pub(super) const SMALL: u64 = 512;
+const SMALL: u64 = 512;
+/// Bytes of an array, before compression, up to which it shares its manifest: what others may keep from being collected.
+const SMALL_BYTES: u64 = 1 << 20;
 /// References from which on a manifest takes no further array: about 250 KiB in memory, and half of that in the store.
 pub(super) const MANY: u64 = 4096;
 /// Manifests of about one size that are worth one.
 const CROWD: usize = 16;
 /// Manifests that a commit gathers at most, so that it stays quick in a repository of many.
 const MOST_GATHERED: usize = 32;
+/// Manifests of one size whose arrays are examined at most: that takes some microseconds for each array.
+const MOST_EXAMINED: usize = 256;
+
+/// Returns true if an array shares its manifest with others: one of `references` chunks of `chunk_bytes` each before compression.
+pub(super) fn is_small(references: u64, chunk_bytes: u64) -> bool {
+    references <= SMALL && references.saturating_mul(chunk_bytes) <= SMALL_BYTES
+}
+
+/// Returns the bytes of a chunk of an array before compression; 0 where its data type does not define them, as for text.
+pub(in crate::commit) fn chunk_bytes(zarr_json: &[u8]) -> u64 {
+    ArrayMetadata::parse(zarr_json).ok().and_then(|metadata| metadata.nominal_chunk_bytes).unwrap_or_default()
+}
 
 /// Cuts a list of small arrays, given by their references, into groups that share manifests. Returns the start of each group.
 pub(super) fn groups(references: impl Iterator<Item = u64>) -> Vec<usize> {
@@ -42,10 +60,8 @@ pub(super) fn groups(references: impl Iterator<Item = u64>) -> Vec<usize> {
 /// Manifest that small arrays refer to.
 #[derive(Debug, Default)]
 struct Holder {
-    /// The arrays, in the order of their paths.
-    arrays: Vec<NodeId>,
-    /// Position of the first of them among all nodes.
-    first: usize,
+    /// Positions of the arrays among the nodes, with their references.
+    arrays: Vec<(usize, u64)>,
     /// References of these arrays, at most.
     references: u64,
     /// True if it is not to be gathered: an array refers to it that is large or has other manifests, too.
@@ -58,31 +74,41 @@ pub(in crate::commit) fn worth_gathering(
     touched: &HashSet<NodeId>,
     infos: &HashMap<ObjectId, ManifestInfo>,
 ) -> HashSet<NodeId> {
-    if infos.len() < CROWD {
-        return HashSet::new();
-    }
     let mut holders: HashMap<ObjectId, Holder> = HashMap::with_capacity(infos.len());
     for (at, Planned { node, .. }) in planned.iter().enumerate() {
         let Some(array) = node.array.as_ref().filter(|_| !touched.contains(&node.id)) else { continue };
         let is_alone = array.manifests.len() == 1;
         for reference in &array.manifests {
-            let holder = holders.entry(reference.id).or_insert_with(|| Holder { first: at, ..Holder::default() });
+            let holder = holders.entry(reference.id).or_default();
             let references = references_in(reference, infos);
             holder.is_fixed |= !is_alone || references > SMALL;
             holder.references = holder.references.saturating_add(references);
-            holder.arrays.push(node.id);
+            holder.arrays.push((at, references));
         }
     }
+    let node_of = |(at, _): &(usize, u64)| Some(&planned.get(*at)?.node);
+    let is_small =
+        |array: &(usize, u64)| node_of(array).is_some_and(|node| is_small(array.1, chunk_bytes(&node.zarr_json)));
     // Of two manifests with more than that, one would not be fewer.
-    let mut holders: Vec<Holder> =
-        holders.into_values().filter(|holder| !holder.is_fixed && holder.references <= MANY / 2).collect();
-    holders.sort_unstable_by_key(|holder| holder.first);
+    holders.retain(|_, holder| !holder.is_fixed && holder.references <= MANY / 2);
+    let is_mostly_unused = |id: &ObjectId, holder: &Holder| {
+        infos.get(id).is_some_and(|info| holder.references.saturating_mul(2) < u64::from(info.chunk_refs))
+    };
+    let (unused, mut rest): (Vec<_>, Vec<_>) =
+        holders.into_iter().partition(|(id, holder)| is_mostly_unused(id, holder));
+    rest.sort_unstable_by_key(|(_, holder)| holder.arrays.first().map(|(at, _)| *at));
     let mut sizes: BTreeMap<u32, Vec<Holder>> = BTreeMap::new();
-    for holder in holders {
+    for (_, holder) in rest {
         sizes.entry(holder.references.max(1).ilog(CROWD as u64)).or_default().push(holder);
     }
-    let crowds = sizes.into_values().filter(|crowd| crowd.len() >= CROWD).flatten();
-    crowds.take(MOST_GATHERED).flat_map(|holder| holder.arrays).collect()
+    let crowd = |alike: Vec<Holder>| {
+        let examined = alike.into_iter().take(MOST_EXAMINED);
+        let small: Vec<Holder> = examined.filter(|holder| holder.arrays.iter().all(is_small)).collect();
+        if small.len() >= CROWD { small } else { Vec::new() }
+    };
+    let crowds = sizes.into_values().filter(|alike| alike.len() >= CROWD).flat_map(crowd);
+    let gathered = unused.into_iter().map(|(_, holder)| holder).chain(crowds).take(MOST_GATHERED);
+    gathered.flat_map(|holder| holder.arrays).filter_map(|array| Some(node_of(&array)?.id)).collect()
 }
 
 #[cfg(test)]
@@ -134,10 +160,18 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_that_most_arrays_have_left_is_small() {
-        let (planned, mut infos) = arrays(16, 1);
-        infos.values_mut().for_each(|info| info.chunk_refs = 4096);
-        assert_eq!(worth_gathering(&planned, &HashSet::new(), &infos).len(), 16);
+    fn of_a_manifest_that_most_arrays_have_left_the_rest_is_gathered() {
+        let (planned, mut infos) = arrays(2, 3);
+        infos.get_mut(&id(0)).unwrap().chunk_refs = 6;
+        assert_eq!(worth_gathering(&planned, &HashSet::new(), &infos), HashSet::new());
+        infos.get_mut(&id(0)).unwrap().chunk_refs = 7;
+        assert_eq!(worth_gathering(&planned, &HashSet::new(), &infos), HashSet::from([node_id(0)]));
+    }
+
+    #[test]
+    fn arrays_of_many_bytes_are_not_small() {
+        assert!(is_small(1, SMALL_BYTES) && !is_small(1, SMALL_BYTES + 1) && !is_small(2, SMALL_BYTES));
+        assert!(is_small(SMALL, 0) && !is_small(SMALL + 1, 0) && !is_small(SMALL, u64::MAX));
     }
 
     #[test]
