@@ -356,7 +356,7 @@ async fn a_damaged_manifest_is_not_gathered() {
     }
 }
 
-/// What an array has left in a shared manifest does not keep its bytes for long.
+/// Bytes that an array has left in a shared manifest are not kept for long.
 #[tokio::test]
 async fn chunks_of_arrays_that_left_a_manifest_are_collected() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
