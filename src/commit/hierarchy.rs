@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::changes::ChangeSet;
-use super::manifests::{ArrayTask, ManifestWriter, chunk_bytes, worth_gathering};
+use super::manifests::{ArrayTask, ManifestWriter, worth_gathering};
 use super::nodes::{self, Planned};
 use super::replace_moves::StorableChanges;
 use crate::error::{Error, Result};
@@ -61,13 +61,13 @@ pub(super) async fn write_nodes(
             tasks.push(ArrayTask {
                 node: id,
                 path: &planned.node.path,
+                zarr_json: &planned.node.zarr_json,
                 chunks_of: planned.chunks_of,
                 grid: array.shape.iter().map(|dimension| dimension.num_chunks).collect(),
                 names: array.dimension_names.as_deref(),
                 old: &array.manifests,
                 changes: stored.chunks.get(&id).cloned().unwrap_or_default(),
                 is_rewritten,
-                chunk_bytes: chunk_bytes(&planned.node.zarr_json),
                 is_gathered,
             });
         }

@@ -69,6 +69,18 @@ pub struct ManifestRef {
     pub extents: Vec<(u32, u32)>,
 }
 
+impl ManifestRef {
+    /// Returns the number of chunks that an array of `rank` dimensions may have within the extents; the largest number if they set no
+    /// bound.
+    pub fn places(&self, rank: usize) -> u64 {
+        if self.extents.len() != rank {
+            return u64::MAX;
+        }
+        let places = self.extents.iter().map(|(from, to)| u64::from(to.saturating_sub(*from)));
+        places.fold(1, u64::saturating_mul)
+    }
+}
+
 /// Dimension of an array, as the snapshot stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dimension {
@@ -343,5 +355,15 @@ mod tests {
         let error = decode(shared(1, 100, 1000)).unwrap_err().to_string();
         assert!(error.contains("too much memory"), "{error}");
         assert!(decode(shared(100, 40, 4)).is_err());
+    }
+
+    #[test]
+    fn extents_bound_the_chunks_of_their_rank_only() {
+        let places = |extents: &[(u32, u32)], rank| {
+            ManifestRef { id: ObjectId([0; 12]), extents: extents.to_vec() }.places(rank)
+        };
+        assert_eq!((places(&[], 0), places(&[(2, 5), (0, 4)], 2), places(&[(5, 5)], 1)), (1, 12, 0));
+        assert_eq!((places(&[], 2), places(&[(0, 3)], 2)), (u64::MAX, u64::MAX));
+        assert_eq!(places(&[(0, u32::MAX); 3], 3), u64::MAX);
     }
 }

@@ -465,9 +465,7 @@ impl NodeTable {
     /// arrays, too, and no more than lie in their extents. None if references were not counted, as before 0.1.0.
     pub fn listed_chunks(&self, array: &Array) -> Option<u64> {
         let mut counts = array.manifests.iter().map(|manifest| {
-            let places = manifest.extents.iter().map(|(from, to)| u64::from(to.saturating_sub(*from)));
-            let places = places.fold(1, u64::saturating_mul);
-            u64::from(self.manifest(manifest.id).chunk_refs).min(places)
+            u64::from(self.manifest(manifest.id).chunk_refs).min(manifest.places(array.stored_grid().len()))
         });
         counts.try_fold(0_u64, |sum, count| (count > 0).then(|| sum.saturating_add(count)))
     }

@@ -24,7 +24,7 @@ use tracing::warn;
 
 use self::build::{Cell, Source};
 use self::plan::CellPlan;
-pub(super) use self::share::{chunk_bytes, worth_gathering};
+pub(super) use self::share::worth_gathering;
 use super::splitting::{Cells, Splitting};
 use super::upload::ChunkList;
 use crate::blocking::blocking;
@@ -49,6 +49,7 @@ const MAX_CONCURRENT_REFS: usize = 1 << 21;
 pub(super) struct ArrayTask<'a> {
     pub(super) node: NodeId,
     pub(super) path: &'a str,
+    pub(super) zarr_json: &'a [u8],
     /// Id under which `old` lists the chunks.
     pub(super) chunks_of: NodeId,
     /// Chunks per dimension.
@@ -59,8 +60,6 @@ pub(super) struct ArrayTask<'a> {
     pub(super) changes: ChunkList,
     /// True if all manifests are written again, needed or not.
     pub(super) is_rewritten: bool,
-    /// Bytes of a chunk before compression; 0 if they are not defined.
-    pub(super) chunk_bytes: u64,
     /// True if the array is only here to share a manifest with others: if that fails, it keeps its own.
     pub(super) is_gathered: bool,
 }
@@ -149,7 +148,7 @@ impl ManifestWriter {
                 }
                 let references = plan.references(&task, infos);
                 let job = Job { task: Arc::clone(&task), number, extents: cells.extents(&cell), plan, references };
-                match is_whole && share::is_small(references, job.task.chunk_bytes) {
+                match is_whole && share::is_shared(references, job.task.zarr_json) {
                     true => small.push(job),
                     false => groups.push(vec![job]),
                 }

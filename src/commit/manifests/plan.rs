@@ -37,17 +37,17 @@ impl CellPlan {
 
     /// Returns the number of references that the cell will have at most.
     pub(super) fn references(&self, task: &ArrayTask<'_>, infos: &HashMap<ObjectId, ManifestInfo>) -> u64 {
-        let old = self.old(task).map(|reference| references_in(reference, infos));
+        let old = self.old(task).map(|reference| references_in(reference, task.grid.len(), infos));
         old.fold(self.changes.len() as u64, u64::saturating_add)
     }
 }
 
-/// Returns the number of references that an array has at most in one of its manifests, which may hold other arrays, too.
-pub(super) fn references_in(reference: &ManifestRef, infos: &HashMap<ObjectId, ManifestInfo>) -> u64 {
-    let places = reference.extents.iter().map(|(from, to)| u64::from(to.saturating_sub(*from)));
+/// Returns the number of references that an array of `rank` dimensions has at most in one of its manifests, which may hold other arrays,
+/// too.
+pub(super) fn references_in(reference: &ManifestRef, rank: usize, infos: &HashMap<ObjectId, ManifestInfo>) -> u64 {
     // Before 0.1.0, references were not counted.
-    let listed = infos.get(&reference.id).map_or(0, |info| info.chunk_refs);
-    places.fold(1, u64::saturating_mul).min(if listed == 0 { u64::MAX } else { u64::from(listed) })
+    let listed = infos.get(&reference.id).map(|info| u64::from(info.chunk_refs)).filter(|listed| *listed > 0);
+    reference.places(rank).min(listed.unwrap_or(u64::MAX))
 }
 
 /// Assigns the changes and the old manifests of an array to cells.

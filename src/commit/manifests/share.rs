@@ -34,14 +34,16 @@ const MOST_GATHERED: usize = 32;
 /// Manifests of one size whose arrays are examined at most: that takes some microseconds for each array.
 const MOST_EXAMINED: usize = 256;
 
-/// Returns true if an array shares its manifest with others: one of `references` chunks of `chunk_bytes` each before compression.
-pub(super) fn is_small(references: u64, chunk_bytes: u64) -> bool {
-    references <= SMALL && references.saturating_mul(chunk_bytes) <= SMALL_BYTES
+/// Returns true if an array of `references` chunks shares its manifest with others.
+pub(super) fn is_shared(references: u64, zarr_json: &[u8]) -> bool {
+    // The bytes of text are not known.
+    let chunk_bytes = || ArrayMetadata::parse(zarr_json).ok()?.nominal_chunk_bytes;
+    references <= SMALL && is_small(references, chunk_bytes().unwrap_or_default())
 }
 
-/// Returns the bytes of a chunk of an array before compression; 0 where its data type does not define them, as for text.
-pub(in crate::commit) fn chunk_bytes(zarr_json: &[u8]) -> u64 {
-    ArrayMetadata::parse(zarr_json).ok().and_then(|metadata| metadata.nominal_chunk_bytes).unwrap_or_default()
+/// Returns true if `references` chunks of `chunk_bytes` each, before compression, are those of a small array.
+fn is_small(references: u64, chunk_bytes: u64) -> bool {
+    references <= SMALL && references.saturating_mul(chunk_bytes) <= SMALL_BYTES
 }
 
 /// Cuts a list of small arrays, given by their references, into groups that share manifests. Returns the start of each group.
@@ -80,15 +82,14 @@ pub(in crate::commit) fn worth_gathering(
         let is_alone = array.manifests.len() == 1;
         for reference in &array.manifests {
             let holder = holders.entry(reference.id).or_default();
-            let references = references_in(reference, infos);
+            let references = references_in(reference, array.shape.len(), infos);
             holder.is_fixed |= !is_alone || references > SMALL;
             holder.references = holder.references.saturating_add(references);
             holder.arrays.push((at, references));
         }
     }
     let node_of = |(at, _): &(usize, u64)| Some(&planned.get(*at)?.node);
-    let is_small =
-        |array: &(usize, u64)| node_of(array).is_some_and(|node| is_small(array.1, chunk_bytes(&node.zarr_json)));
+    let is_small = |array: &(usize, u64)| node_of(array).is_some_and(|node| is_shared(array.1, &node.zarr_json));
     // Of two manifests with more than that, one would not be fewer.
     holders.retain(|_, holder| !holder.is_fixed && holder.references <= MANY / 2);
     let is_mostly_unused = |id: &ObjectId, holder: &Holder| {
@@ -116,7 +117,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::format::draft::{ArrayDraft, NodeDraft};
-    use crate::format::snapshot::ManifestRef;
+    use crate::format::snapshot::{Dimension, ManifestRef};
     use crate::format::testing::{id, node_id};
 
     #[test]
@@ -131,7 +132,8 @@ mod tests {
     fn arrays(count: u8, references: u32) -> (Vec<Planned>, HashMap<ObjectId, ManifestInfo>) {
         let array = |n: u8| {
             let manifests = vec![ManifestRef { id: id(n), extents: vec![(0, references)] }];
-            let array = Some(ArrayDraft { shape: Vec::new(), dimension_names: None, manifests });
+            let shape = vec![Dimension { array_length: 1000, num_chunks: 1000, chunk_length: 1 }];
+            let array = Some(ArrayDraft { shape, dimension_names: None, manifests });
             let node = NodeDraft { id: node_id(n), path: format!("/{n:03}"), zarr_json: Vec::new(), array };
             Planned { node, is_written: false, chunks_of: node_id(n) }
         };
