@@ -68,16 +68,22 @@ def commit(mount: Mount, message: str) -> None:
     (mount.path / ".icechunk" / "commit").write_text(message + "\n")
 
 
-def of_nodes(bench: Bench, size: int) -> tuple[Path, str]:
-    """Groups of arrays, one of which has a chunk: no manifests beside one."""
-    tree, repo = bench.space.plain(f"scale-nodes-{size}"), bench.space.repo(f"scale-nodes-{size}")
+def put_arrays(tree: Path, count: int, with_chunks: int) -> None:
+    """Makes groups of arrays, the first of which have a chunk."""
     put(tree / "zarr.json", GROUP)
-    for number in range(size):
+    for number in range(count):
         group = tree / f"g{number // GROUP_SIZE}"
         if number % GROUP_SIZE == 0:
             put(group / "zarr.json", GROUP)
         put(group / f"a{number}" / "zarr.json", document(10))
-    put(tree / "g0" / "a0" / "c" / "0", b"1")
+        if number < with_chunks:
+            put(group / f"a{number}" / "c" / "0", str(number))
+
+
+def of_nodes(bench: Bench, size: int) -> tuple[Path, str]:
+    """Groups of arrays, one of which has a chunk: no manifests beside one."""
+    tree, repo = bench.space.plain(f"scale-nodes-{size}"), bench.space.repo(f"scale-nodes-{size}")
+    put_arrays(tree, size, 1)
     run([bench.space.binary, "import", tree, repo], timeout=600)
     return repo, "g0/a0/c/0"
 

@@ -17,14 +17,13 @@ from common import NATIVE, PLAIN_FIND, PLAIN_WARM, SMALL_CHUNK, Bench, in_turn, 
 from harness import remove, run
 from reading import WARM_SECONDS, read_files
 from report import OBJECTS, S, US_PER_FILE, Baseline, at_least
-from scale import GROUP, chunked_document, document, put
+from scale import chunked_document, put, put_arrays
 from writing import commit_by_touch, copied, open_native, writable
 
 COPIED = 20_000  # chunks of 4 KiB
 COMMITTED = 40_000
 ARRAYS = 50_000
 QUICK_ARRAYS, QUICK_COPIED = 1_000, 1_000
-GROUP_SIZE = 100
 PLAIN = "ext4"
 INTO = "cp -r into the mount"
 
@@ -131,13 +130,7 @@ def plain_arrays(bench: Bench) -> Path:
     if not tree.exists():
         count = ARRAYS if bench.full_scale else QUICK_ARRAYS
         say(f"making {count} arrays")
-        put(tree / "zarr.json", GROUP)
-        for number in range(count):
-            group = tree / f"g{number // GROUP_SIZE}"
-            if number % GROUP_SIZE == 0:
-                put(group / "zarr.json", GROUP)
-            put(group / f"a{number}" / "zarr.json", document(10))
-            put(group / f"a{number}" / "c" / "0", str(number))
+        put_arrays(tree, count, count)
     return tree
 
 

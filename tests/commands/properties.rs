@@ -66,7 +66,7 @@ async fn a_read_only_repository_takes_no_changes_from_anyone() {
     let kinds: Vec<&Value> = operations.as_array().unwrap().iter().map(|one| &one["operation"]).collect();
     assert_eq!(kinds, ["new_commit", "status_changed", "status_changed", "repo_initialized"]);
 
-    // What the reference sets, we show.
+    // A status that the reference sets is shown.
     let theirs = RepoStatus {
         availability: RepoAvailability::ReadOnly,
         set_at: "2026-01-02T03:04:05Z".parse().unwrap(),

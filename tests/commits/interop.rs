@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::common;
 use crate::common::lab::{
     Lab, Model, ancestry, array_json, collect_by_reference, create, expire_before, history, main_branch, names_in,
-    new_lab, reference_keys, reopen, request, session_on, set, split_config, splitting, store_at,
+    new_lab, reference_keys, reopen, request, session_on, set, set_model, split_config, splitting, store_at,
 };
 use crate::common::random::Random;
 use crate::common::{fsck, project};
@@ -282,11 +282,7 @@ async fn manifests_are_split_as_by_the_reference() {
             places.push(place);
         }
         Lab::open(places[0].path()).commit_first(&model).await;
-        let keys = model.keys();
-        let documents = keys.iter().filter(|(key, _)| key.ends_with("zarr.json"));
-        let chunks = keys.iter().filter(|(key, _)| !key.ends_with("zarr.json"));
-        let pairs: Vec<_> = documents.chain(chunks).map(|(key, bytes)| (key.as_str(), bytes.as_slice())).collect();
-        set(places[1].path(), &pairs, "theirs").await;
+        set_model(places[1].path(), &model).await;
         assert_eq!(extents(places[0].path()).await, extents(places[1].path()).await, "seed {seed}: {splitting:?}");
     }
 }

@@ -8,19 +8,18 @@ use std::sync::Arc;
 
 use crate::common::lab::{
     self, Lab, Model, ancestry, collect_by_reference, create, expire_before, main_branch, new_lab, reference_keys,
-    reopen, request, session_on, set,
+    reopen, request, session_on, set, set_model,
 };
 use crate::common::random::Random;
 use crate::common::writing::number;
 use crate::common::{block_on, fsck, run_on};
 use bytes::Bytes;
-use icechunk::RepositoryConfig;
 use icechunk::conflicts::detector::ConflictDetector;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::ops::manifests::rewrite_manifests;
 use icechunk::session::CommitMethod;
 use icechunkfs::commit::changes::{ChangeSet, ChunkChange, WrittenNode};
-use icechunkfs::commit::engine::{CommitOutcome, EngineOptions};
+use icechunkfs::commit::engine::CommitOutcome;
 use icechunkfs::format::chunk_payload::ChunkPayload;
 use icechunkfs::format::ids::NodeId;
 use icechunkfs::format::snapshot::{NodeData, Snapshot};
@@ -289,20 +288,10 @@ async fn manifests_of_many_small_commits_are_gathered() {
     }
 }
 
-/// Lets the reference commit the whole model.
-async fn set_all(place: &Path, model: &Model) {
-    let keys = model.keys();
-    let (documents, chunks): (Vec<_>, Vec<_>) = keys.iter().partition(|(key, _)| key.ends_with("zarr.json"));
-    let pairs: Vec<_> =
-        documents.into_iter().chain(chunks).map(|(key, bytes)| (key.as_str(), bytes.as_slice())).collect();
-    set(place, &pairs, "theirs").await;
-}
-
 /// Manifests of old repositories are put together by `rewrite-manifests`.
 #[tokio::test]
 async fn manifests_of_the_reference_are_put_together_on_request() {
-    let place = tempfile::tempdir().unwrap();
-    create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
+    let (place, _) = new_lab(SpecVersionBin::V2).await;
     let mut model = Model::default();
     model.group("/");
     for n in 0..100 {
@@ -312,7 +301,7 @@ async fn manifests_of_the_reference_are_put_together_on_request() {
     }
     model.array("/large", &[600]);
     (0..600).for_each(|c| model.chunk("/large", &[c], c.to_le_bytes()));
-    set_all(place.path(), &model).await;
+    set_model(place.path(), &model).await;
     let output = run_on(place.path(), &["rewrite-manifests", "--json"]).json();
     assert_eq!(output["manifests"], serde_json::json!({"before": 101, "after": 2}));
     assert_eq!(reference_keys(place.path()).await, model.keys());
@@ -322,8 +311,7 @@ async fn manifests_of_the_reference_are_put_together_on_request() {
 /// Damage of arrays that a commit did not change does not prevent it.
 #[tokio::test]
 async fn a_damaged_manifest_is_not_gathered() {
-    let place = tempfile::tempdir().unwrap();
-    create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
+    let (place, lab) = new_lab(SpecVersionBin::V2).await;
     let mut model = Model::default();
     model.group("/");
     for n in 0..20 {
@@ -331,8 +319,7 @@ async fn a_damaged_manifest_is_not_gathered() {
         model.array(&path, &[10]);
         model.chunk(&path, &[1], path.clone());
     }
-    set_all(place.path(), &model).await;
-    let lab = Lab::with(place.path(), EngineOptions::default());
+    set_model(place.path(), &model).await;
     let tip = lab.tip().await;
     model.take_ids(&tip);
     let damaged = tip.manifests()[3].id;

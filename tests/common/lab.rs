@@ -390,6 +390,15 @@ pub async fn set(place: &Path, pairs: &[(&str, &[u8])], message: &str) -> Snapsh
     session.write().await.commit(message).execute().await.unwrap()
 }
 
+/// Lets the reference commit the whole model: documents first, since an array must be there before its chunks.
+pub async fn set_model(place: &Path, model: &Model) -> SnapshotId {
+    let keys = model.keys();
+    let (documents, chunks): (Vec<_>, Vec<_>) = keys.iter().partition(|(key, _)| key.ends_with("zarr.json"));
+    let all = documents.into_iter().chain(chunks);
+    let pairs: Vec<_> = all.map(|(key, bytes)| (key.as_str(), bytes.as_slice())).collect();
+    set(place, &pairs, "theirs").await
+}
+
 /// Returns a random configuration: for inline chunks, and for splitting manifests.
 pub fn random_config(random: &mut Random) -> RepositoryConfig {
     let inline_chunk_threshold_bytes = Some(*random.pick(&[0, 16, 512]));
