@@ -1,4 +1,4 @@
-//! Opening files below a directory, whatever links and `..` a path has.
+//! Opening files below a directory, whatever links and `..` a path has, and giving names to open files.
 //!
 //! Other users may put a symbolic link in the place of any name at any time, so a path is never checked first and opened then: the kernel
 //! resolves it within the directory (`openat2`, Linux 5.6). Older kernels, such as 4.18 of RHEL 8, and containers whose system call
@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, readlinkat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, linkat, openat, openat2, readlinkat};
 use rustix::io::Errno;
 
 /// Symbolic links that a path may lead through, as for the kernel.
@@ -41,6 +41,19 @@ pub fn open(
         }
     }
     open_by_steps(directory, path, flags, resolve)
+}
+
+/// Gives `file`, which may have none, the name `name` in `folder`. Fails if that exists.
+pub fn link(file: impl AsFd, folder: impl AsFd, name: &str) -> Result<(), Errno> {
+    let (file, folder) = (file.as_fd(), folder.as_fd());
+    // Older kernels let only privileged processes link a descriptor directly; its name in `/proc` always works.
+    match linkat(file, "", folder, name, AtFlags::EMPTY_PATH) {
+        Err(Errno::NOENT | Errno::PERM | Errno::INVAL) => {
+            let place = format!("/proc/self/fd/{}", file.as_raw_fd());
+            linkat(CWD, place, folder, name, AtFlags::SYMLINK_FOLLOW)
+        }
+        linked => linked,
+    }
 }
 
 /// Opens `path` as [`open`] does, without `openat2`.

@@ -1,53 +1,43 @@
 //! Creation of local objects with deferred durability: a commit stores them before anything refers to them.
 //!
-//! These objects need no staging file. Their names are random, so nothing reads one before the commit that refers to it is published; a
-//! torn object is garbage, like that of any unpublished commit. The bytes are flushed here, by as many threads as store at the same time,
-//! since the disk combines many flushes that wait together into one journal entry; [`sync`] flushes each directory once.
+//! An object is written to a file without a name (`O_TMPFILE`), which is then linked: a process that is killed leaves a whole object or
+//! none. Where files need a name from the beginning (NFS, some FUSE file systems), the object has its own name while it is written. Names
+//! are random, so nothing reads an object before the commit that refers to it is published; a torn one is garbage, like that of any
+//! unpublished commit. The bytes are flushed here, by as many threads as store at the same time, since the disk combines many flushes that
+//! wait together into one journal entry; [`sync`] flushes each directory once.
 //!
 //! A file on the same file system is *linked*: the object is another name of the file. The file must not be written to any more, which
 //! the scratch layer ensures by checking the number of links.
 
 use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::{Seek, Write};
+use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::changed_file;
 use super::replace::{open_beneath, open_folder};
+use crate::beneath;
 use crate::error::{Error, Result};
 
 /// Stores `bytes` as the new object `key` below `root`, and flushes them.
 pub(super) fn put_new(root: &OwnedFd, key: &str, bytes: &[u8]) -> Result<()> {
-    let failed = |e: std::io::Error| Error::io(key, e);
-    let mut file = create(root, key).map_err(|e| failed(e.into()))?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_data());
-    written.map_err(|e| failed(remove_partial(root, key, e)))
-}
-
-/// Removes an object that could not be written completely, since on a full disk it would obstruct the next attempt. Returns `error`.
-fn remove_partial(root: &OwnedFd, key: &str, error: std::io::Error) -> std::io::Error {
-    let (folder, name) = split(key);
-    if let Ok(folder) = open_beneath(root, folder) {
-        // An object that remains is only garbage.
-        let _ = rustix::fs::unlinkat(&folder, name, AtFlags::empty());
-    }
-    error
+    store(root, key, Flush::Now, |file| file.write_all(bytes).map_err(|e| Error::io(key, e)))
 }
 
 /// Makes `file`, of `length` bytes, the object `key` below `root`: by a link if possible, else as a copy.
-pub(super) fn put_file(root: &OwnedFd, key: &str, mut file: File, length: u64) -> Result<()> {
+pub(super) fn put_file(root: &OwnedFd, key: &str, file: File, length: u64) -> Result<()> {
     let failed = |e: std::io::Error| Error::io(key, e);
     if file.metadata().map_err(failed)?.len() != length {
         return Err(changed_file(length));
     }
-    match link(root, key, &file) {
+    let (folder, name) = split(key);
+    match open_folder(root, folder).and_then(|folder| beneath::link(&file, &folder, name)) {
         Ok(()) => file.sync_data().map_err(failed),
         // Another file system, no links on this one, too many links to this file, an unlinked file, or a file of another user.
         Err(Errno::XDEV | Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOENT | Errno::ACCESS) => {
-            let copy = copy(root, key, &mut file, length)?;
-            copy.sync_data().map_err(|e| failed(remove_partial(root, key, e)))
+            store(root, key, Flush::Now, |object| copy(&file, object, key, length))
         }
         Err(errno) => Err(failed(errno.into())),
     }
@@ -55,20 +45,64 @@ pub(super) fn put_file(root: &OwnedFd, key: &str, mut file: File, length: u64) -
 
 /// Stores a copy of `file`, of `length` bytes, as the new object `key` below `root`. Where the file system supports it, both share blocks
 /// until one is written to. The copy is flushed once [`sync_all`] has returned.
-pub(super) fn put_copy(root: &OwnedFd, key: &str, mut file: File, length: u64) -> Result<()> {
-    copy(root, key, &mut file, length).map(drop)
+pub(super) fn put_copy(root: &OwnedFd, key: &str, file: File, length: u64) -> Result<()> {
+    store(root, key, Flush::Later, |object| copy(&file, object, key, length))
 }
 
-fn copy(root: &OwnedFd, key: &str, file: &mut File, length: u64) -> Result<File> {
-    let failed = |e: std::io::Error| Error::io(key, e);
-    let mut copy = create(root, key).map_err(|e| failed(e.into()))?;
-    let copied = std::io::copy(file, &mut copy).map_err(|e| failed(remove_partial(root, key, e)))?;
-    if copied == length {
-        return Ok(copy);
+fn copy(mut file: &File, object: &mut File, key: &str, length: u64) -> Result<()> {
+    let copied = file.rewind().and_then(|()| std::io::copy(&mut file, object)).map_err(|e| Error::io(key, e))?;
+    if copied == length { Ok(()) } else { Err(changed_file(length)) }
+}
+
+/// Time at which the bytes of an object are flushed.
+#[derive(Clone, Copy, PartialEq)]
+enum Flush {
+    Now,
+    /// With [`sync_all`].
+    Later,
+}
+
+/// Creates the object `key` below `root` with the content that `fill` writes; replaces nothing.
+fn store(root: &OwnedFd, key: &str, flush: Flush, fill: impl Fn(&mut File) -> Result<()>) -> Result<()> {
+    let failed = |errno: Errno| Error::io(key, errno.into());
+    let (folder, name) = split(key);
+    let folder = open_folder(root, folder).map_err(failed)?;
+    // On a full disk, a partial object would obstruct the next attempt. One that remains is only garbage.
+    let remove = || {
+        let _ = rustix::fs::unlinkat(&folder, name, AtFlags::empty());
+    };
+    let file = match nameless(&folder, &fill)? {
+        Some(file) if named(&file, &folder, name).map_err(failed)? => file,
+        _ => {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let file = rustix::fs::openat(&folder, name, flags, Mode::from_raw_mode(0o666)).map_err(failed)?;
+            let mut file = File::from(file);
+            fill(&mut file).inspect_err(|_| remove())?;
+            file
+        }
+    };
+    if flush == Flush::Now {
+        // Not before it has a name: Btrfs flushes no metadata, such as its size, of a file without a name.
+        file.sync_data().inspect_err(|_| remove()).map_err(|e| Error::io(key, e))?;
     }
-    let changed = std::io::Error::from(std::io::ErrorKind::ResourceBusy);
-    drop(remove_partial(root, key, changed));
-    Err(changed_file(length))
+    Ok(())
+}
+
+/// Returns a file without a name, with the content that `fill` writes; `None` where the file system has no such files.
+fn nameless(folder: &OwnedFd, fill: impl Fn(&mut File) -> Result<()>) -> Result<Option<File>> {
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::openat(folder, ".", flags, Mode::from_raw_mode(0o666)) else { return Ok(None) };
+    let mut file = File::from(file);
+    fill(&mut file)?;
+    Ok(Some(file))
+}
+
+/// Gives `file` its name. Returns false if it cannot have one, which a security policy may forbid.
+fn named(file: &File, folder: &OwnedFd, name: &str) -> Result<bool, Errno> {
+    match beneath::link(file, folder, name) {
+        Err(Errno::EXIST) => Err(Errno::EXIST),
+        linked => Ok(linked.is_ok()),
+    }
 }
 
 /// Flushes the whole file system of `root`, which is faster than flushing many files one by one.
@@ -93,30 +127,11 @@ fn split(key: &str) -> (&str, &str) {
     key.rsplit_once('/').unwrap_or(("", key))
 }
 
-fn create(root: &OwnedFd, key: &str) -> Result<File, Errno> {
-    let (folder, name) = split(key);
-    let folder = open_folder(root, folder)?;
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    rustix::fs::openat(&folder, name, flags, Mode::from_raw_mode(0o666)).map(File::from)
-}
-
-fn link(root: &OwnedFd, key: &str, file: &File) -> Result<(), Errno> {
-    let (folder, name) = split(key);
-    let folder = open_folder(root, folder)?;
-    // Older kernels let only privileged users link a descriptor directly; linking its name in `/proc` always works.
-    match rustix::fs::linkat(file, "", &folder, name, AtFlags::EMPTY_PATH) {
-        Ok(()) => return Ok(()),
-        Err(errno @ (Errno::XDEV | Errno::MLINK)) => return Err(errno),
-        Err(_) => {}
-    }
-    let place = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-    rustix::fs::linkat(rustix::fs::CWD, place, &folder, name, AtFlags::SYMLINK_FOLLOW)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
 
     #[test]
@@ -147,5 +162,27 @@ mod tests {
         put_new(&root, "chunks/A", b"one").unwrap();
         assert!(put_new(&root, "chunks/A", b"two").is_err());
         assert_eq!(std::fs::read(directory.path().join("chunks/A")).unwrap(), b"one");
+    }
+
+    /// A process that is killed while it writes leaves nothing.
+    #[test]
+    fn an_object_has_no_name_until_it_is_complete() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = OwnedFd::from(File::open(directory.path()).unwrap());
+        let entries = || std::fs::read_dir(directory.path().join("chunks")).unwrap().count();
+        let nameless = OFlags::TMPFILE | OFlags::WRONLY;
+        let supported = rustix::fs::openat(&root, ".", nameless, Mode::from_raw_mode(0o600)).is_ok();
+        let filled = std::cell::Cell::new(0);
+        store(&root, "chunks/A", Flush::Now, |file| {
+            file.write_all(b"half").unwrap();
+            filled.set(filled.get() + 1);
+            assert_eq!(entries() == 0, supported);
+            file.write_all(b" whole").map_err(|e| Error::io("A", e))
+        })
+        .unwrap();
+        assert_eq!((filled.get(), entries()), (1, 1));
+        assert_eq!(std::fs::read(directory.path().join("chunks/A")).unwrap(), b"half whole");
+        store(&root, "chunks/B", Flush::Now, |_| Err(changed_file(1))).unwrap_err();
+        assert_eq!(entries(), 1);
     }
 }

@@ -21,8 +21,9 @@ use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::new_file::{NewFile, link, temporary, timespec};
+use super::new_file::{NewFile, temporary, timespec};
 use super::open_beneath;
+use crate::beneath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name::is_dots;
 use crate::printable;
@@ -263,7 +264,7 @@ impl Destination {
         let name = temporary("probe");
         // An export that was killed here may have left the name.
         let _ = rustix::fs::unlinkat(&self.root, name.as_str(), AtFlags::empty());
-        let linked = link(&file.into(), &self.root, &name);
+        let linked = beneath::link(&file, &self.root, &name);
         let _ = rustix::fs::unlinkat(&self.root, name.as_str(), AtFlags::empty());
         linked.is_ok()
     }

@@ -1,11 +1,13 @@
 //! File that gets its name when it is complete.
 
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec};
 use rustix::io::Errno;
+
+use crate::beneath;
 
 /// Returns the name of a file until it is complete, where it must have one.
 pub(super) fn temporary(name: &str) -> String {
@@ -55,15 +57,15 @@ impl NewFile {
     pub(super) fn take_name(mut self) -> Result<(), Errno> {
         let name = self.name.as_str();
         if !self.is_named {
-            match link(&self.file, &self.folder, name) {
+            match beneath::link(&self.file, &self.folder, name) {
                 Err(Errno::EXIST) => {}
                 linked => return linked,
             }
             // Only a rename replaces a file, so the new file needs a temporary name first.
             let temporary = temporary(name);
-            if link(&self.file, &self.folder, &temporary) == Err(Errno::EXIST) {
+            if beneath::link(&self.file, &self.folder, &temporary) == Err(Errno::EXIST) {
                 rustix::fs::unlinkat(&self.folder, temporary.as_str(), AtFlags::empty())?;
-                link(&self.file, &self.folder, &temporary)?;
+                beneath::link(&self.file, &self.folder, &temporary)?;
             }
         }
         let renamed = rustix::fs::renameat(&self.folder, temporary(name), &self.folder, name);
@@ -84,16 +86,4 @@ impl Drop for NewFile {
 pub(super) fn timespec(micros: u64) -> Timespec {
     // The nanoseconds are below a billion, which fits.
     Timespec { tv_sec: (micros / 1_000_000).cast_signed(), tv_nsec: (micros % 1_000_000 * 1000) as _ }
-}
-
-/// Gives `file`, which may have no name, the name `name` in `folder`. Fails if that exists.
-pub(super) fn link(file: &File, folder: &OwnedFd, name: &str) -> Result<(), Errno> {
-    // Older kernels let only privileged processes link a descriptor directly; its name in `/proc` always works.
-    match rustix::fs::linkat(file, "", folder, name, AtFlags::EMPTY_PATH) {
-        Err(Errno::NOENT | Errno::PERM | Errno::INVAL) => {
-            let place = format!("/proc/self/fd/{}", file.as_raw_fd());
-            rustix::fs::linkat(rustix::fs::CWD, place, folder, name, AtFlags::SYMLINK_FOLLOW)
-        }
-        linked => linked,
-    }
 }
