@@ -32,7 +32,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::config::RepoConfig;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
-use crate::format::envelope::SpecVersion;
+use crate::format::envelope::{Compression, SpecVersion};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::RawItem;
@@ -54,6 +54,7 @@ pub(super) struct CommitWork<'a> {
     pub(super) request: &'a Request,
     pub(super) progress: &'a CommitProgress,
     pub(super) version: SpecVersion,
+    pub(super) compression: Compression,
     /// Snapshot that `changes` are relative to.
     pub(super) base: Arc<Snapshot>,
     pub(super) changes: ChangeSet,
@@ -271,7 +272,7 @@ impl Engine {
     }
 
     /// Assigns new ids to moved nodes that are stored as new ones: all in version 1, else those whose move the log may not contain.
-    async fn renew_ids(&self, work: &mut CommitWork<'_>, repository: &Repository) -> Result<()> {
+    pub(super) async fn renew_ids(&self, work: &mut CommitWork<'_>, repository: &Repository) -> Result<()> {
         if work.changes.moved.is_empty() {
             return Ok(());
         }
@@ -309,7 +310,7 @@ impl Engine {
 
     /// Stores the chunks of the changes, and protects those that are stored already from garbage collection. A change set that
     /// cannot be committed is refused before anything is stored.
-    async fn store_chunks(
+    pub(super) async fn store_chunks(
         &self,
         work: &mut CommitWork<'_>,
         repository: &Repository,
@@ -383,7 +384,7 @@ impl Engine {
     }
 
     /// Writes manifests, log and snapshot on top of the current base.
-    async fn prepare(
+    pub(super) async fn prepare(
         &self,
         work: &mut CommitWork<'_>,
         attempt: u32,
@@ -429,7 +430,9 @@ impl Engine {
             log = log::amended(&rebase::read_log(&*self.storage, parent).await?, log)?;
         }
         let has_moves = !log.moves.is_empty();
-        let snapshot = publish::store_snapshot(&*self.storage, (moment, self.clock), log, draft, current).await?;
+        let snapshot =
+            publish::store_snapshot(&*self.storage, (moment, self.clock), (log, draft), work.compression, current)
+                .await?;
         Ok(Prepared { parent, id, has_moves, snapshot })
     }
 }

@@ -23,6 +23,7 @@ use super::upload::{self, StoredChunks};
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
+use crate::format::config::RepoConfig;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
@@ -162,6 +163,26 @@ impl Engine {
         // Those who wait already go first. Looking for them takes no time of its own here.
         let (repository, must_line_up) = tokio::join!(self.open(&request.branch), self.is_line_used(true));
         let repository = repository?;
+        let Some((mut work, config)) = self.begin(&repository, base, changes, request, progress).await? else {
+            return Ok(CommitOutcome::Nothing);
+        };
+        let mut line = None;
+        let outcome = self.attempts(&mut work, repository, &config, renewed, (must_line_up, &mut line)).await;
+        if let Some(line) = line {
+            line.leave(&*self.storage).await;
+        }
+        outcome
+    }
+
+    /// Begins to commit `changes` in `repository`: checks what can be known beforehand. None if there is nothing to commit.
+    pub(super) async fn begin<'a>(
+        &self,
+        repository: &Repository,
+        base: &Arc<Snapshot>,
+        changes: &ChangeSet,
+        request: &'a Request,
+        progress: &'a CommitProgress,
+    ) -> Result<Option<(CommitWork<'a>, RepoConfig)>> {
         repository.check_writable()?;
         let version = repository.version();
         if request.amend && version == SpecVersion::V1 {
@@ -175,22 +196,23 @@ impl Engine {
         }
         let changes = effective(base, changes);
         if request.is_nothing_for(&changes) {
-            return Ok(CommitOutcome::Nothing);
+            return Ok(None);
         }
         let config = repository.config().await?;
         let rules = request.rewrite.as_ref().and_then(|rewrite| rewrite.splitting.as_ref());
         let rules = rules.or(splitting::rules(&config));
         let splitting = rules.map(Splitting::of).unwrap_or_default();
         let (storage, reader) = (Arc::clone(&self.storage), Arc::clone(&self.reader));
-        let mut work = CommitWork {
+        let work = CommitWork {
             request,
             progress,
             version,
+            compression: config.compression(),
             base: Arc::clone(base),
             new_ids: BTreeMap::new(),
             changes,
             chunks: StoredChunks::new(),
-            manifests: ManifestWriter::new(storage, reader, version, splitting),
+            manifests: ManifestWriter::new(storage, reader, (version, config.compression()), splitting),
             rewrite: request.rewrite.as_ref().map(|_| rules.cloned().unwrap_or_else(splitting::no_splitting)),
             rebased_over: Vec::new(),
             stored_since: request.known_objects.as_ref().map(|known| known.mark).or(repository.log_position()),
@@ -199,12 +221,7 @@ impl Engine {
             has_landed: false,
             stored: None,
         };
-        let mut line = None;
-        let outcome = self.attempts(&mut work, repository, &config, renewed, (must_line_up, &mut line)).await;
-        if let Some(line) = line {
-            line.leave(&*self.storage).await;
-        }
-        outcome
+        Ok(Some((work, config)))
     }
 
     /// Returns repository and snapshot of commit `id`, if it is the last one that this engine published, without reading them back.

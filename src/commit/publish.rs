@@ -11,7 +11,7 @@ use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
-use crate::format::envelope::{self, FileType};
+use crate::format::envelope::{self, Compression, FileType};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::repo::Repository;
@@ -37,16 +37,16 @@ pub(super) struct StoredSnapshot {
 pub(super) async fn store_snapshot(
     storage: &dyn Storage,
     (moment, clock): (ChangeTime, Clock),
-    log: TransactionLogDraft,
-    draft: SnapshotDraft,
+    (log, draft): (TransactionLogDraft, SnapshotDraft),
+    compression: Compression,
     current: Option<&mut RepoFile>,
 ) -> Result<StoredSnapshot> {
     let record = SnapshotRecord::of(&draft, None);
     let (snapshot_key, log_key) = (format!("snapshots/{}", draft.id), format!("transactions/{}", draft.id));
     let encode = move || {
         let payload = draft.payload()?;
-        let snapshot = envelope::encode(draft.version, FileType::Snapshot, &payload)?;
-        Ok((log.encode(draft.id, draft.version)?, snapshot, payload))
+        let snapshot = envelope::encode(draft.version, FileType::Snapshot, &payload, compression)?;
+        Ok((log.encode(draft.id, draft.version, compression)?, snapshot, payload))
     };
     let (log, snapshot, payload) = blocking(encode).await?;
     // The objects do not depend on each other, since nothing leads to them yet: over a network this is one round trip.
@@ -238,14 +238,14 @@ async fn recover(storage: &Arc<dyn Storage>, publication: &Publication<'_>, erro
     }
 }
 
-fn unknown(new: ObjectId) -> String {
+pub(super) fn unknown(new: ObjectId) -> String {
     format!(
         "whether commit {new} was published is not known, as the storage does not answer: `icechunkfs log` tells later"
     )
 }
 
 /// Returns true if `snapshot` is in the history of `branch`.
-async fn is_published(storage: &Arc<dyn Storage>, branch: &str, snapshot: ObjectId) -> Result<bool> {
+pub(super) async fn is_published(storage: &Arc<dyn Storage>, branch: &str, snapshot: ObjectId) -> Result<bool> {
     let repository = Repository::open(Arc::clone(storage)).await?;
     match repository.branch_tip(branch).await? {
         Some(tip) => Ok(repository.since(tip, snapshot).await?.is_some()),

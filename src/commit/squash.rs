@@ -69,7 +69,7 @@ pub async fn check(repository: &Repository) -> Result<()> {
 /// history was changed, [`ErrorKind::ReadOnly`] if the repository is set read-only. Nothing is changed then.
 pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptions<'_>) -> Result<ObjectId> {
     check(repository).await?;
-    let storage = repository.storage();
+    let (storage, compression) = (repository.storage(), repository.config().await?.compression());
     let SquashOptions { branch, commits, message, metadata } = options;
     let (Some(tip), Some(oldest)) = (commits.first(), commits.last()) else {
         return Err(Error::invalid("no commits to make one of"));
@@ -105,7 +105,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
         nodes,
         manifests: snapshot.manifests().into_iter().filter(|info| used.contains(&info.id)).collect(),
     };
-    let record = publish::store_snapshot(&**storage, (moment, clock), log, draft, None).await?.record;
+    let record = publish::store_snapshot(&**storage, (moment, clock), (log, draft), compression, None).await?.record;
     failpoints::pass("commit.publish")?;
     let replaces: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
     // The feature flag for moves was checked when the nodes were moved.

@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value};
 
+use super::envelope::Compression;
 use super::{flexbuffer, yaml};
 use crate::error::{Error, Result};
 
@@ -47,6 +48,25 @@ impl RepoConfig {
         self.members.get("inline_chunk_threshold_bytes").and_then(Value::as_u64).unwrap_or(DEFAULT_INLINE_THRESHOLD)
     }
 
+    /// Returns how metadata files are compressed.
+    pub fn compression(&self) -> Compression {
+        let level = self.members.get("compression").and_then(|compression| compression.get("level")?.as_u64());
+        level.map(Compression::of_level).unwrap_or_default()
+    }
+
+    /// Returns the storage class of new objects.
+    pub fn storage_classes(&self) -> StorageClasses {
+        let class = |name| {
+            let set = self.members.get("storage").and_then(|storage| storage.get(name)?.as_str());
+            set.filter(|class| !class.is_empty()).map(str::to_owned)
+        };
+        let of_all = class("storage_class");
+        StorageClasses {
+            chunks: class("chunks_storage_class").or_else(|| of_all.clone()),
+            metadata: class("metadata_storage_class").or(of_all),
+        }
+    }
+
     /// Returns the virtual chunk containers. Skips unusable entries (in old files a prefix may be a bare word), like
     /// the reference implementation.
     pub fn virtual_containers(&self) -> Vec<Container> {
@@ -65,6 +85,15 @@ impl RepoConfig {
             })
             .collect()
     }
+}
+
+/// Storage classes of new objects, by the names of the store; none for the store's default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StorageClasses {
+    /// Class of chunks.
+    pub chunks: Option<String>,
+    /// Class of everything else.
+    pub metadata: Option<String>,
 }
 
 /// Virtual chunk container: a URL prefix of files outside the repository, and their store.
@@ -189,6 +218,21 @@ mod tests {
         let mine = Container { name: "mine".into(), url_prefix: "s3://bucket/x/".into(), store };
         assert_eq!(from_yaml.virtual_containers(), [mine]);
         assert_eq!(RepoConfig::from_flexbuffer(&flexbuffers::to_vec(&json).unwrap()).unwrap(), from_yaml);
+    }
+
+    #[test]
+    fn storage_classes_and_compression_are_read() {
+        let read = |said: Value| RepoConfig::from_flexbuffer(&flexbuffers::to_vec(&said).unwrap()).unwrap();
+        let classes = |chunks: Option<&str>, metadata: Option<&str>| StorageClasses {
+            chunks: chunks.map(str::to_owned),
+            metadata: metadata.map(str::to_owned),
+        };
+        let both = json!({"storage": {"storage_class": "A", "chunks_storage_class": "B", "metadata_storage_class": null},
+            "compression": {"algorithm": null, "level": 19}});
+        assert_eq!(read(both.clone()).storage_classes(), classes(Some("B"), Some("A")));
+        assert_eq!(read(both).compression(), Compression::of_level(19));
+        let odd = read(json!({"storage": {"chunks_storage_class": 3, "storage_class": ""}, "compression": "zstd"}));
+        assert_eq!((odd.storage_classes(), odd.compression()), (classes(None, None), Compression::default()));
     }
 
     #[test]

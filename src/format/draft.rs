@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use flatbuffers::WIPOffset;
 
-use super::envelope::{self, FileType, SpecVersion};
+use super::envelope::{self, Compression, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
 use super::repo_state::{Builder, RawItem, tables, write_items};
@@ -77,7 +77,7 @@ impl SnapshotDraft {
 
     /// Encodes the file. Fails if two nodes have the same path, or if `manifests` lists other manifests than the nodes use.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        envelope::encode(self.version, FileType::Snapshot, &self.payload()?)
+        envelope::encode(self.version, FileType::Snapshot, &self.payload()?, Compression::default())
     }
 
     /// Returns the uncompressed payload of the file.
@@ -208,7 +208,7 @@ pub struct TransactionLogDraft {
 
 impl TransactionLogDraft {
     /// Encodes the file for snapshot `id`, in the format of `version`.
-    pub fn encode(&self, id: ObjectId, version: SpecVersion) -> Result<Vec<u8>> {
+    pub fn encode(&self, id: ObjectId, version: SpecVersion, compression: Compression) -> Result<Vec<u8>> {
         let mut b = Builder::new();
         let [new_groups, new_arrays, deleted_groups, deleted_arrays, updated_groups, updated_arrays] = NodeChange::ALL
             .map(|change| {
@@ -237,7 +237,7 @@ impl TransactionLogDraft {
         };
         let root = fb::TransactionLog::create(&mut b, &args);
         b.finish(root, Some(envelope::FILE_IDENTIFIER));
-        envelope::encode(version, FileType::TransactionLog, b.finished_data())
+        envelope::encode(version, FileType::TransactionLog, b.finished_data(), compression)
     }
 }
 
@@ -335,7 +335,9 @@ mod tests {
             updated_chunks: vec![(node_id(4), vec![]), (node_id(3), vec![vec![1, 0], vec![0, 5], vec![1, 0]])],
             moves: vec![moved("/a-b"), moved("/a/b"), moved("/a")],
         };
-        let log = TransactionLog::decode(&draft.encode(id(1), SpecVersion::V2).unwrap(), 1 << 20).unwrap();
+        let log =
+            TransactionLog::decode(&draft.encode(id(1), SpecVersion::V2, Compression::default()).unwrap(), 1 << 20)
+                .unwrap();
         assert_eq!(log.id(), id(1));
         assert_eq!(log.nodes(NodeChange::NewGroups).collect::<Vec<_>>(), [node_id(1), node_id(2)]);
         assert_eq!(log.nodes(NodeChange::NewArrays).count(), 0);

@@ -6,6 +6,8 @@
 
 use std::io::{Read, Write};
 
+use parking_lot::Mutex;
+
 use super::frame;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{self, ReservedBytes};
@@ -22,8 +24,15 @@ pub const MAX_PAYLOAD: u64 = (1 << 31) - 1;
 pub const FILE_IDENTIFIER: &str = "Ichk";
 /// Smallest first reservation for a payload of unstated size, and extra room whenever the payload grows, in bytes.
 const MIN_RESERVATION: u64 = 64 << 10;
-/// Compression level of zstd for metadata files; the reference implementation's default.
-const COMPRESSION_LEVEL: i32 = 3;
+/// Most bytes that a byte of a frame may expand to if it is decompressed in one go. Manifests expand to 11 times their length, while a frame
+/// of tiny blocks only pretends to.
+const MAX_DIRECT: u64 = 64;
+/// Limit of decompressors that are kept, of some 100 kB each.
+const MAX_UNUSED: usize = 4;
+/// Compression level of zstd for metadata files, if the configuration sets none; the reference implementation's default.
+const DEFAULT_LEVEL: u8 = 3;
+/// Highest level of zstd.
+const MAX_LEVEL: u64 = 22;
 /// Size, in bytes, from which several threads compress a payload; below it, starting them takes longer.
 const MULTITHREADED_FROM: usize = 4 << 20;
 /// Limit of compression threads: a mount shares its machine with other programs.
@@ -140,7 +149,7 @@ pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, Re
 }
 
 /// Decompresses the payload of a file of type `expected`, like [`decode`]. Memory is reserved first ([`crate::memory`]): as much as the
-/// file claims; if it claims nothing, the reservation doubles whenever the payload outgrows it.
+/// file claims or its blocks can hold; where that is too much to believe, the reservation doubles whenever the payload outgrows it.
 pub(super) fn decompress(body: &[u8], is_compressed: bool, expected: FileType, limit: u64) -> Result<ReservedBytes> {
     let (limit, what) = (limit.min(MAX_PAYLOAD), format!("a {}", expected.name()));
     if !is_compressed {
@@ -148,14 +157,25 @@ pub(super) fn decompress(body: &[u8], is_compressed: bool, expected: FileType, l
         return Ok(ReservedBytes::new(body.to_vec(), held));
     }
     let damaged = |e| Error::with_source(ErrorKind::Corrupt, "the compressed payload is damaged", e);
-    // Concatenated frames, checksums and absent content sizes are all in use: the streaming decoder reads them all.
-    let mut decoder = zstd::stream::read::Decoder::with_buffer(body)
-        .map_err(|e| Error::with_source(ErrorKind::Corrupt, "zstd", e))?;
     // Check the claim before any reservation: a few bytes may claim gigabytes.
     let claimed = frame::content_size(body);
     if claimed.is_some_and(|claimed| claimed > frame::max_expansion(body.len())) {
         return Err(Error::corrupt("the compressed payload claims to expand to more than its length allows"));
     }
+    let bound = frame::bound(body)
+        .filter(|bound| *bound <= limit.min(body.len() as u64 * MAX_DIRECT + frame::MAX_BLOCK_CONTENT));
+    if let Some(bound) = bound {
+        let mut held = memory::reserve_blocking(bound, &what)?;
+        let mut payload = Vec::new();
+        reserve(&mut payload, bound)?;
+        decompress_frame(body, &mut payload).map_err(damaged)?;
+        payload.shrink_to_fit();
+        held.resize(payload.len() as u64, &what)?;
+        return Ok(ReservedBytes::new(payload, held));
+    }
+    // Concatenated frames, checksums and absent content sizes are all in use: the streaming decoder reads them all.
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(body)
+        .map_err(|e| Error::with_source(ErrorKind::Corrupt, "zstd", e))?;
     let window = frame::window(body);
     let _window = memory::reserve_blocking(window, &what)?;
     decoder.window_log_max(window.next_power_of_two().ilog2()).map_err(damaged)?;
@@ -184,6 +204,20 @@ pub(super) fn decompress(body: &[u8], is_compressed: bool, expected: FileType, l
     Ok(ReservedBytes::new(payload, held))
 }
 
+/// Decompresses one frame into the room that `payload` has. Without a window in between, this takes two thirds of a stream's time.
+fn decompress_frame(body: &[u8], payload: &mut Vec<u8>) -> std::io::Result<usize> {
+    /// Decompressors to use again: to make one takes as long as to decompress 100 kB.
+    static UNUSED: Mutex<Vec<zstd::bulk::Decompressor<'static>>> = Mutex::new(Vec::new());
+    let unused = UNUSED.lock().pop();
+    let mut decompressor = unused.map_or_else(zstd::bulk::Decompressor::new, Ok)?;
+    let decompressed = decompressor.decompress_to_buffer(body, payload);
+    let mut unused = UNUSED.lock();
+    if unused.len() < MAX_UNUSED {
+        unused.push(decompressor);
+    }
+    decompressed
+}
+
 /// Makes room for `more` bytes, which the machine may not have although the memory budget does.
 fn reserve(payload: &mut Vec<u8>, more: u64) -> Result<()> {
     let reserved = payload.try_reserve_exact(usize::try_from(more).unwrap_or(usize::MAX));
@@ -205,15 +239,39 @@ fn check_length(length: u64, expected: FileType, limit: u64) -> Result<u64> {
     ))
 }
 
+/// Compression level of zstd for the payloads of a repository's metadata files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compression(u8);
+
+impl Default for Compression {
+    fn default() -> Self {
+        Compression(DEFAULT_LEVEL)
+    }
+}
+
+impl Compression {
+    /// Returns the setting for `level`, of which zstd has 22; 0 is its default.
+    pub fn of_level(level: u64) -> Self {
+        Compression(level.min(MAX_LEVEL) as u8)
+    }
+}
+
 /// Encodes a file of `version`. The payload is compressed, because the reference implementation cannot read an uncompressed
 /// one; several threads compress a large payload, still as one frame.
-pub fn encode(version: SpecVersion, file_type: FileType, payload: &[u8]) -> Result<Vec<u8>> {
+pub fn encode(
+    version: SpecVersion,
+    file_type: FileType,
+    payload: &[u8],
+    Compression(level): Compression,
+) -> Result<Vec<u8>> {
     let mut file = MAGIC.to_vec();
     let name = concat!(env!("CARGO_PKG_NAME"), "-", env!("CARGO_PKG_VERSION"));
     file.extend(name.bytes().chain(std::iter::repeat(b' ')).take(NAME_LEN));
     file.extend([version.number(), file_type as u8, 1]);
     let failed = |e| Error::with_source(ErrorKind::Io, "compressing", e);
-    let mut encoder = zstd::stream::write::Encoder::new(file, COMPRESSION_LEVEL).map_err(failed)?;
+    let mut encoder = zstd::stream::write::Encoder::new(file, i32::from(level)).map_err(failed)?;
+    // For a small payload, zstd then takes small tables, of which the usual ones take a megabyte and longer to clear than to use.
+    encoder.set_pledged_src_size(Some(payload.len() as u64)).map_err(failed)?;
     if payload.len() >= MULTITHREADED_FROM {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(MAX_THREADS);
         encoder.multithread(threads as u32).map_err(failed)?;
@@ -250,10 +308,21 @@ mod tests {
 
     #[test]
     fn files_survive_the_round_trip() {
-        let file = encode(SpecVersion::V2, FileType::TransactionLog, b"payload").unwrap();
+        let file = encode(SpecVersion::V2, FileType::TransactionLog, b"payload", Compression::default()).unwrap();
         let (header, payload) = decode(&file, FileType::TransactionLog, 100).unwrap();
         assert!(header.implementation.starts_with("icechunkfs-") && header.compressed);
         assert_eq!((header.version, &*payload), (SpecVersion::V2, b"payload".as_slice()));
+    }
+
+    #[test]
+    fn a_higher_level_makes_smaller_files() {
+        let payload: Vec<u8> = (0..100_000_u32).flat_map(|n| n.wrapping_mul(n).to_le_bytes()).collect();
+        let length = |level| {
+            let file = encode(SpecVersion::V2, FileType::Snapshot, &payload, Compression::of_level(level)).unwrap();
+            assert_eq!(*decode(&file, FileType::Snapshot, 1 << 20).unwrap().1, payload[..]);
+            file.len()
+        };
+        assert!(length(19) < length(3) && length(3) == length(0) && length(22) == length(255));
     }
 
     #[test]
@@ -270,7 +339,10 @@ mod tests {
 
     #[test]
     fn several_frames_are_one_payload() {
+        // A frame that is not the only one is read as a stream, any other at once.
         let mut body = zstd::encode_all(&b"one "[..], 3).unwrap();
+        assert_eq!(decode(&file(1, 1, 1, &body), FileType::Snapshot, 100).unwrap().1[..], *b"one ");
+        assert_eq!(decode(&file(1, 1, 1, &body), FileType::Snapshot, 1 << 20).unwrap().1[..], *b"one ");
         body.extend(zstd::encode_all(&b"two"[..], 3).unwrap());
         assert_eq!(decode(&file(1, 1, 1, &body), FileType::Snapshot, 100).unwrap().1[..], *b"one two");
     }

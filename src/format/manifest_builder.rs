@@ -9,7 +9,7 @@
 //! keep their checksums and, as long as one dictionary serves them all, their compression.
 
 use super::chunk_payload::{Checksum, ChunkPayload};
-use super::envelope::{self, FileType, MAX_PAYLOAD, SpecVersion};
+use super::envelope::{self, Compression, FileType, MAX_PAYLOAD, SpecVersion};
 use super::ids::{NodeId, ObjectId};
 use super::manifest::{ArrayRefs, Manifest, ZSTD_DICTIONARY};
 use super::snapshot::{ManifestInfo, ManifestRef};
@@ -48,6 +48,7 @@ pub struct ManifestBuilder {
     layouts: Vec<Layout>,
     /// Dictionary of compressed locations.
     dictionary: Option<Vec<u8>>,
+    compression: Compression,
 }
 
 /// References of one array.
@@ -107,7 +108,14 @@ impl ManifestBuilder {
             ref_offsets: Vec::with_capacity(expected),
             layouts: Vec::new(),
             dictionary: None,
+            compression: Compression::default(),
         }
+    }
+
+    /// Sets how the file is compressed.
+    #[must_use]
+    pub fn with_compression(self, compression: Compression) -> Self {
+        ManifestBuilder { compression, ..self }
     }
 
     /// Lets [`ManifestBuilder::copy`] keep compressed locations. All copied references must then come from manifests with this dictionary.
@@ -299,7 +307,7 @@ impl ManifestBuilder {
 
     /// Encodes the file. Fails if there are no references, or if an array was added twice.
     pub fn finish(mut self) -> Result<BuiltManifest> {
-        let (id, version) = (self.id, self.version);
+        let (id, version, compression) = (self.id, self.version, self.compression);
         let chunk_refs = u32::try_from(self.ref_offsets.len()).map_err(|_| too_large())?;
         if chunk_refs == 0 {
             return Err(Error::invalid("a manifest without references is not written"));
@@ -311,7 +319,7 @@ impl ManifestBuilder {
             .map(|part| (part.node, ManifestRef { id, extents: std::mem::take(&mut part.extents) }))
             .collect();
         let payload = self.assemble()?;
-        let file = envelope::encode(version, FileType::Manifest, &payload)?;
+        let file = envelope::encode(version, FileType::Manifest, &payload, compression)?;
         // SAFETY: `assemble` has laid out exactly the table that the schema describes; tests verify what it writes.
         let manifest = unsafe { Manifest::new_unchecked(payload) };
         Ok(BuiltManifest { info: ManifestInfo { id, size: file.len() as u64, chunk_refs }, references, manifest, file })

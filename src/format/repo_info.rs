@@ -164,6 +164,13 @@ impl RepoInfo {
         self.buffer.root().status().limited_availability_reason()
     }
 
+    /// Returns the ids of the feature flags that are switched on, and of those that are switched off; none where no list is stored.
+    pub fn feature_flags(&self) -> (Option<Vec<u16>>, Option<Vec<u16>>) {
+        let root = self.buffer.root();
+        let list = |flags: flatbuffers::Vector<'_, u16>| flags.iter().collect();
+        (root.enabled_feature_flags().map(list), root.disabled_feature_flags().map(list))
+    }
+
     /// Returns the persisted configuration; the default one if none is stored.
     pub fn config(&self) -> Result<RepoConfig> {
         match self.buffer.root().config() {

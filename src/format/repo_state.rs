@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, UnionWIPOffset, WIPOffset};
 
+use super::config::RepoConfig;
 use super::draft::SnapshotDraft;
 use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
@@ -164,6 +165,7 @@ impl RepoState {
             };
             snapshots.insert(ObjectId::from(stored.id()), record);
         }
+        let (enabled_feature_flags, disabled_feature_flags) = info.feature_flags();
         let updates = root.latest_updates().iter().map(read_known_entry).collect::<Result<Vec<_>>>()?;
         Ok(RepoState {
             tags: info.tags().into_iter().map(|(name, id)| Ok((name, id?))).collect::<Result<_>>()?,
@@ -175,8 +177,8 @@ impl RepoState {
             updates,
             repo_before_updates: root.repo_before_updates().map(str::to_owned),
             config: root.config().map(|bytes| bytes.bytes().to_vec()),
-            enabled_feature_flags: root.enabled_feature_flags().map(|flags| flags.iter().collect()),
-            disabled_feature_flags: root.disabled_feature_flags().map(|flags| flags.iter().collect()),
+            enabled_feature_flags,
+            disabled_feature_flags,
             extra: root.extra().map(|bytes| bytes.bytes().to_vec()),
         })
     }
@@ -254,7 +256,9 @@ impl RepoState {
         };
         let root = fb::Repo::create(&mut b, &args);
         b.finish(root, Some(envelope::FILE_IDENTIFIER));
-        envelope::encode(SpecVersion::V2, FileType::RepoInfo, b.finished_data())
+        let config = self.config.as_deref().and_then(|bytes| RepoConfig::from_flexbuffer(bytes).ok());
+        let compression = config.map(|config| config.compression()).unwrap_or_default();
+        envelope::encode(SpecVersion::V2, FileType::RepoInfo, b.finished_data(), compression)
     }
 }
 

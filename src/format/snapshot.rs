@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use super::draft::SnapshotDraft;
-use super::envelope::{self, FileType, SpecVersion};
+use super::envelope::{self, Compression, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
 use super::metadata;
@@ -130,7 +130,7 @@ impl Snapshot {
         let slot = place.and_then(|place| payload.get_mut(place));
         let slot = slot.ok_or_else(|| Error::invalid(format!("snapshot {} names no parent in its file", self.id())))?;
         slot.copy_from_slice(&parent.0);
-        envelope::encode(SpecVersion::V1, FileType::Snapshot, &payload)
+        envelope::encode(SpecVersion::V1, FileType::Snapshot, &payload, Compression::default())
     }
 
     /// Returns the snapshot that `draft` describes, as if it were written and decoded.
@@ -261,6 +261,16 @@ impl ManifestRef {
     pub fn covers(&self, coords: &[u32]) -> bool {
         std::iter::zip(coords, &self.extents).all(|(coord, (from, to))| from <= coord && coord < to)
     }
+
+    /// Returns true if some coordinates may lie within the extents of both. Missing extents restrict nothing.
+    pub fn overlaps(&self, other: &ManifestRef) -> bool {
+        overlap(&self.extents, &other.extents)
+    }
+}
+
+/// Returns true if some coordinates may lie within both boxes. Missing extents restrict nothing.
+pub fn overlap(a: &[(u32, u32)], b: &[(u32, u32)]) -> bool {
+    std::iter::zip(a, b).all(|(a, b)| a.0.max(b.0) < a.1.min(b.1))
 }
 
 impl<'a> ArrayData<'a> {

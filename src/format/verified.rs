@@ -42,7 +42,23 @@ impl<R: RootTable> VerifiedFlatbuffer<R> {
     /// Verifies `bytes`: every offset within the buffer, every required field present, every string UTF-8. The length
     /// of the buffer bounds the work, whatever its content.
     pub(crate) fn new(bytes: impl Into<ReservedBytes>) -> Result<Self> {
-        let bytes = bytes.into();
+        let verify = |bytes: &[u8], options: &VerifierOptions| {
+            let root = flatbuffers::root_with_opts::<R::Table<'_>>(options, bytes);
+            root.map(drop).map_err(|error| first_line(&error))
+        };
+        // SAFETY: the library verifies all of the buffer.
+        unsafe { Self::verified_by(bytes.into(), verify) }.map(|(verified, ())| verified)
+    }
+
+    /// Creates the value like [`VerifiedFlatbuffer::new`], verified by `verify`; returns also what it returns.
+    ///
+    /// # Safety
+    ///
+    /// `verify` must accept only a valid flatbuffer with root `R`.
+    pub(super) unsafe fn verified_by<T>(
+        bytes: ReservedBytes,
+        verify: impl FnOnce(&[u8], &VerifierOptions) -> std::result::Result<T, String>,
+    ) -> Result<(Self, T)> {
         let options = VerifierOptions {
             max_depth: MAX_DEPTH,
             // Each table takes 4 bytes, and so does the offset that leads to it.
@@ -50,10 +66,17 @@ impl<R: RootTable> VerifiedFlatbuffer<R> {
             max_apparent_size: bytes.len().saturating_mul(MAX_SHARING).clamp(1 << 20, 1 << 31),
             ignore_missing_null_terminator: false,
         };
-        if let Err(error) = flatbuffers::root_with_opts::<R::Table<'_>>(&options, &bytes) {
-            return Err(envelope::unverified_error(&bytes, first_line(&error)));
+        match verify(&bytes, &options) {
+            Ok(found) => {
+                // The fuzzers run with this.
+                let larger = VerifierOptions { max_apparent_size: usize::MAX, ..options };
+                debug_assert!(
+                    bytes.len() > 1 << 20 || flatbuffers::root_with_opts::<R::Table<'_>>(&larger, &bytes).is_ok()
+                );
+                Ok((VerifiedFlatbuffer { bytes, root: PhantomData }, found))
+            }
+            Err(why) => Err(envelope::unverified_error(&bytes, why)),
         }
-        Ok(VerifiedFlatbuffer { bytes, root: PhantomData })
     }
 
     /// Creates the value like [`VerifiedFlatbuffer::new`] without verifying, for bytes that this program has just encoded.
@@ -70,7 +93,7 @@ impl<R: RootTable> VerifiedFlatbuffer<R> {
     /// Returns the root table, read in place.
     #[inline]
     pub(crate) fn root(&self) -> R::Table<'_> {
-        // SAFETY: `new` verified these bytes as an `R`, or the caller of `new_unchecked` guaranteed it; they cannot change while `self` exists.
+        // SAFETY: these bytes were verified as an `R`, or the caller of `new_unchecked` guaranteed it; they cannot change while `self` exists.
         unsafe { flatbuffers::root_unchecked::<R::Table<'_>>(&self.bytes) }
     }
 
@@ -104,6 +127,6 @@ impl<R: RootTable> fmt::Debug for VerifiedFlatbuffer<R> {
 }
 
 /// Returns the verifier's message without its trace of many lines.
-fn first_line(error: &flatbuffers::InvalidFlatbuffer) -> String {
+pub(super) fn first_line(error: &flatbuffers::InvalidFlatbuffer) -> String {
     error.to_string().lines().next().unwrap_or_default().trim_end_matches(['.', ' ']).to_owned()
 }

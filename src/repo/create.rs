@@ -7,7 +7,7 @@ use super::refs::DEFAULT_BRANCH;
 use super::{MAX_REPO_FILE, check_storage_writable, update};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
-use crate::format::envelope::SpecVersion;
+use crate::format::envelope::{Compression, SpecVersion};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_state::{LogEntry, Operation, RawItem, RepoState, SnapshotRecord, Status};
 use crate::format::snapshot::Snapshot;
@@ -96,5 +96,11 @@ async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
 async fn write_commit(storage: &dyn Storage, snapshot: &SnapshotDraft, log: &TransactionLogDraft) -> Result<()> {
     let id = snapshot.id;
     storage.put(&format!("snapshots/{id}"), snapshot.encode()?.into(), Condition::Always).await?;
-    storage.put(&format!("transactions/{id}"), log.encode(id, SpecVersion::V2)?.into(), Condition::Always).await
+    storage
+        .put(
+            &format!("transactions/{id}"),
+            log.encode(id, SpecVersion::V2, Compression::default())?.into(),
+            Condition::Always,
+        )
+        .await
 }

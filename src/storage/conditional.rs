@@ -7,9 +7,7 @@
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use object_store::path::Path;
-use object_store::{
-    Attribute, Attributes, Error as StoreError, GetOptions, ObjectStore, PutMode, PutOptions, UpdateVersion,
-};
+use object_store::{Attribute, Error as StoreError, GetOptions, ObjectStore, PutMode, PutOptions, UpdateVersion};
 
 use crate::error::{Error, ErrorKind};
 
@@ -18,11 +16,15 @@ const WRITE_ID: &str = "icechunk_write_id";
 /// Value that is no object's entity tag or generation.
 const NO_VERSION: &str = "1";
 
-/// Puts `bytes` at `path` if `mode` allows it.
-pub(super) async fn put(store: &dyn ObjectStore, path: &Path, bytes: Bytes, mode: PutMode) -> object_store::Result<()> {
+/// Puts `bytes` at `path` if the mode of `options` allows it.
+pub(super) async fn put(
+    store: &dyn ObjectStore,
+    path: &Path,
+    bytes: Bytes,
+    mut options: PutOptions,
+) -> object_store::Result<()> {
     let (name, id) = (Attribute::Metadata(WRITE_ID.into()), write_id());
-    let attributes = Attributes::from_iter([(name.clone(), id.clone())]);
-    let options = PutOptions { mode, attributes, ..PutOptions::default() };
+    options.attributes.insert(name.clone(), id.clone().into());
     let error = match store.put_opts(path, bytes.into(), options).await {
         Ok(_) => return Ok(()),
         Err(error) => error,

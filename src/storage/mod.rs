@@ -8,6 +8,7 @@
 //! [`deadline`].
 
 mod cached;
+pub mod classes;
 mod clock;
 mod conditional;
 mod connect;
@@ -40,6 +41,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use self::classes::ClassesOfNewObjects;
 pub use self::clock::StoreClock;
 use self::local::LocalStorage;
 use self::location::{Location, StorePlace};
@@ -112,6 +114,8 @@ pub struct Capabilities {
     pub in_flight: Arc<AtomicUsize>,
     /// Clock of the store.
     pub clock: Arc<StoreClock>,
+    /// Storage classes of new objects.
+    pub classes: Arc<ClassesOfNewObjects>,
 }
 
 impl Capabilities {

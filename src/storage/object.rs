@@ -16,7 +16,8 @@ use futures_util::{Stream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{
-    GetOptions, GetRange, GetResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion,
+    GetOptions, GetRange, GetResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
+    PutMultipartOptions, PutOptions, UpdateVersion,
 };
 
 use super::connect::Connected;
@@ -229,20 +230,22 @@ impl ObjectStorage {
             Condition::Absent => PutMode::Create,
             Condition::Unchanged(Version { e_tag, version }) => PutMode::Update(UpdateVersion { e_tag, version }),
         };
-        let path = path(key)?;
+        let (path, attributes) = (path(key)?, self.capabilities.classes.attributes(key)?);
         self.admit(key, bytes.len() as u64).await;
-        if matches!(mode, PutMode::Overwrite) {
-            return self.timed(key, self.store.put(&path, bytes.into())).await.map(drop);
+        let options = PutOptions { mode, attributes, ..PutOptions::default() };
+        if matches!(options.mode, PutMode::Overwrite) {
+            return self.timed(key, self.store.put_opts(&path, bytes.into(), options)).await.map(drop);
         }
-        self.timed(key, conditional::put(&*self.store, &path, bytes, mode)).await
+        self.timed(key, conditional::put(&*self.store, &path, bytes, options)).await
     }
 
     async fn put_file(&self, key: &str, file: File, length: u64) -> Result<()> {
         if length <= WHOLE {
             return self.put(key, read_part(file, length, true).await?.1, Condition::Always).await;
         }
-        let path = path(key)?;
-        let mut upload = self.timed(key, self.store.put_multipart(&path)).await?;
+        let (path, attributes) = (path(key)?, self.capabilities.classes.attributes(key)?);
+        let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
+        let mut upload = self.timed(key, self.store.put_multipart_opts(&path, options)).await?;
         let sent = self.send_parts(key, &mut *upload, file, length).await;
         if sent.is_err() {
             // Best effort: the store's own rules remove the parts that remain.

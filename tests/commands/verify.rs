@@ -9,7 +9,7 @@ use crate::common::{self, Files, FixtureSet, icechunkfs, read_files, run_on};
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::error::Result;
 use icechunkfs::format::draft::TransactionLogDraft;
-use icechunkfs::format::envelope::SpecVersion;
+use icechunkfs::format::envelope::{Compression, SpecVersion};
 use icechunkfs::format::transaction_log::{Move, NodeChange};
 use icechunkfs::repo::verify::report::{Report, Severity};
 use icechunkfs::repo::verify::{self, VerifyOptions};
@@ -205,7 +205,7 @@ async fn verify_reports_logged_moves_onto_nodes_or_outside_groups() {
         moves: vec![moved("/a", "/b"), moved("/c", "/none/c")],
         ..TransactionLogDraft::default()
     };
-    let bytes = log.encode(id, SpecVersion::V2).unwrap();
+    let bytes = log.encode(id, SpecVersion::V2, Compression::default()).unwrap();
     lab.storage.put(&format!("transactions/{id}"), bytes.into(), Condition::Always).await.unwrap();
     let report = verify(&lab.storage, false).await;
     let text = |rule: &str| {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::commit::upload::ChunkList;
 use crate::error::{Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
-use crate::format::envelope::SpecVersion;
+use crate::format::envelope::{Compression, SpecVersion};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::{ArrayRefs, Manifest};
 use crate::format::manifest_builder::{BuiltManifest, ManifestBuilder};
@@ -36,7 +36,7 @@ pub(super) struct Source {
 }
 
 /// Builds the manifests of `cells`, each of another array: as few as fit ([`FULL`]). A cell without chunks is in none of them.
-pub(super) fn build(version: SpecVersion, cells: &[Cell]) -> Result<Vec<BuiltManifest>> {
+pub(super) fn build((version, compression): (SpecVersion, Compression), cells: &[Cell]) -> Result<Vec<BuiltManifest>> {
     let opened: Vec<(&Cell, Vec<Part<'_>>)> =
         cells.iter().map(|cell| Ok((cell, cell.parts()?))).collect::<Result<_>>()?;
     let dictionary = common_dictionary(opened.iter().flat_map(|(_, parts)| parts));
@@ -45,7 +45,7 @@ pub(super) fn build(version: SpecVersion, cells: &[Cell]) -> Result<Vec<BuiltMan
     while let [(first, parts), after @ ..] = rest {
         let expected = first.picked.len() + parts.iter().map(|(refs, _)| refs.len()).sum::<usize>();
         let draft = ManifestBuilder::new(ObjectId::random()?, version, first.node, expected);
-        let mut draft = draft.with_dictionary(dictionary);
+        let mut draft = draft.with_dictionary(dictionary).with_compression(compression);
         fill(&mut draft, first, parts)?;
         rest = after;
         while let [(cell, parts), after @ ..] = rest
@@ -217,7 +217,7 @@ mod tests {
             .map(|source| Source { manifest: Arc::clone(&source.manifest), within: source.within.clone(), ..*source })
             .collect();
         let cell = Cell { node: node_id(2), sources, changes: Arc::new(changes.to_vec()), picked };
-        let built = build(SpecVersion::V2, &[cell]).unwrap();
+        let built = build((SpecVersion::V2, Compression::default()), &[cell]).unwrap();
         let [built] = built.as_slice() else { return Vec::new() };
         let refs = built.manifest.array(node_id(2)).unwrap().unwrap();
         (0..refs.len())

@@ -30,7 +30,7 @@ use super::upload::ChunkList;
 use crate::blocking::blocking;
 use crate::error::ErrorKind::{NoSpace, Offline, Timeout};
 use crate::error::{Context, Error, Result};
-use crate::format::envelope::SpecVersion;
+use crate::format::envelope::{Compression, SpecVersion};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::Manifest;
 use crate::format::snapshot::{ManifestInfo, ManifestRef};
@@ -70,7 +70,7 @@ pub(super) type ArrayManifests = Vec<(ManifestRef, ManifestInfo)>;
 pub(super) struct ManifestWriter {
     storage: Arc<dyn Storage>,
     reader: Arc<Reader>,
-    version: SpecVersion,
+    format: (SpecVersion, Compression),
     splitting: Splitting,
     written: HashMap<NodeId, Written>,
 }
@@ -102,10 +102,10 @@ impl ManifestWriter {
     pub(super) fn new(
         storage: Arc<dyn Storage>,
         reader: Arc<Reader>,
-        version: SpecVersion,
+        format: (SpecVersion, Compression),
         splitting: Splitting,
     ) -> Self {
-        ManifestWriter { storage, reader, version, splitting, written: HashMap::new() }
+        ManifestWriter { storage, reader, format, splitting, written: HashMap::new() }
     }
 
     /// Forgets the written manifests, because garbage collection may have removed them.
@@ -212,11 +212,11 @@ impl ManifestWriter {
             [] => String::new(),
         };
         let opened = self.open(group, infos).await.context(place)?;
-        let (version, is_gathering) = (self.version, group.iter().any(|job| job.task.is_gathered));
+        let (format, is_gathering) = (self.format, group.iter().any(|job| job.task.is_gathered));
         let gathered: HashSet<NodeId> =
             group.iter().filter(|job| job.task.is_gathered).map(|job| job.task.node).collect();
         let built = blocking(move || {
-            let built = build::build(version, &opened)?;
+            let built = build::build(format, &opened)?;
             if is_gathering {
                 build::check_same(opened.iter().filter(|cell| gathered.contains(&cell.node)), &built)?;
             }

@@ -87,10 +87,7 @@ pub(super) fn plan(task: &ArrayTask<'_>, cells: &Cells) -> Result<BTreeMap<Vec<u
 }
 
 fn are_disjoint(manifests: &[&ManifestRef]) -> bool {
-    let overlap = |a: &ManifestRef, b: &ManifestRef| {
-        std::iter::zip(&a.extents, &b.extents).all(|(a, b)| a.0.max(b.0) < a.1.min(b.1))
-    };
-    manifests.iter().enumerate().all(|(at, a)| manifests.iter().skip(at + 1).all(|b| !overlap(a, b)))
+    manifests.iter().enumerate().all(|(at, a)| manifests.iter().skip(at + 1).all(|b| !a.overlaps(b)))
 }
 
 /// Returns the intersection of two boxes. Extents of another rank do not restrict the cell.

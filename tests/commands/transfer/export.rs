@@ -289,7 +289,7 @@ fn an_export_follows_no_link_out_of_its_destination() {
 #[test]
 fn export_reports_hostile_names_and_writes_nothing_outside() {
     use icechunkfs::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
-    use icechunkfs::format::envelope::SpecVersion;
+    use icechunkfs::format::envelope::{Compression, SpecVersion};
     use icechunkfs::format::ids::{NodeId, ObjectId};
     use icechunkfs::format::repo_state::{Operation, SnapshotRecord};
     use icechunkfs::repo::update::update;
@@ -320,7 +320,7 @@ fn export_reports_hostile_names_and_writes_nothing_outside() {
             manifests: Vec::new(),
         };
         storage.put(&format!("snapshots/{id}"), snapshot.encode().unwrap().into(), Condition::Always).await.unwrap();
-        let log = TransactionLogDraft::default().encode(id, SpecVersion::V2).unwrap();
+        let log = TransactionLogDraft::default().encode(id, SpecVersion::V2, Compression::default()).unwrap();
         storage.put(&format!("transactions/{id}"), log.into(), Condition::Always).await.unwrap();
         let insert = |state: &mut icechunkfs::format::repo_state::RepoState| {
             let record = SnapshotRecord {

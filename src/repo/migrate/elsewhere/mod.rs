@@ -29,7 +29,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::config_edit::encode;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
-use crate::format::envelope::SpecVersion;
+use crate::format::envelope::{Compression, SpecVersion};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::RawItem;
@@ -267,7 +267,7 @@ impl Migration<'_> {
             manifests: infos.into_values().collect(),
             ..SnapshotDraft::new(commit.id, commit.flushed_at, commit.message.clone())
         };
-        let log = log.encode(commit.id, SpecVersion::V2)?;
+        let log = log.encode(commit.id, SpecVersion::V2, Compression::default())?;
         objects.put(&format!("transactions/{}", commit.id), log).await?;
         failpoints::pass("migrate.to.log.done")?;
         objects.put(&format!("snapshots/{}", commit.id), draft.encode()?).await?;

@@ -5,8 +5,12 @@
 //! opening, and every access to an unsorted array fails, while the manifest's other arrays work. Equal neighbors are in order: release 1.1
 //! wrote the same reference twice when it rewrote manifests under changed splitting rules.
 
+mod check;
+
 use std::cmp::Ordering;
 use std::io::Read;
+
+use self::check::Order;
 
 use super::alpha;
 use super::alpha::wrapping::{self, Unwrapped};
@@ -26,10 +30,7 @@ pub(super) const ZSTD_DICTIONARY: u8 = 1;
 #[derive(Debug)]
 pub struct Manifest {
     pub(crate) buffer: VerifiedFlatbuffer<fb::Manifest<'static>>,
-    /// Positions, in the list of arrays, of arrays with unsorted references.
-    unsorted: Vec<usize>,
-    /// True if the list of arrays itself is sorted.
-    arrays_sorted: bool,
+    order: Order,
 }
 
 /// References of one array in one manifest, read in place.
@@ -62,11 +63,9 @@ impl Manifest {
             Unwrapped::Flatbuffer(_, payload) => payload,
             Unwrapped::Alpha(body) => alpha::manifest::translate(&body, id, limit)?.into(),
         };
-        let buffer = VerifiedFlatbuffer::<fb::Manifest<'static>>::new(payload)?;
-        let arrays = buffer.root().arrays();
-        let unsorted = (0..arrays.len()).filter(|&i| !sorted(arrays.get(i).refs())).collect();
-        let arrays_sorted = arrays.iter().is_sorted_by(|a, b| a.node_id().0 < b.node_id().0);
-        Ok(Manifest { buffer, unsorted, arrays_sorted })
+        // SAFETY: `check` accepts only valid manifests.
+        let (buffer, order) = unsafe { VerifiedFlatbuffer::verified_by(payload, check::check) }?;
+        Ok(Manifest { buffer, order })
     }
 
     /// Creates a manifest from `payload`, which this program has just encoded.
@@ -77,7 +76,7 @@ impl Manifest {
     pub(super) unsafe fn new_unchecked(payload: Vec<u8>) -> Self {
         // SAFETY: the caller guarantees that `payload` is a valid `Manifest`.
         let buffer = unsafe { VerifiedFlatbuffer::new_unchecked(payload) };
-        Manifest { buffer, unsorted: Vec::new(), arrays_sorted: true }
+        Manifest { buffer, order: Order { unsorted: Vec::new(), arrays_sorted: true } }
     }
 
     /// Returns the root table, for [`crate::repo::verify`], which checks members that nothing else reads.
@@ -124,14 +123,14 @@ impl Manifest {
     /// Returns the references of array `node`, if it has any in the manifest. Fails if they are not sorted.
     pub fn array(&self, node: NodeId) -> Result<Option<ArrayRefs<'_>>> {
         let arrays = self.buffer.root().arrays();
-        let found = if self.arrays_sorted {
+        let found = if self.order.arrays_sorted {
             let at = partition_point(arrays.len(), |i| arrays.get(i).node_id().0 < node.0);
             (at < arrays.len() && arrays.get(at).node_id().0 == node.0).then_some(at)
         } else {
             arrays.iter().position(|a| a.node_id().0 == node.0)
         };
         let Some(at) = found else { return Ok(None) };
-        if self.unsorted.contains(&at) {
+        if self.order.unsorted.contains(&at) {
             return Err(Error::corrupt(format!("manifest {}: the chunks of node {node} are not sorted", self.id())));
         }
         Ok(Some(ArrayRefs { refs: arrays.get(at).refs(), manifest: self }))
@@ -261,10 +260,6 @@ fn is_virtual(stored: &fb::ChunkRef<'_>) -> bool {
 /// Compares coordinates lexicographically, as the lists are sorted.
 fn compare(stored: &flatbuffers::Vector<'_, u32>, wanted: &[u32]) -> Ordering {
     stored.iter().cmp(wanted.iter().copied())
-}
-
-fn sorted(refs: flatbuffers::Vector<'_, flatbuffers::ForwardsUOffset<fb::ChunkRef<'_>>>) -> bool {
-    refs.iter().is_sorted_by(|a, b| a.index().iter().cmp(b.index().iter()) != Ordering::Greater)
 }
 
 /// Returns the first index of `0..len` that is not `below`; all that are must come first.
