@@ -18,6 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{mount_table, probe};
 use crate::operations::CommitOptions;
 use crate::operations::request::{Answer, Command};
+use crate::operations::status::Status;
 
 #[derive(Debug, Args)]
 pub(crate) struct CommitArgs {
@@ -102,6 +103,19 @@ pub(crate) fn run(MountpointArgs { mountpoint, json }: &MountpointArgs, command:
         }
         control => print_answer(&ask(&control?, command)?, *json),
     }
+}
+
+/// Returns the uncommitted changes of a mount whose daemon answers by `ask`, without a look at the branch; `None` if it does not know
+/// them.
+pub(crate) fn local_status(ask: impl Fn(&[u8]) -> Result<Option<Vec<u8>>>) -> Result<Option<Status>> {
+    // A daemon of an older version knows only the second.
+    for command in [Command::LocalStatus, Command::Status] {
+        let Some(answer) = ask(&encode_command(&command)?)? else { return Ok(None) };
+        if let Ok(Answer { result: Some(status), .. }) = serde_json::from_slice(&answer) {
+            return Ok(Some(status));
+        }
+    }
+    Ok(None)
 }
 
 /// Prints what a read-only mount shows.

@@ -11,7 +11,6 @@ use crate::fuse::daemon_mark::Daemon;
 use crate::fuse::mount_table::{self, FILE_SYSTEM_TYPE};
 use crate::fuse::probe::{self, Probe};
 use crate::fuse::unmount::{self, UnmountMode};
-use crate::operations::request::{Answer, Command};
 use crate::operations::status::Status;
 
 /// Deadline for the daemon to count uncommitted changes: a second for a million files, and slow storage.
@@ -75,13 +74,8 @@ pub(crate) fn run(arguments: &UnmountArgs) -> Result<()> {
 /// nothing, or unknown. Fails with [`ErrorKind::Timeout`] if the daemon does not answer in time.
 fn left_behind(mountpoint: &Path) -> Result<(bool, String)> {
     let request = control_client::control_directory(mountpoint).join("request");
-    let question = control_client::encode_command(&Command::Status)?;
-    let Ok(answer) = probe::probe(mountpoint, &request, Probe::Reply(&question), PATIENCE)? else {
-        return Ok((false, String::new()));
-    };
-    let Ok(Answer { result: Some(status), .. }) = serde_json::from_slice::<Answer<Status>>(&answer) else {
-        return Ok((false, String::new()));
-    };
+    let ask = |question: &[u8]| Ok(probe::probe(mountpoint, &request, Probe::Reply(question), PATIENCE)?.ok());
+    let Some(status) = control_client::local_status(ask)? else { return Ok((false, String::new())) };
     let Status { scratch, bytes, chunks_written, chunks_deleted, .. } = &status;
     let untracked = match status.untracked.len() {
         0 => String::new(),

@@ -28,8 +28,10 @@ pub enum Command {
     },
     /// Rebase onto the tip of the branch.
     Refresh,
-    /// Count of the uncommitted changes.
+    /// Count of the uncommitted changes, and the state of the branch.
     Status,
+    /// Count of the uncommitted changes, without a look at the branch.
+    LocalStatus,
     /// List of the uncommitted changes, node by node.
     Diff,
 }
@@ -58,7 +60,7 @@ impl Session {
             Ok(command) => command,
             Err(why) => return (self.failure(&Error::invalid(format!("the command is not understood: {why}"))), true),
         };
-        let is_change = !matches!(command, Command::Status | Command::Diff);
+        let is_change = !matches!(command, Command::Status | Command::LocalStatus | Command::Diff);
         match self.execute(command).await {
             Ok((text, result)) => {
                 (Answer { ok: true, text, result: Some(result), errno: 0, conflicts: Value::Null }, is_change)
@@ -92,6 +94,10 @@ impl Session {
             }
             Command::Status => {
                 let status = self.status().await?;
+                Ok((status.to_text(), value(&status)?))
+            }
+            Command::LocalStatus => {
+                let status = self.local_status().await?;
                 Ok((status.to_text(), value(&status)?))
             }
             Command::Diff => {

@@ -89,23 +89,29 @@ pub struct ArrayStatus {
 }
 
 impl Session {
-    /// Returns the status of the working tree.
+    /// Returns the status of the working tree and of the branch.
     pub async fn status(&self) -> Result<Status> {
+        let mut status = self.local_status().await?;
+        // An unreadable branch must not hide the local changes.
+        let Ok(repository) = self.repository().await else { return Ok(status) };
+        match repository.resolve(&RefSpec::Branch(status.branch.clone())).await {
+            Ok(tip) => {
+                status.tip = Some(tip);
+                status.branch_moved = tip != status.base;
+                status.landed = find_landed(&repository, &self.working, status.base).await.unwrap_or_default();
+                status.branch_reset =
+                    status.branch_moved && matches!(repository.since(tip, status.base).await, Ok(None));
+            }
+            Err(error) => status.branch_gone = error.kind() == ErrorKind::NotFound,
+        }
+        Ok(status)
+    }
+
+    /// Returns the status of the working tree; says nothing about the branch, which may be far away or have a long history.
+    pub async fn local_status(&self) -> Result<Status> {
         let (frozen, detected) = self.detect_changes().await?;
         let base = self.working.base();
         let origin = self.working.origin();
-        // An unreadable branch must not hide the local changes.
-        let (mut tip, mut branch_gone, mut branch_reset, mut landed) = (None, false, false, None);
-        if let Ok(repository) = self.repository().await {
-            match repository.resolve(&RefSpec::Branch(origin.branch.clone())).await {
-                Ok(found) => {
-                    tip = Some(found);
-                    landed = find_landed(&repository, &self.working, base.id()).await.unwrap_or_default();
-                    branch_reset = found != base.id() && matches!(repository.since(found, base.id()).await, Ok(None));
-                }
-                Err(error) => branch_gone = error.kind() == ErrorKind::NotFound,
-            }
-        }
         let arrays = self.changed_arrays(&detected).into_iter();
         let arrays = arrays.map(|(path, [written, deleted])| (path, written.len(), deleted.len()));
         let arrays: Vec<ArrayStatus> =
@@ -118,10 +124,10 @@ impl Session {
             repository: origin.repository.clone(),
             branch: origin.branch.clone(),
             base: base.id(),
-            branch_moved: tip.is_some_and(|tip| tip != base.id()),
-            branch_reset,
-            branch_gone,
-            tip,
+            branch_moved: false,
+            branch_reset: false,
+            branch_gone: false,
+            tip: None,
             clean: changes.is_empty() && detected.violations.is_empty(),
             added: sorted(changes.created.into_iter().map(|node| node.path)),
             changed: sorted(changes.updated.into_iter().map(|node| node.path)),
@@ -135,7 +141,7 @@ impl Session {
             uploaded_bytes,
             open_for_writing: frozen.open_for_writing,
             untracked: detected.untracked,
-            landed,
+            landed: None,
             violations: detected.violations,
             scratch: self.working.scratch().path().to_string_lossy().into_owned(),
         })

@@ -155,3 +155,31 @@ fn a_mount_recovers_after_the_machine_sleeps() {
     commit(&mount).unwrap();
     assert_eq!(std::fs::read(mount.path().join("a/c/1")).unwrap(), b"written");
 }
+
+/// Without network, or far behind a long branch: what an unmount says about local changes does not depend on the store.
+#[test]
+fn a_mount_is_listed_and_unmounted_without_its_store() {
+    let Some(server) = s3() else { return };
+    let (line, repo) = (Line::to(server.port), made(server.port, "unplugged"));
+    let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "30"]);
+    put(&mount.path().join("a/c/1"), "written").unwrap();
+    line.decide(|_, _| Fault::Silent);
+    let begin = Instant::now();
+    let listed = icechunkfs(line.port, &["list", "--json"]).success();
+    let listed: serde_json::Value = serde_json::from_slice(&listed).unwrap();
+    let own =
+        listed.as_array().unwrap().iter().find(|found| found["mountpoint"] == mount.path().to_str().unwrap()).unwrap();
+    assert_eq!(own["uncommitted"]["chunks"], 1, "{own}");
+    let path = mount.path();
+    let refused = icechunkfs(line.port, &["unmount".as_ref(), path.as_os_str(), "--require-clean".as_ref()]).failure();
+    assert!(refused.contains("uncommitted changes: 0 nodes, 1 chunks"), "{refused}");
+    let output = icechunkfs(line.port, &["unmount".as_ref(), path.as_os_str()]);
+    assert!(
+        output.status.success() && output.stderr.contains("uncommitted changes: 0 nodes, 1 chunks"),
+        "{}",
+        output.stderr
+    );
+    assert_eq!(line.counts().0, 0, "an unmount asked the store");
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    line.release();
+}

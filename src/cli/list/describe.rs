@@ -20,8 +20,6 @@ use crate::fuse::mount_table::Mount;
 use crate::fuse::preopened;
 use crate::fuse::probe::{self, Probe};
 use crate::mount_facts::{kind_and_name, split_source};
-use crate::operations::request::{self, Answer};
-use crate::operations::status::Status;
 use crate::printable;
 use crate::repo::refs::RefSpec;
 
@@ -131,9 +129,8 @@ fn info(mount: &Mount) -> Option<DaemonInfo> {
 /// Returns the uncommitted changes, if the daemon counts them before the deadline.
 fn uncommitted(mount: &Mount) -> Option<ChangeCounts> {
     let path = control_client::control_directory(&mount.mountpoint).join("request");
-    let question = control_client::encode_command(&request::Command::Status).ok()?;
-    let answer = probe::ask(mount, &path, Probe::Reply(&question), COUNT).ok()?.ok()?;
-    let status = serde_json::from_slice::<Answer<Status>>(&answer).ok()?.result?;
+    let ask = |question: &[u8]| Ok(probe::ask(mount, &path, Probe::Reply(question), COUNT)?.ok());
+    let status = control_client::local_status(ask).ok()??;
     Some(ChangeCounts {
         nodes: status.added.len() + status.changed.len() + status.deleted.len() + status.moved.len(),
         chunks: status.chunks_written + status.chunks_deleted,
