@@ -1,8 +1,12 @@
 //! The refs and everything else beside the objects that a clone of a repository has.
 
-use bytes::Bytes;
+use std::collections::BTreeMap;
 
-use super::ref_files::{Layout, MAX_REF_FILE, branch_key, tombstone};
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use futures_util::stream::{self, StreamExt};
+
+use super::ref_files::{Layout, MAX_REF_FILE, REFS_AT_ONCE, branch_key, tombstone};
 use super::refs::{DEFAULT_BRANCH, Refs};
 use super::v1::{self, CONFIG_KEY, MAX_CONFIG_FILE};
 use super::{MAX_REPO_FILE, Repository, check_storage_writable};
@@ -14,7 +18,7 @@ use crate::storage::{Condition, Storage};
 use crate::times::Clock;
 
 /// Attempts to read refs twice in a row without a change between.
-const TRIES: usize = 10;
+const TRIES: usize = 5;
 
 /// Refs of one state of a repository.
 #[derive(Debug)]
@@ -30,28 +34,36 @@ pub fn is_ref_file(key: &str) -> bool {
 }
 
 impl ClonedRefs {
-    /// Reads the refs of `source`. In version 1, where each has a file, reads them until nothing has changed between.
+    /// Reads the refs of `source`. In version 1, where each has a file, reads them until nothing has changed between. Beside writers who
+    /// never pause, that is given up: the tags are those of a moment, and the branches are as of then or newer, so that a tag of a commit
+    /// on a branch still is one.
     pub async fn read(source: &Repository) -> Result<Self> {
         let mut last = Self::read_once(source).await?;
         if source.version() == SpecVersion::V2 {
             return Ok(last);
         }
+        let mut earlier = BTreeMap::new();
         for _ in 0..TRIES {
             let next = Self::read_once(source).await?;
             if (&next.refs, &next.deleted) == (&last.refs, &last.deleted) {
                 return Ok(last);
             }
-            last = next;
+            let before = std::mem::replace(&mut last, next);
+            earlier = before.refs.tags;
         }
-        Err(Error::new(ErrorKind::Contended, format!("its refs have changed {TRIES} times while they were read")))
+        // A tag that both have was there between the two; every branch was read after that.
+        last.refs.tags.retain(|name, target| earlier.get(name) == Some(target));
+        Ok(last)
     }
 
     async fn read_once(source: &Repository) -> Result<Self> {
-        let refs = source.refs().await?;
-        let deleted = match source.version() {
-            SpecVersion::V2 => Vec::new(),
-            SpecVersion::V1 => Layout::V1.deleted_tags(&**source.storage()).await?.into_iter().collect(),
+        let deleted = async {
+            match source.version() {
+                SpecVersion::V2 => Ok(Vec::new()),
+                SpecVersion::V1 => Ok(Layout::V1.deleted_tags(&**source.storage()).await?.into_iter().collect()),
+            }
         };
+        let (refs, deleted) = futures_util::try_join!(source.refs(), deleted)?;
         Ok(ClonedRefs { refs, deleted })
     }
 
@@ -125,22 +137,25 @@ impl ClonedRefs {
         if let Some(config) = config {
             destination.put(CONFIG_KEY, config, Condition::Always).await?;
         }
-        for (name, target) in &self.deleted {
-            let key = Layout::V1.tag_key(name);
+        let deleted = self.deleted.iter().map(|(name, target)| (Layout::V1.tag_key(name), *target, true));
+        let tags = self.refs.tags.iter().map(|(name, target)| (Layout::V1.tag_key(name), Some(*target), false));
+        let branches = self.refs.branches.iter().filter(|(name, _)| *name != DEFAULT_BRANCH);
+        let branches = branches.map(|(name, target)| (branch_key(name), Some(*target), false));
+        let write = async |key: String, target: Option<ObjectId>, is_deleted: bool| {
             if let Some(target) = target {
-                write_ref(destination, &key, *target).await?;
+                write_ref(destination, &key, target).await?;
+            }
+            if !is_deleted {
+                return Ok(());
             }
             match destination.put(&tombstone(&key), Bytes::new(), Condition::Absent).await {
-                Err(error) if error.kind() == ErrorKind::Contended => {}
-                done => done?,
+                Err(error) if error.kind() == ErrorKind::Contended => Ok(()),
+                done => done,
             }
-        }
-        for (name, target) in &self.refs.tags {
-            write_ref(destination, &Layout::V1.tag_key(name), *target).await?;
-        }
-        for (name, target) in self.refs.branches.iter().filter(|(name, _)| *name != DEFAULT_BRANCH) {
-            write_ref(destination, &branch_key(name), *target).await?;
-        }
+        };
+        let files = deleted.chain(tags).chain(branches);
+        let writes: Vec<_> = files.map(|(key, target, is_deleted)| write(key, target, is_deleted)).collect();
+        stream::iter(writes).buffer_unordered(REFS_AT_ONCE).try_collect::<()>().await?;
         // With this one, it is a repository.
         match self.refs.branches.get(DEFAULT_BRANCH) {
             Some(main) => write_ref(destination, &branch_key(DEFAULT_BRANCH), *main).await,

@@ -1,4 +1,4 @@
-//! Refs that come from another repository, with the commits that lead to them.
+//! Refs to commits that are stored and not yet listed: of another repository, or made here one after another.
 //!
 //! The objects of these commits are stored before. One update inserts their records and moves the ref, if it is where it was and no
 //! garbage was collected since the first object was stored.
@@ -12,7 +12,7 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::times::Clock;
 
-/// Ref of another repository, and what it needs here.
+/// Ref, and the commits that it needs here.
 #[derive(Debug)]
 pub struct RefImport<'a> {
     /// Kind of the ref.
@@ -25,6 +25,8 @@ pub struct RefImport<'a> {
     pub target: ObjectId,
     /// True if the new target follows the present one.
     pub is_forward: bool,
+    /// True if the commits move nodes, which the repository has to allow.
+    pub has_moves: bool,
     /// Records of the commits that lead to the target, of which some may be here; empty in version 1.
     pub records: &'a [(ObjectId, SnapshotRecord)],
     /// Position of the log before the first object was stored; none in version 1.
@@ -52,7 +54,7 @@ impl Repository {
 }
 
 fn insert(state: &mut RepoState, import: &RefImport<'_>) -> Result<Operation> {
-    let RefImport { kind, name, expected, target, is_forward, records, stored_since } = *import;
+    let RefImport { kind, name, expected, target, is_forward, has_moves, records, stored_since } = *import;
     if stored_since.is_some_and(|position| position.may_have_collected_since(state)) {
         return Err(Error::new(ErrorKind::Busy, "garbage was collected meanwhile: try again"));
     }
@@ -61,6 +63,9 @@ fn insert(state: &mut RepoState, import: &RefImport<'_>) -> Result<Operation> {
         (None, Some(there)) => return Err(exists(kind, name, there)),
         (Some(expected), found) => check_target(kind, name, found, expected)?,
         (None, None) => {}
+    }
+    if has_moves {
+        FeatureFlag::MoveNode.check(state, "moving groups and arrays")?;
     }
     if kind == RefKind::Tag {
         FeatureFlag::CreateTag.check(state, "making tags")?;

@@ -15,6 +15,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use futures_util::TryStreamExt;
+use futures_util::stream::{self, StreamExt};
 use object_store::path::PathPart;
 use percent_encoding::percent_decode_str;
 use tracing::warn;
@@ -28,6 +30,8 @@ use crate::storage::Storage;
 
 /// Maximum size of a ref's file, which holds one id, in bytes.
 pub(super) const MAX_REF_FILE: u64 = 1 << 16;
+/// Files of refs that are read or written at a time. There is a file for each, and each takes a round trip to the store.
+pub(super) const REFS_AT_ONCE: usize = 32;
 /// Length of the number in the name of a branch's file in an alpha.
 const SEQUENCE_LENGTH: usize = 8;
 
@@ -145,39 +149,48 @@ impl Layout {
                 *key = (*key).min(&object.key);
             }
         }
-        let mut refs = Refs::default();
-        // A ref without a file was deleted since the listing.
-        for (name, key) in newest {
-            if let Some(id) = skip_damaged(self.read(storage, key).await)? {
-                refs.branches.insert(decode_name(name), id);
-            }
-        }
-        for object in objects.iter().filter(|object| !deleted.contains(object.key.as_str())) {
-            if let Some(name) = self.tag_of(&object.key)
-                && let Some(id) = skip_damaged(self.read(storage, &object.key).await)?
-            {
-                refs.tags.insert(decode_name(name), id);
-            }
-        }
+        let tags = objects.iter().filter(|object| !deleted.contains(object.key.as_str()));
+        let tags = tags.filter_map(|object| Some((self.tag_of(&object.key)?, object.key.as_str())));
+        let (branches, tags) = (self.read_all(storage, newest.into_iter()).await?, self.read_all(storage, tags).await?);
+        let refs = Refs { branches, tags };
         if self != Layout::V1 && !refs.branches.contains_key(DEFAULT_BRANCH) {
             warn!("{}: there is no branch `{DEFAULT_BRANCH}`, which every repository must have", storage.location());
         }
         Ok(refs)
     }
 
+    /// Returns the decoded names and the targets of the refs `files`, which are pairs of an encoded name and a key. A ref whose file is
+    /// damaged is left out, with a warning; so is one without a file, which was deleted since it was listed.
+    async fn read_all<'a>(
+        self,
+        storage: &dyn Storage,
+        files: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Result<BTreeMap<String, ObjectId>> {
+        let read = async |name, key| {
+            let target = skip_damaged(self.read(storage, key).await)?;
+            Ok(target.map(|id| (decode_name(name), id)))
+        };
+        let reads: Vec<_> = files.map(|(name, key)| read(name, key)).collect();
+        let read: Vec<_> = stream::iter(reads).buffer_unordered(REFS_AT_ONCE).try_collect().await?;
+        Ok(read.into_iter().flatten().collect())
+    }
+
     /// Returns the deleted tags, and their targets where these can be read.
     pub(super) async fn deleted_tags(self, storage: &dyn Storage) -> Result<BTreeMap<String, Option<ObjectId>>> {
-        let mut deleted = BTreeMap::new();
-        for object in storage.list(self.folder()).await? {
-            let Some(key) = object.key.strip_suffix(".deleted") else { continue };
-            let Some(name) = self.tag_of(key) else { continue };
+        let objects = storage.list(self.folder()).await?;
+        let tags = objects.iter().filter_map(|object| {
+            let key = object.key.strip_suffix(".deleted")?;
+            Some((self.tag_of(key)?, key))
+        });
+        let read = async |name, key| {
             let target = match self.read(storage, key).await {
                 Err(why) if why.kind() == ErrorKind::Corrupt => None,
                 target => target?,
             };
-            deleted.insert(decode_name(name), target);
-        }
-        Ok(deleted)
+            Ok((decode_name(name), target))
+        };
+        let reads: Vec<_> = tags.map(|(name, key)| read(name, key)).collect();
+        stream::iter(reads).buffer_unordered(REFS_AT_ONCE).try_collect().await
     }
 
     /// Returns the target in the file of a ref; none if there is no such file.

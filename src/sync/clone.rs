@@ -67,7 +67,7 @@ async fn attempt(
     let missing = Missing::find(source, refs.targets(), &Default::default()).await?;
     let mut copy = Copy::new(source.storage(), destination, counters, memory).with_stored(stored);
     copy.run(&missing).await?;
-    check_logs(source, copy.lacks_log()).await?;
+    check_logs(source, &missing, copy.lacking_logs()).await?;
     let kept: Vec<ObjectId> = missing.commits.iter().map(|commit| commit.id).collect();
     refs.write(source, &**destination, &kept, clock).await.context(place)?;
     Ok(Cloned { branches: refs.branch_count(), tags: refs.tag_count(), commits: kept.len() })

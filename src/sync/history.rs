@@ -25,7 +25,7 @@ impl Missing {
     ) -> Result<Missing> {
         let (mut missing, mut seen) = (Missing::default(), HashSet::new());
         for target in targets {
-            if present.contains(&target) {
+            if present.contains(&target) || seen.contains(&target) {
                 continue;
             }
             let mut chain = Vec::new();

@@ -27,13 +27,17 @@ mod history;
 mod objects;
 pub mod push;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing::info;
 
+use self::history::Missing;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::SnapshotInfo;
 use crate::repo::Repository;
 
 /// Attempts of a copy, each but the first after a change of the source or a collection of garbage.
@@ -100,22 +104,49 @@ async fn reopen(source: &Repository) -> Result<(Repository, bool)> {
 /// Returns the source for another attempt after `error`, with which attempt number `tries` has failed; or fails if that cannot help.
 async fn begin_again(source: &Repository, error: Error, tries: u32) -> Result<Repository> {
     let is_busy = error.kind() == ErrorKind::Busy;
-    if tries < TRIES {
-        let (again, has_changed) = reopen(source).await?;
-        if is_busy || has_changed {
-            info!("{error}: beginning again");
-            return Ok(again);
-        }
+    let (again, has_changed) = reopen(source).await?;
+    if !is_busy && !has_changed {
+        return Err(damaged(source, error));
     }
-    Err(if is_busy { error } else { damaged(source, error) })
+    if tries < TRIES {
+        info!("{error}: beginning again");
+        return Ok(again);
+    }
+    if is_busy {
+        return Err(error);
+    }
+    let place = source.storage().location();
+    Err(Error::with_source(
+        ErrorKind::Busy,
+        format!(
+            "{place}: others change it and collect its garbage faster than it is copied: try again later, which goes on with what is copied"
+        ),
+        error,
+    ))
 }
 
-/// Fails with [`Failure::Changed`] if the source lacked a log, and it has changed: what collected the log may have collected more.
-async fn check_logs(source: &Repository, lacks_log: bool) -> Result<(), Failure> {
-    if lacks_log && reopen(source).await?.1 {
-        return Err(Failure::Changed(Error::new(ErrorKind::NotFound, "the source has changed meanwhile")));
+/// Fails with [`Failure::Changed`] if one of the logs `lacking` of the commits `copied` was collected while they were copied.
+async fn check_logs(source: &Repository, copied: &Missing, lacking: &HashSet<ObjectId>) -> Result<(), Failure> {
+    // A first commit of version 1 never has one.
+    let is_first = |id: &ObjectId| copied.commits.iter().any(|commit| commit.id == *id && commit.parent.is_none());
+    let is_v1 = source.version() == SpecVersion::V1;
+    let lacking: Vec<&ObjectId> = lacking.iter().filter(|id| !(is_v1 && is_first(id))).collect();
+    if lacking.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let (again, has_changed) = reopen(source).await?;
+    if !has_changed {
+        return Ok(());
+    }
+    // What refs still need was needed all the time: its log was not collected, but was never there.
+    let refs = again.refs().await?;
+    let targets = refs.branches.into_values().chain(refs.tags.into_values());
+    let needed = Missing::find(&again, targets, &HashSet::new()).await?;
+    let needed: HashSet<ObjectId> = needed.commits.iter().flat_map(SnapshotInfo::log_ids).collect();
+    if lacking.into_iter().all(|id| needed.contains(id)) {
+        return Ok(());
+    }
+    Err(Failure::Changed(Error::new(ErrorKind::NotFound, "the source has changed meanwhile")))
 }
 
 /// Fails for a source whose files have the form of an alpha.

@@ -55,8 +55,8 @@ pub(super) struct Copy<'a> {
     listed: HashSet<&'static str>,
     /// Objects that an earlier copy left and this one uses.
     reused: Vec<String>,
-    /// True if the source lacks a log.
-    lacks_log: bool,
+    /// Logs that the source lacks.
+    lacking: HashSet<ObjectId>,
 }
 
 /// State of an object at the destination.
@@ -66,6 +66,15 @@ enum Presence {
     /// A file that another copy writes, or was writing when it was killed.
     Part,
     Whole,
+}
+
+/// Outcome of the copy of a log.
+#[derive(Debug)]
+enum CopiedLog {
+    /// It is at the destination; with the object if an earlier copy left it.
+    There(Option<String>),
+    /// The source lacks it.
+    Lacking(ObjectId),
 }
 
 impl<'a> Copy<'a> {
@@ -81,7 +90,7 @@ impl<'a> Copy<'a> {
             stored: HashMap::new(),
             listed: HashSet::new(),
             reused: Vec::new(),
-            lacks_log: false,
+            lacking: HashSet::new(),
         }
     }
 
@@ -233,14 +242,14 @@ impl<'a> Copy<'a> {
     async fn logs(&mut self, ids: &[ObjectId]) -> Result<(), Failure> {
         let this = &*self;
         let decode = |_: ObjectId, file: &[u8]| TransactionLog::decode(file, MAX_FILE).map(drop);
-        let copy = |id: &ObjectId| -> BoxFuture<'_, Result<(bool, Option<String>), Failure>> {
-            let key = format!("transactions/{id}");
+        let copy = |id: &ObjectId| -> BoxFuture<'_, Result<CopiedLog, Failure>> {
+            let (id, key) = (*id, format!("transactions/{id}"));
             Box::pin(async move {
                 match this.read(&key, MAX_FILE, decode).await {
-                    Ok((bytes, ())) => Ok((true, this.put(&key, bytes).await?)),
+                    Ok((bytes, ())) => Ok(CopiedLog::There(this.put(&key, bytes).await?)),
                     Err(Failure::Changed(_)) => {
                         this.counters.add_present();
-                        Ok((false, None))
+                        Ok(CopiedLog::Lacking(id))
                     }
                     Err(failure) => Err(failure),
                 }
@@ -248,8 +257,14 @@ impl<'a> Copy<'a> {
         };
         let copies: Vec<_> = ids.iter().map(copy).collect();
         let copied: Vec<_> = stream::iter(copies).buffer_unordered(AT_ONCE).try_collect().await?;
-        self.lacks_log |= copied.iter().any(|(is_there, _)| !is_there);
-        self.reused.extend(copied.into_iter().filter_map(|(_, reused)| reused));
+        for log in copied {
+            match log {
+                CopiedLog::There(reused) => self.reused.extend(reused),
+                CopiedLog::Lacking(id) => {
+                    self.lacking.insert(id);
+                }
+            }
+        }
         Ok(())
     }
 
@@ -389,9 +404,9 @@ impl<'a> Copy<'a> {
         ))))
     }
 
-    /// Returns true if the source lacks a log that the copied commits should have.
-    pub(super) fn lacks_log(&self) -> bool {
-        self.lacks_log
+    /// Returns the logs of the copied commits that the source lacks.
+    pub(super) fn lacking_logs(&self) -> &HashSet<ObjectId> {
+        &self.lacking
     }
 
     /// Reads an object that may not fit into memory into a temporary file.

@@ -125,7 +125,7 @@ async fn attempt(
     }
     let mut copy = Copy::new(source.storage(), destination.storage(), counters, options.memory);
     copy.run(&missing).await?;
-    check_logs(source, copy.lacks_log()).await?;
+    check_logs(source, &missing, copy.lacking_logs()).await?;
     let records = records(source, &missing, &present)?;
     for found in moving {
         let import = RefImport {
@@ -134,6 +134,8 @@ async fn attempt(
             expected: found.from,
             target: found.to,
             is_forward: found.change == Change::Forward,
+            // The setting forbids moving nodes here, not receiving commits that moved them elsewhere.
+            has_moves: false,
             records: &records,
             stored_since,
         };

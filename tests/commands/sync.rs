@@ -3,12 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
+use icechunkfs::repo::Repository;
+use icechunkfs::times::system_clock;
+use icechunkfs::{storage, sync};
 use serde_json::{Value, json};
 
+use crate::common::distant::Distant;
 use crate::common::faulty::{Line, five_of_a_hundred};
 use crate::common::origin::Origin;
 use crate::common::random::Random;
@@ -429,6 +435,44 @@ fn a_clone_of_a_changing_source_is_one_state_of_it() {
             }
             writer.join().unwrap();
         });
+    }
+}
+
+/// A first commit of version 1 has no log, and a log may be lost: neither means that a source which changes all the time is collected.
+#[test]
+fn a_source_without_a_log_is_cloned_beside_changes() {
+    for name in ["own-v1-basic", "own-v2-basic"] {
+        let directory = tempfile::tempdir().unwrap();
+        let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+        copy_tree(&FixtureSet::own().get(name).repository, &source);
+        if name == "own-v2-basic" {
+            let tip = run_on(&source, &["log", "-n", "1", "--json"]).json()[0]["id"].as_str().unwrap().to_owned();
+            std::fs::remove_file(source.join("transactions").join(tip)).unwrap();
+        }
+        let distant = Distant::new(storage::open_directory(&source).unwrap(), Duration::from_millis(40));
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let opened = runtime.block_on(Repository::open(Arc::new(distant))).unwrap();
+        std::fs::create_dir(&copy).unwrap();
+        let destination = storage::open_directory(&copy).unwrap();
+        let is_copied = AtomicBool::new(false);
+        let changes = std::thread::scope(|scope| {
+            let tags = scope.spawn(|| {
+                let mut count = 0;
+                while !is_copied.load(Ordering::Relaxed) {
+                    icechunkfs(["tag", text(&source), "create", &format!("made-{count}")]).success();
+                    count += 1;
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                count
+            });
+            let counters = sync::Counters::default();
+            let copied = runtime.block_on(sync::clone::clone(opened, &destination, 64 << 20, &counters, system_clock));
+            is_copied.store(true, Ordering::Relaxed);
+            copied.unwrap_or_else(|error| panic!("{name}: {error}"));
+            tags.join().unwrap()
+        });
+        assert!(changes >= 3, "{name}: the source changed {changes} times only");
+        assert!(Reference::open(&copy).history().len() > 2, "{name}");
     }
 }
 
