@@ -27,6 +27,8 @@ pub struct MountFacts {
     pub mountpoint: PathBuf,
     /// Spec version of the repository.
     pub spec_version: u8,
+    /// Status, metadata and feature flags of the repository when it was mounted; none before version 2.
+    pub properties: Option<Value>,
     /// Scratch directory of a writable mount.
     pub scratch: Option<PathBuf>,
     /// Options of the mount.
@@ -66,6 +68,9 @@ pub struct MountInfo {
     pub access: Access,
     /// Version of the repository's format.
     pub spec_version: u8,
+    /// Status, metadata and feature flags of the repository when it was mounted; none before version 2.
+    #[serde(default)]
+    pub properties: Option<Value>,
     /// Scratch directory of a writable mount.
     pub scratch: Option<String>,
     /// Mountpoint.
@@ -96,6 +101,7 @@ impl MountFacts {
             snapshot: snapshot.to_string(),
             access: self.access,
             spec_version: self.spec_version,
+            properties: self.properties.clone(),
             scratch: self.scratch.as_ref().map(|path| path.to_string_lossy().into_owned()),
             mountpoint: self.mountpoint.to_string_lossy().into_owned(),
             options: self.options.clone(),

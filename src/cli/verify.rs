@@ -67,7 +67,7 @@ async fn check(arguments: &VerifyArgs, progress: &Arc<Progress>) -> Result<Repor
     };
     let virtuals = if arguments.chunks && !permissions.is_empty() {
         let repository = Repository::open(Arc::clone(&storage)).await?;
-        Some(Arc::clone(open::allow(repository, permissions, &arguments.repo.store).await.virtuals()))
+        Some(repository.allowing(permissions, &arguments.repo.store).virtuals().await)
     } else {
         None
     };

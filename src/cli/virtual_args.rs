@@ -41,7 +41,7 @@ impl VirtualArgs {
     /// Opens the repository that `repo` names for a command that reads chunks: virtual ones as far as these arguments allow it.
     pub(crate) async fn open(&self, repo: &str, settings: &Settings) -> Result<Repository> {
         let permissions = self.permissions()?;
-        Ok(open::allow(open::repository(repo, settings).await?, permissions, settings).await)
+        Ok(open::repository(repo, settings).await?.allowing(permissions, settings))
     }
 }
 

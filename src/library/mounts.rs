@@ -194,6 +194,7 @@ fn facts_of(repository: &Repository, mountpoint: &Path, options: &MountOptions) 
         access: Access::ReadOnly,
         mountpoint: mountpoint.to_owned(),
         spec_version: repository.version().number(),
+        properties: repository.described_properties(),
         scratch: None,
         options: listed.map(|(name, value)| (name.clone(), value.clone())).collect(),
     }
@@ -280,9 +281,7 @@ async fn open_branch(
         discard: options.discard,
         limit,
     };
-    let virtuals = repository.virtuals();
-    let reader =
-        |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?).with_virtuals(Arc::clone(virtuals)));
+    let reader = |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?));
     let (working, reader, note) = operations::open(repository, &opening, reader).await?;
     let note = [relocated, note].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
     let engine_options = EngineOptions::default();
@@ -352,7 +351,7 @@ async fn end_writable(session: Arc<Session>, ephemeral: bool) {
         warn!("{error}: the last writes may be lost if the power fails");
     }
     let path = session.working().scratch().path().to_owned();
-    match session.status().await {
+    match session.local_status().await {
         Ok(status) if status.clean && (!ephemeral || status.untracked.is_empty()) => {
             if ephemeral && let Err(error) = std::fs::remove_dir_all(&path) {
                 warn!("the scratch directory {} is left behind: {error}", path.display());

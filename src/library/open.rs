@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use tokio::runtime::Runtime;
-use tracing::warn;
 
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::reader::Reader;
@@ -11,8 +10,6 @@ use crate::reader::memory::Budget;
 use crate::repo::refs::RefSpec;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::settings::Settings;
-use crate::storage::virtuals::VirtualChunks;
-use crate::storage::virtuals::permissions::Permissions;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
 use crate::tree::numbering::Numbering;
@@ -44,20 +41,7 @@ pub fn runtime() -> Result<Runtime> {
 
 /// Opens the repository that `repo` names: a path or a URL.
 pub async fn repository(repo: &str, settings: &Settings) -> Result<Repository> {
-    Repository::open(storage::open(repo, settings).await?).await
-}
-
-/// Adds to `repository` the virtual chunks that `permissions` allow, reached as its configuration and `settings` define.
-pub async fn allow(repository: Repository, permissions: Permissions, settings: &Settings) -> Repository {
-    let containers = match repository.config().await {
-        Ok(config) => config.virtual_containers(),
-        Err(error) => {
-            // Everything that is not virtual can be read.
-            warn!("containers of virtual chunks are not known: the configuration cannot be read: {error}");
-            Vec::new()
-        }
-    };
-    repository.with_virtuals(Arc::new(VirtualChunks::new(permissions, containers, settings)))
+    Repository::open_unknown(storage::open(repo, settings).await?).await
 }
 
 /// Memory limits of the user.
@@ -115,7 +99,7 @@ pub async fn tree_after(
     }
     let fixed = snapshot.size() as u64 + table.size();
     let reader = Reader::new(Arc::clone(repository.storage()), limits.budget(fixed)?);
-    let reader = reader.with_virtuals(Arc::clone(repository.virtuals()));
+    let reader = reader.with_virtuals(repository.virtuals().await);
     Ok(Arc::new(Tree::new(snapshot, table, Arc::new(reader))))
 }
 

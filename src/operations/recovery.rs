@@ -69,7 +69,8 @@ pub async fn open(
     let mut numbering = Numbering::default();
     let snapshot = Arc::new(loaded);
     let table = NodeTable::build_below(&snapshot, &mut numbering, "")?;
-    let reader = Arc::new(reader(snapshot.size() as u64 + table.size())?);
+    let reader = reader(snapshot.size() as u64 + table.size())?;
+    let reader = Arc::new(reader.with_virtuals(repository.virtuals().await));
     let tree = Arc::new(Tree::new(Arc::clone(&snapshot), table, Arc::clone(&reader)));
     let working = Arc::new(WorkingTree::open(tree, numbering, scratch, origin, recovered)?);
     working.begin_upkeep();

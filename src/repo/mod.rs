@@ -5,6 +5,7 @@
 //! repository and resolving a ref costs one request in version 2, and one failed request more in version 1; alphas are recognized by a
 //! listing of the refs folder.
 
+mod allowed;
 mod alpha;
 pub mod change_refs;
 pub mod clock;
@@ -36,8 +37,11 @@ pub mod watch;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::{Either, ready, select};
 use tracing::info;
 
+use self::allowed::AllowedVirtuals;
 use self::collect::mark::{LogPosition, may_have_run_since};
 use self::ref_files::Layout;
 use self::refs::DEFAULT_BRANCH;
@@ -51,7 +55,6 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
 use crate::format::repo_state::RepoState;
 use crate::format::snapshot::Snapshot;
-use crate::storage::virtuals::VirtualChunks;
 use crate::storage::{Storage, Version, decoded};
 
 /// Maximum size of the stored `repo` object, in bytes. The object is compressed, and its own limit of a million tables is far below.
@@ -66,7 +69,7 @@ pub struct Repository {
     generation: Generation,
     /// Files that were read on opening, beside `generation`.
     read: Read,
-    virtuals: Arc<VirtualChunks>,
+    allowed: Arc<AllowedVirtuals>,
 }
 
 /// Files that the opening of a repository read. A commit begins with them instead of reading them again.
@@ -76,8 +79,19 @@ enum Read {
     Nothing,
     /// The stored form of [`Generation::V2`].
     Repo(Bytes, Version),
+    /// The configuration of a repository of version 1, which may still be on its way.
+    Config(v1::ConfigRead),
     /// A branch of version 1, and the configuration if it was read.
     Branch(v1::BranchFile, Option<Box<RepoConfig>>),
+}
+
+/// Order of the requests that find out the generation.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    /// `repo` first, and alone if there is one.
+    InTurn,
+    /// `repo` and a branch of version 1 at the same time.
+    AtOnce,
 }
 
 #[derive(Debug)]
@@ -105,14 +119,28 @@ impl Repository {
     /// Fails with [`ErrorKind::NotARepository`] if there is none, and with [`ErrorKind::Unsupported`] for a generation that this program
     /// does not read.
     pub async fn open(storage: Arc<dyn Storage>) -> Result<Self> {
+        Self::open_in(storage, Order::InTurn).await
+    }
+
+    /// Opens a repository for the first time, otherwise like [`Repository::open`]: one of version 1 takes a round trip less, and one of
+    /// version 2 a request more. That is saved if a disk cache has seen `repo`.
+    pub async fn open_unknown(storage: Arc<dyn Storage>) -> Result<Self> {
+        let seen = match storage.capabilities().disk_cache.clone() {
+            Some(cache) => cache.run_blocking(|cache| cache.document("repo", MAX_REPO_FILE)?.bytes).await.is_some(),
+            None => false,
+        };
+        Self::open_in(storage, if seen { Order::InTurn } else { Order::AtOnce }).await
+    }
+
+    async fn open_in(storage: Arc<dyn Storage>, order: Order) -> Result<Self> {
         let with_slash = storage.capabilities().with_slash.clone();
-        let none = match Self::open_at(storage).await {
+        let none = match Self::open_at(storage, order).await {
             Err(error) if error.kind() == ErrorKind::NotARepository => error,
             other => return other,
         };
         // Old releases wrote keys with a leading slash at the root of a bucket.
         let Some(storage) = with_slash else { return Err(none) };
-        match Self::open_at(storage).await {
+        match Self::open_at(storage, order).await {
             Ok(repository) => {
                 info!("{}: the keys of its objects begin with a slash", repository.storage.location());
                 Ok(repository)
@@ -122,18 +150,34 @@ impl Repository {
         }
     }
 
-    async fn open_at(storage: Arc<dyn Storage>) -> Result<Self> {
-        match decoded::changing(&*storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await {
+    async fn open_at(storage: Arc<dyn Storage>, order: Order) -> Result<Self> {
+        let own = Arc::clone(&storage);
+        let main = async move { Layout::V1.branch(&*own, DEFAULT_BRANCH).await }.boxed();
+        let repo = decoded::changing(&*storage, "repo", MAX_REPO_FILE, RepoInfo::decode).boxed();
+        let (repo, main) = match order {
+            Order::InTurn => (repo.await, main),
+            Order::AtOnce => match select(repo, main).await {
+                Either::Left(answered) => answered,
+                Either::Right((main, repo)) => (repo.await, ready(main).boxed()),
+            },
+        };
+        match repo {
             Ok(found) => Ok(Repository::of_file(storage, RepoFile::of(found)?)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Self::open_older(storage).await,
+            Err(error) if error.kind() == ErrorKind::NotFound => Self::open_older(storage, main).await,
             Err(error) => Err(error.context(storage.location())),
         }
     }
 
-    /// Opens a repository that has no object `repo`.
-    async fn open_older(storage: Arc<dyn Storage>) -> Result<Self> {
-        if let Some(main) = Layout::V1.branch(&*storage, DEFAULT_BRANCH).await? {
-            return Ok(Repository::new(storage, Generation::V1(Some(main))));
+    /// Opens a repository that has no object `repo`; `main` reads that branch of version 1.
+    async fn open_older(
+        storage: Arc<dyn Storage>,
+        main: impl Future<Output = Result<Option<ObjectId>>>,
+    ) -> Result<Self> {
+        // Nearly all that opens a repository needs the configuration, too, but not first.
+        let config = v1::ConfigRead::begin(&storage);
+        if let Some(main) = main.await? {
+            let read = Read::Config(config);
+            return Ok(Repository { read, ..Repository::new(storage, Generation::V1(Some(main))) });
         }
         // Without a version 1 branch `main`, the listing of refs decides.
         let objects = storage.list("refs/").await.context(|| storage.location().to_owned())?;
@@ -151,12 +195,16 @@ impl Repository {
     }
 
     fn new(storage: Arc<dyn Storage>, generation: Generation) -> Self {
-        Repository { storage, generation, read: Read::Nothing, virtuals: Arc::default() }
+        Repository { storage, generation, read: Read::Nothing, allowed: Arc::default() }
     }
 
     /// Returns the repository whose `repo` was just read from `storage`, or written to it.
     pub(crate) fn of_file(storage: Arc<dyn Storage>, file: RepoFile) -> Self {
         let RepoFile { info, bytes, version, .. } = file;
+        // One that cannot be read is reported where it is needed.
+        if let Ok(config) = info.config() {
+            storage.capabilities().classes.set(config.storage_classes());
+        }
         Repository { read: Read::Repo(bytes, version), ..Repository::new(storage, Generation::V2(info)) }
     }
 
@@ -208,17 +256,6 @@ impl Repository {
         }
     }
 
-    /// Sets which virtual chunks may be read.
-    #[must_use]
-    pub fn with_virtuals(self, virtuals: Arc<VirtualChunks>) -> Self {
-        Repository { virtuals, ..self }
-    }
-
-    /// Returns the virtual chunks that may be read.
-    pub fn virtuals(&self) -> &Arc<VirtualChunks> {
-        &self.virtuals
-    }
-
     /// Returns the storage that holds the repository.
     pub fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
@@ -239,13 +276,16 @@ impl Repository {
 
     /// Returns the stored configuration, or the default one if none is stored.
     pub async fn config(&self) -> Result<RepoConfig> {
-        match &self.generation {
+        let config = match &self.generation {
             Generation::Alpha(_) | Generation::V1(_) => match &self.read {
-                Read::Branch(_, Some(config)) => Ok(config.as_ref().clone()),
-                _ => Ok(v1::config(&*self.storage).await?.unwrap_or_default()),
+                Read::Branch(_, Some(config)) => config.as_ref().clone(),
+                Read::Config(config) => config.get(&*self.storage).await?,
+                _ => v1::config(&*self.storage).await?.unwrap_or_default(),
             },
-            Generation::V2(info) => info.config(),
-        }
+            Generation::V2(info) => info.config()?,
+        };
+        self.storage.capabilities().classes.set(config.storage_classes());
+        Ok(config)
     }
 
     /// Fails with [`ErrorKind::ReadOnly`] if the repository is set read-only or is an alpha.

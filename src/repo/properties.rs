@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::flags::FeatureFlag;
 use super::update::{self, UpdateOptions};
@@ -34,6 +34,23 @@ impl Repository {
     pub fn feature_flags(&self) -> Result<Vec<(FeatureFlag, bool, bool)>> {
         let state = RepoState::from_info(self.properties()?)?;
         Ok(FeatureFlag::ALL.into_iter().map(|flag| (flag, flag.is_on(&state), flag.set_to(&state).is_some())).collect())
+    }
+
+    /// Describes all properties as JSON: `{"status", "reason", "metadata", "flags"}`, where `flags` has those that are set, with true for on.
+    /// None before version 2, and if they cannot be read.
+    pub fn described_properties(&self) -> Option<Value> {
+        let info = self.properties().ok()?;
+        // Without the rest of the state, which may list thousands of commits.
+        let (enabled_feature_flags, disabled_feature_flags) = info.feature_flags();
+        let state = RepoState { enabled_feature_flags, disabled_feature_flags, ..RepoState::default() };
+        let flags =
+            FeatureFlag::ALL.into_iter().filter_map(|flag| Some((flag.name().to_owned(), flag.set_to(&state)?)));
+        Some(json!({
+            "status": if info.is_read_only() { "read_only" } else { "online" },
+            "reason": info.availability_reason(),
+            "metadata": info.metadata().ok()?,
+            "flags": flags.map(|(name, is_on)| (name, Value::from(is_on))).collect::<Map<_, _>>(),
+        }))
     }
 
     /// Lets the repository take writes, or none. Returns false if it does so already, for the same reason.

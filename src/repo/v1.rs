@@ -1,6 +1,10 @@
 //! Changes of the refs of version 1, and its configuration.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use serde::Deserialize;
 
 use super::change_refs::{RefKind, check_target, exists, ref_not_found, tag_was_deleted};
@@ -27,6 +31,27 @@ pub(super) async fn config(storage: &dyn Storage) -> Result<Option<RepoConfig>> 
         Ok(bytes) => RepoConfig::from_yaml(&bytes).map(Some).context(|| CONFIG_KEY),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// The configuration, read in the background.
+#[derive(Clone, Debug)]
+pub(super) struct ConfigRead(Shared<BoxFuture<'static, Option<RepoConfig>>>);
+
+impl ConfigRead {
+    /// Begins to read it.
+    pub(super) fn begin(storage: &Arc<dyn Storage>) -> Self {
+        let storage = Arc::clone(storage);
+        let reading = tokio::spawn(async move { config(&*storage).await.map(Option::unwrap_or_default).ok() });
+        ConfigRead(async move { reading.await.ok().flatten() }.boxed().shared())
+    }
+
+    /// Returns the configuration, which is read again from `storage` if that failed.
+    pub(super) async fn get(&self, storage: &dyn Storage) -> Result<RepoConfig> {
+        match self.0.clone().await {
+            Some(config) => Ok(config),
+            None => Ok(config(storage).await?.unwrap_or_default()),
+        }
     }
 }
 

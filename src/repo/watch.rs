@@ -6,20 +6,20 @@
 
 use std::sync::Arc;
 
+use super::allowed::AllowedVirtuals;
 use super::ref_files::{Layout, MAX_REF_FILE, branch_key};
 use super::update::RepoFile;
 use super::{Generation, MAX_REPO_FILE, Repository, v1};
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
-use crate::storage::virtuals::VirtualChunks;
 use crate::storage::{Storage, Version};
 
 /// A branch that is checked repeatedly for a new tip.
 #[derive(Debug)]
 pub struct BranchWatch {
     storage: Arc<dyn Storage>,
-    virtuals: Arc<VirtualChunks>,
+    allowed: Arc<AllowedVirtuals>,
     branch: String,
     /// Layout of the files of refs; none if the target is in `repo`.
     layout: Option<Layout>,
@@ -45,7 +45,7 @@ impl BranchWatch {
     pub fn new(repository: &Repository, branch: &str) -> Self {
         BranchWatch {
             storage: Arc::clone(&repository.storage),
-            virtuals: Arc::clone(&repository.virtuals),
+            allowed: Arc::clone(&repository.allowed),
             branch: branch.to_owned(),
             layout: repository.generation.layout(),
             seen: None,
@@ -119,7 +119,7 @@ impl BranchWatch {
     }
 
     fn result(&self, repository: Repository, tip: Option<ObjectId>) -> CheckResult {
-        let repository = repository.with_virtuals(Arc::clone(&self.virtuals));
+        let repository = Repository { allowed: Arc::clone(&self.allowed), ..repository };
         tip.map_or(CheckResult::NotFound, |tip| CheckResult::Changed(Box::new(repository), tip))
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::common::lab::{create, reopen};
+use crate::common::writing::{Reference as Keys, Writable, array};
 use crate::common::{self, Output, run_on};
 use icechunk::config::{
     CompressionConfig, ManifestConfig, ManifestPreloadCondition, ManifestPreloadConfig, ManifestSplittingConfig,
@@ -32,6 +33,39 @@ async fn reference_config(place: &Path) -> Option<Value> {
     // The repository opens, too.
     reopen(place).await;
     found.map(|(config, _)| serde_json::to_value(config).unwrap())
+}
+
+/// A repository holds equal commits of many nodes. The better they are compressed, the smaller their files are.
+#[test]
+fn commits_obey_the_compression_level() {
+    for version in BOTH {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("repo");
+        common::block_on(create(&place, version, RepositoryConfig::default()));
+        let mount = Writable::of(&place, &[]);
+        for n in 0..300 {
+            std::fs::create_dir(mount.root().join(format!("a{n}"))).unwrap();
+            std::fs::write(mount.root().join(format!("a{n}/zarr.json")), array(&[n + 1, 7 * n + 1], &[1, 1])).unwrap();
+        }
+        mount.commit("many").unwrap();
+        let mut sizes = Vec::new();
+        for level in ["1", "22", "3"] {
+            config(&place, &["set", "compression.level", level]).success();
+            std::fs::write(mount.root().join("a0/c/0/0"), level)
+                .or_else(|_| {
+                    std::fs::create_dir_all(mount.root().join("a0/c/0"))?;
+                    std::fs::write(mount.root().join("a0/c/0/0"), level)
+                })
+                .unwrap();
+            mount.commit(level).unwrap();
+            let newest = run_on(&place, &["log", "--json", "-n", "1"]).json()[0]["id"].as_str().unwrap().to_owned();
+            sizes.push(std::fs::metadata(place.join("snapshots").join(newest)).unwrap().len());
+        }
+        // Ids are random, and so are the last bytes of a size.
+        let clearly_smaller = |other: u64| sizes[1] * 20 < other * 19;
+        assert!(clearly_smaller(sizes[0]) && clearly_smaller(sizes[2]), "{sizes:?}");
+        assert_eq!(Keys::open(&place).keys().get("a0/c/0/0").unwrap(), b"3");
+    }
 }
 
 /// Checks that every setting of `ours` is in `theirs`, which has nothing else but defaults.

@@ -50,8 +50,12 @@ async fn a_read_only_repository_takes_no_changes_from_anyone() {
         assert!(refused.contains("moved to s3://new"), "{words:?}: {refused:?}");
     }
     assert_eq!(std::fs::read(place.join("repo")).unwrap(), before);
+    config(place, &["metadata", "--set", "title=Ocean"]).failure();
     let mount = Mount::new(place, &["--read-only"]);
     assert!(std::fs::write(mount.path().join("new"), "x").is_err());
+    let info: Value = serde_json::from_slice(&std::fs::read(mount.control("info.json")).unwrap()).unwrap();
+    let expected = json!({"status": "read_only", "reason": "moved to s3://new", "metadata": {}, "flags": {}});
+    assert_eq!(info["properties"], expected);
     drop(mount);
 
     config(place, &["status", "online"]).success();
@@ -139,6 +143,13 @@ async fn flags_hold_for_both_programs() {
     let theirs: Vec<_> = repository.disabled_feature_flags().await.unwrap().map(|flag| flag.name()).collect();
     assert_eq!(theirs, ["create_tag"]);
 
+    config(place, &["metadata", "--set", "title=Ocean"]).success();
+    let mount = Mount::new(place, &[]);
+    let info: Value = serde_json::from_slice(&std::fs::read(mount.control("info.json")).unwrap()).unwrap();
+    let flags = json!({"create_tag": false, "delete_tag": true});
+    let expected = json!({"status": "online", "reason": null, "metadata": {"title": "Ocean"}, "flags": flags});
+    assert_eq!(info["properties"], expected);
+    drop(mount);
     config(place, &["flags", "--unset", "create_tag", "--unset", "delete_tag"]).success();
     assert_eq!(config(place, &["flags", "--json"]).json(), all);
     reopen(place).await.create_tag("theirs", &tip).await.unwrap();

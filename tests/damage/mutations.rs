@@ -26,7 +26,6 @@ use icechunkfs::repo::Repository;
 use icechunkfs::repo::refs::RefSpec;
 use icechunkfs::stats;
 use icechunkfs::storage::settings::Settings;
-use icechunkfs::storage::virtuals::VirtualChunks;
 use icechunkfs::storage::virtuals::permissions::Permissions;
 use icechunkfs::storage::{
     Capabilities, Content, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage, StoredObject, Version,
@@ -138,8 +137,7 @@ fn change_config(config: &RepoConfig, yaml: Option<&[u8]>) {
 /// Uses a repository as a mount and the commands would; any result is accepted.
 async fn exercise(files: &Files, refs: &[RefSpec]) {
     let Ok(repository) = Repository::open(Arc::new(files.clone())).await else { return };
-    let allowed = virtuals(&repository).await;
-    let repository = repository.with_virtuals(allowed);
+    let repository = repository.allowing(permissions(), &Settings::default());
     let _ = repository.refs().await;
     for spec in refs {
         let Ok(id) = repository.resolve(spec).await else { continue };
@@ -184,7 +182,7 @@ async fn exercise(files: &Files, refs: &[RefSpec]) {
 }
 
 /// The virtual chunks of the fixtures, all of whose prefixes are read from one directory.
-async fn virtuals(repository: &Repository) -> Arc<VirtualChunks> {
+fn permissions() -> Permissions {
     static PLACE: OnceLock<tempfile::TempDir> = OnceLock::new();
     let place = PLACE.get_or_init(|| {
         let place = tempfile::tempdir().unwrap();
@@ -198,9 +196,7 @@ async fn virtuals(repository: &Repository) -> Arc<VirtualChunks> {
     });
     let map = |from: &str| format!("{from}={}", place.path().display());
     let maps = ["file:///icechunkfs-own-virtual", "s3://icechunkfs-own-virtual/data", "vcc://vsrc"].map(map);
-    let permissions = Permissions::parse(&["https://127.0.0.1:1".to_owned()], &maps, &[], &[]).unwrap();
-    let containers = repository.config().await.map(|config| config.virtual_containers()).unwrap_or_default();
-    Arc::new(VirtualChunks::new(permissions, containers, &Settings::default()))
+    Permissions::parse(&["https://127.0.0.1:1".to_owned()], &maps, &[], &[]).unwrap()
 }
 
 async fn walk(tree: &Arc<Tree>) {

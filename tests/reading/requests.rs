@@ -1,15 +1,19 @@
 //! Requests of a mount to storage, counted.
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use crate::common::distant::{Distant, depth};
-use crate::common::{Fixture, FixtureSet, lab};
+use crate::common::{Fixture, FixtureSet, copy_tree, lab};
 use async_trait::async_trait;
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
-use icechunkfs::error::Result;
+use icechunkfs::error::{ErrorKind, Result};
+use icechunkfs::format::ids::ObjectId;
 use icechunkfs::library::open;
+use icechunkfs::reader::memory::Budget;
+use icechunkfs::reader::{ChunkRange, Object, Reader};
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::refs::RefSpec;
 use icechunkfs::storage::{
@@ -18,6 +22,35 @@ use icechunkfs::storage::{
 use icechunkfs::tree::Kind;
 use icechunkfs::tree::directory::{Entry, Extent};
 
+/// Each ref of version 1 has a file: they are read at once, not one after another.
+#[tokio::test]
+async fn many_refs_of_version_1_take_few_round_trips() {
+    let directory = tempfile::tempdir().unwrap();
+    copy_tree(&FixtureSet::own().get("own-v1-basic").repository, directory.path());
+    let refs = directory.path().join("refs");
+    let main = std::fs::read(refs.join("branch.main/ref.json")).unwrap();
+    for (kind, count) in [("branch", 20), ("tag", 30), ("tag.gone", 10)] {
+        for number in 0..count {
+            let folder = refs.join(format!("{kind}.many-{number}"));
+            std::fs::create_dir(&folder).unwrap();
+            std::fs::write(folder.join("ref.json"), &main).unwrap();
+            if kind == "tag.gone" {
+                std::fs::write(folder.join("ref.json.deleted"), b"").unwrap();
+            }
+        }
+    }
+    let distant = Arc::new(Distant::new(storage::open_directory(directory.path()).unwrap(), Duration::from_millis(20)));
+    let repository = Repository::open(Arc::clone(&distant) as Arc<dyn Storage>).await.unwrap();
+    distant.take();
+    let found = repository.refs().await.unwrap();
+    let trips = distant.take();
+    assert!(found.branches.len() > 20 && found.tags.len() >= 30, "{found:?}");
+    assert!(trips.len() > 50 && depth(&trips) <= 6, "{} in a row of {}", depth(&trips), trips.len());
+    let deleted = repository.deleted_tags().await.unwrap();
+    let trips = distant.take();
+    assert!(deleted.len() >= 10 && depth(&trips) <= 3, "{deleted:?}: {trips:#?}");
+}
+
 /// A storage that passes requests on and records them. It gives no direct access to files, so that every byte is
 /// requested.
 #[derive(Debug)]
@@ -25,9 +58,16 @@ struct Counting {
     inner: Arc<dyn Storage>,
     capabilities: Capabilities,
     requests: Mutex<Vec<String>>,
+    /// Bytes of ranges.
+    bytes: AtomicU64,
 }
 
 impl Counting {
+    fn over(inner: Arc<dyn Storage>) -> Arc<Counting> {
+        let capabilities = Capabilities::new(inner.location());
+        Arc::new(Counting { capabilities, inner, requests: Mutex::default(), bytes: AtomicU64::new(0) })
+    }
+
     fn note(&self, request: String) {
         self.requests.lock().unwrap().push(request);
     }
@@ -45,7 +85,10 @@ impl Storage for Counting {
 
     async fn read(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<Option<StoredObject>> {
         match mode {
-            ReadMode::Range(_) => self.note(format!("range of {}", folder(key))),
+            ReadMode::Range(_) => {
+                self.bytes.fetch_add(limit, Ordering::Relaxed);
+                self.note(format!("range of {}", folder(key)));
+            }
             ReadMode::Head => {}
             _ => self.note(format!("get {}", folder(key))),
         }
@@ -85,22 +128,30 @@ fn folder(key: &str) -> &str {
 }
 
 fn counting(fixture: &Fixture) -> Arc<Counting> {
-    let inner = storage::open_directory(&fixture.repository).unwrap();
-    Arc::new(Counting { capabilities: Capabilities::new(inner.location()), inner, requests: Mutex::default() })
+    Counting::over(storage::open_directory(&fixture.repository).unwrap())
+}
+
+/// Returns `requests` in their order without those for the configuration of version 1, which is read beside others, and the number of these.
+fn beside_config(requests: Vec<String>) -> (Vec<String>, usize) {
+    let (config, others): (Vec<String>, Vec<String>) =
+        requests.into_iter().partition(|request| request == "get config.yaml");
+    (others, config.len())
 }
 
 /// From opening to the first byte of a chunk: only the necessary objects.
 #[tokio::test]
 async fn the_first_byte_of_a_chunk_takes_four_requests() {
-    for (name, begin) in
-        [("own-v2-basic", vec!["get repo"]), ("own-v1-basic", vec!["get repo", "get refs/branch.main/ref.json"])]
+    for (name, begin, configs) in
+        [("own-v2-basic", vec!["get repo"], 0), ("own-v1-basic", vec!["get repo", "get refs/branch.main/ref.json"], 1)]
     {
         let storage = counting(&FixtureSet::own().get(name));
         let repository = Repository::open(Arc::clone(&storage) as Arc<dyn Storage>).await.unwrap();
         let tree = open::tree(&repository, &RefSpec::default(), open::MemoryLimits::default()).await.unwrap();
-        let mut expected = begin;
-        expected.push("get snapshots");
-        assert_eq!(storage.take(), expected, "{name}: mounting");
+        let mut expected: Vec<String> = begin.into_iter().map(String::from).collect();
+        expected.push("get snapshots".to_owned());
+        let (others, read) = beside_config(storage.take());
+        // The configuration is read beside the snapshot, and may be read later than it.
+        assert!(others == expected && read <= configs, "{name}: mounting: {others:?}, {read}");
 
         // Names, documents and their sizes are cached by now.
         let document = tree.resolve("a/b/grid/zarr.json").await;
@@ -115,14 +166,36 @@ async fn the_first_byte_of_a_chunk_takes_four_requests() {
         let chunk = tree.resolve(&path).await.unwrap();
         let bytes = tree.read(chunk.inode, 0, u32::MAX).await.unwrap();
         assert_eq!(bytes.len() as u64, chunk.size);
-        expected.extend(["get manifests", "range of chunks"]);
-        assert_eq!(storage.take(), expected, "{name}: to the first byte of {path}");
+        expected.extend(["get manifests", "range of chunks"].map(String::from));
+        let (others, read) = beside_config(storage.take());
+        assert!(others == expected && read <= configs, "{name}: to the first byte of {path}: {others:?}, {read}");
 
         // A second lookup at the same place makes no request.
         tree.resolve(&path).await.unwrap();
         tree.read(chunk.inode, 1, 1).await.unwrap();
         assert_eq!(storage.take(), Vec::<String>::new(), "{name}: again");
     }
+}
+
+/// Whatever its generation, a repository that is opened for the first time is open after one round trip.
+#[tokio::test]
+async fn a_repository_of_any_version_is_open_after_one_round_trip() {
+    for name in ["own-v2-basic", "own-v1-basic"] {
+        let files = storage::open_directory(&FixtureSet::own().get(name).repository).unwrap();
+        let known = Repository::open(Arc::clone(&files)).await.unwrap();
+        let distant = Arc::new(Distant::new(files, Duration::from_millis(20)));
+        let repository = Repository::open_unknown(Arc::clone(&distant) as Arc<dyn Storage>).await.unwrap();
+        let mut trips = distant.take();
+        trips.retain(|trip| !trip.what.contains("config.yaml"));
+        // The answer to one of them is not waited for.
+        assert!(trips.len() <= 2 && depth(&trips) == 1, "{name}: {trips:#?}");
+        assert_eq!(repository.version(), known.version(), "{name}");
+        let tip = repository.resolve(&RefSpec::default()).await.unwrap();
+        assert_eq!(tip, known.resolve(&RefSpec::default()).await.unwrap(), "{name}");
+    }
+    let empty = tempfile::tempdir().unwrap();
+    let error = Repository::open_unknown(storage::open_directory(empty.path()).unwrap()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotARepository);
 }
 
 /// Returns the path of some chunk that is a separate object.
@@ -162,6 +235,43 @@ async fn concurrent_readers_fetch_a_manifest_once() {
         task.await.unwrap();
     }
     assert_eq!(storage.take(), ["get manifests"]);
+}
+
+/// Threads that prefetch the same chunks at the same moment, as the kernel's do, fetch each byte once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_prefetches_fetch_each_byte_once() {
+    const CHUNKS: u64 = 64;
+    const LENGTH: u64 = 4096;
+    let place = tempfile::tempdir().unwrap();
+    let id = ObjectId([7; 12]);
+    let object: Vec<u8> = (0..CHUNKS * LENGTH).map(|at| (at / 64 * 31 + at) as u8).collect();
+    std::fs::create_dir(place.path().join("chunks")).unwrap();
+    std::fs::write(place.path().join(format!("chunks/{id}")), &object).unwrap();
+    let storage = Counting::over(storage::open_directory(place.path()).unwrap());
+    let chunk = |number: u64| ChunkRange { object: Object::Native(id), offset: number * LENGTH, length: LENGTH };
+    for round in 0..200 {
+        let reader =
+            Arc::new(Reader::new(Arc::clone(&storage) as Arc<dyn Storage>, Budget::new(512 << 20, 0).unwrap()));
+        let (gate, runtime) = (Barrier::new(4), tokio::runtime::Handle::current());
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (reader, gate, runtime) = (&reader, &gate, &runtime);
+                scope.spawn(move || {
+                    let _runtime = runtime.enter();
+                    let wanted = (thread * 8..CHUNKS).map(|number| (number as usize, chunk(number))).collect();
+                    gate.wait();
+                    assert_eq!(reader.prefetch(wanted), None);
+                });
+            }
+        });
+        for number in 0..CHUNKS {
+            let bytes = reader.read(&chunk(number), 0, LENGTH as usize).await.unwrap();
+            assert!(*bytes == object[(number * LENGTH) as usize..][..LENGTH as usize], "chunk {number}");
+        }
+        let fetched = storage.bytes.swap(0, Ordering::Relaxed);
+        assert_eq!(fetched, CHUNKS * LENGTH, "round {round}: {:?}", storage.take());
+        storage.take();
+    }
 }
 
 /// Repository of arrays that each have a manifest, as the reference writes them: a walk does not wait for one after the other.

@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: &DiffArgs) -> Result<()> {
         let (old, new) = (repository.snapshot(from, limit).await?, repository.snapshot(to, limit).await?);
         let budget = limits.budget((old.size() + new.size()) as u64)?;
         let reader = Reader::new(Arc::clone(repository.storage()), budget);
-        let reader = Arc::new(reader.with_virtuals(Arc::clone(repository.virtuals())));
+        let reader = Arc::new(reader.with_virtuals(repository.virtuals().await));
         let nodes = compare::snapshots(&reader, &old, &new, wanted).await;
         let nodes = nodes.context(|| repository.storage().location().to_owned())?;
         let compared = Compared { old, new, nodes };

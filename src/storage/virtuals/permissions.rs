@@ -16,7 +16,7 @@ const NOT_FOR_VIRTUAL: [&str; 5] = ["cache", "cache-size", "offline", "upload-li
 const UNCHECKED: &str = "unchecked";
 
 /// Options of the user for virtual chunks.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Permissions {
     allowed: Vec<ReadablePrefix>,
     /// Prefixes of locations, and where they are read instead.
@@ -25,14 +25,14 @@ pub struct Permissions {
 }
 
 /// Prefix below which objects may be read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ReadablePrefix {
     prefix: Address,
     /// Directory, for a local prefix.
     root: Option<Arc<Path>>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct PrefixOption {
     prefix: Address,
     settings: Settings,
