@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::{ArrayRefs, Manifest};
-use crate::format::snapshot::{ManifestInfo, ManifestRef};
+use crate::format::snapshot::{ManifestInfo, ManifestRef, overlap};
 use crate::reader::Reader;
 use crate::zarr::{Coords, is_in_grid};
 
@@ -210,13 +210,8 @@ fn same_on_both_sides(before: &ChunkList<'_>, after: &ChunkList<'_>) -> HashSet<
             && std::iter::zip(&manifest.extents, std::iter::zip(before.grid, after.grid))
                 .all(|((_, to), (old, new))| old == new || to <= old.min(new))
     };
-    let alone = |manifest: &&ManifestRef| others.iter().all(|other| !overlap(&manifest.extents, &other.extents));
+    let alone = |manifest: &&ManifestRef| others.iter().all(|other| !manifest.overlaps(other));
     common().filter(shown_alike).filter(alone).map(|manifest| manifest.id).collect()
-}
-
-/// Returns true if two boxes overlap. Extents of another rank count as overlapping.
-fn overlap(a: &[(u32, u32)], b: &[(u32, u32)]) -> bool {
-    a.len() != b.len() || std::iter::zip(a, b).all(|(a, b)| a.0.max(b.0) < a.1.min(b.1))
 }
 
 #[cfg(test)]

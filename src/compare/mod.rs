@@ -2,12 +2,13 @@
 //!
 //! Nodes are the same if their ids are: a moved node stays the same, and a node that was deleted and created again is another
 //! one. The result comes from the snapshots and their manifests, not from transaction logs, so that it is exact, also between
-//! branches; [`logs`] and [`path_history`] read the logs. [`chunks`] compares one array.
+//! branches; [`logs`] and [`path_history`] read the logs. [`chunks`] compares one array, and [`scope`] leaves out all but a part.
 
 pub mod changes;
 pub mod chunks;
 pub mod logs;
 pub mod path_history;
+pub mod scope;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use futures_util::future::{BoxFuture, ready};
 use futures_util::{StreamExt, TryStreamExt};
 
 use self::chunks::{ChunkDifference, ChunkDifferences, ChunkList};
+use self::scope::ComparisonScope;
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
@@ -181,18 +183,23 @@ impl ArrayChunks {
     }
 }
 
-/// Returns the nodes that differ between `old` and `new`, sorted by their paths in `new`, or in `old` if they were deleted.
+/// Returns the nodes of `scope` that differ between `old` and `new`, sorted by their paths in `new`, or in `old` if they were deleted.
 /// `reader` reads manifests and chunks of both.
 pub async fn snapshots(
     reader: &Arc<Reader>,
     old: &Snapshot,
     new: &Snapshot,
     options: CompareOptions,
+    scope: &ComparisonScope,
 ) -> Result<Vec<NodeDifference>> {
     let (old_ids, new_ids) = (positions(old), positions(new));
     let infos = &[old.manifest_infos(), new.manifest_infos()];
     let gone = old_ids.iter().filter(|(id, _)| !new_ids.contains_key(id)).map(|(_, &at)| (Some(at), None));
     let there = new_ids.iter().map(|(id, &at)| (old_ids.get(id).copied(), Some(at)));
+    let is_wanted = |(before, after): &(Option<usize>, Option<usize>)| {
+        let (before, after) = (before.and_then(|at| old.node(at)), after.and_then(|at| new.node(at)));
+        scope.contains(before.map(|node| node.path), after.map(|node| node.path))
+    };
     // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
     type Running<'a> = BoxFuture<'a, Result<NodeDifference>>;
     let compare = |(before, after)| -> Running<'_> {
@@ -203,7 +210,7 @@ pub async fn snapshots(
             compare_node(reader, [old, new], infos, [before, after], options).await.context(|| path)
         })
     };
-    let running: Vec<Running<'_>> = gone.chain(there).map(compare).collect();
+    let running: Vec<Running<'_>> = gone.chain(there).filter(is_wanted).map(compare).collect();
     let all = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_ARRAYS);
     let mut found: Vec<NodeDifference> = all.try_filter(|one| ready(one.is_any())).try_collect().await?;
     found.sort_by_cached_key(|difference| {

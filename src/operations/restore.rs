@@ -12,12 +12,13 @@ use super::Session;
 use super::changes::DetectedChanges;
 use super::rebase;
 use crate::commit::changes::ChangeSet;
+use crate::compare::scope::is_below;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::Snapshot;
 use crate::printable;
 use crate::repo::MAX_SNAPSHOT;
-use crate::restore::{self, Plan, Target, is_below};
+use crate::restore::{self, Plan, Target};
 use crate::zarr::Coords;
 
 impl Session {

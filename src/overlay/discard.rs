@@ -14,6 +14,7 @@ use super::invalidation::Invalidation;
 use super::listing::join;
 use super::node::{Directory, Entry, Ino, Inode};
 use super::state::{State, numbered};
+use crate::compare::scope::is_below;
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{EntryId, Meta, Name, ROOT, Time};
 use crate::tree::Tree;
@@ -32,10 +33,6 @@ pub(super) struct Discard<'a> {
     pub(super) kept: Vec<(EntryId, Name, Entry)>,
     /// Untracked files that stay, with their final paths.
     pub(super) relocated: Vec<(String, EntryId)>,
-}
-
-fn is_below(path: &str, top: &str) -> bool {
-    top == "/" || path == top || path.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'))
 }
 
 impl Discard<'_> {

@@ -126,8 +126,3 @@ pub fn absolute_path(path: &str) -> Result<String> {
     }
     Ok(format!("/{}", parts.join("/")))
 }
-
-/// Returns true if `path` is `top` or below it. Both are absolute.
-pub fn is_below(path: &str, top: &str) -> bool {
-    top == "/" || path == top || path.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'))
-}

@@ -9,10 +9,10 @@ use futures_util::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::is_below;
 use super::target::{ChunkRange, Target, node_at};
 use crate::commit::changes::{ChangeSet, DeletedNode, WrittenNode};
 use crate::compare::changes::{ChunkChanges, chunk_changes};
+use crate::compare::scope::is_below;
 use crate::compare::{ArrayChunks, CONCURRENT_ARRAYS};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::NodeId;

@@ -4,7 +4,7 @@
 //! path whose group or array was moved since is found where it was. A path below an array is its `zarr.json`, a chunk, or a directory of
 //! chunks.
 
-use super::is_below;
+use crate::compare::scope::is_below;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::snapshot::{Node, Snapshot};
 use crate::zarr::array::ArrayMetadata;

@@ -8,8 +8,8 @@ use crate::common::lab::{self, Lab, Model, create, expire_before, keys_at, new_l
 use crate::common::random::Random;
 use crate::common::reference_diff::reference_logs;
 use crate::common::scramble::scramble;
-use crate::common::writing::number;
-use crate::common::{FixtureSet, icechunkfs, place, run_on};
+use crate::common::writing::{GROUP, Reference as Keys, array, number};
+use crate::common::{self, FixtureSet, icechunkfs, place, run_on};
 use icechunk::RepositoryConfig;
 use icechunk::format::SnapshotId;
 use icechunk::format::format_constants::SpecVersionBin;
@@ -378,4 +378,56 @@ async fn diff_compares_virtual_chunks_where_allowed() {
     assert_eq!(changed(&["--content"]), 1, "nothing is read that was not allowed");
     let prefix = file.parent().unwrap().to_str().unwrap();
     assert_eq!(changed(&["--content", "--allow-virtual", prefix]), 0);
+}
+
+/// Selects by the path before and by the path after; a group that was moved stands for what it had and what it has.
+#[test]
+fn a_path_of_either_snapshot_selects_its_nodes() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("repo");
+        common::block_on(create(&place, version, RepositoryConfig::default()));
+        let reference = Keys::open(&place);
+        let document = array(&[4], &[1]);
+        let mut keys: Vec<(String, &[u8])> = Vec::new();
+        for group in ["", "a/", "ab/", "c/"] {
+            keys.push((format!("{group}zarr.json"), GROUP.as_bytes()));
+        }
+        for node in ["a/x", "a/y", "ab/x", "c/x"] {
+            keys.push((format!("{node}/zarr.json"), document.as_bytes()));
+            keys.push((format!("{node}/c/0"), b"0"));
+        }
+        let keys: Vec<(&str, &[u8])> = keys.iter().map(|(key, bytes)| (key.as_str(), *bytes)).collect();
+        reference.commit(&keys, "begin");
+        if version == SpecVersionBin::V2 {
+            reference.rename("a", "c/b");
+        }
+        let b = if version == SpecVersionBin::V2 { "c/b" } else { "a" };
+        let (x, new) = (format!("{b}/x/c/0"), format!("{b}/new/zarr.json"));
+        reference.commit(&[(&x, b"1"), (&new, document.as_bytes()), ("ab/x/c/1", b"1"), ("c/x/c/1", b"1")], "more");
+        let first = if version == SpecVersionBin::V2 { "main~2" } else { "main~1" };
+        run_on(&place, &["branch", "create", "old", "--at", first]).success();
+        let diff = |path: &str| -> BTreeSet<String> {
+            let found = run_on(&place, &["diff", "old", "main", path, "--json"]).json();
+            found["nodes"].as_array().unwrap().iter().map(|node| node["path"].as_str().unwrap().to_owned()).collect()
+        };
+        let set = |paths: &[&str]| -> BTreeSet<String> { paths.iter().map(|path| format!("/{path}")).collect() };
+        assert_eq!(diff("ab"), set(&["ab/x"]));
+        assert_eq!(diff("/c/x/"), set(&["c/x"]));
+        match version {
+            SpecVersionBin::V1 => {
+                assert_eq!(diff("a"), set(&["a/x", "a/new"]));
+                assert_eq!(diff("/"), set(&["a/x", "a/new", "ab/x", "c/x"]));
+            }
+            _ => {
+                let moved = set(&["c/b", "c/b/x", "c/b/y", "c/b/new"]);
+                assert_eq!((diff("a"), diff("c/b")), (moved.clone(), moved));
+                assert_eq!((diff("a/y"), diff("c/b/x")), (set(&["c/b/y"]), set(&["c/b/x"])));
+                assert_eq!(diff("c").len(), 5);
+            }
+        }
+        let said = run_on(&place, &["diff", "old", "main", "nothing"]).failure();
+        assert!(said.contains("/nothing: neither snapshot has a node of that path"), "{said}");
+        run_on(&place, &["diff", "old", "main", "a", "--logs"]).failure();
+    }
 }

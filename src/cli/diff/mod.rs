@@ -12,9 +12,11 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::control_client::MountpointArgs;
+use super::mount_options::parse_root;
 use super::open::MemoryLimits;
 use super::virtual_args::VirtualArgs;
 use super::{control_client, open, print, print_json};
+use crate::compare::scope::ComparisonScope;
 use crate::compare::{self, ChunkCounts, CompareOptions, NodeDifference};
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::{Node, Snapshot};
@@ -23,7 +25,8 @@ use crate::reader::Reader;
 use crate::storage::settings::Settings;
 
 /// The two forms of usage.
-pub(crate) const USAGE: &str = "icechunkfs diff [--json] [MOUNTPOINT]\n       icechunkfs diff [OPTIONS] REPO FROM TO";
+pub(crate) const USAGE: &str =
+    "icechunkfs diff [--json] [MOUNTPOINT]\n       icechunkfs diff [OPTIONS] REPO FROM TO [PATH]";
 
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
@@ -36,6 +39,9 @@ pub(crate) struct DiffArgs {
     from: Option<String>,
     /// The new snapshot. Neither needs to be an ancestor of the other.
     to: Option<String>,
+    /// Show only this node and those below it, by its path in either snapshot: one that was moved is followed.
+    #[arg(value_parser = parse_root, conflicts_with = "logs")]
+    path: Option<String>,
     /// Show the lines of zarr.json that differ, with one member per line.
     #[arg(short, long, requires = "from", conflicts_with_all = ["stat", "logs", "json"])]
     patch: bool,
@@ -109,7 +115,12 @@ pub(crate) fn run(arguments: &DiffArgs) -> Result<()> {
         let budget = limits.budget((old.size() + new.size()) as u64)?;
         let reader = Reader::new(Arc::clone(repository.storage()), budget);
         let reader = Arc::new(reader.with_virtuals(repository.virtuals().await));
-        let nodes = compare::snapshots(&reader, &old, &new, wanted).await;
+        let scope = match &arguments.path {
+            Some(path) => ComparisonScope::of(&format!("/{path}"), &old, &new)
+                .context(|| repository.storage().location().to_owned())?,
+            None => ComparisonScope::default(),
+        };
+        let nodes = compare::snapshots(&reader, &old, &new, wanted, &scope).await;
         let nodes = nodes.context(|| repository.storage().location().to_owned())?;
         let compared = Compared { old, new, nodes };
         if arguments.json {
