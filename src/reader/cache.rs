@@ -162,24 +162,24 @@ impl Cache {
 
     /// Returns true if `key` has an entry or is being loaded. This does not count as a use.
     pub fn has(&self, key: &Key) -> bool {
-        let state = self.state.lock();
-        state.entries.contains(key) || state.loading.contains_key(key)
+        self.state.lock().has(key)
     }
 
-    /// Loads the entry of `key` before anybody reads it, unless it is there. Otherwise like [`Cache::get_or_load`].
-    pub fn load_ahead(
-        &self,
-        key: Key,
-        load: impl Future<Output = Result<Value>> + Send + 'static,
-    ) -> impl Future<Output = Result<Value>> + Send + 'static {
-        {
-            let mut state = self.state.lock();
-            if !state.entries.contains(&key) && !state.loading.contains_key(&key) {
-                metrics::PREFETCH.fetched.add(key.length());
-                state.ahead.insert(key.clone());
-            }
+    /// Loads `chunks` before anybody reads them, otherwise like [`Cache::get_or_load`]. `loads` makes the loads of those that are neither
+    /// there nor being loaded; it must not wait. Of several concurrent callers, one loads all that they have in common.
+    pub fn load_ahead<F, L>(&self, mut chunks: Vec<ChunkRange>, loads: impl FnOnce(Vec<ChunkRange>) -> L)
+    where
+        F: Future<Output = Result<Value>> + Send + 'static,
+        L: IntoIterator<Item = (ChunkRange, F)>,
+    {
+        let mut state = self.state.lock();
+        chunks.retain(|chunk| !state.has(&Key::Chunk(chunk.clone())));
+        for (chunk, load) in loads(chunks) {
+            let key = Key::Chunk(chunk);
+            metrics::PREFETCH.fetched.add(key.length());
+            state.ahead.insert(key.clone());
+            drop(self.begin(&mut state, key, load));
         }
-        self.load(key, load, false)
     }
 
     /// Returns the entry of `key`, loaded by `load` if there is none. Of several concurrent callers, the first one's `load` is
@@ -189,45 +189,41 @@ impl Cache {
         key: Key,
         load: impl Future<Output = Result<Value>> + Send + 'static,
     ) -> impl Future<Output = Result<Value>> + Send + 'static {
-        self.load(key, load, true)
-    }
-
-    fn load(
-        &self,
-        key: Key,
-        load: impl Future<Output = Result<Value>> + Send + 'static,
-        is_read: bool,
-    ) -> impl Future<Output = Result<Value>> + Send + 'static {
         let mut state = self.state.lock();
-        if is_read {
-            state.read(&key);
-        }
+        state.read(&key);
         let found = state.entries.get(&key).cloned();
         match (found, state.loading.get(&key)) {
             (Some(value), _) => futures_util::future::ready(Ok(value)).boxed().shared(),
             (None, Some(loading)) => loading.clone(),
-            (None, None) => {
-                let (shared, owned) = (Arc::clone(&self.state), key.clone());
-                // A separate task: all callers may go away, and a load that nobody polls would keep its permits from all others.
-                let task = tokio::spawn(async move {
-                    let loaded = load.await;
-                    let mut state = shared.lock();
-                    state.loading.remove(&owned);
-                    match &loaded {
-                        Ok(value) => state.insert(owned, value.clone()),
-                        Err(_) => state.waste(&owned),
-                    }
-                    loaded
-                });
-                let loading = async move {
-                    task.await.unwrap_or_else(|e| Err(Error::with_source(ErrorKind::Io, "loading into memory", e)))
-                }
-                .boxed()
-                .shared();
-                state.loading.insert(key, loading.clone());
-                loading
-            }
+            (None, None) => self.begin(&mut state, key, load),
         }
+    }
+
+    /// Begins to load the entry of `key`, which must be neither there nor being loaded.
+    fn begin(
+        &self,
+        state: &mut State,
+        key: Key,
+        load: impl Future<Output = Result<Value>> + Send + 'static,
+    ) -> Loading {
+        let (shared, owned) = (Arc::clone(&self.state), key.clone());
+        // A separate task: all callers may go away, and a load that nobody polls would keep its permits from all others.
+        let task = tokio::spawn(async move {
+            let loaded = load.await;
+            let mut state = shared.lock();
+            state.loading.remove(&owned);
+            match &loaded {
+                Ok(value) => state.insert(owned, value.clone()),
+                Err(_) => state.waste(&owned),
+            }
+            loaded
+        });
+        let loading = async move {
+            task.await.unwrap_or_else(|e| Err(Error::with_source(ErrorKind::Io, "loading into memory", e)))
+        };
+        let loading: Loading = loading.boxed().shared();
+        state.loading.insert(key, loading.clone());
+        loading
     }
 
     /// Inserts an entry that was made elsewhere, if it fits.
@@ -256,6 +252,10 @@ impl Cache {
 }
 
 impl State {
+    fn has(&self, key: &Key) -> bool {
+        self.entries.contains(key) || self.loading.contains_key(key)
+    }
+
     fn insert(&mut self, key: Key, value: Value) {
         let (weight, of_key) = (key.weight() + value.weight(), key.weight());
         // A value larger than the whole cache goes to its callers only.

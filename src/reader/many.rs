@@ -150,7 +150,7 @@ impl Reader {
         for (_, run) in runs(in_order(std::iter::once(first).chain(rest).cloned()), GAP, MAX_WHOLE) {
             let permits = self.budget.read_permits(length_of(&run));
             let Ok(permit) = Arc::clone(&self.reads).acquire_many_owned(permits).await else { return };
-            self.fetch_run(&run, permit);
+            self.fetch_run(run, permit);
         }
     }
 

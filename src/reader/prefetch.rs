@@ -7,16 +7,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::cache::{Key, Value};
 use super::chunk::ChunkRange;
 use super::pieces::MAX_WHOLE;
 use super::{Reader, slice};
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// Bytes between two chunks that are fetched with them, since a request costs more.
 pub(super) const GAP: u64 = 64 << 10;
+
+/// Bytes of a request for neighbors in one object, which is sent when they are first awaited.
+type Response = Shared<BoxFuture<'static, Result<Bytes>>>;
 
 impl Reader {
     /// Returns true if `chunk` is in memory or being loaded.
@@ -34,35 +38,44 @@ impl Reader {
         for (number, run) in runs(chunks, GAP, MAX_WHOLE) {
             let permits = self.budget.read_permits(length_of(&run));
             let Ok(permit) = Arc::clone(&self.prefetches).try_acquire_many_owned(permits) else { return Some(number) };
-            self.fetch_run(&run, permit);
+            self.fetch_run(run, permit);
         }
         None
     }
 
-    /// Fetches `run`, parts of one object in its order, with one request in the background.
-    pub(super) fn fetch_run(self: &Arc<Self>, run: &[ChunkRange], permit: OwnedSemaphorePermit) {
-        let Some(first) = run.first().cloned() else { return };
-        let (this, length, alone) = (Arc::clone(self), length_of(run), run.len() == 1);
-        let begin_of_run = first.offset;
-        let fetched = async move { this.fetch(&first.object, first.offset, length).await };
-        let fetched = fetched.boxed().shared();
-        let permit = Arc::new(permit);
-        for chunk in run {
-            let (fetched, begin, chunk) = (fetched.clone(), chunk.offset - begin_of_run, chunk.clone());
-            let key = Key::Chunk(chunk.clone());
-            let (this, permit) = (Arc::clone(self), Arc::clone(&permit));
-            let load = async move {
-                let bytes = fetched.await?;
-                // A slice would keep all of a long response in memory.
-                let cut = || slice(&bytes, begin, chunk.length as usize).map(|part| Bytes::copy_from_slice(&part));
-                let part = if alone { Some(bytes.clone()) } else { cut() };
-                let part = part.ok_or_else(|| Error::corrupt("a chunk is not where its neighbours are"))?;
-                this.keep(&chunk, &part, permit);
-                Ok(Value::Chunk(part))
-            };
-            // A failure is dropped: the reader of the chunk repeats the request.
-            drop(self.cache.load_ahead(key, load));
-        }
+    /// Fetches `run`, parts of one object in its order, with one request in the background. Parts that another reader has begun to
+    /// fetch since they were chosen are left to it.
+    pub(super) fn fetch_run(self: &Arc<Self>, run: Vec<ChunkRange>, permit: OwnedSemaphorePermit) {
+        let Some(object) = run.first().map(|chunk| chunk.object.clone()) else { return };
+        let (permit, most) = (Arc::new(permit), length_of(&run));
+        // A failure is dropped: the reader of the chunk repeats the request.
+        self.cache.load_ahead(run, |missing| {
+            runs(missing.into_iter().enumerate(), GAP, most).into_iter().flat_map(|(_, run)| {
+                let (begin, length) = (run.first().map_or(0, |chunk| chunk.offset), length_of(&run));
+                let (this, object, permit) = (Arc::clone(self), object.clone(), Arc::clone(&permit));
+                let response = async move { this.fetch(&object, begin, length).await }.boxed().shared();
+                run.into_iter().map(move |chunk| {
+                    let response = (response.clone(), begin);
+                    (chunk.clone(), Arc::clone(self).load_part(chunk, response, Arc::clone(&permit)))
+                })
+            })
+        });
+    }
+
+    /// Loads `chunk` out of a response, whose first byte is at `begin` in the object. Holds `permit` until it is kept.
+    async fn load_part(
+        self: Arc<Self>,
+        chunk: ChunkRange,
+        (response, begin): (Response, u64),
+        permit: Arc<OwnedSemaphorePermit>,
+    ) -> Result<Value> {
+        let bytes = response.await?;
+        let part = slice(&bytes, chunk.offset.saturating_sub(begin), chunk.length as usize);
+        let part = part.ok_or_else(|| Error::corrupt("a chunk is not where its neighbours are"))?;
+        // A slice would keep all of a long response in memory.
+        let part = if part.len() == bytes.len() { part } else { Bytes::copy_from_slice(&part) };
+        self.keep(&chunk, &part, permit);
+        Ok(Value::Chunk(part))
     }
 }
 

@@ -328,7 +328,7 @@ impl Reader {
         for (_, run) in runs(missing, 0, MAX_AHEAD + HEAD) {
             let permits = self.budget.read_permits(length_of(&run));
             let Ok(permit) = Arc::clone(&self.reads).acquire_many_owned(permits).await else { return };
-            self.fetch_run(&run, permit);
+            self.fetch_run(run, permit);
         }
     }
 

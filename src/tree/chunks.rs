@@ -341,14 +341,17 @@ impl<'a> Chunks<'a> {
             let loaded = self.load(manifest).await.context(|| "counting chunks")?;
             let Some(refs) = loaded.array(self.array.id)? else { continue };
             let earlier = self.array.manifests.get(..position).unwrap_or_default();
+            // Compared once for a manifest, not for each of its references: there may be thousands of manifests, of which few overlap.
+            let beside: Vec<ManifestRef> = earlier.iter().filter(|other| other.overlaps(manifest)).cloned().collect();
             let mut at = 0;
             let mut last: Option<Coords> = None;
             while let Some(next) = self.next(&refs, at, &[]) {
                 at = next + 1;
                 let coords: Coords = refs.coords(next).iter().collect();
                 // Boxes rarely overlap, so this rarely reads an earlier manifest.
+                let candidates = if manifest.covers(&coords) { beside.as_slice() } else { earlier };
                 if last.as_ref() != Some(&coords)
-                    && self.find_first(earlier, &coords, |refs| refs.find(&coords)).await?.is_none()
+                    && self.find_first(candidates, &coords, |refs| refs.find(&coords)).await?.is_none()
                 {
                     visit(&refs, next);
                 }
