@@ -89,7 +89,14 @@ def diff(place: PathLike) -> UncommittedDiff: ...
 
 @overload
 def diff(
-    place: PathLike, old: str, new: str, *, chunks: bool = ..., content: bool = ..., **store: "Unpack[StoreOptions]"
+    place: PathLike,
+    old: str,
+    new: str,
+    path: Optional[str] = ...,
+    *,
+    chunks: bool = ...,
+    content: bool = ...,
+    **store: "Unpack[StoreOptions]",
 ) -> SnapshotDiff: ...
 
 
@@ -97,20 +104,22 @@ def diff(
     place: PathLike,
     old: Optional[str] = None,
     new: Optional[str] = None,
+    path: Optional[str] = None,
     *,
     chunks: bool = False,
     content: bool = False,
     **store: "Unpack[StoreOptions]",
 ) -> Union[UncommittedDiff, SnapshotDiff]:
     """Return the uncommitted changes in the mount at ``place``, or the differences between two snapshots of the repository
-    ``place``. A snapshot is a branch, a tag, an id, or one of them and ``~N`` for N commits before it.
+    ``place``. A snapshot is a branch, a tag, an id, or one of them and ``~N`` for N commits before it. ``path`` is that of a node in
+    either snapshot: then only this node and those below it are compared.
     """
     if old is None and new is None:
         return from_json(UncommittedDiff, _program.run_json(["diff", "--", os.fspath(place)]))
     if old is None or new is None:
         raise TypeError("diff compares two snapshots, or shows the changes in a mount")
     words = to_words({"chunks": chunks, "content": content, **_of_store(place, store)})
-    return from_json(SnapshotDiff, _program.run_json(["diff", *words, "--", _repo(place), old, new]))
+    return from_json(SnapshotDiff, _program.run_json(["diff", *words, "--", _repo(place), old, new, *([path] if path else [])]))
 
 
 def merge(
@@ -121,11 +130,14 @@ def merge(
     message: Optional[str] = None,
     metadata: Optional[Mapping[str, Any]] = None,
     on_conflict: Optional[str] = None,
+    keep_commits: bool = False,
     delete_source: bool = False,
     dry_run: bool = False,
     **store: "Unpack[StoreOptions]",
 ) -> Merged:
-    """Merge ``source`` (a branch, tag or id) into the branch ``into``, as one commit; the result is false if there was nothing to merge.
+    """Merge ``source`` (a branch, tag or id) into the branch ``into``, as one commit, or with ``keep_commits`` as one for each of its own.
+
+    The result is false if there was nothing to merge.
 
     Conflicts raise :class:`ConflictError`, and nothing is merged. ``on_conflict`` resolves those between chunks: ``"ours"`` keeps
     the chunks of ``into``, ``"theirs"`` takes those of ``source``.
@@ -133,7 +145,7 @@ def merge(
     words = ["merge", f"--into={into}", *_metadata(metadata)]
     if message is not None:
         words.append(f"--message={message}")
-    flags = {"on_conflict": on_conflict, "delete_source": delete_source, "dry_run": dry_run}
+    flags = {"on_conflict": on_conflict, "keep_commits": keep_commits, "delete_source": delete_source, "dry_run": dry_run}
     words += to_words({**flags, **_of_store(repo, store)})
     return from_json(Merged, _program.run_json([*words, "--", _repo(repo), source]))
 

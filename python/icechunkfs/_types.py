@@ -223,6 +223,8 @@ class Merged:
     branch: str = ""
     #: Id of the new snapshot; ``None`` if there was nothing to merge, or for a dry run.
     snapshot: Optional[str] = None
+    #: Ids of all snapshots that were made, oldest first: more than one with ``keep_commits``.
+    made: Tuple[str, ...] = ()
     #: Ids of the merged snapshot, and of the common ancestor.
     source: str = ""
     base: str = ""

@@ -65,7 +65,7 @@ def test_a_branch_of_a_job_is_merged(repo, scratch):
     assert not preview and preview.nodes == 1
     merged = icechunkfs.merge(repo, "job", message="One result", metadata={"job": 42}, delete_source=True)
     assert merged and merged.deleted and len(merged.commits) == 1
-    assert icechunkfs.refs(repo).branches == {"main": merged.snapshot}
+    assert icechunkfs.refs(repo).branches == {"main": merged.snapshot} and merged.made == (merged.snapshot,)
     (newest,) = icechunkfs.log(repo, "made")
     assert (newest.id, newest.path, newest.metadata["job"]) == (merged.snapshot, "/made", 42)
     # Both sides make the same group.

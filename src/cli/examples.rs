@@ -33,6 +33,7 @@ pub(super) const DIFF: &str = "\
 Examples:
   icechunkfs diff mnt                       # uncommitted changes
   icechunkfs diff repo v1.0 main --patch    # nodes, chunks by array, lines of zarr.json
+  icechunkfs diff repo v1.0 main ocean/temp # only what is there, or was
   icechunkfs diff repo main~1 main --stat   # counts";
 
 pub(super) const AMEND: &str = "\
@@ -48,6 +49,7 @@ pub(super) const MERGE: &str = "\
 Examples:
   icechunkfs merge repo trial --dry-run           # what would change, and conflicts
   icechunkfs merge repo trial -m 'Salinity of May' --delete-source
+  icechunkfs merge repo trial --keep-commits      # a commit for each of its own
   icechunkfs merge repo main --into trial         # the other way round";
 
 pub(super) const CLONE: &str = "\

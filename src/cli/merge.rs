@@ -9,7 +9,6 @@ use super::open::MemoryLimits;
 use super::replace_commits::listed_conflicts;
 use super::repo_args::RepoArgs;
 use super::{open, print_json, print_result, progress, ref_commands, replace_commits};
-use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{Engine, EngineOptions, OnConflict};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -26,7 +25,7 @@ pub(crate) struct MergeArgs {
     /// The source of the changes: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
     #[arg(index = 2, value_name = "SOURCE")]
     source: String,
-    /// The branch that gets the changes, as one commit.
+    /// The branch that gets the changes.
     #[arg(long, value_name = "BRANCH", default_value = DEFAULT_BRANCH)]
     into: String,
     /// The commit message [default: Merge SOURCE].
@@ -38,15 +37,18 @@ pub(crate) struct MergeArgs {
     /// Resolve conflicts between chunks: ours keeps those of BRANCH, theirs takes those of SOURCE, as in git [default: refuse].
     #[arg(long, value_name = "WHOSE")]
     on_conflict: Option<Whose>,
+    /// Make a commit of each commit of SOURCE, with its message and metadata, instead of one of all. BRANCH gets all of them or none.
+    #[arg(long, conflicts_with_all = ["message", "dry_run"])]
+    keep_commits: bool,
     /// Delete the branch SOURCE once its changes are in BRANCH.
     #[arg(long)]
     delete_source: bool,
     /// Only show what the merge would do, and its conflicts.
     #[arg(long, conflicts_with = "delete_source")]
     dry_run: bool,
-    /// Print {"branch", "snapshot", "source", "base", "commits", "nodes", "chunks", "conflicts", "deleted"}: the new snapshot's id (null if
-    /// there is none), the merged and the common one, the ids of the merged commits (newest first), counts, the conflicts as in
-    /// `status --json`, and whether SOURCE was deleted.
+    /// Print {"branch", "snapshot", "made", "source", "base", "commits", "nodes", "chunks", "conflicts", "deleted"}: the new snapshot's id
+    /// (null if there is none), the ids of all that were made (oldest first), the merged and the common snapshot, the ids of the merged
+    /// commits (newest first), counts, the conflicts as in `status --json`, and whether SOURCE was deleted.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -89,6 +91,7 @@ pub(crate) fn run(arguments: &MergeArgs) -> Result<()> {
             source: source.id,
             source_name: source.name.clone(),
             into: arguments.into.clone(),
+            keep_commits: arguments.keep_commits,
             message: arguments.message.clone().unwrap_or_else(|| format!("Merge {}", source.name)),
             metadata,
             // For the engine, ours are the changes that are committed.
@@ -103,7 +106,7 @@ pub(crate) fn run(arguments: &MergeArgs) -> Result<()> {
         let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(0)?));
         let bar = progress::bar("{spinner} comparing and merging {elapsed}");
         let outcome = if arguments.dry_run {
-            merge::plan(&repository, &reader, &options).await.map(|plan| Merged { snapshot: None, plan })
+            merge::plan(&repository, &reader, &options).await.map(Merged::nothing)
         } else {
             repository.check_changes_allowed().await?;
             let engine_options = EngineOptions { memory: limits.uploads(), ..EngineOptions::default() };
@@ -117,7 +120,7 @@ pub(crate) fn run(arguments: &MergeArgs) -> Result<()> {
             if arguments.json {
                 print_json(&report(arguments, &source, &merged, false))?;
             }
-            return Err(Error::multi_line(ErrorKind::Stale, &refusal(conflicts, &source.name, &arguments.into)));
+            return Err(Error::multi_line(ErrorKind::Stale, &refusal(&merged, &source.name, &arguments.into)));
         }
         let mut is_deleted = false;
         if let Some(branch) = to_delete {
@@ -162,10 +165,12 @@ fn deletable(repository: &Repository, source: &Source) -> Result<String> {
     }
 }
 
-fn refusal(conflicts: &[Conflict], source: &str, into: &str) -> String {
+fn refusal(merged: &Merged, source: &str, into: &str) -> String {
+    let conflicts = &merged.plan.conflicts;
+    let of_commit = merged.refused.map(|commit| format!("commit {commit} of ")).unwrap_or_default();
     let text = format!(
-        "{} and branch `{}` changed the same things ({} conflicts): nothing was merged. --on-conflict resolves conflicts between chunks; \
-         others are resolved by a commit on one of them\n",
+        "{of_commit}{} and branch `{}` changed the same things ({} conflicts): nothing was merged. --on-conflict resolves conflicts \
+         between chunks; others are resolved by a commit on one of them\n",
         printable::line(source),
         printable::line(into),
         conflicts.len()
@@ -178,6 +183,7 @@ fn report(arguments: &MergeArgs, source: &Source, merged: &Merged, is_deleted: b
     json!({
         "branch": arguments.into,
         "snapshot": merged.snapshot,
+        "made": merged.made,
         "source": source.id,
         "base": base,
         "commits": commits.iter().map(|commit| commit.id).collect::<Vec<_>>(),
@@ -194,7 +200,9 @@ fn describe(arguments: &MergeArgs, source: &Source, merged: &Merged, is_deleted:
     let counts = format!("{} nodes, {} chunks", changes.node_count(), changes.chunk_count());
     let mut text = match merged.snapshot {
         Some(snapshot) => {
-            format!("merged {} commits of {name} into {into}: snapshot {snapshot}: {counts}\n", commits.len())
+            let of_them =
+                if arguments.keep_commits { format!(" as {} commits", merged.made.len()) } else { String::new() };
+            format!("merged {} commits of {name} into {into}{of_them}: snapshot {snapshot}: {counts}\n", commits.len())
         }
         None if changes.is_empty() => format!("branch `{into}` has all changes of {name} already\n"),
         None => format!("{} commits of {name} can be merged into {into}: {counts}\n", commits.len()),

@@ -17,9 +17,10 @@
 //! Garbage collection must not remove chunks that were copied by reference, nor what is stored for the commit: [`gc_guard`] and
 //! publication ([`crate::repo::collect`]) guard them.
 //!
-//! [`mod@squash`] replaces several commits by one, or gives one commit another message; only the history changes.
+//! [`chain`] stores several commits that become visible together. [`mod@squash`] replaces several commits by one, or gives one commit another message; only the history changes.
 
 mod attempts;
+pub mod chain;
 pub mod changes;
 pub mod conflicts;
 pub mod engine;

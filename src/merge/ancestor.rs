@@ -83,21 +83,25 @@ impl History {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn object_id(n: u8) -> ObjectId {
+    pub(in crate::merge) fn object_id(n: u8) -> ObjectId {
         ObjectId([n; 12])
     }
 
-    /// Makes a history of commits, each with its parent and what it merged.
-    fn history(commits: &[(u8, u8, Option<u8>)]) -> History {
-        let made = commits.iter().map(|&(id, parent, merged)| {
-            let mut commit =
-                SnapshotInfo::new(object_id(id), (parent > 0).then(|| object_id(parent)), u64::from(id), "");
+    /// Makes a history of commits by number, each with its parent and what it merged: `4<2+3`.
+    pub(in crate::merge) fn history(commits: &str) -> History {
+        let number = |text: &str| text.parse::<u8>().unwrap();
+        let made = commits.split(' ').map(|commit| {
+            let (commit, merged) =
+                commit.split_once('+').map_or((commit, None), |(commit, merged)| (commit, Some(merged)));
+            let (id, parent) = commit.split_once('<').map_or((commit, None), |(id, parent)| (id, Some(parent)));
+            let (id, parent) = (number(id), parent.map(|parent| object_id(number(parent))));
+            let mut commit = SnapshotInfo::new(object_id(id), parent, u64::from(id), "");
             if let Some(merged) = merged {
-                commit.metadata.insert(RECORD.to_owned(), record("dev", object_id(merged)));
+                commit.metadata.insert(RECORD.to_owned(), record("dev", object_id(number(merged))));
             }
             (commit.id, commit)
         });
@@ -109,16 +113,7 @@ mod tests {
         // 1 - 2 - 4 - 6 - 8      main
         //  \     /       /
         //   3 - + - 5 - + - 7    dev
-        let history = history(&[
-            (1, 0, None),
-            (2, 1, None),
-            (3, 1, None),
-            (4, 2, Some(3)),
-            (5, 3, None),
-            (6, 4, None),
-            (7, 5, None),
-            (8, 6, Some(5)),
-        ]);
+        let history = history("1 2<1 3<1 4<2+3 5<3 6<4 7<5 8<6+5");
         let ancestor = |one, other| history.common_ancestor(object_id(one), object_id(other)).unwrap();
         assert_eq!(ancestor(2, 3), object_id(1));
         assert_eq!(ancestor(4, 5), object_id(3));
@@ -131,7 +126,7 @@ mod tests {
     #[test]
     fn a_merge_back_is_an_ancestor_too() {
         // dev (3, 5) got main's 2 by the merge 5; main went on to 4.
-        let history = history(&[(1, 0, None), (2, 1, None), (3, 1, None), (4, 2, None), (5, 3, Some(2))]);
+        let history = history("1 2<1 3<1 4<2 5<3+2");
         assert_eq!(history.common_ancestor(object_id(5), object_id(4)), Some(object_id(2)));
         // A record of a snapshot that is gone counts for nothing, nor does nonsense.
         let history = history_with_nonsense();
@@ -139,7 +134,7 @@ mod tests {
     }
 
     fn history_with_nonsense() -> History {
-        let mut history = history(&[(1, 0, None), (2, 1, Some(9)), (3, 1, None)]);
+        let mut history = history("1 2<1+9 3<1");
         let commit = history.commits.get_mut(&object_id(3)).unwrap();
         commit.metadata.insert(RECORD.to_owned(), json!({"snapshot": "no id"}));
         history

@@ -4,8 +4,11 @@
 //! other ([`crate::commit::three_way`]): the conflicts are those of a commit in a mount. Chunks are referred to, not copied. The commit
 //! goes through the engine, so that it is atomic, and commits that other writers make meanwhile are taken into account; where those
 //! conflict, the merge is planned again on the new tip, which may be a merge of the same source.
+//!
+//! [`commit_by_commit`] keeps the commits of the source instead.
 
 mod ancestor;
+mod commit_by_commit;
 
 use std::sync::Arc;
 
@@ -40,9 +43,11 @@ pub struct MergeOptions {
     pub source_name: String,
     /// Branch that gets the commit.
     pub into: String,
-    /// Commit message.
+    /// True if each commit of the source becomes a commit of the branch, false if all become one.
+    pub keep_commits: bool,
+    /// Message of the one commit.
     pub message: String,
-    /// Further metadata of the commit.
+    /// Further metadata of the commits.
     pub metadata: Map<String, Value>,
     /// Treatment of chunks that both sides changed; [`OnConflict::Ours`] takes those of the source.
     pub on_conflict: OnConflict,
@@ -55,6 +60,8 @@ pub struct Plan {
     pub base: ObjectId,
     /// Tip of the branch.
     pub tip: Arc<Snapshot>,
+    /// Description of the tip, which conflicts name.
+    pub tip_commit: SnapshotInfo,
     /// Commits of the source that the branch does not have, newest first.
     pub commits: Vec<SnapshotInfo>,
     /// Changes that the merge makes in the branch.
@@ -68,14 +75,34 @@ pub struct Plan {
 pub struct Merged {
     /// New snapshot; none if the branch had all changes already, or if conflicts were found.
     pub snapshot: Option<ObjectId>,
+    /// All snapshots that were made, oldest first.
+    pub made: Vec<ObjectId>,
     /// Plan that was carried out.
     pub plan: Plan,
+    /// Commit of the source whose conflicts the plan has, if they are those of one commit.
+    pub refused: Option<ObjectId>,
+}
+
+impl Merged {
+    /// Returns the result of a merge by `plan` that changed nothing.
+    pub fn nothing(plan: Plan) -> Self {
+        Merged { snapshot: None, made: Vec::new(), plan, refused: None }
+    }
+
+    fn made(made: Vec<ObjectId>, plan: Plan) -> Self {
+        Merged { snapshot: made.last().copied(), made, plan, refused: None }
+    }
 }
 
 /// Compares the source with the branch, without changing anything.
 ///
 /// Fails with [`ErrorKind::NotFound`] if there is no such branch, and with [`ErrorKind::InvalidInput`] if both have no common ancestor.
 pub async fn plan(repository: &Repository, reader: &Arc<Reader>, options: &MergeOptions) -> Result<Plan> {
+    plan_on(repository, reader, options).await.map(|(plan, _)| plan)
+}
+
+/// Plans the merge, and returns also the history of both sides.
+async fn plan_on(repository: &Repository, reader: &Arc<Reader>, options: &MergeOptions) -> Result<(Plan, History)> {
     let into = repository.resolve(&RefSpec::Branch(options.into.clone())).await?;
     let history = History::read(repository, [options.source, into]).await?;
     let base = history.common_ancestor(options.source, into).ok_or_else(|| {
@@ -96,53 +123,67 @@ pub async fn plan(repository: &Repository, reader: &Arc<Reader>, options: &Merge
     commits.sort_by_key(|commit| std::cmp::Reverse((commit.flushed_at, commit.id)));
     let (ours, theirs) =
         tokio::try_join!(changes_between(reader, &before, &source), changes_between(reader, &before, &tip))?;
-    let commit = history.get(into).ok_or_else(|| Error::corrupt(format!("{into} is not in its own history")))?;
-    let (mut changes, theirs) = (ours, Theirs { snapshot: &tip, commit, changes: theirs });
+    let tip_commit = history.get(into).cloned();
+    let tip_commit = tip_commit.ok_or_else(|| Error::corrupt(format!("{into} is not in its own history")))?;
+    let (mut changes, theirs) = (ours, Theirs { snapshot: &tip, commit: &tip_commit, changes: theirs });
     let conflicts = three_way::reduce(&before, &mut changes, theirs, options.on_conflict)?;
-    Ok(Plan { base, tip: Arc::new(tip), commits, changes, conflicts })
+    Ok((Plan { base, tip: Arc::new(tip), tip_commit, commits, changes, conflicts }, history))
 }
 
 /// Merges the source into the branch.
 ///
 /// Nothing is changed if there are conflicts, which [`Merged::plan`] lists, or nothing to merge. Errors: as for [`plan`] and
-/// [`Engine::commit`].
+/// [`Engine::commit`]; [`ErrorKind::InvalidInput`] if commits are to be kept that do not lead back to one of the branch.
 pub async fn merge(
-    repository: Repository,
+    mut repository: Repository,
     reader: &Arc<Reader>,
     engine: &Engine,
     options: &MergeOptions,
 ) -> Result<Merged> {
-    let storage = Arc::clone(repository.storage());
-    let mut repository = repository;
-    let mut metadata = options.metadata.clone();
-    metadata.insert(RECORD.to_owned(), ancestor::record(&options.source_name, options.source));
     for _ in 0..MAX_PLANS {
-        let plan = self::plan(&repository, reader, options).await?;
+        let (plan, history) = plan_on(&repository, reader, options).await?;
         // Without changes, a commit would only record that there were none.
         if !plan.conflicts.is_empty() || plan.changes.is_empty() {
-            return Ok(Merged { snapshot: None, plan });
+            return Ok(Merged::nothing(plan));
         }
-        let request = Request {
-            branch: options.into.clone(),
-            message: options.message.clone(),
-            metadata: metadata.clone(),
-            on_conflict: OnConflict::Fail,
-            ..Request::default()
+        let merged = if options.keep_commits {
+            commit_by_commit::carry_out(plan, &history, &repository, reader, engine, options).await?
+        } else {
+            carry_out(plan, engine, options).await?
         };
-        match engine.commit(&plan.tip, &plan.changes, &request, &CommitProgress::default()).await? {
-            CommitOutcome::Committed { snapshot, .. } => return Ok(Merged { snapshot: Some(snapshot), plan }),
-            CommitOutcome::Nothing => return Ok(Merged { snapshot: None, plan }),
-            CommitOutcome::Conflicts(_) => {
-                info!("branch {} was changed during the merge, which is planned again", options.into);
-                repository = Repository::open(Arc::clone(&storage)).await?;
-            }
+        if let Some(merged) = merged {
+            return Ok(merged);
         }
+        info!("branch {} was changed during the merge, which is planned again", options.into);
+        repository = Repository::open(Arc::clone(repository.storage())).await?;
     }
-    Err(Error::new(
+    Err(contended(&options.into))
+}
+
+/// Makes the changes of `plan` one commit. Returns none if other commits came first that conflict with it.
+async fn carry_out(plan: Plan, engine: &Engine, options: &MergeOptions) -> Result<Option<Merged>> {
+    let request = request(options, &options.message, Map::new(), options.source);
+    Ok(match engine.commit(&plan.tip, &plan.changes, &request, &CommitProgress::default()).await? {
+        CommitOutcome::Committed { snapshot, .. } => Some(Merged::made(vec![snapshot], plan)),
+        CommitOutcome::Nothing => Some(Merged::nothing(plan)),
+        CommitOutcome::Conflicts(_) => None,
+    })
+}
+
+/// Describes a commit with a message and `metadata`, after which the branch has all of `merged`.
+fn request(options: &MergeOptions, message: &str, mut metadata: Map<String, Value>, merged: ObjectId) -> Request {
+    metadata.extend(options.metadata.clone());
+    metadata.insert(RECORD.to_owned(), ancestor::record(&options.source_name, merged));
+    // Conflicts were resolved by the plan.
+    let on_conflict = OnConflict::Fail;
+    Request { branch: options.into.clone(), message: message.to_owned(), metadata, on_conflict, ..Request::default() }
+}
+
+fn contended(into: &str) -> Error {
+    Error::new(
         ErrorKind::Contended,
         format!(
-            "commits to branch `{}` changed the same things during {MAX_PLANS} attempts to merge: nothing was changed; merge again",
-            options.into
+            "commits to branch `{into}` came first during {MAX_PLANS} attempts to merge: nothing was changed; merge again"
         ),
-    ))
+    )
 }

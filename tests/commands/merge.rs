@@ -8,7 +8,9 @@ use icechunk::format::format_constants::SpecVersionBin;
 use serde_json::{Value, json};
 
 use crate::common::writing::{GROUP, Reference, Writable, array};
-use crate::common::{Files, Mount, Output, all_together, block_on, entries, lab, place, run_on, run_with_fault};
+use crate::common::{
+    Files, Mount, Output, all_together, block_on, entries, icechunkfs, lab, place, run_on, run_with_fault,
+};
 
 /// Versions of the repositories. In a store they are made by this program, which makes the newer one.
 fn versions() -> impl Iterator<Item = SpecVersionBin> {
@@ -163,6 +165,83 @@ fn conflicts_are_named_and_change_nothing() {
 }
 
 #[test]
+fn commits_are_kept_with_their_messages_and_metadata() {
+    for version in versions() {
+        let repo = setup(version);
+        let metadata = |name: &str| json!({"author": name, "nested": {"n": [1, 2]}});
+        for (n, who) in [(2, "one"), (3, "two"), (4, "three")] {
+            let mount = Writable::of(&repo.place, &["--branch", "dev"]);
+            std::fs::write(mount.root().join(format!("a/c/{n}")), who).unwrap();
+            let root = mount.root();
+            let words = ["commit", root.to_str().unwrap(), "-m", who, "--metadata"];
+            let (author, nested) = (format!("author={who}"), "nested={\"n\":[1,2]}");
+            icechunkfs([&words[..], &[&author, "--metadata", nested]].concat()).success();
+        }
+        // This one changes nothing that main has not.
+        repo.commit("dev", &[("a/c/5", b"same")]);
+        repo.commit("main", &[("a/c/5", b"same"), ("a/c/6", b"main")]);
+        let dev: Vec<Value> =
+            run_on(&repo.place, &["log", "--branch", "dev", "--json"]).json().as_array().unwrap().clone();
+        let said = repo.merge(&["dev", "--keep-commits", "--metadata", "run=7", "--json"]).json();
+        let history = run_on(&repo.place, &["log", "--json"]).json();
+        let ids: Vec<&Value> = history.as_array().unwrap().iter().take(3).map(|commit| &commit["id"]).rev().collect();
+        assert_eq!(said["made"].as_array().unwrap().iter().collect::<Vec<_>>(), ids);
+        assert_eq!((&said["snapshot"], history.as_array().unwrap().len()), (&history[0]["id"], 6));
+        // The newest one stands for the one that changes nothing, too.
+        for (n, who, of) in [(0, "three", 0), (1, "two", 2), (2, "one", 3)] {
+            let commit = &history[n];
+            let expected = metadata(who);
+            assert_eq!(commit["message"], json!(who));
+            for key in ["author", "nested"] {
+                assert_eq!(commit["metadata"][key], expected[key]);
+            }
+            assert_eq!(commit["metadata"]["run"], json!(7));
+            assert_eq!(
+                commit["metadata"]["icechunkfs.merge"],
+                json!({"source": "branch `dev`", "snapshot": dev[of]["id"]})
+            );
+        }
+        let keys = repo.keys("main");
+        for (n, bytes) in [(2, "one"), (3, "two"), (4, "three"), (5, "same"), (6, "main")] {
+            assert_eq!(chunk(&keys, &format!("a/c/{n}")), Some(bytes.as_bytes()));
+        }
+        // Each commit shows what it had: the second one not yet what the third one brought.
+        let past = history[1]["id"].as_str().unwrap();
+        run_on(&repo.place, &["branch", "create", "past", "--at", past]).success();
+        let past = repo.keys("past");
+        assert!(past.contains_key("a/c/3") && past.contains_key("a/c/6") && !past.contains_key("a/c/4"));
+        run_on(&repo.place, &["verify"]).success();
+        let again = repo.merge(&["dev", "--keep-commits"]).text();
+        assert!(again.contains("has all changes of branch `dev` already"), "{again}");
+        // The reference goes on, and so does a merge of what is new since.
+        repo.commit("main", &[("a/c/7", b"on")]);
+        repo.commit("dev", &[("a/c/0", b"dev")]);
+        let said = repo.merge(&["dev", "--keep-commits", "--delete-source"]).text();
+        assert!(said.contains("merged 1 commits of branch `dev` into main as 1 commits"), "{said}");
+        assert_eq!(chunk(&repo.keys("main"), "a/c/0"), Some(&b"dev"[..]));
+    }
+}
+
+#[test]
+fn kept_commits_appear_together_or_not_at_all() {
+    for step in ["commit.log", "commit.snapshot.done", "commit.publish", "commit.publish.done"] {
+        let repo = setup(SpecVersionBin::V2);
+        repo.commit("dev", &[("a/c/2", b"dev")]);
+        repo.commit("dev", &[("a/c/3", b"dev")]);
+        repo.commit("main", &[("a/c/4", b"main")]);
+        let before = repo.history("main");
+        let killed = run_with_fault(&repo.place, &["merge", "dev", "--keep-commits"], &format!("{step}=abort"));
+        assert!(!killed.status.success(), "{step} is not passed");
+        let made = if step == "commit.publish.done" { 2 } else { 0 };
+        assert_eq!(repo.history("main").len(), before.len() + made, "{step}");
+        repo.merge(&["dev", "--keep-commits"]).success();
+        let (keys, history) = (repo.keys("main"), repo.history("main"));
+        assert_eq!((history.len(), keys.contains_key("a/c/2"), keys.contains_key("a/c/3")), (5, true, true), "{step}");
+        run_on(&repo.place, &["verify"]).success();
+    }
+}
+
+#[test]
 fn a_dry_run_shows_what_would_change() {
     let repo = setup(SpecVersionBin::V2);
     repo.commit("dev", &[("a/c/2", b"dev")]);
@@ -241,7 +320,10 @@ fn branches_of_eight_writers_are_merged_at_once() {
         }
         // Each twice, by two programs at the same time: one of them finds that it is done.
         let twice: Vec<&String> = names.iter().chain(&names).collect();
-        let outputs = all_together(&twice, |_, name| repo.merge(&[name, "--json"]));
+        let outputs = all_together(&twice, |n, name| {
+            let keep: &[&str] = if n % 2 == 0 { &["--keep-commits"] } else { &[] };
+            repo.merge(&[&[name.as_str(), "--json"], keep].concat())
+        });
         let made = outputs.into_iter().filter(|output| !output_snapshot(output).is_null()).count();
         let keys = repo.keys("main");
         for (n, name) in names.iter().enumerate() {

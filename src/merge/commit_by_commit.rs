@@ -1,0 +1,231 @@
+//! Merges a source commit by commit: each becomes a commit of the branch, with its message and metadata.
+//!
+//! A commit is applied as what it changed since its parent, compared with all that the branch has and the parent has not
+//! ([`crate::commit::three_way`]). Commits that change nothing there any more are left out. They are stored one after another and
+//! published together ([`crate::commit::chain`]): the branch has all of them, or none.
+//!
+//! Each new commit records the one that it was made of, and the last one the source, so that a later merge knows what the branch has.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use tracing::debug;
+
+use super::ancestor::History;
+use super::{MergeOptions, Merged, Plan};
+use crate::commit::chain::StoredCommit;
+use crate::commit::changes::{ChangeSet, ChunkChange};
+use crate::commit::conflicts::Conflict;
+use crate::commit::engine::{Engine, OnConflict, RESERVED, Request};
+use crate::commit::three_way::{self, Theirs};
+use crate::compare::changes::changes_between;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot::Snapshot;
+use crate::reader::Reader;
+use crate::repo::history::cycle;
+use crate::repo::{MAX_SNAPSHOT, Repository};
+use crate::zarr::Coords;
+
+/// Makes the commits of `plan` commits of the branch, published together. [`MergeOptions::message`] is not used; the metadata is added to
+/// each. Returns none if other commits came first.
+///
+/// Nothing is changed if one of them conflicts: then [`Merged::plan`] has its conflicts, and [`Merged::refused`] names it.
+pub(super) async fn carry_out(
+    mut plan: Plan,
+    history: &History,
+    repository: &Repository,
+    reader: &Arc<Reader>,
+    engine: &Engine,
+    options: &MergeOptions,
+) -> Result<Option<Merged>> {
+    let commits = commits(history, options.source, plan.tip.id(), options)?;
+    let chain = match store(repository, reader, engine, (&plan, &commits), options).await? {
+        Ok(chain) => chain,
+        Err((refused, conflicts)) => {
+            plan.conflicts = conflicts;
+            return Ok(Some(Merged { refused: Some(refused), ..Merged::nothing(plan) }));
+        }
+    };
+    let is_published = engine.publish_chain(repository, (&options.into, plan.tip.id()), &chain).await?;
+    Ok(is_published.then(|| Merged::made(chain.iter().map(StoredCommit::id).collect(), plan)))
+}
+
+/// Returns the commits that lead from one that branch tip `into` was made from to `source`, oldest first: the parent of the first one, then
+/// the commits.
+fn commits(
+    history: &History,
+    source: ObjectId,
+    into: ObjectId,
+    options: &MergeOptions,
+) -> Result<(ObjectId, Vec<SnapshotInfo>)> {
+    let known = history.ancestors(into);
+    let (mut next, mut commits, mut passed) = (source, Vec::new(), HashSet::new());
+    while !known.contains(&next) {
+        if !passed.insert(next) {
+            return Err(cycle(source, next));
+        }
+        let commit = history.get(next).ok_or_else(|| Error::corrupt(format!("{next} is not in its own history")))?;
+        commits.push(commit.clone());
+        next = commit.parent.ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "the commits of {} do not lead back to one of branch `{}`, since older ones have expired: merge without --keep-commits",
+                    options.source_name, options.into
+                ),
+            )
+        })?;
+    }
+    commits.reverse();
+    Ok((next, commits))
+}
+
+/// Commit that conflicts, and its conflicts.
+type Refused = (ObjectId, Vec<Conflict>);
+
+/// Stores the commits on top of the branch's tip.
+async fn store(
+    repository: &Repository,
+    reader: &Arc<Reader>,
+    engine: &Engine,
+    (plan, (first_parent, commits)): (&Plan, &(ObjectId, Vec<SnapshotInfo>)),
+    options: &MergeOptions,
+) -> Result<Result<Vec<StoredCommit>, Refused>> {
+    let mut before = Arc::new(repository.snapshot(*first_parent, MAX_SNAPSHOT).await?);
+    let mut tip = Arc::clone(&plan.tip);
+    let (mut chain, mut last) = (Vec::new(), None);
+    for commit in commits {
+        let after = Arc::new(repository.snapshot(commit.id, MAX_SNAPSHOT).await?);
+        let (mut changes, theirs) =
+            tokio::try_join!(changes_between(reader, &before, &after), changes_between(reader, &before, &tip))?;
+        let theirs = Theirs { snapshot: &tip, commit: &plan.tip_commit, changes: theirs };
+        let conflicts = three_way::reduce(&before, &mut changes, theirs, options.on_conflict)?;
+        if !conflicts.is_empty() {
+            return Ok(Err((commit.id, conflicts)));
+        }
+        let request = request(commit, commit.id, options);
+        match engine.store_after(repository, &tip, &changes, &request).await? {
+            Some(stored) => {
+                let parent = std::mem::replace(&mut tip, Arc::clone(&stored.snapshot));
+                chain.push(stored);
+                last = Some((parent, changes, commit));
+            }
+            None => debug!("commit {} changes nothing in branch {}", commit.id, options.into),
+        }
+        before = after;
+    }
+    // The last one stands also for those after it, so that the branch is known to have all of the source.
+    if let Some((parent, changes, commit)) = last
+        && commit.id != options.source
+        && let Some(stored) =
+            engine.store_after(repository, &parent, &changes, &request(commit, options.source, options)).await?
+    {
+        chain.pop();
+        tip = Arc::clone(&stored.snapshot);
+        chain.push(stored);
+    }
+    check(repository, reader, plan, &tip, options).await.map(|()| Ok(chain))
+}
+
+/// Describes the commit that is made of `commit`, after which the branch has all of `merged`.
+fn request(commit: &SnapshotInfo, merged: ObjectId, options: &MergeOptions) -> Request {
+    let mut metadata = commit.metadata.clone();
+    metadata.remove(RESERVED);
+    super::request(options, &commit.message, metadata, merged)
+}
+
+/// Fails unless the commits together, of which `last` is the last, change just what one commit of all would. Where conflicts are to be
+/// resolved, each commit's are, which may come to something else; but not if all together have no conflict: then one that was resolved
+/// long ago, in a merge that the source has, was now resolved in another way.
+async fn check(
+    repository: &Repository,
+    reader: &Arc<Reader>,
+    plan: &Plan,
+    last: &Snapshot,
+    options: &MergeOptions,
+) -> Result<()> {
+    let unresolved;
+    let expected = if options.on_conflict == OnConflict::Fail {
+        plan
+    } else {
+        let options = MergeOptions { on_conflict: OnConflict::Fail, ..options.clone() };
+        unresolved = super::plan(repository, reader, &options).await?;
+        &unresolved
+    };
+    if !expected.conflicts.is_empty() {
+        return Ok(());
+    }
+    let made = changes_between(reader, &plan.tip, last).await?;
+    if outline(&made) == outline(&expected.changes) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "the commits of {}, applied one by one, do not lead to what they change together: nothing was merged; merge without \
+             --keep-commits",
+            options.source_name
+        ),
+    ))
+}
+
+/// Changes of nodes and the chunks that they have afterwards: equal for equal changes.
+#[derive(PartialEq)]
+struct Outline<'a> {
+    deleted: BTreeSet<NodeId>,
+    written: BTreeMap<NodeId, (&'a str, &'a [u8])>,
+    moved: BTreeMap<NodeId, &'a str>,
+    /// Chunks of each array, with the payload of those that are there afterwards.
+    chunks: BTreeMap<NodeId, Vec<(&'a Coords, Option<&'a ChunkPayload>)>>,
+}
+
+fn outline<'a>(changes: &'a ChangeSet) -> Outline<'a> {
+    let written = changes.created.iter().chain(&changes.updated);
+    let chunks = changes.chunks.iter().filter(|(_, chunks)| !chunks.is_empty()).map(|(id, chunks)| {
+        let payload = |change: &'a ChunkChange| match change {
+            ChunkChange::Stored(payload) => Some(payload),
+            // Comparing snapshots finds no files.
+            ChunkChange::Delete | ChunkChange::File(_) => None,
+        };
+        (*id, chunks.iter().map(|(coords, change)| (coords, payload(change))).collect())
+    });
+    Outline {
+        deleted: changes.deleted.iter().map(|node| node.id).collect(),
+        written: written.map(|node| (node.id, (node.path.as_str(), &*node.zarr_json))).collect(),
+        moved: changes.moved.iter().map(|moved| (moved.node, moved.to.as_str())).collect(),
+        chunks: chunks.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::ancestor::tests::{history, object_id};
+    use super::*;
+
+    #[test]
+    fn commits_lead_from_one_that_the_branch_has() {
+        // 5 is the branch; 8 and 9 are each other's parent.
+        let history = history("1 2<1 3<1 4<3 5<2 6 8<9 9<8");
+        let options = MergeOptions {
+            source: object_id(4),
+            source_name: "branch `dev`".to_owned(),
+            into: "main".to_owned(),
+            keep_commits: true,
+            message: String::new(),
+            metadata: serde_json::Map::new(),
+            on_conflict: OnConflict::Fail,
+        };
+        let from = |source| {
+            let found = commits(&history, object_id(source), object_id(5), &options);
+            found.map(|(first, commits)| (first, commits.iter().map(|commit| commit.id).collect::<Vec<_>>()))
+        };
+        assert_eq!(from(4).unwrap(), (object_id(1), vec![object_id(3), object_id(4)]));
+        assert_eq!(from(2).unwrap(), (object_id(2), vec![]));
+        assert!(from(6).unwrap_err().to_string().contains("older ones have expired"));
+        assert!(from(8).unwrap_err().to_string().contains("a cycle"));
+    }
+}
