@@ -35,7 +35,8 @@ fn screen() -> (Running, String) {
     let is_free = |number: &u32| !Path::new(&format!("/tmp/.X11-unix/X{number}")).exists();
     let number = (FIRST_DISPLAY..FIRST_DISPLAY + 100).find(is_free).expect("a free display");
     let name = format!(":{number}");
-    let server = start(Command::new("Xvfb").args([name.as_str(), "-screen", "0", "1100x800x24"]));
+    // Without `-noreset`, the screen begins anew when its first client has gone, and disconnects a window that has just appeared.
+    let server = start(Command::new("Xvfb").args([name.as_str(), "-noreset", "-screen", "0", "1100x800x24"]));
     (server, name)
 }
 
@@ -58,8 +59,12 @@ fn run_on_screen(desk: &Desk, block: &Block, what: &str) -> usize {
     wait_until("a screen", || {
         run(desk.command("xdotool getdisplaygeometry").env("DISPLAY", &display)).status.success()
     });
-    let _window = start(desk.command(&format!("exec {}", window.0)).env("DISPLAY", &display));
-    wait_for("a map on the screen", || colors(desk, &display).filter(|colors| *colors >= MAP_COLORS));
+    let mut shown = start(desk.command(&format!("exec {}", window.0)).env("DISPLAY", &display));
+    wait_for("a map on the screen", || {
+        let ended = shown.0.try_wait().unwrap();
+        assert!(ended.is_none(), "{what}: {}: the window has closed: {ended:?}", window.0);
+        colors(desk, &display).filter(|colors| *colors >= MAP_COLORS)
+    });
     commands.len()
 }
 
