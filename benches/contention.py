@@ -1,7 +1,8 @@
 """Measure how many commits a second several writers make together, each with a mount and an array of its own.
 
 A writer changes one chunk of its array and commits, again and again. All of them commit to one branch, so that each commit of one is a
-lost race for another. The reference's client does the same: one session for each commit, with its own rebase.
+lost race for another. The reference's client does the same: one session for each commit, with its own rebase. Both kinds also commit beside
+each other, half of the writers each.
 
 benches/remote.py has the server and the line.
 """
@@ -13,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,18 +32,26 @@ TIMES_MEAN = Unit("x mean", 1)
 CHUNK = 2000  # bytes: more than is kept inline
 TOGETHER, WAIT = 5.0, 4.0  # targets: commits a second in sum, and the longest wait as a multiple of the mean
 SUM_HELD_TO = range(2, 65)  # writers
-OURS, OURS_1 = "version 2", "version 1"
+OURS, OURS_1, CLIENT, BOTH = "version 2", "version 1", "icechunk", "both kinds"
 CLIENTS = 64  # of the reference that are measured at most: more take hours
+Commit = Callable[[int, int], None]  # by a writer, with the number of the commit
 REQUESTS = "16"  # of each mount at a time: the line has two threads for each connection
 
 
 @dataclass
 class Waits:
-    """Seconds that each commit took, of all writers."""
+    """Seconds that each commit took, with its writer."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    taken: list[float] = field(default_factory=list)
+    by_writer: list[tuple[int, float]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+
+    @property
+    def taken(self) -> list[float]:
+        return [seconds for _, seconds in self.by_writer]
+
+    def of(self, writers: range) -> "Waits":
+        return Waits(by_writer=[(writer, seconds) for writer, seconds in self.by_writer if writer in writers])
 
 
 def make(storage: icechunk.Storage, writers: int) -> None:
@@ -75,7 +84,7 @@ def make_by_mount(binary: Path, port: int, url: str, writers: int) -> None:
         (place / ".icechunk" / "commit").write_text("arrays\n")
 
 
-def together(writers: int, seconds: float, commit: Callable[[int, int], None]) -> tuple[Waits, float]:
+def together(writers: int, seconds: float, commit: Commit) -> tuple[Waits, float]:
     """Lets each writer commit until the time is over, and once at least. Returns the waits, and the seconds it took."""
     waits, start = Waits(), threading.Barrier(writers + 1)
 
@@ -91,7 +100,7 @@ def together(writers: int, seconds: float, commit: Callable[[int, int], None]) -
                     waits.failed.append(f"writer {writer}: {error}")
                 return
             with waits.lock:
-                waits.taken.append(time.perf_counter() - begin)
+                waits.by_writer.append((writer, time.perf_counter() - begin))
             number += 1
     threads = [threading.Thread(target=work, args=(writer,)) for writer in range(writers)]
     for thread in threads:
@@ -116,7 +125,8 @@ def mounts(binary: Path, environment: dict[str, str], url: str, writers: int) ->
         yield places
 
 
-def by_mounts(binary: Path, port: int, prefix: str, writers: int, seconds: float) -> tuple[Waits, float]:
+@contextmanager
+def by_mounts(binary: Path, port: int, prefix: str, writers: int) -> Iterator[Commit]:
     environment = far.environment(port) | {"TOKIO_WORKER_THREADS": "2"}
     with mounts(binary, environment, f"s3://{far.BUCKET}/{prefix}", writers) as places:
         def commit(writer: int, number: int) -> None:
@@ -124,11 +134,12 @@ def by_mounts(binary: Path, port: int, prefix: str, writers: int, seconds: float
             folder.mkdir(exist_ok=True)
             (folder / str(number % 16)).write_bytes(os.urandom(CHUNK))
             (places[writer] / ".icechunk" / "commit").write_text(f"{writer}, {number}\n")
-        return together(writers, seconds, commit)
+        yield commit
 
 
-def by_clients(port: int, prefix: str, writers: int, seconds: float) -> tuple[Waits, float]:
-    repositories = [icechunk.Repository.open(far.storage(port, prefix)) for _ in range(writers)]
+@contextmanager
+def by_clients(port: int, prefix: str, writers: range) -> Iterator[Commit]:
+    repositories = {writer: icechunk.Repository.open(far.storage(port, prefix)) for writer in writers}
 
     def commit(writer: int, number: int) -> None:
         session = repositories[writer].writable_session("main")
@@ -136,7 +147,25 @@ def by_clients(port: int, prefix: str, writers: int, seconds: float) -> tuple[Wa
         at = number % 16 * CHUNK
         array[at:at + CHUNK] = np.frombuffer(os.urandom(CHUNK), dtype="u1")
         session.commit(f"{writer}, {number}", rebase_with=icechunk.ConflictDetector(), rebase_tries=10_000)
-    return together(writers, seconds, commit)
+    yield commit
+
+
+@contextmanager
+def by_both(binary: Path, port: int, prefix: str, writers: int) -> Iterator[Commit]:
+    with_mounts, with_clients = halves(writers)
+    with by_mounts(binary, port, prefix, len(with_mounts)) as ours, by_clients(port, prefix, with_clients) as theirs:
+        yield lambda writer, number: (ours if writer in with_mounts else theirs)(writer, number)
+
+
+def halves(writers: int) -> tuple[range, range]:
+    """The writers with mounts, and those with clients, where both kinds write."""
+    return range(writers // 2), range(writers // 2, writers)
+
+
+def by_side(side: str, binary: Path, port: int, prefix: str, writers: int) -> AbstractContextManager[Commit]:
+    if side == CLIENT:
+        return by_clients(port, prefix, range(writers))
+    return (by_both if side == BOTH else by_mounts)(binary, port, prefix, writers)
 
 
 def history(binary: Path, port: int, prefix: str) -> int:
@@ -149,8 +178,8 @@ def measure(report: Report, binary: Path, server_port: int, port: int, round_tri
     held = round_trip == 30
     for writers in numbers:
         label, sides = f"{round_trip:g} ms, {writers} writers", {}
-        for side in (OURS, OURS_1, "icechunk"):
-            if side == "icechunk" and writers > CLIENTS:
+        for side in (OURS, OURS_1, CLIENT, BOTH):
+            if writers > CLIENTS and side in (CLIENT, BOTH) or writers == 1 and side == BOTH:
                 continue
             prefix = f"contention-{writers}-{time.monotonic_ns()}"
             if side == OURS:
@@ -158,21 +187,33 @@ def measure(report: Report, binary: Path, server_port: int, port: int, round_tri
             else:
                 make(far.storage(server_port, prefix), writers)
             before = history(binary, server_port, prefix)
-            waits, taken = (by_clients(port, prefix, writers, seconds) if side == "icechunk" else
-                            by_mounts(binary, port, prefix, writers, seconds))
+            with by_side(side, binary, port, prefix, writers) as commit:
+                waits, taken = together(writers, seconds, commit)
             for failure in waits.failed[:5]:
                 say(f"  {side}: {failure}")
-            if side != "icechunk" and waits.failed:
+            if side != CLIENT and waits.failed:
                 raise BenchError(f"{label}: {len(waits.failed)} writers failed")
             if (made := history(binary, server_port, prefix) - before) != len(waits.taken):
                 raise BenchError(f"{label}, {side}: {len(waits.taken)} commits succeeded, and the history has {made} more")
             sides[side] = waits, taken
         tell(report, label, sides, writers, held)
+        if BOTH in sides:
+            tell_both(report, label, sides[BOTH], writers)
+
+
+def tell_both(report: Report, label: str, side: tuple[Waits, float], writers: int) -> None:
+    """Adds what each kind made beside the other."""
+    waits, taken = side
+    ours, theirs = map(waits.of, halves(writers))
+    rates = [[len(one.taken) / taken] for one in (ours, theirs)]
+    report.add(f"{label}, {BOTH}, in sum", COMMITS_PER_S, rates[0], Baseline("icechunk", rates[1]))
+    longest = [[max(one.taken)] for one in (ours, theirs)]
+    report.add(f"{label}, {BOTH}, longest wait", S, longest[0], Baseline("icechunk", longest[1]))
 
 
 def tell(report: Report, label: str, sides: dict[str, tuple[Waits, float]], writers: int, held: bool) -> None:
     """Adds the results of one number of writers."""
-    client = sides.get("icechunk")
+    client = sides.get(CLIENT)
     for side in (OURS, OURS_1):
         waits, taken = sides[side]
         rate, mean, longest = len(waits.taken) / taken, statistics.mean(waits.taken), max(waits.taken)

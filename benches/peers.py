@@ -24,7 +24,8 @@ def ours(binary: Path, port: int, *words: str, prefix: str = REPO) -> Iterator[P
     with tempfile.TemporaryDirectory(prefix="icechunkfs-bench-") as place:
         how = () if "--scratch" in words else ("--read-only",)
         command = [binary, "mount", f"s3://{BUCKET}/{prefix}", place, *how, *words]
-        subprocess.run(command, env=environment(port), check=True, stdout=subprocess.DEVNULL, timeout=MOUNTED)
+        # Without pipes to read, it would look every 50 ms whether the command has ended.
+        subprocess.run(command, env=environment(port), check=True, capture_output=True, timeout=MOUNTED)
         try:
             yield Path(place)
         finally:

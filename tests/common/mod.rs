@@ -138,12 +138,23 @@ pub fn run_within(command: &mut Command, deadline: Duration) -> Option<Output> {
         stderr.read_to_end(&mut bytes).map(|_| bytes)
     });
     let Some(status) = poll(deadline, || child.try_wait().unwrap()) else {
+        eprintln!("{command:?} takes longer than {deadline:?}; its threads:\n{}", waits_of(child.id()));
         // No wait here: the process may hang in a dead file system.
         let _ = child.kill();
         return None;
     };
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Some(Output { status, stdout: out.join().unwrap().unwrap(), stderr: text(err.join().unwrap().unwrap()) })
+}
+
+/// Describes where each thread of a process waits, and names its children.
+fn waits_of(pid: u32) -> String {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let described = threads.map(|thread| {
+        let read = |name: &str| std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+        format!("{}{}{}\nchildren: {}\n", read("stat"), read("syscall"), read("stack"), read("children"))
+    });
+    described.collect()
 }
 
 /// Runs the program under test.
