@@ -45,6 +45,8 @@ pub enum ErrorKind {
     OutOfMemory,
     /// In use: a mountpoint, a scratch directory, a file that is open for writing.
     Busy,
+    /// A process executes the file.
+    Executed,
     /// A directory that must be empty is not.
     NotEmpty,
     /// The branch has moved in a way that conflicts with the changes.
@@ -135,6 +137,7 @@ impl Error {
             Std::TimedOut => ErrorKind::Timeout,
             Std::OutOfMemory => ErrorKind::OutOfMemory,
             Std::ResourceBusy => ErrorKind::Busy,
+            Std::ExecutableFileBusy => ErrorKind::Executed,
             Std::DirectoryNotEmpty => ErrorKind::NotEmpty,
             Std::StorageFull | Std::QuotaExceeded => ErrorKind::NoSpace,
             Std::ReadOnlyFilesystem => ErrorKind::ReadOnly,
@@ -192,6 +195,7 @@ impl Error {
             ErrorKind::OutOfMemory => libc::ENOMEM,
             // Not EAGAIN: programs repeat the write on it, and each write of a commit message makes a commit.
             ErrorKind::Busy | ErrorKind::Contended => libc::EBUSY,
+            ErrorKind::Executed => libc::ETXTBSY,
             ErrorKind::NotEmpty => libc::ENOTEMPTY,
             ErrorKind::Stale => libc::ESTALE,
             ErrorKind::NoSpace => libc::ENOSPC,

@@ -29,6 +29,7 @@ impl RecentErrors {
                 | ErrorKind::NotADirectory
                 | ErrorKind::IsADirectory
                 | ErrorKind::NotEmpty
+                | ErrorKind::Executed
                 | ErrorKind::NameTooLong
                 | ErrorKind::NotPermitted
         );

@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     TimeOrNow, WriteFlags,
 };
@@ -34,7 +34,7 @@ use super::io_mode::IoMode;
 use super::kept_listings::KeptListings;
 use super::listing_hint::ListingHint;
 use super::mount::Options;
-use super::overlay_replies::{BACKED, BLOCK, Shared, Target, WRITES, name, new, time};
+use super::overlay_replies::{BLOCK, Shared, Target, kind_of, name, new, open_options, time};
 use super::quiet_log::QuietLog;
 use super::root_map::RootMap;
 use super::xattr::Xattr;
@@ -43,7 +43,6 @@ use crate::control::{self, Control};
 use crate::error::{Context, Result};
 use crate::metrics::{Operation, Outcome};
 use crate::overlay::copy::Outside;
-use crate::overlay::handles::OpenOptions;
 use crate::overlay::listing::Listed;
 use crate::overlay::namespace::{CreateAttrs, RenameMode};
 use crate::overlay::set_attributes::SetAttrs;
@@ -318,9 +317,7 @@ impl Filesystem for WorkingAdapter {
     }
 
     fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let write = flags.acc_mode() != OpenAccMode::O_RDONLY;
-        let truncate = flags.0 & libc::O_TRUNC != 0;
-        let options = OpenOptions { write: write || truncate, truncate, passthrough: self.shared.passthrough };
+        let options = open_options(flags, self.shared.passthrough);
         let call = Call::on("open", inode);
         self.run(|shared| async move {
             let errno = shared.open(inode, options, reply).await;
@@ -346,13 +343,15 @@ impl Filesystem for WorkingAdapter {
                 return reply.ok();
             }
         };
-        let backed = handle.0 & BACKED != 0;
-        if backed {
+        let kind = kind_of(handle);
+        if kind.backed {
             self.shared.backings.release(inode.0);
         }
-        self.serve(Call::on("close", inode), reply, move |shared| async move {
-            shared.working.release(number, handle.0 & WRITES != 0, backed).await
-        });
+        self.serve(
+            Call::on("close", inode),
+            reply,
+            move |shared| async move { shared.working.release(number, kind).await },
+        );
     }
 
     fn read(

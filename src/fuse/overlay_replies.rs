@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, UNIX_EPOCH};
 
 use fuser::{
-    BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyCreate, ReplyOpen, Request,
-    TimeOrNow,
+    BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, OpenAccMode, OpenFlags,
+    ReplyCreate, ReplyOpen, Request, TimeOrNow,
 };
 use parking_lot::Mutex;
 
@@ -32,6 +32,7 @@ use crate::overlay::file_origin::FileOrigin;
 use crate::overlay::handles::OpenOptions;
 use crate::overlay::listing::Listed;
 use crate::overlay::namespace::CreateAttrs;
+use crate::overlay::opens::HandleKind;
 use crate::overlay::{Ino, WorkingTree};
 use crate::scratch::record::{Name, Time};
 use crate::tree::ROOT;
@@ -42,9 +43,33 @@ pub(super) const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// Block size that `stat` recommends, in bytes.
 pub(super) const BLOCK: u32 = 4096;
 /// Flag in a file handle: open for writing.
-pub(super) const WRITES: u64 = 1;
+const WRITES: u64 = 1;
 /// Flag in a file handle: the kernel reads and writes the backing file directly.
-pub(super) const BACKED: u64 = 2;
+const BACKED: u64 = 2;
+/// Flag in a file handle: the kernel executes the file.
+const EXECUTES: u64 = 4;
+/// Flag of an open by which the kernel executes a file. The kernel sends it, although no header of the C library names it.
+const FMODE_EXEC: i32 = 0x20;
+
+/// Returns the options of an open with the kernel's flags.
+pub(super) fn open_options(flags: OpenFlags, passthrough: bool) -> OpenOptions {
+    let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
+    let truncate = flags.0 & libc::O_TRUNC != 0;
+    OpenOptions {
+        write: writes || truncate,
+        truncate,
+        // Of a handle that may write, the kernel knows it before it asks for the open.
+        unless_executed: truncate && !writes,
+        execute: flags.0 & FMODE_EXEC != 0,
+        passthrough,
+    }
+}
+
+/// Returns the kind of a handle that has been given to the kernel.
+pub(super) fn kind_of(handle: FileHandle) -> HandleKind {
+    let is = |flag| handle.0 & flag != 0;
+    HandleKind { writes: is(WRITES), backed: is(BACKED), executes: is(EXECUTES) }
+}
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -312,9 +337,9 @@ impl Shared {
             Ok(opened) => opened,
             Err(error) => return fail(reply, self.errno("open", &error.context(self.working.describe(number)))),
         };
-        let writes = if options.write { WRITES } else { 0 };
+        let handle = if options.write { WRITES } else { 0 } | if options.execute { EXECUTES } else { 0 };
         let Some(file) = opened.backing else {
-            reply.opened(FileHandle(writes), self.plain(options, opened.in_scratch));
+            reply.opened(FileHandle(handle), self.plain(options, opened.in_scratch));
             return 0;
         };
         let backing = self.backings.acquire(number.0).map(Ok);
@@ -323,13 +348,13 @@ impl Shared {
         match backing {
             // Passthrough writes are in the data file before `close`: no flush is needed.
             Ok(backing) => {
-                reply.opened_passthrough(FileHandle(writes | BACKED), FopenFlags::FOPEN_NOFLUSH, &backing);
+                reply.opened_passthrough(FileHandle(handle | BACKED), FopenFlags::FOPEN_NOFLUSH, &backing);
             }
             Err(error) => {
                 let place = self.working.describe(number);
                 self.log.failed("open", &Error::io(format!("{place}: no passthrough, copying"), error));
                 self.working.cancel_passthrough(number);
-                reply.opened(FileHandle(writes), self.plain(options, true));
+                reply.opened(FileHandle(handle), self.plain(options, true));
             }
         }
         0

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::node::Inode;
-use super::opens::{add_handle, remove_handle};
+use super::opens::{HandleKind, Open, add_handle, remove_handle};
 use super::{Ino, Locked, WorkingTree, no_such};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::data::Files;
@@ -21,6 +21,12 @@ pub struct OpenOptions {
     pub write: bool,
     /// Empties the file.
     pub truncate: bool,
+    /// Fails with [`ErrorKind::Executed`] if a process executes the file.
+    ///
+    /// The kernel refuses most changes of such a file itself, but an open with `O_RDONLY | O_TRUNC` only after the daemon has emptied it.
+    pub unless_executed: bool,
+    /// Opens for execution by the kernel.
+    pub execute: bool,
     /// Allows passthrough.
     pub passthrough: bool,
 }
@@ -48,6 +54,13 @@ impl WorkingTree {
         let guard = self.enter().await?;
         let id = {
             let mut locked = self.lock();
+            let is_executed = |open: &Open| open.executing_handles > 0;
+            if options.unless_executed && locked.open_files.get(&number).is_some_and(is_executed) {
+                return Err(Error::new(
+                    ErrorKind::Executed,
+                    "a process executes this file: end it before it is emptied",
+                ));
+            }
             let id = locked.promote(&guard, number)?;
             add_handle(&mut locked.open_files, number, true);
             self.record_change(&locked, id);
@@ -66,15 +79,17 @@ impl WorkingTree {
         };
         let opened = prepared.await;
         // The handle was counted first so that a commit sees it, and again on success.
-        remove_handle(&mut self.lock().open_files, number, true, false);
+        remove_handle(&mut self.lock().open_files, number, HandleKind { writes: true, ..HandleKind::default() });
         opened
     }
 
     fn opened(&self, locked: &mut Locked, number: Ino, source: Option<Source>, options: OpenOptions) -> Result<Opened> {
-        add_handle(&mut locked.open_files, number, options.write);
+        let open = add_handle(&mut locked.open_files, number, options.write);
+        open.executing_handles += u32::from(options.execute);
         // A failed open is never released.
         let backing = self.backing(locked, number, source.as_ref(), options).inspect_err(|_| {
-            remove_handle(&mut locked.open_files, number, options.write, false);
+            let kind = HandleKind { writes: options.write, backed: false, executes: options.execute };
+            remove_handle(&mut locked.open_files, number, kind);
         })?;
         if backing.is_some() && options.write {
             self.passthrough_used.store(true, Ordering::Release);
@@ -146,9 +161,9 @@ impl WorkingTree {
     }
 
     /// Closes one handle of inode `number`.
-    pub async fn release(&self, number: Ino, write: bool, backed: bool) -> Result<()> {
-        let completed = if write { self.complete_number(number).await } else { Ok(()) };
-        let written = self.release_handle(number, write, backed);
+    pub async fn release(&self, number: Ino, kind: HandleKind) -> Result<()> {
+        let completed = if kind.writes { self.complete_number(number).await } else { Ok(()) };
+        let written = self.release_handle(number, kind);
         self.unlink_if_nearly_full().await;
         if let Some(file) = written {
             Files::begin_flushing(file);
@@ -157,11 +172,13 @@ impl WorkingTree {
     }
 
     /// Removes one handle. Returns the data file if the handle could write.
-    fn release_handle(&self, number: Ino, write: bool, backed: bool) -> Option<Arc<File>> {
+    fn release_handle(&self, number: Ino, kind: HandleKind) -> Option<Arc<File>> {
         let mut locked = self.lock();
-        let written = locked.open_files.get(&number).filter(|_| write).and_then(|open| open.file.clone());
+        let written = locked.open_files.get(&number).filter(|_| kind.writes).and_then(|open| open.file.clone());
         let id = locked.state.by_number(number);
-        if backed && let Some(open) = locked.open_files.get_mut(&number).filter(|open| open.passthrough_handles == 1) {
+        if kind.backed
+            && let Some(open) = locked.open_files.get_mut(&number).filter(|open| open.passthrough_handles == 1)
+        {
             let backing = open.backing.take().map(|(data, _)| Source::Data(data));
             let source = locked.source_of(number);
             // A commit left the data file to the handles that read it.
@@ -169,8 +186,8 @@ impl WorkingTree {
                 locked.retire(*data);
             }
         }
-        let last = remove_handle(&mut locked.open_files, number, write, backed);
-        if let Some(id) = id.filter(|_| write) {
+        let last = remove_handle(&mut locked.open_files, number, kind);
+        if let Some(id) = id.filter(|_| kind.writes) {
             self.record_change(&locked, id);
             if locked.open_files.get(&number).is_none_or(|open| open.writers == 0) {
                 self.uploads.enqueue_closed(id);

@@ -1,6 +1,6 @@
 //! Open files, by inode number.
 //!
-//! With every request the kernel names the inode and whether the handle writes, so a handle has no state; the state that all handles of a
+//! With every request the kernel names the inode and the kind of the handle, so a handle has no state; the state that all handles of a
 //! file share is here.
 
 use std::collections::HashMap;
@@ -22,6 +22,8 @@ pub struct Open {
     pub writers: u32,
     /// Passthrough handles.
     pub passthrough_handles: u32,
+    /// Handles by which the kernel executes the file. A process keeps its handle to its end.
+    pub executing_handles: u32,
     /// Data file of the passthrough handles. After a commit only they may need it.
     pub backing: Option<(DataFileId, Arc<File>)>,
     /// Data file, while it has the file's bytes.
@@ -58,6 +60,17 @@ impl Open {
     }
 }
 
+/// Kind of a handle, as far as the counts of [`Open`] depend on it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HandleKind {
+    /// It may write.
+    pub writes: bool,
+    /// The kernel reads and writes the backing file directly.
+    pub backed: bool,
+    /// The kernel executes the file by it.
+    pub executes: bool,
+}
+
 /// Adds a handle of inode `number`.
 pub fn add_handle(files: &mut OpenFiles, number: Ino, writes: bool) -> &mut Open {
     let open = files.entry(number).or_default();
@@ -67,10 +80,11 @@ pub fn add_handle(files: &mut OpenFiles, number: Ino, writes: bool) -> &mut Open
 }
 
 /// Removes a handle of inode `number`. Returns true if it was the last one.
-pub fn remove_handle(files: &mut OpenFiles, number: Ino, writes: bool, backed: bool) -> bool {
+pub fn remove_handle(files: &mut OpenFiles, number: Ino, kind: HandleKind) -> bool {
     let Some(open) = files.get_mut(&number) else { return false };
     open.handles = open.handles.saturating_sub(1);
-    open.writers = open.writers.saturating_sub(u32::from(writes));
-    open.passthrough_handles = open.passthrough_handles.saturating_sub(u32::from(backed));
+    open.writers = open.writers.saturating_sub(u32::from(kind.writes));
+    open.passthrough_handles = open.passthrough_handles.saturating_sub(u32::from(kind.backed));
+    open.executing_handles = open.executing_handles.saturating_sub(u32::from(kind.executes));
     open.handles == 0 && files.remove(&number).is_some()
 }

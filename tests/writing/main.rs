@@ -8,6 +8,7 @@ mod common;
 mod crash;
 mod create;
 mod daily;
+mod executed;
 mod listings;
 mod posix;
 mod roots;
