@@ -4,6 +4,8 @@
 //! kept as JSON: members that this program does not know must survive, and most are hints for the caches of other
 //! clients. Members are read one by one, and a member of an unexpected type counts as unset.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value};
 
 use super::envelope::Compression;
@@ -67,6 +69,20 @@ impl RepoConfig {
         }
     }
 
+    /// Returns the numbers and times of requests to the store.
+    pub fn request_settings(&self) -> RequestSettings {
+        let retries = self.members.get("storage").and_then(|storage| storage.get("retries"));
+        let number = |name| retries.and_then(|retries| retries.get(name)?.as_u64());
+        // 0 is invalid, although the reference implementation stores it.
+        let count = |value: Option<u64>| value.filter(|count| *count > 0);
+        RequestSettings {
+            at_once: count(self.members.get("max_concurrent_requests").and_then(Value::as_u64)),
+            tries: count(number("max_tries")),
+            first_pause: number("initial_backoff_ms").map(Duration::from_millis),
+            longest_pause: number("max_backoff_ms").map(Duration::from_millis),
+        }
+    }
+
     /// Returns the virtual chunk containers. Skips unusable entries (in old files a prefix may be a bare word), like
     /// the reference implementation.
     pub fn virtual_containers(&self) -> Vec<Container> {
@@ -94,6 +110,19 @@ pub struct StorageClasses {
     pub chunks: Option<String>,
     /// Class of everything else.
     pub metadata: Option<String>,
+}
+
+/// Numbers and times of the requests to a store; `None` where the configuration does not set one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestSettings {
+    /// Maximum number of requests at a time.
+    pub at_once: Option<u64>,
+    /// Maximum number of times that one request is sent.
+    pub tries: Option<u64>,
+    /// Pause after the first failure of a request. It doubles with each further one.
+    pub first_pause: Option<Duration>,
+    /// Maximum length of these pauses.
+    pub longest_pause: Option<Duration>,
 }
 
 /// Virtual chunk container: a URL prefix of files outside the repository, and their store.
@@ -233,6 +262,27 @@ mod tests {
         assert_eq!(read(both).compression(), Compression::of_level(19));
         let odd = read(json!({"storage": {"chunks_storage_class": 3, "storage_class": ""}, "compression": "zstd"}));
         assert_eq!((odd.storage_classes(), odd.compression()), (classes(None, None), Compression::default()));
+    }
+
+    #[test]
+    fn numbers_of_requests_are_read() {
+        let read =
+            |said: Value| RepoConfig::from_flexbuffer(&flexbuffers::to_vec(&said).unwrap()).unwrap().request_settings();
+        let retries = json!({"max_tries": 3, "initial_backoff_ms": 250, "max_backoff_ms": 0});
+        let expected = RequestSettings {
+            at_once: Some(4),
+            tries: Some(3),
+            first_pause: Some(Duration::from_millis(250)),
+            longest_pause: Some(Duration::ZERO),
+        };
+        assert_eq!(read(json!({"max_concurrent_requests": 4, "storage": {"retries": retries}})), expected);
+        for unset in [
+            json!({"max_concurrent_requests": 0, "storage": {"retries": {"max_tries": 0, "max_backoff_ms": null}}}),
+            json!({"max_concurrent_requests": -1, "storage": {"retries": [1]}}),
+            json!({"storage": null}),
+        ] {
+            assert_eq!(read(unset), RequestSettings::default());
+        }
     }
 
     #[test]

@@ -203,7 +203,7 @@ impl Repository {
         let RepoFile { info, bytes, version, .. } = file;
         // One that cannot be read is reported where it is needed.
         if let Ok(config) = info.config() {
-            storage.capabilities().classes.set(config.storage_classes());
+            storage.capabilities().apply(&config);
         }
         Repository { read: Read::Repo(bytes, version), ..Repository::new(storage, Generation::V2(info)) }
     }
@@ -284,7 +284,7 @@ impl Repository {
             },
             Generation::V2(info) => info.config()?,
         };
-        self.storage.capabilities().classes.set(config.storage_classes());
+        self.storage.capabilities().apply(&config);
         Ok(config)
     }
 

@@ -45,8 +45,18 @@ pub(super) struct Operation {
     moved: AtomicU64,
     /// True if the last request failed, so that the next one is a retry.
     failed: AtomicBool,
+    /// Failures of its requests, by their ids. There are as many as requests at the same time, mostly none.
+    failures: Mutex<Vec<(u64, Failures)>>,
     /// Decoded end of the path in the URL of the object that is read, and the maximum number of its bytes.
     object: Option<(String, u64)>,
+}
+
+/// Failures of a request and its retries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failures {
+    pub(super) count: u64,
+    /// Time of the last one.
+    pub(super) last: Instant,
 }
 
 /// Expiry of an operation or of an attempt.
@@ -168,6 +178,7 @@ impl Operation {
             clock: Mutex::new(Expiry::new(deadline)),
             moved: AtomicU64::new(0),
             failed: AtomicBool::new(false),
+            failures: Mutex::default(),
             object,
         })
     }
@@ -189,9 +200,31 @@ impl Operation {
         clock.expires = clock.base;
     }
 
-    /// Records that a request failed in a way after which the store's client tries again.
-    pub(super) fn record_failure(&self) {
+    /// Records that request `id` failed in a way after which the store's client tries again. Returns the number of its failures.
+    pub(super) fn record_failure(&self, id: u64) -> u64 {
         self.failed.store(true, Ordering::Relaxed);
+        let mut failures = self.failures.lock();
+        let last = Instant::now();
+        match failures.iter_mut().find(|(of, _)| *of == id) {
+            Some((_, failures)) => {
+                *failures = Failures { count: failures.count + 1, last };
+                failures.count
+            }
+            None => {
+                failures.push((id, Failures { count: 1, last }));
+                1
+            }
+        }
+    }
+
+    /// Returns the failures of request `id`, if there are any.
+    pub(super) fn failures_of(&self, id: u64) -> Option<Failures> {
+        self.failures.lock().iter().find(|(of, _)| *of == id).map(|(_, failures)| *failures)
+    }
+
+    /// Records that request `id` succeeded: the next one like it is no retry.
+    pub(super) fn forget_failures_of(&self, id: u64) {
+        self.failures.lock().retain(|(of, _)| *of != id);
     }
 
     /// Returns true if the last request failed, once.

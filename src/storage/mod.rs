@@ -24,6 +24,7 @@ mod local_listing;
 pub mod location;
 pub mod object;
 mod replace;
+pub mod request_rules;
 pub mod secrets;
 pub mod settings;
 mod transport;
@@ -45,9 +46,11 @@ use self::classes::ClassesOfNewObjects;
 pub use self::clock::StoreClock;
 use self::local::LocalStorage;
 use self::location::{Location, StorePlace};
+use self::request_rules::RequestRules;
 use self::settings::Settings;
 use crate::disk_cache::DiskCache;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::config::RepoConfig;
 
 /// Time limit of one operation, after which it fails with [`ErrorKind::Timeout`]. A local disk answers in milliseconds; a longer wait
 /// means a network file system whose server is gone, and a program must not hang on it.
@@ -116,12 +119,22 @@ pub struct Capabilities {
     pub clock: Arc<StoreClock>,
     /// Storage classes of new objects.
     pub classes: Arc<ClassesOfNewObjects>,
+    /// Rules for requests, if there are any over a network.
+    pub requests: Option<Arc<RequestRules>>,
 }
 
 impl Capabilities {
     /// Creates the capabilities of a storage that can do nothing besides the operations of [`Storage`].
     pub fn new(location: impl Into<String>) -> Self {
         Capabilities { location: location.into(), ..Capabilities::default() }
+    }
+
+    /// Applies what the repository's configuration says about access to the storage.
+    pub fn apply(&self, config: &RepoConfig) {
+        self.classes.set(config.storage_classes());
+        if let Some(requests) = &self.requests {
+            requests.set(config.request_settings());
+        }
     }
 }
 

@@ -122,6 +122,7 @@ impl ObjectStorage {
                     with_slash,
                     in_flight,
                     clock,
+                    requests: Some(transport.rules()),
                     ..Capabilities::new(location.as_str())
                 },
                 deadline: Deadline::of(settings),

@@ -19,6 +19,8 @@ use crate::store_names::{Account, Region};
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Default number of concurrent requests.
 const DEFAULT_REQUESTS: u16 = 64;
+/// Largest accepted number of concurrent requests: each may have a connection, and a process has few thousand descriptors.
+pub(super) const MAX_REQUESTS: u16 = 4096;
 
 /// Errors for rates of 0.
 const NO_UPLOAD: &str = "nothing a second would never end: leave --upload-limit out to send as fast as it goes";
@@ -71,8 +73,8 @@ pub struct Settings {
     /// Refuse a listing of more objects [default: as many as half of --memory holds, or a quarter of this machine's memory].
     #[arg(long, value_name = "N", env = "ICECHUNKFS_MAX_LISTED", hide_env = true)]
     pub max_listed: Option<u64>,
-    /// Send at most this many requests at a time [default: 64].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096), env = "ICECHUNKFS_MAX_REQUESTS", hide_env = true)]
+    /// Send at most this many requests at a time [default: the repository's max_concurrent_requests, or 64].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_REQUESTS)), env = "ICECHUNKFS_MAX_REQUESTS", hide_env = true)]
     pub max_requests: Option<u16>,
     /// Cache bytes from the network in this directory, for later mounts and other programs too.
     #[arg(long, value_name = "DIR", env = "ICECHUNKFS_CACHE", hide_env = true)]

@@ -137,6 +137,11 @@ impl Line {
         });
     }
 
+    /// Returns the number of requests without an answer.
+    pub fn open(&self) -> usize {
+        self.shared.open.load(Ordering::Relaxed)
+    }
+
     /// Returns the bytes of the server's answers since the last [`Line::decide`].
     pub fn received(&self) -> u64 {
         self.shared.received.load(Ordering::Relaxed)

@@ -8,6 +8,7 @@ mod common;
 mod endurance;
 mod machines;
 mod past;
+mod request_rules;
 mod sign_on;
 mod store_faults;
 mod stores;

@@ -20,22 +20,26 @@ const RESERVED_SHARE: usize = 8;
 const HALVING_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct ConcurrencyLimit {
+pub(in crate::storage) struct ConcurrencyLimit {
     places: Arc<Semaphore>,
     /// Permits for chunks, which need one of `places` too.
     bulk: Arc<Semaphore>,
-    most: usize,
     state: Mutex<State>,
     /// Number of requests that hold a permit.
-    pub(super) in_flight: Arc<AtomicUsize>,
+    pub(in crate::storage) in_flight: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
 struct State {
+    /// Maximum number of requests in flight while the store does not throttle.
+    most: usize,
     /// Current maximum number of requests in flight.
     limit: usize,
     /// Existing permits: more than the limit while requests from before its reduction are in flight.
     places: usize,
+    /// Maximum number of chunks in flight, and the number of existing permits for them.
+    bulk_limit: usize,
+    bulk_places: usize,
     /// Responses since the limit last changed.
     answers: usize,
     halved: Option<Instant>,
@@ -45,22 +49,39 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Permit {
     place: Option<OwnedSemaphorePermit>,
-    _bulk: Option<OwnedSemaphorePermit>,
+    bulk: Option<OwnedSemaphorePermit>,
     limit: Arc<ConcurrencyLimit>,
 }
 
 impl ConcurrencyLimit {
-    pub(super) fn new(most: usize) -> Self {
+    pub(in crate::storage) fn new(most: usize) -> Self {
         let most = most.max(1);
-        let state = State { limit: most, places: most, answers: 0, halved: None };
-        let reserved = (most / RESERVED_SHARE).max(1).min(most - 1); // with a single permit, chunks take it too
+        let bulk = places_of_bulk(most);
+        let state =
+            State { most, limit: most, places: most, bulk_limit: bulk, bulk_places: bulk, answers: 0, halved: None };
         ConcurrencyLimit {
             places: Arc::new(Semaphore::new(most)),
-            bulk: Arc::new(Semaphore::new(most - reserved)),
-            most,
+            bulk: Arc::new(Semaphore::new(bulk)),
             state: Mutex::new(state),
             in_flight: Arc::default(),
         }
+    }
+
+    /// Returns the maximum number of requests in flight while the store does not throttle.
+    #[cfg(test)]
+    pub(in crate::storage) fn most(&self) -> usize {
+        self.state.lock().most
+    }
+
+    /// Replaces the maximum. Requests in flight beyond it end as they are.
+    pub(in crate::storage) fn set_most(&self, most: usize) {
+        let most = most.max(1);
+        let state = &mut *self.state.lock();
+        state.limit = if state.limit == state.most { most } else { state.limit.min(most) };
+        state.most = most;
+        resize(&self.places, &mut state.places, state.limit);
+        state.bulk_limit = places_of_bulk(most);
+        resize(&self.bulk, &mut state.bulk_places, state.bulk_limit);
     }
 
     /// Waits for a permit; `bulk` is true for chunks.
@@ -69,7 +90,7 @@ impl ConcurrencyLimit {
         let bulk = if bulk { Arc::clone(&self.bulk).acquire_owned().await.ok() } else { None };
         let place = Arc::clone(&self.places).acquire_owned().await.ok();
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        Permit { place, _bulk: bulk, limit: Arc::clone(self) }
+        Permit { place, bulk, limit: Arc::clone(self) }
     }
 
     /// Halves the limit, since the store throttles.
@@ -82,15 +103,14 @@ impl ConcurrencyLimit {
         state.halved = Some(Instant::now());
         state.limit = (state.limit / 2).max(1);
         tracing::info!("the store is asked too much: {} requests at a time from now on", state.limit);
-        let spare = state.places.saturating_sub(state.limit);
-        // The other permits are removed when their requests end.
-        state.places -= self.places.forget_permits(spare);
+        let state = &mut *state;
+        resize(&self.places, &mut state.places, state.limit);
     }
 
     /// Counts a response without throttling, and raises the limit by one after a round of them.
     pub(super) fn record_response(&self) {
         let mut state = self.state.lock();
-        if state.limit == self.most {
+        if state.limit >= state.most {
             return;
         }
         state.answers += 1;
@@ -99,21 +119,38 @@ impl ConcurrencyLimit {
         }
         state.answers = 0;
         state.limit += 1;
-        if state.places < state.limit {
-            state.places += 1;
-            self.places.add_permits(1);
-        }
+        let state = &mut *state;
+        resize(&self.places, &mut state.places, state.limit);
+    }
+}
+
+/// Returns how many of `most` requests may be chunks.
+fn places_of_bulk(most: usize) -> usize {
+    let reserved = (most / RESERVED_SHARE).max(1).min(most - 1); // with a single permit, chunks take it too
+    most - reserved
+}
+
+/// Changes the number of permits, `places`, towards `limit`. Permits that are taken are removed when their requests end.
+fn resize(semaphore: &Semaphore, places: &mut usize, limit: usize) {
+    if *places < limit {
+        semaphore.add_permits(limit - *places);
+        *places = limit;
+    } else {
+        *places -= semaphore.forget_permits(*places - limit);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         self.limit.in_flight.fetch_sub(1, Ordering::Relaxed);
-        let Some(place) = self.place.take() else { return };
         let mut state = self.limit.state.lock();
-        if state.places > state.limit {
+        if let Some(place) = self.place.take().filter(|_| state.places > state.limit) {
             state.places -= 1;
             place.forget();
+        }
+        if let Some(bulk) = self.bulk.take().filter(|_| state.bulk_places > state.bulk_limit) {
+            state.bulk_places -= 1;
+            bulk.forget();
         }
     }
 }
@@ -166,6 +203,31 @@ mod tests {
         limit.halve();
         drop(held);
         assert_eq!(free(&limit), 4);
+    }
+
+    #[tokio::test]
+    async fn another_maximum_holds_at_once_for_new_requests() {
+        let limit = Arc::new(ConcurrencyLimit::new(16));
+        let mut held = Vec::new();
+        for n in 0..16 {
+            held.push(limit.acquire(n < 14).await);
+        }
+        limit.set_most(4);
+        assert_eq!(free(&limit), 0);
+        held.truncate(4);
+        assert_eq!((free(&limit), limit.bulk.available_permits()), (0, 0));
+        drop(held);
+        assert_eq!((free(&limit), limit.bulk.available_permits()), (4, 3));
+        limit.set_most(32);
+        assert_eq!((free(&limit), limit.bulk.available_permits()), (32, 28));
+        // A store that throttles stays at its lower limit, and the maximum is reached slowly.
+        limit.halve();
+        limit.set_most(64);
+        assert_eq!((free(&limit), limit.bulk.available_permits()), (16, 56));
+        for _ in 0..10_000 {
+            limit.record_response();
+        }
+        assert_eq!(free(&limit), 64);
     }
 
     #[tokio::test]

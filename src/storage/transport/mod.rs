@@ -6,9 +6,10 @@
 
 mod attempt;
 mod body;
-mod concurrency;
+pub(super) mod concurrency;
 mod rate_limit;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,7 +17,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http::{Method, StatusCode};
-use object_store::client::{HttpClient, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService};
+use object_store::client::{
+    HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
+};
 
 use self::attempt::Attempt;
 use self::body::{Expectation, LimitedBody, count_body};
@@ -24,6 +27,8 @@ use self::concurrency::{ConcurrencyLimit, Permit};
 use self::rate_limit::UploadRateLimit;
 use super::clock::StoreClock;
 use super::deadline::{Deadline, Operation};
+use super::explain::error_chain;
+use super::request_rules::RequestRules;
 use super::settings::Settings;
 use crate::metrics::STORE;
 
@@ -41,12 +46,15 @@ pub(super) struct Transport {
     moved: Arc<AtomicU64>,
     upload_limit: Option<Arc<UploadRateLimit>>,
     clock: Arc<StoreClock>,
+    rules: Arc<RequestRules>,
 }
 
 impl Transport {
     pub(super) fn new(settings: &Settings) -> Self {
+        let concurrency = Arc::new(ConcurrencyLimit::new(usize::from(settings.requests())));
         Transport {
-            concurrency: Arc::new(ConcurrencyLimit::new(usize::from(settings.requests()))),
+            rules: Arc::new(RequestRules::new(settings, Arc::clone(&concurrency))),
+            concurrency,
             deadline: Deadline::of(settings),
             moved: Arc::default(),
             upload_limit: settings.upload_limit.map(|rate| Arc::new(UploadRateLimit::new(rate))),
@@ -65,6 +73,10 @@ impl Transport {
 
     pub(super) fn in_flight_gauge(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.concurrency.in_flight)
+    }
+
+    pub(super) fn rules(&self) -> Arc<RequestRules> {
+        Arc::clone(&self.rules)
     }
 
     pub(super) fn clock(&self) -> Arc<StoreClock> {
@@ -108,8 +120,14 @@ struct TransportService {
 impl HttpService for TransportService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let operation = Operation::current();
+        let id = request_id(&request);
         if let Some(operation) = &operation {
             operation.begin_request();
+            if let Some(failures) = operation.failures_of(id) {
+                // The store's client has paused too, but by its own rule.
+                let pause = self.transport.rules.pause(failures.count);
+                tokio::time::sleep(pause.saturating_sub(failures.last.elapsed())).await;
+            }
         }
         // Chunks are most of the traffic, and no listing of a directory waits for them.
         let bulk = request.uri().path().contains("/chunks/");
@@ -127,15 +145,25 @@ impl HttpService for TransportService {
             Ok(answer) => answer.status() == StatusCode::TOO_MANY_REQUESTS || answer.status().is_server_error(),
             Err(_) => true,
         };
+        let mut last_try = None;
         if is_failure {
             STORE.failures.add(1);
-            operation.iter().for_each(|operation| operation.record_failure());
+            let failures = operation.as_ref().map_or(0, |operation| operation.record_failure(id));
+            last_try = self.transport.rules.tries().filter(|tries| failures >= *tries);
+        } else if let Some(operation) = &operation {
+            operation.forget_failures_of(id);
         }
-        let answer = answer?;
+        let answer = answer.map_err(|error| match last_try {
+            Some(tries) => tries_used(&texts_of(&error), tries),
+            None => error,
+        })?;
         if matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             self.transport.concurrency.halve();
         } else {
             self.transport.concurrency.record_response();
+        }
+        if let Some(tries) = last_try {
+            return Err(tries_used(&format!("the server answered {}", answer.status()), tries));
         }
         let (parts, body) = answer.into_parts();
         self.transport.clock.record(&parts.headers);
@@ -143,6 +171,24 @@ impl HttpService for TransportService {
         attempt.begin_body();
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(LimitedBody::new(body, attempt, bound, permit))))
     }
+}
+
+/// Returns the error of the last try that the repository's configuration allows. The store's client does not repeat it.
+fn tries_used(failure: &str, tries: u64) -> HttpError {
+    let message = format!("{failure}, and storage.retries.max_tries of the repository's configuration is {tries}");
+    HttpError::new(HttpErrorKind::Unknown, std::io::Error::other(message))
+}
+
+/// Returns the texts of an error and its causes.
+fn texts_of(error: &HttpError) -> String {
+    error_chain(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// Returns a value that distinguishes a request from the others of its operation, and is that of its retries.
+fn request_id(request: &HttpRequest) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (request.method(), request.uri()).hash(&mut hasher);
+    hasher.finish()
 }
 
 fn count_request(request: &HttpRequest, operation: Option<&Operation>) {
