@@ -2,15 +2,19 @@
 //!
 //! A fuser worker handles one request after another: one that waits for storage would delay all behind it. Each request is
 //! therefore a future that owns its reply. The worker polls it once; if everything that it needs is in memory, the reply is sent
-//! without a task or a thread switch. Otherwise the runtime takes it over, and the worker takes the next request.
+//! without a task or a thread switch. Otherwise the runtime takes it over as soon as it can go on, and the worker takes the next
+//! request: until then no other thread need wake up for it.
 
 use std::future::Future;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::{Context, Poll, Waker};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use fuser::{Errno, FileAttr, Generation};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tracing::error;
 
@@ -100,18 +104,55 @@ impl<T: Deref<Target = [u8]>> Reply<T> for fuser::ReplyData {
     }
 }
 
+/// Request that waits for something.
+struct Waiting {
+    runtime: Handle,
+    request: Mutex<Stage>,
+}
+
+enum Stage {
+    /// The worker polls the request. True if it can go on already.
+    Polled(bool),
+    Waits(Pin<Box<dyn Future<Output = ()> + Send>>),
+    /// Done, or the runtime has it.
+    Gone,
+}
+
+impl Wake for Waiting {
+    fn wake(self: Arc<Self>) {
+        let mut stage = self.request.lock();
+        match std::mem::replace(&mut *stage, Stage::Gone) {
+            Stage::Polled(_) => *stage = Stage::Polled(true),
+            Stage::Waits(request) => {
+                drop(stage);
+                // The task polls it again, with its own waker: no wake-up is lost.
+                self.runtime.spawn(request);
+            }
+            Stage::Gone => {}
+        }
+    }
+}
+
 /// Carries out `request`, which ends by sending its own reply: now if it does not have to wait, otherwise on `runtime`.
 ///
 /// If a request panics, its reply is dropped, which answers `EIO`; the worker survives.
 pub fn answer(runtime: &Handle, request: impl Future<Output = ()> + Send + 'static) {
     let _runtime = runtime.enter();
-    let mut request = Box::pin(request);
-    // The task of a pending request polls it again at once, with the task's waker: no wake-up is lost.
-    let mut context = Context::from_waker(Waker::noop());
-    match catch_unwind(AssertUnwindSafe(|| request.as_mut().poll(&mut context))) {
-        Ok(Poll::Ready(())) => {}
+    let mut request: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(request);
+    let waiting = Arc::new(Waiting { runtime: runtime.clone(), request: Mutex::new(Stage::Polled(false)) });
+    let waker = Waker::from(Arc::clone(&waiting));
+    match catch_unwind(AssertUnwindSafe(|| request.as_mut().poll(&mut Context::from_waker(&waker)))) {
+        Ok(Poll::Ready(())) => *waiting.request.lock() = Stage::Gone,
         Ok(Poll::Pending) => {
-            runtime.spawn(request);
+            let mut stage = waiting.request.lock();
+            match *stage {
+                Stage::Polled(true) => {
+                    *stage = Stage::Gone;
+                    drop(stage);
+                    runtime.spawn(request);
+                }
+                _ => *stage = Stage::Waits(request),
+            }
         }
         Err(_) => error!("a request panicked; the program got EIO. Please report this with the lines before it"),
     }
@@ -135,6 +176,47 @@ mod tests {
             sender.send(std::thread::current().id()).unwrap();
         });
         assert_ne!(receiver.recv_timeout(Duration::from_secs(10)).unwrap(), std::thread::current().id());
+    }
+
+    #[test]
+    fn a_request_that_waits_goes_on_when_it_can_and_never_twice() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        for round in 0..200_u64 {
+            let (wake, sender) = (tokio::sync::oneshot::channel::<u64>(), sender.clone());
+            let (waker, woken) = wake;
+            // Woken during the first poll, right after it, or by a timer, and waiting once more afterwards.
+            let waker = std::sync::Mutex::new(Some(waker));
+            let send = move || waker.lock().unwrap().take().map(|waker| waker.send(round).unwrap());
+            match round % 3 {
+                0 => send().unwrap(),
+                1 => drop(std::thread::spawn(move || send().unwrap())),
+                _ => drop(runtime.spawn(async move { send().unwrap() })),
+            }
+            answer(runtime.handle(), async move {
+                let value = woken.await.unwrap();
+                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_micros(50)).await;
+                sender.send(value).unwrap();
+            });
+        }
+        let mut found: Vec<u64> = (0..200).map(|_| receiver.recv_timeout(Duration::from_secs(10)).unwrap()).collect();
+        found.sort_unstable();
+        assert_eq!(found, (0..200).collect::<Vec<_>>());
+        assert!(receiver.recv_timeout(Duration::from_millis(20)).is_err());
+    }
+
+    #[test]
+    fn a_request_whose_source_is_gone_is_dropped() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let (sender, receiver) = mpsc::channel::<()>();
+        let (waker, woken) = tokio::sync::oneshot::channel::<()>();
+        answer(runtime.handle(), async move {
+            let _ = woken.await;
+            drop(sender);
+        });
+        drop(waker);
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(10)), Err(mpsc::RecvTimeoutError::Disconnected));
     }
 
     #[test]
