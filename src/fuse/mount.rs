@@ -113,6 +113,15 @@ pub enum Served {
 }
 
 impl Served {
+    /// Returns true if programs read parts of its files ([`ViewTree::is_read_in_parts`]).
+    fn is_read_in_parts(&self) -> bool {
+        match self {
+            Served::Snapshot(view) => view.is_read_in_parts(),
+            // They show the native view.
+            Served::Followed(_) | Served::Branch(..) => false,
+        }
+    }
+
     /// Returns the tree that is shown now.
     pub fn tree(&self) -> Arc<Tree> {
         match self {
@@ -251,14 +260,15 @@ impl Mounted {
     pub fn new(content: Content, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
         let Content { served, attached, root } = content;
         let reader = Arc::clone(served.tree().reader());
-        match served {
+        let is_in_parts = served.is_read_in_parts();
+        let mounted = match served {
             Served::Snapshot(view) => {
                 let shown = Arc::new(ViewState::of(view));
                 let trees = Arc::clone(&attached);
                 let adapter = Adapter::new(shown, trees, Arc::clone(&root), options, runtime.clone());
                 let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
                 attached.attach(forget_listings(notifications(&mounted, root), runtime));
-                Ok(mounted)
+                mounted
             }
             Served::Followed(follower) => {
                 let shown = Arc::clone(follower.shown());
@@ -266,16 +276,21 @@ impl Mounted {
                 let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
                 let _runtime = runtime.enter();
                 follower.begin(Arc::new(notifications(&mounted, root)));
-                Ok(mounted)
+                mounted
             }
             Served::Branch(session, control) => {
                 let working = Arc::clone(session.working());
                 let adapter = WorkingAdapter::new(working, control, attached, Arc::clone(&root), options, runtime);
                 let mounted = Self::start(adapter, mountpoint, options, Some(Arc::clone(&session)), reader)?;
                 session.attach(Arc::new(notifications(&mounted, root)));
-                Ok(mounted)
+                mounted
             }
+        };
+        // A failure here does not matter.
+        if let Ok(Some(mount)) = mount_table::find(&mounted.mountpoint) {
+            readahead::raise(&mount, is_in_parts);
         }
+        Ok(mounted)
     }
 
     fn start(
@@ -304,10 +319,6 @@ impl Mounted {
         };
         let session = session.and_then(fuser::Session::spawn).map_err(|error| mount_error(&mountpoint, error))?;
         let mountpoint = known.unwrap_or(mountpoint);
-        // A failure here does not matter.
-        if let Ok(Some(mount)) = mount_table::find(&mountpoint) {
-            readahead::raise(&mount);
-        }
         info!("{} is mounted at {} ({})", options.source, mountpoint.display(), options.mode);
         let mark = daemon_mark::set(&mountpoint);
         Ok(Mounted { session, mountpoint, branch, reader, _mark: mark })

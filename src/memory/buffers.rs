@@ -66,6 +66,16 @@ impl Unused {
 /// kernel for huge pages, and for all of them at once: a new buffer of 4 MiB has a thousand page faults otherwise, which take a third of
 /// the time of decoding a chunk of that size.
 pub fn large_buffer(capacity: usize) -> Vec<u8> {
+    buffer(capacity, true)
+}
+
+/// Returns an empty buffer like [`large_buffer`], of which perhaps only the beginning will be used: the kernel is not asked for all of it at
+/// once.
+pub(super) fn large_buffer_unpopulated(capacity: usize) -> Vec<u8> {
+    buffer(capacity, false)
+}
+
+fn buffer(capacity: usize, is_populated: bool) -> Vec<u8> {
     if capacity < LARGE {
         return Vec::with_capacity(capacity);
     }
@@ -90,7 +100,9 @@ pub fn large_buffer(capacity: usize) -> Vec<u8> {
             let _ = unsafe { libc::madvise(start as *mut libc::c_void, length, advice) };
         };
         advise(length, libc::MADV_HUGEPAGE);
-        advise(capacity, libc::MADV_POPULATE_WRITE);
+        if is_populated {
+            advise(capacity, libc::MADV_POPULATE_WRITE);
+        }
     }
     buffer
 }

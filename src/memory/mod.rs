@@ -9,6 +9,7 @@
 //! documents before that ([`register_cache`]).
 
 mod buffers;
+pub mod growing;
 mod limit;
 mod machine;
 
@@ -127,6 +128,14 @@ impl Reservation {
     /// Returns the number of reserved bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Splits off `bytes` of the reservation, or all of it if it has fewer.
+    #[must_use]
+    pub fn split(&mut self, bytes: u64) -> Reservation {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Reservation { bytes }
     }
 
     /// Grows or shrinks the reservation to `bytes`. Growing may block the thread.

@@ -3,7 +3,9 @@
 //! Stored objects are immutable, so an entry is never stale; it is evicted when room is needed, least recently used first. The
 //! lock is held for lookups only, never while something is loaded.
 
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
+use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -73,6 +75,12 @@ impl Key {
     }
 }
 
+/// Something that an owner makes of chunks, other than bytes.
+pub trait ViewValue: Any + Debug + Send + Sync {
+    /// Returns the bytes that it takes, which must not change.
+    fn weight(&self) -> u64;
+}
+
 /// Cached value. Cheap to clone.
 #[derive(Clone, Debug)]
 pub enum Value {
@@ -84,6 +92,8 @@ pub enum Value {
     Layout(Arc<Layout>),
     /// Index of a shard, or the reason why it cannot be used.
     Index(Result<Arc<Index>>),
+    /// Value of another kind, which an owner makes of chunks.
+    View(Arc<dyn ViewValue>),
 }
 
 impl Value {
@@ -94,6 +104,7 @@ impl Value {
             Value::Layout(layout) => layout.weight(),
             // Two numbers of 64 bits an entry.
             Value::Index(Ok(index)) => 16 * index.entry_count(),
+            Value::View(value) => value.weight(),
             Value::Index(Err(error)) => ENTRY_OVERHEAD + error.to_string().len() as u64,
         }
     }

@@ -136,16 +136,25 @@ impl Reader {
     /// callers.
     pub fn view_bytes(
         &self,
-        (owner, part): (Owner, u64),
+        key: (Owner, u64),
         make: impl Future<Output = Result<Bytes>> + Send + 'static,
     ) -> impl Future<Output = Result<Bytes>> + Send + 'static {
-        let loaded = self.cache.get_or_load(Key::ViewBytes(owner, part), async move { make.await.map(Value::Chunk) });
+        let loaded = self.view_value(key, async move { make.await.map(Value::Chunk) });
         async move {
             match loaded.await? {
                 Value::Chunk(bytes) => Ok(bytes),
                 _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in the place of bytes of a view")),
             }
         }
+    }
+
+    /// Returns part `part` of what `owner` makes of chunks like [`Reader::view_bytes`]: bytes, or something else.
+    pub fn view_value(
+        &self,
+        (owner, part): (Owner, u64),
+        make: impl Future<Output = Result<Value>> + Send + 'static,
+    ) -> impl Future<Output = Result<Value>> + Send + 'static {
+        self.cache.get_or_load(Key::ViewBytes(owner, part), make)
     }
 
     /// Returns part `part` of the bytes that `owner` makes of chunks, if it is in the cache.
@@ -169,11 +178,6 @@ impl Reader {
     /// Returns the bytes that the cache may hold.
     pub fn cache_capacity(&self) -> u64 {
         self.budget.cache()
-    }
-
-    /// Returns true if part `part` of the bytes of `owner` is in the cache or being made.
-    pub fn has_view_bytes(&self, (owner, part): (Owner, u64)) -> bool {
-        self.cache.has(&Key::ViewBytes(owner, part))
     }
 
     /// Loads the manifests `infos` that are not in memory. Errors are reported when one of them is needed.

@@ -59,6 +59,12 @@ pub trait ViewTree: Debug + Send + Sync {
         None
     }
 
+    /// Returns true if files have much that a program which reads a part of them does not need, and if such bytes are expensive to make: the
+    /// kernel should not read far ahead.
+    fn is_read_in_parts(&self) -> bool {
+        false
+    }
+
     /// Returns the native inode of file `inode` if both have the same bytes: the kernel may then read a chunk file directly.
     fn native(&self, inode: u64) -> Option<u64>;
 

@@ -3,6 +3,7 @@
 //! Units are counted in the order of the file here (*positions*), as a program that reads all of a variable goes through the file from
 //! its beginning to its end. A program that reads a slab goes through some of its chunks, at a constant distance.
 
+use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 
 use lru::LruCache;
@@ -13,8 +14,11 @@ use crate::zarr::shard::coords_in;
 
 /// Bytes of a page of the kernel: reads begin up to a page before what the program wants.
 const PAGE: u64 = 4096;
-/// Units whose bytes that were read are counted.
-const COUNTED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+/// Units whose bytes that were read are counted, and that are recognized when a program returns to them.
+const COUNTED: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+/// Bytes of units that are kept behind a program that has never returned to one. Their buffers are used again, which is faster than new
+/// ones, and a single pass over a variable leaves the cache to others.
+const KEPT_BEHIND: u64 = 8 << 20;
 
 /// Units that a program read last.
 #[derive(Debug, Default)]
@@ -23,6 +27,17 @@ pub(super) struct Access {
     last: Option<u64>,
     /// Positions from the one before to the last.
     step: i64,
+    /// First byte of the last unit that was read, by the first read of it.
+    first: u64,
+    /// End of the bytes of the last unit that were read, and their number.
+    end: u64,
+    bytes: u64,
+    /// Units that will probably follow the last one.
+    predicted: Option<Predicted>,
+    /// Positions of units that were read before the last one, and may be in the cache.
+    behind: VecDeque<u64>,
+    /// True if a program has returned to a unit that it had left.
+    has_returned: bool,
     /// Bytes that were read of units. Not made before the first read: a file may have 100,000 variables.
     read: Option<LruCache<u64, u64>>,
 }
@@ -40,28 +55,79 @@ pub(super) struct Order<'a> {
     pub(super) slice: u64,
 }
 
+/// Prediction of what a program reads next, after a read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Recorded {
+    /// Units that follow.
+    pub(super) next: Option<Predicted>,
+    /// End of the bytes of the same unit.
+    pub(super) ahead: u64,
+    /// Position of a unit that will probably not be read again.
+    pub(super) left: Option<u64>,
+    /// True if the read does not go on where the unit before ends, nor is of the same unit.
+    pub(super) is_jump: bool,
+}
+
 /// Units to be decoded ahead: every `step`th.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Predicted {
     pub(super) step: i64,
+    /// End of the bytes of each that will be read: where those of the last unit end.
+    pub(super) until: u64,
     /// True if this is a guess from a single read.
     pub(super) is_guess: bool,
+    /// True if all of the last unit was read, as by a program that reads the file from its beginning to its end.
+    is_dense: bool,
 }
 
 impl Access {
-    /// Records a read of bytes at `place`. Returns the units that will probably be read next, if the read was of another unit than the
-    /// last: those at the same distance again, or at one along a single dimension, as programs take that read a slab.
-    pub(super) fn record(&mut self, order: &Order<'_>, place: &FilePlace) -> Option<Predicted> {
-        let Some(last) = self.last.replace(place.position) else {
-            return order.first_guess(place).map(|step| Predicted { step, is_guess: true });
+    /// Records a read of `length` bytes at `place`, and returns what will probably be read next: units, if the read was of another unit than
+    /// the last, at the same distance again, or at one along a single dimension, as programs take that read a slab. Of the same unit, as much
+    /// again as was read of it so far, and what was read of the unit before.
+    pub(super) fn record(&mut self, order: &Order<'_>, place: &FilePlace, length: u64) -> Recorded {
+        let end = place.from.saturating_add(length);
+        let last = self.last.replace(place.position);
+        let step = last.map_or(0, |last| place.position.wrapping_sub(last).cast_signed());
+        if last.is_some() && step == 0 {
+            self.end = self.end.max(end);
+            self.bytes = self.bytes.saturating_add(length);
+            let ahead = end.saturating_add(end.saturating_sub(self.first.min(place.from))).min(order.unit);
+            // The program goes farther in this unit than in the one before: so it will in those that follow.
+            let next = self.predicted.as_mut().filter(|predicted| predicted.until < end);
+            let next = next.map(|predicted| {
+                predicted.until = ahead;
+                *predicted
+            });
+            return Recorded { next, ahead, ..Recorded::default() };
+        }
+        let until = std::mem::replace(&mut self.end, end);
+        let bytes = std::mem::replace(&mut self.bytes, length);
+        self.first = place.from;
+        let is_guess = last.is_none();
+        let before = std::mem::replace(&mut self.step, step);
+        let is_along_one = || order.strides().iter().any(|(_, stride)| *stride == step);
+        self.predicted = match is_guess {
+            true => order.first_guess(place).map(|step| Predicted { step, until: end, is_guess, is_dense: false }),
+            false if step == before || is_along_one() => {
+                Some(Predicted { step, until: until.max(end), is_guess, is_dense: bytes >= order.unit })
+            }
+            false => None,
         };
-        let step = place.position.wrapping_sub(last).cast_signed();
-        if step == 0 {
+        let ahead = self.predicted.map_or(end, |predicted| predicted.until).min(order.unit);
+        let is_jump = is_guess || step != 1 || place.from != 0 || until < order.unit;
+        Recorded { next: self.predicted, ahead, left: last.and_then(|last| self.leave(order, last, place)), is_jump }
+    }
+
+    /// Records that a program has gone on from the unit at `last` to `place`. Returns a unit that need not be kept.
+    fn leave(&mut self, order: &Order<'_>, last: u64, place: &FilePlace) -> Option<u64> {
+        self.has_returned |= self.read.as_ref().is_some_and(|read| read.contains(&place.position));
+        if self.has_returned {
+            self.behind = VecDeque::new();
             return None;
         }
-        let before = std::mem::replace(&mut self.step, step);
-        let is_along_one = order.strides().iter().any(|(_, stride)| *stride == step);
-        (step == before || is_along_one).then_some(Predicted { step, is_guess: false })
+        self.behind.push_back(last);
+        let kept = KEPT_BEHIND.checked_div(order.unit).unwrap_or(0).max(2);
+        if self.behind.len() as u64 > kept { self.behind.pop_front() } else { None }
     }
 
     /// Counts `length` bytes of the unit at `place` that were read. Returns true if all of them have been.
@@ -74,6 +140,16 @@ impl Access {
             counted.pop(&place.position);
         }
         is_all
+    }
+}
+
+impl Predicted {
+    /// Returns the position that follows `position`; none if a program that reads a slab does not go there: from the last unit of a chunk of
+    /// the file to the next chunk.
+    pub(super) fn after(&self, order: &Order<'_>, position: u64) -> Option<u64> {
+        let next = position.checked_add_signed(self.step)?;
+        let is_within = self.step.unsigned_abs() >= order.along || next / order.along == position / order.along;
+        (is_within || self.is_dense).then_some(next)
     }
 }
 
@@ -147,9 +223,12 @@ mod tests {
             (joined, &[3, 19, 35], &[Some(16), Some(16)]),
         ] {
             let mut access = Access::default();
-            let steps: Vec<_> = positions.iter().map(|next| access.record(&order, &at(*next, 0))).skip(1).collect();
-            let expected: Vec<_> =
-                expected.iter().map(|step| step.map(|step| Predicted { step, is_guess: false })).collect();
+            let steps: Vec<_> =
+                positions.iter().map(|next| access.record(&order, &at(*next, 0), 5).next).skip(1).collect();
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|step| step.map(|step| Predicted { step, until: 5, is_guess: false, is_dense: false }))
+                .collect();
             assert_eq!(steps, expected, "{positions:?}");
         }
     }
@@ -176,6 +255,22 @@ mod tests {
         // The kernel's page may begin before the slice does.
         assert_eq!(joined.first_guess(&FilePlace { position: 0, from: SLICE - 100 }), Some(16));
         assert_eq!(order(&[], 1).first_guess(&at(0, 0)), None);
+    }
+
+    #[test]
+    fn a_pass_leaves_units_behind_until_a_program_returns() {
+        let (order, mut access) = (order(&[100], 1), Access::default());
+        let kept = KEPT_BEHIND / order.unit;
+        let mut read = |position| {
+            let left = access.record(&order, &at(position, 3), SLICE).left;
+            access.count(&order, &at(position, 3), SLICE);
+            left
+        };
+        let left: Vec<_> = (0..20).map(&mut read).collect();
+        let expected: Vec<_> = (0..20_u64).map(|n| n.checked_sub(kept + 1)).collect();
+        assert_eq!(left, expected);
+        // Back at the first one, and from then on.
+        assert!((0..20).chain(30..60).all(|position| read(position).is_none()));
     }
 
     #[test]

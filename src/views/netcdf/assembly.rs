@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::chunks::{self, StoredPlace, Units};
+use super::chunks::Units;
 use super::decode::chain::Elements;
 use super::partition::{Axis, Segment};
 use super::rows::Block;
+use super::stored::{self, StoredPlace};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, Result};
 use crate::memory;
@@ -120,7 +121,7 @@ impl Units {
         // Runs that follow one another in the chunk are one read.
         let mut reads: Vec<RawRead> = Vec::new();
         part.block(&variable.unit, |block| {
-            block.for_each_run(|to, from, run| match reads.last_mut() {
+            block.runs().for_each(|(to, from, run)| match reads.last_mut() {
                 Some(last) if last.from + last.length == from => {
                     last.runs.push((to, run));
                     last.length += run;
@@ -129,7 +130,7 @@ impl Units {
             });
         });
         for RawRead { from, length, runs } in reads {
-            let mut read = Vec::from(chunks::read(tree, inode, (from * size) as u64, (length * size) as u64).await?);
+            let mut read = Vec::from(stored::read(tree, inode, (from * size) as u64, (length * size) as u64).await?);
             if big_endian && variable.element.number > 1 {
                 read.chunks_exact_mut(variable.element.number).for_each(<[u8]>::reverse);
             }

@@ -137,6 +137,15 @@ impl ElementType {
         }
     }
 
+    /// Returns true if the bytes of the file are others than the decoded ones.
+    pub(super) fn is_converted(&self) -> bool {
+        match self.shown {
+            Shown::Widened { .. } | Shown::Utf32 | Shown::Texts => true,
+            Shown::Number(_) | Shown::Time { .. } => self.full_type() != self.data_type(),
+            _ => false,
+        }
+    }
+
     /// Converts decoded elements to the bytes of the file.
     pub(super) fn convert(&self, decoded: Vec<u8>) -> Vec<u8> {
         match &self.shown {

@@ -17,16 +17,19 @@ mod chunks;
 mod data_type;
 mod datasets;
 mod decode;
+mod decoders;
 mod dimensions;
 mod file_chunks;
 mod fill_value;
 mod group;
+mod growing_unit;
 pub mod hdf5;
 mod members;
 mod names;
 mod partition;
 mod record_dimension;
 mod rows;
+mod stored;
 mod variable;
 
 use std::num::NonZeroUsize;
@@ -242,14 +245,8 @@ impl NetcdfView {
                     let from = place.from;
                     let len = len.min(units.variable.shown_bytes().saturating_sub(from));
                     match units.read(&self.tree, &place, len).await? {
-                        Some(bytes) => {
-                            let part = bytes.get(from as usize..(from + len) as usize);
-                            let part = part.ok_or_else(|| Error::corrupt("a decoded chunk shorter than its shape"))?;
-                            if read.is_empty() && at + len == end {
-                                return Ok(bytes.slice_ref(part));
-                            }
-                            read.extend_from_slice(part);
-                        }
+                        Some(bytes) if read.is_empty() && at + len == end => return Ok(bytes),
+                        Some(bytes) => read.extend_from_slice(&bytes),
                         None => fill(&mut read, &units.variable.shown_fill(), from, len),
                     }
                 }
@@ -354,6 +351,10 @@ impl ViewTree for NetcdfView {
     fn allocated(&self, inode: u64) -> Option<u64> {
         let node = self.file_node(inode)?;
         self.files.lock().peek(&node)?.get().map(|file| file.allocated)
+    }
+
+    fn is_read_in_parts(&self) -> bool {
+        true
     }
 
     fn native(&self, _inode: u64) -> Option<u64> {

@@ -15,64 +15,87 @@ pub(super) struct Block<'a> {
     pub(super) lengths: &'a [u64],
 }
 
-impl Block<'_> {
-    /// Calls `copy` with the positions of each run of elements in the array that is written and in the one that is read, and
-    /// with its length, all in elements. Dimensions that the block has whole in both arrays are parts of a run.
-    pub(super) fn for_each_run(&self, mut copy: impl FnMut(usize, usize, usize)) {
-        if self.lengths.contains(&0) {
-            return;
+/// Runs of elements of a block: their positions in the array that is written and in the one that is read, and their length, all in
+/// elements. Dimensions that the block has whole in both arrays are parts of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Runs {
+    /// Dimensions of the block, the last ones part of a run.
+    axes: Vec<Axis>,
+    /// Coordinates of the next run in the dimensions above a run; none after the last run.
+    next: Option<Vec<u64>>,
+    run: u64,
+}
+
+/// Dimension of a block.
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    to: u64,
+    to_first: u64,
+    from: u64,
+    from_first: u64,
+    length: u64,
+}
+
+impl Iterator for Runs {
+    type Item = (usize, usize, usize);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let coords = self.next.as_mut()?;
+        let (mut to, mut from) = (0_u64, 0_u64);
+        for (at, axis) in self.axes.iter().enumerate() {
+            let coord = coords.get(at).copied().unwrap_or(0);
+            to = to.saturating_mul(axis.to).saturating_add(axis.to_first).saturating_add(coord);
+            from = from.saturating_mul(axis.from).saturating_add(axis.from_first).saturating_add(coord);
         }
-        let axis = |axis: usize| {
-            Some((
-                *self.to_shape.get(axis)?,
-                *self.to_first.get(axis)?,
-                *self.from_shape.get(axis)?,
-                *self.from_first.get(axis)?,
-                *self.lengths.get(axis)?,
-            ))
-        };
+        let is_last = coords.iter_mut().zip(&self.axes).rev().all(|(coord, axis)| {
+            *coord += 1;
+            let is_over = *coord >= axis.length;
+            if is_over {
+                *coord = 0;
+            }
+            is_over
+        });
+        if is_last {
+            self.next = None;
+        }
+        Some((to as usize, from as usize, self.run as usize))
+    }
+}
+
+impl Block<'_> {
+    /// Returns the runs of the block, in the order of the array that is written.
+    pub(super) fn runs(&self) -> Runs {
+        let to = self.to_shape.iter().zip(self.to_first);
+        let from = self.from_shape.iter().zip(self.from_first);
+        let axes = to.zip(from).zip(self.lengths).map(|(((to, to_first), (from, from_first)), length)| Axis {
+            to: *to,
+            to_first: *to_first,
+            from: *from,
+            from_first: *from_first,
+            length: *length,
+        });
+        let axes: Vec<Axis> = axes.collect();
         // Dimensions above a run: those before the last one that is not whole.
-        let mut above = self.lengths.len();
-        let mut run = 1_u64;
-        while let Some((to, _, from, _, length)) = above.checked_sub(1).and_then(axis) {
-            run = run.saturating_mul(length);
+        let (mut above, mut run) = (axes.len(), 1_u64);
+        for axis in axes.iter().rev() {
+            run = run.saturating_mul(axis.length);
             above -= 1;
-            if length != to || length != from {
+            if axis.length != axis.to || axis.length != axis.from {
                 break;
             }
         }
-        let mut coords = vec![0_u64; above];
-        loop {
-            let (mut to, mut from) = (0_u64, 0_u64);
-            for at in 0..self.lengths.len() {
-                let coord = coords.get(at).copied().unwrap_or(0);
-                let Some((to_length, to_first, from_length, from_first, _)) = axis(at) else { return };
-                to = to.saturating_mul(to_length).saturating_add(to_first).saturating_add(coord);
-                from = from.saturating_mul(from_length).saturating_add(from_first).saturating_add(coord);
-            }
-            copy(to as usize, from as usize, run as usize);
-            let mut at = above;
-            loop {
-                let Some(next) = at.checked_sub(1) else { return };
-                at = next;
-                let (Some(coord), Some(length)) = (coords.get_mut(at), self.lengths.get(at)) else { return };
-                *coord += 1;
-                if *coord < *length {
-                    break;
-                }
-                *coord = 0;
-            }
-        }
+        let next = (!self.lengths.contains(&0)).then(|| vec![0; above]);
+        Runs { axes, next, run }
     }
 
     /// Copies the block from `source` to `target`, which have elements of `size` bytes.
     pub(super) fn copy(&self, target: &mut [u8], source: &[u8], size: usize) {
-        self.for_each_run(|to, from, run| {
+        for (to, from, run) in self.runs() {
             let (to, from, bytes) = (to * size, from * size, run * size);
             if let (Some(to), Some(from)) = (target.get_mut(to..to + bytes), source.get(from..from + bytes)) {
                 to.copy_from_slice(from);
             }
-        });
+        }
     }
 }
 
@@ -91,13 +114,22 @@ pub(super) fn crop(block: Vec<u8>, shape: &[u64], kept: &[u64], size: usize) -> 
     if shape == kept {
         return block;
     }
-    let zeros = vec![0; shape.len()];
-    let part = Block { to_shape: kept, to_first: &zeros, from_shape: shape, from_first: &zeros, lengths: kept };
     let mut cropped = Vec::new();
-    part.for_each_run(|_, from, run| {
+    for (_, from, run) in kept_runs(shape, kept) {
         cropped.extend_from_slice(block.get(from * size..(from + run) * size).unwrap_or_default());
-    });
+    }
     cropped
+}
+
+/// Returns the bytes of each of [`kept_runs`], whose elements have `size` bytes.
+pub(super) fn run_bytes(shape: &[u64], kept: &[u64], size: usize) -> u64 {
+    kept_runs(shape, kept).run.saturating_mul(size as u64)
+}
+
+/// Returns the runs of elements of an array of `shape` that lie within `kept` from its first element on.
+pub(super) fn kept_runs(shape: &[u64], kept: &[u64]) -> Runs {
+    let zeros = vec![0; shape.len()];
+    Block { to_shape: kept, to_first: &zeros, from_shape: shape, from_first: &zeros, lengths: kept }.runs()
 }
 
 #[cfg(test)]
@@ -119,10 +151,7 @@ mod tests {
     #[test]
     fn whole_dimensions_make_one_run() {
         let runs = |to_shape: &[u64], to_first: &[u64], from_shape: &[u64], from_first: &[u64], lengths: &[u64]| {
-            let mut runs = Vec::new();
-            let block = Block { to_shape, to_first, from_shape, from_first, lengths };
-            block.for_each_run(|to, from, run| runs.push((to, from, run)));
-            runs
+            Block { to_shape, to_first, from_shape, from_first, lengths }.runs().collect::<Vec<_>>()
         };
         assert_eq!(runs(&[4, 3, 1], &[1, 0, 0], &[9, 3, 1], &[2, 0, 0], &[2, 3, 1]), [(3, 6, 6)]);
         assert_eq!(runs(&[4, 3], &[0, 0], &[4, 5], &[2, 1], &[2, 3]), [(0, 11, 3), (3, 16, 3)]);

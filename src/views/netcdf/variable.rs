@@ -266,7 +266,7 @@ async fn longest_text(
     }
     let mut longest = fill.len() as u64;
     for number in 0..units {
-        let at = super::chunks::StoredPlace::chunk(tree, node, &coords_in(&grid, number));
+        let at = super::stored::StoredPlace::chunk(tree, node, &coords_in(&grid, number));
         let Some(bytes) = at.read(tree).await.map_err(|e| e.to_string())? else { continue };
         let texts =
             chain.decode_variable(bytes, each.unwrap_or(0) as usize, MAX_DECODED_TEXTS).map_err(|e| e.to_string())?;

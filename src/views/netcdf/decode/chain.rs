@@ -6,7 +6,9 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::super::stored::Stored;
 use super::bytes_codec::BytesCodec;
+use super::steps::Steps;
 use super::transpose::Transpose;
 use crate::error::{Error, Result};
 use crate::memory;
@@ -180,6 +182,23 @@ impl Chain {
             decoded = transpose.decode(&decoded, shape, of.size);
         }
         Ok(decoded)
+    }
+
+    /// Returns true if [`Chain::steps`] may be possible.
+    pub(in super::super) fn has_steps(&self) -> bool {
+        let is_plain = self.transposes.is_empty() && matches!(self.elements, ElementCodec::Bytes { .. });
+        is_plain && self.bytes == [BytesCodec::Zstd]
+    }
+
+    /// Begins to decode a stored chunk of `length` bytes block by block. Returns the decoder, and true if its numbers are big-endian; none if
+    /// the chunk has to be decoded at once, by [`Chain::decode`]. On a thread that may block.
+    pub(in super::super) fn steps(&self, stored: Stored, length: usize) -> Result<Option<(Steps, bool)>> {
+        match self.elements {
+            ElementCodec::Bytes { big_endian } if self.has_steps() => {
+                Ok(Steps::new(stored, length)?.map(|steps| (steps, big_endian)))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Decodes a stored chunk of `count` elements of any length, in C order, which together have at most `limit` bytes.

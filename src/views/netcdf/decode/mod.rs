@@ -8,6 +8,8 @@
 mod blosc;
 mod bytes_codec;
 pub(super) mod chain;
+mod steps;
 mod transpose;
 
 pub(super) use self::chain::Chain;
+pub(super) use self::steps::Steps;

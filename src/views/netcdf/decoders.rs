@@ -1,0 +1,146 @@
+//! Threads that decode units step by step, and the order in which they do.
+//!
+//! There are as many as cores. What programs wait for comes first. The kernel reads ahead in the same way as a program reads, and goes on
+//! with that while the program has gone on to another unit. So each jump of a reader to another unit begins a turn, and the last turn
+//! comes first; within a turn, reads are served as they came. Nobody waits for long behind others: requests of a certain age
+//! come before younger ones. Then comes what programs will probably read.
+
+use std::cmp::Reverse;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::growing_unit::GrowingUnit;
+
+/// Bytes that are decoded before the next look at what is wanted: a third of a millisecond.
+const BATCH: usize = 256 << 10;
+/// Age from which on a request comes before younger ones.
+const OLD: Duration = Duration::from_millis(20);
+
+/// Number of cores, and of threads that decode at the same time.
+pub(super) static CORES: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { entries: Vec::new(), threads: 0, turn: 0 });
+
+/// Units that are to be decoded.
+struct Queue {
+    entries: Vec<Entry>,
+    /// Threads that work on them.
+    threads: usize,
+    /// Number of the last turn.
+    turn: u64,
+}
+
+/// Unit, and how much of it is wanted.
+struct Entry {
+    unit: Arc<GrowingUnit>,
+    /// Bytes for which programs wait.
+    until: usize,
+    /// When the last of them began to wait, and its turn.
+    since: Instant,
+    turn: u64,
+    /// Bytes that programs will probably read.
+    ahead: usize,
+    /// True while a thread decodes the unit.
+    is_running: bool,
+}
+
+impl Entry {
+    fn is_urgent(&self) -> bool {
+        self.unit.made() < self.until
+    }
+
+    fn target(&self) -> usize {
+        if self.is_urgent() { self.until } else { self.ahead }
+    }
+
+    /// Returns true if nothing is left to do.
+    fn is_done(&self) -> bool {
+        !self.is_running && (self.unit.made() >= self.until.max(self.ahead) || self.unit.is_over())
+    }
+}
+
+impl Queue {
+    /// Returns the unit that a thread should work on, and the bytes to decode of it.
+    fn take(&mut self) -> Option<(Arc<GrowingUnit>, usize)> {
+        self.entries.retain(|entry| !entry.is_done());
+        let waiting = || self.entries.iter().enumerate().filter(|(_, entry)| !entry.is_running);
+        let urgent = || waiting().filter(|(_, entry)| entry.is_urgent());
+        let oldest = urgent().min_by_key(|(_, entry)| entry.since).filter(|(_, entry)| entry.since.elapsed() >= OLD);
+        let last = || urgent().min_by_key(|(_, entry)| (Reverse(entry.turn), entry.since));
+        let found = oldest.or_else(last).or_else(|| waiting().next());
+        let entry = found.map(|(at, _)| at).and_then(|at| self.entries.get_mut(at))?;
+        entry.is_running = true;
+        Some((Arc::clone(&entry.unit), entry.target()))
+    }
+
+    fn entry(&mut self, unit: &Arc<GrowingUnit>) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| Arc::ptr_eq(&entry.unit, unit))
+    }
+}
+
+/// Has the first `until` bytes of `unit` decoded, for which a program waits, and the first `ahead`, which it will probably read. `is_jump` is
+/// true if the program has not come from the end of the unit before. Needs a runtime.
+pub(super) fn request(unit: &Arc<GrowingUnit>, until: usize, ahead: usize, is_jump: bool) {
+    if unit.made() >= until.max(ahead) || unit.is_over() {
+        return;
+    }
+    let mut queue = QUEUE.lock();
+    let since = Instant::now();
+    queue.turn += u64::from(is_jump);
+    let turn = queue.turn;
+    match queue.entry(unit) {
+        Some(entry) => {
+            if until > unit.made() {
+                (entry.since, entry.turn) = (since, turn);
+            }
+            (entry.until, entry.ahead) = (entry.until.max(until), entry.ahead.max(ahead));
+        }
+        None => queue.entries.push(Entry { unit: Arc::clone(unit), until, since, turn, ahead, is_running: false }),
+    }
+    if queue.threads < *CORES {
+        queue.threads += 1;
+        drop(tokio::task::spawn_blocking(work));
+    }
+}
+
+/// Withdraws what was requested of `unit` ahead: the program has gone on to another.
+pub(super) fn forget_ahead(unit: &Arc<GrowingUnit>) {
+    if let Some(entry) = QUEUE.lock().entry(unit) {
+        entry.ahead = 0;
+    }
+}
+
+/// Unit that a thread decodes.
+struct Running(Arc<GrowingUnit>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(entry) = QUEUE.lock().entry(&self.0) {
+            entry.is_running = false;
+        }
+        // Another thread takes the place of this one: programs wait for other units.
+        if std::thread::panicking() {
+            drop(tokio::task::spawn_blocking(work));
+        }
+    }
+}
+
+/// Decodes until nothing is wanted any more.
+fn work() {
+    loop {
+        let mut queue = QUEUE.lock();
+        let Some((unit, until)) = queue.take() else {
+            queue.threads -= 1;
+            return;
+        };
+        drop(queue);
+        let running = Running(unit);
+        running.0.decode(until, BATCH);
+        drop(running);
+        // Those that were woken have a core at once: a program waits for each of them, and a time slice takes longer than a batch.
+        std::thread::yield_now();
+    }
+}

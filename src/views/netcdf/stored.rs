@@ -1,0 +1,198 @@
+//! Stored bytes of units: where they are, and reading them.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
+use crate::memory;
+use crate::metrics;
+use crate::reader::Data;
+use crate::reader::chunk::NativeChunk;
+use crate::tree::Tree;
+use crate::tree::nodes::{NodeIndex, TreePlace};
+use crate::zarr::Coords;
+use crate::zarr::shard::{Index, ShardLayout};
+
+/// Bytes per read of stored bytes.
+const STEP: u64 = 64 << 20;
+
+/// Stored bytes that are read as they are needed.
+#[derive(Debug)]
+pub(super) enum Stored {
+    /// In memory.
+    Bytes(Bytes),
+    /// Range of a local file, which is never changed.
+    File {
+        /// The file.
+        file: File,
+        /// Position of the first of them.
+        offset: u64,
+        /// Their number.
+        length: u64,
+    },
+}
+
+impl Stored {
+    /// Returns the number of bytes.
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Stored::Bytes(bytes) => bytes.len() as u64,
+            Stored::File { length, .. } => *length,
+        }
+    }
+
+    /// Returns the number of bytes that are in memory.
+    pub(super) fn in_memory(&self) -> u64 {
+        match self {
+            Stored::Bytes(bytes) => bytes.len() as u64,
+            Stored::File { .. } => 0,
+        }
+    }
+
+    /// Returns `length` bytes from `at` on, or as many as there are. Those of a file are read into `buffer`, on a thread that may block.
+    pub(super) fn part<'a>(&'a self, at: u64, length: usize, buffer: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        let length = self.len().saturating_sub(at).min(length as u64) as usize;
+        match self {
+            Stored::Bytes(bytes) => Ok(bytes.get(at as usize..at as usize + length).unwrap_or_default()),
+            Stored::File { file, offset, .. } => {
+                if buffer.len() < length {
+                    buffer.resize(length, 0);
+                }
+                let part = buffer.get_mut(..length).unwrap_or_default();
+                file.read_exact_at(part, offset.saturating_add(at)).map_err(|e| {
+                    Error::with_source(ErrorKind::Corrupt, format!("{length} bytes at {at} of the stored chunk"), e)
+                })?;
+                metrics::SOURCES.local.add(length as u64);
+                Ok(part)
+            }
+        }
+    }
+}
+
+/// Place of the stored bytes of a unit.
+#[derive(Debug)]
+pub(super) struct StoredPlace<'a> {
+    node: NodeIndex,
+    coords: Coords,
+    inode: u64,
+    /// Structure of the shard, and number of the inner chunk in it.
+    inner: Option<(&'a ShardLayout, u64)>,
+}
+
+impl<'a> StoredPlace<'a> {
+    /// Returns the place of the chunk at `coords` of the array at `node`.
+    pub(super) fn chunk(tree: &Tree, node: NodeIndex, coords: &[u64]) -> Self {
+        // Coordinates of a grid fit into 32 bits.
+        let coords: Coords = coords.iter().map(|coord| *coord as u32).collect();
+        let inode = tree.table().inode(&TreePlace::Chunk(node, coords.clone()));
+        StoredPlace { node, coords, inode, inner: None }
+    }
+
+    /// Returns the place of the inner chunk at `coords`, counted over all shards of the array.
+    pub(super) fn inner(tree: &Tree, node: NodeIndex, coords: &[u64], layout: &'a ShardLayout) -> Self {
+        let divided = coords.iter().zip(&layout.grid).map(|(coord, grid)| coord.checked_div(*grid).unwrap_or(0));
+        let shard = Self::chunk(tree, node, &divided.collect::<Vec<_>>());
+        let number = coords.iter().zip(&layout.grid).fold(0_u64, |number, (coord, grid)| {
+            number.saturating_mul(*grid).saturating_add(coord.checked_rem(*grid).unwrap_or(0))
+        });
+        StoredPlace { inner: Some((layout, number)), ..shard }
+    }
+
+    /// Returns the place without what it borrows: of the whole stored chunk.
+    pub(super) fn whole(self) -> StoredPlace<'static> {
+        StoredPlace { node: self.node, coords: self.coords, inode: self.inode, inner: None }
+    }
+
+    /// Returns the inode of the chunk.
+    pub(super) fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// Returns the inode of the chunk if it is stored, with `length` bytes; another length is an error.
+    pub(super) async fn stored_as(&self, tree: &Arc<Tree>, length: u64) -> Result<Option<u64>> {
+        match tree.payload_at(self.node, &self.coords).await?.map(|payload| payload.length()) {
+            None => Ok(None),
+            Some(stored) if stored == length => Ok(Some(self.inode)),
+            Some(stored) => Err(Error::corrupt(format!(
+                "{}: a chunk of {stored} bytes where its shape needs {length}",
+                tree.describe(self.inode)
+            ))),
+        }
+    }
+
+    /// Reads the stored bytes; none if there are none.
+    pub(super) async fn read(&self, tree: &Arc<Tree>) -> Result<Option<Bytes>> {
+        let Some(payload) = tree.payload_at(self.node, &self.coords).await? else { return Ok(None) };
+        match self.range(tree, payload.length()).await? {
+            Some((offset, length)) => read(tree, self.inode, offset, length).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Finds the stored bytes like [`StoredPlace::read`], and leaves those of a local file there.
+    pub(super) async fn find(&self, tree: &Arc<Tree>) -> Result<Option<Stored>> {
+        let Some(payload) = tree.payload_at(self.node, &self.coords).await? else { return Ok(None) };
+        let Some((offset, length)) = self.range(tree, payload.length()).await? else { return Ok(None) };
+        if let ChunkPayload::Native { chunk: object, offset: start, length: whole } = payload
+            && tree.reader().is_local()
+            && let Some(file) =
+                tree.reader().open_whole_file(NativeChunk { object, offset: start, length: whole }).await?
+        {
+            return Ok(Some(Stored::File { file, offset, length }));
+        }
+        read(tree, self.inode, offset, length).await.map(|bytes| Some(Stored::Bytes(bytes)))
+    }
+
+    /// Returns offset and length of the stored bytes in a chunk of `size` bytes; none if there are none.
+    async fn range(&self, tree: &Arc<Tree>, size: u64) -> Result<Option<(u64, u64)>> {
+        let Some((layout, number)) = self.inner else { return Ok(Some((0, size))) };
+        let name = || tree.describe(self.inode);
+        let index =
+            layout.index_range(size).ok_or_else(|| Error::corrupt("a shard shorter than its index")).context(name)?;
+        let bytes = read(tree, self.inode, index.start, index.end - index.start).await?;
+        let index = Index::decode(layout, size, bytes).context(name)?;
+        if index.entry(number).is_none() {
+            return Ok(None);
+        }
+        let range =
+            index.range(number).ok_or_else(|| Error::corrupt(format!("inner chunk {number} is not in its shard")));
+        let range = range.context(name)?;
+        Ok(Some((range.start, range.end - range.start)))
+    }
+}
+
+/// Reads `length` bytes of chunk file `inode` from `offset` on.
+pub(super) async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Bytes> {
+    let mut data = read_step(tree, inode, offset, length).await?;
+    if let Data::Bytes(bytes) = &data
+        && bytes.len() as u64 == length
+    {
+        return Ok(bytes.clone());
+    }
+    let reservation = memory::reserve(length, &tree.describe(inode)).await?;
+    let mut bytes = memory::large_buffer(length as usize);
+    loop {
+        bytes.extend_from_slice(&data);
+        let read = bytes.len() as u64;
+        if read >= length {
+            break;
+        }
+        data = read_step(tree, inode, offset + read, length - read).await?;
+    }
+    drop(reservation);
+    Ok(bytes.into())
+}
+
+/// Reads at most `length` bytes, up to [`STEP`], and at least one, unless `length` is 0.
+async fn read_step(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Data> {
+    let data = tree.read(inode, offset, length.min(STEP) as u32).await?;
+    if data.is_empty() && length > 0 {
+        let short = format!("{}: shorter than its reference says", tree.describe(inode));
+        return Err(Error::new(ErrorKind::Corrupt, short));
+    }
+    Ok(data)
+}
