@@ -78,24 +78,32 @@ pub fn s3() -> Option<Server> {
     let mut command = Command::new(moto);
     command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
     let server = start(command, port, reservation);
-    request(port, "PUT", &format!("/{BUCKET}"), b"");
+    // The server accepts connections before all of it has started, and may reset the first ones.
+    wait_until("the server makes no bucket", || {
+        exchange(port, "PUT", &format!("/{BUCKET}"), b"").is_ok_and(|answer| answer.contains(" 200 "))
+    });
     Some(server)
 }
 
 /// Sends a plain request, which the server must carry out. Returns the answer's body.
 pub fn request(port: u16, method: &str, target: &str, body: &[u8]) -> String {
-    let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let answer = exchange(port, method, target, body).unwrap();
+    assert!(answer.contains(" 200 "), "{answer}");
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+/// Sends a plain request, and returns the whole answer.
+fn exchange(port: u16, method: &str, target: &str, body: &[u8]) -> std::io::Result<String> {
+    let mut connection = TcpStream::connect(("127.0.0.1", port))?;
     let (length, target) = (body.len(), target.replace('%', "%25").replace(' ', "%20"));
     write!(
         connection,
         "{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
-    )
-    .unwrap();
-    connection.write_all(body).unwrap();
+    )?;
+    connection.write_all(body)?;
     let mut answer = String::new();
-    connection.read_to_string(&mut answer).unwrap();
-    assert!(answer.contains(" 200 "), "{answer}");
-    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    connection.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 /// Returns the program with a home and an environment that have nothing for it.
