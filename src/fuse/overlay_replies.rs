@@ -368,6 +368,10 @@ impl Shared {
         flags: i32,
         reply: ReplyCreate,
     ) -> i32 {
+        // `cp` and similar tools create exclusively, and may then use copy_file_range, which can make the file a reference to a
+        // stored chunk. That is impossible once the kernel writes to the file directly.
+        let may_refer = flags & libc::O_EXCL != 0;
+        let new = CreateAttrs { without_data: may_refer, ..new };
         let created = async {
             let (parent, name) = target?;
             let created = self.working.create(parent, name.clone(), new, true).await;
@@ -382,9 +386,7 @@ impl Shared {
             }
         };
         let attributes = self.attr(&created);
-        // `cp` and similar tools create exclusively, and may then use copy_file_range, which can make the file a reference to a
-        // stored chunk. That is impossible once the kernel writes to the file directly.
-        if self.passthrough && flags & libc::O_EXCL == 0 {
+        if self.passthrough && !may_refer {
             let backed = self.working.open_passthrough(created.number).and_then(|file| {
                 reply.open_backing(&*file).map_err(|e| {
                     self.working.cancel_passthrough(created.number);
@@ -405,7 +407,7 @@ impl Shared {
 }
 
 pub(super) fn new(request: &Request, mode: u32) -> CreateAttrs {
-    CreateAttrs { mode, uid: request.uid(), gid: request.gid(), rdev: 0, target: None }
+    CreateAttrs { mode, uid: request.uid(), gid: request.gid(), rdev: 0, target: None, without_data: false }
 }
 
 pub(super) fn name(of: &OsStr) -> Name {

@@ -216,7 +216,9 @@ impl WorkingTree {
     /// Makes the data file of a partly written file the file's bytes.
     fn install_partial(&self, file_lock: &FileLock, number: Ino, partial: &Partial) -> Result<()> {
         let id = file_lock.id();
-        self.write_out_early(partial.number);
+        if partial.old_size > 0 {
+            self.write_out_early(partial.number);
+        }
         let mut locked = self.lock();
         locked.record(Record::SetSource { id, source: Source::Data(partial.number), at: Time::now() })?;
         if let Some(open) = locked.open_files.get_mut(&number) {

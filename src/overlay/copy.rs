@@ -94,7 +94,7 @@ impl WorkingTree {
         let whole = offset == 0 && at == 0 && length == size;
         if whole
             && let Some(payload) = payload.await?
-            && self.refer(target, payload)?
+            && self.refer(target, payload).await?
         {
             return Ok(Rest::Nothing(length));
         }
@@ -115,22 +115,28 @@ impl WorkingTree {
     }
 
     /// Makes the empty file `number` a reference to `payload`. Returns false if that is not possible.
-    fn refer(&self, number: Ino, payload: ChunkPayload) -> Result<bool> {
+    async fn refer(&self, number: Ino, payload: ChunkPayload) -> Result<bool> {
+        let Some(id) = self.lock().state.by_number(number) else { return Ok(false) };
+        // No write may give it bytes meanwhile.
+        let _file_lock = self.file_locks.lock(id).await;
         let mut locked = self.lock();
-        let Some(id) = locked.state.by_number(number) else { return Ok(false) };
-        let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source().cloned()) else {
-            return Ok(false);
+        let Some(source) = locked.state.get(id).and_then(|inode| inode.source().cloned()) else { return Ok(false) };
+        let (is_empty, data) = match source {
+            Source::Data(data) => (self.files().stat(data)?.size == 0, Some(data)),
+            source => (source.is_empty(), None),
         };
         // A passthrough write would not notice the reference.
         let backed = locked.open_files.get(&number).is_some_and(|open| open.passthrough_handles > 0);
-        if backed || self.files().stat(data)?.size != 0 {
+        if backed || !is_empty {
             return Ok(false);
         }
         locked.record(Record::SetSource { id, source: Source::Stored(Stored(payload)), at: Time::now() })?;
         if let Some(open) = locked.open_files.get_mut(&number) {
             open.file = None;
         }
-        locked.retire(data);
+        if let Some(data) = data {
+            locked.retire(data);
+        }
         Ok(true)
     }
 }

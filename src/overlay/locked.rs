@@ -50,7 +50,7 @@ impl Locked {
 
     /// Appends `record` to the journal and applies it.
     pub(super) fn record(&mut self, record: Record) -> Result<()> {
-        let replaces = replaces(&record);
+        let replaces = replaces(&record).filter(|_| !self.begins_file(&record));
         self.record_replacing(record, replaces)
     }
 
@@ -74,6 +74,13 @@ impl Locked {
         }
         self.generation += 1;
         self.state.apply(record, &self.base.tree)
+    }
+
+    /// Returns true if `record` gives a file its first bytes: they take the place of nothing, and may reach the disk later, as those of
+    /// any new file.
+    fn begins_file(&self, record: &Record) -> bool {
+        let Record::SetSource { id, .. } = record else { return false };
+        self.state.get(*id).and_then(Inode::source).is_some_and(Source::is_empty)
     }
 
     /// Retires data file `data`, which the journal no longer needs.

@@ -28,6 +28,8 @@ pub struct CreateAttrs {
     pub rdev: u32,
     /// Target of a symbolic link.
     pub target: Option<Name>,
+    /// Gives a regular file its data file with the first write: a copy by reference then needs none.
+    pub without_data: bool,
 }
 
 /// Mode of a rename.
@@ -81,6 +83,7 @@ impl WorkingTree {
         let body = match kind {
             libc::S_IFDIR => Body::Directory,
             libc::S_IFLNK => Body::Symlink(new.target.unwrap_or_else(|| Name::new(b""))),
+            libc::S_IFREG | 0 if new.without_data => Body::File(Source::empty()),
             libc::S_IFREG | 0 => {
                 // The first data file of an inode has its number.
                 self.files().create(DataFileId(id.0))?;
@@ -88,8 +91,9 @@ impl WorkingTree {
             }
             kind => Body::Special { kind, rdev: new.rdev },
         };
+        let has_data = matches!(body, Body::File(Source::Data(_)));
         let recorded = locked.record(Record::Create { parent, name, id, meta, body });
-        if recorded.is_err() {
+        if recorded.is_err() && has_data {
             self.files().remove(DataFileId(id.0));
         }
         recorded.map(|()| id)

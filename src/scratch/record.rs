@@ -89,6 +89,18 @@ pub enum Source {
     Stored(Stored),
 }
 
+impl Source {
+    /// Returns the location of no bytes: of a file that no one has written to, and that has no data file.
+    pub fn empty() -> Self {
+        Source::Stored(Stored(ChunkPayload::Inline(Bytes::new())))
+    }
+
+    /// Returns true if it is [`Source::empty`].
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Source::Stored(Stored(ChunkPayload::Inline(bytes))) if bytes.is_empty())
+    }
+}
+
 /// [`ChunkPayload`], with the bytes of an inline chunk as hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "StoredRepr", into = "StoredRepr")]

@@ -8,6 +8,7 @@ mod common;
 mod crash;
 mod create;
 mod daily;
+mod exclusive;
 mod executed;
 mod listings;
 mod posix;

@@ -182,6 +182,7 @@ impl Units {
         };
         let size = variable.element.size.max(1) as u64;
         let decoded = variable.unit.iter().product::<u64>() * size;
+        let mut found = None;
         if self.can_grow(decoded) {
             let Some(stored) = place.find(tree).await? else { return Ok(Value::Chunk(Bytes::new())) };
             let name = tree.describe(place.inode());
@@ -189,11 +190,17 @@ impl Units {
             let needed = stored.in_memory() + decoded + variable.shown_bytes();
             let reservation = memory::reserve(needed, &name).await?;
             let units = Arc::clone(&self);
+            // Those of a store are not read twice.
+            found = stored.bytes().cloned();
             if let Some(unit) = blocking(move || units.growing(stored, decoded, name, reservation)).await? {
                 return Ok(Value::View(unit));
             }
         }
-        let Some(stored) = place.read(tree).await? else { return Ok(Value::Chunk(Bytes::new())) };
+        let stored = match found {
+            Some(bytes) => Some(bytes),
+            None => place.read(tree).await?,
+        };
+        let Some(stored) = stored else { return Ok(Value::Chunk(Bytes::new())) };
         let needed = stored.len() as u64 + decoded + variable.shown_bytes();
         let name = tree.describe(place.inode());
         let mut reservation = memory::reserve(needed, &name).await?;

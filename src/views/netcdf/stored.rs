@@ -45,12 +45,17 @@ impl Stored {
         }
     }
 
+    /// Returns the bytes, if they are in memory.
+    pub(super) fn bytes(&self) -> Option<&Bytes> {
+        match self {
+            Stored::Bytes(bytes) => Some(bytes),
+            Stored::File { .. } => None,
+        }
+    }
+
     /// Returns the number of bytes that are in memory.
     pub(super) fn in_memory(&self) -> u64 {
-        match self {
-            Stored::Bytes(bytes) => bytes.len() as u64,
-            Stored::File { .. } => 0,
-        }
+        self.bytes().map_or(0, |bytes| bytes.len() as u64)
     }
 
     /// Returns `length` bytes from `at` on, or as many as there are. Those of a file are read into `buffer`, on a thread that may block.
