@@ -309,7 +309,7 @@ impl Engine {
     }
 
     /// Stores the chunks of the changes, and protects those that are stored already from garbage collection. A change set that
-    /// cannot be committed is refused before anything is stored.
+    /// cannot be committed because of its nodes is refused before anything is stored.
     pub(super) async fn store_chunks(
         &self,
         work: &mut CommitWork<'_>,
@@ -317,9 +317,10 @@ impl Engine {
         sizes: Sizes,
         renewed: &RenewedTimes,
     ) -> Result<()> {
-        let storable = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
-        nodes::apply(&work.base, &storable.changes, &storable.sources, work.version)?;
-        drop(storable);
+        if work.changes.node_count() > 0 {
+            let storable = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
+            nodes::apply(&work.base, &storable.changes, &storable.sources, work.version)?;
+        }
         failpoints::pass("commit.chunks")?;
         work.progress.enter(Stage::Chunks);
         let now = (self.clock)();
@@ -373,8 +374,8 @@ impl Engine {
                 let _ = failpoints::pass("commit.publish.done");
                 let (branch, repo) = (branch.clone(), repo.clone());
                 let is_known = repo.is_some() || work.version == SpecVersion::V1;
-                let (version, snapshot) = (work.version, prepared.snapshot.payload);
-                let written = || WrittenCommit { id, branch, repo, version, snapshot };
+                let snapshot = prepared.snapshot.snapshot;
+                let written = || WrittenCommit { id, branch, repo, snapshot };
                 *self.written.lock() = is_known.then(written);
             }
             Published::Lost(_) => work.stored = Some(prepared),
@@ -411,7 +412,7 @@ impl Engine {
             None if attempt == 0 => Extent::Gathered,
             None => Extent::Changed,
         };
-        write_nodes(&work.base, &stored, &mut work.manifests, extent, &mut draft).await?;
+        let kept = write_nodes(&work.base, &stored, &mut work.manifests, extent, &mut draft).await?;
         failpoints::pass("commit.manifests.done")?;
 
         work.progress.enter(Stage::Snapshot);
@@ -430,9 +431,14 @@ impl Engine {
             log = log::amended(&rebase::read_log(&*self.storage, parent).await?, log)?;
         }
         let has_moves = !log.moves.is_empty();
-        let snapshot =
-            publish::store_snapshot(&*self.storage, (moment, self.clock), (log, draft), work.compression, current)
-                .await?;
+        let snapshot = publish::store_snapshot(
+            &*self.storage,
+            (moment, self.clock),
+            (log, draft, Some(kept)),
+            work.compression,
+            current,
+        )
+        .await?;
         Ok(Prepared { parent, id, has_moves, snapshot })
     }
 }

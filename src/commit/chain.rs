@@ -12,7 +12,6 @@ use super::progress::CommitProgress;
 use super::publish;
 use super::request::Request;
 use super::times::RenewedTimes;
-use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::ids::ObjectId;
@@ -62,8 +61,7 @@ impl Engine {
         self.store_chunks(&mut work, repository, self.options.sizes(&config), &renewed).await?;
         let prepared = self.prepare(&mut work, 0, None).await?;
         renewed.keep();
-        let (payload, version) = (prepared.snapshot.payload, work.version);
-        let snapshot = Arc::new(blocking(move || Snapshot::of_payload(payload, version)).await?);
+        let snapshot = Arc::new(prepared.snapshot.snapshot);
         let record = SnapshotRecord { parent: Some(parent.id()), ..prepared.snapshot.record };
         Ok(Some(StoredCommit { snapshot, record, has_moves: prepared.has_moves }))
     }

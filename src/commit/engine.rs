@@ -60,9 +60,7 @@ pub(super) struct WrittenCommit {
     pub(super) branch: String,
     /// The file `repo`; none in version 1.
     pub(super) repo: Option<Bytes>,
-    pub(super) version: SpecVersion,
-    /// The snapshot before compression.
-    pub(super) snapshot: Vec<u8>,
+    pub(super) snapshot: Snapshot,
 }
 
 impl Engine {
@@ -226,13 +224,9 @@ impl Engine {
 
     /// Returns repository and snapshot of commit `id`, if it is the last one that this engine published, without reading them back.
     pub async fn take_written(&self, id: ObjectId) -> Option<(Repository, Snapshot)> {
-        let WrittenCommit { branch, repo, version, snapshot, .. } =
-            self.written.lock().take().filter(|last| last.id == id)?;
-        let decode = move || {
-            let repo = repo.map(|repo| RepoInfo::decode(&repo)).transpose()?;
-            Ok((repo, Snapshot::of_payload(snapshot, version)?))
-        };
-        let (repo, snapshot) = blocking(decode).await.ok()?;
+        let WrittenCommit { branch, repo, snapshot, .. } = self.written.lock().take().filter(|last| last.id == id)?;
+        let decode = move || repo.map(|repo| RepoInfo::decode(&repo)).transpose();
+        let repo = blocking(decode).await.ok()?;
         let storage = Arc::clone(&self.storage);
         let repository = match repo {
             Some(repo) => Repository::of_written(storage, repo),

@@ -1,14 +1,16 @@
 //! Builds the hierarchy of the new snapshot: its nodes, and the manifests that have to be written for them.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::changes::ChangeSet;
 use super::manifests::{ArrayTask, ManifestWriter, worth_gathering};
-use super::nodes::{self, Planned};
+use super::nodes::{self, Planned, PlannedNode};
 use super::replace_moves::StorableChanges;
 use crate::error::{Error, Result};
 use crate::format::draft::SnapshotDraft;
-use crate::format::ids::NodeId;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::kept_nodes::KeptNodes;
 use crate::format::snapshot::Snapshot;
 
 /// Returns the changes without those that have no effect.
@@ -34,34 +36,40 @@ pub(super) enum Extent {
     All,
 }
 
-/// Adds the nodes of the new snapshot and their manifests to `draft`, and writes the manifests that change.
+/// Adds the nodes of the new snapshot and their manifests to `draft`, but for those that stay as they are in `base`, which are returned.
+/// Writes the manifests that change.
 pub(super) async fn write_nodes(
-    base: &Snapshot,
+    base: &Arc<Snapshot>,
     stored: &StorableChanges<'_>,
     manifests: &mut ManifestWriter,
     extent: Extent,
     draft: &mut SnapshotDraft,
-) -> Result<()> {
+) -> Result<KeptNodes> {
     let mut planned = nodes::apply(base, &stored.changes, &stored.sources, draft.version)?;
     let infos = base.manifest_infos();
     let is_rewritten = extent == Extent::All;
     let is_touched =
-        |planned: &Planned| planned.is_written || is_rewritten || stored.chunks.contains_key(&planned.node.id);
-    let touched: HashSet<NodeId> =
-        planned.iter().filter(|planned| is_touched(planned)).map(|one| one.node.id).collect();
+        |planned: &Planned<'_>| planned.is_written || is_rewritten || stored.chunks.contains_key(&planned.id());
+    let touched: HashSet<NodeId> = planned.iter().filter(|planned| is_touched(planned)).map(Planned::id).collect();
     let gathered = match extent {
         Extent::Gathered if !stored.chunks.is_empty() => worth_gathering(&planned, &touched, &infos),
         _ => HashSet::new(),
     };
+    for planned in &mut planned {
+        if touched.contains(&planned.id()) || gathered.contains(&planned.id()) {
+            planned.make_draft()?;
+        }
+    }
     let mut tasks = Vec::with_capacity(touched.len() + gathered.len());
     for planned in &planned {
-        let (Some(array), id) = (&planned.node.array, planned.node.id) else { continue };
+        let Some(node) = planned.draft() else { continue };
+        let (Some(array), id) = (&node.array, node.id) else { continue };
         let is_gathered = gathered.contains(&id);
         if touched.contains(&id) || is_gathered {
             tasks.push(ArrayTask {
                 node: id,
-                path: &planned.node.path,
-                zarr_json: &planned.node.zarr_json,
+                path: &node.path,
+                zarr_json: &node.zarr_json,
                 chunks_of: planned.chunks_of,
                 grid: array.shape.iter().map(|dimension| dimension.num_chunks).collect(),
                 names: array.dimension_names.as_deref(),
@@ -77,23 +85,36 @@ pub(super) async fn write_nodes(
         return Err(Error::invalid(format!("chunks of node {stray} were changed, which is no array of the snapshot")));
     }
     let mut written = manifests.write(tasks, &infos).await?;
-    for planned in &mut planned {
-        let Some(array) = &mut planned.node.array else { continue };
-        match written.remove(&planned.node.id) {
-            Some(written) => {
-                array.manifests = written.iter().map(|(reference, _)| reference.clone()).collect();
-                draft.manifests.extend(written.into_iter().map(|(_, info)| info));
+    let mut kept = KeptNodes { snapshot: Arc::clone(base), positions: Vec::with_capacity(planned.len()) };
+    // Manifests that the snapshot will list of those that its base lists.
+    let mut used: HashSet<ObjectId> = HashSet::new();
+    let mut last = None;
+    for mut planned in planned {
+        let new = planned.draft().and_then(|node| written.remove(&node.id));
+        if new.is_none() {
+            for (id, _) in planned.manifests().into_iter().flatten() {
+                // Neighbors share manifests.
+                if last.replace(id) == Some(id) || !used.insert(id) {
+                    continue;
+                }
+                let info = infos
+                    .get(&id)
+                    .ok_or_else(|| Error::corrupt(format!("array {}: manifest {id} is not listed", planned.path())))?;
+                draft.manifests.push(*info);
             }
-            None => {
-                for reference in &array.manifests {
-                    let info = infos.get(&reference.id).ok_or_else(|| {
-                        Error::corrupt(format!("array {}: manifest {} is not listed", planned.node.path, reference.id))
-                    })?;
-                    draft.manifests.push(*info);
+        }
+        match &mut planned.node {
+            PlannedNode::Kept(position, _) => kept.positions.push(*position),
+            PlannedNode::Drafted(node) => {
+                if let (Some(array), Some(new)) = (&mut node.array, new) {
+                    array.manifests = new.iter().map(|(reference, _)| reference.clone()).collect();
+                    draft.manifests.extend(new.into_iter().map(|(_, info)| info));
                 }
             }
         }
+        if let PlannedNode::Drafted(node) = planned.node {
+            draft.nodes.push(node);
+        }
     }
-    draft.nodes = planned.into_iter().map(|planned| planned.node).collect();
-    Ok(())
+    Ok(kept)
 }

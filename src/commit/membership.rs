@@ -8,6 +8,9 @@ use crate::format::snapshot::Snapshot;
 /// Returns the paths of the nodes of `changes`, made for `base`, that will be in no group: those that it creates or moves, and
 /// those whose group it deletes or moves away. Sorted.
 pub fn ungrouped_by(base: &Snapshot, changes: &ChangeSet) -> Vec<String> {
+    if changes.created.is_empty() && changes.moved.is_empty() && changes.deleted.is_empty() {
+        return Vec::new();
+    }
     let groups = groups_after(base, changes);
     let (removed_ids, removed_paths) = (changes.removed_ids(), changes.removed_paths());
     let created = changes.created.iter().map(|node| node.path.as_str());

@@ -5,23 +5,88 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use smallvec::SmallVec;
+
 use super::changes::{ChangeSet, WrittenNode};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::draft::{ArrayDraft, NodeDraft};
 use crate::format::envelope::SpecVersion;
-use crate::format::ids::NodeId;
+use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{Dimension, ManifestRef, Node, NodeData, Snapshot};
 use crate::zarr::array::ArraySummary;
 
 /// Node of the snapshot to be written.
-#[derive(Clone, Debug)]
-pub(super) struct Planned {
-    /// Draft of the node. The manifests of an array are still the old ones.
-    pub(super) node: NodeDraft,
+#[derive(Debug)]
+pub(super) struct Planned<'a> {
+    pub(super) node: PlannedNode<'a>,
     /// True if its `zarr.json` is new.
     pub(super) is_written: bool,
     /// Node under whose id the array's manifests list its chunks.
     pub(super) chunks_of: NodeId,
+}
+
+/// Form in which a node is written. The manifests of an array are still the old ones.
+#[derive(Debug)]
+pub(super) enum PlannedNode<'a> {
+    /// The same as in the old snapshot, where it has this position. Nothing of it is copied before it is written, as a commit of a chunk
+    /// among very many nodes would take several times as long.
+    Kept(u32, Node<'a>),
+    /// A draft.
+    Drafted(NodeDraft),
+}
+
+impl Planned<'_> {
+    /// Returns the id.
+    pub(super) fn id(&self) -> NodeId {
+        match &self.node {
+            PlannedNode::Kept(_, node) => node.id,
+            PlannedNode::Drafted(node) => node.id,
+        }
+    }
+
+    /// Returns the path.
+    pub(super) fn path(&self) -> &str {
+        match &self.node {
+            PlannedNode::Kept(_, node) => node.path,
+            PlannedNode::Drafted(node) => &node.path,
+        }
+    }
+
+    /// Returns the content of `zarr.json`.
+    pub(super) fn zarr_json(&self) -> &[u8] {
+        match &self.node {
+            PlannedNode::Kept(_, node) => node.zarr_json,
+            PlannedNode::Drafted(node) => &node.zarr_json,
+        }
+    }
+
+    /// Returns the manifests of an array, each with the number of chunks that the array may have in it by its extents; none for a group.
+    pub(super) fn manifests(&self) -> Option<SmallVec<[(ObjectId, u64); 2]>> {
+        match &self.node {
+            PlannedNode::Kept(_, Node { data: NodeData::Array(array), .. }) => Some(array.places().collect()),
+            PlannedNode::Kept(..) => None,
+            PlannedNode::Drafted(node) => {
+                let array = node.array.as_ref()?;
+                Some(array.manifests.iter().map(|one| (one.id, one.places(array.shape.len()))).collect())
+            }
+        }
+    }
+
+    /// Makes a draft of the node, unless it is one.
+    pub(super) fn make_draft(&mut self) -> Result<()> {
+        if let PlannedNode::Kept(_, node) = &self.node {
+            self.node = PlannedNode::Drafted(draft_unchanged(node)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the draft of the node; none if it stays as it is.
+    pub(super) fn draft(&self) -> Option<&NodeDraft> {
+        match &self.node {
+            PlannedNode::Kept(..) => None,
+            PlannedNode::Drafted(node) => Some(node),
+        }
+    }
 }
 
 /// Nodes whose chunks a new node takes over, by the id of the new node ([`super::replace_moves`]).
@@ -30,32 +95,37 @@ pub(super) type Sources = BTreeMap<NodeId, NodeId>;
 /// Returns the nodes of `snapshot` with `changes` applied, for a snapshot of `version`, in no particular order.
 ///
 /// Deleted nodes may be missing from `snapshot` already; every other node of the change set must be in it.
-pub(super) fn apply(
-    snapshot: &Snapshot,
+pub(super) fn apply<'a>(
+    snapshot: &'a Snapshot,
     changes: &ChangeSet,
     sources: &Sources,
     version: SpecVersion,
-) -> Result<Vec<Planned>> {
+) -> Result<Vec<Planned<'a>>> {
     let (deleted, mut moved) = (changes.deleted_ids(), changes.moved_to());
     let mut updated: HashMap<NodeId, &WrittenNode> = changes.updated.iter().map(|node| (node.id, node)).collect();
     let mut lent: HashMap<NodeId, Vec<ManifestRef>> = sources.values().map(|&id| (id, Vec::new())).collect();
     let mut planned = Vec::with_capacity(snapshot.node_count() + changes.created.len());
-    for node in snapshot.nodes() {
+    for (node, position) in std::iter::zip(snapshot.nodes(), 0_u32..) {
         if let (Some(manifests), NodeData::Array(array)) = (lent.get_mut(&node.id), &node.data) {
             *manifests = array.manifests();
         }
         if deleted.contains(&node.id) {
             continue;
         }
+        let (to, written, chunks_of) = (moved.remove(&node.id), updated.remove(&node.id), node.id);
+        let can_stay = to.is_none() && written.is_none() && snapshot.version() == version;
+        if can_stay && node.is_stored_as(version) {
+            planned.push(Planned { node: PlannedNode::Kept(position, node), is_written: false, chunks_of });
+            continue;
+        }
         let mut draft = draft_unchanged(&node)?;
-        if let Some(to) = moved.remove(&node.id) {
+        if let Some(to) = to {
             to.clone_into(&mut draft.path);
         }
-        let written = updated.remove(&node.id);
         if let Some(written) = written {
             rewrite(&mut draft, written, version)?;
         }
-        planned.push(Planned { node: draft, is_written: written.is_some(), chunks_of: node.id });
+        planned.push(Planned { node: PlannedNode::Drafted(draft), is_written: written.is_some(), chunks_of });
     }
     let missing = moved.keys().chain(updated.keys()).next();
     if let Some(id) = missing {
@@ -70,22 +140,21 @@ pub(super) fn apply(
         let mut draft = NodeDraft { id: written.id, path: written.path.clone(), zarr_json: Vec::new(), array };
         rewrite(&mut draft, written, version)?;
         let chunks_of = sources.get(&written.id).copied().unwrap_or(written.id);
-        planned.push(Planned { node: draft, is_written: true, chunks_of });
+        planned.push(Planned { node: PlannedNode::Drafted(draft), is_written: true, chunks_of });
     }
-    check_paths(&planned)?;
+    // Paths that the snapshot has already are not made worse.
+    if !changes.created.is_empty() || !changes.moved.is_empty() {
+        check_paths(&planned)?;
+    }
     Ok(planned)
 }
 
 fn draft_unchanged(node: &Node<'_>) -> Result<NodeDraft> {
     let array = match &node.data {
         NodeData::Group => None,
-        NodeData::Array(array) => Some(ArrayDraft {
-            shape: array.dimensions().ok_or_else(|| {
-                Error::corrupt(format!("array {}: the snapshot states that a chunk has no elements", node.path))
-            })?,
-            dimension_names: array.dimension_names(),
-            manifests: array.manifests(),
-        }),
+        NodeData::Array(array) => Some(ArrayDraft::of(array).ok_or_else(|| {
+            Error::corrupt(format!("array {}: the snapshot states that a chunk has no elements", node.path))
+        })?),
         NodeData::Unknown(kind) => {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -124,14 +193,14 @@ fn rewrite(draft: &mut NodeDraft, written: &WrittenNode, version: SpecVersion) -
 }
 
 /// Fails if a path is not canonical or used twice, because readers could not find such a node.
-fn check_paths(planned: &[Planned]) -> Result<()> {
+fn check_paths(planned: &[Planned<'_>]) -> Result<()> {
     let mut seen = HashSet::with_capacity(planned.len());
-    for Planned { node, .. } in planned {
-        if !is_canonical(&node.path) {
-            return Err(Error::invalid(format!("{:?} is no path of a node", node.path)));
+    for path in planned.iter().map(Planned::path) {
+        if !is_canonical(path) {
+            return Err(Error::invalid(format!("{path:?} is no path of a node")));
         }
-        if !seen.insert(node.path.as_str()) {
-            return Err(Error::invalid(format!("two nodes would be at {}", node.path)));
+        if !seen.insert(path) {
+            return Err(Error::invalid(format!("two nodes would be at {path}")));
         }
     }
     Ok(())

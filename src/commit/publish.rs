@@ -13,7 +13,9 @@ use crate::failpoints;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::{self, Compression, FileType};
 use crate::format::ids::ObjectId;
+use crate::format::kept_nodes::KeptNodes;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
+use crate::format::snapshot::Snapshot;
 use crate::repo::Repository;
 use crate::repo::clock::ChangeTime;
 use crate::repo::collect::mark::LogPosition;
@@ -24,12 +26,12 @@ use crate::storage::Storage;
 use crate::times::Clock;
 
 /// Snapshot that is stored with its log: nothing refers to it yet.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct StoredSnapshot {
     /// The snapshot's record in `repo`.
     pub(super) record: SnapshotRecord,
-    /// The snapshot before compression.
-    pub(super) payload: Vec<u8>,
+    /// The snapshot, decoded from what was written.
+    pub(super) snapshot: Snapshot,
 }
 
 /// Writes the log and the snapshot of a commit at `moment`, under new names, and at the same time the copy of `repo` that the publication
@@ -37,18 +39,27 @@ pub(super) struct StoredSnapshot {
 pub(super) async fn store_snapshot(
     storage: &dyn Storage,
     (moment, clock): (ChangeTime, Clock),
-    (log, draft): (TransactionLogDraft, SnapshotDraft),
+    (log, draft, kept): (TransactionLogDraft, SnapshotDraft, Option<KeptNodes>),
     compression: Compression,
     current: Option<&mut RepoFile>,
 ) -> Result<StoredSnapshot> {
     let record = SnapshotRecord::of(&draft, None);
     let (snapshot_key, log_key) = (format!("snapshots/{}", draft.id), format!("transactions/{}", draft.id));
     let encode = move || {
-        let payload = draft.payload()?;
-        let snapshot = envelope::encode(draft.version, FileType::Snapshot, &payload, compression)?;
-        Ok((log.encode(draft.id, draft.version, compression)?, snapshot, payload))
+        let payload = draft.payload_with(kept.as_ref())?;
+        Ok((log.encode(draft.id, draft.version, compression)?, Bytes::from(payload), (draft, kept)))
     };
-    let (log, snapshot, payload) = blocking(encode).await?;
+    let (log, payload, (draft, kept)) = blocking(encode).await?;
+    // What is written is read as others will, before anything leads to it.
+    let (version, written) = (draft.version, payload.clone());
+    let decode = move || {
+        let snapshot = Snapshot::of_payload(written, version)?;
+        kept.map_or(Ok(()), |kept| kept.check(draft.nodes.len(), &snapshot))?;
+        Ok(snapshot)
+    };
+    let compress = move || envelope::encode(version, FileType::Snapshot, &payload, compression);
+    let (snapshot, file) = tokio::join!(blocking(decode), blocking(compress));
+    let (snapshot, file) = (snapshot?, file?);
     // The objects do not depend on each other, since nothing leads to them yet: over a network this is one round trip.
     let store_log = async {
         failpoints::pass("commit.log")?;
@@ -58,7 +69,7 @@ pub(super) async fn store_snapshot(
     };
     let store_snapshot = async {
         failpoints::pass("commit.snapshot")?;
-        storage.put_new(&snapshot_key, snapshot.into()).await
+        storage.put_new(&snapshot_key, file.into()).await
     };
     let copy_repo = async {
         match current {
@@ -70,7 +81,7 @@ pub(super) async fn store_snapshot(
     log_stored.and(stored).and(copied)?;
     storage.sync(&["chunks", "manifests", "transactions", "snapshots"]).await?;
     failpoints::pass("commit.snapshot.done")?;
-    Ok(StoredSnapshot { record, payload })
+    Ok(StoredSnapshot { record, snapshot })
 }
 
 #[derive(Debug)]

@@ -9,13 +9,14 @@
 //! The branch moves only if it still points to the tip and the commits below are the same: a concurrent commit is never removed.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 use super::changes::ChangeSet;
 use super::log::LogUnion;
 use super::moves;
-use super::nodes::{self, Sources};
+use super::nodes::{self, Planned, PlannedNode, Sources};
 use super::publish::{self, Publication, Published, Start, no_amend_of_the_first};
 use super::rebase::read_log;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -23,6 +24,7 @@ use crate::failpoints;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
+use crate::format::kept_nodes::KeptNodes;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::RawItem;
 use crate::format::snapshot::Snapshot;
@@ -89,9 +91,14 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
     let last = snapshot.flushed_at().max(tip.flushed_at);
     let moment = ChangeTime::after(clock, last).await;
     let planned = nodes::apply(&snapshot, &ChangeSet::default(), &Sources::new(), SpecVersion::V2)?;
-    let nodes: Vec<_> = planned.into_iter().map(|planned| planned.node).collect();
-    let used: HashSet<ObjectId> =
-        nodes.iter().filter_map(|node| node.array.as_ref()).flat_map(|array| &array.manifests).map(|m| m.id).collect();
+    let used: HashSet<ObjectId> = planned.iter().filter_map(Planned::manifests).flatten().map(|(id, _)| id).collect();
+    let (mut nodes, mut positions) = (Vec::new(), Vec::new());
+    for planned in planned {
+        match planned.node {
+            PlannedNode::Kept(position, _) => positions.push(position),
+            PlannedNode::Drafted(node) => nodes.push(node),
+        }
+    }
     let items =
         metadata.iter().map(|(name, value)| RawItem::new(SpecVersion::V2, name, value)).collect::<Result<Vec<_>>>();
     let id = ObjectId::random()?;
@@ -105,7 +112,9 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
         nodes,
         manifests: snapshot.manifests().into_iter().filter(|info| used.contains(&info.id)).collect(),
     };
-    let record = publish::store_snapshot(&**storage, (moment, clock), (log, draft), compression, None).await?.record;
+    let kept = Some(KeptNodes { snapshot: Arc::new(snapshot), positions });
+    let record =
+        publish::store_snapshot(&**storage, (moment, clock), (log, draft, kept), compression, None).await?.record;
     failpoints::pass("commit.publish")?;
     let replaces: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
     // The feature flag for moves was checked when the nodes were moved.

@@ -89,7 +89,7 @@ pub(super) async fn difference(repository: &Repository, old: &Tree, new: &Tree) 
     compare_directories(old, new, &mut found);
     let (old_ids, new_ids) = (node_ids(old), node_ids(new));
     let mut arrays = Vec::new();
-    for (id, before) in &old_ids {
+    for (id, before) in &*old_ids {
         match new_ids.get(id) {
             None => drop(found.whole.insert(*before)),
             Some(after) => {

@@ -10,10 +10,14 @@ use flatbuffers::WIPOffset;
 use super::envelope::{self, Compression, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
+use super::kept_nodes::{KeptNodes, ListedNode, Tail};
 use super::repo_state::{Builder, RawItem, tables, write_items};
-use super::snapshot::{Dimension, ManifestInfo, ManifestRef};
+use super::snapshot::{ArrayData, Dimension, ManifestInfo, ManifestRef, Node, NodeData};
 use super::transaction_log::{Move, NodeChange};
 use crate::error::{Error, Result};
+
+/// Bytes that a snapshot may have more than the one whose nodes it keeps, before its buffer has to grow.
+const ROOM_TO_GROW: usize = 64 << 10;
 
 /// Snapshot to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +54,7 @@ pub struct NodeDraft {
 }
 
 /// Shape of an array, and the manifests that list its chunks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArrayDraft {
     /// Dimensions of the array.
     pub shape: Vec<Dimension>,
@@ -58,6 +62,33 @@ pub struct ArrayDraft {
     pub dimension_names: Option<Vec<Option<String>>>,
     /// Manifests, in the order in which a lookup tries them.
     pub manifests: Vec<ManifestRef>,
+}
+
+/// Node to be written: a new one, or one that stays as it is.
+#[derive(Debug)]
+enum Entry<'a> {
+    Drafted(&'a NodeDraft),
+    Kept(u32, Node<'a>),
+}
+
+impl Entry<'_> {
+    fn path(&self) -> &str {
+        match self {
+            Entry::Drafted(node) => &node.path,
+            Entry::Kept(_, node) => node.path,
+        }
+    }
+}
+
+impl ArrayDraft {
+    /// Returns the draft of an array that stays as `stored`; none if a stored length is impossible.
+    pub fn of(stored: &ArrayData<'_>) -> Option<Self> {
+        Some(ArrayDraft {
+            shape: stored.dimensions()?,
+            dimension_names: stored.dimension_names(),
+            manifests: stored.manifests(),
+        })
+    }
 }
 
 impl SnapshotDraft {
@@ -82,19 +113,71 @@ impl SnapshotDraft {
 
     /// Returns the uncompressed payload of the file.
     pub(crate) fn payload(&self) -> Result<Vec<u8>> {
-        let mut b = Builder::new();
-        let mut nodes: Vec<&NodeDraft> = self.nodes.iter().collect();
-        // Sort by the bytes of the path, whatever the specification states: the reference implementation bisects this order.
-        nodes.sort_by(|x, y| x.path.as_bytes().cmp(y.path.as_bytes()));
-        if let Some(twice) = nodes.windows(2).find(|pair| matches!(pair, [x, y] if x.path == y.path)) {
-            return Err(Error::invalid(format!("node {:?} is in the snapshot twice", twice.first().map(|n| &n.path))));
+        self.payload_with(None)
+    }
+
+    /// Returns the uncompressed payload of the file, which has the nodes `kept`, too. Their manifests are among those of the draft.
+    pub(crate) fn payload_with(&self, kept: Option<&KeptNodes>) -> Result<Vec<u8>> {
+        let kept = kept.filter(|kept| !kept.positions.is_empty());
+        if let Some(kept) = kept.filter(|kept| kept.snapshot.version() != self.version) {
+            return Err(Error::invalid(format!("nodes of snapshot {} are of another version", kept.snapshot.id())));
         }
+        let mut nodes: Vec<Entry<'_>> =
+            Vec::with_capacity(self.nodes.len() + kept.map_or(0, |kept| kept.positions.len()));
+        // Manifests of kept arrays. Neighbors share them.
+        let mut used: Vec<ObjectId> = Vec::new();
+        for (position, node) in kept.into_iter().flat_map(KeptNodes::nodes) {
+            if !node.is_stored_as(self.version) {
+                return Err(Error::invalid(format!("node {:?} cannot stay as it is stored", node.path)));
+            }
+            if let NodeData::Array(array) = &node.data {
+                for (id, _) in array.places() {
+                    if used.last() != Some(&id) {
+                        used.push(id);
+                    }
+                }
+            }
+            nodes.push(Entry::Kept(position, node));
+        }
+        if kept.is_some_and(|kept| kept.positions.len() != nodes.len()) {
+            return Err(Error::invalid("a node to keep is not in its snapshot"));
+        }
+        nodes.extend(self.nodes.iter().map(Entry::Drafted));
+        sort(&mut nodes)?;
         let mut manifests = self.manifests.clone();
         manifests.sort_by_key(|info| info.id);
         manifests.dedup_by_key(|info| info.id);
-        self.check_manifests(&manifests)?;
+        self.check_manifests(used, &manifests)?;
 
-        let nodes = tables(&mut b, nodes, |b, node| write_node(b, self.version, node));
+        // The time, which is never 0, gives the front the alignment that the tail has.
+        let tail = kept.filter(|_| self.flushed_at > 0).and_then(|kept| Tail::of(kept, &self.nodes));
+        let kept_bytes = kept.filter(|_| tail.is_none()).map_or(0, |kept| kept.snapshot.size());
+        // Growing copies what is there.
+        let mut b = Builder::with_capacity(kept_bytes + nodes.len() * size_of::<u32>() + ROOM_TO_GROW);
+        let mut listed = Vec::new();
+        let nodes = match &tail {
+            None => tables(&mut b, nodes, |b, node| match node {
+                Entry::Drafted(node) => write_node(b, self.version, node),
+                Entry::Kept(_, node) => write_kept(b, self.version, &node),
+            }),
+            Some(tail) => {
+                for node in nodes {
+                    listed.push(match node {
+                        Entry::Drafted(node) => {
+                            ListedNode::InFront(write_node(&mut b, self.version, node).value() as usize)
+                        }
+                        Entry::Kept(position, node) => {
+                            tail.place(position).map(ListedNode::InTail).ok_or_else(|| {
+                                Error::invalid(format!("node {:?} is not where its snapshot has it", node.path))
+                            })?
+                        }
+                    });
+                }
+                // The offsets follow when the places are known.
+                WIPOffset::new(b.create_vector(&vec![0_u32; listed.len()]).value())
+            }
+        };
+        let list = nodes.value() as usize;
         let (old, new) = match self.version {
             SpecVersion::V1 => {
                 let info = |info: &ManifestInfo| {
@@ -122,18 +205,36 @@ impl SnapshotDraft {
         b.finish(root, Some(envelope::FILE_IDENTIFIER));
         let (mut payload, start) = b.collapse();
         payload.drain(..start);
-        Ok(payload)
+        match tail {
+            Some(tail) => tail.join(payload, list, &listed),
+            None => Ok(payload),
+        }
     }
 
     /// Fails if the list of manifests is not exactly what the nodes refer to: the reference implementation would refuse
     /// to commit onto the snapshot.
-    fn check_manifests(&self, listed: &[ManifestInfo]) -> Result<()> {
+    fn check_manifests(&self, kept: Vec<ObjectId>, listed: &[ManifestInfo]) -> Result<()> {
         let arrays = self.nodes.iter().filter_map(|node| node.array.as_ref());
-        let used: BTreeSet<ObjectId> = arrays.flat_map(|array| array.manifests.iter().map(|m| m.id)).collect();
+        let mut used: BTreeSet<ObjectId> = arrays.flat_map(|array| array.manifests.iter().map(|m| m.id)).collect();
+        used.extend(kept);
         if used.iter().eq(listed.iter().map(|info| &info.id)) {
             return Ok(());
         }
         Err(Error::invalid(format!("snapshot {} lists other manifests than its arrays refer to", self.id)))
+    }
+}
+
+/// Sorts nodes by the bytes of their paths, whatever the specification states: the reference implementation bisects this order. Fails if two
+/// have the same path.
+fn sort(nodes: &mut [Entry<'_>]) -> Result<()> {
+    let is_ascending = |pair: &[Entry<'_>]| matches!(pair, [x, y] if x.path().as_bytes() < y.path().as_bytes());
+    if nodes.windows(2).all(is_ascending) {
+        return Ok(());
+    }
+    nodes.sort_by(|x, y| x.path().as_bytes().cmp(y.path().as_bytes()));
+    match nodes.windows(2).find(|pair| !is_ascending(pair)).and_then(<[_]>::first) {
+        Some(twice) => Err(Error::invalid(format!("node {:?} is in the snapshot twice", twice.path()))),
+        None => Ok(()),
     }
 }
 
@@ -148,14 +249,32 @@ pub(super) fn write_node(
     version: SpecVersion,
     node: &NodeDraft,
 ) -> WIPOffset<fb::NodeSnapshot<'static>> {
-    let (node_data_type, node_data) = match &node.array {
+    write_parts(b, version, (node.id, &node.path, &node.zarr_json), node.array.as_ref())
+}
+
+fn write_kept(b: &mut Builder, version: SpecVersion, node: &Node<'_>) -> WIPOffset<fb::NodeSnapshot<'static>> {
+    let array = match &node.data {
+        // It is stored as in this version: see `payload_with`.
+        NodeData::Array(stored) => Some(ArrayDraft::of(stored).unwrap_or_default()),
+        _ => None,
+    };
+    write_parts(b, version, (node.id, node.path, node.zarr_json), array.as_ref())
+}
+
+fn write_parts(
+    b: &mut Builder,
+    version: SpecVersion,
+    (id, path, zarr_json): (NodeId, &str, &[u8]),
+    array: Option<&ArrayDraft>,
+) -> WIPOffset<fb::NodeSnapshot<'static>> {
+    let (node_data_type, node_data) = match array {
         None => (fb::NodeData::Group, fb::GroupNodeData::create(b, &fb::GroupNodeDataArgs {}).as_union_value()),
         Some(array) => (fb::NodeData::Array, write_array(b, version, array).as_union_value()),
     };
     let args = fb::NodeSnapshotArgs {
-        id: Some(&fb::ObjectId8(node.id.0)),
-        path: Some(b.create_string(&node.path)),
-        user_data: Some(b.create_vector(&node.zarr_json)),
+        id: Some(&fb::ObjectId8(id.0)),
+        path: Some(b.create_string(path)),
+        user_data: Some(b.create_vector(zarr_json)),
         node_data_type,
         node_data: Some(node_data),
         extra: None,

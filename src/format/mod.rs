@@ -35,6 +35,7 @@ mod frame;
 )]
 pub(crate) mod generated;
 pub mod ids;
+pub mod kept_nodes;
 pub mod manifest;
 pub mod manifest_builder;
 pub mod metadata;

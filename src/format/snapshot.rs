@@ -6,7 +6,10 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
 use serde_json::{Map, Value};
+
+use smallvec::SmallVec;
 
 use super::draft::SnapshotDraft;
 use super::envelope::{self, Compression, FileType, SpecVersion};
@@ -42,6 +45,15 @@ impl Node<'_> {
     /// Returns true if the node is an array.
     pub fn is_array(&self) -> bool {
         matches!(self.data, NodeData::Array(_))
+    }
+
+    /// Returns true if a snapshot of `version` can have the node as it is stored here.
+    pub fn is_stored_as(&self, version: SpecVersion) -> bool {
+        match &self.data {
+            NodeData::Group => true,
+            NodeData::Array(array) => array.is_shaped_as(version),
+            NodeData::Unknown(_) => false,
+        }
     }
 }
 
@@ -126,7 +138,7 @@ impl Snapshot {
     pub fn with_parent(&self, parent: ObjectId) -> Result<Vec<u8>> {
         let stored = self.buffer.root().parent_id().filter(|_| self.version == SpecVersion::V1);
         let place = stored.and_then(|stored| self.buffer.range_of(&stored.0));
-        let mut payload = self.buffer.slice(0..self.buffer.len()).to_vec();
+        let mut payload = self.bytes().to_vec();
         let slot = place.and_then(|place| payload.get_mut(place));
         let slot = slot.ok_or_else(|| Error::invalid(format!("snapshot {} names no parent in its file", self.id())))?;
         slot.copy_from_slice(&parent.0);
@@ -139,8 +151,13 @@ impl Snapshot {
     }
 
     /// Returns the snapshot whose file has the uncompressed `payload`.
-    pub fn of_payload(payload: Vec<u8>, version: SpecVersion) -> Result<Self> {
-        Self::from_verified(VerifiedFlatbuffer::new(payload)?, version)
+    pub fn of_payload(payload: impl Into<Bytes>, version: SpecVersion) -> Result<Self> {
+        Self::from_verified(VerifiedFlatbuffer::new(payload.into())?, version)
+    }
+
+    /// Returns the uncompressed payload of the file.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.buffer.slice(0..self.buffer.len())
     }
 
     fn from_verified(buffer: VerifiedFlatbuffer<fb::Snapshot<'static>>, version: SpecVersion) -> Result<Self> {
@@ -256,6 +273,16 @@ fn node(stored: fb::NodeSnapshot<'_>) -> Node<'_> {
     Node { id: NodeId::from(stored.id()), path: stored.path(), zarr_json: stored.user_data().bytes(), data }
 }
 
+/// Returns a dimension as version 1 stores it; none if a stored length is impossible.
+fn dimension_of_version_1(stored: &fb::DimensionShape) -> Option<Dimension> {
+    let (array_length, chunk_length) = (stored.array_length(), stored.chunk_length());
+    let num_chunks = match chunk_length {
+        0 => (array_length == 0).then_some(0),
+        chunk => u32::try_from(array_length.div_ceil(chunk)).ok(),
+    };
+    Some(Dimension { array_length, num_chunks: num_chunks?, chunk_length })
+}
+
 impl ManifestRef {
     /// Returns true if the chunk at `coords` lies within the extents.
     pub fn covers(&self, coords: &[u32]) -> bool {
@@ -290,6 +317,69 @@ impl<'a> ArrayData<'a> {
             .collect()
     }
 
+    /// Returns the ids of these manifests, each with the number of chunks that the array may have within its extents.
+    pub fn places(&self) -> impl Iterator<Item = (ObjectId, u64)> {
+        let rank = self.rank();
+        self.0.manifests().into_iter().map(move |stored| {
+            let extents = stored.extents();
+            let sides = extents.iter().map(|range| u64::from(range.to().saturating_sub(range.from())));
+            let places = if extents.len() == rank { sides.fold(1, u64::saturating_mul) } else { u64::MAX };
+            (ObjectId::from(stored.object_id()), places)
+        })
+    }
+
+    /// Returns true if [`ArrayData::manifests`] are `others`.
+    pub fn has_manifests(&self, others: &[ManifestRef]) -> bool {
+        let stored = self.0.manifests();
+        let is_same = |(stored, other): (fb::ManifestRef<'_>, &ManifestRef)| {
+            let extents = stored.extents().iter().map(|range| (range.from(), range.to()));
+            ObjectId::from(stored.object_id()) == other.id && extents.eq(other.extents.iter().copied())
+        };
+        stored.len() == others.len() && std::iter::zip(stored, others).all(is_same)
+    }
+
+    /// Returns true if `other` is stored with the same shape, names and manifests.
+    pub fn is_same(&self, other: &ArrayData<'_>) -> bool {
+        let new_shape = |array: &fb::ArrayNodeData<'_>| {
+            let shape = array.shape_v2()?;
+            Some(shape.iter().map(|d| (d.array_length(), d.num_chunks())).collect::<SmallVec<[_; 8]>>())
+        };
+        let old_shape = |array: &fb::ArrayNodeData<'_>| {
+            array.shape().iter().map(|d| (d.array_length(), d.chunk_length())).collect::<SmallVec<[_; 8]>>()
+        };
+        let (one, two) = (&self.0, &other.0);
+        let is_name_same = match (one.dimension_names(), two.dimension_names()) {
+            (Some(one), Some(two)) => one.iter().map(|d| d.name()).eq(two.iter().map(|d| d.name())),
+            (one, two) => one.is_none() && two.is_none(),
+        };
+        let (manifests, others) = (one.manifests(), two.manifests());
+        let is_manifest_same = |(one, two): (fb::ManifestRef<'_>, fb::ManifestRef<'_>)| {
+            let ranges = |stored: &fb::ManifestRef<'_>| {
+                stored.extents().iter().map(|range| (range.from(), range.to())).collect::<SmallVec<[_; 8]>>()
+            };
+            one.object_id() == two.object_id() && ranges(&one) == ranges(&two)
+        };
+        new_shape(one) == new_shape(two)
+            && old_shape(one) == old_shape(two)
+            && is_name_same
+            && manifests.len() == others.len()
+            && std::iter::zip(manifests, others).all(is_manifest_same)
+    }
+
+    /// Returns the number of dimensions, as stored.
+    pub fn rank(&self) -> usize {
+        self.0.shape_v2().map_or_else(|| self.0.shape().len(), |dimensions| dimensions.len())
+    }
+
+    /// Returns true if the shape is stored as in `version`, and no stored length is impossible.
+    pub fn is_shaped_as(&self, version: SpecVersion) -> bool {
+        match (self.0.shape_v2(), version) {
+            (Some(_), SpecVersion::V2) => true,
+            (None, SpecVersion::V1) => self.0.shape().iter().all(|stored| dimension_of_version_1(stored).is_some()),
+            _ => false,
+        }
+    }
+
     /// Returns the names of the dimensions, if there are any.
     pub fn dimension_names(&self) -> Option<Vec<Option<String>>> {
         Some(self.0.dimension_names()?.iter().map(|d| d.name().map(str::to_owned)).collect())
@@ -297,14 +387,6 @@ impl<'a> ArrayData<'a> {
 
     /// Returns the dimensions as stored; `None` if a stored length is impossible.
     pub fn dimensions(&self) -> Option<Vec<Dimension>> {
-        let old = |d: &fb::DimensionShape| {
-            let (array_length, chunk_length) = (d.array_length(), d.chunk_length());
-            let num_chunks = match chunk_length {
-                0 => (array_length == 0).then_some(0),
-                chunk => u32::try_from(array_length.div_ceil(chunk)).ok(),
-            };
-            Some(Dimension { array_length, num_chunks: num_chunks?, chunk_length })
-        };
         let new = |d: fb::DimensionShapeV2<'_>| {
             let (array_length, num_chunks) = (d.array_length(), d.num_chunks());
             let chunk_length = if num_chunks == 0 { 0 } else { array_length.div_ceil(u64::from(num_chunks)) };
@@ -312,7 +394,7 @@ impl<'a> ArrayData<'a> {
         };
         match self.0.shape_v2() {
             Some(dimensions) => Some(dimensions.iter().map(new).collect()),
-            None => self.0.shape().iter().map(old).collect(),
+            None => self.0.shape().iter().map(dimension_of_version_1).collect(),
         }
     }
 

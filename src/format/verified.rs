@@ -3,6 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use bytes::Bytes;
 use flatbuffers::{Follow, Verifiable, VerifierOptions};
 
 use super::envelope;
@@ -34,14 +35,14 @@ root_tables! { Manifest Repo Snapshot TransactionLog }
 
 /// Bytes of a flatbuffer whose root is `R`, verified on creation and unchanged since.
 pub(crate) struct VerifiedFlatbuffer<R: RootTable> {
-    bytes: ReservedBytes,
+    bytes: ReservedBytes<Bytes>,
     root: PhantomData<fn() -> R>,
 }
 
 impl<R: RootTable> VerifiedFlatbuffer<R> {
     /// Verifies `bytes`: every offset within the buffer, every required field present, every string UTF-8. The length
     /// of the buffer bounds the work, whatever its content.
-    pub(crate) fn new(bytes: impl Into<ReservedBytes>) -> Result<Self> {
+    pub(crate) fn new(bytes: impl Into<ReservedBytes<Bytes>>) -> Result<Self> {
         let verify = |bytes: &[u8], options: &VerifierOptions| {
             let root = flatbuffers::root_with_opts::<R::Table<'_>>(options, bytes);
             root.map(drop).map_err(|error| first_line(&error))
@@ -56,7 +57,7 @@ impl<R: RootTable> VerifiedFlatbuffer<R> {
     ///
     /// `verify` must accept only a valid flatbuffer with root `R`.
     pub(super) unsafe fn verified_by<T>(
-        bytes: ReservedBytes,
+        bytes: ReservedBytes<Bytes>,
         verify: impl FnOnce(&[u8], &VerifierOptions) -> std::result::Result<T, String>,
     ) -> Result<(Self, T)> {
         let options = VerifierOptions {
@@ -85,7 +86,7 @@ impl<R: RootTable> VerifiedFlatbuffer<R> {
     ///
     /// `bytes` must be a valid flatbuffer with root `R`.
     pub(super) unsafe fn new_unchecked(bytes: Vec<u8>) -> Self {
-        let bytes = ReservedBytes::from(bytes);
+        let bytes = ReservedBytes::from(Bytes::from(bytes));
         debug_assert!(flatbuffers::root::<R::Table<'_>>(&bytes).is_ok() || bytes.len() > 1 << 20, "laid out wrongly");
         VerifiedFlatbuffer { bytes, root: PhantomData }
     }

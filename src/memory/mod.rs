@@ -181,13 +181,26 @@ impl From<Vec<u8>> for ReservedBytes {
     }
 }
 
+impl From<Bytes> for ReservedBytes<Bytes> {
+    /// Wraps bytes that this program has made itself, which need no reservation.
+    fn from(bytes: Bytes) -> Self {
+        ReservedBytes { bytes, _reservation: Reservation::default() }
+    }
+}
+
+impl From<ReservedBytes> for ReservedBytes<Bytes> {
+    fn from(ReservedBytes { bytes, _reservation }: ReservedBytes) -> Self {
+        ReservedBytes { bytes: bytes.into(), _reservation }
+    }
+}
+
 impl<B: AsRef<[u8]>> AsRef<[u8]> for ReservedBytes<B> {
     fn as_ref(&self) -> &[u8] {
         self.bytes.as_ref()
     }
 }
 
-impl std::ops::Deref for ReservedBytes {
+impl<B: std::ops::Deref<Target = [u8]>> std::ops::Deref for ReservedBytes<B> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {

@@ -70,7 +70,11 @@ impl Session {
         commits: &[ObjectId],
         moved: &[Move],
     ) -> Result<Vec<Invalidation>> {
-        let (old_ids, mut new_ids) = (node_ids(old), node_ids(new));
+        // A commit of chunks, without any by others.
+        if commits.is_empty() && new.table().has_numbers_of(old.table()) {
+            return Ok(Vec::new());
+        }
+        let (old_ids, mut new_ids) = (node_ids(old), Arc::unwrap_or_clone(node_ids(new)));
         let renumbered =
             old_ids.iter().filter_map(|(id, before)| renumbered_array(old, new, *before, *new_ids.get(id)?));
         let mut invalidations: HashSet<Invalidation> = renumbered.collect();
@@ -91,7 +95,7 @@ impl Session {
             };
             let mut nodes: HashSet<_> = log.moves()?.iter().map(|moved| moved.node).collect();
             nodes.extend(log.changed_nodes().map(|(_, node)| node));
-            for (tree, ids) in [(old, &old_ids), (new, &new_ids)] {
+            for (tree, ids) in [(old, &*old_ids), (new, &new_ids)] {
                 for index in nodes.iter().filter_map(|node| ids.get(node)) {
                     add_node(tree, *index, &mut invalidations);
                 }

@@ -18,7 +18,7 @@ use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
 use crate::scratch::record::{Body, DataFileId, EntryId, Name, Record, Source};
 use crate::tree::Tree;
-use crate::tree::nodes::{NodeIndex, NodeTable, TreePlace};
+use crate::tree::nodes::{NodeIds, NodeIndex, NodeTable, TreePlace};
 use crate::zarr::is_prefix_in_grid;
 
 /// Exclusive access to the working tree: no operation changes it while this is held.
@@ -200,9 +200,8 @@ fn has_home_name(tree: &Tree, state: &State, inode: &Inode, untracked: &HashSet<
 }
 
 /// Returns the nodes of the snapshot by id.
-pub fn node_ids(tree: &Tree) -> HashMap<NodeId, NodeIndex> {
-    let indices = (0..tree.table().len()).filter_map(|at| NodeIndex::try_from(at).ok());
-    indices.filter_map(|index| Some((node_id(tree, index)?, index))).collect()
+pub fn node_ids(tree: &Tree) -> Arc<NodeIds> {
+    tree.table().ids(tree.snapshot())
 }
 
 /// Returns the id of node `index`; `None` for a directory without a node.

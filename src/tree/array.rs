@@ -30,7 +30,7 @@ pub struct Array {
     /// Numbers of its chunks and chunk directories, counted from `first_number`.
     pub(super) positions: Arc<Positions>,
     /// Grid of these numbers: the array's own, or one that it fits into.
-    pub(super) numbered_grid: Box<[u32]>,
+    pub(super) numbered_grid: Arc<[u32]>,
     /// Inode number of the first of them.
     pub first_number: u64,
     /// Bytes of a whole chunk before compression, where the data type defines them.
@@ -53,7 +53,7 @@ impl Array {
             encoding: KeyEncoding::default(),
             manifests: data.manifests().into(),
             positions: Arc::new(Positions::new(&[], 1)),
-            numbered_grid: Box::default(),
+            numbered_grid: Arc::default(),
             first_number: 0,
             nominal_chunk_bytes: None,
             sharding: None,
@@ -97,12 +97,21 @@ impl Array {
             encoding: before.encoding.clone(),
             manifests: data.manifests().into(),
             positions: Arc::clone(&before.positions),
-            numbered_grid: Box::default(),
+            numbered_grid: Arc::default(),
             first_number: 0,
             nominal_chunk_bytes: before.nominal_chunk_bytes,
             sharding: before.sharding.clone(),
             has_long_names: before.has_long_names,
             form: None,
+        }
+    }
+
+    /// Describes the array like [`Array::like`], with the same numbers for its chunks.
+    pub(super) fn with_manifests_of(before: &Array, data: &ArrayData<'_>) -> Array {
+        Array {
+            numbered_grid: before.numbered_grid.clone(),
+            first_number: before.first_number,
+            ..Array::like(before, data)
         }
     }
 

@@ -1,7 +1,7 @@
 //! Directory tree of one snapshot: names, attributes, listings and bytes, without a kernel.
 //!
 //! [`nodes`] has the paths, [`mod@array`] the arrays, [`positions`] the numbers of chunks, [`chunks`] the lookups in manifests,
-//! [`directory`] the listings, [`reshard`] other units of chunks. A [`Tree`] combines them in the terms of a file system: inode numbers, names, attributes. A snapshot
+//! [`directory`] the listings, `known` what snapshots have in common, [`reshard`] other units of chunks. A [`Tree`] combines them in the terms of a file system: inode numbers, names, attributes. A snapshot
 //! never changes, so answers stay valid forever.
 //!
 //! Methods that may have to read a manifest or a chunk are `async`. If everything is in memory they are ready when first polled;
@@ -10,6 +10,7 @@
 pub mod array;
 pub mod chunks;
 pub mod directory;
+mod known;
 pub mod names;
 pub mod nodes;
 pub mod numbering;

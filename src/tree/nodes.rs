@@ -11,12 +11,14 @@
 //! directories have a separate range (see [`super::numbering`]). The root's base is 1, as FUSE requires.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 use tracing::{error, warn};
 
 use super::array::Array;
-use super::numbering::{ChunkNumbers, Numbering, Renumbered, Run};
+use super::known::KnownArrays;
+use super::numbering::{ChunkNumbers, Numbering, NumberingState, Renumbered, Run};
 use super::paths::{below, check_path, compare_paths};
 use super::positions::Positions;
 use super::reshard::Resharder;
@@ -37,7 +39,7 @@ pub const ZARR_JSON: &str = "zarr.json";
 pub type NodeIndex = u32;
 
 /// Directory that stands for a path of the hierarchy.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Node {
     /// Parent directory; its own index for the root.
     pub parent: NodeIndex,
@@ -48,7 +50,7 @@ pub struct Node {
     /// Position in the snapshot's list; none for an implicit directory.
     pub stored: Option<u32>,
     /// Position in the table's arrays; none for a group or an implicit directory.
-    array: Option<u32>,
+    pub(super) array: Option<u32>,
     /// First of its inode numbers.
     pub base: u64,
 }
@@ -57,20 +59,28 @@ pub struct Node {
 #[derive(Debug)]
 pub struct NodeTable {
     /// Path of the table's root in the snapshot, without a slash at its ends.
-    root: Box<str>,
-    nodes: Vec<Node>,
+    pub(super) root: Box<str>,
+    pub(super) nodes: Vec<Node>,
     /// Numbers in use, sorted.
-    runs: Vec<Run>,
+    pub(super) runs: Vec<Run>,
     /// Numbers of chunks, by [`Run::chunks`].
-    chunk_numbers: Vec<ChunkNumbers>,
-    names: String,
-    children: Vec<NodeIndex>,
-    arrays: Vec<Array>,
-    manifests: HashMap<ObjectId, ManifestInfo>,
+    pub(super) chunk_numbers: Vec<ChunkNumbers>,
+    pub(super) names: String,
+    pub(super) children: Vec<NodeIndex>,
+    /// Arrays, which the tables of later snapshots share ([`super::known`]).
+    pub(super) arrays: Vec<Arc<Array>>,
+    pub(super) manifests: HashMap<ObjectId, ManifestInfo>,
     /// Nodes at the place of a chunk directory of an array above them: both show in one directory.
-    chunk_dirs: HashMap<NodeIndex, (NodeIndex, Coords)>,
-    renumbered: Renumbered,
+    pub(super) chunk_dirs: HashMap<NodeIndex, (NodeIndex, Coords)>,
+    pub(super) renumbered: Renumbered,
+    /// State of the numbering from which the numbers are.
+    pub(super) numbered: NumberingState,
+    /// Nodes by id, from when they are first needed.
+    pub(super) ids: Arc<OnceLock<Arc<NodeIds>>>,
 }
+
+/// Nodes by their ids.
+pub type NodeIds = HashMap<NodeId, NodeIndex>;
 
 /// Directory or file that an inode number stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -101,33 +111,6 @@ enum Arrays<'a, 'b> {
     Resharded(&'a mut Resharder<'b>),
 }
 
-/// Arrays of another snapshot. Both are walked in the order of paths, so that most are found without a search.
-struct KnownArrays<'a> {
-    snapshot: &'a Snapshot,
-    table: &'a NodeTable,
-    /// Node from which on the next array is expected.
-    next: NodeIndex,
-    /// All arrays by id, made when an expectation fails.
-    by_id: Option<HashMap<NodeId, NodeIndex>>,
-}
-
-impl<'a> KnownArrays<'a> {
-    /// Returns array `id` if it has this `zarr.json` in the other snapshot, too.
-    fn find(&mut self, id: NodeId, zarr_json: &[u8]) -> Option<&'a Array> {
-        let (table, count) = (self.table, self.table.nodes.len() as NodeIndex);
-        let next = (self.next..count).find(|index| table.array(*index).is_some());
-        let expected = next.filter(|index| table.array(*index).is_some_and(|array| array.id == id));
-        let index = expected.or_else(|| {
-            let all = || (0..count).filter_map(|index| Some((table.array(index)?.id, index))).collect();
-            self.by_id.get_or_insert_with(all).get(&id).copied()
-        })?;
-        self.next = index + 1;
-        let array = table.array(index).filter(|array| !array.is_resharded())?;
-        let stored = self.snapshot.node(table.get(index)?.stored? as usize)?;
-        (stored.zarr_json == zarr_json).then_some(array)
-    }
-}
-
 impl NodeTable {
     /// Builds the table of `snapshot`.
     pub fn build(snapshot: &Snapshot) -> Result<Self> {
@@ -141,7 +124,10 @@ impl NodeTable {
         numbering: &mut Numbering,
         (before, table): (&Snapshot, &NodeTable),
     ) -> Result<Self> {
-        let known = KnownArrays { snapshot: before, table, next: 0, by_id: None };
+        if let Some(same) = table.with_manifests_of(before, snapshot, numbering)? {
+            return Ok(same);
+        }
+        let known = KnownArrays::new(before, table);
         Self::build_from(snapshot, numbering, &table.root, Arrays::Known(known))
     }
 
@@ -205,6 +191,8 @@ impl NodeTable {
             manifests,
             chunk_dirs: HashMap::new(),
             renumbered: Renumbered::default(),
+            numbered: NumberingState::default(),
+            ids: Arc::default(),
         };
         table.push(0, "")?;
         // Path from the root to the node added last.
@@ -264,7 +252,7 @@ impl NodeTable {
                     }
                 };
                 let array = array.unwrap_or_else(|| Array::new(node.path, node.id, node.zarr_json, data));
-                self.arrays.push(array);
+                self.arrays.push(Arc::new(array));
                 Some(u32::try_from(self.arrays.len() - 1).map_err(too_many)?)
             }
         };
@@ -311,7 +299,9 @@ impl NodeTable {
             self.runs.push(Run { start: base, node: index, chunks: None });
             let Some(node) = self.nodes.get_mut(index as usize) else { continue };
             node.base = base;
-            let Some(array) = node.array.and_then(|array| self.arrays.get_mut(array as usize)) else { continue };
+            let array = node.array.and_then(|array| self.arrays.get_mut(array as usize));
+            // No other table has it yet.
+            let Some(array) = array.and_then(Arc::get_mut) else { continue };
             let all = numbering.chunks(array.id, &array.grid);
             let Some(numbers) = all.first().cloned() else { continue };
             if let (Positions::Table(_), Some(stored)) = (&*numbers.positions, stored) {
@@ -327,6 +317,7 @@ impl NodeTable {
             }
         }
         self.runs.sort_unstable();
+        self.numbered = numbering.state();
     }
 
     /// Finds nodes below arrays at the place of a chunk directory of the array.
@@ -448,12 +439,27 @@ impl NodeTable {
 
     /// Returns the description of an array; none for other nodes.
     pub fn array(&self, index: NodeIndex) -> Option<&Array> {
-        self.arrays.get(self.get(index)?.array? as usize)
+        self.arrays.get(self.get(index)?.array? as usize).map(Arc::as_ref)
+    }
+
+    /// Returns the nodes by id. `snapshot` is the one of the table.
+    pub fn ids(&self, snapshot: &Snapshot) -> Arc<NodeIds> {
+        let found = self.ids.get_or_init(|| {
+            let id = |index: &NodeIndex| Some(snapshot.node(self.get(*index)?.stored? as usize)?.id);
+            let indices = (0..self.nodes.len()).filter_map(|at| NodeIndex::try_from(at).ok());
+            Arc::new(indices.filter_map(|index| Some((id(&index)?, index))).collect())
+        });
+        Arc::clone(found)
     }
 
     /// Returns all arrays.
-    pub fn arrays(&self) -> &[Array] {
-        &self.arrays
+    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+        self.arrays.iter().map(Arc::as_ref)
+    }
+
+    /// Returns true if nodes that `other` has, too, have the same inode numbers there, and the chunks of arrays.
+    pub fn has_numbers_of(&self, other: &NodeTable) -> bool {
+        self.numbered == other.numbered
     }
 
     /// Returns the snapshot's entry of a manifest. One that the snapshot does not list can be read all the same.
@@ -530,7 +536,8 @@ impl NodeTable {
             })
             .sum();
         let fixed = self.nodes.len() * (size_of::<Node>() + 12) + self.names.len();
-        (fixed + arrays + self.manifests.len() * 2 * size_of::<ManifestInfo>()) as u64
+        let ids = self.ids.get().map_or(0, |ids| ids.len() * size_of::<(NodeId, NodeIndex)>() * 2);
+        (fixed + ids + arrays + self.manifests.len() * 2 * size_of::<ManifestInfo>()) as u64
     }
 }
 

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::nodes::NodeIndex;
 use super::positions::Positions;
@@ -33,13 +34,26 @@ pub struct Numbering {
     implicit: HashMap<String, u64>,
     /// Numbers by array, the newest last.
     chunks: HashMap<NodeId, Vec<ChunkNumbers>>,
+    state: NumberingState,
+}
+
+/// State of a numbering: while it is the same, the same nodes and grids get the same numbers. No two numberings have one in common, except
+/// the state before the first number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NumberingState(u64);
+
+impl NumberingState {
+    fn next() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        NumberingState(LAST.fetch_add(1, Ordering::Relaxed) + 1)
+    }
 }
 
 /// Numbers of an array's chunks.
 #[derive(Clone, Debug)]
 pub struct ChunkNumbers {
     /// Chunks per dimension that have numbers: as many as existed when they were assigned, or more.
-    pub grid: Box<[u32]>,
+    pub grid: Arc<[u32]>,
     /// First number.
     pub start: u64,
     /// Numbering of places, counted from `start`.
@@ -92,7 +106,8 @@ impl Default for Numbering {
     fn default() -> Self {
         // The root has 1 and 2.
         let next = super::ROOT + OF_NODE;
-        Numbering { has_headroom: false, next, nodes: HashMap::new(), implicit: HashMap::new(), chunks: HashMap::new() }
+        let (nodes, implicit, chunks) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Numbering { has_headroom: false, next, nodes, implicit, chunks, state: NumberingState::default() }
     }
 }
 
@@ -104,21 +119,33 @@ impl Numbering {
 
     /// Forgets the numbers of grids that arrays no longer have. They are not reused.
     pub fn forget_old_grids(&mut self) {
-        for known in self.chunks.values_mut() {
-            known.drain(..known.len().saturating_sub(1));
+        for known in self.chunks.values_mut().filter(|known| known.len() > 1) {
+            known.drain(..known.len() - 1);
+            self.state = NumberingState::next();
         }
+    }
+
+    /// Returns the state.
+    pub fn state(&self) -> NumberingState {
+        self.state
     }
 
     /// Returns the number of a stored node's directory; the next one is its document's. The root's are fixed.
     pub fn node(&mut self, id: NodeId) -> u64 {
-        let next = &mut self.next;
-        *self.nodes.entry(id).or_insert_with(|| take(next, OF_NODE))
+        let (next, state) = (&mut self.next, &mut self.state);
+        *self.nodes.entry(id).or_insert_with(|| {
+            *state = NumberingState::next();
+            take(next, OF_NODE)
+        })
     }
 
     /// Returns the number of a directory without a node, by its path.
     pub fn implicit(&mut self, path: String) -> u64 {
-        let next = &mut self.next;
-        *self.implicit.entry(path).or_insert_with(|| take(next, OF_NODE))
+        let (next, state) = (&mut self.next, &mut self.state);
+        *self.implicit.entry(path).or_insert_with(|| {
+            *state = NumberingState::next();
+            take(next, OF_NODE)
+        })
     }
 
     /// Returns the numbers of the chunks of array `id` with grid `grid`, and then those that it had with other grids.
@@ -127,31 +154,34 @@ impl Numbering {
         let has_headroom = self.has_headroom;
         let fits = |numbers: &ChunkNumbers| match has_headroom {
             false => *numbers.grid == *grid,
-            true => numbers.grid.len() == grid.len() && std::iter::zip(&numbers.grid, grid).all(|(room, n)| room >= n),
+            true => numbers.grid.len() == grid.len() && std::iter::zip(&*numbers.grid, grid).all(|(room, n)| room >= n),
         };
         match known.iter().rposition(fits) {
             // The array has had this grid before.
+            Some(at) if at + 1 == known.len() => {}
             Some(at) => {
                 let numbers = known.remove(at);
                 known.push(numbers);
+                self.state = NumberingState::next();
             }
             None => {
                 let room = MAX_NUMBERS.saturating_sub(self.next).min(MAX_SHARE);
                 let (grid, positions) = if has_headroom { larger(grid, room) } else { exact(grid, room) };
                 let start = take(&mut self.next, positions.count());
                 known.push(ChunkNumbers { grid, start, positions: Arc::new(positions) });
+                self.state = NumberingState::next();
             }
         }
         known.iter().rev().cloned().collect()
     }
 }
 
-fn exact(grid: &[u32], room: u64) -> (Box<[u32]>, Positions) {
+fn exact(grid: &[u32], room: u64) -> (Arc<[u32]>, Positions) {
     (grid.into(), Positions::new(grid, room))
 }
 
 /// Returns numbers for a larger grid than `grid`, if there are enough.
-fn larger(grid: &[u32], room: u64) -> (Box<[u32]>, Positions) {
+fn larger(grid: &[u32], room: u64) -> (Arc<[u32]>, Positions) {
     let larger =
         HEADROOM.iter().map(|times| grid.iter().map(|n| n.max(&1).saturating_mul(*times)).collect::<Box<[u32]>>());
     let mut larger = larger.map(|grid| exact(&grid, room));

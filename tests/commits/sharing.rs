@@ -142,6 +142,24 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
                     _ => drop(run_on(place, &["gc", "--older-than", "0s", "--yes"]).success()),
                 }
             }
+            // Commits of chunks leave all nodes as they are.
+            10..=14 => {
+                for _ in 0..1 + random.below(4) {
+                    let before = model.clone();
+                    for _ in 0..1 + random.below(10) {
+                        let Some((path, coords)) = some_chunk(&model, &mut random) else { break };
+                        let bytes = bytes(&mut random);
+                        match random.below(5) {
+                            0 => drop(model.get(&path).chunks.remove(&coords)),
+                            _ => model.chunk(&path, &coords, bytes),
+                        }
+                    }
+                    let changes = model.changes_since(&before, &lab.scratch);
+                    let outcome = lab.commit_as(&lab.tip().await, &changes, request("chunks")).await.unwrap();
+                    assert!(!matches!(outcome, CommitOutcome::Conflicts(_)), "{what}: {outcome:?}");
+                    commits += usize::from(matches!(outcome, CommitOutcome::Committed { .. }));
+                }
+            }
             _ => {
                 let before = model.clone();
                 change(&mut model, &mut random, is_v2);

@@ -44,10 +44,15 @@ impl CellPlan {
 
 /// Returns the number of references that an array of `rank` dimensions has at most in one of its manifests, which may hold other arrays,
 /// too.
-pub(super) fn references_in(reference: &ManifestRef, rank: usize, infos: &HashMap<ObjectId, ManifestInfo>) -> u64 {
+fn references_in(reference: &ManifestRef, rank: usize, infos: &HashMap<ObjectId, ManifestInfo>) -> u64 {
+    references_of(reference.id, reference.places(rank), infos)
+}
+
+/// Returns the number of references that an array has at most in manifest `id`, within whose extents it has `places`.
+pub(super) fn references_of(id: ObjectId, places: u64, infos: &HashMap<ObjectId, ManifestInfo>) -> u64 {
     // Before 0.1.0, references were not counted.
-    let listed = infos.get(&reference.id).map(|info| u64::from(info.chunk_refs)).filter(|listed| *listed > 0);
-    reference.places(rank).min(listed.unwrap_or(u64::MAX))
+    let listed = infos.get(&id).map(|info| u64::from(info.chunk_refs)).filter(|listed| *listed > 0);
+    places.min(listed.unwrap_or(u64::MAX))
 }
 
 /// Assigns the changes and the old manifests of an array to cells.

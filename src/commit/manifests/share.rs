@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::plan::references_in;
+use super::plan::references_of;
 use crate::commit::nodes::Planned;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::ManifestInfo;
@@ -72,24 +72,24 @@ struct Holder {
 
 /// Returns the arrays whose small manifests are worth gathering. None of them is one of `touched`, which the commit writes anyway.
 pub(in crate::commit) fn worth_gathering(
-    planned: &[Planned],
+    planned: &[Planned<'_>],
     touched: &HashSet<NodeId>,
     infos: &HashMap<ObjectId, ManifestInfo>,
 ) -> HashSet<NodeId> {
     let mut holders: HashMap<ObjectId, Holder> = HashMap::with_capacity(infos.len());
-    for (at, Planned { node, .. }) in planned.iter().enumerate() {
-        let Some(array) = node.array.as_ref().filter(|_| !touched.contains(&node.id)) else { continue };
-        let is_alone = array.manifests.len() == 1;
-        for reference in &array.manifests {
-            let holder = holders.entry(reference.id).or_default();
-            let references = references_in(reference, array.shape.len(), infos);
+    for (at, planned) in planned.iter().enumerate() {
+        let Some(manifests) = planned.manifests().filter(|_| !touched.contains(&planned.id())) else { continue };
+        let is_alone = manifests.len() == 1;
+        for (id, places) in manifests {
+            let holder = holders.entry(id).or_default();
+            let references = references_of(id, places, infos);
             holder.is_fixed |= !is_alone || references > SMALL;
             holder.references = holder.references.saturating_add(references);
             holder.arrays.push((at, references));
         }
     }
-    let node_of = |(at, _): &(usize, u64)| Some(&planned.get(*at)?.node);
-    let is_small = |array: &(usize, u64)| node_of(array).is_some_and(|node| is_shared(array.1, &node.zarr_json));
+    let node_of = |(at, _): &(usize, u64)| planned.get(*at);
+    let is_small = |array: &(usize, u64)| node_of(array).is_some_and(|node| is_shared(array.1, node.zarr_json()));
     // Of two manifests with more than that, one would not be fewer.
     holders.retain(|_, holder| !holder.is_fixed && holder.references <= MANY / 2);
     let is_mostly_unused = |id: &ObjectId, holder: &Holder| {
@@ -109,13 +109,14 @@ pub(in crate::commit) fn worth_gathering(
     };
     let crowds = sizes.into_values().filter(|alike| alike.len() >= CROWD).flat_map(crowd);
     let gathered = unused.into_iter().map(|(_, holder)| holder).chain(crowds).take(MOST_GATHERED);
-    gathered.flat_map(|holder| holder.arrays).filter_map(|array| Some(node_of(&array)?.id)).collect()
+    gathered.flat_map(|holder| holder.arrays).filter_map(|array| Some(node_of(&array)?.id())).collect()
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::commit::nodes::PlannedNode;
     use crate::format::draft::{ArrayDraft, NodeDraft};
     use crate::format::snapshot::{Dimension, ManifestRef};
     use crate::format::testing::{id, node_id};
@@ -129,13 +130,13 @@ mod tests {
     }
 
     /// Returns arrays with a manifest of `references` each, and the entries of these manifests.
-    fn arrays(count: u8, references: u32) -> (Vec<Planned>, HashMap<ObjectId, ManifestInfo>) {
+    fn arrays(count: u8, references: u32) -> (Vec<Planned<'static>>, HashMap<ObjectId, ManifestInfo>) {
         let array = |n: u8| {
             let manifests = vec![ManifestRef { id: id(n), extents: vec![(0, references)] }];
             let shape = vec![Dimension { array_length: 1000, num_chunks: 1000, chunk_length: 1 }];
             let array = Some(ArrayDraft { shape, dimension_names: None, manifests });
             let node = NodeDraft { id: node_id(n), path: format!("/{n:03}"), zarr_json: Vec::new(), array };
-            Planned { node, is_written: false, chunks_of: node_id(n) }
+            Planned { node: PlannedNode::Drafted(node), is_written: false, chunks_of: node_id(n) }
         };
         let info = |n: u8| (id(n), ManifestInfo { id: id(n), size: 100, chunk_refs: references });
         ((0..count).map(array).collect(), (0..count).map(info).collect())
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn manifests_are_gathered_when_many_are_of_one_size() {
-        let gathered = |(planned, infos): &(Vec<Planned>, HashMap<ObjectId, ManifestInfo>), touched: &[u8]| {
+        let gathered = |(planned, infos): &(Vec<Planned<'_>>, HashMap<ObjectId, ManifestInfo>), touched: &[u8]| {
             worth_gathering(planned, &touched.iter().map(|n| node_id(*n)).collect(), infos).len()
         };
         assert_eq!(gathered(&arrays(15, 3), &[]), 0);
@@ -180,7 +181,8 @@ mod tests {
     fn an_array_with_several_manifests_keeps_them() {
         let (mut planned, infos) = arrays(20, 1);
         for one in planned.iter_mut().take(5) {
-            let array = one.node.array.as_mut().unwrap();
+            let PlannedNode::Drafted(node) = &mut one.node else { unreachable!("a draft") };
+            let array = node.array.as_mut().unwrap();
             array.manifests.push(ManifestRef { id: id(19), extents: vec![(1, 2)] });
         }
         assert_eq!(worth_gathering(&planned, &HashSet::new(), &infos).len(), 0);

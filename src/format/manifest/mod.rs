@@ -64,7 +64,7 @@ impl Manifest {
             Unwrapped::Alpha(body) => alpha::manifest::translate(&body, id, limit)?.into(),
         };
         // SAFETY: `check` accepts only valid manifests.
-        let (buffer, order) = unsafe { VerifiedFlatbuffer::verified_by(payload, check::check) }?;
+        let (buffer, order) = unsafe { VerifiedFlatbuffer::verified_by(payload.into(), check::check) }?;
         Ok(Manifest { buffer, order })
     }
 

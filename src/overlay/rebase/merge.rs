@@ -3,7 +3,7 @@
 //! Directories are visited from the root down, without recursion, because programs nest them to any depth. Files are only collected here
 //! ([`super::files`] places them): the result for a file depends on all of its names.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::super::invalidation::Invalidation;
@@ -15,11 +15,10 @@ use super::super::{Base, Ino};
 use super::whiteout::{Visibility, Whiteouts};
 use super::{Collision, Purpose};
 use crate::error::{Error, Result};
-use crate::format::ids::NodeId;
 use crate::scratch::record::{EntryId, Meta, Name, ROOT, Source};
 use crate::tree::Tree;
 use crate::tree::directory::Extent;
-use crate::tree::nodes::{NodeIndex, TreePlace};
+use crate::tree::nodes::{NodeIds, TreePlace};
 
 /// Result of a merge.
 #[derive(Default)]
@@ -43,7 +42,7 @@ pub(super) struct Merge<'a> {
     /// Names of files, by inode.
     pub(super) names: BTreeMap<EntryId, Vec<FileName>>,
     /// Nodes of the new base.
-    ids: HashMap<NodeId, NodeIndex>,
+    ids: Arc<NodeIds>,
     /// Directories, in order of creation.
     created: Vec<CreatedDirectory>,
     /// Directories whose entries are still to be visited.
