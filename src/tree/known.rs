@@ -1,7 +1,7 @@
 //! Takes over what a table of nodes has in common with that of another snapshot.
 //!
 //! A commit of a chunk leaves all nodes as they are: paths, documents and inode numbers, and all arrays but one. A mount of very many nodes
-//! moves on to such a snapshot in a fraction of the time that a new table takes, and shares the memory of the arrays.
+//! shows such a snapshot after a fraction of the time that a new table takes, and shares the memory of the arrays.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -95,5 +95,80 @@ impl NodeTable {
             numbered: self.numbered,
             ids: Arc::clone(&self.ids),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::*;
+    use crate::format::draft::{ArrayDraft, NodeDraft, SnapshotDraft};
+    use crate::format::snapshot::{Dimension, ManifestInfo, ManifestRef};
+    use crate::format::testing::{id, node_id};
+    use crate::tree::nodes::TreePlace;
+
+    /// Returns a snapshot of a group and arrays, of which each has the manifest and the length that `arrays` gives.
+    fn snapshot(arrays: &[(u8, u64)]) -> Snapshot {
+        let group = NodeDraft { id: node_id(0), path: "/".into(), zarr_json: b"{}".to_vec(), array: None };
+        let array = |(number, &(manifest, length)): (usize, &(u8, u64))| {
+            let document = format!(
+                r#"{{"zarr_format":3,"node_type":"array","shape":[{length}],"data_type":"uint8","fill_value":0,"codecs":["bytes"],
+                "chunk_grid":{{"name":"regular","configuration":{{"chunk_shape":[1]}}}},"chunk_key_encoding":{{"name":"default"}}}}"#
+            );
+            let shape = vec![Dimension { array_length: length, num_chunks: length as u32, chunk_length: 1 }];
+            let manifests = vec![ManifestRef { id: id(manifest), extents: vec![(0, length as u32)] }];
+            NodeDraft {
+                id: node_id(number as u8 + 1),
+                path: format!("/a{number}"),
+                zarr_json: document.into_bytes(),
+                array: Some(ArrayDraft { shape, dimension_names: None, manifests }),
+            }
+        };
+        let mut manifests: Vec<ManifestInfo> =
+            arrays.iter().map(|(manifest, _)| ManifestInfo { id: id(*manifest), size: 9, chunk_refs: 3 }).collect();
+        manifests.dedup();
+        let nodes = std::iter::once(group).chain(arrays.iter().enumerate().map(array)).collect();
+        Snapshot::from_draft(&SnapshotDraft { nodes, manifests, ..SnapshotDraft::new(id(9), 7, "m") }).unwrap()
+    }
+
+    /// Returns all that a table says of its nodes, as text.
+    fn content(table: &NodeTable) -> Vec<String> {
+        let describe = |index: NodeIndex| {
+            let array = table.array(index);
+            let facts = array.map(|array| (array.id, &array.grid, &array.manifests, array.first_number));
+            let places = [
+                TreePlace::Directory(index),
+                TreePlace::Metadata(index),
+                TreePlace::Chunk(index, crate::zarr::Coords::from_slice(&[1])),
+            ];
+            let numbers = places.map(|place| (table.inode(&place), table.place(table.inode(&place)) == Some(place)));
+            format!("{} {facts:?} {numbers:?} {:?}", table.path(index), table.children(index))
+        };
+        (0..table.len() as NodeIndex).map(describe).collect()
+    }
+
+    #[test]
+    fn the_table_of_a_commit_of_chunks_is_the_one_that_would_be_built() {
+        let mut numbering = Numbering::default();
+        let first = snapshot(&[(1, 5), (1, 6), (1, 7)]);
+        let table = NodeTable::build_below(&first, &mut numbering, "").unwrap();
+        let chunks = snapshot(&[(1, 5), (2, 6), (1, 7)]);
+        let shared = table.with_manifests_of(&first, &chunks, &numbering).unwrap().unwrap();
+        let built = NodeTable::build_below(&chunks, &mut numbering, "").unwrap();
+        assert_eq!(content(&shared), content(&built));
+        assert_eq!(shared.manifests(), built.manifests());
+        assert!(Arc::ptr_eq(&shared.arrays[0], &table.arrays[0]) && !Arc::ptr_eq(&shared.arrays[1], &table.arrays[1]));
+        assert!(shared.has_numbers_of(&table));
+        // Another document, another number of nodes, and numbers that have moved on are for a new table.
+        for other in [snapshot(&[(1, 5), (1, 6), (1, 8)]), snapshot(&[(1, 5), (1, 6)])] {
+            assert!(table.with_manifests_of(&first, &other, &numbering).unwrap().is_none());
+        }
+        let longer = snapshot(&[(1, 5), (1, 60), (1, 7)]);
+        let after = NodeTable::build_after(&longer, &mut numbering, (&first, &table)).unwrap();
+        assert!(!after.has_numbers_of(&table));
+        assert!(table.with_manifests_of(&first, &chunks, &numbering).unwrap().is_none());
+        // Back to the first grid: the numbers are the first ones again.
+        let back = NodeTable::build_after(&chunks, &mut numbering, (&longer, &after)).unwrap();
+        assert_eq!(content(&back), content(&built));
     }
 }
