@@ -20,8 +20,8 @@ use crate::common::origin::Origin;
 use crate::common::random::Random;
 use crate::common::writing::{GROUP, Reference, array, number};
 use crate::common::{
-    Files, FixtureSet, Output, assert_same, block_on, copy_tree, icechunkfs, lab, moto, place, program, read_files,
-    run_on, watchdog,
+    Files, FixtureSet, Output, assert_same, block_on, copy_tree, icechunkfs, lab, moto, place, program, project,
+    read_files, run_on, watchdog,
 };
 
 const VERSIONS: [SpecVersionBin; 2] = [SpecVersionBin::V1, SpecVersionBin::V2];
@@ -444,7 +444,7 @@ fn a_source_without_a_log_is_cloned_beside_changes() {
     for name in ["own-v1-basic", "own-v2-basic"] {
         let directory = tempfile::tempdir().unwrap();
         let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
-        copy_tree(&FixtureSet::own().get(name).repository, &source);
+        copy_tree(&project("tests/fixtures/repos").join(name), &source);
         if name == "own-v2-basic" {
             let tip = run_on(&source, &["log", "-n", "1", "--json"]).json()[0]["id"].as_str().unwrap().to_owned();
             std::fs::remove_file(source.join("transactions").join(tip)).unwrap();
@@ -586,4 +586,37 @@ fn a_web_server_is_a_source_that_is_never_listed() {
     assert_is_copy("pulled from a web server", &copy, &source);
     let why = push(&copy, Path::new(&origin.url("source")), &[]).failure();
     assert!(why.contains("a web server only gives"), "{why}");
+}
+
+/// Histories go to the store of this run, or to a directory, and come back from there: `scripts/with-server` runs this with each kind.
+#[test]
+fn histories_go_to_a_store_and_come_back() {
+    watchdog();
+    for name in ["own-v1-basic", "own-v1-migrated", "own-v2-basic"] {
+        let directory = tempfile::tempdir().unwrap();
+        let (source, back) = (directory.path().join("source"), directory.path().join("back"));
+        copy_tree(&project("tests/fixtures/repos").join(name), &source);
+        let remote = place::place(directory.path());
+        let assert_same_history = |what: &str| {
+            assert_eq!((refs(&remote), history(&remote)), (refs(&source), history(&source)), "{name} {what}");
+            run_on(&remote, &["verify"]).success();
+        };
+        clone(&source, &remote).success();
+        assert_same_history("in the store");
+        clone(&remote, &back).success();
+        assert_is_copy(&format!("{name} back again"), &back, &source);
+        // A commit goes the same way, and nothing but that.
+        Reference::open(&source).commit(&[("pushed/zarr.json", GROUP.as_bytes())], "pushed");
+        assert!(push(&source, &remote, &[]).success().len() > 10);
+        assert_same_history("after a push");
+        run_on(&back, &["pull", text(&remote)]).success();
+        assert_is_copy(&format!("{name} after a pull"), &back, &source);
+        // A branch of the store that has moved on is not overwritten.
+        Reference::open(&source).commit(&[("here/zarr.json", GROUP.as_bytes())], "here");
+        Reference::open(&back).commit(&[("there/zarr.json", GROUP.as_bytes())], "there");
+        push(&source, &remote, &[]).success();
+        let before = (refs(&remote), history(&remote));
+        push(&back, &remote, &[]).failure();
+        assert_eq!((refs(&remote), history(&remote)), before, "{name} after a push that was refused");
+    }
 }
