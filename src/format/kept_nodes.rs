@@ -4,7 +4,7 @@
 //! they are: all of a node lies behind its table in the file, as the offsets of a flatbuffer lead forward, except for the descriptions of
 //! tables (vtables), which are few, and are looked for. So the new file is a new front, with the list of nodes and those that changed, and
 //! what follows the first node of the other file ([`Tail`]). What is left of the old versions of the changed ones is dead: manifest references,
-//! but no document that was changed or deleted, as then all is written anew.
+//! but no document that was changed or deleted, and no message or metadata of a commit, as then all is written anew.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -146,6 +146,9 @@ impl<'a> Tail<'a> {
         }
         let first = extent.first - extent.first % ALIGNMENT;
         let tail = bytes.get(first..)?;
+        if has_own_text(snapshot, first) {
+            return None;
+        }
         // The rest is what was left of nodes by earlier commits.
         if tail.len() > extent.live.saturating_mul(2) {
             return None;
@@ -182,6 +185,15 @@ impl<'a> Tail<'a> {
         front.extend_from_slice(self.bytes);
         Ok(front)
     }
+}
+
+/// Returns true if the message or the metadata of the commit are behind byte `first`, as the reference implementation writes them: a user
+/// may have replaced them, and must not find them in a new file.
+fn has_own_text(snapshot: &Snapshot, first: usize) -> bool {
+    let root = snapshot.root();
+    let items = root.metadata().iter().flat_map(|item| [item.name().as_bytes(), item.value().bytes()]);
+    let mut texts = items.chain([root.message().as_bytes()]).chain(root.extra().map(|extra| extra.bytes()));
+    texts.any(|text| snapshot.buffer.range_of(text).is_none_or(|place| place.end > first))
 }
 
 /// Place of the table of a node.

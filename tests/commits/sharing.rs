@@ -19,8 +19,9 @@ use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::ops::manifests::rewrite_manifests;
 use icechunk::session::CommitMethod;
 use icechunkfs::commit::changes::{ChangeSet, ChunkChange, WrittenNode};
-use icechunkfs::commit::engine::CommitOutcome;
+use icechunkfs::commit::engine::{CommitOutcome, Request};
 use icechunkfs::format::chunk_payload::ChunkPayload;
+use icechunkfs::format::envelope::{self, FileType};
 use icechunkfs::format::ids::NodeId;
 use icechunkfs::format::snapshot::{NodeData, Snapshot};
 use icechunkfs::repo::verify;
@@ -401,4 +402,35 @@ async fn large_chunks_are_in_manifests_of_one_array() {
     lab.commit(&lab.tip().await, &changes).await.unwrap();
     assert_eq!(lab.tip().await.manifests().len(), 3);
     fsck::check(place.path(), SpecVersionBin::V2);
+}
+
+/// The reference writes a message behind the nodes: what follows the first node must not be taken over with it.
+#[tokio::test]
+async fn a_message_that_was_amended_is_not_in_the_new_snapshot() {
+    const SECRET: &[u8] = b"the password is swordfish";
+    let (place, _) = new_lab(SpecVersionBin::V2).await;
+    let document = lab::array_json(&[4], &[1], "");
+    let mut keys: Vec<(String, Vec<u8>)> =
+        (0..80).map(|n| (format!("a{n}/zarr.json"), document.clone().into_bytes())).collect();
+    keys.push(("a0/c/0".to_owned(), b"bytes".to_vec()));
+    let keys: Vec<(&str, &[u8])> = keys.iter().map(|(key, bytes)| (key.as_str(), bytes.as_slice())).collect();
+    set(place.path(), &keys, std::str::from_utf8(SECRET).unwrap()).await;
+    let has_secret = |id: &str| {
+        let file = std::fs::read(place.path().join("snapshots").join(id)).unwrap();
+        let (_, payload) = envelope::decode(&file, FileType::Snapshot, 1 << 30).unwrap();
+        payload.windows(SECRET.len()).any(|part| part == SECRET)
+    };
+    let lab = Lab::open(place.path());
+    let old = lab.tip().await;
+    assert!(has_secret(&old.id().to_string()), "the reference's own snapshot: the test would show nothing");
+    // With another chunk, by the engine, and alone, by the command.
+    let array = old.nodes().find(|node| node.path == "/a1").unwrap().id;
+    let chunk = BTreeMap::from([(Coords::from_slice(&[2]), ChunkChange::File(lab.scratch.file(b"new")))]);
+    let changes = ChangeSet { chunks: BTreeMap::from([(array, chunk)]), ..ChangeSet::default() };
+    let amended = Request { amend: true, ..request("nothing to see") };
+    lab.commit_as(&old, &changes, amended).await.unwrap();
+    assert!(!has_secret(&lab.tip().await.id().to_string()));
+    set(place.path(), &[("a2/c/1", b"more")], std::str::from_utf8(SECRET).unwrap()).await;
+    run_on(place.path(), &["amend", "--branch", "main", "-m", "nothing to see", "--yes"]).success();
+    assert!(!has_secret(&lab.tip().await.id().to_string()));
 }
