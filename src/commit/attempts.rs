@@ -434,7 +434,7 @@ impl Engine {
         let snapshot = publish::store_snapshot(
             &*self.storage,
             (moment, self.clock),
-            (log, draft, Some(kept)),
+            (log, draft, kept),
             work.compression,
             current,
         )

@@ -89,7 +89,7 @@ pub(super) async fn write_nodes(
     // Manifests that the snapshot will list of those that its base lists.
     let mut used: HashSet<ObjectId> = HashSet::new();
     let mut last = None;
-    for mut planned in planned {
+    for planned in planned {
         let new = planned.draft().and_then(|node| written.remove(&node.id));
         if new.is_none() {
             for (id, _) in planned.manifests().into_iter().flatten() {
@@ -103,17 +103,15 @@ pub(super) async fn write_nodes(
                 draft.manifests.push(*info);
             }
         }
-        match &mut planned.node {
-            PlannedNode::Kept(position, _) => kept.positions.push(*position),
-            PlannedNode::Drafted(node) => {
+        match planned.node {
+            PlannedNode::Kept(position, _) => kept.positions.push(position),
+            PlannedNode::Drafted(mut node) => {
                 if let (Some(array), Some(new)) = (&mut node.array, new) {
                     array.manifests = new.iter().map(|(reference, _)| reference.clone()).collect();
                     draft.manifests.extend(new.into_iter().map(|(_, info)| info));
                 }
+                draft.nodes.push(node);
             }
-        }
-        if let PlannedNode::Drafted(node) = planned.node {
-            draft.nodes.push(node);
         }
     }
     Ok(kept)

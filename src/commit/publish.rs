@@ -39,22 +39,22 @@ pub(super) struct StoredSnapshot {
 pub(super) async fn store_snapshot(
     storage: &dyn Storage,
     (moment, clock): (ChangeTime, Clock),
-    (log, draft, kept): (TransactionLogDraft, SnapshotDraft, Option<KeptNodes>),
+    (log, draft, kept): (TransactionLogDraft, SnapshotDraft, KeptNodes),
     compression: Compression,
     current: Option<&mut RepoFile>,
 ) -> Result<StoredSnapshot> {
     let record = SnapshotRecord::of(&draft, None);
     let (snapshot_key, log_key) = (format!("snapshots/{}", draft.id), format!("transactions/{}", draft.id));
     let encode = move || {
-        let payload = draft.payload_with(kept.as_ref())?;
+        let payload = draft.payload_with(Some(&kept))?;
         Ok((log.encode(draft.id, draft.version, compression)?, Bytes::from(payload), (draft, kept)))
     };
     let (log, payload, (draft, kept)) = blocking(encode).await?;
-    // What is written is read as others will, before anything leads to it.
+    // A snapshot that readers would refuse is not stored.
     let (version, written) = (draft.version, payload.clone());
     let decode = move || {
         let snapshot = Snapshot::of_payload(written, version)?;
-        kept.map_or(Ok(()), |kept| kept.check(draft.nodes.len(), &snapshot))?;
+        kept.check(draft.nodes.len(), &snapshot)?;
         Ok(snapshot)
     };
     let compress = move || envelope::encode(version, FileType::Snapshot, &payload, compression);

@@ -112,7 +112,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
         nodes,
         manifests: snapshot.manifests().into_iter().filter(|info| used.contains(&info.id)).collect(),
     };
-    let kept = Some(KeptNodes { snapshot: Arc::new(snapshot), positions });
+    let kept = KeptNodes { snapshot: Arc::new(snapshot), positions };
     let record =
         publish::store_snapshot(&**storage, (moment, clock), (log, draft, kept), compression, None).await?.record;
     failpoints::pass("commit.publish")?;

@@ -9,8 +9,6 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use smallvec::SmallVec;
-
 use super::draft::SnapshotDraft;
 use super::envelope::{self, Compression, FileType, SpecVersion};
 use super::generated::icechunk as fb;
@@ -85,12 +83,15 @@ impl ManifestRef {
     /// Returns the number of chunks that an array of `rank` dimensions may have within the extents; the largest number if they set no
     /// bound.
     pub fn places(&self, rank: usize) -> u64 {
-        if self.extents.len() != rank {
-            return u64::MAX;
-        }
-        let places = self.extents.iter().map(|(from, to)| u64::from(to.saturating_sub(*from)));
-        places.fold(1, u64::saturating_mul)
+        places(self.extents.iter().copied(), rank)
     }
+}
+
+fn places(extents: impl ExactSizeIterator<Item = (u32, u32)>, rank: usize) -> u64 {
+    if extents.len() != rank {
+        return u64::MAX;
+    }
+    extents.map(|(from, to)| u64::from(to.saturating_sub(from))).fold(1, u64::saturating_mul)
 }
 
 /// Dimension of an array, as the snapshot stores it.
@@ -308,62 +309,54 @@ impl<'a> ArrayData<'a> {
 
     /// Returns the manifests that list the array's chunks, in the order in which a lookup must try them.
     pub fn manifests(&self) -> Vec<ManifestRef> {
-        let refs = self.0.manifests();
-        refs.iter()
-            .map(|r| ManifestRef {
-                id: ObjectId::from(r.object_id()),
-                extents: r.extents().iter().map(|range| (range.from(), range.to())).collect(),
-            })
-            .collect()
+        self.references().map(|(id, extents)| ManifestRef { id, extents: extents.collect() }).collect()
     }
 
     /// Returns the ids of these manifests, each with the number of chunks that the array may have within its extents.
     pub fn places(&self) -> impl Iterator<Item = (ObjectId, u64)> {
         let rank = self.rank();
-        self.0.manifests().into_iter().map(move |stored| {
-            let extents = stored.extents();
-            let sides = extents.iter().map(|range| u64::from(range.to().saturating_sub(range.from())));
-            let places = if extents.len() == rank { sides.fold(1, u64::saturating_mul) } else { u64::MAX };
-            (ObjectId::from(stored.object_id()), places)
-        })
+        self.references().map(move |(id, extents)| (id, places(extents, rank)))
     }
 
     /// Returns true if [`ArrayData::manifests`] are `others`.
     pub fn has_manifests(&self, others: &[ManifestRef]) -> bool {
-        let stored = self.0.manifests();
-        let is_same = |(stored, other): (fb::ManifestRef<'_>, &ManifestRef)| {
-            let extents = stored.extents().iter().map(|range| (range.from(), range.to()));
-            ObjectId::from(stored.object_id()) == other.id && extents.eq(other.extents.iter().copied())
+        let stored = self.references();
+        let is_same = |((id, extents), other): ((ObjectId, _), &ManifestRef)| {
+            id == other.id && Iterator::eq(extents, other.extents.iter().copied())
         };
         stored.len() == others.len() && std::iter::zip(stored, others).all(is_same)
     }
 
     /// Returns true if `other` is stored with the same shape, names and manifests.
     pub fn is_same(&self, other: &ArrayData<'_>) -> bool {
-        let new_shape = |array: &fb::ArrayNodeData<'_>| {
-            let shape = array.shape_v2()?;
-            Some(shape.iter().map(|d| (d.array_length(), d.num_chunks())).collect::<SmallVec<[_; 8]>>())
-        };
-        let old_shape = |array: &fb::ArrayNodeData<'_>| {
-            array.shape().iter().map(|d| (d.array_length(), d.chunk_length())).collect::<SmallVec<[_; 8]>>()
-        };
         let (one, two) = (&self.0, &other.0);
-        let is_name_same = match (one.dimension_names(), two.dimension_names()) {
+        let is_same_shape = match (one.shape_v2(), two.shape_v2()) {
+            (Some(one), Some(two)) => {
+                let sizes = |d: fb::DimensionShapeV2<'_>| (d.array_length(), d.num_chunks());
+                one.iter().map(sizes).eq(two.iter().map(sizes))
+            }
+            (one, two) => one.is_none() && two.is_none(),
+        };
+        let has_same_names = match (one.dimension_names(), two.dimension_names()) {
             (Some(one), Some(two)) => one.iter().map(|d| d.name()).eq(two.iter().map(|d| d.name())),
             (one, two) => one.is_none() && two.is_none(),
         };
-        let (manifests, others) = (one.manifests(), two.manifests());
-        let is_manifest_same = |(one, two): (fb::ManifestRef<'_>, fb::ManifestRef<'_>)| {
-            let ranges = |stored: &fb::ManifestRef<'_>| {
-                stored.extents().iter().map(|range| (range.from(), range.to())).collect::<SmallVec<[_; 8]>>()
-            };
-            one.object_id() == two.object_id() && ranges(&one) == ranges(&two)
-        };
-        new_shape(one) == new_shape(two)
-            && old_shape(one) == old_shape(two)
-            && is_name_same
-            && manifests.len() == others.len()
-            && std::iter::zip(manifests, others).all(is_manifest_same)
+        let (references, others) = (self.references(), other.references());
+        is_same_shape
+            && one.shape().iter().eq(two.shape().iter())
+            && has_same_names
+            && references.len() == others.len()
+            && std::iter::zip(references, others).all(|(one, two)| one.0 == two.0 && one.1.eq(two.1))
+    }
+
+    /// Returns the ids and extents of the manifests.
+    fn references(
+        &self,
+    ) -> impl ExactSizeIterator<Item = (ObjectId, impl ExactSizeIterator<Item = (u32, u32)> + 'a)> + 'a {
+        self.0.manifests().iter().map(|stored| {
+            let extents = stored.extents().iter().map(|range| (range.from(), range.to()));
+            (ObjectId::from(stored.object_id()), extents)
+        })
     }
 
     /// Returns the number of dimensions, as stored.

@@ -216,7 +216,7 @@ impl WorkingTree {
     /// Makes the data file of a partly written file the file's bytes.
     fn install_partial(&self, file_lock: &FileLock, number: Ino, partial: &Partial) -> Result<()> {
         let id = file_lock.id();
-        if partial.old_size > 0 {
+        if !self.lock().is_unwritten(id) {
             self.write_out_early(partial.number);
         }
         let mut locked = self.lock();

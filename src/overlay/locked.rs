@@ -50,7 +50,8 @@ impl Locked {
 
     /// Appends `record` to the journal and applies it.
     pub(super) fn record(&mut self, record: Record) -> Result<()> {
-        let replaces = replaces(&record).filter(|_| !self.begins_file(&record));
+        let begins = matches!(&record, Record::SetSource { id, .. } if self.is_unwritten(*id));
+        let replaces = replaces(&record).filter(|_| !begins);
         self.record_replacing(record, replaces)
     }
 
@@ -76,11 +77,10 @@ impl Locked {
         self.state.apply(record, &self.base.tree)
     }
 
-    /// Returns true if `record` gives a file its first bytes: they take the place of nothing, and may reach the disk later, as those of
-    /// any new file.
-    fn begins_file(&self, record: &Record) -> bool {
-        let Record::SetSource { id, .. } = record else { return false };
-        self.state.get(*id).and_then(Inode::source).is_some_and(Source::is_empty)
+    /// Returns true if nothing was written to file `id`: its first bytes take the place of nothing, and may reach the disk later than the
+    /// journal's line, as those of any new file.
+    pub(super) fn is_unwritten(&self, id: EntryId) -> bool {
+        self.state.get(id).and_then(Inode::source).is_some_and(Source::is_empty)
     }
 
     /// Retires data file `data`, which the journal no longer needs.

@@ -206,8 +206,7 @@ pub fn node_ids(tree: &Tree) -> Arc<NodeIds> {
 
 /// Returns the id of node `index`; `None` for a directory without a node.
 pub(super) fn node_id(tree: &Tree, index: NodeIndex) -> Option<NodeId> {
-    let stored = tree.table().get(index)?.stored?;
-    Some(tree.snapshot().node(stored as usize)?.id)
+    tree.table().id(tree.snapshot(), index)
 }
 
 /// Translates `place` of `from` to the place of the same node in `to`.

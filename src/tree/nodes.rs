@@ -442,12 +442,16 @@ impl NodeTable {
         self.arrays.get(self.get(index)?.array? as usize).map(Arc::as_ref)
     }
 
+    /// Returns the id of node `index`, none for a directory without a node. `snapshot` is the one of the table.
+    pub fn id(&self, snapshot: &Snapshot, index: NodeIndex) -> Option<NodeId> {
+        Some(snapshot.node(self.get(index)?.stored? as usize)?.id)
+    }
+
     /// Returns the nodes by id. `snapshot` is the one of the table.
     pub fn ids(&self, snapshot: &Snapshot) -> Arc<NodeIds> {
         let found = self.ids.get_or_init(|| {
-            let id = |index: &NodeIndex| Some(snapshot.node(self.get(*index)?.stored? as usize)?.id);
             let indices = (0..self.nodes.len()).filter_map(|at| NodeIndex::try_from(at).ok());
-            Arc::new(indices.filter_map(|index| Some((id(&index)?, index))).collect())
+            Arc::new(indices.filter_map(|index| Some((self.id(snapshot, index)?, index))).collect())
         });
         Arc::clone(found)
     }
