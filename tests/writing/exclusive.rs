@@ -1,6 +1,7 @@
 //! Files that programs create exclusively (`O_EXCL`), as `cp`, `tar` and `rsync` do. They have no data file before the first write, of which
 //! nothing may be seen.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -161,14 +162,18 @@ fn copies_by_reference_make_no_data_files() {
         mount.commit("chunks").unwrap();
         put(&root.join("b/zarr.json"), array(&[50], &[1])).unwrap();
         fs::create_dir(root.join("b/c")).unwrap();
-        let files = || fs::read_dir(mount.scratch().join("data")).unwrap().count();
+        let files = || -> BTreeSet<_> {
+            fs::read_dir(mount.scratch().join("data")).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+        };
+        // Some of these may still go: the kernel tells of a closed file whenever it likes.
         let before = files();
+        let made = || files().difference(&before).count();
         for n in 0..50 {
             let from = File::open(root.join(format!("a/c/{n}"))).unwrap();
             let to = exclusively(&root.join(format!("b/c/{n}")));
-            assert_eq!(files(), before, "{n} with {io}: a data file of a new file");
+            assert_eq!(made(), 0, "{n} with {io}: a data file of a new file");
             let copied = rustix::fs::copy_file_range(&from, None, &to, None, 1 << 20).unwrap();
-            assert_eq!((copied, files()), (5000, before), "{n} with {io}");
+            assert_eq!((copied, made()), (5000, 0), "{n} with {io}");
             assert!(to.as_raw_fd() >= 0);
         }
         mount.commit("copies").unwrap();
