@@ -124,6 +124,10 @@ pub(crate) struct MountArgs {
     /// I/O mode of files: auto, cached (never ask the daemon on open) or passthrough (the kernel reads chunk files; needs root).
     #[arg(help_heading = "Reading", long, value_name = "MODE", default_value = "auto", hide_possible_values = true)]
     pub(super) io: IoOption,
+    /// Take requests from the kernel through io_uring, which is several times as fast for trees of small files (Linux 6.14; root has to allow it
+    /// with `echo Y > /sys/module/fuse/parameters/enable_uring`).
+    #[arg(help_heading = "Mount", long, env = "ICECHUNKFS_IO_URING", value_parser = clap::builder::FalseyValueParser::new())]
+    pub(super) io_uring: bool,
     /// Allow access by other users; the kernel checks file modes.
     #[arg(help_heading = "Mount", long)]
     pub(super) allow_other: bool,
@@ -220,6 +224,7 @@ impl MountArgs {
             upload: self.upload,
             limits: MemoryLimits { ahead: self.ahead },
             io: self.io,
+            io_uring: self.io_uring,
             allow_other: self.allow_other,
             nonempty: self.nonempty,
             flags: self.flags.clone(),

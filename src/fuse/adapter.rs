@@ -1,8 +1,8 @@
-//! Adapter from fuser's requests to [`Tree`](crate::tree::Tree): a snapshot that never changes, or one that is replaced as a
-//! whole ([`crate::follow`]). [`super::overlay_adapter`] serves a writable branch; no other file names fuser's trait.
+//! Adapter from the kernel's requests to [`Tree`](crate::tree::Tree): a snapshot that never changes, or one that is replaced as a
+//! whole ([`crate::follow`]). [`super::overlay_adapter`] serves a writable branch.
 //!
 //! Requests that are not implemented are answered `ENOSYS` on purpose: the kernel then stops sending `flush`, `lseek`, `fsync`
-//! and those in [`super::declined`], and also `open` and `opendir` where the mode allows. A mount that follows a branch needs
+//! and those that [`super::requests`] names, and also `open` and `opendir` where the mode allows. A mount that follows a branch needs
 //! these two: a program reads an open file to its end unchanged.
 
 use std::ffi::OsStr;
@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{
-    BackingId, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyXattr, Request, TimeOrNow,
+    BackingId, Errno, FileAttr, FileHandle, FopenFlags, INodeNo, InitFlags, KernelConfig, OpenFlags, TimeOrNow,
 };
 use tokio::runtime::Handle;
 use tracing::warn;
@@ -22,7 +20,6 @@ use super::answer::{Reply, answer, outcome_of};
 use super::attached_files::{self, AttachedFiles, file_type};
 use super::backing::Backings;
 use super::call::Call;
-use super::declined::declined;
 use super::init;
 use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
@@ -30,6 +27,11 @@ use super::mount::Options;
 use super::overlay_replies::{BLOCK, FOREVER, attr, time};
 use super::presentation::Presentation;
 use super::quiet_log::QuietLog;
+use super::reply::{
+    ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
+    ReplyXattr, Room,
+};
+use super::requests::Requests;
 use super::root_map::{Inner, RootMap, TOP};
 use super::xattr::Xattr;
 use crate::attached::{AttachedTrees, is_attached, is_mount_file};
@@ -223,8 +225,8 @@ impl Shared {
     }
 }
 
-impl Filesystem for Adapter {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+impl Requests for Adapter {
+    fn init(&mut self, config: &mut KernelConfig) -> std::io::Result<()> {
         // For `.icechunk/errors` where files are not opened: its text may change and keep its length. No other file's time changes while the
         // kernel may cache it.
         let offered = init::negotiate(config, InitFlags::FUSE_AUTO_INVAL_DATA);
@@ -239,12 +241,12 @@ impl Filesystem for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let call = Call::of_name("lookup", parent, name);
         if attached_files::is_control(parent, name)
             && let Some((timeout, attr)) = self.shared.attached.control()
         {
-            return reply.entry(&timeout, &attr, Generation(0));
+            return reply.entry(&timeout, &attr);
         }
         if is_attached(parent.0) {
             let name = name.to_owned();
@@ -273,7 +275,7 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn getattr(&self, _: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, inode: INodeNo, reply: ReplyAttr) {
         self.serve(Call::on("getattr", inode), reply, move |shared, view| async move {
             if is_attached(inode.0) {
                 return shared.attached.attributes(inode).await;
@@ -285,7 +287,7 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let mode = self.shared.mode;
         if mode == IoMode::Cached && self.skip_open && !self.shared.shown.can_move() {
             return reply.error(Errno::ENOSYS);
@@ -314,16 +316,7 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn release(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        _: FileHandle,
-        _: OpenFlags,
-        _owner: Option<LockOwner>,
-        _: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn release(&self, inode: INodeNo, _: FileHandle, reply: ReplyEmpty) {
         let call = Call::on("close", inode);
         if is_attached(inode.0) {
             reply.ok();
@@ -337,17 +330,7 @@ impl Filesystem for Adapter {
         self.shared.end(call, Outcome::default());
     }
 
-    fn read(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, inode: INodeNo, _: FileHandle, offset: u64, size: u32, reply: ReplyData) {
         self.serve(Call::on("read", inode).range(offset, size.into()), reply, move |shared, view| async move {
             match is_attached(inode.0) {
                 true => shared.attached.read(inode, offset, size).await,
@@ -356,7 +339,7 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, inode: INodeNo, reply: ReplyOpen) {
         if self.skip_opendir && !self.shared.shown.can_move() {
             return reply.error(Errno::ENOSYS);
         }
@@ -368,12 +351,12 @@ impl Filesystem for Adapter {
         reply.opened(FileHandle(handle), if is_cacheable { kept } else { FopenFlags::empty() });
     }
 
-    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(&self, handle: FileHandle, reply: ReplyEmpty) {
         self.shared.shown.close_listing(handle.0);
         reply.ok();
     }
 
-    fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let (shared, call) = (Arc::clone(&self.shared), Call::on("readdir", inode));
         answer(&self.runtime, async move {
             if is_attached(inode.0) {
@@ -390,7 +373,7 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    fn readdirplus(&self, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let (shared, call) = (Arc::clone(&self.shared), Call::on("readdir", inode));
         answer(&self.runtime, async move {
             // The kernel asks for attributes at the beginning of a directory, and later only if programs used them.
@@ -404,14 +387,14 @@ impl Filesystem for Adapter {
             let view = shared.shown.listing(handle.0, offset);
             let mut sink = |entry: Entry<'_>| {
                 let (timeout, attr) = shared.timed(&view, entry.attributes);
-                !reply.add(attr.ino, entry.offset, entry.name, &timeout, &attr, Generation(0))
+                !reply.add(entry.offset, entry.name, &timeout, &attr)
             };
             let listed = shared.list(&view, inode, offset, extent, &mut sink).await;
             shared.send(call, reply, listed);
         });
     }
 
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, reply: ReplyStatfs) {
         let (shared, view, call) = (Arc::clone(&self.shared), self.shared.shown.view(), Call::from("statfs"));
         answer(&self.runtime, async move {
             let mut outcome = Outcome::default();
@@ -419,7 +402,8 @@ impl Filesystem for Adapter {
                 Ok(bytes) => {
                     let blocks = bytes.div_ceil(u64::from(BLOCK));
                     let files = view.tree().table().len() as u64;
-                    reply.statfs(blocks, 0, 0, files, 0, BLOCK, crate::tree::nodes::MAX_NAME as u32, BLOCK);
+                    let longest_name = crate::tree::nodes::MAX_NAME as u32;
+                    reply.statfs(&Room { blocks: (blocks, 0, 0), files: (files, 0), block: BLOCK, longest_name });
                 }
                 Err(error) => {
                     let errno = shared.errno("statfs", &error);
@@ -431,7 +415,7 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         // Programs such as `ls` ask each file for others, and stop after this answer.
         let Some(xattr) = name.to_str().and_then(Xattr::named) else { return reply.error(Errno::EOPNOTSUPP) };
         self.serve(Call::on("getxattr", inode), reply, move |shared, view| async move {
@@ -446,10 +430,4 @@ impl Filesystem for Adapter {
             shared.attached.xattr(xattr, found, size).await
         });
     }
-
-    declined! { flush(_: INodeNo, _: FileHandle, _: LockOwner) -> ReplyEmpty }
-    declined! { fsync(_: INodeNo, _: FileHandle, _: bool) -> ReplyEmpty }
-    declined! { fsyncdir(_: INodeNo, _: FileHandle, _: bool) -> ReplyEmpty }
-    declined! { lseek(_: INodeNo, _: FileHandle, _: i64, _: i32) -> ReplyLseek }
-    declined!();
 }

@@ -13,11 +13,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use fuser::{Errno, FileAttr, Generation};
+use fuser::{Errno, FileAttr};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tracing::error;
 
+use super::reply;
 use crate::metrics::Outcome;
 
 /// Reply with a value of type `T`, or an errno.
@@ -40,7 +41,7 @@ pub(super) fn outcome_of<T, R: Reply<T>>(result: &Result<T, Errno>) -> Outcome {
 
 macro_rules! replies {
     ($($reply:ident($value:ty): |$self:ident, $pattern:pat_param| $send:expr;)*) => {$(
-        impl Reply<$value> for fuser::$reply {
+        impl Reply<$value> for reply::$reply {
             fn send($self, result: Result<$value, Errno>) {
                 match result {
                     Ok($pattern) => $send,
@@ -60,10 +61,10 @@ replies! {
         None => self.error(Errno::ENXIO),
     };
     ReplyAttr((Duration, FileAttr)): |self, (timeout, attr)| self.attr(&timeout, &attr);
-    ReplyEntry((Duration, FileAttr)): |self, (timeout, attr)| self.entry(&timeout, &attr, Generation(0));
+    ReplyEntry((Duration, FileAttr)): |self, (timeout, attr)| self.entry(&timeout, &attr);
 }
 
-impl Reply<u32> for fuser::ReplyWrite {
+impl Reply<u32> for reply::ReplyWrite {
     fn send(self, result: Result<u32, Errno>) {
         match result {
             Ok(count) => self.written(count),
@@ -79,7 +80,7 @@ impl Reply<u32> for fuser::ReplyWrite {
 /// Value of an extended attribute, if there is one, for a program that has room for so many bytes; 0 asks for its length.
 pub(super) struct XattrValue(pub(super) Option<String>, pub(super) u32);
 
-impl Reply<XattrValue> for fuser::ReplyXattr {
+impl Reply<XattrValue> for reply::ReplyXattr {
     fn send(self, result: Result<XattrValue, Errno>) {
         match result {
             Ok(XattrValue(None, _)) => self.error(Errno::ENODATA),
@@ -91,7 +92,7 @@ impl Reply<XattrValue> for fuser::ReplyXattr {
     }
 }
 
-impl<T: Deref<Target = [u8]>> Reply<T> for fuser::ReplyData {
+impl<T: Deref<Target = [u8]>> Reply<T> for reply::ReplyData {
     fn moved(bytes: &T) -> u64 {
         bytes.len() as u64
     }

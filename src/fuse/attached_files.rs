@@ -4,11 +4,12 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use fuser::{FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use fuser::{FileAttr, FileType, INodeNo};
 
 use super::answer::XattrValue;
 use super::overlay_replies::{BLOCK, FOREVER};
 use super::presentation::Presentation;
+use super::reply::{ReplyDirectory, ReplyDirectoryPlus};
 use super::xattr::{self, Xattr};
 use crate::attached::{AttachedTrees, Found, Listed, is_above_trees, is_private};
 use crate::error::Result;
@@ -79,7 +80,7 @@ impl AttachedFiles {
     ) -> Result<()> {
         let mut sink = |entry: Listed<'_>| {
             let (timeout, attr) = self.timed(&entry.found);
-            !reply.add(attr.ino, entry.offset, entry.name, &timeout, &attr, Generation(0))
+            !reply.add(entry.offset, entry.name, &timeout, &attr)
         };
         self.trees.list(inode.0, offset, extent, &mut sink).await
     }

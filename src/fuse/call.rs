@@ -39,8 +39,12 @@ impl Call {
     }
 
     /// Counts the request as `operation`, and not as its name for messages says.
-    pub(super) fn counted_as(self, operation: Operation) -> Self {
-        Call { timed: Some(Timed::begin(operation)), ..self }
+    pub(super) fn counted_as(mut self, operation: Operation) -> Self {
+        match &mut self.timed {
+            Some(timed) => timed.count_as(operation),
+            None => self.timed = Some(Timed::begin(operation)),
+        }
+        self
     }
 
     /// Sets the bytes of the file that the request names.

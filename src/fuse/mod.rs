@@ -3,7 +3,8 @@
 //! A snapshot cannot change, so the kernel may cache entries, attributes and negative entries forever, and file pages and
 //! directory listings until memory runs short. Once the caches are warm, no request reaches the daemon.
 //!
-//! [`adapter`] serves a snapshot, [`overlay_adapter`] a writable branch; no other file names fuser's trait.
+//! Requests come from `/dev/fuse` ([`device`]) or through io_uring ([`ring`]). [`adapter`] answers those of a snapshot, [`overlay_adapter`] those of a
+//! writable branch; [`requests`] has the terms.
 
 pub mod access_log;
 pub mod adapter;
@@ -12,7 +13,7 @@ mod attached_files;
 pub mod backing;
 mod call;
 pub mod daemon_mark;
-mod declined;
+mod device;
 pub mod health;
 pub mod helper;
 mod init;
@@ -31,6 +32,11 @@ pub mod presentation;
 pub mod probe;
 pub mod quiet_log;
 pub mod readahead;
+mod reply;
+mod requests;
+pub mod ring;
+mod ring_requests;
 pub mod root_map;
 pub mod unmount;
+mod wire;
 mod xattr;

@@ -3,18 +3,19 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuser::{BackgroundSession, Config, Filesystem, INodeNo, MountOption, SessionACL};
+use fuser::{BackgroundSession, Config, INodeNo, MountOption, SessionACL};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
 use super::adapter::Adapter;
 use super::daemon_mark;
+use super::device::{Device, Shared};
 use super::helper;
 use super::io_mode::IoMode;
 use super::kernel_mount;
@@ -23,6 +24,9 @@ use super::overlay_adapter::WorkingAdapter;
 use super::preopened;
 use super::presentation::Presentation;
 use super::readahead;
+use super::requests::Requests;
+use super::ring::{Handler, Rings};
+use super::ring_requests::dispatch;
 use super::root_map::RootMap;
 use super::unmount::{self, UnmountMode};
 use crate::attached::{self, AttachedTrees, BRIEF, Forget};
@@ -61,6 +65,8 @@ pub struct Options {
     pub mode: IoMode,
     /// True if no other I/O mode is acceptable.
     pub insist: bool,
+    /// True if requests come through io_uring ([`super::ring`]).
+    pub rings: bool,
     /// True if the mount is writable.
     pub writable: bool,
     /// Owner and modes that are shown.
@@ -206,6 +212,8 @@ pub enum Flag {
 #[derive(Debug)]
 pub struct Mounted {
     session: BackgroundSession,
+    /// Threads for requests through io_uring.
+    rings: Option<Rings>,
     mountpoint: PathBuf,
     /// Writable branch, if it is one.
     pub branch: Option<Arc<Session>>,
@@ -293,8 +301,8 @@ impl Mounted {
         Ok(mounted)
     }
 
-    fn start(
-        adapter: impl Filesystem,
+    fn start<R: Requests>(
+        requests: R,
         mountpoint: PathBuf,
         options: &Options,
         branch: Option<Arc<Session>>,
@@ -305,23 +313,28 @@ impl Mounted {
         // The caller of a given descriptor mounts it before it starts this program, or while the session waits.
         let known = given.as_ref().and_then(preopened::mountpoint_of);
         let device = given.map_or_else(|| kernel_mount::mount(&mountpoint, options), |device| Ok(Some(device)))?;
+        // A mount without a daemon would hang every process that accesses it.
+        let detach = || {
+            if !is_given {
+                let _ = unmount::unmount(&mountpoint, UnmountMode::Detach);
+            }
+        };
+        let adapter = Device::new(requests, options.rings);
+        let shared = adapter.shared();
         let session = match device {
             Some(device) => {
-                fuser::Session::from_fd(adapter, device, options.acl(), config(options)).inspect_err(|_| {
-                    if is_given {
-                        return;
-                    }
-                    // A mount without a daemon would hang every process that accesses it.
-                    let _ = unmount::unmount(&mountpoint, UnmountMode::Detach);
-                })
+                fuser::Session::from_fd(adapter, device, options.acl(), config(options)).inspect_err(|_| detach())
             }
             None => fuser::Session::new(adapter, &mountpoint, &config(options)),
         };
-        let session = session.and_then(fuser::Session::spawn).map_err(|error| mount_error(&mountpoint, error))?;
+        let session = session.map_err(|error| mount_error(&mountpoint, error))?;
+        let started = start_rings(&shared, &session);
+        let rings = started.inspect_err(|_| detach()).map_err(|error| mount_error(&mountpoint, error))?;
+        let session = session.spawn().map_err(|error| mount_error(&mountpoint, error))?;
         let mountpoint = known.unwrap_or(mountpoint);
         info!("{} is mounted at {} ({})", options.source, mountpoint.display(), options.mode);
         let mark = daemon_mark::set(&mountpoint);
-        Ok(Mounted { session, mountpoint, branch, reader, _mark: mark })
+        Ok(Mounted { session, rings, mountpoint, branch, reader, _mark: mark })
     }
 
     /// Returns the mountpoint.
@@ -331,8 +344,20 @@ impl Mounted {
 
     /// Waits until the file system is unmounted.
     pub fn wait(self) -> Result<()> {
-        self.session.join().map_err(|e| Error::io(format!("serving {}", self.mountpoint.display()), e))
+        let served = self.session.join().map_err(|e| Error::io(format!("serving {}", self.mountpoint.display()), e));
+        if let Some(rings) = self.rings {
+            rings.wait();
+        }
+        served
     }
+}
+
+/// Starts the rings of a mount, if it has any.
+fn start_rings<R: Requests>(shared: &Shared<R>, session: &fuser::Session<Device<R>>) -> io::Result<Option<Rings>> {
+    let (Some(prepared), Some(requests)) = (&shared.rings, shared.requests.get()) else { return Ok(None) };
+    let requests = Arc::clone(requests);
+    let handler: Handler = Arc::new(move |message, slot| dispatch(&*requests, message, slot));
+    prepared.start(&Arc::new(session.as_fd().try_clone_to_owned()?), &handler)
 }
 
 /// Returns fuser's configuration; its mount options are for `fusermount3`.

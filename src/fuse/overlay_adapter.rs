@@ -1,4 +1,4 @@
-//! Adapter from fuser's requests to [`WorkingTree`] and [`Control`]: a writable branch.
+//! Adapter from the kernel's requests to [`WorkingTree`] and [`Control`]: a writable branch.
 //!
 //! Local changes come through the kernel, so that it can cache names and attributes forever here too; invalidations report all
 //! others (a commit rebased over concurrent commits, a refresh, a discard). Unlike in a read-only mount, the kernel must always
@@ -12,14 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
 
-use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
-};
+use fuser::{Errno, FileHandle, FopenFlags, INodeNo, InitFlags, KernelConfig, OpenFlags, RenameFlags};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tracing::warn;
@@ -28,7 +22,6 @@ use super::answer::{Reply, answer};
 use super::attached_files::AttachedFiles;
 use super::backing::Backings;
 use super::call::Call;
-use super::declined::declined;
 use super::init;
 use super::io_mode::IoMode;
 use super::kept_listings::KeptListings;
@@ -36,6 +29,11 @@ use super::listing_hint::ListingHint;
 use super::mount::Options;
 use super::overlay_replies::{BLOCK, Shared, Target, kind_of, name, new, open_options, time};
 use super::quiet_log::QuietLog;
+use super::reply::{
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Room,
+};
+use super::requests::{Caller, NewAttributes, Place, Requests};
 use super::root_map::RootMap;
 use super::xattr::Xattr;
 use crate::attached::{self, AttachedTrees};
@@ -147,8 +145,8 @@ impl WorkingAdapter {
     }
 }
 
-impl Filesystem for WorkingAdapter {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+impl Requests for WorkingAdapter {
+    fn init(&mut self, config: &mut KernelConfig) -> std::io::Result<()> {
         init::negotiate(config, InitFlags::FUSE_ATOMIC_O_TRUNC);
         if self.shared.passthrough && !init::passthrough(config, self.insist)? {
             warn!("this kernel has no FUSE passthrough (6.9 has): bytes are copied");
@@ -159,16 +157,16 @@ impl Filesystem for WorkingAdapter {
         Ok(())
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
         let (name, call) = (name(of), Call::of_name("lookup", parent, of));
         self.serve(call, reply, move |shared| async move { shared.lookup(parent, name).await });
     }
 
-    fn forget(&self, _: &Request, inode: INodeNo, times: u64) {
+    fn forget(&self, inode: INodeNo, times: u64) {
         self.shared.working.forget(Ino(inode.0), times);
     }
 
-    fn getattr(&self, _: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, inode: INodeNo, reply: ReplyAttr) {
         self.serve(Call::on("getattr", inode), reply, move |shared| async move {
             match shared.target(inode) {
                 Target::Top => Ok(shared.timed(&shared.top())),
@@ -179,24 +177,8 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn setattr(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        handle: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
+    fn setattr(&self, inode: INodeNo, attributes: NewAttributes, reply: ReplyAttr) {
+        let NewAttributes { mode, uid, gid, size, atime, mtime, handle } = attributes;
         let shown = self.shared.presentation;
         let settings = SetAttrs {
             mode: mode.map(|mode| (mode & 0o7777) as u16).filter(|_| !shown.hides_modes()),
@@ -222,36 +204,36 @@ impl Filesystem for WorkingAdapter {
         }
     }
 
-    fn readlink(&self, _: &Request, inode: INodeNo, reply: ReplyData) {
+    fn readlink(&self, inode: INodeNo, reply: ReplyData) {
         let target = self.shared.working.read_link(Ino(inode.0));
         self.shared.send(Call::on("readlink", inode), reply, target.map(|target| target.0));
     }
 
-    fn mknod(&self, request: &Request, parent: INodeNo, of: &OsStr, mode: u32, _: u32, rdev: u32, reply: ReplyEntry) {
-        self.create_node("mknod", (parent, of), CreateAttrs { rdev, ..new(request, mode) }, reply);
+    fn mknod(&self, caller: Caller, parent: INodeNo, of: &OsStr, mode: u32, rdev: u32, reply: ReplyEntry) {
+        self.create_node("mknod", (parent, of), CreateAttrs { rdev, ..new(caller, mode) }, reply);
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, of: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+    fn mkdir(&self, caller: Caller, parent: INodeNo, of: &OsStr, mode: u32, reply: ReplyEntry) {
         if let Target::Top = self.shared.target(parent) {
             let name = of.to_owned();
             return self.serve(Call::of_name("mkdir", parent, of), reply, move |shared| async move {
                 shared.make_entry(&name).await
             });
         }
-        self.create_node("mkdir", (parent, of), new(request, mode & 0o7777 | libc::S_IFDIR), reply);
+        self.create_node("mkdir", (parent, of), new(caller, mode & 0o7777 | libc::S_IFDIR), reply);
     }
 
-    fn symlink(&self, request: &Request, parent: INodeNo, of: &OsStr, target: &Path, reply: ReplyEntry) {
+    fn symlink(&self, caller: Caller, parent: INodeNo, of: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = Some(Name::new(target.as_os_str().as_bytes()));
-        let new = CreateAttrs { target, ..new(request, 0o777 | libc::S_IFLNK) };
+        let new = CreateAttrs { target, ..new(caller, 0o777 | libc::S_IFLNK) };
         self.create_node("symlink", (parent, of), new, reply);
     }
 
-    fn unlink(&self, _: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
         self.remove("unlink", (parent, of), false, reply);
     }
 
-    fn rmdir(&self, _: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
         if let Target::Top = self.shared.target(parent) {
             let name = of.to_owned();
             return self.serve(Call::of_name("rmdir", parent, of), reply, move |shared| async move {
@@ -263,7 +245,6 @@ impl Filesystem for WorkingAdapter {
 
     fn rename(
         &self,
-        _: &Request,
         parent: INodeNo,
         of: &OsStr,
         new_parent: INodeNo,
@@ -287,7 +268,7 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn link(&self, _: &Request, inode: INodeNo, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
+    fn link(&self, inode: INodeNo, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
         self.serve_name("link", (parent, of), reply, move |shared, parent, name| async move {
             let number = match shared.target(inode) {
                 Target::Tree(number) => number,
@@ -298,17 +279,8 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        of: &OsStr,
-        mode: u32,
-        _: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let (target, new) = (self.shared.tree_name(parent, of), new(request, mode & 0o7777 | libc::S_IFREG));
+    fn create(&self, caller: Caller, parent: INodeNo, of: &OsStr, mode: u32, flags: i32, reply: ReplyCreate) {
+        let (target, new) = (self.shared.tree_name(parent, of), new(caller, mode & 0o7777 | libc::S_IFREG));
         let call = Call::of_name("create", parent, of);
         self.run(|shared| async move {
             let errno = shared.create(target, new, flags, reply).await;
@@ -316,7 +288,7 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn open(&self, _: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let options = open_options(flags, self.shared.passthrough);
         let call = Call::on("open", inode);
         self.run(|shared| async move {
@@ -325,16 +297,7 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn release(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        handle: FileHandle,
-        _: OpenFlags,
-        _owner: Option<LockOwner>,
-        _: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn release(&self, inode: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         let number = match self.shared.target(inode) {
             Target::Tree(number) => number,
             Target::Top | Target::Attached(_) => return reply.ok(),
@@ -354,17 +317,7 @@ impl Filesystem for WorkingAdapter {
         );
     }
 
-    fn read(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, inode: INodeNo, handle: FileHandle, offset: u64, size: u32, reply: ReplyData) {
         let call = Call::on("read", inode).range(offset, size.into());
         match self.shared.target(inode) {
             Target::Top => reply.error(Errno::EISDIR),
@@ -381,18 +334,7 @@ impl Filesystem for WorkingAdapter {
         }
     }
 
-    fn write(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _: WriteFlags,
-        _: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
+    fn write(&self, inode: INodeNo, handle: FileHandle, offset: u64, data: &[u8], reply: ReplyWrite) {
         let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let call = Call::on("write", inode).range(offset, count.into());
         let target = self.shared.target(inode);
@@ -416,7 +358,7 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn flush(&self, _: &Request, inode: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, inode: INodeNo, reply: ReplyEmpty) {
         let Target::Tree(number) = self.shared.target(inode) else { return reply.ok() };
         let call = Call::on("close", inode).counted_as(Operation::Flush);
         self.serve(call, reply, move |shared| async move {
@@ -424,14 +366,14 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn fsync(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn fsync(&self, inode: INodeNo, reply: ReplyEmpty) {
         let Target::Tree(number) = self.shared.target(inode) else { return reply.ok() };
         self.serve(Call::on("fsync", inode), reply, move |shared| async move {
             shared.working.sync(Some(number)).await.context(|| shared.working.describe(number))
         });
     }
 
-    fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, inode: INodeNo, reply: ReplyOpen) {
         let handle = self.shared.next_listing.fetch_add(1, Ordering::Relaxed);
         let flags = match self.shared.target(inode) {
             Target::Tree(_) => self.shared.kept_listings.open(inode.0, self.shared.working.replaced()),
@@ -441,16 +383,16 @@ impl Filesystem for WorkingAdapter {
         reply.opened(FileHandle(handle), flags);
     }
 
-    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(&self, handle: FileHandle, reply: ReplyEmpty) {
         self.shared.listings.lock().remove(&handle.0);
         reply.ok();
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, _: INodeNo, reply: ReplyEmpty) {
         self.serve("fsync".into(), reply, |shared| async move { shared.working.sync(None).await });
     }
 
-    fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let call = Call::on("readdir", inode);
         self.run(|shared| async move {
             if let Target::Attached(number) = shared.target(inode) {
@@ -466,7 +408,7 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn readdirplus(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    fn readdirplus(&self, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let call = Call::on("readdir", inode);
         self.run(|shared| async move {
             // See super::listing_hint.
@@ -480,7 +422,7 @@ impl Filesystem for WorkingAdapter {
             let mut sink = |entry: Listed<'_>| {
                 let (timeout, attributes) = shared.timed(&entry.attributes);
                 let name = OsStr::from_bytes(entry.name);
-                let taken = !reply.add(attributes.ino, entry.offset, name, &timeout, &attributes, Generation(0));
+                let taken = !reply.add(entry.offset, name, &timeout, &attributes);
                 if taken && !matches!(entry.name, b"." | b"..") {
                     listed_numbers.push(entry.attributes.number);
                 }
@@ -495,22 +437,18 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, reply: ReplyStatfs) {
         let call = Call::from("statfs");
         let mut outcome = Outcome::default();
         match self.shared.working.space() {
             Ok(space) => {
                 let block = u32::try_from(space.f_frsize).unwrap_or(BLOCK);
-                reply.statfs(
-                    space.f_blocks,
-                    space.f_bfree,
-                    space.f_bavail,
-                    space.f_files,
-                    space.f_ffree,
+                reply.statfs(&Room {
+                    blocks: (space.f_blocks, space.f_bfree, space.f_bavail),
+                    files: (space.f_files, space.f_ffree),
                     block,
-                    crate::tree::nodes::MAX_NAME as u32,
-                    block,
-                );
+                    longest_name: crate::tree::nodes::MAX_NAME as u32,
+                });
             }
             Err(error) => {
                 let errno = self.shared.errno("statfs", &error);
@@ -521,23 +459,14 @@ impl Filesystem for WorkingAdapter {
         self.shared.end(call, outcome);
     }
 
-    fn fallocate(
-        &self,
-        _: &Request,
-        inode: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
+    fn fallocate(&self, inode: INodeNo, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
         let Target::Tree(number) = self.shared.target(inode) else { return self.refuse("fallocate", reply) };
         self.serve(Call::on("fallocate", inode), reply, move |shared| async move {
             shared.working.allocate(number, offset, length, mode).await
         });
     }
 
-    fn lseek(&self, _: &Request, inode: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(&self, inode: INodeNo, offset: i64, whence: i32, reply: ReplyLseek) {
         let (Ok(offset), libc::SEEK_DATA | libc::SEEK_HOLE) = (u64::try_from(offset), whence) else {
             return reply.error(Errno::EINVAL);
         };
@@ -558,19 +487,8 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn copy_file_range(
-        &self,
-        _: &Request,
-        from: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        to: INodeNo,
-        _: FileHandle,
-        at: u64,
-        length: u64,
-        _: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
+    fn copy_file_range(&self, from: Place, to: Place, length: u64, reply: ReplyWrite) {
+        let (Place { inode: from, offset }, Place { inode: to, offset: at }) = (from, to);
         let written = to;
         let (from, to) = match (self.shared.target(from), self.shared.target(to)) {
             (_, Target::Attached(_)) => return self.refuse("copy_file_range", reply),
@@ -596,7 +514,7 @@ impl Filesystem for WorkingAdapter {
         });
     }
 
-    fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         // The kernel asks for the capabilities of a file before each write to it, unless it learns here that there are none anywhere.
         if !self.shared.xattrs {
             return reply.error(Errno::ENOSYS);
@@ -608,6 +526,4 @@ impl Filesystem for WorkingAdapter {
             move |shared| async move { shared.xattr(xattr, inode, size).await },
         );
     }
-
-    declined!();
 }

@@ -7,10 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, UNIX_EPOCH};
 
-use fuser::{
-    BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, OpenAccMode, OpenFlags,
-    ReplyCreate, ReplyOpen, Request, TimeOrNow,
-};
+use fuser::{BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, OpenAccMode, OpenFlags, TimeOrNow};
 use parking_lot::Mutex;
 
 use super::answer::{Reply, XattrValue, outcome_of};
@@ -21,6 +18,8 @@ use super::kept_listings::KeptListings;
 use super::listing_hint::ListingHint;
 use super::presentation::Presentation;
 use super::quiet_log::QuietLog;
+use super::reply::{ReplyCreate, ReplyOpen};
+use super::requests::Caller;
 use super::root_map::{Inner, RootMap};
 use super::xattr::{self, Xattr};
 use crate::attached::{self, is_attached};
@@ -397,17 +396,17 @@ impl Shared {
                 let backing = self.backings.insert(created.number.0, backing);
                 let handle = FileHandle(WRITES | BACKED);
                 let noflush = FopenFlags::FOPEN_NOFLUSH;
-                reply.created_passthrough(&FOREVER, &attributes, Generation(0), handle, noflush, &backing);
+                reply.created_passthrough(&FOREVER, &attributes, handle, noflush, &backing);
                 return 0;
             }
         }
-        reply.created(&FOREVER, &attributes, Generation(0), FileHandle(WRITES), FopenFlags::empty());
+        reply.created(&FOREVER, &attributes, FileHandle(WRITES), FopenFlags::empty());
         0
     }
 }
 
-pub(super) fn new(request: &Request, mode: u32) -> CreateAttrs {
-    CreateAttrs { mode, uid: request.uid(), gid: request.gid(), rdev: 0, target: None, without_data: false }
+pub(super) fn new(caller: Caller, mode: u32) -> CreateAttrs {
+    CreateAttrs { mode, uid: caller.uid, gid: caller.gid, rdev: 0, target: None, without_data: false }
 }
 
 pub(super) fn name(of: &OsStr) -> Name {

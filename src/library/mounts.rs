@@ -17,6 +17,7 @@ use crate::follow::Follower;
 use crate::fuse::io_mode::{self, IoMode, IoOption};
 use crate::fuse::mount::{Content, Flag, Mounted, Options, Served};
 use crate::fuse::presentation::Presentation;
+use crate::fuse::ring;
 use crate::fuse::root_map::RootMap;
 use crate::fuse::unmount::{self, UnmountMode};
 use crate::memory;
@@ -66,6 +67,8 @@ pub struct MountOptions {
     pub limits: MemoryLimits,
     /// I/O mode.
     pub io: IoOption,
+    /// True to take requests through io_uring.
+    pub io_uring: bool,
     /// True to allow access by other users.
     pub allow_other: bool,
     /// True if the mountpoint may have files or mounts.
@@ -91,11 +94,17 @@ pub async fn prepare(
 ) -> Result<(Content, Options, String)> {
     let (served, note) = serve(repository, mountpoint, options).await?;
     let tree = served.tree();
+    if options.io_uring {
+        check_io_uring(options.io)?;
+    }
     let (mut mode, reason) = io_mode::choose(options.io, tree.table(), tree.reader().has_files())?;
     // Data files are always local files: the kernel can move their bytes whatever the chunks' size.
     let writable = matches!(served, Served::Branch(..));
     if writable && options.io == IoOption::Auto && io_mode::obstacle(true).is_none() {
         mode = IoMode::Passthrough;
+    }
+    if options.io_uring {
+        mode = IoMode::Cached;
     }
     info!("mounting {}: it is snapshot {}; I/O mode {mode}: {reason}", options.spec, tree.snapshot().id());
     let facts = match &served {
@@ -122,11 +131,25 @@ pub async fn prepare(
         flags: options.flags.clone(),
         mode,
         insist: options.io != IoOption::Auto,
+        rings: options.io_uring,
         writable,
         presentation: options.presentation,
         xattrs: options.xattrs,
     };
     Ok((Content { served, attached, root }, options, note))
+}
+
+/// Checks that requests can come through io_uring, with the I/O mode that the user asks for.
+fn check_io_uring(io: IoOption) -> Result<()> {
+    if io == IoOption::Passthrough {
+        return Err(Error::invalid(
+            "--io-uring and --io passthrough: give one of them; with io_uring, bytes are copied",
+        ));
+    }
+    match ring::obstacle() {
+        Some(why) => Err(Error::new(ErrorKind::Unsupported, format!("--io-uring: {why}"))),
+        None => Ok(()),
+    }
 }
 
 /// Returns the name of what is mounted: of node `root`, or of the repository.

@@ -114,6 +114,11 @@ impl Timed {
         self.outcome = outcome;
     }
 
+    /// Counts the request as another operation.
+    pub fn count_as(&mut self, operation: Operation) {
+        self.operation = operation;
+    }
+
     /// Returns the operation.
     pub fn operation(&self) -> Operation {
         self.operation

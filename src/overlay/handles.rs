@@ -119,8 +119,15 @@ impl WorkingTree {
         }
         let same_kind = open.handles == 1 + u32::from(options.write);
         let can_pass = options.passthrough && same_kind && !self.linking.load(Ordering::Acquire);
-        let Some(Source::Data(data)) = source.filter(|_| can_pass) else { return Ok(None) };
+        let Some(Source::Data(data)) = source else { return Ok(None) };
         if locked.state.borrowed(*data).is_some() {
+            return Ok(None);
+        }
+        if !can_pass {
+            // The kernel would not ask for bytes of a file that has none, as one seems to have whose data file was removed.
+            if open.file.is_none() && !options.truncate {
+                self.files.stat(*data)?;
+            }
             return Ok(None);
         }
         let file = match &open.file {

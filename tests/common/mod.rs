@@ -251,8 +251,17 @@ pub fn python() -> Option<PathBuf> {
     needed(python.exists(), &format!("{}: scripts/setup --python makes it", python.display())).then_some(python)
 }
 
+/// Returns true if all mounts take their requests through io_uring in this run.
+pub fn has_rings() -> bool {
+    std::env::var_os("ICECHUNKFS_IO_URING").is_some()
+}
+
 /// Returns the values of `--io` that this user may choose.
 pub fn io_modes() -> Vec<&'static str> {
+    // Bytes of requests through io_uring are always copied.
+    if has_rings() {
+        return vec!["cached"];
+    }
     if needed(is_root(), "root, for passthrough") { vec!["cached", "passthrough"] } else { vec!["cached"] }
 }
 

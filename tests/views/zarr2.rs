@@ -160,7 +160,7 @@ fn shared_fixtures_have_the_same_chunks_in_both_forms() {
 fn chunks_have_their_native_inodes_and_the_mount_takes_no_writes() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let native = Mount::new(&fixture.repository, &["--read-only"]);
-    let ios = if common::is_root() { vec!["cached", "passthrough"] } else { vec!["cached"] };
+    let ios = common::io_modes();
     for io in ios {
         let view = Mount::new(&fixture.repository, &["--view", "zarr2", "--io", io]);
         let (files, shown) = (read_files(&native.path()), read_files(&view.path()));

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::process::{Resource, getrlimit};
 
 use super::finding::Finding;
-use crate::fuse::{helper, kernel_features, mount_table};
+use crate::fuse::{helper, kernel_features, mount_table, ring};
 use crate::memory;
 
 const DEVICE: &str = "/dev/fuse";
@@ -47,7 +47,11 @@ fn kernel(is_root: bool) -> Finding {
                 (false, _) => "no passthrough (Linux 6.9 and later have it)",
             };
             let (major, minor) = features.protocol;
-            Finding::ok(CHECK, format!("{release}, FUSE protocol {major}.{minor}, {passthrough}"))
+            let io_uring = match ring::obstacle() {
+                None => "requests through io_uring".to_owned(),
+                Some(why) => format!("no requests through io_uring ({why})"),
+            };
+            Finding::ok(CHECK, format!("{release}, FUSE protocol {major}.{minor}, {passthrough}, {io_uring}"))
         }
         Err(error) if is_root && Path::new(DEVICE).exists() => {
             let remedy = "Give the container the capability CAP_SYS_ADMIN, or mount outside of it";

@@ -266,5 +266,6 @@ fn make_parent(root: &std::path::Path, name: &str) -> io::Result<()> {
 /// Returns true for errors of a mount whose daemon has died: aborted if the request was in progress, not connected
 /// otherwise.
 fn is_death(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+    // Through io_uring, a request that had not been taken is canceled.
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED))
 }

@@ -57,8 +57,9 @@ fn a_missing_data_file_is_an_error_until_discarded_or_rewritten() {
             Some(b"again".to_vec())
         }),
     ];
-    for (n, (way, heal)) in heal.into_iter().enumerate() {
-        let mount = mount(&["--io", io[n % io.len()]]);
+    let cases = io.iter().flat_map(|io| heal.iter().map(move |heal| (io, heal)));
+    for (n, (io, (way, heal))) in cases.enumerate() {
+        let mount = mount(&["--io", io]);
         let root = mount.root();
         let live = n % 2 == 0;
         if live {
@@ -98,7 +99,7 @@ fn a_missing_data_file_is_an_error_until_discarded_or_rewritten() {
         let healed = heal(&mount);
         assert_eq!(std::fs::read(root.join("a/c/1")).ok(), healed, "{way}");
         let mut wanted = read_files(&root);
-        assert_eq!(wanted.contains_key("a/c/2"), way != "discard all");
+        assert_eq!(wanted.contains_key("a/c/2"), *way != "discard all");
         mount.commit("healed").unwrap();
         assert_eq!(wanted.remove("notes").unwrap(), b"mine");
         assert!(mount.fresh() == wanted, "{way}");
