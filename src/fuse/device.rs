@@ -13,7 +13,7 @@ use fuser::{
 };
 use tracing::debug;
 
-use super::requests::{Caller, NewAttributes, Place, Requests};
+use super::requests::{Caller, FileBytes, NewAttributes, Requests};
 use super::ring::{self, Prepared};
 
 /// Adapter of what answers requests to fuser.
@@ -23,10 +23,10 @@ pub(super) struct Device<R> {
     shared: Shared<R>,
 }
 
-/// What is known once a mount has begun.
+/// State that is known once a mount has begun.
 #[derive(Debug)]
 pub(super) struct Shared<R> {
-    /// What answers the requests, after the negotiation.
+    /// Adapter that answers the requests, after the negotiation.
     pub(super) requests: Arc<OnceLock<Arc<R>>>,
     /// Rings, if requests shall come through them.
     pub(super) rings: Option<Arc<Prepared>>,
@@ -141,7 +141,7 @@ impl<R: Requests> Filesystem for Device<R> {
         copy_file_range(
             from: INodeNo, _from_handle: FileHandle, offset: u64, to: INodeNo, _to_handle: FileHandle, at: u64, length: u64,
             _flags: CopyFileRangeFlags
-        ) -> ReplyWrite => (Place { inode: from, offset }, Place { inode: to, offset: at }, length);
+        ) -> ReplyWrite => (FileBytes { inode: from, offset }, FileBytes { inode: to, offset: at }, length);
         getxattr(inode: INodeNo, name: &OsStr, size: u32) -> ReplyXattr;
     }
 

@@ -33,7 +33,7 @@ use super::reply::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Room,
 };
-use super::requests::{Caller, NewAttributes, Place, Requests};
+use super::requests::{Caller, FileBytes, NewAttributes, Requests};
 use super::root_map::RootMap;
 use super::xattr::Xattr;
 use crate::attached::{self, AttachedTrees};
@@ -487,8 +487,8 @@ impl Requests for WorkingAdapter {
         });
     }
 
-    fn copy_file_range(&self, from: Place, to: Place, length: u64, reply: ReplyWrite) {
-        let (Place { inode: from, offset }, Place { inode: to, offset: at }) = (from, to);
+    fn copy_file_range(&self, from: FileBytes, to: FileBytes, length: u64, reply: ReplyWrite) {
+        let (FileBytes { inode: from, offset }, FileBytes { inode: to, offset: at }) = (from, to);
         let written = to;
         let (from, to) = match (self.shared.target(from), self.shared.target(to)) {
             (_, Target::Attached(_)) => return self.refuse("copy_file_range", reply),

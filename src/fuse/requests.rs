@@ -1,7 +1,7 @@
 //! Requests of the kernel as the adapters answer them, whichever way they come: [`super::device`] takes them from fuser,
 //! [`super::ring_requests`] from rings. Methods have the names of fuser's, and only the arguments that an adapter needs.
 //!
-//! What an adapter does not implement is answered `ENOSYS`: the kernel then stops asking, or makes do without. These are, in both adapters: access
+//! A request that an adapter does not implement is answered `ENOSYS`: the kernel then stops asking, or makes do without. These are, in both adapters: access
 //! lists, checks of access (the kernel checks modes by itself), changes of extended attributes, locks (the kernel's own are right for one
 //! machine), and waiting for files. The kernel sends `ioctl` each time all the same (Python asks whether each file is a terminal); the answer
 //! is immediate.
@@ -46,7 +46,7 @@ pub(super) struct NewAttributes {
 
 /// Place of bytes in an open file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct FileBytes {
     /// File.
     pub(super) inode: INodeNo,
     /// First byte.
@@ -128,7 +128,7 @@ requests! {
     /// Finds data or a hole.
     fn lseek(inode: INodeNo, offset: i64, whence: i32) -> ReplyLseek;
     /// Copies bytes between files.
-    fn copy_file_range(from: Place, to: Place, length: u64) -> ReplyWrite;
+    fn copy_file_range(from: FileBytes, to: FileBytes, length: u64) -> ReplyWrite;
     /// Returns an extended attribute, for a program that has room for `size` bytes.
     fn getxattr(inode: INodeNo, name: &OsStr, size: u32) -> ReplyXattr;
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use fuser::{FileHandle, INodeNo, OpenFlags, RenameFlags, TimeOrNow};
 
 use super::reply::{ReplyDirectory, ReplyDirectoryPlus, RingListing};
-use super::requests::{Caller, NewAttributes, Place, Requests};
+use super::requests::{Caller, FileBytes, NewAttributes, Requests};
 use super::ring::Message;
 use super::ring::slot::Slot;
 use super::wire::{opcode, time, u32_at, u64_at, valid};
@@ -108,8 +108,8 @@ pub(super) fn dispatch<R: Requests>(requests: &R, message: &Message<'_>, slot: S
         }
         opcode::LSEEK => requests.lseek(inode, numbers.u64(8).cast_signed(), numbers.i32(16), slot.into()),
         opcode::COPY_FILE_RANGE => {
-            let from = Place { inode, offset: numbers.u64(8) };
-            let to = Place { inode: INodeNo(numbers.u64(16)), offset: numbers.u64(32) };
+            let from = FileBytes { inode, offset: numbers.u64(8) };
+            let to = FileBytes { inode: INodeNo(numbers.u64(16)), offset: numbers.u64(32) };
             requests.copy_file_range(from, to, numbers.u64(40), slot.into());
         }
         named => {
@@ -199,7 +199,7 @@ mod tests {
             read(inode: INodeNo, handle: FileHandle, offset: u64, size: u32) -> ReplyData;
             write(inode: INodeNo, handle: FileHandle, offset: u64, data: &[u8]) -> ReplyWrite;
             lseek(inode: INodeNo, offset: i64, whence: i32) -> ReplyLseek;
-            copy_file_range(from: Place, to: Place, length: u64) -> ReplyWrite;
+            copy_file_range(from: FileBytes, to: FileBytes, length: u64) -> ReplyWrite;
             getxattr(inode: INodeNo, name: &OsStr, size: u32) -> ReplyXattr;
         }
     }
@@ -255,7 +255,7 @@ mod tests {
         let copied: Vec<(usize, &[u8])> = copied.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
         assert_eq!(
             said(opcode::COPY_FILE_RANGE, &copied, b""),
-            "copy_file_range Place { inode: INodeNo(7), offset: 1 } Place { inode: INodeNo(9), offset: 2 } 3"
+            "copy_file_range FileBytes { inode: INodeNo(7), offset: 1 } FileBytes { inode: INodeNo(9), offset: 2 } 3"
         );
     }
 

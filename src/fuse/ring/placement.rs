@@ -43,7 +43,7 @@ pub(super) struct Watched {
     has_ended: AtomicBool,
 }
 
-/// What the guard knows of a thread.
+/// State of a thread as the guard knows it.
 #[derive(Debug, Default)]
 struct State {
     answered: u64,
