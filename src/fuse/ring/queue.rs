@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ const IN_HEADER: usize = 40;
 const PAUSE: Duration = Duration::from_millis(1);
 /// Most pauses: ten seconds.
 const MAX_PAUSES: u32 = 10_000;
+/// Pause after a failure of the kernel, such as a lack of memory.
+const RETRY: Duration = Duration::from_millis(10);
 
 /// Answers a request through its slot.
 pub type Handler = Arc<dyn Fn(&Message<'_>, Slot) + Send + Sync>;
@@ -63,7 +66,12 @@ pub(super) struct Queue {
     processor: u16,
     answers: Arc<Answers>,
     entries: Vec<Entry>,
+    /// Memory of each entry, as the kernel reads it when it gets the entry.
+    segments: Vec<[libc::iovec; SEGMENTS as usize]>,
 }
+
+// SAFETY: the addresses are those of `answers`, which may be used by any thread.
+unsafe impl Send for Queue {}
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -79,7 +87,15 @@ impl Queue {
         let size = (entries.len() as u32 + 1).next_power_of_two();
         let ring = IoUring::builder().setup_cqsize(size * 2).build(size)?;
         let answers = Answers::new(Memory::new(entries.len(), payload)?)?;
-        Ok(Queue { ring, processor, answers, entries })
+        let memory = &answers.memory;
+        let segments = |entry| {
+            [
+                libc::iovec { iov_base: memory.header(entry).cast(), iov_len: HEADER },
+                libc::iovec { iov_base: memory.payload(entry).cast(), iov_len: memory.payload_length() },
+            ]
+        };
+        let segments = (0..entries.len()).map(segments).collect();
+        Ok(Queue { ring, processor, answers, entries, segments })
     }
 
     /// Starts the queue's thread, which `guard` watches, and which drops `ended` when it ends.
@@ -119,11 +135,18 @@ impl Running {
         for entry in 0..self.queue.entries.len() {
             self.register(entry)?;
         }
+        let mut has_failed = false;
         while self.queue.entries.iter().any(|entry| !entry.is_over) {
             match self.queue.ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // Nobody else answers the requests of this processor.
+                    if !std::mem::replace(&mut has_failed, true) {
+                        warn!("the requests of processor {} are tried again: {error}", self.queue.processor);
+                    }
+                    std::thread::sleep(RETRY);
+                }
             }
             self.complete()?;
         }
@@ -156,8 +179,8 @@ impl Running {
             }
             self.commit()?;
             if at + 1 < completed.len() {
-                // The program need not wait for the others.
-                self.queue.ring.submit()?;
+                // The program need not wait for the others. What fails here is submitted later.
+                let _ = self.queue.ring.submit();
             }
         }
         Ok(())
@@ -175,23 +198,23 @@ impl Running {
     /// Gives the kernel an entry for requests.
     fn register(&mut self, entry: usize) -> io::Result<()> {
         let Some(&Entry { queue, .. }) = self.queue.entries.get(entry) else { return Ok(()) };
-        let memory = &self.queue.answers.memory;
-        let segments = [
-            libc::iovec { iov_base: memory.header(entry).cast(), iov_len: HEADER },
-            libc::iovec { iov_base: memory.payload(entry).cast(), iov_len: memory.payload_length() },
-        ];
+        let Some(segments) = self.queue.segments.get(entry) else { return Ok(()) };
         let request = opcode::UringCmd80::new(Fd(self.device.as_raw_fd()), REGISTER).cmd(command(0, queue));
         let mut request = request.addr(Some(segments.as_ptr() as u64)).build().user_data(entry as u64);
         // SAFETY: the type is the kernel's structure of 128 bytes, all of them plain numbers. The library has no setter for this one.
         unsafe { (&raw mut request).cast::<u8>().add(SQE_LENGTH).cast::<u32>().write_unaligned(SEGMENTS) };
-        self.push(&request)?;
-        // The kernel reads the segments before this returns.
-        self.queue.ring.submit()?;
-        Ok(())
+        self.push(&request)
+    }
+
+    /// Gives the kernel an entry with an answer, which is in its memory.
+    fn hand_over(&mut self, entry: usize) -> io::Result<()> {
+        let Some(&Entry { queue, commit, .. }) = self.queue.entries.get(entry) else { return Ok(()) };
+        let answer = opcode::UringCmd80::new(Fd(self.device.as_raw_fd()), COMMIT_AND_FETCH).cmd(command(commit, queue));
+        self.push(&answer.build().user_data(entry as u64))
     }
 
     fn push(&mut self, request: &squeue::Entry128) -> io::Result<()> {
-        // SAFETY: what the request points to lives long enough: the memory of the queue, and what `register` submits at once.
+        // SAFETY: what the request points to belongs to the queue, and lives longer than its ring.
         let pushed = unsafe { self.queue.ring.submission().push(request) };
         // There is room for each entry, and each is submitted once before it completes.
         pushed.map_err(io::Error::other)
@@ -229,14 +252,17 @@ impl Running {
         let inode = wire::u64_at(&head, 16);
         let message =
             Message { opcode, inode, caller: (number(24), number(28), number(32)), operation: &operation, payload };
-        (self.handler)(&message, slot);
+        // The thread must survive: no other answers the requests of its processor. The program gets EIO, as the slot is dropped.
+        if catch_unwind(AssertUnwindSafe(|| (self.handler)(&message, slot))).is_err() {
+            error!("a request panicked; the program got EIO. Please report this with the lines before it");
+        }
     }
 
     /// Hands answers to the kernel, for the next call to it.
     fn commit(&mut self) -> io::Result<()> {
         for Answer { entry, errno, content } in self.queue.answers.take() {
             let memory = &self.queue.answers.memory;
-            let Some(&Entry { queue, commit, unique, .. }) = self.queue.entries.get(entry) else { continue };
+            let Some(&Entry { unique, .. }) = self.queue.entries.get(entry) else { continue };
             let length = match &content {
                 Content::There(length) => *length,
                 Content::Short(bytes) => bytes.len().min(memory.payload_length()),
@@ -253,9 +279,7 @@ impl Running {
                 header.add(8).cast::<u64>().write(unique);
                 header.add(PAYLOAD_LENGTH).cast::<u32>().write(length as u32);
             }
-            let device = Fd(self.device.as_raw_fd());
-            let answer = opcode::UringCmd80::new(device, COMMIT_AND_FETCH).cmd(command(commit, queue)).build();
-            self.push(&answer.user_data(entry as u64))?;
+            self.hand_over(entry)?;
         }
         Ok(())
     }
@@ -270,12 +294,16 @@ impl Running {
                 std::thread::sleep(PAUSE);
                 return self.register(entry);
             }
+            libc::EINTR if state.unique == 0 => return self.register(entry),
+            libc::EINTR => return self.hand_over(entry),
             // The end of the mount.
             libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED => {}
-            errno => {
+            // All fail in the same way.
+            errno if entry == 0 => {
                 let error = io::Error::from_raw_os_error(errno);
                 warn!("processor {}: the kernel does not take an entry for requests: {error}", self.queue.processor);
             }
+            _ => {}
         }
         state.is_over = true;
         Ok(())
