@@ -72,6 +72,7 @@ class MountOptions(StoreOptions, total=False):
     upload: str
     ahead: Size
     io: str
+    io_uring: bool
     allow_other: bool
     uid: int
     gid: int
