@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use fuser::{BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, OpenAccMode, OpenFlags, TimeOrNow};
 use parking_lot::Mutex;
@@ -21,6 +21,7 @@ use super::quiet_log::QuietLog;
 use super::reply::{ReplyCreate, ReplyOpen};
 use super::requests::Caller;
 use super::root_map::{Inner, RootMap};
+use super::wire;
 use super::xattr::{self, Xattr};
 use crate::attached::{self, is_attached};
 use crate::control::{self, CONTROL_DIRECTORY, Control};
@@ -103,11 +104,7 @@ pub(super) enum Target {
 }
 
 pub(super) fn attr(of: &Attributes) -> FileAttr {
-    let time = |Time(seconds, nanos): Time| {
-        let whole = Duration::from_secs(seconds.unsigned_abs());
-        let at = if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
-        at.and_then(|at| at.checked_add(Duration::from_nanos(nanos.into()))).unwrap_or(UNIX_EPOCH)
-    };
+    let time = |Time(seconds, nanos): Time| wire::time(seconds, nanos);
     let kind = match of.kind {
         libc::S_IFDIR => FileType::Directory,
         libc::S_IFLNK => FileType::Symlink,
@@ -140,10 +137,8 @@ pub(super) fn time(of: TimeOrNow) -> Time {
     match of {
         TimeOrNow::Now => Time::now(),
         TimeOrNow::SpecificTime(at) => {
-            let nanos = |time: Duration| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
-            let since = at.duration_since(UNIX_EPOCH).map_or_else(|before| -nanos(before.duration()), nanos);
-            let seconds = i64::try_from(since.div_euclid(1_000_000_000)).unwrap_or(i64::MAX);
-            Time(seconds, since.rem_euclid(1_000_000_000) as u32)
+            let (seconds, nanos) = wire::parts(at);
+            Time(seconds, nanos)
         }
     }
 }

@@ -72,7 +72,7 @@ impl<'a> Names<'a> {
 
 /// Passes a request on to `requests`, which answer it through `slot`.
 pub(super) fn dispatch<R: Requests>(requests: &R, message: &Message<'_>, slot: Slot) {
-    let (inode, (uid, gid, _)) = (INodeNo(message.inode), message.caller);
+    let (inode, (uid, gid)) = (INodeNo(message.inode), message.caller);
     let (numbers, mut names) = (Numbers(message.operation), Names(message.payload));
     let caller = Caller { uid, gid };
     match message.opcode {
@@ -212,7 +212,7 @@ mod tests {
         }
         let recorder = Recorder::default();
         let answer = given(|slot| {
-            let message = Message { opcode, inode: 7, caller: (1, 2, 3), operation: &operation, payload };
+            let message = Message { opcode, inode: 7, caller: (1, 2), operation: &operation, payload };
             dispatch(&recorder, &message, slot);
         });
         (recorder.0.into_inner().pop(), answer)

@@ -154,7 +154,7 @@ pub(super) fn append_entry(
 }
 
 /// Returns seconds since the epoch, and nanoseconds after that.
-fn parts(time: SystemTime) -> (i64, u32) {
+pub(super) fn parts(time: SystemTime) -> (i64, u32) {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()),
         Err(before) => {

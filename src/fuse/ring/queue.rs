@@ -40,8 +40,8 @@ pub struct Message<'a> {
     pub opcode: u32,
     /// Inode that it is about.
     pub inode: u64,
-    /// User, group and process of the program.
-    pub caller: (u32, u32, u32),
+    /// User and group of the program.
+    pub caller: (u32, u32),
     /// Header of the operation, and zeros.
     pub operation: &'a [u8; MAX_OPERATION],
     /// Names, or bytes to be written.
@@ -250,8 +250,7 @@ impl Running {
             &copied
         };
         let inode = wire::u64_at(&head, 16);
-        let message =
-            Message { opcode, inode, caller: (number(24), number(28), number(32)), operation: &operation, payload };
+        let message = Message { opcode, inode, caller: (number(24), number(28)), operation: &operation, payload };
         // The thread must survive: no other answers the requests of its processor. The program gets EIO, as the slot is dropped.
         if catch_unwind(AssertUnwindSafe(|| (self.handler)(&message, slot))).is_err() {
             error!("a request panicked; the program got EIO. Please report this with the lines before it");
