@@ -25,7 +25,10 @@ pub struct GrowingBytes {
     capacity: usize,
     length: usize,
     made: AtomicUsize,
-    /// Changes with each byte that is made. The reason why no more will be, if there is one.
+    /// Least number of bytes that a reader waits for. Waking readers for each block took 5 ms of the 150 that the daemon
+    /// takes for a time series.
+    wanted: AtomicUsize,
+    /// Changes when the wanted bytes are made. The reason why no more will be, if there is one.
     progress: watch::Sender<Option<Error>>,
     /// Released before the buffer is kept for others, which has a reservation of its own.
     reservation: Reservation,
@@ -48,8 +51,9 @@ impl GrowingBytes {
     pub fn create(length: usize, reservation: Reservation) -> (Arc<Self>, Grower) {
         let mut buffer = ManuallyDrop::new(large_buffer_unpopulated(length));
         let (memory, capacity) = (NonNull::new(buffer.as_mut_ptr()).unwrap_or(NonNull::dangling()), buffer.capacity());
-        let (made, progress) = (AtomicUsize::new(0), watch::Sender::new(None));
-        let bytes = Arc::new(GrowingBytes { memory, capacity, length, made, progress, reservation });
+        let (made, wanted) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
+        let progress = watch::Sender::new(None);
+        let bytes = Arc::new(GrowingBytes { memory, capacity, length, made, wanted, progress, reservation });
         (Arc::clone(&bytes), Grower { bytes })
     }
 
@@ -72,13 +76,22 @@ impl GrowingBytes {
         if self.made() < range.end {
             let enough = enough.clamp(range.end, self.length);
             let mut progress = self.progress.subscribe();
-            let ended = progress.wait_for(|failure| failure.is_some() || self.made() >= enough).await;
+            let ended = progress.wait_for(|failure| failure.is_some() || self.is_made_or_wanted(enough)).await;
             let failure = ended.ok().and_then(|failure| failure.clone());
             if self.made() < range.end {
                 return Err(failure.unwrap_or_else(ended_early));
             }
         }
         Ok(Bytes::from_owner(Slice { bytes: Arc::clone(self), range }))
+    }
+
+    /// Returns true if the first `enough` bytes are made. If not, [`Grower::publish`] will tell of them: each of both writes its own number
+    /// before it reads that of the other, in one order for all threads, so that one of them sees both.
+    fn is_made_or_wanted(&self, enough: usize) -> bool {
+        self.made() >= enough || {
+            self.wanted.fetch_min(enough, Ordering::SeqCst);
+            self.made.load(Ordering::SeqCst) >= enough
+        }
     }
 
     /// Returns the bytes below `end` that are made.
@@ -143,8 +156,12 @@ impl Grower {
     pub unsafe fn publish(&mut self, count: usize) {
         let count = count.min(self.bytes.length);
         if count > self.bytes.made.load(Ordering::Relaxed) {
-            self.bytes.made.store(count, Ordering::Release);
-            self.bytes.progress.send_modify(|_| ());
+            self.bytes.made.store(count, Ordering::SeqCst);
+            if self.bytes.wanted.load(Ordering::SeqCst) <= count {
+                // All that wait are woken, and say anew what they want.
+                self.bytes.wanted.store(usize::MAX, Ordering::SeqCst);
+                self.bytes.progress.send_modify(|_| ());
+            }
         }
     }
 
@@ -179,6 +196,8 @@ impl Drop for Grower {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test]
@@ -202,6 +221,51 @@ mod tests {
         drop(grower);
         assert_eq!(bytes.get(10..10, 0).await.unwrap(), "");
         assert!(bytes.get(9..11, 0).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn readers_are_woken_once_for_what_they_want() {
+        let (bytes, mut grower) = GrowingBytes::create(64, Reservation::default());
+        let polls = Arc::new(AtomicUsize::new(0));
+        let reader = |end: usize, enough: usize| {
+            let (bytes, polls) = (Arc::clone(&bytes), Arc::clone(&polls));
+            tokio::spawn(async move {
+                let mut read = std::pin::pin!(bytes.get(0..end, enough));
+                std::future::poll_fn(|context| {
+                    polls.fetch_add(1, Ordering::Relaxed);
+                    read.as_mut().poll(context)
+                })
+                .await
+            })
+        };
+        let (early, late) = (reader(1, 20), reader(50, 50));
+        for at in 0..64 {
+            tokio::task::yield_now().await;
+            assert_eq!((early.is_finished(), late.is_finished()), (at >= 20, at >= 50), "{at}");
+            grower.append(b"x");
+        }
+        assert!(early.await.unwrap().is_ok() && late.await.unwrap().is_ok());
+        // Both began to wait, both were woken by what the first one wanted, and then the second one.
+        assert_eq!(polls.load(Ordering::Relaxed), 5);
+    }
+
+    #[test]
+    fn no_reader_misses_what_it_wants() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
+        // The last byte comes while its readers begin to wait, which nothing else would wake.
+        for round in 0..20_000 {
+            let (bytes, mut grower) = GrowingBytes::create(2, Reservation::default());
+            let readers = (1..=2).map(|end| {
+                let bytes = Arc::clone(&bytes);
+                runtime.spawn(async move { bytes.get(0..end, 2).await })
+            });
+            let readers = futures_util::future::try_join_all(readers.collect::<Vec<_>>());
+            (0..round % 500).for_each(|_| std::hint::spin_loop());
+            grower.append(b"x");
+            grower.append(b"y");
+            let read = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), readers).await });
+            assert!(read.unwrap().unwrap().into_iter().all(|bytes| bytes.is_ok()), "{round}");
+        }
     }
 
     #[tokio::test]

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use super::growing_unit::GrowingUnit;
 
-/// Bytes that are decoded before the next look at what is wanted: a third of a millisecond.
-const BATCH: usize = 256 << 10;
+/// Bytes that are decoded before the next look at what is wanted: two thirds of a millisecond. With half of it a series takes 5 % longer.
+const BATCH: usize = 512 << 10;
 /// Age from which on a request comes before younger ones.
 const OLD: Duration = Duration::from_millis(20);
 
