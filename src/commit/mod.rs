@@ -33,6 +33,7 @@ pub mod membership;
 mod moves;
 mod nodes;
 mod pack;
+mod pack_buffers;
 pub mod progress;
 mod publish;
 mod queue;

@@ -1,16 +1,18 @@
 //! Stores the bytes of changed chunks, before anything refers to them.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use rustix::buffer::spare_capacity;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::changes::{ChangeSet, ChunkChange, ChunkFile};
 use super::pack::{self, Job, Pending, StorageForm};
+use super::pack_buffers::PackBuffers;
 use super::progress::CommitProgress;
 use super::request::Sizes;
 use super::times::RenewedTimes;
@@ -64,6 +66,7 @@ pub(super) async fn upload(
     let (chunks, bytes) = sizes.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
     progress.expect(chunks, bytes);
 
+    let buffers = &PackBuffers::default();
     // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
     type Running<'a> = BoxFuture<'a, Result<(NodeId, Vec<(usize, ChunkPayload)>)>>;
     let running = jobs.into_iter().map(|(node, job)| -> Running<'_> {
@@ -72,7 +75,7 @@ pub(super) async fn upload(
             // Linked files need no memory of this process.
             let is_held = job.0 == StorageForm::Pack || storage.local_files().is_none();
             let _permit = memory.take(if is_held { bytes } else { 0 }).await;
-            let placed = store_job(storage, job, renewed).await?;
+            let placed = store_job(storage, job, buffers, renewed).await?;
             progress.stored(chunks, bytes);
             Ok((node, placed))
         })
@@ -95,6 +98,7 @@ pub(super) async fn upload(
 async fn store_job(
     storage: &Arc<dyn Storage>,
     (place, files): Job,
+    buffers: &PackBuffers,
     renewed: &RenewedTimes,
 ) -> Result<Vec<(usize, ChunkPayload)>> {
     if place == StorageForm::Object {
@@ -104,16 +108,18 @@ async fn store_job(
         }
         return Ok(stored);
     }
+    let buffers = buffers.clone();
     let read = move || {
         let length: u64 = files.iter().map(|pending| pending.file.length).sum();
-        let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+        // One more: the room that tells the end of the last file.
+        let mut bytes = buffers.take(usize::try_from(length).unwrap_or_default().saturating_add(1));
         let mut ranges = Vec::with_capacity(files.len());
         for Pending { slot, file } in files {
             let start = bytes.len();
             append(&file, &mut bytes)?;
             ranges.push((slot, start..bytes.len()));
         }
-        Ok((Bytes::from(bytes), ranges))
+        Ok((buffers.lend(bytes), ranges))
     };
     let (bytes, ranges) = blocking(read).await?;
     if place == StorageForm::Inline {
@@ -148,16 +154,54 @@ pub(super) async fn single(
     Ok(ChunkPayload::Native { chunk, offset: 0, length })
 }
 
-/// Appends the whole file to `out`. Fails if the file does not have the expected length.
+/// Appends the whole file to `out`, which has room for more. Fails if the file does not have the expected length.
 fn append(file: &ChunkFile, out: &mut Vec<u8>) -> Result<()> {
-    let before = out.len() as u64;
+    let before = out.len();
     let opened = file.open()?;
-    opened
-        .take(file.length + 1)
-        .read_to_end(out)
-        .map_err(|e| Error::io(format!("the chunk's file {}", file.name), e))?;
-    if out.len() as u64 - before == file.length {
+    let failed = |e: Errno| Error::io(format!("the chunk's file {}", file.name), e.into());
+    let mut done = 0;
+    // There is room for more than is expected, so a read of no more than that has found the end. Most files take a single one.
+    while done < file.length {
+        let read = retry_on_intr(|| rustix::io::pread(&opened, spare_capacity(out), done)).map_err(failed)?;
+        if read == 0 {
+            break;
+        }
+        done = (out.len() - before) as u64;
+    }
+    if done == file.length {
         return Ok(());
     }
     Err(changed_file(file.length)).context(|| format!("the chunk's file {}", file.name))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    #[test]
+    fn files_are_appended_only_with_the_expected_length() {
+        let directory = tempfile::tempdir().unwrap();
+        let opened = Arc::new(OwnedFd::from(std::fs::File::open(directory.path()).unwrap()));
+        let write =
+            |name: &str, length: usize| std::fs::write(directory.path().join(name), vec![b'x'; length]).unwrap();
+        [("a", 5), ("b", 70_000), ("empty", 0)].into_iter().for_each(|(name, length)| write(name, length));
+        let append = |name: &str, length, out: &mut Vec<u8>| {
+            let file = ChunkFile { directory: Arc::clone(&opened), name: name.into(), length, can_link: true };
+            super::append(&file, out)
+        };
+        let mut out = Vec::with_capacity(70_006);
+        append("a", 5, &mut out).unwrap();
+        append("b", 70_000, &mut out).unwrap();
+        assert!(out.len() == 70_005 && out.capacity() == 70_006);
+        // One more and one less, of the last file of a pack, too.
+        for (name, length) in [("a", 4), ("a", 6), ("b", 69_999), ("b", 70_001), ("empty", 1)] {
+            let mut out = Vec::with_capacity(length as usize + 1);
+            let error = append(name, length, &mut out).unwrap_err().to_string();
+            assert!(error.contains(&format!("the chunk's file {name}")), "{error}");
+        }
+        assert!(append("missing", 1, &mut Vec::with_capacity(2)).is_err());
+    }
 }
