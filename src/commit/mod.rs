@@ -33,7 +33,6 @@ pub mod membership;
 mod moves;
 mod nodes;
 mod pack;
-mod pack_buffers;
 pub mod progress;
 mod publish;
 mod queue;

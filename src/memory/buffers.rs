@@ -108,7 +108,7 @@ fn buffer(capacity: usize, is_populated: bool) -> Vec<u8> {
 }
 
 /// Releases the memory of unused buffers. Returns false if there are none.
-pub(super) fn release_unused() -> bool {
+pub fn release_unused() -> bool {
     UNUSED.release()
 }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-pub use self::buffers::{large_buffer, recycle};
+pub use self::buffers::{large_buffer, recycle, release_unused};
 pub(crate) use self::limit::MemoryLimit;
 pub use self::machine::{available_memory, cgroup_limit, configure_allocator, default_memory};
 use crate::error::{Error, ErrorKind, Result};
