@@ -17,7 +17,7 @@ import netcdf_reader
 from common import Bench, in_turn, scaled, seconds_of
 from data import create_repository
 from harness import BenchError, Mount, Skipped, Workspace
-from report import MS, S, Baseline, Target, at_least
+from report import MS, S, Baseline, Target, Unit, at_least
 
 VARIABLE = "sst"
 CHUNKS = (12, 361, 240)  # of float32: 4 MiB
@@ -68,13 +68,8 @@ def in_new_programs(bench: Bench, repo: Path, name: str, key: tuple) -> None:
                 return float(seconds)
         return measure
 
-    sides = {"ours": side("netcdf", "netcdf"), "theirs": side("xarray", "zarr")}
-    for measure in sides.values():
-        measure()
-    if len(set(sums.values())) != 1:
-        raise BenchError(f"{name}: the two sides read different values")
-    samples = in_turn(bench.runs, sides)
-    bench.report.add(name, MS, scaled(1e3, samples["ours"]), Baseline(XARRAY, scaled(1e3, samples["theirs"])), at_least(1.0))
+    time_sides(bench, name, MS, XARRAY, {"ours": side("netcdf", "netcdf"), "theirs": side("xarray", "zarr")}, 1.0,
+               is_same=lambda: len(set(sums.values())) == 1)
 
 
 def write_examples(folder: Path) -> None:
@@ -99,14 +94,24 @@ def compare(bench: Bench, repo: Path, name: str, baseline: str, ours: Callable[[
                 return seconds_of(lambda: read.__setitem__(view, action(mount.path)))
         return measure
 
-    sides = {"ours": side("netcdf", ours), "theirs": side("zarr", theirs)}
+    def is_same() -> bool:
+        same = np.array_equal(read["netcdf"], read["zarr"]) and (not check or read["netcdf"].shape == check)
+        read.clear()
+        return same
+
+    time_sides(bench, name, S if check else MS, baseline, {"ours": side("netcdf", ours), "theirs": side("zarr", theirs)}, target,
+               is_same)
+
+
+def time_sides(bench: Bench, name: str, unit: Unit, baseline: str, sides: dict[str, Callable[[], float]], target: float,
+               is_same: Callable[[], bool]) -> None:
+    """Runs both sides once, checks that they read the same, and then times them in turn."""
     for measure in sides.values():
         measure()
-    if not np.array_equal(read["netcdf"], read["zarr"]) or check and read["netcdf"].shape != check:
+    if not is_same():
         raise BenchError(f"{name}: the two sides read different values")
-    read.clear()
     samples = in_turn(bench.runs, sides)
-    unit, factor = (S, 1) if check else (MS, 1e3)
+    factor = 1 if unit == S else 1e3
     bench.report.add(name, unit, scaled(factor, samples["ours"]), Baseline(baseline, scaled(factor, samples["theirs"])),
                      at_least(target))
 
