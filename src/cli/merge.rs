@@ -204,7 +204,7 @@ fn describe(arguments: &MergeArgs, source: &Source, merged: &Merged, is_deleted:
                 if arguments.keep_commits { format!(" as {} commits", merged.made.len()) } else { String::new() };
             format!("merged {} commits of {name} into {into}{of_them}: snapshot {snapshot}: {counts}\n", commits.len())
         }
-        None if changes.is_empty() => format!("branch `{into}` has all changes of {name} already\n"),
+        None if commits.is_empty() => format!("branch `{into}` has all changes of {name} already\n"),
         None => format!("{} commits of {name} can be merged into {into}: {counts}\n", commits.len()),
     };
     if is_deleted {

@@ -81,6 +81,8 @@ pub struct Request {
     pub amend: bool,
     /// Treatment of chunks that concurrent commits have changed too.
     pub on_conflict: OnConflict,
+    /// True to make a commit although there are no changes: its metadata records something.
+    pub records: bool,
     /// Set to write all manifests again, as the reference implementation's `rewrite_manifests` does: then there may be no
     /// changes at all, and chunks in the changes are the same bytes in other places
     /// ([`super::changes::ChunkChange::Stored`]).
@@ -100,7 +102,7 @@ pub struct Request {
 impl Request {
     /// Returns true if a commit is made although nothing was changed.
     pub(super) fn may_be_empty(&self) -> bool {
-        self.amend || self.rewrite.is_some()
+        self.amend || self.records || self.rewrite.is_some()
     }
 
     /// Returns true if there is nothing to do for `changes`, wherever the branch points by now.

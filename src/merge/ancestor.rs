@@ -7,10 +7,13 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
+use crate::compare::logs::of_commit;
 use crate::error::{ErrorKind, Result};
-use crate::format::ids::ObjectId;
+use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
-use crate::repo::Repository;
+use crate::format::snapshot::Snapshot;
+use crate::format::transaction_log::NodeChange;
+use crate::repo::{MAX_SNAPSHOT, Repository};
 
 /// Name of the metadata item of a merge: `{"source": REF, "snapshot": ID}`.
 pub const RECORD: &str = "icechunkfs.merge";
@@ -80,6 +83,41 @@ impl History {
         let older: HashSet<ObjectId> = common.iter().flat_map(|id| self.parents(*id)).collect();
         common.difference(&older).copied().max_by_key(|id| (self.get(*id).map(|commit| commit.flushed_at), *id))
     }
+
+    /// Returns a commit of `tips`' histories before which commits have expired, if there is one and `base` is a root. An expiration makes the
+    /// root the parent of the oldest commit that stays, so that the root looks like the common ancestor, and all that an expired one had as
+    /// if both sides had made it. Such a commit names the logs of those before it, or its own log does not make all nodes that it has.
+    pub(super) async fn shortened(
+        &self,
+        repository: &Repository,
+        base: ObjectId,
+        tips: [ObjectId; 2],
+    ) -> Result<Option<&SnapshotInfo>> {
+        if self.get(base).is_none_or(|base| base.parent.is_some()) {
+            return Ok(None);
+        }
+        let before = node_ids(&repository.snapshot(base, MAX_SNAPSHOT).await?);
+        let both: HashSet<ObjectId> = tips.into_iter().flat_map(|tip| self.ancestors(tip)).collect();
+        let first = both.iter().filter_map(|id| self.get(*id)).filter(|commit| commit.parent == Some(base));
+        for commit in first {
+            if !commit.pruned_ancestor_tx_logs.is_empty() {
+                return Ok(Some(commit));
+            }
+            let log = of_commit(repository, commit).await?;
+            let is_new = |change| matches!(change, NodeChange::NewArrays | NodeChange::NewGroups);
+            let made: HashSet<NodeId> =
+                log.nodes.iter().filter(|(change, _)| is_new(*change)).map(|(_, node)| *node).collect();
+            let nodes = node_ids(&repository.snapshot(commit.id, MAX_SNAPSHOT).await?);
+            if nodes.iter().any(|node| !before.contains(node) && !made.contains(node)) {
+                return Ok(Some(commit));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn node_ids(snapshot: &Snapshot) -> HashSet<NodeId> {
+    snapshot.nodes().map(|node| node.id).collect()
 }
 
 #[cfg(test)]

@@ -134,7 +134,8 @@ async fn store(
 fn request(commit: &SnapshotInfo, merged: ObjectId, options: &MergeOptions) -> Request {
     let mut metadata = commit.metadata.clone();
     metadata.remove(RESERVED);
-    super::request(options, &commit.message, metadata, merged)
+    // Commits that change nothing are left out.
+    Request { records: false, ..super::request(options, &commit.message, metadata, merged) }
 }
 
 /// Fails unless the commits together, of which `last` is the last, change just what one commit of all would. Where conflicts are to be

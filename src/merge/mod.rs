@@ -73,7 +73,7 @@ pub struct Plan {
 /// Outcome of a merge.
 #[derive(Debug)]
 pub struct Merged {
-    /// New snapshot; none if the branch had all changes already, or if conflicts were found.
+    /// New snapshot; none if the branch had all commits already, or if conflicts were found.
     pub snapshot: Option<ObjectId>,
     /// All snapshots that were made, oldest first.
     pub made: Vec<ObjectId>,
@@ -105,16 +105,22 @@ pub async fn plan(repository: &Repository, reader: &Arc<Reader>, options: &Merge
 async fn plan_on(repository: &Repository, reader: &Arc<Reader>, options: &MergeOptions) -> Result<(Plan, History)> {
     let into = repository.resolve(&RefSpec::Branch(options.into.clone())).await?;
     let history = History::read(repository, [options.source, into]).await?;
-    let base = history.common_ancestor(options.source, into).ok_or_else(|| {
-        Error::new(
-            ErrorKind::InvalidInput,
-            format!(
-                "{} and branch `{}` have no common ancestor: their histories were expired or rewritten, so that nothing tells what \
-                 either of them changed",
-                options.source_name, options.into
-            ),
-        )
-    })?;
+    let unknown = |why: String| {
+        let (source, into) = (&options.source_name, &options.into);
+        let what = format!(
+            "{source} and branch `{into}` have no common ancestor: {why}, so that nothing tells what either of them changed"
+        );
+        Error::new(ErrorKind::InvalidInput, what)
+    };
+    let base = history
+        .common_ancestor(options.source, into)
+        .ok_or_else(|| unknown("their histories were expired or rewritten".to_owned()))?;
+    if base != options.source
+        && base != into
+        && let Some(commit) = history.shortened(repository, base, [options.source, into]).await?
+    {
+        return Err(unknown(format!("what was before commit {} has expired", commit.id)));
+    }
     let load = |id| repository.snapshot(id, MAX_SNAPSHOT);
     let (before, source, tip) = tokio::try_join!(load(base), load(options.source), load(into))?;
     let known = history.ancestors(into);
@@ -142,11 +148,11 @@ pub async fn merge(
 ) -> Result<Merged> {
     for _ in 0..MAX_PLANS {
         let (plan, history) = plan_on(&repository, reader, options).await?;
-        // Without changes, a commit would only record that there were none.
-        if !plan.conflicts.is_empty() || plan.changes.is_empty() {
+        if !plan.conflicts.is_empty() || plan.commits.is_empty() {
             return Ok(Merged::nothing(plan));
         }
-        let merged = if options.keep_commits {
+        // Without changes there is a commit, too: it records how conflicts were resolved, and what later changes of either side begin at.
+        let merged = if options.keep_commits && !plan.changes.is_empty() {
             commit_by_commit::carry_out(plan, &history, &repository, reader, engine, options).await?
         } else {
             carry_out(plan, engine, options).await?
@@ -176,7 +182,8 @@ fn request(options: &MergeOptions, message: &str, mut metadata: Map<String, Valu
     metadata.insert(RECORD.to_owned(), ancestor::record(&options.source_name, merged));
     // Conflicts were resolved by the plan.
     let on_conflict = OnConflict::Fail;
-    Request { branch: options.into.clone(), message: message.to_owned(), metadata, on_conflict, ..Request::default() }
+    let (branch, message) = (options.into.clone(), message.to_owned());
+    Request { branch, message, metadata, on_conflict, records: true, ..Request::default() }
 }
 
 fn contended(into: &str) -> Error {

@@ -156,6 +156,7 @@ impl Session {
             metadata: options.metadata,
             amend: options.amend,
             on_conflict: options.on_conflict.unwrap_or_default(),
+            records: false,
             rewrite: None,
             about_to_publish: Some(Arc::new(move |id| working.about_to_publish(id))),
             known_objects: None,

@@ -126,6 +126,62 @@ fn a_branch_is_merged_again_when_it_has_gone_on() {
 }
 
 #[test]
+fn sides_whose_common_commits_have_expired_are_not_merged() {
+    if !place::is_local() {
+        return;
+    }
+    for version in versions() {
+        let repo = setup(version);
+        let cut = icechunkfs::times::format_time(icechunkfs::times::system_clock());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let begin = repo.keys("main");
+        let mut less = begin.clone();
+        less.remove("a/c/0");
+        Reference::open(&repo.place).on("dev").change(&begin, &less);
+        repo.commit("main", &[("a/c/5", b"main")]);
+        run_on(&repo.place, &["expire", "--older-than", &cut, "--yes"]).success();
+        let before = (repo.keys("main"), repo.keys("dev"));
+        for words in [
+            &["dev", "--delete-source"][..],
+            &["main", "--into", "dev"],
+            &["dev", "--keep-commits"],
+            &["dev", "--dry-run"],
+        ] {
+            let why = repo.merge(words).failure();
+            assert!(why.contains("no common ancestor: what was before commit"), "{words:?}: {why}");
+        }
+        assert_eq!((repo.keys("main"), repo.keys("dev")), before);
+        // What has gone on from a commit that is still there can be merged.
+        Reference::open(&repo.place).create_branch("more");
+        repo.commit("more", &[("a/c/6", b"more")]);
+        repo.merge(&["more"]).success();
+        assert_eq!(chunk(&repo.keys("main"), "a/c/6"), Some(&b"more"[..]));
+    }
+}
+
+#[test]
+fn a_merge_that_changes_nothing_is_recorded() {
+    for version in versions() {
+        let repo = setup(version);
+        repo.commit("dev", &[("a/c/0", b"dev"), ("a/c/3", b"same")]);
+        repo.commit("main", &[("a/c/0", b"main"), ("a/c/3", b"same")]);
+        repo.merge(&["dev"]).failure();
+        let before = repo.keys("main");
+        let said = repo.merge(&["dev", "--on-conflict", "ours", "--json"]).json();
+        assert!(said["snapshot"].is_string() && repo.keys("main") == before, "{said}");
+        assert!(repo.merge(&["dev"]).text().contains("has all changes"));
+        // What was resolved is no conflict again, and what main does with what both had is its own change.
+        repo.commit("dev", &[("a/c/4", b"dev")]);
+        repo.commit("main", &[("a/c/3", b"main")]);
+        repo.merge(&["dev"]).success();
+        let keys = repo.keys("main");
+        for (name, bytes) in [("a/c/0", "main"), ("a/c/3", "main"), ("a/c/4", "dev")] {
+            assert_eq!(chunk(&keys, name), Some(bytes.as_bytes()), "{name}");
+        }
+    }
+}
+
+#[test]
 fn conflicts_are_named_and_change_nothing() {
     let repo = setup(SpecVersionBin::V2);
     repo.commit("dev", &[("a/c/0", b"dev"), ("a/c/2", b"dev")]);
