@@ -55,8 +55,7 @@ enum Placed<'a> {
 }
 
 impl WorkingTree {
-    /// Plans to restore what is at and below `path`, as `plan` says, which was made for the base. Files of `untracked` stay, except those in
-    /// the place of an entry of the base, which are removed from the set.
+    /// Plans to restore what is at and below `path`, as `plan` says, which was made for the base. Files of `untracked` stay.
     ///
     /// Errors: those of [`WorkingTree::plan_discard`], and [`ErrorKind::Stale`] if untracked files are in the way.
     pub async fn plan_restore(
@@ -66,7 +65,21 @@ impl WorkingTree {
         untracked: &mut HashSet<(EntryId, Name)>,
         plan: &Plan,
     ) -> Result<Candidate> {
+        let before = untracked.clone();
         let mut candidate = self.plan_discard(guard, path, untracked).await?;
+        // A discard removes those that are in the place of an entry of the base; nobody has said that their bytes are not needed.
+        if before.len() != untracked.len() {
+            let state = self.snapshot().0;
+            let path_of =
+                |(parent, name): &(EntryId, Name)| join(&state.path(*parent).unwrap_or_default(), &name.to_string());
+            let lost = before.difference(untracked).map(path_of).filter(|lost| is_below(lost, path));
+            let mut lost: Vec<String> = lost.collect();
+            if !lost.is_empty() {
+                self.abandon(candidate);
+                lost.sort_unstable();
+                return Err(untracked_in_the_way(&lost));
+            }
+        }
         let mut edit = Edit {
             working: self,
             base: Arc::clone(&candidate.base),

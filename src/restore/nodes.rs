@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::target::{ChunkRange, Target, node_at};
-use crate::commit::changes::{ChangeSet, DeletedNode, WrittenNode};
+use crate::commit::changes::{ChangeSet, ChunkChange, DeletedNode, WrittenNode};
 use crate::compare::changes::{ChunkChanges, chunk_changes};
 use crate::compare::scope::is_below;
 use crate::compare::{ArrayChunks, CONCURRENT_ARRAYS};
@@ -20,6 +20,7 @@ use crate::format::snapshot::{Node, Snapshot};
 use crate::format::transaction_log::Move;
 use crate::reader::Reader;
 use crate::zarr::array::ArrayMetadata;
+use crate::zarr::is_in_grid;
 
 /// Members of `zarr.json` that decide what the bytes of a chunk mean.
 const CHUNK_MEMBERS: [&str; 4] = ["data_type", "chunk_grid", "codecs", "storage_transformers"];
@@ -238,8 +239,18 @@ pub(super) async fn some_chunks(
         return Err(missing(source, &target.source));
     };
     let grid = before.grid().to_vec();
-    let mut chunks: ChunkChanges = chunk_changes(reader, &infos, Some(before), after, &grid).await?;
-    chunks.retain(|coords, _| range.contains(coords));
+    let both: Vec<u32> = grid.iter().zip(after.grid()).map(|(now, then)| *now.max(then)).collect();
+    let mut chunks: ChunkChanges = chunk_changes(reader, &infos, Some(before), after, &both).await?;
+    chunks.retain(|coords, change| {
+        range.contains(coords) && !matches!(change, ChunkChange::Delete if !is_in_grid(coords, &grid))
+    });
+    if let Some(coords) = chunks.keys().find(|coords| !is_in_grid(coords, &grid)) {
+        return Err(Error::invalid(format!(
+            "{}: the array is smaller now than in snapshot {}, so that it has no room for chunk {coords:?}: restore {0} as a whole",
+            here.path,
+            source.id()
+        )));
+    }
     let mut changes = ChangeSet { chunks: BTreeMap::from([(here.id, chunks)]), ..ChangeSet::default() };
     changes.chunks.retain(|_, chunks| !chunks.is_empty());
     Ok(changes)

@@ -275,6 +275,42 @@ fn untracked_files_stay_or_are_named() {
     let why = restore_in(&mount, &["g", "--from", "v1"]).failure();
     assert!(why.contains("/g/new/note.txt") && why.contains("move them away"), "{why}");
     assert_eq!(crate::common::read_files(&mount.root()), before, "nothing was changed");
+
+    // In the place of a deleted array, and of a chunk, which only a discard may remove.
+    run_on(mount.root(), &["discard"]).success();
+    fs::remove_dir_all(mount.root().join("g/a")).unwrap();
+    put(&mount.root().join("g/a"), "mine").unwrap();
+    fs::remove_file(mount.root().join("g/new/c/0")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", mount.root().join("g/new/c/0")).unwrap();
+    for (path, named) in
+        [("g/a", "1: /g/a"), ("g/new/c/0", "/g/new/c/0"), ("g/new", "/g/new/c/0"), (".", "2: /g/a, /g/new/c/0")]
+    {
+        let why = restore_in(&mount, &[path, "--from", "main"]).failure();
+        assert!(why.contains(named) && why.contains("move them away"), "{path}: {why}");
+    }
+    restore_in(&mount, &["g", "--from", "v1"]).failure();
+    assert_eq!(fs::read(mount.root().join("g/a")).unwrap(), b"mine");
+    assert_eq!(fs::read_link(mount.root().join("g/new/c/0")).unwrap(), std::path::Path::new("elsewhere"));
+    // Others are none of its business.
+    restore_in(&mount, &["g/zarr.json", "--from", "v1"]).success();
+}
+
+#[test]
+fn a_chunk_without_room_is_not_restored_alone() {
+    let repo = setup(SpecVersionBin::V2);
+    let small = array(&[2], &[1]);
+    repo.reference().commit(&[("g/a/zarr.json", small.as_bytes())], "smaller");
+    let mount = Writable::of(&repo.place, &[]);
+    for path in ["g/a/c/2", "g/a/c"] {
+        for said in [repo.restore(&[path, "--from", "main~1"]), restore_in(&mount, &[path, "--from", "main~1"])] {
+            let why = said.failure();
+            assert!(why.contains("no room for chunk [2]") && why.contains("restore /g/a as a whole"), "{why}");
+        }
+    }
+    repo.restore(&["g/a/c/0", "--from", "v1"]).success();
+    assert_eq!(repo.keys()["g/a/c/0"], large(1));
+    repo.restore(&["g/a", "--from", "main~2"]).success();
+    assert_eq!(repo.keys()["g/a/c/2"], b"more");
 }
 
 #[test]
