@@ -19,6 +19,7 @@ use crate::format::snapshot::Snapshot;
 use crate::format::transaction_log::NodeChange;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::zarr::Coords;
+use crate::zarr::array::ArrayMetadata;
 
 /// Logs that are read at the same time: over a network, so many requests hide each other's latency.
 const CONCURRENT_LOGS: usize = 16;
@@ -57,6 +58,22 @@ impl Tracked {
         Tracked::at(snapshot, moved.as_deref().unwrap_or(&self.path))
     }
 
+    /// Fails if the node has no such `region`: it is a group, or an array of another rank.
+    fn check(&self, snapshot: &Snapshot, region: Option<&Region>) -> Result<()> {
+        let Some(region) = region else { return Ok(()) };
+        let node = snapshot.nodes().find(|node| node.id == self.top);
+        let rank = node.and_then(|node| ArrayMetadata::parse(node.zarr_json).ok()).map(|array| array.grid.len());
+        match rank {
+            Some(rank) if rank == region.len() => Ok(()),
+            Some(rank) => Err(Error::invalid(format!(
+                "{}: {} ranges of chunks, and the array has {rank} dimensions: give one for each, `:` for all of it",
+                self.path,
+                region.len()
+            ))),
+            None => Err(Error::invalid(format!("{}: it is no array, so that it has no chunks", self.path))),
+        }
+    }
+
     /// Returns true if a commit with this log touched any of the nodes; with a region, its chunks there, or the array as a whole.
     fn is_touched(&self, log: &LogUnion, region: Option<&Region>) -> bool {
         let mut nodes = log.nodes.iter().filter(|(change, _)| region.is_none() || !is_update(*change));
@@ -83,7 +100,7 @@ fn is_structural(log: &LogUnion) -> bool {
 /// Returns those of the commits in `history`, newest first, that touched what is at and below `path` (absolute): at most `limit`. With
 /// `region`, only commits that touched those chunks of the array at `path`, or created, deleted or moved it.
 ///
-/// Fails with [`ErrorKind::NotFound`] if no snapshot has the path.
+/// Fails with [`ErrorKind::NotFound`] if no snapshot has the path, and with [`ErrorKind::InvalidInput`] if it has no such region.
 pub async fn touches(
     repository: &Repository,
     history: &[SnapshotInfo],
@@ -95,7 +112,11 @@ pub async fn touches(
     let mut is_known = false;
     let Some(newest) = history.first() else { return Ok(found) };
     let load = async |id: ObjectId| repository.snapshot(id, MAX_SNAPSHOT).await;
-    let mut tracked = Tracked::at(&load(newest.id).await?, path);
+    let tip = load(newest.id).await?;
+    let mut tracked = Tracked::at(&tip, path);
+    if let Some(tracked) = &tracked {
+        tracked.check(&tip, region)?;
+    }
     // Boxed: the compiler cannot prove that futures from a closure are `Send`.
     let read = |commit| -> BoxFuture<'_, Result<LogUnion>> { Box::pin(of_commit(repository, commit)) };
     let mut logs = futures_util::stream::iter(history.iter().map(read)).buffered(CONCURRENT_LOGS);
@@ -120,6 +141,9 @@ pub async fn touches(
             Some(tracked) => parent.as_ref().and_then(|snapshot| tracked.before(snapshot)),
             None => earlier(),
         };
+        if let (false, Some(before), Some(parent)) = (is_known, &before, &parent) {
+            before.check(parent, region)?;
+        }
         is_known |= before.is_some();
         let is_first = commit.parent.is_none() && tracked.is_some();
         let sides = [tracked.as_ref(), before.as_ref()];

@@ -130,6 +130,10 @@ fn ranges_of_chunks_select_commits() {
         (&["b", "--chunks", "x"], "no list of ranges"),
         (&["--chunks", "1"], "PATH"),
         (&["b", "--graph"], "--graph"),
+        // Anything else would be a list that leaves commits out.
+        (&["b", "--chunks", "3"], "1 ranges of chunks, and the array has 2 dimensions"),
+        (&["a", "--chunks", ":,:,0"], "3 ranges"),
+        (&["/", "--chunks", "0,0"], "it is no array"),
     ] {
         let said = run_on(&place, &[&["log"], words].concat()).failure();
         assert!(said.contains(why), "{words:?}: {said}");
