@@ -46,7 +46,7 @@ pub(super) fn is_unreadable(error: &Error) -> bool {
     matches!(error.kind(), Corrupt | NotFound | PermissionDenied | Unsupported | VirtualNotAllowed)
 }
 
-/// Returns the payload of file `inode`; none if the view makes its bytes.
+/// Returns the payload of file `inode`; none if the view makes its bytes, or they are those of several chunks.
 pub(super) async fn payload(view: &dyn ViewTree, inode: u64) -> Result<Option<ChunkPayload>> {
     let tree = view.tree();
     let Some(inode) = view.native(inode) else { return Ok(None) };
@@ -54,8 +54,7 @@ pub(super) async fn payload(view: &dyn ViewTree, inode: u64) -> Result<Option<Ch
         let bytes = tree.zarr_json(node).unwrap_or_default();
         return Ok(Some(ChunkPayload::Inline(Bytes::copy_from_slice(bytes))));
     }
-    let stored = tree.stored(inode).await?;
-    stored.map(Some).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{} is gone", tree.describe(inode))))
+    tree.stored(inode).await
 }
 
 /// Fetches the files `items`, in their order. Together they have at most [`BATCH_BYTES`], or there is only one.

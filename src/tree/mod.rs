@@ -373,9 +373,10 @@ impl Tree {
         Some(self.snapshot.node(stored as usize)?.id)
     }
 
-    /// Returns the payload of chunk `inode`; none for other files.
+    /// Returns the payload of chunk `inode`; none for other files, and for a chunk that is made of several.
     pub async fn stored(&self, inode: u64) -> Result<Option<ChunkPayload>> {
         match self.source(inode).await? {
+            Source::Chunk(FoundChunk { content: Content::Packed(_), .. }, _) => Ok(None),
             Source::Chunk(found, node) => Ok(Some(self.payload(&found, node)?.into())),
             Source::Metadata(_) => Ok(None),
         }

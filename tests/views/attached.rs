@@ -141,6 +141,11 @@ fn a_copy_out_of_the_past_stores_no_bytes_again() {
     assert_eq!(chunks(), before);
     let keys = Reference::open(mount.repository()).keys();
     assert_eq!(keys["x/c/2"], chunk(1));
+    // A shard that the view makes of several chunks is nothing that a reference can name.
+    let shard = mount.control("view/zarr,shard=2/x/c/0");
+    assert!(std::process::Command::new("cp").arg(&shard).arg(mount.root().join("shard")).status().unwrap().success());
+    assert!(fs::read(mount.root().join("shard")).unwrap() == fs::read(&shard).unwrap());
+    fs::remove_file(mount.root().join("shard")).unwrap();
     // Parts are copied as bytes.
     let mut part = vec![0; 100];
     File::open(&from).unwrap().read_exact(&mut part).unwrap();

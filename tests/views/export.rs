@@ -10,15 +10,17 @@ use crate::common::{Mount, assert_same, icechunkfs, read_files};
 fn an_export_of_a_view_has_the_files_of_its_mount() {
     let writable = two_commits();
     let directory = tempfile::tempdir().unwrap();
-    for view in ["zarr", "zarr2", "netcdf"] {
+    let views: [&[&str]; 4] = [&["zarr"], &["zarr2"], &["netcdf"], &["zarr", "--shard", "2"]];
+    for options in views {
+        let view = &options.join(" ");
         let out = directory.path().join(view);
         let words = |more: &[&str]| {
             let (repo, out) = (writable.repository().to_str().unwrap(), out.to_str().unwrap());
-            [&["export", repo, out, "v1", "--view", view, "--json"][..], more].concat().join("\0")
+            [&["export", repo, out, "v1", "--json", "--view"][..], options, more].concat().join("\0")
         };
         let export = |more: &[&str]| icechunkfs(words(more).split('\0')).json();
         let first = export(&[]);
-        let mount = Mount::new(writable.repository(), &["--view", view, "--tag", "v1"]);
+        let mount = Mount::new(writable.repository(), &[&["--tag", "v1", "--view"], options].concat());
         let expected = read_files(&mount.path());
         assert_eq!(first["written"], expected.len(), "{view}");
         assert_same(view, &read_files(&out), &expected);
