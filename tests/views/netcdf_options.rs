@@ -128,3 +128,45 @@ fn ten_thousand_groups_fit_into_one_file() {
     println!("peak memory: {peak} KiB");
     assert!(peak < 200 << 10, "{peak} KiB");
 }
+
+#[test]
+fn attributes_of_an_array_do_not_change_what_its_numbers_mean() {
+    let directory = tempfile::tempdir().unwrap();
+    let typed = |data_type: serde_json::Value, fill: serde_json::Value, attributes: serde_json::Value| {
+        array("int64", &[2], &[2], &json!({"data_type": data_type, "fill_value": fill, "attributes": attributes}))
+    };
+    let time = |name: &str, unit: &str| json!({"name": name, "configuration": {"unit": unit, "scale_factor": 1}});
+    let own = json!({"units": "hours", "calendar": "noleap", "note": "kept"});
+    let files = [
+        ("zarr.json", group(&json!({}))),
+        ("lead/zarr.json", typed(time("numpy.timedelta64", "s"), json!(0), own.clone())),
+        ("when/zarr.json", typed(time("numpy.datetime64", "ms"), json!(0), own)),
+        ("same/zarr.json", typed(time("numpy.timedelta64", "s"), json!(0), json!({"units": "seconds"}))),
+        ("flag/zarr.json", typed(json!("bool"), json!(false), json!({"dtype": "int", "_FillValue": false}))),
+        ("count/zarr.json", array("int64", &[2], &[2], &json!({"attributes": {"units": "hours"}}))),
+    ];
+    let repo = import(directory.path(), &files);
+    let mount = Mount::new(&repo, &["--view", "netcdf"]);
+    let file = NcFile::open(mount.path().join("ocean.nc")).unwrap();
+    let text = |variable: &str, name: &str| {
+        let variable = file.variable(variable).unwrap();
+        variable.attribute(name).map(|attribute| attribute.value.as_string().unwrap())
+    };
+    for (variable, name, expected) in [
+        ("lead", "units", Some("seconds")),
+        ("lead", "note", Some("kept")),
+        ("when", "units", Some("milliseconds since 1970-01-01 00:00:00")),
+        ("when", "calendar", Some("proleptic_gregorian")),
+        ("same", "units", Some("seconds")),
+        ("flag", "dtype", Some("bool")),
+        ("count", "units", Some("hours")),
+    ] {
+        assert_eq!(text(variable, name).as_deref(), expected, "{variable} {name}");
+    }
+    assert!(file.variable("flag").unwrap().attribute("_FillValue").is_none());
+    let report = fs::read_to_string(mount.path().join(".icechunk/netcdf")).unwrap();
+    let mut left_out: Vec<&str> = report.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    left_out.sort_unstable();
+    let expected = ["/flag@_FillValue", "/flag@dtype", "/lead@units", "/when@calendar", "/when@units"];
+    assert_eq!(left_out, expected, "{report}");
+}

@@ -126,7 +126,13 @@ impl Members {
                     found(deed.to_owned(), reason);
                 }
                 let mut attributes = attributes::convert(&stored, Some(&variable.element), classic, &path, findings);
-                add_own_attributes(&variable, &mut attributes);
+                for name in add_own_attributes(&variable, &mut attributes) {
+                    findings.push(Finding {
+                        path: format!("{path}@{name}"),
+                        deed: "left out".to_owned(),
+                        reason: "programs would read other values: the data type says what they mean".to_owned(),
+                    });
+                }
                 members.list.push(Member { group, name, path, variable, attributes });
             }
             group += 1;
@@ -161,8 +167,13 @@ fn change(variable: &Variable) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// Adds attributes that follow from the data type and the fill value, unless the array has them.
-fn add_own_attributes(variable: &Variable, attributes: &mut Vec<Attribute>) {
+/// Attributes by which programs know what the stored numbers mean. Those of the view are right: an array's own `units` say nothing about a
+/// `datetime64`, whose data type has its unit.
+const MEANING: [&str; 4] = ["units", "calendar", "dtype", "_Encoding"];
+
+/// Adds attributes that follow from the data type and the fill value, unless the array has them. Attributes of the array that would give its
+/// numbers another meaning are removed; returns their names.
+fn add_own_attributes(variable: &Variable, attributes: &mut Vec<Attribute>) -> Vec<String> {
     let text = |text: &str| Value::Text(text.to_owned());
     let fill = |bytes: Vec<u8>| Value::Numbers { data_type: variable.element.data_type(), bytes, count: Some(1) };
     let mut own: Vec<(&str, Value)> = Vec::new();
@@ -185,9 +196,17 @@ fn add_own_attributes(variable: &Variable, attributes: &mut Vec<Attribute>) {
         }
         _ => {}
     }
+    // A program that takes one of two values for a missing one, converts the number for that to a boolean again.
+    let is_wrong = |attribute: &mut Attribute| {
+        let meant = own.iter().find(|(name, _)| *name == attribute.name && MEANING.contains(name));
+        let is_missing = attribute.name == "_FillValue" && variable.element.shown == Shown::Boolean;
+        is_missing || meant.is_some_and(|(_, value)| *value != attribute.value)
+    };
+    let removed = attributes.extract_if(.., is_wrong).map(|attribute| attribute.name).collect();
     for (name, value) in own {
         if !attributes.iter().any(|attribute| attribute.name == name) {
             attributes.push(Attribute { name: name.to_owned(), value });
         }
     }
+    removed
 }

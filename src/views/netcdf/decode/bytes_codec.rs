@@ -17,12 +17,22 @@ pub(super) enum BytesCodec {
     Zlib,
     Bzip2,
     Blosc,
-    /// Checksum of 4 bytes; true if it is before the data instead of after them.
-    Crc32c {
-        at_start: bool,
-    },
+    /// Checksum of 4 bytes.
+    Crc32c(ChecksumPlace),
     /// Byte shuffle of elements of this many bytes.
     Shuffle(usize),
+}
+
+/// Place of a checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChecksumPlace {
+    /// Before the data.
+    Start,
+    /// After the data.
+    End,
+    /// After the data, or before them: numcodecs wrote it there before it had the setting `location`, and names no place if that is its
+    /// default.
+    Either,
 }
 
 impl BytesCodec {
@@ -35,11 +45,12 @@ impl BytesCodec {
             "zlib" | "numcodecs.zlib" => BytesCodec::Zlib,
             "bz2" | "numcodecs.bz2" => BytesCodec::Bzip2,
             "blosc" | "numcodecs.blosc" => BytesCodec::Blosc,
-            "crc32c" => BytesCodec::Crc32c { at_start: false },
-            "numcodecs.crc32c" => {
-                let place = setting("location").and_then(Value::as_str).unwrap_or("start");
-                BytesCodec::Crc32c { at_start: place == "start" }
-            }
+            "crc32c" => BytesCodec::Crc32c(ChecksumPlace::End),
+            "numcodecs.crc32c" => BytesCodec::Crc32c(match setting("location").and_then(Value::as_str) {
+                Some("start") => ChecksumPlace::Start,
+                Some(_) => ChecksumPlace::End,
+                None => ChecksumPlace::Either,
+            }),
             "numcodecs.shuffle" | "shuffle" => {
                 let size = setting("elementsize").map_or(Some(4), Value::as_u64)?;
                 BytesCodec::Shuffle(usize::try_from(size).ok().filter(|size| *size > 0)?)
@@ -51,7 +62,7 @@ impl BytesCodec {
     /// Returns the most bytes that this codec stores for `decoded` bytes: what the next decoder may produce.
     pub(super) fn max_stored(self, decoded: usize) -> usize {
         match self {
-            BytesCodec::Crc32c { .. } => decoded.saturating_add(4),
+            BytesCodec::Crc32c(_) => decoded.saturating_add(4),
             BytesCodec::Shuffle(_) => decoded,
             // No encoder of these adds more to data that cannot be compressed.
             _ => decoded.saturating_add(decoded / 8).saturating_add(4096),
@@ -66,7 +77,7 @@ impl BytesCodec {
             BytesCodec::Zlib => bounded(flate2::bufread::ZlibDecoder::new(stored), limit)?,
             BytesCodec::Bzip2 => bounded(bzip2::bufread::MultiBzDecoder::new(stored), limit)?,
             BytesCodec::Blosc => blosc::decompress(stored, limit)?,
-            BytesCodec::Crc32c { at_start } => return without_checksum(stored, at_start).map(Cow::Borrowed),
+            BytesCodec::Crc32c(place) => return checked(stored, place).map(Cow::Borrowed),
             BytesCodec::Shuffle(size) => unshuffled(stored, size),
         };
         Ok(Cow::Owned(decoded))
@@ -103,6 +114,17 @@ fn bounded(decoder: impl Read, limit: usize) -> Result<Vec<u8>> {
         return Err(Error::corrupt(format!("compressed data of more than {limit} bytes")));
     }
     Ok(decoded)
+}
+
+/// Returns the data of `stored`, whose checksum is right.
+fn checked(stored: &[u8], place: ChecksumPlace) -> Result<&[u8]> {
+    match place {
+        ChecksumPlace::Start => without_checksum(stored, true),
+        ChecksumPlace::End => without_checksum(stored, false),
+        ChecksumPlace::Either => {
+            without_checksum(stored, false).or_else(|error| without_checksum(stored, true).map_err(|_| error))
+        }
+    }
 }
 
 fn without_checksum(stored: &[u8], at_start: bool) -> Result<&[u8]> {
@@ -183,10 +205,16 @@ mod tests {
         let sum = crc32c::crc32c(b"data").to_le_bytes();
         let (end, start) = ([b"data".as_slice(), &sum].concat(), [sum.as_slice(), b"data"].concat());
         let at_end = BytesCodec::parse("crc32c", &Value::Null).unwrap();
-        let at_start = BytesCodec::parse("numcodecs.crc32c", &Value::Null).unwrap();
+        let at_start = BytesCodec::parse("numcodecs.crc32c", &json!({"location": "start"})).unwrap();
         assert_eq!(at_end.decode(&end, 4).unwrap(), b"data".as_slice());
         assert_eq!(at_start.decode(&start, 4).unwrap(), b"data".as_slice());
         assert!(at_start.decode(&end, 4).is_err() && at_end.decode(&[1, 2], 4).is_err());
+        // zarr-python 3.1 with numcodecs 0.16 writes no place for a checksum at the end; older versions wrote it at the start.
+        let at_either = BytesCodec::parse("numcodecs.crc32c", &json!({})).unwrap();
+        for stored in [&end, &start] {
+            assert_eq!(at_either.decode(stored, 4).unwrap(), b"data".as_slice());
+        }
+        assert!(at_either.decode(b"datadata", 4).is_err() && at_either.decode(&[1, 2], 4).is_err());
     }
 
     #[test]
