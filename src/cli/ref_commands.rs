@@ -7,7 +7,7 @@ use serde::Serialize;
 use tracing::warn;
 
 use super::confirm::ConfirmArgs;
-use super::{open, print_result, table};
+use super::{open, print_result, table, uncommitted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
@@ -129,17 +129,27 @@ pub(super) fn lost_commits(
 
 /// Describes the use of branch `name` on this machine: its mount, its uncommitted changes. None if there are none.
 pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
-    let location = mounts::scratch_location(repository);
-    let waiting = pending::look(&location, name)?;
-    let place = printable::bytes(waiting.path.as_os_str().as_bytes());
-    match (waiting.holder, waiting.has_changes) {
-        (Some(holder), true) => {
-            Some(format!("It is in use on this machine ({holder}), with changes that are not committed."))
+    let waiting = pending::look(&mounts::scratch_location(repository), name);
+    let is_held = waiting.as_ref().is_some_and(|waiting| waiting.holder.is_some());
+    let in_scratch = waiting.and_then(|waiting| {
+        let place = printable::bytes(waiting.path.as_os_str().as_bytes());
+        match (waiting.holder, waiting.has_changes) {
+            (Some(holder), true) => {
+                Some(format!("It is in use on this machine ({holder}), with changes that are not committed."))
+            }
+            (Some(holder), false) => Some(format!("It is in use on this machine ({holder}).")),
+            (None, true) => Some(format!("Its uncommitted changes stay in {place}.")),
+            (None, false) => None,
         }
-        (Some(holder), false) => Some(format!("It is in use on this machine ({holder}).")),
-        (None, true) => Some(format!("Its uncommitted changes stay in {place}.")),
-        (None, false) => None,
+    });
+    if is_held {
+        return in_scratch;
     }
+    // A mount may have its scratch directory elsewhere.
+    let Ok(Some(mount)) = uncommitted::mount_of_branch(&**repository.storage(), name) else { return in_scratch };
+    let place = printable::bytes(mount.mountpoint.as_os_str().as_bytes());
+    let mounted = format!("It is mounted at {place}, perhaps with changes that are not committed.");
+    Some([Some(mounted), in_scratch].into_iter().flatten().collect::<Vec<_>>().join(" "))
 }
 
 pub(super) async fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()> {

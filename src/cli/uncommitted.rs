@@ -60,6 +60,20 @@ pub(super) fn finder(
     })
 }
 
+/// Returns a writable mount of branch `name` of the repository in `storage`, wherever its scratch directory is, if this process can see one.
+/// Mounts of other users do not count, as anybody can claim to be a mount of anything.
+pub(super) fn mount_of_branch(storage: &dyn Storage, name: &str) -> Result<Option<Mount>> {
+    let (location, local) = (storage.location().to_owned(), storage.local_path());
+    let search = Search { location, local, named: Vec::new(), at: Arc::default() };
+    let suffix = format!("@branch:{name}");
+    let is_of_branch = |mount: &Mount| {
+        !mount.read_only
+            && mount.owner.is_some_and(is_counted)
+            && mount.source.strip_suffix(&suffix).is_some_and(|repository| search.is_named(repository))
+    };
+    Ok(mount_table::own_mounts()?.into_iter().find(is_of_branch))
+}
+
 struct Search {
     location: String,
     /// Directory of the repository, if it is local.
@@ -106,11 +120,14 @@ impl Search {
     }
 
     fn is_mount_of(&self, mount: &Mount) -> bool {
+        mount.repositories().any(|repository| self.is_named(repository))
+    }
+
+    /// Returns true if `repository` names the repository.
+    fn is_named(&self, repository: &str) -> bool {
         match &self.local {
-            Some(local) => {
-                mount.repositories().any(|path| std::fs::canonicalize(path).is_ok_and(|source| source == *local))
-            }
-            None => mount.repositories().any(|location| location == self.location),
+            Some(local) => std::fs::canonicalize(repository).is_ok_and(|source| source == *local),
+            None => repository == self.location,
         }
     }
 

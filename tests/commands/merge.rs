@@ -424,6 +424,12 @@ fn jobs_write_into_branches_of_their_own() {
         // A job that is started again goes on in its branch.
         let mount = Writable::of(&repo.place, &["--branch", "job-42", "--create", "--from", "dev"]);
         assert_eq!(std::fs::read(mount.root().join("a/c/2")).unwrap(), b"job");
+        // Its scratch directory is not in the usual place.
+        if place::is_local() {
+            let why = repo.merge(&["job-42", "--delete-source"]).failure();
+            assert!(why.contains(&format!("It is mounted at {}", mount.root().display())), "{why}");
+            assert!(!repo.keys("main").contains_key("a/c/2"));
+        }
         drop(mount);
         let older = Writable::of(&repo.place, &["--branch", "old", "--create", "--from", "main~1"]);
         assert!(!older.root().join("a/c/0").exists());
