@@ -58,7 +58,7 @@ Each directory here is the last commit in another view, read-only: uncommitted c
   zarr2     Zarr version 2                   modifiers: zarr2,unshard
   netcdf    a NetCDF-4 file for each group   modifiers: netcdf,record-dimension=auto  netcdf,classic-types  netcdf,groups=nested
 
-Modifiers combine; views with modifiers are not listed. A view lists what it leaves out in its own file .icechunk/VIEW.
+Modifiers combine, in this order; views with modifiers are not listed. A view lists what it leaves out in its own file .icechunk/VIEW.
 ";
 /// Numbers that a tree's files do not have: its directory `.icechunk/view`, and the file in it.
 const TREE_VIEWS: u64 = (1 << 63) - 3;
