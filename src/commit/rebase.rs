@@ -203,7 +203,8 @@ fn was_reset(branch: &str, base: ObjectId) -> Error {
         ErrorKind::Stale,
         format!(
             "branch `{branch}` has been reset or amended: commit {base}, which the changes are based on, is no longer in its \
-             history. The changes are kept: create a branch at {base} and commit there, or copy them to a mount of `{branch}`"
+             history. The changes are kept: copy them to a mount of `{branch}`, or of a branch that you create at {base}, with another scratch \
+             directory"
         ),
     )
 }

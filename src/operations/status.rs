@@ -170,7 +170,8 @@ impl Status {
             }
             Some(tip) if self.branch_reset => {
                 text += &format!(
-                    "the branch was reset to {tip}: create a branch at the base snapshot and commit there, or copy your changes\n"
+                    "the branch was reset to {tip}: copy your changes to a mount of it, or of a branch that you create at the base snapshot, \
+                     with another scratch directory\n"
                 );
             }
             Some(tip) if self.branch_moved => {
