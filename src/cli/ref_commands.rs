@@ -16,7 +16,7 @@ use crate::printable;
 use crate::repo::Repository;
 use crate::repo::change_refs::RefKind;
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::scratch::pending;
+use crate::scratch::pending::{self, PendingWork};
 use crate::storage::settings::Settings;
 use crate::times::{format_time, system_clock};
 
@@ -130,26 +130,22 @@ pub(super) fn lost_commits(
 /// Describes the use of branch `name` on this machine: its mount, its uncommitted changes. None if there are none.
 pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
     let waiting = pending::look(&mounts::scratch_location(repository), name);
-    let is_held = waiting.as_ref().is_some_and(|waiting| waiting.holder.is_some());
-    let in_scratch = waiting.and_then(|waiting| {
-        let place = printable::bytes(waiting.path.as_os_str().as_bytes());
-        match (waiting.holder, waiting.has_changes) {
-            (Some(holder), true) => {
-                Some(format!("It is in use on this machine ({holder}), with changes that are not committed."))
-            }
-            (Some(holder), false) => Some(format!("It is in use on this machine ({holder}).")),
-            (None, true) => Some(format!("Its uncommitted changes stay in {place}.")),
-            (None, false) => None,
-        }
-    });
-    if is_held {
-        return in_scratch;
+    if let Some(PendingWork { holder: Some(holder), has_changes, .. }) = &waiting {
+        let changes = if *has_changes { ", with changes that are not committed" } else { "" };
+        return Some(format!("It is in use on this machine ({holder}){changes}."));
     }
     // A mount may have its scratch directory elsewhere.
-    let Ok(Some(mount)) = uncommitted::mount_of_branch(&**repository.storage(), name) else { return in_scratch };
-    let place = printable::bytes(mount.mountpoint.as_os_str().as_bytes());
-    let mounted = format!("It is mounted at {place}, perhaps with changes that are not committed.");
-    Some([Some(mounted), in_scratch].into_iter().flatten().collect::<Vec<_>>().join(" "))
+    let mount = uncommitted::mount_of_branch(&**repository.storage(), name).ok().flatten();
+    let mounted = mount.map(|mount| {
+        let place = printable::bytes(mount.mountpoint.as_os_str().as_bytes());
+        format!("It is mounted at {place}, perhaps with changes that are not committed.")
+    });
+    let stay = waiting.filter(|waiting| waiting.has_changes).map(|waiting| {
+        let place = printable::bytes(waiting.path.as_os_str().as_bytes());
+        format!("Its uncommitted changes stay in {place}.")
+    });
+    let said: Vec<String> = mounted.into_iter().chain(stay).collect();
+    (!said.is_empty()).then(|| said.join(" "))
 }
 
 pub(super) async fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()> {

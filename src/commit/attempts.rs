@@ -266,7 +266,7 @@ impl Engine {
         work.base = found.tip;
         work.rebased_over.extend(found.commits);
         // A node that a concurrent commit deleted too needs no deletion.
-        let present: HashSet<_> = work.base.nodes().map(|node| node.id).collect();
+        let present = work.base.node_ids();
         work.changes.deleted.retain(|node| present.contains(&node.id));
         Ok(Vec::new())
     }

@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{Node, Snapshot};
-use crate::format::transaction_log::{Move, NodeChange, TransactionLog};
+use crate::format::transaction_log::{Move, TransactionLog};
 use crate::reader::Reader;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::{Coords, is_in_grid};
@@ -47,7 +47,7 @@ pub(super) async fn rebase(
     reader: &Arc<Reader>,
 ) -> Result<ChangeSet> {
     let shown = shown(changes, before);
-    let made: HashSet<NodeId> = log.nodes(NodeChange::NewGroups).chain(log.nodes(NodeChange::NewArrays)).collect();
+    let made = log.made();
     let nodes_after: HashMap<NodeId, Node<'_>> = after.nodes().map(|node| (node.id, node)).collect();
     let same = same_nodes(&shown, &nodes_after, &made);
     let mut touched: HashMap<NodeId, BTreeSet<Coords>> =

@@ -23,7 +23,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
-use crate::format::ids::{NodeId, ObjectId};
+use crate::format::ids::ObjectId;
 use crate::format::kept_nodes::KeptNodes;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::RawItem;
@@ -149,7 +149,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
 fn check_moves(log: &TransactionLogDraft, snapshot: &Snapshot, parent: &Snapshot) -> Result<()> {
     let groups = moves::groups_after(snapshot, &ChangeSet::default());
     let refused = moves::not_allowed(&log.moves, &moves::paths(parent), &groups);
-    let present: HashSet<NodeId> = snapshot.nodes().map(|node| node.id).collect();
+    let present = snapshot.node_ids();
     match log.moves.iter().find(|one| refused.contains(&one.node) && present.contains(&one.node)) {
         None => Ok(()),
         Some(one) => Err(Error::new(

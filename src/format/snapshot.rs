@@ -4,7 +4,7 @@
 //! files of 0.2 to 1.1.2; nothing here relies on either. Callers take the chunk grid from `zarr.json`: version 1 stores
 //! a chunk length that version 2 libraries got wrong.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -234,6 +234,11 @@ impl Snapshot {
     /// Returns the number of nodes.
     pub fn node_count(&self) -> usize {
         self.buffer.root().nodes().len()
+    }
+
+    /// Returns the ids of all nodes.
+    pub fn node_ids(&self) -> HashSet<NodeId> {
+        self.nodes().map(|node| node.id).collect()
     }
 
     /// Returns all nodes, in the file's order.

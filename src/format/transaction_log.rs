@@ -2,6 +2,8 @@
 //!
 //! A log can name tens of millions of chunks, so it is read in place.
 
+use std::collections::HashSet;
+
 use super::envelope::{self, FileType};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
@@ -95,6 +97,11 @@ impl TransactionLog {
             NodeChange::UpdatedArrays => root.updated_arrays(),
         };
         list.iter().map(NodeId::from)
+    }
+
+    /// Returns the new nodes.
+    pub fn made(&self) -> HashSet<NodeId> {
+        self.nodes(NodeChange::NewGroups).chain(self.nodes(NodeChange::NewArrays)).collect()
     }
 
     /// Returns all changed nodes with their changes.

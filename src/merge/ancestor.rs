@@ -7,12 +7,10 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-use crate::compare::logs::of_commit;
+use crate::commit::rebase::read_log;
 use crate::error::{ErrorKind, Result};
-use crate::format::ids::{NodeId, ObjectId};
+use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
-use crate::format::snapshot::Snapshot;
-use crate::format::transaction_log::NodeChange;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 
 /// Name of the metadata item of a merge: `{"source": REF, "snapshot": ID}`.
@@ -96,28 +94,21 @@ impl History {
         if self.get(base).is_none_or(|base| base.parent.is_some()) {
             return Ok(None);
         }
-        let before = node_ids(&repository.snapshot(base, MAX_SNAPSHOT).await?);
+        let before = repository.snapshot(base, MAX_SNAPSHOT).await?.node_ids();
         let both: HashSet<ObjectId> = tips.into_iter().flat_map(|tip| self.ancestors(tip)).collect();
         let first = both.iter().filter_map(|id| self.get(*id)).filter(|commit| commit.parent == Some(base));
         for commit in first {
             if !commit.pruned_ancestor_tx_logs.is_empty() {
                 return Ok(Some(commit));
             }
-            let log = of_commit(repository, commit).await?;
-            let is_new = |change| matches!(change, NodeChange::NewArrays | NodeChange::NewGroups);
-            let made: HashSet<NodeId> =
-                log.nodes.iter().filter(|(change, _)| is_new(*change)).map(|(_, node)| *node).collect();
-            let nodes = node_ids(&repository.snapshot(commit.id, MAX_SNAPSHOT).await?);
+            let made = read_log(&**repository.storage(), commit.id).await?.made();
+            let nodes = repository.snapshot(commit.id, MAX_SNAPSHOT).await?.node_ids();
             if nodes.iter().any(|node| !before.contains(node) && !made.contains(node)) {
                 return Ok(Some(commit));
             }
         }
         Ok(None)
     }
-}
-
-fn node_ids(snapshot: &Snapshot) -> HashSet<NodeId> {
-    snapshot.nodes().map(|node| node.id).collect()
 }
 
 #[cfg(test)]

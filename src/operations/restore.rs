@@ -47,8 +47,7 @@ impl Session {
             if self.working.preserve(&guard, &detected.untracked_entries(), &[]).await? {
                 detected = self.detect_changes().await?.1;
             }
-            let mut untracked = detected.untracked_entries();
-            let candidate = self.working.plan_restore(&guard, &path, &mut untracked, &plan).await?;
+            let candidate = self.working.plan_restore(&guard, &path, &detected.untracked_entries(), &plan).await?;
             let check = Check { plan: &plan, base: base.tree.snapshot(), before: &detected };
             let invalidations =
                 rebase::install_restored(&self.working, &guard, candidate, &self.new_ids, dry_run, &check).await?;

@@ -62,17 +62,17 @@ impl WorkingTree {
         &self,
         guard: &TreeGuard<'_>,
         path: &str,
-        untracked: &mut HashSet<(EntryId, Name)>,
+        untracked: &HashSet<(EntryId, Name)>,
         plan: &Plan,
     ) -> Result<Candidate> {
-        let before = untracked.clone();
-        let mut candidate = self.plan_discard(guard, path, untracked).await?;
+        let mut kept = untracked.clone();
+        let mut candidate = self.plan_discard(guard, path, &mut kept).await?;
         // A discard removes those that are in the place of an entry of the base; nobody has said that their bytes are not needed.
-        if before.len() != untracked.len() {
+        if kept.len() != untracked.len() {
             let state = self.snapshot().0;
             let path_of =
                 |(parent, name): &(EntryId, Name)| join(&state.path(*parent).unwrap_or_default(), &name.to_string());
-            let lost = before.difference(untracked).map(path_of).filter(|lost| is_below(lost, path));
+            let lost = untracked.difference(&kept).map(path_of).filter(|lost| is_below(lost, path));
             let mut lost: Vec<String> = lost.collect();
             if !lost.is_empty() {
                 self.abandon(candidate);

@@ -151,7 +151,7 @@ fn sides_whose_common_commits_have_expired_are_not_merged() {
             assert!(why.contains("no common ancestor: what was before commit"), "{words:?}: {why}");
         }
         assert_eq!((repo.keys("main"), repo.keys("dev")), before);
-        // What has gone on from a commit that is still there can be merged.
+        // A branch from a commit that is still there can be merged.
         Reference::open(&repo.place).create_branch("more");
         repo.commit("more", &[("a/c/6", b"more")]);
         repo.merge(&["more"]).success();
@@ -170,7 +170,7 @@ fn a_merge_that_changes_nothing_is_recorded() {
         let said = repo.merge(&["dev", "--on-conflict", "ours", "--json"]).json();
         assert!(said["snapshot"].is_string() && repo.keys("main") == before, "{said}");
         assert!(repo.merge(&["dev"]).text().contains("has all changes"));
-        // What was resolved is no conflict again, and what main does with what both had is its own change.
+        // A resolved conflict does not come back, and a later change on main is its own.
         repo.commit("dev", &[("a/c/4", b"dev")]);
         repo.commit("main", &[("a/c/3", b"main")]);
         repo.merge(&["dev"]).success();
