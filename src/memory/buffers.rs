@@ -2,7 +2,7 @@
 //!
 //! A fresh buffer of 4 MiB costs about as much as a third of decoding a chunk into it: the kernel zeroes each page when it is first written,
 //! and a virtual machine may have to get it from its host (measured in docs/performance.md). So a few buffers that are not
-//! needed any more are kept for the next ones of their size, within the budget. They are no cache, which is asked once to evict: buffers
+//! needed any more are kept for the next ones of their size, within the budget. They are no cache, which is asked now and then to evict: buffers
 //! come here while others wait for memory, and because others wait. So each attempt to reserve memory that fails releases them ([`release_unused`]).
 
 use parking_lot::Mutex;

@@ -33,6 +33,9 @@ pub const PROGRAM: u64 = 10 << 20;
 /// Time to wait while nothing is released. Decoding 100 MiB takes a tenth of this.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
+/// Time after which one that waits asks the caches again. What others have reserved may go into a cache when they finish, which releases
+/// nothing; and a cache that is asked at each attempt would lose what is about to be used.
+const ASK_INTERVAL: Duration = Duration::from_millis(20);
 
 static BUDGET: LazyLock<Budget> = LazyLock::new(|| Budget {
     limit: AtomicU64::new(default_memory().saturating_sub(PROGRAM)),
@@ -243,8 +246,8 @@ struct Waiter<'a> {
     what: &'a str,
     releases: u64,
     since: Instant,
-    /// True if caches have been asked to evict.
-    has_asked: bool,
+    /// When caches were last asked to evict.
+    asked: Option<Instant>,
 }
 
 impl<'a> Waiter<'a> {
@@ -254,7 +257,7 @@ impl<'a> Waiter<'a> {
             return Err(too_much(bytes, what, limit));
         }
         let releases = BUDGET.releases.load(Ordering::Relaxed);
-        Ok(Waiter { bytes, what, releases, since: Instant::now(), has_asked: false })
+        Ok(Waiter { bytes, what, releases, since: Instant::now(), asked: None })
     }
 
     fn try_reserve(&mut self) -> Result<Option<Reservation>> {
@@ -265,8 +268,8 @@ impl<'a> Waiter<'a> {
             taken = take(bytes);
         }
         let Err(used) = taken else { return Ok(Some(Reservation { bytes })) };
-        // Caches are asked once: the memory that remains is in use, and is released when its users finish.
-        if !std::mem::replace(&mut self.has_asked, true) {
+        if self.asked.is_none_or(|asked| asked.elapsed() >= ASK_INTERVAL) {
+            self.asked = Some(Instant::now());
             let caches: Vec<_> = BUDGET.caches.lock().iter().filter_map(Weak::upgrade).collect();
             caches.iter().for_each(|cache| cache.evict((used + bytes).saturating_sub(limit)));
         }
@@ -328,6 +331,15 @@ mod tests {
         register_cache(&cache);
         reserve_blocking(most, "the fourth").unwrap();
         assert!(cache.0.lock().is_none());
+
+        // What was in use when the caches were asked goes into one of them while someone waits.
+        let cache = Arc::new(Cache(Mutex::new(None)));
+        register_cache(&cache);
+        let used = reserve_blocking(most, "what is in use").unwrap();
+        let waiting = std::thread::spawn(move || reserve_blocking(most, "one that waits").map(drop));
+        std::thread::sleep(RETRY_INTERVAL * 2);
+        *cache.0.lock() = Some(used);
+        waiting.join().unwrap().unwrap();
 
         // A buffer that is recycled while someone waits for memory, is not kept from those that wait.
         let buffer = Vec::with_capacity(usize::try_from(limit >> 3).unwrap() + (1 << 20));
