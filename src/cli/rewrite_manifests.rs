@@ -50,7 +50,7 @@ pub(crate) struct RewriteManifestsArgs {
     /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Replace the branch's newest commit instead of adding one (version 2).
+    /// Replace the branch's newest commit instead of adding one (version 2). Only this is asked about.
     #[arg(long)]
     amend: bool,
     /// Print {"branch", "snapshot", "parent", "manifests", "bytes", "arrays"}: manifests and their bytes each as {"before", "after"},

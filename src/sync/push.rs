@@ -81,8 +81,10 @@ pub async fn push(
     check_source(&source)?;
     check_source(&destination)?;
     check_versions(&source, &destination)?;
-    if !options.dry_run {
-        destination.check_changes_allowed().await?;
+    match options.dry_run {
+        // What is shown would be refused. The store is not asked: that needs permission to write.
+        true => destination.check_writable()?,
+        false => destination.check_changes_allowed().await?,
     }
     let (mut source, mut destination, mut tries) = (source, destination, 0);
     loop {

@@ -209,6 +209,23 @@ fn what_would_lose_commits_or_move_tags_is_refused() {
     }
 }
 
+#[test]
+fn a_dry_run_is_refused_where_a_push_would_be() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = repository(directory.path(), SpecVersionBin::V2);
+    let copy = directory.path().join("copy");
+    clone(&source, &copy).success();
+    Reference::open(&source).commit(&[("a/c/300", b"here")], "here");
+    let dry = push(&source, &copy, &["--dry-run"]).text();
+    assert!(dry.contains("forward    branch main"), "{dry}");
+    run_on(&copy, &["config", "status", "read-only", "--reason", "archived"]).success();
+    for words in [&["--dry-run"][..], &[]] {
+        let refused = push(&source, &copy, words);
+        assert!(!refused.status.success() && refused.all().contains("archived"), "{words:?}: {}", refused.all());
+        assert!(!refused.all().contains("forward"), "{words:?}: {}", refused.all());
+    }
+}
+
 /// Commits that have expired in the source stay where they have not.
 #[test]
 fn a_push_after_an_expiration_keeps_the_history_of_the_destination() {
