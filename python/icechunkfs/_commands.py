@@ -130,6 +130,7 @@ def merge(
     message: Optional[str] = None,
     metadata: Optional[Mapping[str, Any]] = None,
     on_conflict: Optional[str] = None,
+    ancestor: Optional[str] = None,
     keep_commits: bool = False,
     delete_source: bool = False,
     dry_run: bool = False,
@@ -140,12 +141,14 @@ def merge(
     The result is false if there was nothing to merge.
 
     Conflicts raise :class:`ConflictError`, and nothing is merged. ``on_conflict`` resolves those between chunks: ``"ours"`` keeps
-    the chunks of ``into``, ``"theirs"`` takes those of ``source``.
+    the chunks of ``into``, ``"theirs"`` takes those of ``source``. ``ancestor`` (a branch, tag or id) is what both are compared with where their
+    newest common ancestor is lost.
     """
     words = ["merge", f"--into={into}", *_metadata(metadata)]
     if message is not None:
         words.append(f"--message={message}")
-    flags = {"on_conflict": on_conflict, "keep_commits": keep_commits, "delete_source": delete_source, "dry_run": dry_run}
+    flags = {"on_conflict": on_conflict, "ancestor": ancestor, "keep_commits": keep_commits, "delete_source": delete_source,
+             "dry_run": dry_run}
     words += to_words({**flags, **_of_store(repo, store)})
     return from_json(Merged, _program.run_json([*words, "--", _repo(repo), source]))
 

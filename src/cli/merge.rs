@@ -12,7 +12,7 @@ use super::{open, print_json, print_result, progress, ref_commands, replace_comm
 use crate::commit::engine::{Engine, EngineOptions, OnConflict};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::merge::{self, MergeOptions, Merged, Plan, RECORD};
+use crate::merge::{self, MergeOptions, Merged, Plan};
 use crate::printable;
 use crate::reader::Reader;
 use crate::repo::Repository;
@@ -37,6 +37,10 @@ pub(crate) struct MergeArgs {
     /// Resolve conflicts between chunks: ours keeps those of BRANCH, theirs takes those of SOURCE, as in git [default: refuse].
     #[arg(long, value_name = "WHOSE")]
     on_conflict: Option<Whose>,
+    /// Compare both with this snapshot, which both were made from, instead of the newest common ancestor that is known: a branch, a tag or a
+    /// snapshot id. For histories of which parts are lost.
+    #[arg(long, value_name = "REF")]
+    ancestor: Option<String>,
     /// Make a commit of each commit of SOURCE, with its message and metadata, instead of one of all. BRANCH gets all of them or none.
     #[arg(long, conflicts_with_all = ["message", "dry_run"])]
     keep_commits: bool,
@@ -74,9 +78,6 @@ struct Source {
 pub(crate) fn run(arguments: &MergeArgs) -> Result<()> {
     let metadata = replace_commits::metadata(&arguments.metadata)?;
     replace_commits::check_not_reserved(metadata.keys())?;
-    if metadata.contains_key(RECORD) {
-        return Err(Error::invalid(format!("metadata `{RECORD}` is reserved: choose another name")));
-    }
     open::runtime()?.block_on(async {
         let repository = arguments.repo.open().await?;
         let source = source(&repository, &arguments.source).await?;
@@ -87,8 +88,13 @@ pub(crate) fn run(arguments: &MergeArgs) -> Result<()> {
             )));
         }
         let to_delete = if arguments.delete_source { Some(deletable(&repository, &source)?) } else { None };
+        let ancestor = match &arguments.ancestor {
+            Some(word) => Some(repository.resolve_revision(word).await?.id),
+            None => None,
+        };
         let options = MergeOptions {
             source: source.id,
+            ancestor,
             source_name: source.name.clone(),
             into: arguments.into.clone(),
             keep_commits: arguments.keep_commits,
@@ -105,12 +111,12 @@ pub(crate) fn run(arguments: &MergeArgs) -> Result<()> {
         let storage = Arc::clone(repository.storage());
         let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(0)?));
         let bar = progress::bar("{spinner} comparing and merging {elapsed}");
+        let engine_options = EngineOptions { memory: limits.uploads(), ..EngineOptions::default() };
+        let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, engine_options);
         let outcome = if arguments.dry_run {
-            merge::plan(&repository, &reader, &options).await.map(Merged::nothing)
+            merge::plan(&repository, &reader, &engine, &options).await.map(Merged::nothing)
         } else {
             repository.check_changes_allowed().await?;
-            let engine_options = EngineOptions { memory: limits.uploads(), ..EngineOptions::default() };
-            let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, engine_options);
             merge::merge(repository, &reader, &engine, &options).await
         };
         bar.finish_and_clear();

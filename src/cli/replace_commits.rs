@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::confirm::ConfirmArgs;
 use super::{print_result, ref_commands};
 use crate::commit::conflicts::Conflict;
-use crate::commit::engine::RESERVED;
+use crate::commit::engine::{MERGE_RECORD, RESERVED};
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
@@ -41,9 +41,9 @@ pub(super) async fn tip(repository: &Repository, branch: &str) -> Result<ObjectI
 
 /// Fails if one of the metadata items `names` is reserved.
 pub(super) fn check_not_reserved<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<()> {
-    match names.any(|name| name == RESERVED) {
-        true => Err(Error::invalid(format!("metadata `{RESERVED}` is reserved: choose another name"))),
-        false => Ok(()),
+    match names.find(|name| [RESERVED, MERGE_RECORD].contains(&name.as_str())) {
+        Some(name) => Err(Error::invalid(format!("metadata `{name}` is reserved: choose another name"))),
+        None => Ok(()),
     }
 }
 

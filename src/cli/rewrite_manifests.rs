@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::confirm::ConfirmArgs;
 use super::open::MemoryLimits;
 use super::repo_args::RepoArgs;
 use super::{open, print, print_json, progress, replace_commits};
 use crate::commit::changes::ChangeSet;
-use crate::commit::engine::{CommitOutcome, Engine, EngineOptions, Request, Rewrite};
+use crate::commit::engine::{CommitOutcome, Engine, EngineOptions, RESERVED, Request, Rewrite};
 use crate::commit::progress::CommitProgress;
 use crate::commit::squash;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -44,10 +44,10 @@ pub(crate) struct RewriteManifestsArgs {
     /// With --repack, pack chunks smaller than this.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pack_below: u64,
-    /// The commit message.
-    #[arg(short, long, value_name = "TEXT", default_value = "Manifests rewritten")]
-    message: String,
-    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
+    /// The commit message [default: Manifests rewritten, or with --amend that of the replaced commit].
+    #[arg(short, long, value_name = "TEXT")]
+    message: Option<String>,
+    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. With --amend the others stay. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
     /// Replace the branch's newest commit instead of adding one (version 2). Only this is asked about.
@@ -73,7 +73,8 @@ struct Change {
 /// Rewrites the manifests of a branch.
 pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
     let splitting = rules(&arguments.split)?;
-    let metadata = replace_commits::metadata(&arguments.metadata)?;
+    let set = replace_commits::metadata(&arguments.metadata)?;
+    replace_commits::check_not_reserved(set.keys())?;
     let branch = &arguments.branch;
     open::runtime()?.block_on(async {
         let repository = arguments.repo.open().await?;
@@ -81,12 +82,18 @@ pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
         let limits = MemoryLimits::default();
         let tip = replace_commits::tip(&repository, branch).await?;
         let base = Arc::new(repository.snapshot(tip, limits.max_snapshot_size()?).await?);
+        let (mut message, mut metadata) = ("Manifests rewritten".to_owned(), Map::new());
         if arguments.amend {
             squash::check(&repository).await?;
             let commits = repository.history(tip, 1).await?;
+            if let Some(replaced) = commits.first() {
+                message.clone_from(&replaced.message);
+                metadata.extend(replaced.metadata.clone().into_iter().filter(|(name, _)| name != RESERVED));
+            }
             let question = commits.first().map(|tip| replace_commits::question(branch, tip)).unwrap_or_default();
             replace_commits::confirm(&repository, branch, &commits, &question, arguments.confirm).await?;
         }
+        metadata.extend(set);
         let storage = Arc::clone(repository.storage());
         let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(2 * base.size() as u64)?));
         let options =
@@ -105,7 +112,7 @@ pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
         let engine = Engine::new(storage, reader, system_clock, options);
         let request = Request {
             branch: branch.clone(),
-            message: arguments.message.clone(),
+            message: arguments.message.clone().unwrap_or(message),
             metadata,
             amend: arguments.amend,
             rewrite: Some(Rewrite { splitting }),

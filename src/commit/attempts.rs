@@ -12,7 +12,7 @@ use tracing::info;
 
 use super::changes::ChangeSet;
 use super::conflicts::{self, Conflict};
-use super::engine::{Engine, RESERVED, WrittenCommit};
+use super::engine::{Engine, MERGE_RECORD, RESERVED, WrittenCommit};
 use super::gc_guard;
 use super::hierarchy::{Extent, write_nodes};
 use super::late_commit;
@@ -448,6 +448,12 @@ impl Engine {
 fn metadata(work: &CommitWork<'_>, attempt: u32) -> Result<Vec<RawItem>> {
     let (request, version) = (work.request, work.version);
     let mut all = request.metadata.clone();
+    if request.amend
+        && !all.contains_key(MERGE_RECORD)
+        && let Some(record) = work.base.metadata()?.remove(MERGE_RECORD)
+    {
+        all.insert(MERGE_RECORD.to_owned(), record);
+    }
     if let Some(rules) = &work.rewrite {
         all.insert(RESERVED.to_owned(), serde_json::json!({ "splitting_config": rules }));
     } else if !request.amend {

@@ -97,7 +97,7 @@ pub struct Conflict {
 }
 
 /// Returns true if `--on-conflict` solves all conflicts: they are about chunks that both sides changed.
-pub(super) fn are_solvable(conflicts: &[Conflict]) -> bool {
+pub(crate) fn are_solvable(conflicts: &[Conflict]) -> bool {
     conflicts.iter().all(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate)
 }
 

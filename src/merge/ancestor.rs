@@ -1,20 +1,19 @@
-//! The common ancestor of two snapshots.
+//! The common ancestors of two snapshots.
 //!
 //! A commit has one parent; a merge records the merged snapshot in its metadata ([`RECORD`]), as a second one. A branch can therefore be
 //! merged again and again, in both directions, and only what is new since the last merge is compared.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
+pub use crate::commit::engine::MERGE_RECORD as RECORD;
 use crate::commit::rebase::read_log;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::repo::{MAX_SNAPSHOT, Repository};
-
-/// Name of the metadata item of a merge: `{"source": REF, "snapshot": ID}`.
-pub const RECORD: &str = "icechunkfs.merge";
 
 /// Returns the value of [`RECORD`] for a merge of `snapshot`, which was given as `source`.
 pub(super) fn record(source: &str, snapshot: ObjectId) -> Value {
@@ -22,34 +21,39 @@ pub(super) fn record(source: &str, snapshot: ObjectId) -> Value {
 }
 
 /// Returns the snapshot that a commit has merged.
-fn merged(commit: &SnapshotInfo) -> Option<ObjectId> {
+pub(super) fn merged(commit: &SnapshotInfo) -> Option<ObjectId> {
     commit.metadata.get(RECORD)?.get("snapshot")?.as_str()?.parse().ok()
 }
 
 /// Commits of a repository, with what they were made from.
 pub(super) struct History {
     commits: HashMap<ObjectId, SnapshotInfo>,
+    /// Snapshots that were merged and are not there any more: what they were made from is unknown.
+    missing: HashSet<ObjectId>,
 }
 
 impl History {
     /// Reads the histories of `tips`, and those of all snapshots that were merged into them.
     pub(super) async fn read(repository: &Repository, tips: [ObjectId; 2]) -> Result<Self> {
-        let mut commits = HashMap::new();
+        let (mut commits, mut missing) = (HashMap::new(), HashSet::new());
         let mut left = tips.to_vec();
         while let Some(tip) = left.pop() {
-            if commits.contains_key(&tip) {
+            if commits.contains_key(&tip) || missing.contains(&tip) {
                 continue;
             }
             let found = match repository.histories([tip]).await {
                 Ok(found) => found,
-                // A merged snapshot may have expired since. It is then no common ancestor any more.
-                Err(error) if error.kind() == ErrorKind::NotFound && !tips.contains(&tip) => continue,
+                // A merged snapshot may have expired since, or its branch was deleted.
+                Err(error) if !tips.contains(&tip) && is_gone(repository, tip, &error).await? => {
+                    missing.insert(tip);
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             left.extend(found.iter().filter_map(merged));
             commits.extend(found.into_iter().map(|commit| (commit.id, commit)));
         }
-        Ok(History { commits })
+        Ok(History { commits, missing })
     }
 
     pub(super) fn get(&self, id: ObjectId) -> Option<&SnapshotInfo> {
@@ -59,7 +63,12 @@ impl History {
     fn parents(&self, id: ObjectId) -> impl Iterator<Item = ObjectId> {
         let commit = self.commits.get(&id);
         let both = [commit.and_then(|commit| commit.parent), commit.and_then(merged)];
-        both.into_iter().flatten().filter(|id| self.commits.contains_key(id))
+        both.into_iter().flatten().filter(|id| self.commits.contains_key(id) || self.missing.contains(id))
+    }
+
+    /// Returns true if `id` was merged and is not there any more.
+    pub(super) fn is_missing(&self, id: ObjectId) -> bool {
+        self.missing.contains(&id)
     }
 
     /// Returns `tip` and all that it was made from.
@@ -73,13 +82,15 @@ impl History {
         found
     }
 
-    /// Returns the newest snapshot that both were made from. If there are several, of which none was made from another, that is the one
-    /// that was committed last.
-    pub(super) fn common_ancestor(&self, one: ObjectId, other: ObjectId) -> Option<ObjectId> {
-        let (one, other) = (self.ancestors(one), self.ancestors(other));
-        let common: HashSet<ObjectId> = one.intersection(&other).copied().collect();
+    /// Returns the snapshots that one of `some` and one of `others` were made from and of which no other such one was made, newest first.
+    /// They are several after merges that crossed, or if both sides merged a third one by themselves. One may be missing.
+    pub(super) fn common_ancestors(&self, some: &[ObjectId], others: &[ObjectId]) -> Vec<ObjectId> {
+        let all = |tips: &[ObjectId]| tips.iter().flat_map(|tip| self.ancestors(*tip)).collect::<HashSet<_>>();
+        let common: HashSet<ObjectId> = all(some).intersection(&all(others)).copied().collect();
         let older: HashSet<ObjectId> = common.iter().flat_map(|id| self.parents(*id)).collect();
-        common.difference(&older).copied().max_by_key(|id| (self.get(*id).map(|commit| commit.flushed_at), *id))
+        let mut newest: Vec<ObjectId> = common.difference(&older).copied().collect();
+        newest.sort_by_key(|id| Reverse((self.get(*id).map(|commit| commit.flushed_at), *id)));
+        newest
     }
 
     /// Returns a commit of `tips`' histories before which commits have expired, if there is one and `base` is a root. An expiration makes the
@@ -111,6 +122,18 @@ impl History {
     }
 }
 
+/// Returns true if snapshot `id` is not there, which version 1 finds out only when it reads the file.
+async fn is_gone(repository: &Repository, id: ObjectId, error: &Error) -> Result<bool> {
+    if error.kind() != ErrorKind::Corrupt {
+        return Ok(error.kind() == ErrorKind::NotFound);
+    }
+    match repository.storage().get_range(&format!("snapshots/{id}"), 0, 1).await {
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
@@ -134,7 +157,12 @@ pub(super) mod tests {
             }
             (commit.id, commit)
         });
-        History { commits: made.collect() }
+        History { commits: made.collect(), missing: HashSet::new() }
+    }
+
+    fn ancestors(history: &History, one: u8, other: u8) -> Vec<u8> {
+        let found = history.common_ancestors(&[object_id(one)], &[object_id(other)]);
+        found.into_iter().map(|id| id.0[0]).collect()
     }
 
     #[test]
@@ -143,23 +171,39 @@ pub(super) mod tests {
         //  \     /       /
         //   3 - + - 5 - + - 7    dev
         let history = history("1 2<1 3<1 4<2+3 5<3 6<4 7<5 8<6+5");
-        let ancestor = |one, other| history.common_ancestor(object_id(one), object_id(other)).unwrap();
-        assert_eq!(ancestor(2, 3), object_id(1));
-        assert_eq!(ancestor(4, 5), object_id(3));
-        assert_eq!(ancestor(6, 5), object_id(3));
-        assert_eq!(ancestor(8, 7), object_id(5));
-        assert_eq!(ancestor(7, 8), object_id(5));
-        assert_eq!(ancestor(3, 3), object_id(3));
+        assert_eq!(ancestors(&history, 2, 3), [1]);
+        assert_eq!(ancestors(&history, 4, 5), [3]);
+        assert_eq!(ancestors(&history, 6, 5), [3]);
+        assert_eq!(ancestors(&history, 8, 7), [5]);
+        assert_eq!(ancestors(&history, 7, 8), [5]);
+        assert_eq!(ancestors(&history, 3, 3), [3]);
     }
 
     #[test]
     fn a_merge_back_is_an_ancestor_too() {
         // dev (3, 5) got main's 2 by the merge 5; main went on to 4.
         let history = history("1 2<1 3<1 4<2 5<3+2");
-        assert_eq!(history.common_ancestor(object_id(5), object_id(4)), Some(object_id(2)));
-        // A record of a snapshot that is gone counts for nothing, nor does nonsense.
-        let history = history_with_nonsense();
-        assert_eq!(history.common_ancestor(object_id(2), object_id(3)), Some(object_id(1)));
+        assert_eq!(ancestors(&history, 5, 4), [2]);
+        // A record of a snapshot that is gone counts for nothing on one side, and nonsense on none.
+        let mut history = history_with_nonsense();
+        history.missing.insert(object_id(9));
+        assert_eq!(ancestors(&history, 2, 3), [1]);
+    }
+
+    #[test]
+    fn several_ancestors_may_be_the_newest() {
+        // Both merged 2 and 3 by themselves, or each other at the same time.
+        for commits in ["1 2<1 3<1 4<2+3 5<3+2", "1 2<1 3<1 4<1+2 5<4+3 6<1+3 7<6+2 8<7 9<5"] {
+            let history = history(commits);
+            let last = history.commits.keys().map(|id| id.0[0]).max().unwrap();
+            assert_eq!(ancestors(&history, last, last - 1), [3, 2], "{commits}");
+        }
+        // One that both have merged counts although it is gone, unless they have something that was made of it.
+        let mut gone = history("1 2<1+9 3<1+9 4<2 5<2");
+        gone.missing.insert(object_id(9));
+        assert_eq!(ancestors(&gone, 2, 3), [1, 9]);
+        assert!(gone.is_missing(object_id(9)) && !gone.is_missing(object_id(1)));
+        assert_eq!(ancestors(&gone, 4, 5), [2]);
     }
 
     fn history_with_nonsense() -> History {

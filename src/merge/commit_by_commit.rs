@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use tracing::debug;
 
-use super::ancestor::History;
+use super::ancestor::{self, History};
+use super::base::{self, Surroundings};
 use super::{MergeOptions, Merged, Plan};
 use crate::commit::chain::StoredCommit;
 use crate::commit::changes::{ChangeSet, ChunkChange};
@@ -42,7 +43,8 @@ pub(super) async fn carry_out(
     options: &MergeOptions,
 ) -> Result<Option<Merged>> {
     let commits = commits(history, options.source, plan.tip.id(), options)?;
-    let chain = match store(repository, reader, engine, (&plan, &commits), options).await? {
+    let around = Surroundings { repository, reader, engine, history };
+    let chain = match store(around, (&plan, &commits), options).await? {
         Ok(chain) => chain,
         Err((refused, conflicts)) => {
             plan.conflicts = conflicts;
@@ -88,17 +90,25 @@ type Refused = (ObjectId, Vec<Conflict>);
 
 /// Stores the commits on top of the branch's tip.
 async fn store(
-    repository: &Repository,
-    reader: &Arc<Reader>,
-    engine: &Engine,
+    around: Surroundings<'_>,
     (plan, (first_parent, commits)): (&Plan, &(ObjectId, Vec<SnapshotInfo>)),
     options: &MergeOptions,
 ) -> Result<Result<Vec<StoredCommit>, Refused>> {
+    let Surroundings { repository, reader, engine, history } = around;
+    let known = history.ancestors(plan.tip.id());
     let mut before = Arc::new(repository.snapshot(*first_parent, MAX_SNAPSHOT).await?);
     let mut tip = Arc::clone(&plan.tip);
     let (mut chain, mut last) = (Vec::new(), None);
     for commit in commits {
         let after = Arc::new(repository.snapshot(commit.id, MAX_SNAPSHOT).await?);
+        if brings_known(history, commit, &known) {
+            // As a change since its parent it would bring what the branch had once, in the place of what it has now.
+            if !is_plain_merge(around, commit, &before, &after, &known).await? {
+                return Err(no_merge(commit.id, options));
+            }
+            before = after;
+            continue;
+        }
         let (mut changes, theirs) =
             tokio::try_join!(changes_between(reader, &before, &after), changes_between(reader, &before, &tip))?;
         let theirs = Theirs { snapshot: &tip, commit: &plan.tip_commit, changes: theirs };
@@ -127,7 +137,53 @@ async fn store(
         tip = Arc::clone(&stored.snapshot);
         chain.push(stored);
     }
-    check(repository, reader, plan, &tip, options).await.map(|()| Ok(chain))
+    check(around, plan, &tip, options).await.map(|()| Ok(chain))
+}
+
+/// Returns true if `commit` is a merge by which its branch got something that `known` has, besides what its parent had.
+fn brings_known(history: &History, commit: &SnapshotInfo, known: &HashSet<ObjectId>) -> bool {
+    let Some(merged) = ancestor::merged(commit) else { return false };
+    let had = commit.parent.map(|parent| history.ancestors(parent)).unwrap_or_default();
+    history.ancestors(merged).iter().any(|id| known.contains(id) && !had.contains(id))
+}
+
+/// Returns true if `after`, the snapshot of `commit`, is what merging `before` into the snapshot that it has merged comes to without a conflict,
+/// and the branch has that snapshot: the branch needs nothing of it.
+async fn is_plain_merge(
+    around: Surroundings<'_>,
+    commit: &SnapshotInfo,
+    before: &Snapshot,
+    after: &Snapshot,
+    known: &HashSet<ObjectId>,
+) -> Result<bool> {
+    let Surroundings { repository, reader, history, .. } = around;
+    let Some(merged) = ancestor::merged(commit).filter(|merged| known.contains(merged)) else { return Ok(false) };
+    let Some(merged_commit) = history.get(merged) else { return Ok(false) };
+    let common = history.common_ancestors(&[before.id()], &[merged]);
+    if common.is_empty() || common.iter().any(|id| history.is_missing(*id)) {
+        return Ok(false);
+    }
+    let base = base::merged(around, &common, 0).await?.snapshot;
+    let merged = repository.snapshot(merged, MAX_SNAPSHOT).await?;
+    let (mut ours, theirs, made) = tokio::try_join!(
+        changes_between(reader, &base, before),
+        changes_between(reader, &base, &merged),
+        changes_between(reader, &merged, after)
+    )?;
+    let theirs = Theirs { snapshot: &merged, commit: merged_commit, changes: theirs };
+    let conflicts = three_way::reduce(&base, &mut ours, theirs, OnConflict::Fail)?;
+    Ok(conflicts.is_empty() && outline(&ours) == outline(&made))
+}
+
+fn no_merge(commit: ObjectId, options: &MergeOptions) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "commit {commit} of {} is a merge that has more than the commits that it merged, of which branch `{}` has some: nothing was merged; \
+             merge without --keep-commits",
+            options.source_name, options.into
+        ),
+    )
 }
 
 /// Describes the commit that is made of `commit`, after which the branch has all of `merged`.
@@ -141,19 +197,14 @@ fn request(commit: &SnapshotInfo, merged: ObjectId, options: &MergeOptions) -> R
 /// Fails unless the commits together, of which `last` is the last, change just what one commit of all would. Where conflicts are to be
 /// resolved, each commit's are, which may come to something else; but not if all together have no conflict: then one that was resolved
 /// long ago, in a merge that the source has, was now resolved in another way.
-async fn check(
-    repository: &Repository,
-    reader: &Arc<Reader>,
-    plan: &Plan,
-    last: &Snapshot,
-    options: &MergeOptions,
-) -> Result<()> {
+async fn check(around: Surroundings<'_>, plan: &Plan, last: &Snapshot, options: &MergeOptions) -> Result<()> {
+    let Surroundings { repository, reader, engine, .. } = around;
     let unresolved;
     let expected = if options.on_conflict == OnConflict::Fail {
         plan
     } else {
         let options = MergeOptions { on_conflict: OnConflict::Fail, ..options.clone() };
-        unresolved = super::plan(repository, reader, &options).await?;
+        unresolved = super::plan(repository, reader, engine, &options).await?;
         &unresolved
     };
     if !expected.conflicts.is_empty() {
@@ -219,6 +270,7 @@ mod tests {
             message: String::new(),
             metadata: serde_json::Map::new(),
             on_conflict: OnConflict::Fail,
+            ancestor: None,
         };
         let from = |source| {
             let found = commits(&history, object_id(source), object_id(5), &options);

@@ -1,6 +1,6 @@
 //! Merges a branch, tag or snapshot into a branch: what it changed since the common ancestor becomes one commit there.
 //!
-//! Both sides are compared with the common ancestor ([`ancestor`]), snapshot by snapshot ([`crate::compare::changes`]), and with each
+//! Both sides are compared with the common ancestor ([`ancestor`], [`base`]), snapshot by snapshot ([`crate::compare::changes`]), and with each
 //! other ([`crate::commit::three_way`]): the conflicts are those of a commit in a mount. Chunks are referred to, not copied. The commit
 //! goes through the engine, so that it is atomic, and commits that other writers make meanwhile are taken into account; where those
 //! conflict, the merge is planned again on the new tip, which may be a merge of the same source.
@@ -8,6 +8,7 @@
 //! [`commit_by_commit`] keeps the commits of the source instead.
 
 mod ancestor;
+mod base;
 mod commit_by_commit;
 
 use std::sync::Arc;
@@ -51,12 +52,14 @@ pub struct MergeOptions {
     pub metadata: Map<String, Value>,
     /// Treatment of chunks that both sides changed; [`OnConflict::Ours`] takes those of the source.
     pub on_conflict: OnConflict,
+    /// Common ancestor to compare with, whatever is known of others.
+    pub ancestor: Option<ObjectId>,
 }
 
 /// Result of comparing both sides.
 #[derive(Debug)]
 pub struct Plan {
-    /// Common ancestor.
+    /// Common ancestor, or the newest of several.
     pub base: ObjectId,
     /// Tip of the branch.
     pub tip: Arc<Snapshot>,
@@ -94,46 +97,45 @@ impl Merged {
     }
 }
 
-/// Compares the source with the branch, without changing anything.
+/// Compares the source with the branch, without changing anything. Where they have several common ancestors, a snapshot is stored that nothing
+/// refers to.
 ///
 /// Fails with [`ErrorKind::NotFound`] if there is no such branch, and with [`ErrorKind::InvalidInput`] if both have no common ancestor.
-pub async fn plan(repository: &Repository, reader: &Arc<Reader>, options: &MergeOptions) -> Result<Plan> {
-    plan_on(repository, reader, options).await.map(|(plan, _)| plan)
+pub async fn plan(
+    repository: &Repository,
+    reader: &Arc<Reader>,
+    engine: &Engine,
+    options: &MergeOptions,
+) -> Result<Plan> {
+    plan_on(repository, reader, engine, options).await.map(|(plan, _)| plan)
 }
 
 /// Plans the merge, and returns also the history of both sides.
-async fn plan_on(repository: &Repository, reader: &Arc<Reader>, options: &MergeOptions) -> Result<(Plan, History)> {
+async fn plan_on(
+    repository: &Repository,
+    reader: &Arc<Reader>,
+    engine: &Engine,
+    options: &MergeOptions,
+) -> Result<(Plan, History)> {
     let into = repository.resolve(&RefSpec::Branch(options.into.clone())).await?;
     let history = History::read(repository, [options.source, into]).await?;
-    let unknown = |why: String| {
-        let (source, into) = (&options.source_name, &options.into);
-        let what = format!(
-            "{source} and branch `{into}` have no common ancestor: {why}, so that nothing tells what either of them changed"
-        );
-        Error::new(ErrorKind::InvalidInput, what)
-    };
-    let base = history
-        .common_ancestor(options.source, into)
-        .ok_or_else(|| unknown("their histories were expired or rewritten".to_owned()))?;
-    if base != options.source
-        && base != into
-        && let Some(commit) = history.shortened(repository, base, [options.source, into]).await?
-    {
-        return Err(unknown(format!("what was before commit {} has expired", commit.id)));
-    }
+    let base = base::find(base::Surroundings { repository, reader, engine, history: &history }, options, into).await?;
     let load = |id| repository.snapshot(id, MAX_SNAPSHOT);
-    let (before, source, tip) = tokio::try_join!(load(base), load(options.source), load(into))?;
+    let (source, tip) = tokio::try_join!(load(options.source), load(into))?;
+    base::check(options, &base, &source, &tip)?;
+    base::check_disputed(reader, options, &base, &source, &tip).await?;
+    let before = &base.snapshot;
     let known = history.ancestors(into);
     let mut commits: Vec<SnapshotInfo> =
         history.ancestors(options.source).difference(&known).filter_map(|id| history.get(*id).cloned()).collect();
     commits.sort_by_key(|commit| std::cmp::Reverse((commit.flushed_at, commit.id)));
     let (ours, theirs) =
-        tokio::try_join!(changes_between(reader, &before, &source), changes_between(reader, &before, &tip))?;
+        tokio::try_join!(changes_between(reader, before, &source), changes_between(reader, before, &tip))?;
     let tip_commit = history.get(into).cloned();
     let tip_commit = tip_commit.ok_or_else(|| Error::corrupt(format!("{into} is not in its own history")))?;
     let (mut changes, theirs) = (ours, Theirs { snapshot: &tip, commit: &tip_commit, changes: theirs });
-    let conflicts = three_way::reduce(&before, &mut changes, theirs, options.on_conflict)?;
-    Ok((Plan { base, tip: Arc::new(tip), tip_commit, commits, changes, conflicts }, history))
+    let conflicts = three_way::reduce(before, &mut changes, theirs, options.on_conflict)?;
+    Ok((Plan { base: base.id, tip: Arc::new(tip), tip_commit, commits, changes, conflicts }, history))
 }
 
 /// Merges the source into the branch.
@@ -147,7 +149,7 @@ pub async fn merge(
     options: &MergeOptions,
 ) -> Result<Merged> {
     for _ in 0..MAX_PLANS {
-        let (plan, history) = plan_on(&repository, reader, options).await?;
+        let (plan, history) = plan_on(&repository, reader, engine, options).await?;
         if !plan.conflicts.is_empty() || plan.commits.is_empty() {
             return Ok(Merged::nothing(plan));
         }

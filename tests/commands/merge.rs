@@ -148,7 +148,7 @@ fn sides_whose_common_commits_have_expired_are_not_merged() {
             &["dev", "--dry-run"],
         ] {
             let why = repo.merge(words).failure();
-            assert!(why.contains("no common ancestor: what was before commit"), "{words:?}: {why}");
+            assert!(why.contains("no common ancestor that is known: what was before commit"), "{words:?}: {why}");
         }
         assert_eq!((repo.keys("main"), repo.keys("dev")), before);
         // A branch from a commit that is still there can be merged.
@@ -156,6 +156,167 @@ fn sides_whose_common_commits_have_expired_are_not_merged() {
         repo.commit("more", &[("a/c/6", b"more")]);
         repo.merge(&["more"]).success();
         assert_eq!(chunk(&repo.keys("main"), "a/c/6"), Some(&b"more"[..]));
+    }
+}
+
+/// Both branches merge a third one by themselves: the fork and the third one are both common ancestors, and neither has all that both have.
+#[test]
+fn what_one_side_undid_stays_so_with_several_common_ancestors() {
+    for version in versions() {
+        let repo = setup(version);
+        let reference = Reference::open(&repo.place);
+        reference.create_branch("feat");
+        let new = array(&[2], &[1]);
+        repo.commit("main", &[("x/zarr.json", new.as_bytes()), ("x/c/0", b"x"), ("a/c/2", b"main")]);
+        run_on(&repo.place, &["branch", "create", "late", "--at", "main"]).success();
+        repo.commit("feat", &[("a/c/3", b"feat"), ("a/c/4", b"feat")]);
+        repo.merge(&["feat"]).success();
+        repo.merge(&["feat", "--into", "late"]).success();
+        // Of each ancestor, main takes something back.
+        let before = repo.keys("main");
+        let mut less = before.clone();
+        less.retain(|key, _| !key.starts_with("x/") && key != "a/c/3" && key != "a/c/2");
+        Reference::open(&repo.place).change(&before, &less);
+        repo.commit("late", &[("a/c/6", b"late"), ("a/c/4", b"late")]);
+        let late = repo.keys("late");
+        let mut wanted = less;
+        wanted.extend(
+            late.iter()
+                .filter(|(key, _)| ["a/c/6", "a/c/4"].contains(&key.as_str()))
+                .map(|(k, b)| (k.clone(), b.clone())),
+        );
+        run_on(&repo.place, &["branch", "create", "other", "--at", "late"]).success();
+        repo.merge(&["late", "--dry-run"]).success();
+        assert_ne!(repo.keys("main"), wanted);
+        repo.merge(&["late"]).success();
+        assert_eq!(repo.keys("main"), wanted, "{version}");
+        repo.merge(&["main~1", "--into", "other"]).success();
+        assert_eq!(repo.keys("other"), wanted, "{version}");
+        run_on(&repo.place, &["verify"]).success();
+    }
+}
+
+/// Two merges that cross: each side has the other one's first commit, and both first commits changed a chunk.
+#[test]
+fn chunks_that_common_ancestors_dispute_are_taken_from_nobody() {
+    for version in versions() {
+        let repo = setup(version);
+        repo.commit("main", &[("a/c/0", b"main"), ("a/c/2", b"main")]);
+        repo.commit("dev", &[("a/c/0", b"dev"), ("a/c/3", b"dev")]);
+        let old = repo.history("main")[0].0.clone();
+        repo.merge(&["dev", "--on-conflict", "ours"]).success();
+        repo.merge(&[&old, "--into", "dev", "--on-conflict", "ours"]).success();
+        repo.commit("main", &[("a/c/3", b"again")]);
+        repo.commit("dev", &[("a/c/5", b"dev")]);
+        let before = repo.keys("main");
+        for words in [&["dev"][..], &["dev", "--on-conflict", "theirs"], &["main", "--into", "dev"]] {
+            let why = repo.merge(words).failure();
+            assert!(
+                why.contains("several common ancestors, which have changed the same 1 chunks of /a"),
+                "{words:?}: {why}"
+            );
+        }
+        assert_eq!(repo.keys("main"), before);
+        // Once both have the same bytes there is nothing to decide. A restored chunk is the same stored bytes.
+        run_on(&repo.place, &["restore", "a/c/0", "--from", "main", "--branch", "dev"]).success();
+        repo.merge(&["dev"]).success();
+        let keys = repo.keys("main");
+        for (name, bytes) in [("a/c/0", "main"), ("a/c/2", "main"), ("a/c/3", "again"), ("a/c/5", "dev")] {
+            assert_eq!(chunk(&keys, name), Some(bytes.as_bytes()), "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_was_merged_into_both_and_is_gone_is_asked_for() {
+    if !place::is_local() {
+        return;
+    }
+    for version in versions() {
+        let repo = setup(version);
+        run_on(&repo.place, &["branch", "create", "release", "--at", "main"]).success();
+        let fork = repo.history("main")[0].0.clone();
+        let new = array(&[2], &[1]);
+        repo.commit("dev", &[("x/zarr.json", new.as_bytes()), ("x/c/0", b"x")]);
+        repo.merge(&["dev", "--into", "release"]).success();
+        repo.merge(&["dev", "--delete-source"]).success();
+        let before = repo.keys("main");
+        let mut less = before.clone();
+        less.retain(|key, _| !key.starts_with("x/"));
+        Reference::open(&repo.place).change(&before, &less);
+        run_on(&repo.place, &["gc", "--older-than", "0s", "--yes"]).success();
+        let release = repo.keys("release");
+        let why = repo.merge(&["main", "--into", "release"]).failure();
+        assert!(why.contains("which is not there any more") && why.contains("--ancestor"), "{version}: {why}");
+        assert_eq!(repo.keys("release"), release);
+        // Merges of other branches are not affected.
+        Reference::open(&repo.place).create_branch("more");
+        repo.commit("more", &[("a/c/6", b"more")]);
+        repo.merge(&["more"]).success();
+        // Who knows what happened may say so: with this ancestor both have made the same array, so that it stays where it is.
+        let said = repo.merge(&["main", "--into", "release", "--ancestor", &fork, "--json"]).json();
+        assert_eq!(said["base"], json!(fork));
+        assert_eq!(chunk(&repo.keys("release"), "a/c/6"), Some(&b"more"[..]));
+        let why = repo.merge(&["main", "--into", "release", "--ancestor", "release"]).failure();
+        assert!(why.contains("were not both made from"), "{why}");
+    }
+}
+
+#[test]
+fn an_amended_merge_is_still_one() {
+    let repo = setup(SpecVersionBin::V2);
+    repo.commit("dev", &[("a/c/2", b"dev")]);
+    repo.commit("main", &[("a/c/5", b"main")]);
+    repo.merge(&["dev", "-m", "Both", "--metadata", "run=7"]).success();
+    let record = repo.newest()["metadata"]["icechunkfs.merge"].clone();
+    run_on(&repo.place, &["rewrite-manifests", "--amend", "--yes", "--metadata", "more=1"]).success();
+    let commit = repo.newest();
+    assert_eq!((&commit["message"], &commit["metadata"]["run"]), (&json!("Both"), &json!(7)));
+    assert_eq!((&commit["metadata"]["more"], &commit["metadata"]["icechunkfs.merge"]), (&json!(1), &record));
+    let mount = Writable::of(&repo.place, &["--branch", "main"]);
+    std::fs::write(mount.root().join("a/c/5"), "more").unwrap();
+    run_on(mount.root(), &["commit", "--amend", "-m", "Amended"]).success();
+    drop(mount);
+    let commit = repo.newest();
+    assert_eq!((&commit["message"], &commit["metadata"]["icechunkfs.merge"]), (&json!("Amended"), &record));
+    // What main takes back stays away: the source has nothing new.
+    repo.commit("main", &[("a/c/2", b"again")]);
+    assert!(repo.merge(&["dev"]).text().contains("has all changes"));
+    for words in [
+        &["amend", "--yes", "--metadata", "icechunkfs.merge=1"][..],
+        &["squash", "--last", "2", "--yes", "--metadata", "icechunkfs.merge=1"],
+    ] {
+        let why = run_on(&repo.place, words).failure();
+        assert!(why.contains("`icechunkfs.merge` is reserved"), "{why}");
+    }
+}
+
+#[test]
+fn kept_commits_do_not_bring_back_what_the_branch_has_changed_since() {
+    for version in versions() {
+        let repo = setup(version);
+        repo.commit("dev", &[("a/c/2", b"dev 1")]);
+        repo.commit("main", &[("a/c/0", b"main 1")]);
+        repo.merge(&["main", "--into", "dev"]).success();
+        repo.commit("dev", &[("a/c/3", b"dev 2"), ("a/c/5", b"dev")]);
+        repo.commit("main", &[("a/c/0", b"main 2"), ("a/c/5", b"main")]);
+        run_on(&repo.place, &["branch", "create", "other", "--at", "main"]).success();
+        repo.merge(&["dev", "--keep-commits", "--on-conflict", "theirs"]).success();
+        let keys = repo.keys("main");
+        for (name, bytes) in [("a/c/0", "main 2"), ("a/c/2", "dev 1"), ("a/c/3", "dev 2"), ("a/c/5", "dev")] {
+            assert_eq!(chunk(&keys, name), Some(bytes.as_bytes()), "{version} {name}");
+        }
+        let messages: Vec<String> = repo.history("main").into_iter().map(|(_, message)| message).take(3).collect();
+        assert_eq!(messages, ["work on dev", "work on dev", "work on main"], "the merge itself is none of them");
+
+        // A merge that changed more than it merged is not taken apart.
+        let tip = repo.history("other")[0].0.clone();
+        repo.commit("other", &[("a/c/2", b"other")]);
+        repo.merge(&["other", "--into", "dev", "--on-conflict", "ours"]).success();
+        repo.commit("other", &[("a/c/6", b"other")]);
+        let why = repo.merge(&["dev", "--into", "other", "--keep-commits", "--on-conflict", "ours"]).failure();
+        assert!(why.contains("is a merge") && why.contains("merge without --keep-commits"), "{version}: {why}");
+        assert_ne!(repo.history("other")[0].0, tip);
     }
 }
 

@@ -10,3 +10,4 @@ mod merge;
 mod model;
 mod path_history;
 mod restore;
+mod three_branches;

@@ -1,0 +1,207 @@
+//! The snapshot that both sides of a merge are compared with.
+//!
+//! It is their common ancestor. If there are several, each lacks what the others have: what one side has undone since would look like something
+//! that the other one has made. So these are merged first, into a snapshot that no ref leads to; garbage collection removes it.
+//!
+//! An ancestor that is older than what both sides really have in common is worse than none, for the same reason. A merge is refused where one
+//! can know that: a snapshot is gone that both have merged, commits behind the ancestor have expired, or both sides have a node that the
+//! ancestor lacks. Who knows better may name the ancestor.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::MergeOptions;
+use super::ancestor::History;
+use crate::commit::changes::ChangeSet;
+use crate::commit::conflicts;
+use crate::commit::engine::{Engine, OnConflict, Request};
+use crate::commit::three_way::{self, Theirs};
+use crate::compare::changes::changes_between;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::envelope::SpecVersion;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::snapshot::Snapshot;
+use crate::reader::Reader;
+use crate::repo::{MAX_SNAPSHOT, Repository};
+use crate::zarr::Coords;
+
+/// Most times that ancestors of ancestors are merged: merges that cross again and again.
+const MAX_DEPTH: usize = 8;
+
+/// Snapshot to compare with.
+pub(super) struct Base {
+    /// Id of the common ancestor, or of the newest of them.
+    pub(super) id: ObjectId,
+    pub(super) snapshot: Arc<Snapshot>,
+    /// Chunks that several ancestors have changed, each in its own way: nothing tells which of both sides has changed one since.
+    pub(super) disputed: HashMap<NodeId, HashSet<Coords>>,
+}
+
+/// Repository of a merge, and what reads, stores and knows its snapshots.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    pub(super) repository: &'a Repository,
+    pub(super) reader: &'a Arc<Reader>,
+    pub(super) engine: &'a Engine,
+    pub(super) history: &'a History,
+}
+
+/// Returns the snapshot to compare the source and tip `into` of the branch with.
+///
+/// Errors: [`ErrorKind::InvalidInput`] if there is none, or if what both have in common is lost.
+pub(super) async fn find(around: Surroundings<'_>, options: &MergeOptions, into: ObjectId) -> Result<Base> {
+    let Surroundings { repository, history, .. } = around;
+    let tips = [options.source, into];
+    let found = match options.ancestor {
+        Some(id) => {
+            if !tips.iter().all(|tip| history.ancestors(*tip).contains(&id)) || history.is_missing(id) {
+                let (source, branch) = (&options.source_name, &options.into);
+                return Err(Error::invalid(format!(
+                    "--ancestor: {source} and branch `{branch}` were not both made from snapshot {id}"
+                )));
+            }
+            return Base::of(repository, id).await;
+        }
+        None => history.common_ancestors(&[options.source], &[into]),
+    };
+    let Some(first) = found.first().copied() else {
+        return Err(unknown(options, "their histories were expired or rewritten", &[]));
+    };
+    if let Some(gone) = found.iter().find(|id| history.is_missing(**id)) {
+        let why = format!("both have merged snapshot {gone}, which is not there any more");
+        return Err(unknown(options, &why, &found));
+    }
+    if tips.contains(&first) {
+        return Base::of(repository, first).await;
+    }
+    for base in &found {
+        if let Some(commit) = history.shortened(repository, *base, tips).await? {
+            return Err(unknown(options, &format!("what was before commit {} has expired", commit.id), &found));
+        }
+    }
+    merged(around, &found, 0).await
+}
+
+/// Fails if both sides have a node that their common ancestor lacks: then they have a newer one, which nothing tells any more.
+pub(super) fn check(options: &MergeOptions, base: &Base, source: &Snapshot, tip: &Snapshot) -> Result<()> {
+    if options.ancestor.is_some() || [source.id(), tip.id()].contains(&base.id) {
+        return Ok(());
+    }
+    let (known, theirs) = (base.snapshot.node_ids(), tip.node_ids());
+    match source.nodes().find(|node| theirs.contains(&node.id) && !known.contains(&node.id)) {
+        Some(node) => {
+            let why = format!("both have node {}, which snapshot {} lacks", node.path, base.id);
+            Err(unknown(options, &why, &[base.id]))
+        }
+        None => Ok(()),
+    }
+}
+
+fn unknown(options: &MergeOptions, why: &str, known: &[ObjectId]) -> Error {
+    let (source, into) = (&options.source_name, &options.into);
+    let mut what = format!(
+        "{source} and branch `{into}` have no common ancestor that is known: {why}, so that nothing tells what either of them changed"
+    );
+    if let Some(last) = known.last() {
+        what += &format!("; --ancestor {last} or another common one compares with that all the same");
+    }
+    Error::new(ErrorKind::InvalidInput, what)
+}
+
+impl Base {
+    async fn of(repository: &Repository, id: ObjectId) -> Result<Self> {
+        let snapshot = Arc::new(repository.snapshot(id, MAX_SNAPSHOT).await?);
+        Ok(Base { id, snapshot, disputed: HashMap::new() })
+    }
+
+    fn dispute(&mut self, chunks: HashMap<NodeId, HashSet<Coords>>) {
+        for (node, coords) in chunks {
+            self.disputed.entry(node).or_default().extend(coords);
+        }
+    }
+}
+
+/// Merges the snapshots `ancestors`, none of which was made from another.
+pub(super) async fn merged(around: Surroundings<'_>, ancestors: &[ObjectId], depth: usize) -> Result<Base> {
+    let Surroundings { repository, reader, engine, history } = around;
+    let Some((first, rest)) = ancestors.split_first() else { return Err(Error::invalid("no common ancestor")) };
+    let mut base = Base::of(repository, *first).await?;
+    for (done, next) in rest.iter().enumerate() {
+        let before = history.common_ancestors(ancestors.get(..=done).unwrap_or_default(), &[*next]);
+        if before.is_empty() || before.iter().any(|id| history.is_missing(*id)) || depth >= MAX_DEPTH {
+            return Err(several(ancestors, "what these have in common is not known"));
+        }
+        let before = Box::pin(merged(around, &before, depth + 1)).await?;
+        let source = repository.snapshot(*next, MAX_SNAPSHOT).await?;
+        let (mut changes, theirs) = tokio::try_join!(
+            changes_between(reader, &before.snapshot, &source),
+            changes_between(reader, &before.snapshot, &base.snapshot)
+        )?;
+        let chunks_of_theirs: HashMap<NodeId, HashSet<Coords>> =
+            theirs.chunks.iter().map(|(node, chunks)| (*node, chunks.keys().cloned().collect())).collect();
+        let commit = history.get(*first).ok_or_else(|| Error::corrupt(format!("{first} is not in its own history")))?;
+        let theirs = Theirs { snapshot: &base.snapshot, commit, changes: theirs };
+        let found = three_way::reduce(&before.snapshot, &mut changes, theirs, OnConflict::Fail)?;
+        if !conflicts::are_solvable(&found) {
+            return Err(several(ancestors, "these have changed the same nodes"));
+        }
+        // Moved nodes get new ids in version 1, which are not those that the sides have.
+        if !changes.moved.is_empty() && base.snapshot.version() == SpecVersion::V1 {
+            return Err(several(ancestors, "these have moved nodes"));
+        }
+        base.dispute(in_both(&changes, &chunks_of_theirs));
+        base.dispute(before.disputed);
+        let message = "Common ancestor of a merge".to_owned();
+        let request = Request { message, ..Request::default() };
+        if let Some(stored) = engine.store_after(repository, &base.snapshot, &changes, &request).await? {
+            base.snapshot = stored.snapshot;
+        }
+    }
+    Ok(base)
+}
+
+/// Returns the chunks of `changes` that are in `others`, too.
+fn in_both(changes: &ChangeSet, others: &HashMap<NodeId, HashSet<Coords>>) -> HashMap<NodeId, HashSet<Coords>> {
+    let of_node = |(node, chunks): (&NodeId, &std::collections::BTreeMap<Coords, _>)| {
+        let others = others.get(node)?;
+        let both: HashSet<Coords> = chunks.keys().filter(|coords| others.contains(*coords)).cloned().collect();
+        (!both.is_empty()).then_some((*node, both))
+    };
+    changes.chunks.iter().filter_map(of_node).collect()
+}
+
+fn several(ancestors: &[ObjectId], why: &str) -> Error {
+    let names: Vec<String> = ancestors.iter().map(ToString::to_string).collect();
+    let what = format!(
+        "both sides have several common ancestors ({}), and {why}: name one of them with --ancestor; what the others have in addition then \
+         counts as changes of both sides",
+        names.join(", ")
+    );
+    Error::new(ErrorKind::Unsupported, what)
+}
+
+/// Fails if the sides differ in a chunk of which nothing tells who changed it.
+pub(super) async fn check_disputed(
+    reader: &Arc<Reader>,
+    options: &MergeOptions,
+    base: &Base,
+    source: &Snapshot,
+    tip: &Snapshot,
+) -> Result<()> {
+    if base.disputed.is_empty() {
+        return Ok(());
+    }
+    let different = changes_between(reader, tip, source).await?;
+    let Some((node, coords)) = in_both(&different, &base.disputed).into_iter().next() else { return Ok(()) };
+    let path = tip.nodes().find(|other| other.id == node).map(|node| node.path.to_owned()).unwrap_or_default();
+    let (name, into) = (&options.source_name, &options.into);
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "{name} and branch `{into}` have several common ancestors, which have changed the same {} chunks of {path}, and differ there: nothing \
+             tells which side has changed them since; make them equal on both sides first, as `icechunkfs restore` does, or name an \
+             ancestor with --ancestor",
+            coords.len()
+        ),
+    ))
+}
