@@ -267,7 +267,7 @@ async fn compare_node(
 }
 
 /// Returns true if two chunks have the same bytes. Virtual chunks that may not be read count as different.
-async fn have_same_bytes(reader: &Arc<Reader>, a: &ChunkPayload, b: &ChunkPayload) -> Result<bool> {
+pub(crate) async fn have_same_bytes(reader: &Arc<Reader>, a: &ChunkPayload, b: &ChunkPayload) -> Result<bool> {
     if a.length() != b.length() {
         return Ok(false);
     }

@@ -10,6 +10,7 @@
 mod ancestor;
 mod base;
 mod commit_by_commit;
+mod repacked;
 
 use std::sync::Arc;
 
@@ -129,8 +130,10 @@ async fn plan_on(
     let mut commits: Vec<SnapshotInfo> =
         history.ancestors(options.source).difference(&known).filter_map(|id| history.get(*id).cloned()).collect();
     commits.sort_by_key(|commit| std::cmp::Reverse((commit.flushed_at, commit.id)));
-    let (ours, theirs) =
+    let (mut ours, mut theirs) =
         tokio::try_join!(changes_between(reader, before, &source), changes_between(reader, before, &tip))?;
+    repacked::drop_unchanged(reader, (before, &tip), &mut theirs, &ours).await?;
+    repacked::drop_unchanged(reader, (before, &source), &mut ours, &theirs).await?;
     let tip_commit = history.get(into).cloned();
     let tip_commit = tip_commit.ok_or_else(|| Error::corrupt(format!("{into} is not in its own history")))?;
     let (mut changes, theirs) = (ours, Theirs { snapshot: &tip, commit: &tip_commit, changes: theirs });

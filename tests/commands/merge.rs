@@ -263,6 +263,42 @@ fn what_was_merged_into_both_and_is_gone_is_asked_for() {
 }
 
 #[test]
+fn chunks_that_were_only_repacked_conflict_with_nothing() {
+    for version in versions() {
+        let repo = setup(version);
+        let chunks: Vec<Vec<u8>> = (0..8).map(|n| vec![n + 1; 2000]).collect();
+        let new = array(&[8], &[1]);
+        let mut keys =
+            vec![("p/zarr.json".to_owned(), new.clone().into_bytes()), ("q/zarr.json".to_owned(), new.into_bytes())];
+        keys.extend(
+            chunks
+                .iter()
+                .enumerate()
+                .flat_map(|(n, bytes)| ["p", "q"].map(|name| (format!("{name}/c/{n}"), bytes.clone()))),
+        );
+        let keys: Vec<(&str, &[u8])> = keys.iter().map(|(key, bytes)| (key.as_str(), bytes.as_slice())).collect();
+        repo.commit("main", &keys);
+        run_on(&repo.place, &["branch", "create", "work", "--at", "main"]).success();
+        let before = repo.keys("work");
+        let mut changed = before.clone();
+        changed.insert("p/c/3".to_owned(), vec![77; 2000]);
+        changed.retain(|key, _| !key.starts_with("q/"));
+        Reference::open(&repo.place).on("work").change(&before, &changed);
+        let repacked = run_on(&repo.place, &["rewrite-manifests", "--repack", "--yes", "--json"]).json();
+        assert!(repacked["repacked"]["chunks"].as_u64().unwrap() >= 16, "{repacked}");
+        run_on(&repo.place, &["branch", "create", "packed", "--at", "main"]).success();
+        repo.merge(&["work"]).success();
+        assert_eq!(repo.keys("main"), changed, "{version}");
+        // The other way, and a chunk that the repacked side has written, too.
+        repo.merge(&["packed", "--into", "work"]).success();
+        assert_eq!(repo.keys("work"), changed, "{version}");
+        repo.commit("packed", &[("p/c/3", &[78; 2000])]);
+        let why = repo.merge(&["packed"]).failure();
+        assert!(why.contains("ChunkDoubleUpdate") && why.contains("[[3]]"), "{version}: {why}");
+    }
+}
+
+#[test]
 fn an_amended_merge_is_still_one() {
     let repo = setup(SpecVersionBin::V2);
     repo.commit("dev", &[("a/c/2", b"dev")]);
