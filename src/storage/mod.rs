@@ -22,6 +22,7 @@ mod listing;
 pub mod local;
 mod local_listing;
 pub mod location;
+mod new_place;
 pub mod object;
 mod replace;
 pub mod request_rules;
@@ -321,9 +322,11 @@ pub fn open_directory(path: &Path) -> Result<Arc<dyn Storage>> {
 }
 
 /// Opens the storage of a repository that is to be created, and creates a missing local directory.
+///
+/// Errors: [`ErrorKind::AlreadyExists`] if that is in a folder of another repository.
 pub async fn open_new(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
     if let Location { place: StorePlace::Local(path), shown } = Location::parse(repo)? {
-        std::fs::create_dir_all(&path).map_err(|e| Error::io(format!("making {shown}"), e))?;
+        new_place::make(&path, &shown)?;
     }
     open(repo, settings).await
 }
