@@ -16,7 +16,9 @@ use crate::commit::engine::OnConflict;
 use crate::control::CONTROL_DIRECTORY;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::{mount_table, probe};
+use crate::mount_facts::MountInfo;
 use crate::operations::CommitOptions;
+use crate::operations::paths::ShownPart;
 use crate::operations::request::{Answer, Command};
 use crate::operations::status::Status;
 
@@ -54,7 +56,7 @@ pub(crate) struct MountpointArgs {
 pub(crate) struct DiscardArgs {
     #[command(flatten)]
     mount: MountpointArgs,
-    /// A path in the mount: discard what is at and below it [default: everything].
+    /// Discard what is at and below this path, as `status` shows it or as the shell names it in the mount [default: everything].
     path: Option<String>,
 }
 
@@ -90,7 +92,7 @@ struct ProgressFile {
 /// Discards uncommitted changes.
 pub(crate) fn discard(DiscardArgs { mount, path }: &DiscardArgs) -> Result<()> {
     let mountpoint = or_current(mount.mountpoint.as_deref())?;
-    let path = path_in_mount(&mountpoint, path.as_deref().unwrap_or_default())?;
+    let path = repository_path(&mountpoint, path.as_deref().unwrap_or_default())?;
     run(&MountpointArgs { mountpoint: Some(mountpoint), json: mount.json }, &Command::Discard { path })
 }
 
@@ -151,14 +153,53 @@ pub(super) fn control_directory(mountpoint: &Path) -> PathBuf {
 
 /// Converts `path`, on this machine or in the mount, to one in the mount.
 pub(super) fn path_in_mount(mountpoint: &Path, path: &str) -> Result<String> {
-    match std::path::absolute(path) {
-        Ok(absolute) if !path.is_empty() => {
-            let mountpoint = mount_table::absolute(mountpoint)?;
-            let inside = absolute.strip_prefix(&mountpoint);
-            Ok(inside.map_or(path.to_owned(), |inside| inside.to_string_lossy().into_owned()))
+    Ok(inside_mount(mountpoint, path)?.unwrap_or_else(|| path.to_owned()))
+}
+
+/// Converts `path` to one of the repository, for a command to the daemon: a path that lies in the mount on this machine is mapped through
+/// what the mount shows, any other is one of the repository already. The empty path stays.
+///
+/// Fails with [`ErrorKind::ReadOnly`] if the mount is read-only.
+pub(super) fn repository_path(mountpoint: &Path, path: &str) -> Result<String> {
+    let control = control(mountpoint)?;
+    let path = match inside_mount(mountpoint, path)? {
+        Some(inside) => {
+            let place = control.join("info.json");
+            let info = std::fs::read(&place).map_err(|e| Error::io(place.display(), e))?;
+            let info: MountInfo = serde_json::from_slice(&info)
+                .map_err(|e| Error::with_source(ErrorKind::Corrupt, place.display().to_string(), e))?;
+            ShownPart::of(&info.options).path_of(&inside)?
         }
-        _ => Ok(path.to_owned()),
+        None => path.to_owned(),
+    };
+    // The daemon takes an absolute path below its mountpoint for one of the mount.
+    let relative = path.trim_start_matches('/');
+    Ok(if relative.is_empty() { path } else { relative.to_owned() })
+}
+
+/// Returns the path relative to `mountpoint` of what `path` names on this machine; none if that is elsewhere.
+fn inside_mount(mountpoint: &Path, path: &str) -> Result<Option<String>> {
+    if path.is_empty() {
+        return Ok(None);
     }
+    // Without a current directory, a relative path names nothing on this machine.
+    let Ok(absolute) = std::path::absolute(path) else { return Ok(None) };
+    let mountpoint = mount_table::absolute(mountpoint)?;
+    let text = |inside: &Path| Some(inside.to_string_lossy().into_owned());
+    if let Ok(inside) = absolute.strip_prefix(&mountpoint) {
+        return Ok(text(inside));
+    }
+    // A symbolic link above the mount may lead to it. One in the mount is not followed: the command is about the link.
+    let mut above = PathBuf::new();
+    let mut components = absolute.components();
+    while let Some(component) = components.next() {
+        above.push(component);
+        let Ok(real) = mount_table::absolute(&above) else { return Ok(None) };
+        if let Ok(inside) = real.strip_prefix(&mountpoint) {
+            return Ok(text(&inside.join(components.as_path())));
+        }
+    }
+    Ok(None)
 }
 
 /// Encodes `command` for the daemon.

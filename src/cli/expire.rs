@@ -2,12 +2,14 @@
 
 use clap::Args;
 use serde_json::json;
+use tracing::warn;
 
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
-use super::{open, print_result};
+use super::{open, print_result, ref_commands};
 use crate::error::Result;
 use crate::printable;
+use crate::repo::Repository;
 use crate::repo::expire::{ExpireOptions, Expired, expire};
 use crate::times::{format_time, parse_older_than, system_clock};
 
@@ -46,8 +48,14 @@ pub(crate) fn run(arguments: &ExpireArgs) -> Result<()> {
     let runtime = open::runtime()?;
     let repository = runtime.block_on(arguments.repo.open())?;
     let mut expired = runtime.block_on(expire(&repository, wanted, system_clock))?;
+    let in_use = branches_in_use(&repository, &expired);
+    // Without a question, the log has it: the user may not know of the mount.
+    if arguments.dry_run || arguments.confirm.yes {
+        in_use.iter().for_each(|line| warn!("{line}"));
+    }
     if !arguments.dry_run && !expired.is_empty() {
-        let question = format!("{}This cannot be undone.", text(&expired, older_than, true));
+        let in_use: String = in_use.into_iter().map(|line| line + "\n").collect();
+        let question = format!("{}{in_use}This cannot be undone.", text(&expired, older_than, true));
         arguments.confirm.confirm(question.trim_end())?;
         let wanted = ExpireOptions { dry_run: false, ..wanted };
         expired = runtime.block_on(async {
@@ -64,6 +72,15 @@ pub(crate) fn run(arguments: &ExpireArgs) -> Result<()> {
         "deleted_tags": expired.tags,
     });
     print_result(arguments.json, &value, || text(&expired, older_than, arguments.dry_run))
+}
+
+/// Describes the mounts and the uncommitted work on this machine of branches that will be deleted, one line for a branch.
+fn branches_in_use(repository: &Repository, expired: &Expired) -> Vec<String> {
+    let in_use = |name: &String| {
+        let mounted = ref_commands::mounted(repository, name)?;
+        Some(format!("Branch `{}` will be deleted. {mounted}", printable::line(name)))
+    };
+    expired.branches.keys().filter_map(in_use).collect()
 }
 
 fn text(expired: &Expired, older_than: u64, would: bool) -> String {

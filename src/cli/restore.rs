@@ -74,7 +74,7 @@ fn in_mount(arguments: &RestoreArgs) -> Result<()> {
         )));
     }
     let mountpoint = Path::new(&arguments.place).to_owned();
-    let path = control_client::path_in_mount(&mountpoint, &arguments.path)?;
+    let path = control_client::repository_path(&mountpoint, &arguments.path)?;
     let command = Command::Restore { path, from: arguments.from.clone(), dry_run: arguments.dry_run };
     control_client::run(
         &control_client::MountpointArgs { mountpoint: Some(mountpoint), json: arguments.json },

@@ -301,8 +301,10 @@ impl Session {
         }
     }
 
-    /// Determines the outcome of a commit that failed while publishing, if it is still unknown.
+    /// Determines the outcome of a commit that failed while publishing, if it is still unknown. Each operation that moves the tree begins
+    /// with it.
     pub(super) async fn resolve_pending(&self) -> Result<()> {
+        self.remember_root().await?;
         if !self.working.is_undecided() && !self.working.may_land() {
             return Ok(());
         }

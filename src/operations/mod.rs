@@ -10,6 +10,7 @@ mod eager_upload;
 mod hook;
 mod identity;
 mod invalidation;
+pub mod paths;
 mod rebase;
 mod recovery;
 mod refresh;
@@ -36,8 +37,8 @@ use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::metrics;
 use crate::mount_facts::{MountFacts, MountInfo, log_lines};
-use crate::overlay::WorkingTree;
 use crate::overlay::frozen::Frozen;
+use crate::overlay::{Ino, WorkingTree};
 use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::storage::Storage;
@@ -60,6 +61,8 @@ pub struct Session {
     progress: Mutex<Arc<CommitProgress>>,
     conflicts: Mutex<Vec<Conflict>>,
     new_ids: NewIds,
+    /// Directory that the mount shows, once an operation has looked for it; none if there was none.
+    shown_inode: OnceLock<Option<Ino>>,
     /// Task of the eager upload.
     uploading: OnceLock<tokio::task::AbortHandle>,
 }
@@ -92,6 +95,7 @@ impl Session {
             progress: Mutex::default(),
             conflicts: Mutex::default(),
             new_ids: NewIds::default(),
+            shown_inode: OnceLock::new(),
             uploading: OnceLock::new(),
         }
     }

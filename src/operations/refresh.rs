@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Session;
 use super::commit::refuse_open;
+use super::paths::{is_known, lost_root_message};
 use super::rebase::{self, Rebased};
 use super::recovery::{find_landed, landed_message};
 use crate::commit::conflicts::Conflict;
@@ -13,15 +14,32 @@ use crate::printable;
 use crate::repo::Repository;
 
 impl Session {
-    /// Discards the uncommitted changes at and below `path`, or all if it is empty. Untracked files stay.
+    /// Discards the uncommitted changes at and below `path`, or all of them, whatever the mount shows, if it is empty. Untracked files
+    /// stay.
+    ///
+    /// Errors: [`ErrorKind::NotFound`] if neither the snapshot nor a change has the path, [`ErrorKind::InvalidInput`] if the mount does not
+    /// show it.
     pub async fn discard(&self, path: &str) -> Result<String> {
         let _turn = self.turn.lock().await;
         self.resolve_pending().await?;
-        let path = self.relative(path)?;
+        let is_all = path.is_empty();
+        let path = if is_all { "/".to_owned() } else { self.repository_path(path).await? };
         let invalidations = {
             let guard = self.working.quiesce().await;
             self.wait_for_closes().await;
             let (frozen, detected) = self.detect_changes().await?;
+            if !is_all {
+                if !is_known(&frozen, &self.working.base().tree, &path).await? {
+                    let path = printable::line(&path);
+                    return Err(Error::new(
+                        ErrorKind::NotFound,
+                        format!(
+                            "{path}: no such name, neither now nor in the snapshot: `status` shows what can be discarded"
+                        ),
+                    ));
+                }
+                self.shown_part().check_moves(&detected, &path)?;
+            }
             let below = |other: &String| path == "/" || *other == path || other.starts_with(&format!("{path}/"));
             if let Some(open) = frozen.open_for_writing.iter().find(|other| below(other)) {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
@@ -34,20 +52,6 @@ impl Session {
         };
         self.invalidate(invalidations).await?;
         Ok(format!("discarded changes below {}", printable::line(&path)))
-    }
-
-    /// Converts `path`, given with or without the mountpoint, to an absolute path within the mount.
-    pub(super) fn relative(&self, path: &str) -> Result<String> {
-        let mountpoint = self.facts.mountpoint.to_string_lossy();
-        let inside = match path.strip_prefix(&*mountpoint) {
-            Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
-            _ => path,
-        };
-        let parts: Vec<&str> = inside.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
-        if parts.contains(&"..") {
-            return Err(Error::invalid(format!("`{path}`: name it without `..`")));
-        }
-        Ok(format!("/{}", parts.join("/")))
     }
 
     /// Rebases the tree onto the tip of the branch; uncommitted changes stay.
@@ -102,7 +106,10 @@ impl Session {
             (report, invalidations)
         };
         self.invalidate(invalidations).await?;
-        Ok(report)
+        Ok(match self.lost_root().await? {
+            Some(root) => format!("{report}; warning: {}", lost_root_message(&root)),
+            None => report,
+        })
     }
 
     /// Fails if a commit of this mount that seemed to fail is on the branch after all: it contains part of the changes, and only

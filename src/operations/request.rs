@@ -14,12 +14,12 @@ pub enum Command {
     Commit(CommitOptions),
     /// Discard of uncommitted changes.
     Discard {
-        /// Path at and below which to discard; everything if empty.
+        /// Path of the repository at and below which to discard, or an absolute one in the mount; everything if empty.
         path: String,
     },
     /// Restore of a path from another snapshot, as an uncommitted change.
     Restore {
-        /// Path at and below which to restore; everything if empty.
+        /// Path of the repository at and below which to restore, or an absolute one in the mount; the root of the mount if empty.
         path: String,
         /// Branch, tag, snapshot or time to restore from.
         from: String,

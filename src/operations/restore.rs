@@ -30,7 +30,7 @@ impl Session {
     pub async fn restore(&self, path: &str, from: &str, dry_run: bool) -> Result<(String, Value)> {
         let _turn = self.turn.lock().await;
         self.resolve_pending().await?;
-        let path = self.relative(path)?;
+        let path = self.repository_path(path).await?;
         let repository = self.repository().await?;
         let source = restore::resolve_source(&repository, from, &self.working.origin().branch).await?.id;
         let source = repository.snapshot(source, MAX_SNAPSHOT).await?;
@@ -40,6 +40,8 @@ impl Session {
             let (frozen, mut detected) = self.detect_changes().await?;
             let base = self.working.base();
             let mut plan = restore::plan(&self.reader, base.tree.snapshot(), &source, &path).await?;
+            leave_out_parents(&mut plan, self.shown_part().root());
+            restore::check_chunks(&self.reader, base.tree.snapshot(), &source, &plan, &detected.changes).await?;
             if let Some(open) = frozen.open_for_writing.iter().find(|other| is_below(other, &path)) {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }
@@ -73,6 +75,14 @@ impl Session {
         };
         Ok((text + &plan.remarks(), report))
     }
+}
+
+/// Leaves out the groups above the path that are not at or below `root`, the root of the mount.
+fn leave_out_parents(plan: &mut Plan, root: &str) {
+    let parents = std::mem::take(&mut plan.notes.parents);
+    let (inside, outside): (Vec<String>, Vec<String>) = parents.into_iter().partition(|path| is_below(path, root));
+    plan.notes.parents = inside;
+    plan.changes.created.retain(|node| !outside.contains(&node.path));
 }
 
 /// Refuses uncommitted moves into or out of `path`: the restore would undo one half of them.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Session;
 use super::changes::{Untracked, Violation};
+use super::paths::lost_root_message;
 use super::recovery::find_landed;
 use crate::commit::membership::ungrouped_by;
 use crate::error::{ErrorKind, Result};
@@ -31,6 +32,9 @@ pub struct Status {
     pub branch_reset: bool,
     /// True if the branch no longer exists.
     pub branch_gone: bool,
+    /// Path of the mount's root (`--root`) if other commits moved, deleted or made it anew: the mount does not show what is there now.
+    #[serde(default)]
+    pub lost_root: Option<String>,
     /// True if there is nothing to commit.
     pub clean: bool,
     /// Paths of new nodes.
@@ -128,6 +132,7 @@ impl Session {
             branch_reset: false,
             branch_gone: false,
             tip: None,
+            lost_root: self.lost_root().await?,
             clean: changes.is_empty() && detected.violations.is_empty(),
             added: sorted(changes.created.into_iter().map(|node| node.path)),
             changed: sorted(changes.updated.into_iter().map(|node| node.path)),
@@ -179,6 +184,9 @@ impl Status {
                     &format!("the branch has moved on, to {tip}: a commit is applied to that, `refresh` shows it\n");
             }
             _ => {}
+        }
+        if let Some(root) = &self.lost_root {
+            text += &format!("{}\n", lost_root_message(root));
         }
         if let Some(landed) = &self.landed {
             text += &format!(

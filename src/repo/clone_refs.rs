@@ -1,6 +1,6 @@
 //! The refs and everything else beside the objects that a clone of a repository has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
@@ -24,13 +24,17 @@ const TRIES: usize = 5;
 #[derive(Debug)]
 pub struct ClonedRefs {
     refs: Refs,
-    /// Deleted tags of version 1, with their targets where these are known.
-    deleted: Vec<(String, Option<ObjectId>)>,
+    /// Files of version 1, in which each ref has one.
+    files: Option<Files>,
 }
 
-/// Returns true if `key` is one of the files of version 1 that an unfinished clone may have left.
-pub fn is_ref_file(key: &str) -> bool {
-    key == CONFIG_KEY || (key.starts_with("refs/") && key != branch_key(DEFAULT_BRANCH))
+/// Files of a repository of version 1 that are not objects.
+#[derive(Debug)]
+struct Files {
+    /// Deleted tags, with their targets where these are known.
+    deleted: Vec<(String, Option<ObjectId>)>,
+    /// Content of the configuration.
+    config: Option<Bytes>,
 }
 
 impl ClonedRefs {
@@ -38,33 +42,57 @@ impl ClonedRefs {
     /// never pause, that is given up: the tags are those of a moment, and the branches are as of then or newer, so that a tag of a commit
     /// on a branch still is one.
     pub async fn read(source: &Repository) -> Result<Self> {
-        let mut last = Self::read_once(source).await?;
+        let (mut refs, mut deleted) = read_once(source).await?;
         if source.version() == SpecVersion::V2 {
-            return Ok(last);
+            return Ok(ClonedRefs { refs, files: None });
         }
+        let config = match source.storage().get(CONFIG_KEY, MAX_CONFIG_FILE).await {
+            Ok(config) => Some(config),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
         let mut earlier = BTreeMap::new();
         for _ in 0..TRIES {
-            let next = Self::read_once(source).await?;
-            if (&next.refs, &next.deleted) == (&last.refs, &last.deleted) {
-                return Ok(last);
+            let next = read_once(source).await?;
+            if (&next.0, &next.1) == (&refs, &deleted) {
+                return Ok(ClonedRefs { refs, files: Some(Files { deleted, config }) });
             }
-            let before = std::mem::replace(&mut last, next);
-            earlier = before.refs.tags;
+            let before = std::mem::replace(&mut refs, next.0);
+            (earlier, deleted) = (before.tags, next.1);
         }
         // A tag that both have was there between the two; every branch was read after that.
-        last.refs.tags.retain(|name, target| earlier.get(name) == Some(target));
-        Ok(last)
+        refs.tags.retain(|name, target| earlier.get(name) == Some(target));
+        Ok(ClonedRefs { refs, files: Some(Files { deleted, config }) })
     }
 
-    async fn read_once(source: &Repository) -> Result<Self> {
-        let deleted = async {
-            match source.version() {
-                SpecVersion::V2 => Ok(Vec::new()),
-                SpecVersion::V1 => Ok(Layout::V1.deleted_tags(&**source.storage()).await?.into_iter().collect()),
-            }
+    /// Returns the keys of the files beside the objects that [`ClonedRefs::write`] writes before the place is a repository.
+    pub fn early_files(&self) -> HashSet<String> {
+        let Some(Files { deleted, config }) = &self.files else { return HashSet::new() };
+        let branches = self.refs.branches.keys().filter(|name| *name != DEFAULT_BRANCH).map(|name| branch_key(name));
+        let tags =
+            self.refs.tags.keys().chain(deleted.iter().map(|(name, _)| name)).map(|name| Layout::V1.tag_key(name));
+        let tombstones = deleted.iter().map(|(name, _)| tombstone(&Layout::V1.tag_key(name)));
+        let config = config.iter().map(|_| CONFIG_KEY.to_owned());
+        branches.chain(tags).chain(tombstones).chain(config).collect()
+    }
+
+    /// Returns true if the file `key` in `destination`, one of [`ClonedRefs::early_files`], can be one that an earlier clone wrote.
+    /// Its target may be an older one.
+    pub async fn is_leftover(&self, destination: &dyn Storage, key: &str) -> Result<bool> {
+        let config = self.files.as_ref().and_then(|files| files.config.as_ref()).filter(|_| key == CONFIG_KEY);
+        let limit = config.map_or(MAX_REF_FILE, |config| config.len() as u64);
+        let there = match destination.get(key, limit).await {
+            Ok(there) => there,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+            // It is longer than what a clone writes.
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => return Ok(false),
+            Err(error) => return Err(error),
         };
-        let (refs, deleted) = futures_util::try_join!(source.refs(), deleted)?;
-        Ok(ClonedRefs { refs, deleted })
+        Ok(match config {
+            Some(config) => there == *config,
+            None if key.ends_with(".deleted") => there.is_empty(),
+            None => v1::parse_ref(key, &there).is_ok(),
+        })
     }
 
     /// Returns the targets of all refs.
@@ -93,9 +121,10 @@ impl ClonedRefs {
         clock: Clock,
     ) -> Result<()> {
         check_storage_writable(destination)?;
-        match source.state()? {
-            Some(state) => self.write_repo(state, destination, kept, clock).await,
-            None => self.write_files(source, destination).await,
+        match (source.state()?, &self.files) {
+            (Some(state), _) => self.write_repo(state, destination, kept, clock).await,
+            (None, Some(files)) => self.write_files(files, destination).await,
+            (None, None) => Err(Error::corrupt("the source has changed its version: clone again")),
         }
     }
 
@@ -106,7 +135,7 @@ impl ClonedRefs {
         kept: &[ObjectId],
         clock: Clock,
     ) -> Result<()> {
-        let kept: std::collections::HashSet<&ObjectId> = kept.iter().collect();
+        let kept: HashSet<&ObjectId> = kept.iter().collect();
         state.snapshots.retain(|id, _| kept.contains(id));
         (state.branches, state.tags) = (self.refs.branches.clone(), self.refs.tags.clone());
         let newest = state.snapshots.values().map(|record| record.flushed_at).max().unwrap_or_default();
@@ -128,16 +157,18 @@ impl ClonedRefs {
         }
     }
 
-    async fn write_files(&self, source: &Repository, destination: &dyn Storage) -> Result<()> {
-        let config = match source.storage().get(CONFIG_KEY, MAX_CONFIG_FILE).await {
-            Ok(config) => Some(config),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
-        if let Some(config) = config {
-            destination.put(CONFIG_KEY, config, Condition::Always).await?;
+    async fn write_files(&self, files: &Files, destination: &dyn Storage) -> Result<()> {
+        if let Some(config) = &files.config {
+            match destination.put(CONFIG_KEY, config.clone(), Condition::Absent).await {
+                Err(error) if error.kind() == ErrorKind::Contended => {
+                    if !self.is_leftover(destination, CONFIG_KEY).await? {
+                        return Err(appeared());
+                    }
+                }
+                done => done?,
+            }
         }
-        let deleted = self.deleted.iter().map(|(name, target)| (Layout::V1.tag_key(name), *target, true));
+        let deleted = files.deleted.iter().map(|(name, target)| (Layout::V1.tag_key(name), *target, true));
         let tags = self.refs.tags.iter().map(|(name, target)| (Layout::V1.tag_key(name), Some(*target), false));
         let branches = self.refs.branches.iter().filter(|(name, _)| *name != DEFAULT_BRANCH);
         let branches = branches.map(|(name, target)| (branch_key(name), Some(*target), false));
@@ -171,6 +202,16 @@ fn appeared() -> Error {
     )
 }
 
+async fn read_once(source: &Repository) -> Result<(Refs, Vec<(String, Option<ObjectId>)>)> {
+    let deleted = async {
+        match source.version() {
+            SpecVersion::V2 => Ok(Vec::new()),
+            SpecVersion::V1 => Ok(Layout::V1.deleted_tags(&**source.storage()).await?.into_iter().collect()),
+        }
+    };
+    futures_util::try_join!(source.refs(), deleted)
+}
+
 /// Writes the file of a ref. What an earlier attempt left is replaced as long as there is no repository.
 async fn write_ref(destination: &dyn Storage, key: &str, target: ObjectId) -> Result<()> {
     let file = v1::ref_file(target);
@@ -183,5 +224,12 @@ async fn write_ref(destination: &dyn Storage, key: &str, target: ObjectId) -> Re
             done => done,
         };
     }
-    destination.put(key, file.into(), Condition::Always).await
+    match destination.put(key, file.clone().into(), Condition::Absent).await {
+        Err(error) if error.kind() == ErrorKind::Contended => {
+            // A file that is no ref is another program's.
+            v1::parse_ref(key, &destination.get(key, MAX_REF_FILE).await?)?;
+            destination.put(key, file.into(), Condition::Always).await
+        }
+        done => done,
+    }
 }

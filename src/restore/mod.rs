@@ -54,6 +54,23 @@ pub async fn plan(reader: &Arc<Reader>, now: &Snapshot, source: &Snapshot, path:
     Ok(Plan { target, changes, notes })
 }
 
+/// Checks that a plan fits the chunks that are there: a document alone must leave each of them its place and its meaning. `uncommitted` are
+/// changes to snapshot `now`.
+///
+/// Fails with [`ErrorKind::InvalidInput`] for chunks that the document does not fit.
+pub async fn check_chunks(
+    reader: &Arc<Reader>,
+    now: &Snapshot,
+    source: &Snapshot,
+    plan: &Plan,
+    uncommitted: &ChangeSet,
+) -> Result<()> {
+    if plan.target.scope != Scope::Document {
+        return Ok(());
+    }
+    nodes::check_chunks_of_document(reader, now, source, &plan.target, uncommitted).await
+}
+
 /// Resolves the source of a restore: a revision, or a time (RFC 3339 or a date), which means the newest commit of `branch` that is not
 /// after it.
 pub async fn resolve_source(repository: &Repository, word: &str, branch: &str) -> Result<Resolved> {
@@ -92,6 +109,7 @@ pub async fn plan_on_branch(
     let load = |id| repository.snapshot(id, MAX_SNAPSHOT);
     let (now, source) = tokio::try_join!(load(tip), load(options.source))?;
     let plan = plan(reader, &now, &source, &options.path).await?;
+    check_chunks(reader, &now, &source, &plan, &ChangeSet::default()).await?;
     Ok((Arc::new(now), plan))
 }
 

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::target::{ChunkRange, Target, node_at};
 use crate::commit::changes::{ChangeSet, ChunkChange, DeletedNode, WrittenNode};
 use crate::compare::changes::{ChunkChanges, chunk_changes};
+use crate::compare::chunks::{ChunkDifferences, ChunkList};
 use crate::compare::scope::is_below;
 use crate::compare::{ArrayChunks, CONCURRENT_ARRAYS};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -20,10 +21,13 @@ use crate::format::snapshot::{Node, Snapshot};
 use crate::format::transaction_log::Move;
 use crate::reader::Reader;
 use crate::zarr::array::ArrayMetadata;
-use crate::zarr::is_in_grid;
+use crate::zarr::{Coords, is_in_grid};
 
 /// Members of `zarr.json` that decide what the bytes of a chunk mean.
 const CHUNK_MEMBERS: [&str; 4] = ["data_type", "chunk_grid", "codecs", "storage_transformers"];
+
+/// Chunks that a message lists.
+const LISTED: usize = 5;
 
 /// Remarks on a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -218,6 +222,90 @@ pub(super) fn document(now: &Snapshot, source: &Snapshot, target: &Target) -> Re
     Ok((changes, notes))
 }
 
+/// Fails if the document of the target alone would leave chunks without a place or with another meaning: those outside of its grid, and, if
+/// it describes chunks in another way, those that the source has not. `uncommitted` are changes to snapshot `now`.
+pub(super) async fn check_chunks_of_document(
+    reader: &Arc<Reader>,
+    now: &Snapshot,
+    source: &Snapshot,
+    target: &Target,
+    uncommitted: &ChangeSet,
+) -> Result<()> {
+    let (Some(here), Some(then)) = (node_at(now, &target.node), node_at(source, &target.source)) else { return Ok(()) };
+    let (Some(before), Some(after)) = (ArrayChunks::of(&here), ArrayChunks::of(&then)) else { return Ok(()) };
+    let (now_infos, then_infos) = (now.manifest_infos(), source.manifest_infos());
+    let local = uncommitted.chunks.get(&here.id);
+    let list = before.chunks(&now_infos, reader);
+    let empty = before.empty(&now_infos, reader);
+    if let Some(member) = different_member(&here, &then) {
+        // A chunk that the source has, too, gets back the meaning that it had there.
+        let other = if before.grid().len() == after.grid().len() { after.chunks(&then_infos, reader) } else { empty };
+        let unfit = find_chunks([list, other], local, |_| true).await?;
+        unfit.refuse(&here, source, &format!("has another `{member}`, which does not fit"))?;
+    }
+    let grid = after.grid();
+    if before.grid().len() == grid.len() && std::iter::zip(before.grid(), grid).all(|(now, then)| now <= then) {
+        return Ok(());
+    }
+    let outside = find_chunks([list, empty], local, |coords| !is_in_grid(coords, grid)).await?;
+    outside.refuse(&here, source, "has no room for")
+}
+
+/// Chunks that a document does not fit.
+#[derive(Default)]
+struct UnfitChunks {
+    count: usize,
+    /// The first of them.
+    named: Vec<Coords>,
+}
+
+impl UnfitChunks {
+    fn add(&mut self, coords: &Coords) {
+        self.count += 1;
+        if self.named.len() < LISTED {
+            self.named.push(coords.clone());
+        }
+    }
+
+    fn refuse(mut self, here: &Node<'_>, source: &Snapshot, why: &str) -> Result<()> {
+        if self.count == 0 {
+            return Ok(());
+        }
+        self.named.sort();
+        let named: Vec<String> = self.named.iter().map(|coords| format!("{coords:?}")).collect();
+        let more = if self.count > named.len() { ", ..." } else { "" };
+        Err(Error::invalid(format!(
+            "{}: zarr.json of snapshot {} {why} {} chunks that the array has now ({}{more}): restore {0} as a whole, or remove these chunks first",
+            here.path,
+            source.id(),
+            self.count,
+            named.join(", ")
+        )))
+    }
+}
+
+/// Returns the chunks of the first list that the second one has not, with the uncommitted changes `local` to the first, as far as
+/// `is_unfit`.
+async fn find_chunks(
+    [before, after]: [ChunkList<'_>; 2],
+    local: Option<&ChunkChanges>,
+    is_unfit: impl Fn(&Coords) -> bool,
+) -> Result<UnfitChunks> {
+    let mut found = UnfitChunks::default();
+    for (coords, change) in local.into_iter().flatten() {
+        if !matches!(change, ChunkChange::Delete) && is_unfit(coords) {
+            found.add(coords);
+        }
+    }
+    let mut differences = ChunkDifferences::new(before, after);
+    while let Some(page) = differences.page().await? {
+        let is_changed = |coords: &Coords| local.is_some_and(|local| local.contains_key(coords));
+        let there = page.iter().filter(|chunk| chunk.before.is_some()).map(|chunk| &chunk.coords);
+        there.filter(|coords| !is_changed(coords) && is_unfit(coords)).for_each(|coords| found.add(coords));
+    }
+    Ok(found)
+}
+
 /// Returns the changes that make some chunks of the target's array those of the source.
 pub(super) async fn some_chunks(
     reader: &Arc<Reader>,
@@ -258,9 +346,7 @@ pub(super) async fn some_chunks(
 
 /// Fails if chunks of `then` would mean something else in the array `here`.
 fn check_same_chunks(here: &Node<'_>, then: &Node<'_>, source: &Snapshot) -> Result<()> {
-    let parse = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
-    let (now, old) = (parse(here.zarr_json), parse(then.zarr_json));
-    match CHUNK_MEMBERS.into_iter().find(|member| now.get(member) != old.get(member)) {
+    match different_member(here, then) {
         None => Ok(()),
         Some(member) => Err(Error::invalid(format!(
             "{}: `{member}` of zarr.json was another in snapshot {}, so that its chunks would not be readable here: restore {0} as a whole",
@@ -268,6 +354,13 @@ fn check_same_chunks(here: &Node<'_>, then: &Node<'_>, source: &Snapshot) -> Res
             source.id()
         ))),
     }
+}
+
+/// Returns a member that decides what the bytes of chunks mean, and is another in the two arrays.
+fn different_member(one: &Node<'_>, other: &Node<'_>) -> Option<&'static str> {
+    let parse = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
+    let (one, other) = (parse(one.zarr_json), parse(other.zarr_json));
+    CHUNK_MEMBERS.into_iter().find(|member| one.get(member) != other.get(member))
 }
 
 fn missing(source: &Snapshot, path: &str) -> Error {

@@ -13,7 +13,7 @@ use super::{Counters, Failure, begin_again, check_logs, check_source};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::repo::Repository;
-use crate::repo::clone_refs::{ClonedRefs, is_ref_file};
+use crate::repo::clone_refs::ClonedRefs;
 use crate::storage::{ObjectInfo, Storage};
 use crate::times::Clock;
 
@@ -62,8 +62,8 @@ async fn attempt(
     clock: Clock,
 ) -> Result<Cloned, Failure> {
     let place = || destination.location().to_owned();
-    let stored = unfinished(&**destination).await.context(place)?;
     let refs = ClonedRefs::read(source).await.context(|| source.storage().location().to_owned())?;
+    let stored = unfinished(&**destination, &refs).await.context(place)?;
     let missing = Missing::find(source, refs.targets(), &Default::default()).await?;
     let mut copy = Copy::new(source.storage(), destination, counters, memory).with_stored(stored);
     copy.run(&missing).await?;
@@ -73,23 +73,41 @@ async fn attempt(
     Ok(Cloned { branches: refs.branch_count(), tags: refs.tag_count(), commits: kept.len() })
 }
 
-/// Returns the objects that an unfinished clone left, with their lengths. Fails if there is anything else.
-async fn unfinished(destination: &dyn Storage) -> Result<HashMap<String, u64>> {
-    let (mut stored, mut other) = (HashMap::new(), None);
+/// Returns the objects that an unfinished clone of `refs` left, with their lengths. Fails if there is anything else, which the clone would
+/// replace, or take for its own so that a garbage collection removes it.
+async fn unfinished(destination: &dyn Storage, refs: &ClonedRefs) -> Result<HashMap<String, u64>> {
+    let (mut stored, mut files, mut other) = (HashMap::new(), Vec::new(), None);
+    let early_files = refs.early_files();
     let mut visit = |object: ObjectInfo| {
-        if FOLDERS.iter().any(|folder| object.key.starts_with(folder)) {
+        if is_object(&object.key) {
             stored.insert(object.key, object.size);
-        } else if !is_ref_file(&object.key) {
+        } else if early_files.contains(&object.key) {
+            files.push(object.key);
+        } else {
             other.get_or_insert(object.key);
         }
     };
     destination.for_each("", &mut visit).await?;
+    for key in files {
+        if !refs.is_leftover(destination, &key).await? {
+            other.get_or_insert(key);
+        }
+    }
     let occupied = |what: String| Err(Error::new(ErrorKind::AlreadyExists, what));
     match other.as_deref() {
         None => Ok(stored),
         Some("repo" | "refs/branch.main/ref.json") => {
             occupied("there is a repository already: `icechunkfs push` brings it up to date".to_owned())
         }
-        Some(key) => occupied(format!("a clone is made in an empty place only, and there is `{key}`")),
+        Some(key) => occupied(format!(
+            "a clone is made in an empty place only, and there is `{key}`: move it away, or name another place"
+        )),
     }
+}
+
+/// Returns true if `key` is that of an object of a repository.
+fn is_object(key: &str) -> bool {
+    let name = FOLDERS.iter().find_map(|folder| key.strip_prefix(folder));
+    // Ids have one spelling as names of objects, though several can be read.
+    name.is_some_and(|name| name.parse().is_ok_and(|id: ObjectId| id.to_string() == name))
 }

@@ -42,7 +42,7 @@ pub enum Change {
     Forward,
     /// It moves to another commit since that is forced.
     Forced,
-    /// It stays, for this reason.
+    /// It stays, for this reason; also if it changed there during the push.
     Refused(String),
 }
 
@@ -119,8 +119,8 @@ async fn attempt(
         found.from = of_kind.get(&found.name).copied();
         found.change = change_of(source, found, &present, &deleted, options.force).await?;
     }
-    let moving = refs.iter().filter(|found| is_move(&found.change));
-    let missing = Missing::find(source, moving.clone().map(|found| found.to), &present).await?;
+    let targets = refs.iter().filter(|found| is_move(&found.change)).map(|found| found.to);
+    let missing = Missing::find(source, targets, &present).await?;
     let commits = missing.commits.len();
     if options.dry_run {
         return Ok(Pushed { refs, commits });
@@ -129,7 +129,7 @@ async fn attempt(
     copy.run(&missing).await?;
     check_logs(source, &missing, copy.lacking_logs()).await?;
     let records = records(source, &missing, &present)?;
-    for found in moving {
+    for found in refs.iter_mut().filter(|found| is_move(&found.change)) {
         let import = RefImport {
             kind: found.kind,
             name: &found.name,
@@ -144,7 +144,10 @@ async fn attempt(
         match destination.import_ref(&import, clock).await {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Busy => return Err(Failure::Changed(error)),
-            Err(error) => return Err(Failure::Final(error.context(place()))),
+            Err(error) => match change_meanwhile(destination, found, &error).await.context(place)? {
+                Some(change) => found.change = change,
+                None => return Err(Failure::Final(error.context(place()))),
+            },
         }
     }
     copy.restore_reused().await?;
@@ -182,9 +185,7 @@ async fn change_of(
 ) -> Result<Change> {
     let Some(from) = found.from else {
         return Ok(match found.kind {
-            RefKind::Tag if deleted.contains(&found.name) => {
-                Change::Refused("it was deleted there, and names of deleted tags are not used again".to_owned())
-            }
+            RefKind::Tag if deleted.contains(&found.name) => deleted_tag(),
             _ => Change::Created,
         });
     };
@@ -207,6 +208,32 @@ async fn change_of(
             "it has other commits there, up to {from}: get them first and merge, or use --force to give them up there"
         )
     }))
+}
+
+/// Returns what becomes of a ref whose move failed with `error`, if it failed because the ref changed there during the push: others move
+/// all the same.
+async fn change_meanwhile(destination: &Repository, found: &PushedRef, error: &Error) -> Result<Option<Change>> {
+    if !matches!(error.kind(), ErrorKind::Stale | ErrorKind::AlreadyExists | ErrorKind::NotFound) {
+        return Ok(None);
+    }
+    let now = Repository::open(Arc::clone(destination.storage())).await?;
+    let Refs { branches, tags } = now.refs().await?;
+    let there = if found.kind == RefKind::Branch { &branches } else { &tags }.get(&found.name).copied();
+    Ok(match there {
+        Some(there) if there == found.to => Some(Change::Unchanged),
+        there if there == found.from => match found.kind {
+            RefKind::Tag if now.deleted_tags().await?.contains(&found.name) => Some(deleted_tag()),
+            _ => None,
+        },
+        Some(there) => {
+            Some(Change::Refused(format!("it changed there during the push and is at {there} now: push again")))
+        }
+        None => Some(Change::Refused("it was deleted there during the push: push again to make it anew".to_owned())),
+    })
+}
+
+fn deleted_tag() -> Change {
+    Change::Refused("it was deleted there, and names of deleted tags are not used again".to_owned())
 }
 
 /// Returns the records of the missing commits, parents first; none in version 1.

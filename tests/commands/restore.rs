@@ -313,6 +313,53 @@ fn a_chunk_without_room_is_not_restored_alone() {
     assert_eq!(repo.keys()["g/a/c/2"], b"more");
 }
 
+/// A document that is restored alone must not make chunks vanish or mean something else.
+#[test]
+fn a_document_alone_is_refused_if_it_does_not_fit_the_chunks() {
+    for version in versions() {
+        let repo = setup(version);
+        let larger = array(&[9], &[1]);
+        repo.reference().commit(&[("g/a/zarr.json", larger.as_bytes()), ("g/a/c/8", b"far")], "larger");
+        let before = repo.keys();
+        let mount = Writable::of(&repo.place, &[]);
+        let words = ["g/a/zarr.json", "--from", "main~1"];
+        for said in
+            [repo.restore(&words), repo.restore(&[&words[..], &["--dry-run"]].concat()), restore_in(&mount, &words)]
+        {
+            let why = said.failure();
+            assert!(why.contains("has no room for 1 chunks") && why.contains("([8])"), "{why}");
+            assert!(why.contains("restore /g/a as a whole"), "{why}");
+        }
+        assert!(repo.keys() == before && mount.read_control("status").contains("nothing to commit"));
+        // Uncommitted changes of chunks count in a mount.
+        put(&mount.root().join("g/a/c/7"), "new").unwrap();
+        fs::remove_file(mount.root().join("g/a/c/8")).unwrap();
+        assert!(restore_in(&mount, &words).failure().contains("([7])"));
+        fs::remove_file(mount.root().join("g/a/c/7")).unwrap();
+        restore_in(&mount, &words).success();
+        assert_eq!(fs::read_to_string(mount.root().join("g/a/zarr.json")).unwrap(), array(&[4], &[1]));
+        run_on(mount.root(), &["discard"]).success();
+        repo.restore(&["g/a", "--from", "main~1"]).success();
+        assert!(!repo.keys().contains_key("g/a/c/8"));
+
+        // Another data type: a chunk that was written with it has no meaning in the old one, others have.
+        let typed = array(&[4], &[1]).replace("uint8", "int8");
+        repo.reference().commit(&[("g/a/zarr.json", typed.as_bytes())], "typed");
+        repo.restore(&words).success();
+        repo.reference().commit(&[("g/a/zarr.json", typed.as_bytes()), ("g/a/c/1", b"typed")], "typed again");
+        for said in [repo.restore(&words), restore_in(&Writable::of(&repo.place, &[]), &words)] {
+            let why = said.failure();
+            assert!(
+                why.contains("has another `data_type`, which does not fit 1 chunks") && why.contains("([1])"),
+                "{why}"
+            );
+        }
+        repo.restore(&["g/a", "--from", "main~1"]).success();
+        assert_eq!(repo.keys()["g/a/c/1"], b"small");
+        run_on(&repo.place, &["verify"]).success();
+    }
+}
+
 #[test]
 fn uncommitted_changes_elsewhere_stay_and_moves_across_are_refused() {
     let repo = setup(SpecVersionBin::V2);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::repo::Repository;
+use icechunkfs::sync::push::Change;
 use icechunkfs::times::system_clock;
 use icechunkfs::{storage, sync};
 use serde_json::{Value, json};
@@ -315,6 +316,149 @@ fn a_place_with_anything_else_is_refused() {
     let alpha = FixtureSet::own().alphas().remove(0);
     let alpha = clone(&alpha.repository, &directory.path().join("alpha")).failure();
     assert!(alpha.contains("icechunkfs migrate"), "{alpha}");
+}
+
+#[test]
+fn no_repository_is_made_in_a_folder_of_another() {
+    let directory = tempfile::tempdir().unwrap();
+    for version in VERSIONS {
+        let source = repository(&directory.path().join(version.to_string()), version);
+        let link = directory.path().join(format!("link to {version}"));
+        std::os::unix::fs::symlink(source.join("chunks"), &link).unwrap();
+        let before = read_files(&source);
+        for inner in [source.join("chunks/copy"), source.join("refs/a/b"), link.join("copy"), source.join("snapshots")]
+        {
+            for words in [&["clone", text(&source), text(&inner)][..], &["init", text(&inner)]] {
+                let why = icechunkfs(words).failure();
+                assert!(why.contains("is in a folder of the repository"), "{words:?}: {why}");
+            }
+        }
+        assert!(!source.join("chunks/copy").exists() && !source.join("refs/a").exists());
+        assert_same("files", &read_files(&source), &before);
+        // Beside them it is in nobody's way.
+        icechunkfs(["init", text(&source.join("other"))]).success();
+    }
+}
+
+/// A clone takes for its own only what a clone leaves: whatever else is there would be garbage of the new repository, or be replaced.
+#[test]
+fn a_clone_leaves_no_file_of_another_program_in_its_repository() {
+    if !place::needs_directory() {
+        return;
+    }
+    for version in VERSIONS {
+        let directory = tempfile::tempdir().unwrap();
+        let source = repository(directory.path(), version);
+        icechunkfs(["tag", text(&source), "create", "old"]).success();
+        icechunkfs(["tag", text(&source), "delete", "old", "--yes"]).success();
+        run_on(&source, &["config", "set", "inline_chunk_threshold_bytes", "100"]).success();
+        let copy = directory.path().join("copy");
+        let mut refused = vec![
+            ("chunks/mydata.nc", "mine"),
+            ("chunks/1CECHNKREP0F1RSTCMT0.bak", "mine"),
+            ("chunks/1cechnkrep0f1rstcmt0", "mine"),
+            ("snapshots/holiday/1CECHNKREP0F1RSTCMT0", "mine"),
+            ("manifests/cargo.txt", "mine"),
+            ("transactions/2026.csv", "mine"),
+            ("config.yaml", "mine: true\n"),
+            ("refs/notes.txt", "mine"),
+            ("refs/branch.dev/ref.json", "mine"),
+            ("refs/branch.dev/ref.json.bak", "mine"),
+            // A ref that the source has not would be one of the clone.
+            ("refs/branch.other/ref.json", r#"{"snapshot":"1CECHNKREP0F1RSTCMT0"}"#),
+            ("refs/tag.v1/ref.json.deleted", ""),
+            ("refs/tag.old/ref.json.deleted", "mine"),
+        ];
+        let config = std::fs::read(source.join("config.yaml")).unwrap_or_default();
+        let leftovers = [
+            ("chunks/1CECHNKREP0F1RSTCMT0", "left"),
+            // What a killed process was writing on a local disk.
+            ("chunks/1CECHNKREP0F1RSTCMT0#12", "left"),
+            ("config.yaml", std::str::from_utf8(&config).unwrap()),
+            ("refs/branch.dev/ref.json", r#"{"snapshot":"1CECHNKREP0F1RSTCMT0"}"#),
+            ("refs/tag.v1/ref.json", r#"{"snapshot":"1CECHNKREP0F1RSTCMT0"}"#),
+            ("refs/tag.old/ref.json.deleted", ""),
+        ];
+        let accepted = if version == SpecVersionBin::V1 { &leftovers[..] } else { &leftovers[..2] };
+        if version == SpecVersionBin::V2 {
+            // Only version 1 has them.
+            refused.extend(&leftovers[2..]);
+        }
+        for (name, content) in refused {
+            let file = copy.join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, content).unwrap();
+            let why = clone(&source, &copy).failure();
+            assert!(why.contains(&format!("there is `{name}`: move it away")), "{version:?} {name}: {why}");
+            assert_eq!(read_files(&copy), Files::from([(name.to_owned(), content.as_bytes().to_vec())]));
+            std::fs::remove_dir_all(&copy).unwrap();
+        }
+        for (name, content) in accepted {
+            let file = copy.join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, content).unwrap();
+        }
+        clone(&source, &copy).success();
+        std::fs::remove_file(copy.join("chunks/1CECHNKREP0F1RSTCMT0")).unwrap();
+        assert_is_copy("over what a killed clone left", &copy, &source);
+    }
+}
+
+/// A change of one ref at the destination during a push concerns that ref alone.
+#[test]
+fn refs_that_change_there_during_a_push_are_refused_and_the_rest_moves() {
+    if !place::needs_directory() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let source = repository(directory.path(), SpecVersionBin::V2);
+    for name in ["aaa", "bbb", "ccc"] {
+        Reference::open(&source).create_branch(name);
+    }
+    let copy = directory.path().join("copy");
+    clone(&source, &copy).success();
+    for name in ["aaa", "bbb", "ccc", "main"] {
+        Reference::open(&source).on(name).commit(&[("a/c/300", name.as_bytes())], name);
+    }
+    icechunkfs(["tag", text(&source), "create", "early", "--at", "aaa"]).success();
+    icechunkfs(["tag", text(&source), "create", "late"]).success();
+    let pushed = block_on(async {
+        let open = async |place: &Path| Repository::open(storage::open_directory(place).unwrap()).await.unwrap();
+        // In version 2, a repository is what it was when it was opened: the changes come after the push has read the refs.
+        let (from, to) = (open(&source).await, open(&copy).await);
+        let there = copy.clone();
+        let changed = tokio::task::spawn_blocking(move || {
+            Reference::open(&there).on("aaa").commit(&[("a/c/301", b"there")], "there");
+            icechunkfs(["branch", text(&there), "delete", "bbb", "--yes"]).success();
+            icechunkfs(["tag", text(&there), "create", "early"]).success();
+        });
+        changed.await.unwrap();
+        let options = sync::push::PushOptions { force: true, memory: 64 << 20, ..Default::default() };
+        sync::push::push(from, to, &options, &sync::Counters::default(), system_clock).await.unwrap()
+    });
+    let changes: BTreeMap<&str, &Change> =
+        pushed.refs.iter().map(|found| (found.name.as_str(), &found.change)).collect();
+    for (name, expected) in [
+        ("aaa", "it changed there during the push"),
+        ("bbb", "it was deleted there during the push"),
+        ("early", "it changed there during the push"),
+    ] {
+        assert!(matches!(changes[name], Change::Refused(why) if why.contains(expected)), "{name}: {:?}", changes[name]);
+    }
+    assert_eq!(
+        (changes["ccc"], changes["main"], changes["late"]),
+        (&Change::Forward, &Change::Forward, &Change::Created)
+    );
+    let (here, now) = (refs(&source), refs(&copy));
+    for (kind, name) in [("branches", "ccc"), ("branches", "main"), ("tags", "late")] {
+        assert_eq!(now[kind][name], here[kind][name], "{name}");
+    }
+    assert_ne!(now["branches"]["aaa"], here["branches"]["aaa"]);
+    assert!(now["branches"]["bbb"].is_null());
+    run_on(&copy, &["verify"]).success();
+    // The next one says what is left, and moves what it may.
+    let again = push(&source, &copy, &[]);
+    assert!(again.all().contains("refused    branch aaa") && again.all().contains("branch bbb"), "{}", again.all());
 }
 
 /// A process that is killed when it is dropped.

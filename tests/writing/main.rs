@@ -10,6 +10,7 @@ mod create;
 mod daily;
 mod exclusive;
 mod executed;
+mod expired_branch;
 mod listings;
 mod posix;
 mod roots;

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::writing::{Reference, Writable, array, put, touch};
-use crate::common::{Files, Mount, assert_same, errno, python, read_files, run, run_on, wait_until};
+use crate::common::writing::{Reference, Writable, array, echo, put, touch};
+use crate::common::{Files, Mount, Output, assert_same, errno, program, python, read_files, run, run_on, wait_until};
 
 const GROUP: &str = r#"{"zarr_format":3,"node_type":"group","attributes":{}}"#;
 
@@ -153,4 +153,169 @@ zarr.save_array(sys.argv[1], np.arange(6), mode='w') if len(sys.argv) > 2 else N
     };
     assert_eq!(overwrite(&mount.path().join("data"), &[]), ["new/c/0", "new/c/1", "new/zarr.json", "zarr.json"]);
     assert_eq!(overwrite(&mount.path().join("data"), &["array"]), ["c/0", "zarr.json"]);
+}
+
+/// Runs a command in directory `at`.
+fn run_at(at: &Path, words: &[&str]) -> Output {
+    run(Command::new(program()).args(words).current_dir(at))
+}
+
+/// The mount that `words` describe of a branch with uncommitted changes of `y` and `g/h/x`, and those two files in it; the second from its
+/// top.
+fn changed_in_and_outside(words: &[&str], inner: &str) -> Writable {
+    let mount = nested();
+    put(&mount.root().join("y/c/0"), "hours of work").unwrap();
+    put(&mount.root().join("g/h/x/c/0"), "changed").unwrap();
+    mount.unmount();
+    mount.mount_with(None, words).success();
+    assert_eq!(fs::read(mount.root().join(inner)).unwrap(), b"changed");
+    mount
+}
+
+/// Returns the uncommitted changes, wherever they are.
+fn changed(mount: &Writable) -> Vec<String> {
+    let status = mount.control_json("status.json");
+    let arrays = status["arrays"].as_array().unwrap().iter();
+    let mut paths: Vec<String> = arrays.map(|array| array["path"].as_str().unwrap().to_owned()).collect();
+    paths.sort();
+    paths
+}
+
+/// A path that a user names in the mount must not be taken for the node of that name at the root of the repository.
+#[test]
+fn discard_and_restore_act_on_the_node_that_the_mount_shows_under_a_path() {
+    for (words, inner) in [
+        (&["--root", "g/h"][..], "x/c/0"),
+        (&["--subdir", "d"], "d/g/h/x/c/0"),
+        (&["--root", "g", "--subdir", "g"], "g/h/x/c/0"),
+    ] {
+        let array = Path::new(inner).parent().unwrap().parent().unwrap();
+        let mount = changed_in_and_outside(words, inner);
+        let (root, outside) = (mount.root(), mount.root().with_file_name("elsewhere"));
+        let absolute = root.join(array);
+        let link = root.with_file_name("link");
+        std::os::unix::fs::symlink(root.parent().unwrap(), &link).unwrap();
+        fs::create_dir(&outside).unwrap();
+        let through_link = link.join(root.file_name().unwrap()).join(array);
+        let mountpoint = root.to_str().unwrap();
+        let named: [(&Path, &str); 5] = [
+            (&outside, absolute.to_str().unwrap()),
+            (&outside, through_link.to_str().unwrap()),
+            (&root, array.to_str().unwrap()),
+            (&absolute, "."),
+            (&outside, "g/h/x"),
+        ];
+        for (at, path) in named {
+            put(&root.join(inner), "changed").unwrap();
+            run_at(at, &["discard", mountpoint, path]).success();
+            assert_eq!(changed(&mount), ["/y"], "{words:?}: discard {path} in {}", at.display());
+            assert_eq!(fs::read(root.join(inner)).unwrap(), [1, 2]);
+            // The second commit added a chunk.
+            run_at(at, &["restore", mountpoint, path, "--from", "v1"]).success();
+            assert_eq!(changed(&mount), ["/g/h/x", "/y"], "{words:?}: restore {path} in {}", at.display());
+            assert_eq!(errno(fs::read(absolute.join("c/1"))), libc::ENOENT);
+            run_at(at, &["discard", mountpoint, path]).success();
+        }
+        // The control file, with the absolute path and with that of the repository.
+        for path in [absolute.to_str().unwrap(), "g/h/x"] {
+            put(&root.join(inner), "changed").unwrap();
+            echo(&mount.control("discard"), path).unwrap();
+            assert_eq!(changed(&mount), ["/y"], "{words:?}: {path}");
+        }
+        fs::remove_file(&link).unwrap();
+        run_on(&root, &["discard"]).success();
+        assert!(changed(&mount).is_empty(), "without a path, everything is discarded");
+    }
+}
+
+#[test]
+fn the_root_of_a_mount_bounds_discard_and_restore() {
+    let mount = changed_in_and_outside(&["--root", "g/h"], "x/c/0");
+    let root = mount.root();
+    let outside = root.with_file_name("elsewhere");
+    fs::create_dir(&outside).unwrap();
+    let mountpoint = root.to_str().unwrap();
+    for path in ["y", "/y", "/", "/g", "g/zarr.json", "/g/hh"] {
+        for words in [&["discard", mountpoint, path][..], &["restore", mountpoint, path, "--from", "v1"]] {
+            let why = run_at(&outside, words).failure();
+            assert!(why.contains("is outside of /g/h, the root of this mount"), "{words:?}: {why}");
+        }
+        assert_eq!(errno(echo(&mount.control("discard"), path)), libc::EINVAL, "{path}");
+        assert_eq!(changed(&mount), ["/g/h/x", "/y"], "{path}");
+    }
+    // The mountpoint is the mount's root, and so is `.` elsewhere and in it.
+    for (at, path) in [(&outside, mountpoint), (&outside, "."), (&root, "."), (&root, mountpoint)] {
+        put(&root.join("x/c/0"), "changed").unwrap();
+        run_at(at, &["discard", mountpoint, path]).success();
+        assert_eq!(changed(&mount), ["/y"], "{path}");
+        run_at(at, &["restore", mountpoint, path, "--from", "v1"]).success();
+        assert_eq!(changed(&mount), ["/g/h/x", "/y"], "{path}");
+    }
+    // A move across the border, made in a mount of the whole: one half of it is outside.
+    run_on(&root, &["discard"]).success();
+    mount.unmount();
+    mount.mount_again(None).success();
+    fs::rename(root.join("y"), root.join("g/h/y")).unwrap();
+    mount.unmount();
+    mount.mount_with(None, &["--root", "g/h"]).success();
+    for path in ["y", "."] {
+        let why = run_at(&root, &["discard", mountpoint, path]).failure();
+        assert!(why.contains("the uncommitted move of /y to /g/h/y reaches outside of /g/h"), "{why}");
+    }
+    assert_eq!(fs::read(root.join("y/c/0")).unwrap(), [1, 2]);
+}
+
+#[test]
+fn a_discard_of_an_unknown_path_fails() {
+    let mount = nested();
+    let root = mount.root();
+    put(&root.join("y/c/0"), "changed").unwrap();
+    fs::rename(root.join("g"), root.join("k")).unwrap();
+    fs::remove_file(root.join("k/h/x/c/1")).unwrap();
+    for path in ["typo", "y/c/3", "y/none", "k/h/none", "k/h/x/c/3", "y/zarr.json/x"] {
+        let failed = run_on(&root, &["discard", path]);
+        assert!(failed.all().contains(&format!("/{path}: no such name")), "{path}: {}", failed.all());
+        assert_eq!(failed.status.code(), Some(1));
+        assert_eq!(errno(echo(&mount.control("discard"), path)), libc::ENOENT, "{path}");
+    }
+    assert_eq!(changed(&mount).len(), 2);
+    // What is there unchanged, what was deleted, and both names of what was moved.
+    for path in ["y/zarr.json", "y/c", "y/c/0", "k/h/x/c/1", "g/h/x/zarr.json"] {
+        let discarded = run_on(&root, &["discard", path]);
+        assert!(!discarded.all().contains("no such name"), "{path}: {}", discarded.all());
+    }
+    run_on(&root, &["discard", "g"]).success();
+    assert!(changed(&mount).is_empty() && root.join("g/h/x/c/1").exists());
+}
+
+#[test]
+fn a_mount_says_that_its_root_was_moved_or_made_anew() {
+    for is_moved in [true, false] {
+        let whole = nested();
+        let mount = Writable::of(whole.repository(), &["--root", "g/h"]);
+        let (root, group) = (mount.root(), whole.root().join("g/h"));
+        let status = || run_on(&root, &["status"]).text();
+        assert!(!status().contains("root of this mount"));
+        match is_moved {
+            true => fs::rename(&group, whole.root().join("g/k")).unwrap(),
+            false => fs::remove_dir_all(&group).unwrap(),
+        }
+        whole.commit("without").unwrap();
+        put(&group.join("zarr.json"), GROUP).unwrap();
+        put(&group.join("x/zarr.json"), array(&[4], &[2])).unwrap();
+        put(&group.join("x/c/0"), [9, 9]).unwrap();
+        whole.commit("made anew").unwrap();
+        let lost = "/g/h, the root of this mount, was moved, deleted or made anew by other commits";
+        let refreshed = run_on(&root, &["refresh"]).text();
+        assert!(refreshed.contains("moved over 2 commits") && refreshed.contains(lost), "{refreshed}");
+        assert!(status().contains(lost), "{}", status());
+        assert_eq!(mount.control_json("status.json")["lost_root"], "/g/h");
+        // The path in the mount is not the one in the repository.
+        for words in [&["discard", "g/h/x"][..], &["restore", "g/h/x", "--from", "v1"]] {
+            assert!(run_on(&root, words).failure().contains(lost), "{words:?}");
+        }
+        mount.remount();
+        assert_eq!(fs::read(root.join("x/c/0")).unwrap(), [9, 9]);
+        assert!(!status().contains("root of this mount"));
+    }
 }
