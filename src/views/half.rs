@@ -1,4 +1,4 @@
-//! Half-precision numbers (IEEE 754 binary16), which the language does not have.
+//! Half-precision numbers (IEEE 754 binary16, and bfloat16), which the language does not have.
 
 /// Widens an IEEE 754 half, whose exponent has five bits and whose fraction has ten.
 pub(super) fn to_float(bits: u16) -> f32 {
@@ -9,6 +9,43 @@ pub(super) fn to_float(bits: u16) -> f32 {
         (0, fraction) => f32::from_bits((fraction as f32 / 16_777_216.0).to_bits() | sign),
         (0x1F, fraction) => f32::from_bits(sign | 0x7F80_0000 | fraction << 13),
         (exponent, fraction) => f32::from_bits(sign | (exponent + 112) << 23 | fraction << 13),
+    }
+}
+
+/// Form of numbers of 16 bits: a sign, an exponent, and a fraction.
+#[cfg(feature = "netcdf")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HalfForm {
+    /// IEEE 754 binary16.
+    Ieee,
+    /// Upper half of a `float32`.
+    Bfloat,
+}
+
+#[cfg(feature = "netcdf")]
+impl HalfForm {
+    /// Returns the bits of the number that is nearest to `value`: of two, the even one. Numbers beyond the largest become infinite.
+    pub(super) fn nearest(self, value: f64) -> u16 {
+        // Bits of the fraction, and the exponents of the largest numbers and of the smallest ones that are not subnormal.
+        let (fraction, largest, smallest) = match self {
+            HalfForm::Ieee => (10, 15, -14),
+            HalfForm::Bfloat => (7, 127, -126),
+        };
+        let sign = (value.to_bits() >> 48) as u16 & 0x8000;
+        let infinite = ((largest - smallest + 2) as u16) << fraction;
+        if value.is_nan() {
+            return sign | infinite | 1 << (fraction - 1);
+        }
+        // That of a subnormal double is wrong and far below the smallest.
+        let exponent = (value.to_bits() >> 52 & 0x7FF) as i32 - 1023;
+        if exponent > largest {
+            return sign | infinite;
+        }
+        let exponent = exponent.max(smallest);
+        // A power of two, so that only rounding changes anything.
+        let units = (value.abs() * 2_f64.powi(fraction - exponent)).round_ties_even() as u16;
+        // The leading bit of a number that is not subnormal counts up the exponent, and so does rounding up to the next power.
+        sign | ((((exponent - smallest) as u16) << fraction) + units).min(infinite)
     }
 }
 
@@ -34,5 +71,39 @@ mod tests {
             assert_eq!(to_float(half).to_bits(), float.to_bits(), "{half:04x}");
         }
         assert!(to_float(0x7E00).is_nan());
+    }
+
+    /// Checks the rounding of all finite numbers of a form, and of what lies between them.
+    #[cfg(feature = "netcdf")]
+    fn check_rounding(form: HalfForm, widen: impl Fn(u16) -> f32, infinite: u16) {
+        for bits in 0..infinite {
+            let (value, next) = (f64::from(widen(bits)), f64::from(widen(bits + 1)));
+            assert_eq!(form.nearest(value), bits);
+            assert_eq!(form.nearest(-value), bits | 0x8000);
+            // The limit of what is finite lies as if there were one more number.
+            let next = if bits + 1 == infinite { 2.0 * value - f64::from(widen(bits - 1)) } else { next };
+            let middle = value + (next - value) / 2.0;
+            let even = bits + (bits & 1);
+            assert_eq!(form.nearest(middle), even, "{bits:04x}");
+            assert_eq!(form.nearest(-middle), even | 0x8000, "{bits:04x}");
+            assert_eq!(form.nearest(middle.next_down()), bits, "{bits:04x}");
+            assert_eq!(form.nearest(middle.next_up()), bits + 1, "{bits:04x}");
+        }
+        for (value, bits) in [(f64::INFINITY, infinite), (1e300, infinite), (-f64::MAX, infinite | 0x8000)] {
+            assert_eq!(form.nearest(value), bits);
+        }
+        for tiny in [f64::MIN_POSITIVE, 5e-324] {
+            assert_eq!([form.nearest(tiny), form.nearest(-tiny)], [0, 0x8000]);
+        }
+        assert!(widen(form.nearest(f64::NAN)).is_nan());
+    }
+
+    #[cfg(feature = "netcdf")]
+    #[test]
+    fn doubles_become_the_nearest_halves() {
+        check_rounding(HalfForm::Ieee, to_float, 0x7C00);
+        check_rounding(HalfForm::Bfloat, |bits| f32::from_bits(u32::from(bits) << 16), 0x7F80);
+        assert_eq!(HalfForm::Ieee.nearest(f64::NAN), 0x7E00);
+        assert_eq!(HalfForm::Bfloat.nearest(f64::NAN), 0x7FC0);
     }
 }

@@ -4,11 +4,14 @@
 //! done, and the reason. The directory is not listed at the root, as programs take every directory for a group; it exists all the
 //! same. Its two inode numbers are above those of all places, files of NetCDF views and files that have become other inodes.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 
 use crate::printable;
 use crate::tree::directory::Entry;
-use crate::tree::{Attributes, Kind, ROOT};
+use crate::tree::nodes::MAX_NAME;
+use crate::tree::{Attributes, Kind, ROOT, Tree};
 
 /// Name of the directory at the root of a mount that has the report.
 pub const DIRECTORY: &str = ".icechunk";
@@ -31,8 +34,10 @@ pub struct Report {
 }
 
 impl Report {
-    /// Creates the report of view `name` from lines of path, deed and reason.
+    /// Creates the report of view `name` from lines of path, deed and reason, each once.
     pub fn new(name: &'static str, findings: &[Finding]) -> Self {
+        let mut seen = HashSet::new();
+        let findings: Vec<&Finding> = findings.iter().filter(|finding| seen.insert(*finding)).collect();
         let text: String = findings
             .iter()
             .map(|finding| {
@@ -89,8 +94,22 @@ impl Report {
     }
 }
 
+/// Returns the nodes of the snapshot that no view of `tree` can show, because of names that are too long for files.
+pub fn nodes_with_long_names(tree: &Tree) -> Vec<Finding> {
+    let root = tree.table().root();
+    let is_long = |path: &str| path.split('/').any(|name| name.len() > MAX_NAME);
+    let below = |path: &str| {
+        let rest = path.trim_start_matches('/').strip_prefix(root)?;
+        let is_below = root.is_empty() || rest.starts_with('/');
+        is_below.then(|| format!("/{}", rest.trim_start_matches('/')))
+    };
+    let paths = tree.snapshot().nodes().map(|node| node.path).filter(|path| is_long(path)).filter_map(below);
+    let reason = format!("a name in its path has more than {MAX_NAME} bytes");
+    paths.map(|path| Finding { path, deed: "left out".to_owned(), reason: reason.clone() }).collect()
+}
+
 /// Part of a node that a view leaves out or shows otherwise.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Finding {
     /// Path of the node, or of one of its attributes or dimensions.
     pub path: String,

@@ -4,6 +4,20 @@ use serde::de::IgnoredAny;
 
 /// Most levels of lists and objects in a value. Readers refuse documents with more (json-c stops at 32 for all of `.zmetadata`).
 const MAX_DEPTH: usize = 24;
+/// Members of an array's `zarr.json`.
+const ARRAY_MEMBERS: [&str; 11] = [
+    "zarr_format",
+    "node_type",
+    "shape",
+    "data_type",
+    "chunk_grid",
+    "chunk_key_encoding",
+    "fill_value",
+    "codecs",
+    "attributes",
+    "dimension_names",
+    "storage_transformers",
+];
 /// Most bytes of a number. Python refuses numbers of more than 4300 digits, and with them the whole document.
 const MAX_NUMBER: usize = 400;
 
@@ -17,10 +31,25 @@ pub(crate) struct Members<'a>(Vec<(String, &'a str)>);
 impl<'a> Members<'a> {
     /// Parses an object.
     pub(crate) fn parse(text: &'a str) -> Result<Self, String> {
+        match Self::parse_unicode(text)? {
+            (members, others) if others.is_empty() => Ok(members),
+            _ => Err("a name that is not Unicode".to_owned()),
+        }
+    }
+
+    /// Parses an object in which names need not be Unicode: escapes may make half a character. Returns the members whose names are, and the
+    /// texts of the other names.
+    pub(crate) fn parse_unicode(text: &'a str) -> Result<(Self, Vec<&'a str>), String> {
         serde_json::from_str::<IgnoredAny>(text).map_err(|error| error.to_string())?;
-        let members = split(text, '{', '}').ok_or("not an object")?;
-        let members: Option<Vec<_>> = members.into_iter().map(member).collect();
-        members.map(Members).ok_or_else(|| "a name that is not Unicode".to_owned())
+        let (mut members, mut others) = (Vec::new(), Vec::new());
+        for part in split(text, '{', '}').ok_or("not an object")? {
+            let (name, value) = member(part).ok_or("a member without a value")?;
+            match string(name) {
+                Some(name) => members.push((name, value)),
+                None => others.push(name),
+            }
+        }
+        Ok((Members(members), others))
     }
 
     /// Returns the value of `name`: the last one, as in most programs.
@@ -104,13 +133,13 @@ fn split(text: &str, open: char, close: char) -> Option<Vec<&str>> {
     Some(parts)
 }
 
-/// Splits a member of a valid object into its name and value.
-fn member(text: &str) -> Option<(String, &str)> {
+/// Splits a member of a valid object into the texts of its name and value.
+fn member(text: &str) -> Option<(&str, &str)> {
     let mut bytes = text.bytes().enumerate().skip(1);
     skip_string(&mut bytes);
     let end = bytes.next().map(|(at, _)| at)?;
     let value = text.get(end..)?.trim_start_matches(WHITESPACE).strip_prefix(':')?;
-    Some((string(text.get(..end)?)?, value.trim_matches(WHITESPACE)))
+    Some((text.get(..end)?, value.trim_matches(WHITESPACE)))
 }
 
 /// Consumes a string, of which the first quotation mark has been consumed.
@@ -148,6 +177,41 @@ pub(crate) fn shorten(text: &str) -> String {
         short.push_str("...");
     }
     short
+}
+
+/// Returns a member of an array's `zarr.json` that is unknown, and that a reader must understand.
+pub(crate) fn unknown_member<'m>(members: &'m Members<'_>) -> Option<&'m str> {
+    members.iter().find(|(name, value)| !ARRAY_MEMBERS.contains(name) && must_understand(value)).map(|(name, _)| name)
+}
+
+/// Returns true if a program that does not know a member with this value must not read the array.
+fn must_understand(value: &str) -> bool {
+    Members::parse(value).ok().and_then(|members| members.get("must_understand")) != Some("false")
+}
+
+/// Returns true if the valid JSON value `text` has an integer of more than 64 bits.
+pub(crate) fn has_long_integer(text: &str) -> bool {
+    let is_long = |number: &str| {
+        // Neither a fraction nor the letter `e` of `true`.
+        let is_integer =
+            number.bytes().enumerate().all(|(at, byte)| byte.is_ascii_digit() || (at == 0 && byte == b'-'));
+        is_integer && number.parse::<i64>().is_err() && number.parse::<u64>().is_err()
+    };
+    let (mut start, mut bytes) = (None, text.bytes().enumerate());
+    while let Some((at, byte)) = bytes.next() {
+        match byte {
+            b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E' => {
+                start.get_or_insert(at);
+                continue;
+            }
+            b'"' => skip_string(&mut bytes),
+            _ => {}
+        }
+        if start.take().is_some_and(|start| is_long(text.get(start..at).unwrap_or_default())) {
+            return true;
+        }
+    }
+    start.is_some_and(|start| is_long(text.get(start..).unwrap_or_default()))
 }
 
 /// Checks that all readers can parse the valid JSON value `text`. Returns the reason if not.
@@ -223,6 +287,46 @@ mod tests {
         assert!(check_portable(&format!("0.{}", "3".repeat(MAX_NUMBER - 2))).is_ok());
         assert!(check_portable(&format!("0.{}", "3".repeat(MAX_NUMBER))).is_err());
         assert!(check_portable(&format!("\"{}\\\"{}\"", "[".repeat(100), "9".repeat(5000))).is_ok());
+    }
+
+    #[test]
+    fn names_that_are_not_unicode_take_no_others_with_them() {
+        let (members, others) = Members::parse_unicode(r#"{"a":1,"\ud800":[2,3],"b":4}"#).unwrap();
+        assert_eq!(members.iter().collect::<Vec<_>>(), [("a", "1"), ("b", "4")]);
+        assert_eq!(others, [r#""\ud800""#]);
+    }
+
+    #[test]
+    fn integers_beyond_64_bits_are_found() {
+        let long = [
+            "18446744073709551616",
+            "-9223372036854775809",
+            "[1, 99999999999999999999]",
+            "{\"a\":[-1e5,-18446744073709551616]}",
+        ];
+        for text in long.map(str::to_owned).into_iter().chain(["9".repeat(300), format!("[-{}]", "1".repeat(39))]) {
+            assert!(has_long_integer(&text), "{text}");
+        }
+        for text in [
+            "18446744073709551615",
+            "-9223372036854775808",
+            "1e300",
+            "[1.0, true, null, false]",
+            "\"99999999999999999999\"",
+            "0.333333333333333333333333333333333333333333",
+            "123456789012345678901234567890.5",
+            "12345678901234567890123456789012345678901234567890e3",
+        ] {
+            assert!(!has_long_integer(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn members_that_a_reader_must_understand_are_found() {
+        let unknown = |text| unknown_member(&Members::parse(text).unwrap()).map(str::to_owned);
+        assert_eq!(unknown(r#"{"shape":[1],"note":{"must_understand":false}}"#), None);
+        assert_eq!(unknown(r#"{"shape":[1],"note":{"name":"x"}}"#).as_deref(), Some("note"));
+        assert_eq!(unknown(r#"{"note":null}"#).as_deref(), Some("note"));
     }
 
     #[test]

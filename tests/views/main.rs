@@ -23,6 +23,8 @@ mod netcdf_hostile;
 #[cfg(feature = "netcdf")]
 mod netcdf_options;
 #[cfg(feature = "netcdf")]
+mod netcdf_report;
+#[cfg(feature = "netcdf")]
 mod netcdf_steps;
 #[cfg(feature = "netcdf")]
 mod recipes;

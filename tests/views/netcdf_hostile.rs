@@ -39,12 +39,17 @@ impl Made {
 
 /// Creates a repository called `ocean` by the reference, which takes any bytes for a `zarr.json`.
 fn create(directory: &Path, arrays: &[Made]) -> PathBuf {
+    create_with(directory, group(&json!({})), arrays)
+}
+
+/// Creates a repository like [`create`], with any document of the root group.
+fn create_with(directory: &Path, root: Vec<u8>, arrays: &[Made]) -> PathBuf {
     let place = directory.join("ocean");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let repository = lab::create(&place, SpecVersionBin::V2, RepositoryConfig::default()).await;
         let mut session = repository.writable_session("main").await.unwrap();
-        session.add_group(icechunk::format::Path::root(), group(&json!({})).into()).await.unwrap();
+        session.add_group(icechunk::format::Path::root(), root.into()).await.unwrap();
         for made in arrays {
             let rank = made.chunks.first().map_or(1, |(coords, _)| coords.len());
             let shape = ArrayShape::new(vec![(1 << 40, 1 << 20); rank]).unwrap();
@@ -139,6 +144,8 @@ fn hostile_documents_are_left_out_with_a_reason() {
             json!({"shape": [1_u64 << 60], "chunk_grid": grid(&[1 << 60]), "codecs": [shard(&[1], json!(["bytes"]))]}),
         ),
         ("transformer", json!({"storage_transformers": [{"name": "unknown"}]})),
+        ("member", json!({"thing": {"name": "x"}})),
+        ("member_null", json!({"thing": null})),
     ];
     let mut arrays: Vec<Made> =
         bad.iter().map(|(name, changes)| Made::new(name, array("int16", &[4], &[2], changes))).collect();
@@ -243,6 +250,95 @@ fn names_of_every_alphabet_are_accepted_by_programs() {
             let printed = run(Command::new("/usr/bin/ncdump").arg(&path)).success();
             assert_eq!(String::from_utf8_lossy(&printed).matches("1, 2,").count(), found);
         }
+    }
+}
+
+#[test]
+fn names_of_every_length_are_accepted_by_programs() {
+    let named = |shape: u64, name: &str| array("int16", &[shape], &[shape], &json!({"dimension_names": [name]}));
+    let (long, longest, longer) = ("x".repeat(243), "y".repeat(255), "z".repeat(256));
+    let longest_array = "w".repeat(255);
+    let mut arrays = vec![
+        Made::new("good", named(2, "d")).chunk(&[0], int16s(&[3, 4])),
+        // The name of a dimension that is not its own: the variable needs a prefix.
+        Made::new(&long, named(2, "d")),
+        Made::new("b", named(3, &long)),
+        // Names of two sizes.
+        Made::new("e", named(4, &longest)),
+        Made::new("f", named(77, &longest)),
+        Made::new("g", named(5, &longer)),
+        Made::new(&longest_array, named(2, "d")),
+        Made::new("c/v", named(2, "d")),
+    ];
+    arrays.extend([300, 256].map(|length| Made::new(&"n".repeat(length), named(2, "d"))));
+    arrays.push(Made::new(&format!("c/{longer}/v"), named(2, "d")));
+    let directory = tempfile::tempdir().unwrap();
+    let repo = create(directory.path(), &arrays);
+    let mount = Mount::new(&repo, &["--view", "netcdf"]);
+    let path = mount.path().join("ocean.nc");
+    run(python_code(READ_LONG_NAMES).arg(&path)).success();
+    if Path::new("/usr/bin/ncdump").exists() {
+        run(Command::new("/usr/bin/ncdump").arg(&path)).success();
+    }
+    // No file system has names of more than 255 bytes.
+    let hidden = ["n".repeat(300), "n".repeat(256), format!("c/{longer}/v")];
+    let report = report(&mount);
+    for path in hidden.iter().chain([&long]) {
+        assert_eq!(report[&format!("/{path}")].0, "left out", "{path}");
+    }
+    let renamed = [("/f", format!("renamed to {}_77", "y".repeat(252))), ("/g", "renamed to dim_5".to_owned())];
+    for (path, deed) in renamed {
+        assert!(report[path].0.ends_with(&deed), "{report:?}");
+    }
+    drop(mount);
+    let mount = Mount::new(&repo, &["--view", "zarr2"]);
+    let report = fs::read_to_string(mount.path().join(".icechunk/zarr2")).unwrap();
+    for path in &hidden {
+        assert!(report.contains(&format!("/{path}\tleft out\t")), "{path}: {report}");
+    }
+}
+
+/// Checks the names in a file.
+const READ_LONG_NAMES: &str = "
+import sys, netCDF4, h5netcdf
+dataset = netCDF4.Dataset(sys.argv[1])
+assert sorted(dataset.variables) == sorted(['good', 'b', 'e', 'f', 'g', 'w' * 255]), list(dataset.variables)
+sizes = {name: len(dimension) for name, dimension in dataset.dimensions.items()}
+assert sizes == {'d': 2, 'x' * 243: 3, 'y' * 255: 4, 'y' * 252 + '_77': 77, 'dim_5': 5}, sizes
+assert dataset['good'][:].tolist() == [3, 4]
+assert len(h5netcdf.File(sys.argv[1]).variables) == 6
+";
+
+#[test]
+fn a_bad_attribute_takes_neither_its_array_nor_others_with_it() {
+    let deep = "[".repeat(1000) + &"]".repeat(1000);
+    let bad = format!(r#"{{"title":"x","huge":1e400,"half":"\ud800","deep":{deep},"\udfff":1,"last":2}}"#);
+    let with = |document: Vec<u8>| {
+        String::from_utf8(document).unwrap().replace(r#""attributes":{}"#, &format!("\"attributes\":{bad}"))
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let array = with(array("int16", &[2], &[2], &json!({})));
+    let arrays = [Made::new("v", array.into()).chunk(&[0], int16s(&[1, 2]))];
+    let repo = create_with(directory.path(), with(group(&json!({}))).into(), &arrays);
+    let mount = Mount::new(&repo, &["--view", "netcdf"]);
+    let file = NcFile::open(mount.path().join("ocean.nc")).unwrap();
+    assert_eq!(file.read_variable::<i16>("v").unwrap().iter().copied().collect::<Vec<_>>(), [1, 2]);
+    let report = report(&mount);
+    for name in ["title", "last"] {
+        assert!(file.variable("v").unwrap().attribute(name).is_some(), "{name}");
+        assert!(file.global_attribute(name).is_ok(), "{name}");
+    }
+    for name in ["huge", "half", "deep", r#""\udfff""#] {
+        for path in ["/v", "/"] {
+            assert_eq!(report[&format!("{path}@{name}")].0, "left out", "{path} {name}: {report:?}");
+        }
+    }
+    drop(mount);
+    // Nor in the other view, where it once took the array.
+    let mount = Mount::new(&repo, &["--view", "zarr2"]);
+    for path in [".zattrs", "v/.zattrs"] {
+        let attributes: Value = serde_json::from_slice(&fs::read(mount.path().join(path)).unwrap()).unwrap();
+        assert_eq!((&attributes["title"], &attributes["last"]), (&json!("x"), &json!(2)), "{path}");
     }
 }
 

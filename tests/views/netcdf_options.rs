@@ -8,7 +8,7 @@ use netcdf_reader::{NcFile, NcType};
 use serde_json::json;
 
 use crate::common::{Mount, run};
-use crate::netcdf::{array, group, import, int16s, python};
+use crate::netcdf::{array, group, import, int16s, python, python_code};
 
 #[test]
 fn programs_read_each_option() {
@@ -129,6 +129,18 @@ fn ten_thousand_groups_fit_into_one_file() {
     assert!(peak < 200 << 10, "{peak} KiB");
 }
 
+/// Decodes times and time spans as programs do by default.
+const READ_TIMES: &str = "
+import sys, numpy as np, xarray
+for engine in ['netcdf4', 'h5netcdf']:
+    with xarray.open_dataset(sys.argv[1], engine=engine) as dataset:
+        assert dataset['scaled'].dtype.kind == 'M', dataset['scaled']
+        assert dataset['scaled'].values.astype('M8[D]').view('i8').tolist() == [1, -2**63], dataset['scaled']
+        assert dataset['span'].dtype == 'm8[ms]', dataset['span']
+        assert dataset['span'].values.view('i8').tolist() == [-2**63, 1], dataset['span']
+        assert dataset['lead'].dtype == 'm8[s]' and dataset['flag'].dtype == bool, dataset
+";
+
 #[test]
 fn attributes_of_an_array_do_not_change_what_its_numbers_mean() {
     let directory = tempfile::tempdir().unwrap();
@@ -137,13 +149,19 @@ fn attributes_of_an_array_do_not_change_what_its_numbers_mean() {
     };
     let time = |name: &str, unit: &str| json!({"name": name, "configuration": {"unit": unit, "scale_factor": 1}});
     let own = json!({"units": "hours", "calendar": "noleap", "note": "kept"});
+    let scaled = json!({"scale_factor": 10, "add_offset": 4, "missing_value": 1, "_Unsigned": "true", "_FillValue": 1});
+    let of_flag = json!({"dtype": "int", "_FillValue": false, "missing_value": false, "scale_factor": 2, "add_offset": 1, "_Unsigned": "true"});
     let files = [
         ("zarr.json", group(&json!({}))),
         ("lead/zarr.json", typed(time("numpy.timedelta64", "s"), json!(0), own.clone())),
         ("when/zarr.json", typed(time("numpy.datetime64", "ms"), json!(0), own)),
         ("same/zarr.json", typed(time("numpy.timedelta64", "s"), json!(0), json!({"units": "seconds"}))),
-        ("flag/zarr.json", typed(json!("bool"), json!(false), json!({"dtype": "int", "_FillValue": false}))),
+        ("scaled/zarr.json", typed(time("numpy.datetime64", "D"), json!("NaT"), scaled.clone())),
+        ("span/zarr.json", typed(time("numpy.timedelta64", "ms"), json!("NaT"), scaled)),
+        ("flag/zarr.json", typed(json!("bool"), json!(false), of_flag)),
         ("count/zarr.json", array("int64", &[2], &[2], &json!({"attributes": {"units": "hours"}}))),
+        ("scaled/c/0", [1, i64::MIN].into_iter().flat_map(i64::to_le_bytes).collect()),
+        ("span/c/0", [i64::MIN, 1].into_iter().flat_map(i64::to_le_bytes).collect()),
     ];
     let repo = import(directory.path(), &files);
     let mount = Mount::new(&repo, &["--view", "netcdf"]);
@@ -158,15 +176,28 @@ fn attributes_of_an_array_do_not_change_what_its_numbers_mean() {
         ("when", "units", Some("milliseconds since 1970-01-01 00:00:00")),
         ("when", "calendar", Some("proleptic_gregorian")),
         ("same", "units", Some("seconds")),
+        ("same", "dtype", Some("timedelta64[s]")),
+        ("span", "dtype", Some("timedelta64[ms]")),
+        ("when", "dtype", None),
         ("flag", "dtype", Some("bool")),
         ("count", "units", Some("hours")),
     ] {
         assert_eq!(text(variable, name).as_deref(), expected, "{variable} {name}");
     }
     assert!(file.variable("flag").unwrap().attribute("_FillValue").is_none());
+    let wrong = ["missing_value", "scale_factor", "add_offset", "_Unsigned"];
+    for variable in ["flag", "scaled", "span"] {
+        assert!(wrong.iter().all(|name| file.variable(variable).unwrap().attribute(name).is_none()), "{variable}");
+    }
+    run(python_code(READ_TIMES).arg(mount.path().join("ocean.nc"))).success();
     let report = fs::read_to_string(mount.path().join(".icechunk/netcdf")).unwrap();
     let mut left_out: Vec<&str> = report.lines().map(|line| line.split('\t').next().unwrap()).collect();
     left_out.sort_unstable();
-    let expected = ["/flag@_FillValue", "/flag@dtype", "/lead@units", "/when@calendar", "/when@units"];
+    let mut expected: Vec<String> =
+        ["/flag@dtype", "/lead@units", "/when@calendar", "/when@units"].map(str::to_owned).into();
+    for array in ["/flag", "/scaled", "/span"] {
+        expected.extend(wrong.into_iter().chain(["_FillValue"]).map(|name| format!("{array}@{name}")));
+    }
+    expected.sort_unstable();
     assert_eq!(left_out, expected, "{report}");
 }

@@ -61,7 +61,7 @@ fn expected_attributes(array: &Value) -> Value {
     let mut attributes = array["attributes"].clone();
     let names = array["dimension_names"].as_array().filter(|names| names.iter().all(Value::is_string));
     let names = if array["shape"] == json!([]) { Some(json!([])) } else { names.map(|names| json!(names)) };
-    if let (Some(names), None) = (names, attributes.get("_ARRAY_DIMENSIONS")) {
+    if let Some(names) = names {
         attributes["_ARRAY_DIMENSIONS"] = names;
     }
     attributes

@@ -3,7 +3,7 @@
 use crate::common::writing::{GROUP, Writable, put};
 use crate::common::{run_on, wait_until};
 
-/// Whoever deletes a branch must learn of the work that then has no branch.
+/// The question names work that will have no branch afterwards.
 #[test]
 fn expire_names_the_mounts_of_branches_that_it_will_delete() {
     let main = Writable::new(&[]);

@@ -201,7 +201,8 @@ impl Units {
             None => place.read(tree).await?,
         };
         let Some(stored) = stored else { return Ok(Value::Chunk(Bytes::new())) };
-        let needed = stored.len() as u64 + decoded + variable.shown_bytes();
+        let shard = variable.chain.decompressed_shard(decoded as usize, variable.element.size) as u64;
+        let needed = (stored.len() as u64 + decoded + variable.shown_bytes()).saturating_add(shard);
         let name = tree.describe(place.inode());
         let mut reservation = memory::reserve(needed, &name).await?;
         let length = variable.shown_bytes();

@@ -157,9 +157,13 @@ impl ElementType {
             Shown::Utf32 => {
                 let mut shown = vec![0; decoded.len()];
                 for (text, place) in decoded.chunks_exact(self.size).zip(shown.chunks_exact_mut(self.size)) {
-                    let letters = text.as_chunks::<4>().0.iter().map(|letter| u32::from_le_bytes(*letter));
+                    let letters = text.as_chunks::<4>().0;
+                    // Only the NULs at the end fill the element: another one is a letter.
+                    let length = letters.iter().rposition(|letter| *letter != [0; 4]).map_or(0, |last| last + 1);
                     let utf8: String = letters
-                        .take_while(|letter| *letter != 0)
+                        .iter()
+                        .take(length)
+                        .map(|letter| u32::from_le_bytes(*letter))
                         .map(|letter| char::from_u32(letter).unwrap_or(char::REPLACEMENT_CHARACTER))
                         .collect();
                     // UTF-8 needs at most four bytes for a letter, as UTF-32 does.
@@ -250,6 +254,9 @@ mod tests {
         let decoded: Vec<u8> = ['ä', '😀', 'x', '\0'].iter().flat_map(|c| u32::from(*c).to_le_bytes()).collect();
         assert_eq!(utf32.convert(decoded), ["ä😀\0\0".as_bytes(), b"x\0\0\0\0\0\0\0"].concat());
         assert_eq!(utf32.extra_dimension(0), Some(("string8".to_owned(), 8)));
+        // Only NULs at the end are none of the text.
+        let decoded: Vec<u8> = ['\0', 'x', '\0', '\0'].iter().flat_map(|c| u32::from(*c).to_le_bytes()).collect();
+        assert_eq!(utf32.convert(decoded), b"\0x\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
     }
 
     #[test]

@@ -53,12 +53,33 @@ impl Dimensions {
         dimensions
     }
 
-    /// Returns the number of the dimension that the array at `path` asks for: a new one for a new name or size.
+    /// Returns the number of the dimension that the array at `path` asks for: a new one for a new name or size. A dimension with another
+    /// name is added to `findings`, for each array that has it.
     pub(super) fn number(&mut self, asked: Asked<'_>, path: &str, findings: &mut Vec<Finding>) -> usize {
-        let Asked { size, group, .. } = asked;
         let name = asked.name.filter(|name| !name.is_empty());
         let allowed = name.and_then(names::allowed_member);
-        let wish = allowed.clone().unwrap_or_else(|| format!("dim_{size}"));
+        let is_allowed = allowed.as_deref() == name;
+        let number = self.number_of(allowed.unwrap_or_else(|| format!("dim_{}", asked.size)), asked);
+        let shown = self.list.get(number).map(|dimension| &dimension.name);
+        if let (Some(name), Some(shown)) = (name, shown)
+            && name != shown
+        {
+            let reason = match is_allowed {
+                true => "another dimension of the group has the name, with another size, or a group has it",
+                false => "programs do not accept the name",
+            };
+            findings.push(Finding {
+                path: path.to_owned(),
+                deed: format!("dimension {name} renamed to {shown}"),
+                reason: reason.to_owned(),
+            });
+        }
+        number
+    }
+
+    /// Returns the number of the dimension that is asked for, and that is called `wish` if possible.
+    fn number_of(&mut self, wish: String, asked: Asked<'_>) -> usize {
+        let Asked { size, group, .. } = asked;
         if let Some(number) = self.by_wish.get(&(group, wish.clone(), size)) {
             return *number;
         }
@@ -69,25 +90,13 @@ impl Dimensions {
             return number;
         }
         let candidates = std::iter::once(wish.clone())
-            .chain(std::iter::once(format!("{wish}_{size}")))
-            .chain((2..).map(|count: u64| format!("{wish}_{size}_{count}")));
+            .chain(std::iter::once(names::with_suffix(&wish, &format!("_{size}"))))
+            .chain((2..).map(|count: u64| names::with_suffix(&wish, &format!("_{size}_{count}"))));
         let is_free = |name: &String| {
             let key = (group, name.clone());
             !self.names.contains_key(&key) && !self.reserved.contains(&key)
         };
         let free = candidates.into_iter().find(is_free).unwrap_or_else(|| wish.clone());
-        if let Some(name) = name.filter(|name| *name != free) {
-            let reason = if allowed.as_deref() == Some(name) {
-                "another dimension of the group has the name, with another size, or a group has it"
-            } else {
-                "programs do not accept the name"
-            };
-            findings.push(Finding {
-                path: path.to_owned(),
-                deed: format!("dimension {name} renamed to {free}"),
-                reason: reason.to_owned(),
-            });
-        }
         let number = self.list.len();
         self.names.insert((group, free.clone()), number);
         self.by_wish.insert((group, wish, size), number);
@@ -95,14 +104,19 @@ impl Dimensions {
         number
     }
 
-    /// Returns the dimension that arrays of the nearest group above `group` call `wish`.
+    /// Returns the dimension that arrays of the nearest group above `group` call `wish`; none if it has another name there, as the group
+    /// below can have one of that name, or if a group on the way has another dimension of that name: programs look for dimensions by
+    /// name, and find that one.
     fn inherited(&self, wish: &str, size: u64, group: usize) -> Option<usize> {
         let mut at = group;
         while at > 0 {
             // Each group comes after its parent.
             at = self.parents.get(at).copied().filter(|parent| *parent < at)?;
             if let Some(number) = self.by_wish.get(&(at, wish.to_owned(), size)) {
-                return Some(*number);
+                return Some(*number).filter(|number| self.list.get(*number).is_some_and(|it| it.name == wish));
+            }
+            if self.names.contains_key(&(at, wish.to_owned())) {
+                return None;
             }
         }
         None
@@ -117,6 +131,7 @@ impl Dimensions {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
     fn asked(name: Option<&str>, size: u64, group: usize) -> Asked<'_> {
@@ -134,13 +149,51 @@ mod tests {
         assert_eq!([number(None, 4), number(None, 4), number(Some("dim_4"), 5), number(Some("a/b"), 1)], [2, 2, 3, 4]);
         let names: Vec<&str> = dimensions.list.iter().map(|dimension| dimension.name.as_str()).collect();
         assert_eq!(names, ["x", "x_4", "dim_4", "dim_4_5", "a_b"]);
-        assert_eq!(findings.len(), 3);
+        // Each array has its line: those with `x_4`, `dim_4_5` and `a_b`.
+        assert_eq!(findings.len(), 4);
+        let mut findings = Vec::new();
+        dimensions.number(asked(Some("a_b"), 1, 0), "/a", &mut findings);
+        assert!(findings.is_empty());
+        dimensions.number(asked(Some("a\\b"), 1, 0), "/c", &mut findings);
+        assert_eq!(findings[0].deed, "dimension a\\b renamed to a_b");
+    }
+
+    #[test]
+    fn a_dimension_that_another_one_hides_is_not_inherited() {
+        // The root, /a, /a/b and /a/b/c.
+        let groups = [(0, ""), (0, "a"), (1, "b"), (2, "c")];
+        let (mut dimensions, mut findings) = (Dimensions::new(groups.into_iter()), Vec::new());
+        let mut number = |size, group| dimensions.number(asked(Some("z"), size, group), "/v", &mut findings);
+        assert_eq!([number(3, 0), number(2, 1)], [0, 1]);
+        // Programs that look for `z` from /a/b find that of /a.
+        assert_eq!([number(3, 2), number(2, 3), number(3, 3)], [2, 3, 4]);
+        let found: Vec<(&str, usize)> = dimensions.list.iter().map(|it| (it.name.as_str(), it.group)).collect();
+        assert_eq!(found, [("z", 0), ("z", 1), ("z", 2), ("z", 3), ("z_3", 3)]);
+    }
+
+    #[test]
+    fn inherited_dimensions_that_are_renamed_have_a_line_for_each_array() {
+        let (mut dimensions, mut findings) = (Dimensions::new([(0, ""), (0, "g")].into_iter()), Vec::new());
+        assert_eq!(dimensions.number(asked(Some("a/b"), 2, 0), "/v", &mut findings), 0);
+        assert_eq!(dimensions.number(asked(Some("a/b"), 2, 1), "/g/v", &mut findings), 0);
+        assert_eq!(findings.iter().map(|finding| finding.path.as_str()).collect::<Vec<_>>(), ["/v", "/g/v"]);
+    }
+
+    #[test]
+    fn long_names_have_room_for_a_suffix() {
+        let (mut dimensions, mut findings) = (Dimensions::new([(0, "")].into_iter()), Vec::new());
+        let (long, longer) = ("x".repeat(255), "x".repeat(256));
+        for (name, size) in [(&long, 3), (&long, 77), (&longer, 4)] {
+            dimensions.number(asked(Some(name), size, 0), "/v", &mut findings);
+        }
+        let names: Vec<&str> = dimensions.list.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, [long.as_str(), &format!("{}_77", "x".repeat(252)), "dim_4"]);
     }
 
     #[test]
     fn groups_share_the_dimensions_above_them() {
-        // The root, /a, /a/b and /c.
-        let groups = [(0, ""), (0, "a"), (1, "b"), (0, "c")];
+        // The root, /a, /a/b, /c and /c/d.
+        let groups = [(0, ""), (0, "a"), (1, "b"), (0, "c"), (3, "d")];
         let (mut dimensions, mut findings) = (Dimensions::new(groups.into_iter()), Vec::new());
         let mut number = |asked: Asked<'_>| dimensions.number(asked, "/v", &mut findings);
         assert_eq!(number(asked(Some("x"), 3, 0)), 0);
@@ -152,9 +205,14 @@ mod tests {
         assert_eq!([number(asked(Some("y"), 3, 2)), number(asked(Some("y"), 3, 0))], [3, 4]);
         // A link of the root is called `a` already.
         assert_eq!(number(asked(Some("a"), 7, 0)), 5);
+        // One that has another name above is none of this group.
+        assert_eq!([number(asked(Some("x"), 4, 4)), number(asked(Some("x"), 3, 4))], [1, 6]);
         let names: Vec<(&str, usize)> = dimensions.list.iter().map(|it| (it.name.as_str(), it.group)).collect();
-        assert_eq!(names, [("x", 0), ("x", 3), ("x_3", 3), ("y", 1), ("y", 0), ("a_7", 0)]);
+        assert_eq!(names, [("x", 0), ("x", 3), ("x_3", 3), ("y", 1), ("y", 0), ("a_7", 0), ("x_3", 4)]);
         assert!(dimensions.has_own(3, "x") && !dimensions.has_own(2, "x"));
-        assert_eq!(findings.len(), 2);
+        assert_eq!(findings.len(), 3);
+        let mut number = |asked: Asked<'_>| dimensions.number(asked, "/v", &mut findings);
+        assert_eq!(number(asked(Some("a"), 7, 2)), 7);
+        assert_eq!(dimensions.list[7], Dimension { name: "a".to_owned(), size: 7, group: 2 });
     }
 }

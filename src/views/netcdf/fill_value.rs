@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::data_type::{ElementType, Shown};
 use super::hdf5::model::DataType;
+use crate::views::half::HalfForm;
 
 /// Returns one decoded element, little-endian, of the fill value in a `zarr.json`; none if it does not fit the type.
 pub(super) fn parse(fill: &Value, of: &ElementType) -> Option<Vec<u8>> {
@@ -91,23 +92,12 @@ fn hexadecimal(value: &Value, size: usize) -> Option<Float> {
 }
 
 fn half(value: &Value, is_bfloat: bool) -> Option<Vec<u8>> {
-    let number = match hexadecimal(value, 2)? {
-        Float::Bits(bits) => return Some((bits as u16).to_le_bytes().to_vec()),
-        Float::Number(number) => number as f32,
+    let form = if is_bfloat { HalfForm::Bfloat } else { HalfForm::Ieee };
+    let bits = match hexadecimal(value, 2)? {
+        Float::Bits(bits) => bits as u16,
+        Float::Number(number) => form.nearest(number),
     };
-    if is_bfloat {
-        return Some(((number.to_bits() >> 16) as u16).to_le_bytes().to_vec());
-    }
-    let bits = number.to_bits();
-    let (sign, exponent, fraction) = ((bits >> 16 & 0x8000) as u16, (bits >> 23 & 0xFF) as i32 - 127, bits & 0x7F_FFFF);
-    let half = match exponent {
-        128 => 0x7C00 | u16::from(fraction != 0) << 9,
-        16.. => 0x7C00,
-        -14.. => (((exponent + 15) as u16) << 10) | (fraction >> 13) as u16,
-        // Subnormal numbers are multiples of 2^-24.
-        _ => (number.abs() * 16_777_216.0) as u16,
-    };
-    Some((sign | half).to_le_bytes().to_vec())
+    Some(bits.to_le_bytes().to_vec())
 }
 
 #[cfg(test)]
@@ -125,7 +115,7 @@ mod tests {
         let utf32 = json!({"name": "fixed_length_utf32", "configuration": {"length_bytes": 8}});
         let chars = json!({"name": "null_terminated_bytes", "configuration": {"length_bytes": 3}});
         let time = json!({"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}});
-        let cases: [(Value, Value, &[u8]); 16] = [
+        let cases: [(Value, Value, &[u8]); 19] = [
             (json!("int16"), json!(-2), &[0xFE, 0xFF]),
             (json!("uint64"), json!(u64::MAX), &[0xFF; 8]),
             (json!("float32"), json!("NaN"), &[0, 0, 0xC0, 0x7F]),
@@ -135,7 +125,10 @@ mod tests {
             (json!("bool"), json!(true), &[1]),
             (json!("float16"), json!(1.5), &[0, 0x3E]),
             (json!("float16"), json!("NaN"), &[0, 0x7E]),
-            (json!("float16"), json!(1e-7), &[1, 0]),
+            (json!("float16"), json!(1e-7), &[2, 0]),
+            (json!("float16"), json!(0.3), &[0xCD, 0x34]),
+            (json!("float16"), json!(65520), &[0, 0x7C]),
+            (json!("bfloat16"), json!(0.3), &[0x9A, 0x3E]),
             (json!("bfloat16"), json!(1.0), &[0x80, 0x3F]),
             (json!("complex64"), json!([1.0, "NaN"]), &[0, 0, 0x80, 0x3F, 0, 0, 0xC0, 0x7F]),
             (time, json!("NaT"), &[0, 0, 0, 0, 0, 0, 0, 0x80]),

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use super::chunks::Units;
 use super::datasets::{self, Named};
 use super::dimensions::Dimensions;
+use super::document::StoredAttributes;
 use super::file_chunks;
 use super::hdf5::model::{Attribute, FileModel, Group, Value};
 use super::hdf5::plan::Plan;
 use super::members::{FileGroup, Members};
+use super::names::MAX_MEMBER;
 use super::variable::Variable;
 use super::{attributes, record_dimension};
 use crate::error::{Context, Result};
@@ -135,6 +137,12 @@ fn bad_variables(variables: &[Named], dimensions: &Dimensions, unlimited: &HashS
     for (at, named) in variables.iter().enumerate() {
         let dataset = datasets::dataset(named, named.member.attributes.clone(), dimensions, unlimited);
         let reason = match Plan::check_dataset(&dataset) {
+            // With the prefix of a variable that has the name of a dimension.
+            Ok(_) if dataset.name.len() > MAX_MEMBER => {
+                format!(
+                    "a dimension has its name, and with the prefix that tells them apart it exceeds {MAX_MEMBER} bytes"
+                )
+            }
             Ok(length) => match left.checked_sub(length) {
                 Some(rest) => {
                     left = rest;
@@ -153,11 +161,9 @@ fn bad_variables(variables: &[Named], dimensions: &Dimensions, unlimited: &HashS
 fn file_group(tree: &Tree, group: &FileGroup, classic: bool, findings: &mut Vec<Finding>) -> Group {
     // The attributes of an array with arrays below it are those of its variable.
     let document = tree.zarr_json(group.node).filter(|_| tree.table().array(group.node).is_none());
-    let document = document.and_then(|json| serde_json::from_slice::<serde_json::Value>(json).ok());
-    let stored = document.as_ref().and_then(|document| document.get("attributes")?.as_object());
+    let stored = document.map(StoredAttributes::of_group).unwrap_or_default();
     let path = format!("/{}", tree.table().path(group.node));
-    let mut attributes =
-        stored.map(|stored| attributes::convert(stored, None, classic, &path, findings)).unwrap_or_default();
+    let mut attributes = attributes::convert(&stored, None, classic, &path, findings);
     if group.name.is_empty() {
         let version = format!("version=2,icechunkfs={}", env!("CARGO_PKG_VERSION"));
         attributes.insert(0, Attribute { name: "_NCProperties".to_owned(), value: Value::Text(version) });

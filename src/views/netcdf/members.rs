@@ -111,7 +111,10 @@ impl Members {
                         }
                     },
                 };
-                if !taken.insert(name.clone()) {
+                // A renamed member must not take the name of another one.
+                let is_shown = |other: &NodeIndex| nested || tree.table().array(*other).is_some();
+                let has_owner = || tree.table().child(node, &name).filter(is_shown).is_some();
+                if (name != stored && has_owner()) || !taken.insert(name.clone()) {
                     found("left out".to_owned(), "another member of its group has its name");
                     continue;
                 }
@@ -171,21 +174,37 @@ fn change(variable: &Variable) -> Option<(&'static str, &'static str)> {
 /// `datetime64`, whose data type has its unit.
 const MEANING: [&str; 4] = ["units", "calendar", "dtype", "_Encoding"];
 
+/// Attributes by which programs make other numbers of the stored ones: these would not be the booleans or times that the array has.
+const OF_NUMBERS: [&str; 4] = ["missing_value", "scale_factor", "add_offset", "_Unsigned"];
+
+/// Returns the type that xarray gives to time spans with `units`: it has no longer unit than a second.
+fn span_type(units: &str) -> &'static str {
+    match units {
+        "milliseconds" => "timedelta64[ms]",
+        "microseconds" => "timedelta64[us]",
+        "nanoseconds" => "timedelta64[ns]",
+        _ => "timedelta64[s]",
+    }
+}
+
 /// Adds attributes that follow from the data type and the fill value, unless the array has them. Attributes of the array that would give its
 /// numbers another meaning are removed; returns their names.
 fn add_own_attributes(variable: &Variable, attributes: &mut Vec<Attribute>) -> Vec<String> {
     let text = |text: &str| Value::Text(text.to_owned());
     let fill = |bytes: Vec<u8>| Value::Numbers { data_type: variable.element.data_type(), bytes, count: Some(1) };
+    let not_a_time = variable.element.convert(i64::MIN.to_le_bytes().to_vec());
     let mut own: Vec<(&str, Value)> = Vec::new();
     match &variable.element.shown {
         Shown::Boolean => own.push(("dtype", text("bool"))),
         Shown::Utf32 | Shown::Texts => own.push(("_Encoding", text("utf-8"))),
         Shown::Time { units: Some(units), is_span } => {
             own.push(("units", text(units)));
-            if !is_span {
-                own.push(("calendar", text("proleptic_gregorian")));
-            }
-            own.push(("_FillValue", fill(variable.element.convert(i64::MIN.to_le_bytes().to_vec()))));
+            own.push(match is_span {
+                // By which xarray knows that it is no number with a unit of time.
+                true => ("dtype", text(span_type(units))),
+                false => ("calendar", text("proleptic_gregorian")),
+            });
+            own.push(("_FillValue", fill(not_a_time.clone())));
         }
         Shown::Number(_) | Shown::Widened { .. } | Shown::Complex(_) if variable.has_nan_fill => {
             let has_missing = attributes.iter().any(|attribute| attribute.name == "missing_value");
@@ -196,11 +215,18 @@ fn add_own_attributes(variable: &Variable, attributes: &mut Vec<Attribute>) -> V
         }
         _ => {}
     }
-    // A program that takes one of two values for a missing one, converts the number for that to a boolean again.
     let is_wrong = |attribute: &mut Attribute| {
-        let meant = own.iter().find(|(name, _)| *name == attribute.name && MEANING.contains(name));
-        let is_missing = attribute.name == "_FillValue" && variable.element.shown == Shown::Boolean;
-        is_missing || meant.is_some_and(|(_, value)| *value != attribute.value)
+        let name = attribute.name.as_str();
+        let meant = own.iter().find(|(own, _)| *own == name && MEANING.contains(own));
+        let has_other_meaning = match &variable.element.shown {
+            // A program that takes one of two values for a missing one, converts the number for that to a boolean again.
+            Shown::Boolean => name == "_FillValue" || OF_NUMBERS.contains(&name),
+            Shown::Time { .. } => {
+                (name == "_FillValue" && attribute.value != fill(not_a_time.clone())) || OF_NUMBERS.contains(&name)
+            }
+            _ => false,
+        };
+        has_other_meaning || meant.is_some_and(|(_, value)| *value != attribute.value)
     };
     let removed = attributes.extract_if(.., is_wrong).map(|attribute| attribute.name).collect();
     for (name, value) in own {

@@ -19,6 +19,7 @@ mod datasets;
 mod decode;
 mod decoders;
 mod dimensions;
+mod document;
 mod file_chunks;
 mod fill_value;
 mod group;
@@ -42,6 +43,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tracing::warn;
 
+use self::document::StoredAttributes;
 use self::file_chunks::FilePlace;
 use self::group::GroupFile;
 use self::hdf5::plan::Part;
@@ -190,9 +192,10 @@ impl NetcdfView {
 
     async fn report(&self) -> Result<&Report> {
         let make = || async {
-            let mut findings: Vec<Finding> = Vec::new();
+            let mut findings = report::nodes_with_long_names(&self.tree);
             for node in 0..self.tree.table().len() as NodeIndex {
                 if !self.has_file(node) {
+                    findings.extend(self.lost_attributes(node));
                     continue;
                 }
                 if let Some(reason) = self.tree.table().get(node).and_then(|it| self.obstacle(it.parent, node)) {
@@ -211,6 +214,19 @@ impl NetcdfView {
             Ok(Report::new(NAME, &findings))
         };
         self.report.get_or_try_init(make).await
+    }
+
+    /// Returns a finding if `node` is a group whose attributes no file has.
+    fn lost_attributes(&self, node: NodeIndex) -> Option<Finding> {
+        if self.options.nested_groups || self.is_array(node) {
+            return None;
+        }
+        let stored = StoredAttributes::of_group(self.tree.zarr_json(node)?);
+        (!stored.is_empty()).then(|| Finding {
+            path: format!("/{}", self.tree.table().path(node)),
+            deed: "attributes left out".to_owned(),
+            reason: "the group has no arrays, and so no file".to_owned(),
+        })
     }
 
     /// Returns the reason why directory `parent` cannot show the file of `node`.

@@ -2,8 +2,10 @@
 
 use icu_normalizer::ComposingNormalizerBorrowed;
 
-/// Longest name in bytes (`NC_MAX_NAME`).
+/// Longest name of an attribute in bytes (`NC_MAX_NAME`).
 const MAX_NAME: usize = 256;
+/// Longest name of a variable, a dimension or a group in bytes: netCDF-C reads those of HDF5 links into as much, with a NUL.
+pub(super) const MAX_MEMBER: usize = 255;
 
 /// Returns `name` in a form that programs accept: one bad name makes `ncdump` refuse the whole file. None if it is too long, or
 /// empty.
@@ -24,17 +26,31 @@ pub(super) fn allowed(name: &str) -> Option<String> {
 /// Prefix of the dataset of a variable that has the name of a dimension that is not its first.
 pub(super) const NOT_A_COORDINATE: &str = "_nc4_non_coord_";
 
+/// Replacement of the prefix in names of other things. It is shorter, so that replacing ends.
+const NOT_THE_PREFIX: &str = "_nc4_noncoord_";
+
 /// Returns the name of a variable, a dimension or a group: as [`allowed`], and none that NetCDF takes for another.
 pub(super) fn allowed_member(name: &str) -> Option<String> {
-    let name = allowed(name)?;
-    if !name.starts_with(NOT_A_COORDINATE) {
-        return Some(name);
+    allowed(name).map(without_prefix).filter(|name| name.len() <= MAX_MEMBER)
+}
+
+/// Returns the name of a dimension: `name`, which is allowed, followed by `suffix`. A long name is shortened to make room for it.
+pub(super) fn with_suffix(name: &str, suffix: &str) -> String {
+    let start = name.floor_char_boundary(MAX_MEMBER.saturating_sub(suffix.len()));
+    without_prefix(format!("{}{suffix}", name.get(..start).unwrap_or_default()))
+}
+
+/// Changes what programs would remove from `name`, wherever it is: h5netcdf takes the prefix out of the middle of a name, too.
+fn without_prefix(mut name: String) -> String {
+    while name.contains(NOT_A_COORDINATE) {
+        name = name.replace(NOT_A_COORDINATE, NOT_THE_PREFIX);
     }
-    Some(format!("_{name}")).filter(|name| name.len() <= MAX_NAME)
+    name
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
     #[test]
@@ -58,6 +74,29 @@ mod tests {
         }
         assert_eq!(allowed(&"x".repeat(257)), None);
         assert_eq!(allowed(""), None);
-        assert_eq!(allowed_member("_nc4_non_coord_x").as_deref(), Some("__nc4_non_coord_x"));
+    }
+
+    #[test]
+    fn no_name_has_the_prefix_of_other_variables() {
+        for (name, wanted) in [
+            ("_nc4_non_coord_x", "_nc4_noncoord_x"),
+            ("a_nc4_non_coord_b", "a_nc4_noncoord_b"),
+            ("_nc4_non_coord__nc4_non_coord_", "_nc4_noncoord__nc4_noncoord_"),
+            ("_nc4_non_coord_nc4_non_coord_", "_nc4_noncoord_nc4_noncoord_"),
+            ("nc4_non_coord_", "nc4_non_coord_"),
+        ] {
+            assert_eq!(allowed_member(name).as_deref(), Some(wanted));
+        }
+        assert_eq!(with_suffix("x_nc4_non_coord", "_3"), "x_nc4_noncoord_3");
+    }
+
+    #[test]
+    fn members_have_shorter_names_than_attributes() {
+        let long = "x".repeat(256);
+        assert!(allowed(&long).is_some() && allowed_member(&long).is_none());
+        assert!(allowed_member(&long[1..]).is_some());
+        let shortened = with_suffix(&"é".repeat(127), "_12");
+        assert_eq!((shortened.len(), shortened.ends_with("é_12")), (255, true));
+        assert_eq!(with_suffix("x", "_12"), "x_12");
     }
 }

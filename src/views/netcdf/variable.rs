@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::data_type::{ElementType, Shown};
 use super::decode::Chain;
 use super::decode::chain::Elements;
+use super::document::{self, StoredAttributes};
 use super::fill_value;
 use super::partition::{Axis, cut, unit_shape};
 use crate::error::Result;
@@ -84,14 +85,10 @@ impl Variable {
         tree: &Arc<Tree>,
         node: NodeIndex,
         classic: bool,
-    ) -> Result<(Self, Map<String, Value>), String> {
+    ) -> Result<(Self, StoredAttributes), String> {
         let array = tree.table().array(node).ok_or("no array")?;
         let zarr_json = tree.zarr_json(node).ok_or("no zarr.json")?;
-        let mut document: Value = serde_json::from_slice(zarr_json).map_err(|e| format!("zarr.json: {e}"))?;
-        let attributes = match document.get_mut("attributes").map(Value::take) {
-            Some(Value::Object(attributes)) => attributes,
-            _ => Map::new(),
-        };
+        let (document, attributes) = document::parse_array(zarr_json)?;
         let member = |name: &str| document.get(name).unwrap_or(&Value::Null);
         let element = ElementType::parse(member("data_type"), classic)?;
         let shape = array.shape.to_vec();
@@ -194,7 +191,7 @@ impl Storage {
             }
             let axes = axes()?;
             let longest: Vec<u64> = axes.iter().map(Axis::longest).collect();
-            let chain = Chain::parse(member("codecs"), &longest)?;
+            let chain = Chain::parse(member("codecs"), &longest, element.size)?;
             if chain.has_shards() {
                 return Err("shards in a grid that is not regular".to_owned());
             }
@@ -214,7 +211,7 @@ impl Storage {
         if chunk.contains(&0) {
             return Err("chunks of size 0".to_owned());
         }
-        let chain = Chain::parse(member("codecs"), &chunk)?;
+        let chain = Chain::parse(member("codecs"), &chunk, element.size)?;
         let (unit, source, chain) = match (&array.sharding, has_transformers) {
             (Some(layout), true) => (layout.inner_shape.clone(), Source::Inner(layout.clone()), chain),
             (None, true) => return Err("a storage transformer".to_owned()),

@@ -40,9 +40,9 @@ pub(super) struct ArrayProperties<'a> {
 
 /// Maps the member `attributes` of a group, or of the array `array`.
 pub(super) fn map(attributes: Option<&str>, array: Option<&ArrayProperties<'_>>) -> Result<Attributes, String> {
-    let members = match attributes {
-        None | Some("null") => Members::default(),
-        Some(text) => Members::parse(text).map_err(|_| format!("attributes {}", shorten(text)))?,
+    let (members, not_unicode) = match attributes {
+        None | Some("null") => Default::default(),
+        Some(text) => Members::parse_unicode(text).map_err(|_| format!("attributes {}", shorten(text)))?,
     };
     // Of several attributes with one name the last one counts, at the place of the first one, as in Python.
     let mut values: Vec<(&str, &str)> = Vec::new();
@@ -55,6 +55,7 @@ pub(super) fn map(attributes: Option<&str>, array: Option<&ArrayProperties<'_>>)
         }
     }
     let mut mapped = Attributes { text: "{".to_owned(), fill_value: None, changed: Vec::new() };
+    mapped.changed.extend(not_unicode.into_iter().map(|name| (name.to_owned(), "its name is not Unicode")));
     let mut has_dimensions = false;
     for (name, value) in values {
         if let Err(why) = check_portable(value) {
@@ -63,10 +64,15 @@ pub(super) fn map(attributes: Option<&str>, array: Option<&ArrayProperties<'_>>)
         }
         match array {
             Some(array) if name == DIMENSIONS => {
-                if is_names(value, array.rank) {
-                    has_dimensions = true;
-                } else {
+                let Some(named) = names(value, array.rank) else {
                     mapped.changed.push((name.to_owned(), "it does not name every dimension of the array"));
+                    continue;
+                };
+                has_dimensions = true;
+                // Programs of version 3 do not look at the attribute.
+                if let Some(own) = array.dimension_names.as_ref().filter(|own| **own != named) {
+                    mapped.changed.push((name.to_owned(), "replaced by the dimension names of the array"));
+                    mapped.push(name, &quoted_names(own));
                     continue;
                 }
             }
@@ -85,8 +91,7 @@ pub(super) fn map(attributes: Option<&str>, array: Option<&ArrayProperties<'_>>)
         // Documents of version 3 have no names for no dimensions, but xarray needs the list.
         let names = array.dimension_names.clone().or_else(|| (array.rank == 0).then(Vec::new));
         if let Some(names) = names {
-            let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
-            mapped.push(DIMENSIONS, &format!("[{}]", names.join(",")));
+            mapped.push(DIMENSIONS, &quoted_names(&names));
         }
     }
     mapped.text.push('}');
@@ -104,9 +109,15 @@ impl Attributes {
     }
 }
 
-/// Returns true if `value` is a list of a name for each of `rank` dimensions.
-fn is_names(value: &str, rank: usize) -> bool {
-    list(value).is_some_and(|names| names.len() == rank && names.iter().all(|name| string(name).is_some()))
+/// Returns the names in `value` if it is a list of a name for each of `rank` dimensions.
+fn names(value: &str, rank: usize) -> Option<Vec<String>> {
+    list(value).filter(|names| names.len() == rank)?.into_iter().map(string).collect()
+}
+
+/// Returns `names` as a JSON list.
+fn quoted_names(names: &[String]) -> String {
+    let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+    format!("[{}]", names.join(","))
 }
 
 /// Decodes a `_FillValue` as xarray writes it for version 3: the base64 of a float64, and for a complex number a pair of them.
@@ -155,7 +166,11 @@ mod tests {
         assert_eq!(text(2, None, r#"{"a":1}"#), r#"{"a":1}"#);
         assert_eq!(text(0, None, "{}"), r#"{"_ARRAY_DIMENSIONS":[]}"#);
         let own = r#"{"_ARRAY_DIMENSIONS":["lat"],"a":1}"#;
-        assert_eq!(text(1, Some(&["x"]), own), own);
+        assert_eq!(text(1, None, own), own);
+        assert_eq!(text(1, Some(&["lat"]), own), own);
+        // The names of the document win, as in version 3.
+        let mapped = map(Some(own), Some(&array(&float, 1, Some(&["x"])))).unwrap();
+        assert_eq!((mapped.text.as_str(), mapped.changed.len()), (r#"{"_ARRAY_DIMENSIONS":["x"],"a":1}"#, 1));
         assert_eq!(text(1, Some(&["x"]), r#"{"_ARRAY_DIMENSIONS":["a","b"]}"#), r#"{"_ARRAY_DIMENSIONS":["x"]}"#);
         assert_eq!(text(1, None, r#"{"_ARRAY_DIMENSIONS":[7]}"#), "{}");
     }
@@ -180,6 +195,8 @@ mod tests {
     fn values_that_break_other_programs_are_left_out() {
         let deep = format!("{{\"a\":{}{},\"b\":1}}", "[".repeat(1000), "]".repeat(1000));
         let mapped = map(Some(&deep), None).unwrap();
+        assert_eq!((mapped.text.as_str(), mapped.changed.len()), (r#"{"b":1}"#, 1));
+        let mapped = map(Some(r#"{"\ud800":1,"b":1}"#), None).unwrap();
         assert_eq!((mapped.text.as_str(), mapped.changed.len()), (r#"{"b":1}"#, 1));
     }
 }

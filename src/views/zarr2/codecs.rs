@@ -79,11 +79,11 @@ pub(super) fn map(codecs: &[Extension<'_>], data_type: &DataType, rank: usize) -
     }
     let mut filters = Vec::new();
     for codec in of_array {
-        filters.push(numcodecs::map(codec, byte_order)?);
+        filters.push(numcodecs::map(codec, byte_order, None)?);
     }
     filters.extend(serializer_filter);
     for codec in of_bytes {
-        filters.push(numcodecs::map(codec, byte_order)?);
+        filters.push(numcodecs::map(codec, byte_order, stored.item_size())?);
     }
     let compressor = if of_bytes.is_empty() { None } else { filters.pop() };
     Ok(Pipeline { is_transposed, byte_order, filters, compressor, has_checksum })
@@ -166,6 +166,22 @@ mod tests {
             mapped("\"string\"", 1, &["\"vlen-utf8\"", r#"{"name":"zstd","configuration":{"level":0}}"#]).unwrap();
         assert_eq!(text.filters, [r#"{"id":"vlen-utf8"}"#]);
         assert_eq!(text.compressor.as_deref(), Some(r#"{"id":"zstd","level":0}"#));
+    }
+
+    #[test]
+    fn a_shuffle_without_a_size_gets_that_of_the_elements() {
+        let shuffled = |data_type: &str, codecs: &[&str]| mapped(data_type, 1, codecs).map(|p| p.compressor.unwrap());
+        let shuffle = |settings: &str| format!("{{\"name\":\"numcodecs.shuffle\",\"configuration\":{settings}}}");
+        for settings in ["{}", "{\"elementsize\":null}"] {
+            let expected = |size: u8| Ok(format!("{{\"id\":\"shuffle\",\"elementsize\":{size}}}"));
+            assert_eq!(shuffled("\"float64\"", &[BYTES, &shuffle(settings)]), expected(8));
+            assert_eq!(shuffled("\"int16\"", &[BYTES, &shuffle(settings)]), expected(2));
+            // The elements that are stored count, not those of the array.
+            let astype =
+                r#"{"name":"numcodecs.astype","configuration":{"encode_dtype":"int16","decode_dtype":"float64"}}"#;
+            assert_eq!(shuffled("\"float64\"", &[astype, BYTES, &shuffle(settings)]), expected(2));
+            assert!(shuffled("\"string\"", &["\"vlen-utf8\"", &shuffle(settings)]).is_err());
+        }
     }
 
     #[test]

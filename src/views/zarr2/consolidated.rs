@@ -11,7 +11,7 @@ use super::document;
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
-use crate::views::report::{Finding, Report};
+use crate::views::report::{self, Finding, Report};
 
 /// Most bytes of `.zmetadata`: a few hundred thousand arrays. Programs hold several times as many in memory.
 const MAX_BYTES: usize = 512 << 20;
@@ -88,6 +88,9 @@ pub(super) async fn report(catalog: &Arc<Catalog>) -> Result<Report> {
             }
         };
         let (tree, table) = (catalog.tree(), catalog.tree().table());
+        for Finding { path, deed, reason } in report::nodes_with_long_names(tree) {
+            add(path, &deed, reason);
+        }
         catalog.walk(|node, form| {
             let path = || format!("/{}", table.path(node));
             let changed = match form {
@@ -103,7 +106,12 @@ pub(super) async fn report(catalog: &Arc<Catalog>) -> Result<Report> {
                     if has_checksum {
                         add(path(), "checksum trimmed", "codec `crc32c`: programs cannot check its chunks".to_owned());
                     }
-                    catalog.reason(node).ok().flatten().map(|documents| documents.changed).unwrap_or_default()
+                    let documents = catalog.reason(node).ok().flatten();
+                    if documents.as_ref().is_some_and(|documents| documents.has_lost_names) {
+                        let reason = "only some dimensions have a name, and programs take a name for each or none";
+                        add(path(), "dimension names left out", reason.to_owned());
+                    }
+                    documents.map(|documents| documents.changed).unwrap_or_default()
                 }
                 Some(NodeForm::Group) => match tree.zarr_json(node).map(document::map_group) {
                     None => Vec::new(),

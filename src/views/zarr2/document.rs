@@ -11,7 +11,7 @@ use crate::memory;
 use crate::tree::nodes::MAX_NAME;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::{KeyEncoding, Separator};
-use crate::zarr::members::{Extension, Members, list, shorten, string};
+use crate::zarr::members::{Extension, Members, list, shorten, string, unknown_member};
 
 /// Document `.zgroup`, the same for every group.
 pub(super) const GROUP: &str = r#"{"zarr_format":2}"#;
@@ -22,20 +22,6 @@ const MAX_RANK: usize = 32;
 const EXPANSION: u64 = 32;
 /// Most bytes of a `zarr.json` that needs no reservation: a mount maps a few at a time.
 const SMALL: usize = 32 << 10;
-/// Members of an array's `zarr.json`.
-const MEMBERS: [&str; 11] = [
-    "zarr_format",
-    "node_type",
-    "shape",
-    "data_type",
-    "chunk_grid",
-    "chunk_key_encoding",
-    "fill_value",
-    "codecs",
-    "attributes",
-    "dimension_names",
-    "storage_transformers",
-];
 
 /// Documents of an array, and what follows from them for its chunks.
 #[derive(Debug)]
@@ -50,6 +36,8 @@ pub(super) struct ArrayDocuments {
     pub(super) zattrs: String,
     /// True if every chunk ends with a checksum that the view trims.
     pub(super) has_checksum: bool,
+    /// True if only some dimensions have names: version 2 has names for all or for none.
+    pub(super) has_lost_names: bool,
     /// Names of the attributes that are left out or replaced, with the reasons.
     pub(super) changed: Vec<(String, &'static str)>,
 }
@@ -98,7 +86,7 @@ pub(super) fn map_array(zarr_json: &[u8]) -> Result<ArrayDocuments, String> {
     if members.get("node_type").and_then(string).as_deref() != Some("array") {
         return Err("its zarr.json is not that of an array".to_owned());
     }
-    if let Some((name, _)) = members.iter().find(|(name, value)| !MEMBERS.contains(name) && must_understand(value)) {
+    if let Some(name) = unknown_member(&members) {
         return Err(format!("its zarr.json has the unknown member `{}`", shorten(name)));
     }
     if !matches!(members.get("storage_transformers"), None | Some("null")) {
@@ -124,7 +112,7 @@ pub(super) fn map_array(zarr_json: &[u8]) -> Result<ArrayDocuments, String> {
     let chunks = chunk_shape(required("chunk_grid")?, &metadata.shape, &data_type)?;
     let pipeline = codecs::map(&Extension::parse_list(required("codecs")?, "codec")?, &data_type, rank)?;
     let fill_value = fill_value::map(&data_type, members.get("fill_value").unwrap_or("null"), pipeline.byte_order)?;
-    let dimension_names = dimension_names(members.get("dimension_names"), rank)?;
+    let (dimension_names, has_lost_names) = dimension_names(members.get("dimension_names"), rank)?;
     let properties = ArrayProperties { data_type: &data_type, rank, dimension_names };
     let attributes = attributes::map(members.get("attributes"), Some(&properties))?;
 
@@ -148,6 +136,7 @@ pub(super) fn map_array(zarr_json: &[u8]) -> Result<ArrayDocuments, String> {
         fill_value,
         zattrs: attributes.text,
         has_checksum: pipeline.has_checksum,
+        has_lost_names,
         changed: attributes.changed,
     })
 }
@@ -173,11 +162,6 @@ fn reserve(zarr_json: &[u8]) -> Result<Option<memory::Reservation>, String> {
 fn parse(zarr_json: &[u8]) -> Result<Members<'_>, String> {
     let wrong = |why: String| format!("its zarr.json cannot be read: {}", shorten(&why));
     Members::parse(std::str::from_utf8(zarr_json).map_err(|error| wrong(error.to_string()))?).map_err(wrong)
-}
-
-/// Returns true if a program that does not know a member with this value must not read the array.
-fn must_understand(value: &str) -> bool {
-    Members::parse(value).ok().and_then(|members| members.get("must_understand")) != Some("false")
 }
 
 /// Returns the chunk shape of a regular grid.
@@ -209,14 +193,18 @@ fn chunk_shape(grid: &str, shape: &[u64], data_type: &DataType) -> Result<Vec<u6
     Ok(chunks)
 }
 
-/// Returns the names of all dimensions, if all have one.
-fn dimension_names(member: Option<&str>, rank: usize) -> Result<Option<Vec<String>>, String> {
-    let Some(text) = member.filter(|text| *text != "null") else { return Ok(None) };
+/// Returns the names of all dimensions, if all have one. Returns true with none if some have.
+fn dimension_names(member: Option<&str>, rank: usize) -> Result<(Option<Vec<String>>, bool), String> {
+    let Some(text) = member.filter(|text| *text != "null") else { return Ok((None, false)) };
     let names = list(text).ok_or_else(|| format!("dimension names {}", shorten(text)))?;
     if names.len() != rank {
         return Err(format!("it has {} names for {rank} dimensions", names.len()));
     }
-    Ok(names.into_iter().map(string).collect())
+    let names: Vec<Option<String>> = names.into_iter().map(string).collect();
+    let has_some = names.iter().any(Option::is_some);
+    let all: Option<Vec<String>> = names.into_iter().collect();
+    let has_lost_names = has_some && all.is_none();
+    Ok((all, has_lost_names))
 }
 
 fn numbers(numbers: &[u64]) -> String {

@@ -138,8 +138,16 @@ fn what_version_2_cannot_have_has_a_reason() {
 
 #[test]
 fn dimensions_without_names_have_none() {
-    for names in [json!(null), json!([null, "x"]), json!([7, "x"])] {
-        assert_eq!(with(json!({"dimension_names": names})).unwrap().zattrs, r#"{"units":"m"}"#);
+    // Names that are lost are reported.
+    for (names, has_lost_names) in
+        [(json!(null), false), (json!([null, null]), false), (json!([null, "x"]), true), (json!([7, "x"]), true)]
+    {
+        let documents = with(json!({"dimension_names": names})).unwrap();
+        assert_eq!(
+            (documents.zattrs.as_str(), documents.has_lost_names),
+            (r#"{"units":"m"}"#, has_lost_names),
+            "{names}"
+        );
     }
 }
 

@@ -139,8 +139,8 @@ pub(super) fn stored_type(codec: &Extension<'_>) -> Result<Option<DataType>, Str
         .transpose()
 }
 
-/// Returns `codec` as version 2 has it, for elements of `order`.
-pub(super) fn map(codec: &Extension<'_>, order: ByteOrder) -> Result<String, String> {
+/// Returns `codec` as version 2 has it, for elements of `order` and of `item_size` bytes, none if these vary.
+pub(super) fn map(codec: &Extension<'_>, order: ByteOrder, item_size: Option<u64>) -> Result<String, String> {
     let unknown = || format!("codec `{}`", shorten(&codec.name));
     let id = id(&codec.name).ok_or_else(unknown)?;
     let settings = settings(id).ok_or_else(unknown)?;
@@ -150,7 +150,15 @@ pub(super) fn map(codec: &Extension<'_>, order: ByteOrder) -> Result<String, Str
     let mut mapped = format!("{{\"id\":\"{id}\"");
     for setting in settings {
         let name = setting.name;
-        let Some(text) = codec.configuration.get(name) else {
+        let text = codec.configuration.get(name);
+        if id == "shuffle" && text.is_none_or(|text| text == "null") {
+            // The default of version 3 is the size of an element, that of numcodecs is 4.
+            let size = item_size.filter(|size| (1..=MAX as u64).contains(size));
+            let size = size.ok_or_else(|| format!("codec `{id}` without `{name}` for elements of any size"))?;
+            mapped += &format!(",\"{name}\":{size}");
+            continue;
+        }
+        let Some(text) = text else {
             if setting.is_required {
                 return Err(format!("codec `{id}` without `{name}`"));
             }

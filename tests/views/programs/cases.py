@@ -173,7 +173,7 @@ def zarr2(plan, reference, problems):
             attributes["_FillValue"] = expected.fill_attribute(attributes["_FillValue"], expected.type_name(document))
         names = document.get("dimension_names") or []
         own = document.get("attributes", {}).get("_ARRAY_DIMENSIONS")
-        dimensions = own or (list(names) if len(names) == len(document["shape"]) and all(names) else None)
+        dimensions = list(names) if names and len(names) == len(document["shape"]) and all(names) else own
         dimensions = [] if document["shape"] == [] else dimensions
         values = array["values"]
         found.append(Case(repository, path, document, array["chunks"], values, dimensions, attributes))

@@ -13,7 +13,10 @@ TIMES = ["numpy.datetime64", "numpy.timedelta64"]
 NETCDF_TYPES = [*NUMBERS, *TIMES, "bool", "float16", "bfloat16", "complex64", "complex128", "null_terminated_bytes", "fixed_length_utf32", "string"]
 NETCDF_CODECS = {"bytes", "transpose", "sharding_indexed", "zstd", "gzip", "blosc", "crc32c", "vlen-utf8",
                  *(f"numcodecs.{name}" for name in ["zlib", "bz2", "zstd", "gzip", "blosc", "crc32c", "shuffle"])}
-RESERVED = {"CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS", "_NCProperties", "_nc3_strict", "_NCCOPY", "_ARRAY_DIMENSIONS"}
+RESERVED = {"CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS", "_NCProperties", "_nc3_strict", "_NCCOPY", "_ARRAY_DIMENSIONS",
+            "_IsNetcdf4", "_SuperblockVersion", "_Format", "_Codecs"}
+# Attributes by which programs make other numbers of stored ones, which booleans and times do not have.
+OF_NUMBERS = {"missing_value", "scale_factor", "add_offset", "_Unsigned"}
 TYPED = {"_FillValue", "missing_value", "valid_min", "valid_max", "valid_range", "actual_range", "flag_values", "flag_masks"}
 
 
@@ -124,7 +127,9 @@ def netcdf_attributes(attributes, document=None):
     shown = {}
     kind = document and type_name(document)
     for key, value in attributes.items():
-        if key in RESERVED or key.startswith("_Netcdf4"):
+        if key in RESERVED or key.startswith("_Netcdf4") or key.lower().startswith("_nczarr"):
+            continue
+        if (kind == "bool" or kind in TIMES) and key in OF_NUMBERS:
             continue
         if kind and key == "_FillValue":
             value = fill_attribute(value, kind)
@@ -142,7 +147,10 @@ def netcdf_attributes(attributes, document=None):
     elif kind in TIMES and unit:
         is_span = kind == "numpy.timedelta64"
         shown.setdefault("units", unit if is_span else f"{unit} since 1970-01-01 00:00:00")
-        if not is_span:
+        if is_span:
+            code = configuration["unit"].replace("\u03bc", "u")
+            shown.setdefault("dtype", f"timedelta64[{code if code in ('ms', 'us', 'ns') else 's'}]")
+        else:
             shown.setdefault("calendar", "proleptic_gregorian")
         shown.setdefault("_FillValue", -2**63)
     elif document["fill_value"] == "NaN" and "missing_value" not in shown:

@@ -1,12 +1,18 @@
 //! Decompression of Blosc buffers by the C library, which bounds its output.
 
 use std::ffi::c_void;
+use std::ops::Range;
 
 use crate::error::{Error, Result};
 
-/// Decompresses a Blosc buffer to at most `limit` bytes.
+/// Place of the length of all of a buffer in its header.
+const LENGTH: Range<usize> = 12..16;
+
+/// Decompresses a Blosc buffer to at most `limit` bytes. What follows the buffer is ignored, as numcodecs does.
 #[allow(unsafe_code, reason = "the C library has no safe interface")]
 pub(super) fn decompress(stored: &[u8], limit: usize) -> Result<Vec<u8>> {
+    let length = stored.get(LENGTH).and_then(|bytes| bytes.first_chunk()).map(|bytes| u32::from_le_bytes(*bytes));
+    let stored = length.and_then(|length| stored.get(..length as usize)).unwrap_or(stored);
     let source = stored.as_ptr().cast::<c_void>();
     let mut length = 0_usize;
     // SAFETY: `source` and its length belong to one slice, and `length` is written only during the call.

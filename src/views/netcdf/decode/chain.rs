@@ -16,6 +16,9 @@ use crate::zarr::shard::{Index, ShardLayout};
 
 /// Deepest nesting of shards.
 const MAX_DEPTH: usize = 4;
+/// Most bytes of a shard for each of its elements' bytes. Of an inner chunk of one byte, bzip2 makes 37, and shards in shards have an index
+/// entry of 16 bytes for it at every level.
+const MAX_OVERHEAD: usize = 128;
 /// Most codecs from bytes to bytes. Each may store an eighth more than it got, which adds up.
 const MAX_BYTES_CODECS: usize = 4;
 
@@ -60,12 +63,13 @@ impl Elements<'_> {
 }
 
 impl Chain {
-    /// Parses member `codecs` of a `zarr.json` for chunks of `shape`. Fails with the reason if this program lacks a codec.
-    pub(in super::super) fn parse(codecs: &Value, shape: &[u64]) -> Result<Self, String> {
-        Self::parse_at(codecs, shape, 0)
+    /// Parses member `codecs` of a `zarr.json` for chunks of `shape` with elements of `item_size` bytes, 0 if these vary. Fails with the
+    /// reason if this program lacks a codec.
+    pub(in super::super) fn parse(codecs: &Value, shape: &[u64], item_size: usize) -> Result<Self, String> {
+        Self::parse_at(codecs, shape, item_size, 0)
     }
 
-    fn parse_at(codecs: &Value, shape: &[u64], depth: usize) -> Result<Self, String> {
+    fn parse_at(codecs: &Value, shape: &[u64], item_size: usize, depth: usize) -> Result<Self, String> {
         if depth > MAX_DEPTH {
             return Err(format!("shards within shards, more than {MAX_DEPTH} deep"));
         }
@@ -76,7 +80,7 @@ impl Chain {
             let name = codec.as_str().or_else(|| codec.get("name")?.as_str()).ok_or("a codec without a name")?;
             let configuration = codec.get("configuration").unwrap_or(&Value::Null);
             if elements.is_some() {
-                let codec = BytesCodec::parse(name, configuration).ok_or_else(|| format!("codec {name}"))?;
+                let codec = BytesCodec::parse(name, configuration, item_size).ok_or_else(|| format!("codec {name}"))?;
                 bytes.push(codec);
                 if bytes.len() > MAX_BYTES_CODECS {
                     return Err(format!("more than {MAX_BYTES_CODECS} codecs of bytes"));
@@ -108,7 +112,7 @@ impl Chain {
                     let layout = ShardLayout::parse(document.to_string().as_bytes()).map_err(|e| e.to_string())?;
                     let layout = Box::new(layout.ok_or("a shard of unknown structure")?);
                     let inner = configuration.get("codecs").unwrap_or(&Value::Null);
-                    let inner = Box::new(Self::parse_at(inner, &layout.inner_shape, depth + 1)?);
+                    let inner = Box::new(Self::parse_at(inner, &layout.inner_shape, item_size, depth + 1)?);
                     elements = Some(ElementCodec::Shard { layout, inner });
                 }
                 _ => return Err(format!("codec {name}")),
@@ -155,14 +159,10 @@ impl Chain {
         }
         let innermost = shapes.pop().unwrap_or_default();
         let length = of.bytes(&innermost)?;
-        let limit = match &self.elements {
-            ElementCodec::Bytes { .. } => length,
-            ElementCodec::Shard { layout, .. } => {
-                length.saturating_add(length / 8).saturating_add(layout.index_length() as usize).saturating_add(4096)
-            }
-            ElementCodec::Variable => return Err(Error::corrupt("elements of any length where fixed ones are needed")),
-        };
-        let stored = self.to_bytes(stored, limit)?;
+        if self.is_variable() {
+            return Err(Error::corrupt("elements of any length where fixed ones are needed"));
+        }
+        let stored = self.to_bytes(stored, self.max_serialized(length, of.size), length)?;
         let mut decoded = match &self.elements {
             ElementCodec::Bytes { big_endian } => {
                 let mut elements = stored;
@@ -182,6 +182,27 @@ impl Chain {
             decoded = transpose.decode(&decoded, shape, of.size);
         }
         Ok(decoded)
+    }
+
+    /// Returns the most bytes that the elements of a chunk of `length` bytes have before the codecs from bytes to bytes. `size` is that of an
+    /// element.
+    fn max_serialized(&self, length: usize, size: usize) -> usize {
+        let ElementCodec::Shard { layout, inner } = &self.elements else { return length };
+        let each = layout.inner_shape.iter().fold(size, |bytes, length| bytes.saturating_mul(*length as usize));
+        let inner_chunks = (layout.count() as usize).saturating_mul(inner.max_stored(each, size));
+        let sum = inner_chunks.saturating_add(layout.index_length() as usize);
+        sum.min(length.saturating_mul(MAX_OVERHEAD).saturating_add(layout.index_length() as usize).saturating_add(4096))
+    }
+
+    /// Returns the most bytes that are stored for a chunk of `length` bytes. `size` is that of an element.
+    fn max_stored(&self, length: usize, size: usize) -> usize {
+        self.bytes.iter().fold(self.max_serialized(length, size), |bytes, codec| codec.max_stored(bytes))
+    }
+
+    /// Returns the most bytes of a shard that is compressed as a whole, for a chunk of `length` bytes with elements of `size`; 0 for other
+    /// chunks.
+    pub(in super::super) fn decompressed_shard(&self, length: usize, size: usize) -> usize {
+        if self.has_shards() && !self.bytes.is_empty() { self.max_serialized(length, size) } else { 0 }
     }
 
     /// Returns true if [`Chain::steps`] may be possible.
@@ -206,7 +227,8 @@ impl Chain {
         if !self.transposes.is_empty() {
             return Err(Error::corrupt("a transpose of elements of any length"));
         }
-        let stored = self.to_bytes(stored, limit.saturating_add(4 * count + 4))?;
+        let limit = limit.saturating_add(4 * count + 4);
+        let stored = self.to_bytes(stored, limit, limit)?;
         let short = || Error::corrupt("a chunk of texts ends within a text");
         let number = |bytes: &[u8]| bytes.first_chunk::<4>().map(|n| u32::from_le_bytes(*n) as usize);
         let wanted = number(&stored).ok_or_else(short)?;
@@ -224,7 +246,8 @@ impl Chain {
         Ok(values)
     }
 
-    fn to_bytes(&self, stored: Bytes, limit: usize) -> Result<Vec<u8>> {
+    /// Decodes stored bytes to at most `limit`, probably `expected` ones.
+    fn to_bytes(&self, stored: Bytes, limit: usize, expected: usize) -> Result<Vec<u8>> {
         // The last codec in encoding is the first in decoding, and may produce what the codecs before it may have stored.
         let mut limits = vec![limit];
         for codec in &self.bytes {
@@ -233,12 +256,12 @@ impl Chain {
         limits.pop();
         let mut codecs = self.bytes.iter().zip(limits).rev();
         let Some((first, limit)) = codecs.next() else { return Ok(stored.into()) };
-        let mut bytes = first.decode(&stored, limit)?;
+        let mut bytes = first.decode(&stored, limit, expected)?;
         for (codec, limit) in codecs {
             bytes = match bytes {
-                Cow::Borrowed(bytes) => codec.decode(bytes, limit)?,
+                Cow::Borrowed(bytes) => codec.decode(bytes, limit, expected)?,
                 Cow::Owned(bytes) => {
-                    let decoded = codec.decode(&bytes, limit)?.into_owned();
+                    let decoded = codec.decode(&bytes, limit, expected)?.into_owned();
                     memory::recycle(bytes);
                     Cow::Owned(decoded)
                 }
@@ -291,6 +314,8 @@ fn part(bytes: &Bytes, range: Range<u64>) -> Bytes {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::io::Write;
+
     use super::*;
     use serde_json::json;
 
@@ -307,7 +332,7 @@ mod tests {
             {"name": "bytes", "configuration": {"endian": "big"}},
             "zstd"
         ]);
-        let chain = Chain::parse(&codecs, &[2, 3]).unwrap();
+        let chain = Chain::parse(&codecs, &[2, 3], 2).unwrap();
         // 3 x 2 big-endian numbers: the transposed array.
         let stored: Vec<u8> = [0_u16, 3, 1, 4, 2, 5].iter().flat_map(|n| n.to_be_bytes()).collect();
         let stored = Bytes::from(zstd::encode_all(stored.as_slice(), 1).unwrap());
@@ -323,7 +348,7 @@ mod tests {
         let codecs = json!([{"name": "sharding_indexed", "configuration": {
             "chunk_shape": [1, 2], "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
             "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}}]);
-        let chain = Chain::parse(&codecs, &[2, 4]).unwrap();
+        let chain = Chain::parse(&codecs, &[2, 4], 2).unwrap();
         let mut shard = vec![1, 0, 2, 0, 3, 0, 4, 0];
         for (offset, length) in [(4_u64, 4_u64), (u64::MAX, u64::MAX), (u64::MAX, u64::MAX), (0, 4)] {
             shard.extend(offset.to_le_bytes().into_iter().chain(length.to_le_bytes()));
@@ -334,9 +359,58 @@ mod tests {
         assert!(chain.decode(shard.into(), elements(&[2, 4])).is_err());
     }
 
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// Returns a shard with its index at the end.
+    fn shard(inner: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+        let (mut bytes, mut index) = (Vec::new(), Vec::new());
+        for inner in inner {
+            index.extend([bytes.len() as u64, inner.len() as u64].into_iter().flat_map(u64::to_le_bytes));
+            bytes.extend(inner);
+        }
+        [bytes, index].concat()
+    }
+
+    #[test]
+    fn a_compressed_shard_may_be_much_longer_than_its_elements() {
+        let sharded = |shape: [u64; 1], codecs: Value| json!({"name": "sharding_indexed", "configuration": {"chunk_shape": shape, "codecs": codecs, "index_codecs": ["bytes"]}});
+        // Inner chunks of one element: gzip makes 25 bytes of two.
+        let elements = |size: u64| -> Vec<u8> { (0..size as u16).flat_map(u16::to_le_bytes).collect() };
+        let one = |number: u16| gzip(&number.to_le_bytes());
+        let flat = Chain::parse(&json!([sharded([1], json!(["bytes", "gzip"])), "gzip"]), &[4096], 2).unwrap();
+        let stored = gzip(&shard((0..4096).map(one)));
+        assert!(stored.len() > 8 * 4096 * 2);
+        assert_eq!(flat.decode(stored.into(), self::elements(&[4096])).unwrap(), elements(4096));
+        // Indexes of shards in shards count, too.
+        let inner = sharded([1], json!(["bytes", "gzip"]));
+        let nested = Chain::parse(&json!([sharded([4], json!([inner])), "gzip"]), &[4096], 2).unwrap();
+        let stored = gzip(&shard((0..1024).map(|number| shard((0..4).map(|low| one(number * 4 + low))))));
+        assert_eq!(nested.decode(stored.into(), self::elements(&[4096])).unwrap(), elements(4096));
+        // No more than that.
+        let limit = flat.max_serialized(8192, 2);
+        assert!(limit < 1 << 21, "{limit}");
+        assert_eq!(flat.decompressed_shard(8192, 2), limit);
+        assert!(flat.decode(gzip(&vec![0; limit + 1]).into(), self::elements(&[4096])).is_err());
+        let long = Chain::parse(&json!([sharded([1 << 40], json!(["bytes"])), "gzip"]), &[1 << 60], 2).unwrap();
+        assert_eq!(long.max_serialized(usize::MAX, usize::MAX), usize::MAX);
+    }
+
+    #[test]
+    fn a_shuffle_without_a_size_is_one_of_elements() {
+        let codecs = json!(["bytes", {"name": "numcodecs.shuffle", "configuration": {}}]);
+        let chain = Chain::parse(&codecs, &[3], 2).unwrap();
+        let decoded = chain.decode(Bytes::from_static(&[1, 3, 5, 2, 4, 6]), elements(&[3])).unwrap();
+        assert_eq!(decoded, [1, 2, 3, 4, 5, 6]);
+        assert_eq!(Chain::parse(&json!(["vlen-utf8", "shuffle"]), &[3], 0).unwrap_err(), "codec shuffle");
+    }
+
     #[test]
     fn texts_of_any_length_are_read_within_their_chunk() {
-        let chain = Chain::parse(&json!(["vlen-utf8"]), &[2]).unwrap();
+        let chain = Chain::parse(&json!(["vlen-utf8"]), &[2], 0).unwrap();
         let mut stored = 2_u32.to_le_bytes().to_vec();
         for text in ["ä", ""] {
             stored.extend((text.len() as u32).to_le_bytes());
@@ -361,7 +435,7 @@ mod tests {
             (json!({}), "codecs are no list"),
             (json!(["bytes", "zstd", "zstd", "zstd", "zstd", "zstd"]), "more than 4 codecs of bytes"),
         ] {
-            assert_eq!(Chain::parse(&codecs, &[1]).unwrap_err(), reason);
+            assert_eq!(Chain::parse(&codecs, &[1], 2).unwrap_err(), reason);
         }
     }
 }
