@@ -16,6 +16,7 @@ use tokio::sync::OnceCell;
 
 use super::numbers::MAX_TREES;
 use super::refs::{FreshRefs, NameKind, system_time};
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
@@ -57,6 +58,8 @@ pub(super) struct Loaded {
     pub(super) files: Arc<dyn ViewTree>,
     /// Time of all files: that of the commit.
     pub(super) time: SystemTime,
+    /// Bytes that are released when nobody uses the tree: those of its snapshot and of what is made of it.
+    bytes: u64,
     _memory: Reservation,
 }
 
@@ -70,6 +73,9 @@ pub(super) struct Trees {
     limit: u64,
     known: Mutex<Known>,
     loaded: Arc<LoadedTrees>,
+    /// Held while a tree is made: its snapshot is in memory while it waits for room for its table and documents, so that of several at a time
+    /// each would wait for the others. Fair: those that wait go in their order.
+    making: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -96,12 +102,14 @@ impl Evict for LoadedTrees {
         let mut gone = Vec::new();
         let mut left = bytes;
         let mut trees = self.trees.lock();
-        while left > 0
-            && let Some((_, slot)) = trees.pop_lru()
-        {
-            left = left.saturating_sub(slot.tree.get().map_or(0, |tree| tree._memory.bytes()));
-            gone.push(slot);
+        // Those that are being loaded release nothing, and would be loaded a second time.
+        let mut evicted = Vec::new();
+        for (number, slot) in trees.iter().rev() {
+            let Some(tree) = slot.tree.get().filter(|_| left > 0) else { continue };
+            left = left.saturating_sub(tree.bytes);
+            evicted.push(*number);
         }
+        gone.extend(evicted.iter().map(|number| trees.pop(number)));
         drop(trees);
     }
 }
@@ -113,7 +121,15 @@ impl Trees {
         let loaded =
             Arc::new(LoadedTrees { trees: Mutex::new(LruCache::new(LOADED)), is_watched: AtomicBool::new(false) });
         memory::register_cache(&loaded);
-        Trees { reader, location: location.to_owned(), root: root.to_owned(), limit, known: Mutex::default(), loaded }
+        Trees {
+            reader,
+            location: location.to_owned(),
+            root: root.to_owned(),
+            limit,
+            known: Mutex::default(),
+            loaded,
+            making: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Returns the number of the tree `key`, and the time of its root: `time` if the tree was not known.
@@ -165,6 +181,7 @@ impl Trees {
 
     async fn make(&self, key: &TreeKey, refs: &FreshRefs, shown: &Arc<Tree>) -> Result<Loaded> {
         let what = || format!("snapshot {}", key.snapshot);
+        let _making = self.making.lock().await;
         let shared = match shown.snapshot().id() == key.snapshot {
             true => Some(Arc::clone(shown.snapshot())),
             false => self.snapshot_of_another_view(key.snapshot),
@@ -179,8 +196,12 @@ impl Trees {
             }
         };
         // The numbers of the mount's own tree may depend on its past; these follow from the snapshot alone.
-        let table = NodeTable::build_below(&snapshot, &mut Numbering::default(), &self.root)?;
-        let memory = memory::reserve(own.saturating_add(table.size()), &what()).await?;
+        let (described, root) = (Arc::clone(&snapshot), self.root.clone());
+        let table = blocking(move || NodeTable::build_below(&described, &mut Numbering::default(), &root)).await;
+        let table = table.context(what)?;
+        // The snapshot has a reservation of its own.
+        let memory = memory::reserve(table.size(), &what()).await?;
+        let bytes = own.saturating_add(memory.bytes());
         let time = system_time(snapshot.flushed_at());
         let tree = Arc::new(Tree::new(snapshot, table, Arc::clone(&self.reader)));
         let files = key
@@ -190,7 +211,7 @@ impl Trees {
             .make(tree, if self.root.is_empty() { &self.location } else { &self.root })
             .await
             .context(what)?;
-        Ok(Loaded { files, time, _memory: memory })
+        Ok(Loaded { files, time, bytes, _memory: memory })
     }
 
     /// Returns snapshot `id` if a loaded tree has it.

@@ -18,6 +18,7 @@ use crate::tree::chunks::Chunks;
 use crate::tree::nodes::{NodeIndex, TreePlace};
 use crate::tree::{Kind, Tree};
 use crate::zarr::Coords;
+use crate::zarr::document;
 use crate::zarr::shard::{FaultKind, Index, IndexFault, IndexLocation, ShardLayout};
 
 /// Bytes per read.
@@ -91,7 +92,9 @@ fn sharded(tree: &Tree, node: NodeIndex) -> Result<(&Array, ShardLayout)> {
     let Some(array) = tree.table().array(node) else {
         return Err(Error::new(ErrorKind::InvalidInput, format!("{} is no array", place())));
     };
-    let sharding = ShardLayout::parse(tree.zarr_json(node).unwrap_or_default()).context(place)?;
+    let zarr_json = tree.zarr_json(node).unwrap_or_default();
+    let _held = document::reserve(zarr_json).context(place)?;
+    let sharding = ShardLayout::parse(zarr_json).context(place)?;
     let none = || {
         Error::new(ErrorKind::InvalidInput, format!("{}: its chunks are no shards that can be read in parts", place()))
     };

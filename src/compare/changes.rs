@@ -55,8 +55,8 @@ pub async fn changes_between(reader: &Arc<Reader>, old: &Snapshot, new: &Snapsho
                 }
             }
         }
-        let Some(after) = ArrayChunks::of(&node) else { continue };
-        let before = before.as_ref().and_then(ArrayChunks::of);
+        let Some(after) = ArrayChunks::parse(&node)? else { continue };
+        let before = before.as_ref().map(ArrayChunks::parse).transpose()?.flatten();
         let (id, path) = (node.id, node.path);
         let grid = after.grid().to_vec();
         running.push(Box::pin(async move {

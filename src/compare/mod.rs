@@ -157,14 +157,17 @@ pub struct ArrayChunks {
 
 impl ArrayChunks {
     /// Returns the array `node`; none if the node is no array.
-    pub fn of(node: &Node<'_>) -> Option<Self> {
-        let NodeData::Array(array) = &node.data else { return None };
+    ///
+    /// Errors: [`ErrorKind::OutOfMemory`] if the memory bound has no room for looking into its `zarr.json`.
+    pub fn parse(node: &Node<'_>) -> Result<Option<Self>> {
+        let NodeData::Array(array) = &node.data else { return Ok(None) };
         // The grid is that of a mount: zarr.json decides, or the snapshot's grid if zarr.json is not understood.
         let grid = match ArrayMetadata::parse(node.zarr_json) {
             Ok(metadata) => metadata.grid,
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => return Err(error).context(|| node.path.to_owned()),
             Err(_) => array.grid().unwrap_or_default(),
         };
-        Some(ArrayChunks { id: node.id, grid, manifests: array.manifests() })
+        Ok(Some(ArrayChunks { id: node.id, grid, manifests: array.manifests() }))
     }
 
     /// Returns the number of chunks per dimension.
@@ -241,7 +244,8 @@ async fn compare_node(
         found.is_moved = was.path != is.path;
         found.is_changed = was.zarr_json != is.zarr_json;
     }
-    let (was, is) = (was.as_ref().and_then(ArrayChunks::of), is.as_ref().and_then(ArrayChunks::of));
+    let parse = |node: Option<&Node<'_>>| Ok(node.map(ArrayChunks::parse).transpose()?.flatten());
+    let (was, is) = (parse(was.as_ref())?, parse(is.as_ref())?);
     let [old_infos, new_infos] = infos;
     let Some(any) = is.as_ref().or(was.as_ref()) else { return Ok(found) };
     let before = was.as_ref().map_or(any.empty(old_infos, reader), |was| was.chunks(old_infos, reader));

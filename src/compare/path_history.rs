@@ -62,7 +62,10 @@ impl Tracked {
     fn check(&self, snapshot: &Snapshot, region: Option<&Region>) -> Result<()> {
         let Some(region) = region else { return Ok(()) };
         let node = snapshot.nodes().find(|node| node.id == self.top);
-        let rank = node.and_then(|node| ArrayMetadata::parse(node.zarr_json).ok()).map(|array| array.grid.len());
+        let rank = match node.map(|node| ArrayMetadata::parse(node.zarr_json)) {
+            Some(Err(error)) if error.kind() == ErrorKind::OutOfMemory => return Err(error.context(&self.path)),
+            array => array.and_then(Result::ok).map(|array| array.grid.len()),
+        };
         match rank {
             Some(rank) if rank == region.len() => Ok(()),
             Some(rank) => Err(Error::invalid(format!(

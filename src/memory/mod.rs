@@ -12,6 +12,7 @@ mod buffers;
 pub mod growing;
 mod limit;
 mod machine;
+pub(crate) mod together;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
@@ -76,6 +77,11 @@ pub fn set_bound(total: u64) {
 /// Returns the bound given by the user, in bytes, if there is one.
 pub fn explicit_bound() -> Option<u64> {
     Some(BOUND.load(Ordering::Relaxed)).filter(|said| *said > 0)
+}
+
+/// Returns the bytes that can be reserved at a time.
+pub(crate) fn reservable() -> u64 {
+    BUDGET.limit.load(Ordering::Relaxed)
 }
 
 /// Raises the default bound to `total` bytes. Has no effect on a higher bound.

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use futures_util::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -16,7 +15,8 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
 use crate::format::manifest::{Manifest, PayloadKind};
-use crate::format::snapshot::ManifestInfo;
+use crate::format::snapshot::{ManifestInfo, Snapshot};
+use crate::memory::together::try_for_each;
 use crate::repo::progress::Progress;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::Storage;
@@ -55,7 +55,7 @@ pub(super) async fn collect_manifests(
     let tips: std::collections::HashSet<String> = reach.refs.iter().map(|tip| tip.snapshot.clone()).collect();
     let mut found = Manifests::new();
     let mut sizes: HashMap<String, (u64, u64)> = HashMap::new();
-    let read = stream::iter(commits).map(|(id, holder)| async move {
+    let read = |(id, holder)| async move {
         let read = repository.snapshot(id, MAX_SNAPSHOT).await;
         // A damaged snapshot is counted as missing and does not prevent the statistics of the others.
         let snapshot = match read {
@@ -66,11 +66,10 @@ pub(super) async fn collect_manifests(
             read => Some(read?),
         };
         progress.step(1);
-        Ok::<_, Error>((id, holder, snapshot))
-    });
-    let mut read = read.buffer_unordered(jobs.max(1));
-    while let Some((id, holder, snapshot)) = read.try_next().await? {
-        let Some(snapshot) = snapshot else { continue };
+        Ok((id, holder, snapshot))
+    };
+    let take = |(id, holder, snapshot): (ObjectId, RefSet, Option<Snapshot>)| {
+        let Some(snapshot) = snapshot else { return Ok(()) };
         let mut references = 0;
         for info in snapshot.manifests() {
             references += u64::from(info.chunk_refs);
@@ -81,8 +80,9 @@ pub(super) async fn collect_manifests(
         if tips.contains(&id) {
             sizes.insert(id, (snapshot.node_count() as u64, references));
         }
-    }
-    drop(read);
+        Ok(())
+    };
+    try_for_each(commits, jobs, read, take).await?;
     for tip in &mut reach.refs {
         (tip.nodes, tip.references) = sizes.get(&tip.snapshot).copied().unwrap_or_default();
     }
@@ -103,37 +103,47 @@ pub(super) async fn read(
     let permits = usize::try_from(limit / UNIT).unwrap_or(usize::MAX).clamp(1, Semaphore::MAX_PERMITS);
     let room = Semaphore::new(permits);
     let pass = Arc::new(Mutex::new(Pass { set: ChunkSet::new(from, memory.chunks), counted: Chunks::default() }));
-    let all = stream::iter(manifests.values()).map(|held| {
+    let count = |held: ReachableManifest| {
         let (room, pass) = (&room, Arc::clone(&pass));
         async move {
             let wanted = (u64::from(held.info.chunk_refs) * BYTES_PER_REF + held.info.size).div_ceil(UNIT);
             let wanted = u32::try_from(wanted.clamp(1, permits as u64)).unwrap_or(u32::MAX);
             // The semaphore is never closed; without a permit only more memory would be used.
             let _permit = room.acquire_many(wanted).await;
-            let held = *held;
-            let looked = match storage.get_fixed(&format!("manifests/{}", held.info.id), limit).await {
-                Ok(file) => blocking(move || look(&file, held, limit, &pass)).await,
+            let counted = match storage.get_fixed(&format!("manifests/{}", held.info.id), limit).await {
+                Ok(file) => blocking(move || count_chunks(&file, held, limit, &pass)).await,
                 Err(error) => Err(error),
             };
-            progress.step(1);
-            match looked {
+            let counted = match counted {
                 // A missing or damaged manifest does not prevent the count of the others; a missing one is counted as missing.
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
                     tracing::error!("{error}");
-                    Ok(())
+                    Ok(Ok(()))
                 }
-                looked => looked,
-            }
+                counted => counted,
+            };
+            progress.step(usize::from(counted.is_ok()));
+            counted
         }
-    });
-    all.buffer_unordered(jobs.max(1)).try_collect::<()>().await?;
+    };
+    try_for_each(manifests.values().copied(), jobs, count, |counted| counted).await?;
     let pass = Arc::try_unwrap(pass).map_err(|_| Error::new(ErrorKind::Io, "manifests are still being read"))?;
     Ok(pass.into_inner())
 }
 
-fn look(file: &[u8], held: ReachableManifest, limit: u64, pass: &Mutex<Pass>) -> Result<()> {
+/// Adds the chunks in `file`, a manifest, to `pass`. The outer error is one of decoding, after which nothing has been added: the manifest can be
+/// counted again.
+fn count_chunks(file: &[u8], held: ReachableManifest, limit: u64, pass: &Mutex<Pass>) -> Result<Result<()>> {
     let manifest =
         Manifest::decode_with_id(held.info.id, file, limit).context(|| format!("manifests/{}", held.info.id))?;
+    let added = add_chunks(&manifest, held, pass);
+    match added {
+        Err(error) if error.kind() == ErrorKind::OutOfMemory => Ok(Err(error)),
+        added => added.map(Ok),
+    }
+}
+
+fn add_chunks(manifest: &Manifest, held: ReachableManifest, pass: &Mutex<Pass>) -> Result<()> {
     for (_, refs) in manifest.iter_arrays() {
         // Held for the references of one array: no task waits for storage with it.
         let Pass { set, counted } = &mut *pass.lock();

@@ -7,11 +7,13 @@ use tracing::warn;
 use super::nodes::MAX_NAME;
 use super::positions::Positions;
 use super::reshard::ChunkForm;
+use crate::error::{Context, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{ArrayData, ManifestRef};
 use crate::zarr::Coords;
 use crate::zarr::array::{ArrayMetadata, MAX_RANK};
 use crate::zarr::chunk_key::KeyEncoding;
+use crate::zarr::document;
 use crate::zarr::shard::ShardLayout;
 
 /// Description of an array.
@@ -45,7 +47,11 @@ pub struct Array {
 
 impl Array {
     /// Describes the array at `path` by its `zarr.json`, or by `data` if that cannot be read. Its chunks have no numbers yet.
-    pub(super) fn new(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>) -> Array {
+    ///
+    /// Errors: [`ErrorKind::OutOfMemory`](crate::error::ErrorKind::OutOfMemory) if the memory bound has no room for looking into
+    /// `zarr.json`. Other names for its chunks would hide those that it has.
+    pub(super) fn new(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>) -> Result<Array> {
+        let _held = document::reserve(zarr_json).context(|| format!("array {path:?}"))?;
         let mut array = Array {
             id,
             grid: Box::default(),
@@ -60,7 +66,7 @@ impl Array {
             has_long_names: false,
             form: None,
         };
-        match ArrayMetadata::parse(zarr_json) {
+        match ArrayMetadata::parse_reserved(zarr_json) {
             Ok(metadata) => {
                 array.has_long_names = metadata.key_encoding.longest_name(&metadata.grid) > MAX_NAME;
                 if array.has_long_names {
@@ -85,7 +91,7 @@ impl Array {
                 );
             }
         }
-        array
+        Ok(array)
     }
 
     /// Describes the array by its description in another snapshot, where it had the same `zarr.json`. Its chunks have no numbers yet.

@@ -251,7 +251,10 @@ impl NodeTable {
                         Some(resharder.array(index, (node.path, node.id), node.zarr_json, data)?)
                     }
                 };
-                let array = array.unwrap_or_else(|| Array::new(node.path, node.id, node.zarr_json, data));
+                let array = match array {
+                    Some(array) => array,
+                    None => Array::new(node.path, node.id, node.zarr_json, data)?,
+                };
                 self.arrays.push(Arc::new(array));
                 Some(u32::try_from(self.arrays.len() - 1).map_err(too_many)?)
             }

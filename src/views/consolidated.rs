@@ -16,12 +16,13 @@ use tracing::warn;
 
 use super::report::Finding;
 use crate::blocking::blocking;
-use crate::error::Result;
+use crate::error::{Context, Result};
 use crate::memory::{self, Evict, Reservation};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, ZARR_JSON};
+use crate::zarr::document;
 use crate::zarr::members::{Members, check_portable_within, quoted, shorten, string};
-use crate::zarr::reshard::{reserve, rewrite};
+use crate::zarr::reshard::rewrite;
 
 /// Member of a group's document.
 const MEMBER: &str = "consolidated_metadata";
@@ -154,7 +155,10 @@ impl Text {
 fn make(tree: &Tree, node: NodeIndex) -> Result<Bytes> {
     let stored = tree.zarr_json(node).unwrap_or_default();
     let as_stored = || Ok(Bytes::copy_from_slice(stored));
+    // Released before the entries reserve theirs.
+    let held = document::reserve_members(stored)?;
     let Ok(members) = parse(stored) else { return as_stored() };
+    drop(held);
     let mut entries = Text::new()?;
     let mut is_too_large = false;
     let above = tree.table().path(node);
@@ -189,7 +193,7 @@ fn walk(
     let table = tree.table();
     let (mut at, end) = (node.checked_add(1), *table.subtree(node).end());
     while let Some(below) = at.filter(|below| *below <= end) {
-        let entry = entry(tree, below);
+        let entry = entry(tree, below)?;
         let is_leaf = entry.is_err() || table.array(below).is_some();
         if !visit(below, entry)? {
             break;
@@ -199,8 +203,15 @@ fn walk(
     Ok(())
 }
 
-/// Returns the document of `node` in consolidated metadata, or the reason why it has none.
-fn entry(tree: &Tree, node: NodeIndex) -> Result<String, String> {
+/// Returns the document of `node` in consolidated metadata, or the reason why it has none. The outer error is that of a lack of memory,
+/// which is no reason to leave a node out.
+fn entry(tree: &Tree, node: NodeIndex) -> Result<Result<String, String>> {
+    let zarr_json = tree.zarr_json(node).unwrap_or_default();
+    let _held = document::reserve_members(zarr_json).context(|| format!("/{}", tree.table().path(node)))?;
+    Ok(entry_of(tree, node))
+}
+
+fn entry_of(tree: &Tree, node: NodeIndex) -> Result<String, String> {
     let table = tree.table();
     let Some(zarr_json) = tree.zarr_json(node) else {
         return Ok(format!(r#"{{"zarr_format":3,"node_type":"group","attributes":{{}},"{MEMBER}":{EMPTY}}}"#));
@@ -208,7 +219,6 @@ fn entry(tree: &Tree, node: NodeIndex) -> Result<String, String> {
     if table.name(node) == ZARR_JSON && table.get(node).is_some_and(|entry| table.is_stored(entry.parent)) {
         return Err("the document of its parent has its name".to_owned());
     }
-    let _held = reserve(zarr_json)?;
     let members = parse(zarr_json)?;
     let text = std::str::from_utf8(zarr_json).unwrap_or_default();
     check_portable_within(text, MAX_DEPTH).map_err(|reason| format!("its zarr.json cannot be read: {reason}"))?;

@@ -50,13 +50,19 @@ pub struct ArraySummary {
 impl ArraySummary {
     /// Parses an array's `zarr.json`, with the errors of [`ArrayMetadata::parse`].
     pub fn parse(zarr_json: &[u8]) -> Result<Self> {
+        let _held = document::reserve(zarr_json)?;
+        Self::parse_reserved(zarr_json)
+    }
+
+    /// Parses like [`ArraySummary::parse`], on memory that the caller has reserved.
+    pub(crate) fn parse_reserved(zarr_json: &[u8]) -> Result<Self> {
         #[derive(Deserialize)]
         struct Names {
             #[serde(default)]
             dimension_names: Option<Vec<Option<String>>>,
             chunk_grid: Extension,
         }
-        let metadata = ArrayMetadata::parse(zarr_json)?;
+        let metadata = ArrayMetadata::parse_reserved(zarr_json)?;
         let names: Names = document::parse(zarr_json)?;
         let (dimension_names, rank) = (names.dimension_names, metadata.shape.len());
         if let Some(names) = &dimension_names
@@ -88,8 +94,15 @@ impl ArrayMetadata {
     /// Parses an array's `zarr.json`.
     ///
     /// Fails with [`ErrorKind::Corrupt`] if it is not JSON or lacks a member, with [`ErrorKind::Unsupported`] for an unknown chunk grid
-    /// or key encoding.
+    /// or key encoding, with [`ErrorKind::OutOfMemory`] if the memory bound has no room for looking into it: that is no property of the
+    /// document.
     pub fn parse(zarr_json: &[u8]) -> Result<Self> {
+        let _held = document::reserve(zarr_json)?;
+        Self::parse_reserved(zarr_json)
+    }
+
+    /// Parses like [`ArrayMetadata::parse`], on memory that the caller has reserved.
+    pub(crate) fn parse_reserved(zarr_json: &[u8]) -> Result<Self> {
         let document: Document = document::parse(zarr_json)?;
         if document.shape.len() > MAX_RANK {
             return Err(Error::new(
@@ -148,14 +161,21 @@ impl Dimension {
 
 /// Returns the shape in an array's `zarr.json`, and the grid of stored objects.
 pub(super) fn dimensions(zarr_json: &[u8]) -> Result<(Vec<u64>, Vec<Dimension>)> {
+    let _held = document::reserve(zarr_json)?;
+    dimensions_reserved(zarr_json)
+}
+
+fn dimensions_reserved(zarr_json: &[u8]) -> Result<(Vec<u64>, Vec<Dimension>)> {
     let document: Document = document::parse(zarr_json)?;
     let dimensions = object_grid(&document)?;
     Ok((document.shape, dimensions))
 }
 
-/// Returns the runs of chunks of equal length along each dimension of an array: elements per chunk and number of chunks.
+/// Returns the runs of chunks of equal length along each dimension of an array: elements per chunk and number of chunks. The
+/// caller has reserved the memory.
 pub fn chunk_runs(zarr_json: &[u8]) -> Result<Vec<Vec<(u64, u64)>>> {
-    dimensions(zarr_json).map(|(_, dimensions)| dimensions.into_iter().map(|dimension| dimension.runs).collect())
+    dimensions_reserved(zarr_json)
+        .map(|(_, dimensions)| dimensions.into_iter().map(|dimension| dimension.runs).collect())
 }
 
 fn object_grid(document: &Document) -> Result<Vec<Dimension>> {

@@ -6,7 +6,7 @@
 
 pub mod array;
 pub mod chunk_key;
-mod document;
+pub(crate) mod document;
 pub(crate) mod members;
 pub mod reshard;
 pub mod shard;

@@ -13,12 +13,7 @@ use super::document;
 use super::members::{Members, list, quoted, shorten, string};
 use super::shard::{MAX_INNER, ShardLayout};
 use crate::error::Error;
-use crate::memory::{self, Reservation};
 
-/// Most bytes of memory per byte of JSON: see [`document`].
-const EXPANSION: u64 = 32;
-/// Most bytes of a `zarr.json` that needs no reservation: they are read one after another.
-const SMALL: usize = 32 << 10;
 /// Most elements of a chunk: programs count them in 63 bits.
 const MAX_ELEMENTS: u64 = i64::MAX as u64;
 
@@ -52,12 +47,11 @@ pub struct Packed {
 }
 
 /// Returns the form in which `zarr_json`, an array's, has the inner chunks of its shards as chunks; none if it has no shards. Fails
-/// with the reason if the result would not be exactly the same.
+/// with the reason if the result would not be exactly the same. The caller has reserved the memory ([`document::reserve_members`]).
 pub fn unshard(zarr_json: &[u8]) -> Result<Option<Unsharded>, String> {
     if !ShardLayout::may_be_in(zarr_json) {
         return Ok(None);
     }
-    let _held = reserve(zarr_json)?;
     let members = parse(zarr_json)?;
     let codecs = members.get("codecs").and_then(list).unwrap_or_default();
     let has_transformer = has_transformers(&members);
@@ -156,9 +150,9 @@ impl<'a> Peeled<'a> {
 }
 
 /// Returns the form in which `zarr_json`, an array's, has shards of `wanted` chunks per dimension. For an array of another rank, the last
-/// numbers count; missing ones are 1. Fails with the reason if the array cannot have them.
+/// numbers count; missing ones are 1. Fails with the reason if the array cannot have them. The caller has reserved the memory
+/// ([`document::reserve_members`]).
 pub fn pack(zarr_json: &[u8], wanted: &[u64]) -> Result<Packed, String> {
-    let _held = reserve(zarr_json)?;
     let members = parse(zarr_json)?;
     if has_transformers(&members) {
         return Err("it has storage transformers".to_owned());
@@ -203,12 +197,12 @@ pub fn pack(zarr_json: &[u8], wanted: &[u64]) -> Result<Packed, String> {
     Ok(Packed { zarr_json, per_shard })
 }
 
-/// Returns the document of a group without consolidated metadata, which describes arrays as stored; none if it has none.
+/// Returns the document of a group without consolidated metadata, which describes arrays as stored; none if it has none. The
+/// caller has reserved the memory ([`document::reserve_members`]).
 pub fn without_consolidated(zarr_json: &[u8]) -> Option<String> {
     const MEMBER: &str = "consolidated_metadata";
     // Escaped names are missed; no program writes them.
     let text = std::str::from_utf8(zarr_json).ok().filter(|text| text.contains(MEMBER))?;
-    let _held = reserve(zarr_json).ok()?;
     let members = Members::parse(text).ok()?;
     members.get(MEMBER)?;
     Some(rewrite(&members, &[], &[MEMBER]))
@@ -233,15 +227,6 @@ pub(crate) fn rewrite(members: &Members<'_>, replaced: &[(&str, String)], left_o
     text
 }
 
-/// Reserves the memory that looking into `zarr_json` may take.
-pub(crate) fn reserve(zarr_json: &[u8]) -> Result<Option<Reservation>, String> {
-    if zarr_json.len() <= SMALL {
-        return Ok(None);
-    }
-    let bytes = (zarr_json.len() as u64).saturating_mul(EXPANSION);
-    memory::reserve_blocking(bytes, "a zarr.json with other chunks").map(Some).map_err(reason)
-}
-
 fn reason(error: Error) -> String {
     shorten(&error.to_string())
 }
@@ -259,7 +244,7 @@ fn has_transformers(members: &Members<'_>) -> bool {
 
 /// Checks that chunks of the array in `zarr_json` can be numbered.
 fn check_grid(zarr_json: &str) -> Result<(), String> {
-    ArrayMetadata::parse(zarr_json.as_bytes()).map(drop).map_err(reason)
+    ArrayMetadata::parse_reserved(zarr_json.as_bytes()).map(drop).map_err(reason)
 }
 
 fn name_of(codec: &str) -> Option<String> {

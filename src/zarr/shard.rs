@@ -98,7 +98,7 @@ pub enum FaultKind {
 
 impl ShardLayout {
     /// Derives the layout of stored objects from an array's `zarr.json`. Returns none if they are no shards, or are compressed as a
-    /// whole, so that parts of them cannot be read.
+    /// whole, so that parts of them cannot be read. The caller has reserved the memory for looking into it.
     ///
     /// Fails with [`ErrorKind::Corrupt`] if the document contradicts itself, with [`ErrorKind::Unsupported`] for more than
     /// [`MAX_INNER`] inner chunks and for codecs around a shard or its index whose effect on sizes is unknown.

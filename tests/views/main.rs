@@ -10,6 +10,7 @@ mod consolidated;
 mod export;
 #[cfg(feature = "netcdf")]
 mod matrix;
+mod memory;
 #[cfg(feature = "netcdf")]
 mod netcdf;
 #[cfg(feature = "netcdf")]

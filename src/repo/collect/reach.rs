@@ -5,12 +5,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-
 use super::Progress;
 use crate::error::{Context, Result};
 use crate::format::MAX_FILE;
 use crate::format::ids::ObjectId;
+use crate::memory::together::try_for_each;
 use crate::repo::MAX_SNAPSHOT;
 use crate::repo::needs::{Part, chunks_in, manifests_in};
 use crate::storage::{Storage, decoded};
@@ -97,19 +96,21 @@ impl ReachableObjects {
         let new: Vec<ObjectId> = snapshots.into_iter().filter(|id| self.snapshots.insert(*id)).collect();
         progress.expect(new.len());
         let mut manifests: HashSet<ObjectId> = HashSet::new();
-        let mut reads = stream::iter(new).map(|id| manifests_of(storage, id)).buffer_unordered(AT_ONCE);
-        while let Some(found) = reads.try_next().await? {
+        let take = |found: HashSet<ObjectId>| {
             progress.step(1);
             manifests.extend(found.into_iter().filter(|id| !self.manifests.contains(id)));
-        }
+            Ok(())
+        };
+        try_for_each(new, AT_ONCE, |id| manifests_of(storage, id), take).await?;
         progress.expect(manifests.len());
-        let mut reads = stream::iter(manifests.clone()).map(|id| chunks_of(storage, id)).buffer_unordered(AT_ONCE);
-        while let Some(found) = reads.try_next().await? {
+        let take = |found: Vec<Part>| {
             progress.step(1);
             for (chunk, offset, length) in found {
                 self.chunks.add(chunk, offset, length);
             }
-        }
+            Ok(())
+        };
+        try_for_each(manifests.clone(), AT_ONCE, |id| chunks_of(storage, id), take).await?;
         self.manifests.extend(manifests);
         Ok(())
     }

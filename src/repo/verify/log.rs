@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::report::Subject;
-use super::{Context, check_envelope, read, report_fault};
+use super::{Context, check_envelope, is_object_fault, read, report_fault};
 use crate::blocking::blocking;
 use crate::error::{ErrorKind, Result};
 use crate::format::MAX_FILE;
@@ -75,7 +75,7 @@ async fn parent(context: &Arc<Context>, id: ObjectId) -> Result<Option<Snapshot>
     let limit = crate::repo::MAX_SNAPSHOT;
     match read(context, &format!("snapshots/{id}"), limit, move |file| Snapshot::decode(file, limit)).await {
         Ok(found) => Ok(Some(found.value)),
-        Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::PermissionDenied) => Err(error),
+        Err(error) if !is_object_fault(error.kind()) || error.kind() == ErrorKind::PermissionDenied => Err(error),
         Err(_) => Ok(None),
     }
 }

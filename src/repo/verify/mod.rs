@@ -24,7 +24,6 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -43,6 +42,7 @@ use crate::format::envelope::{FileType, Header, SpecVersion};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::{RepoInfo, SnapshotInfo};
 use crate::format::snapshot::Snapshot;
+use crate::memory::together::try_for_each;
 use crate::storage::decoded::{self, Decoded};
 use crate::storage::virtuals::VirtualChunks;
 use crate::storage::{ObjectInfo, Storage};
@@ -244,9 +244,13 @@ async fn check_snapshots(
     while !next.is_empty() {
         seen.extend(&next);
         context.progress.expect(next.len());
-        let checks =
-            stream::iter(std::mem::take(&mut next)).map(|id| check_snapshot(context, id, commits, &uses, &found));
-        let parents: Vec<Option<ObjectId>> = checks.buffer_unordered(AT_ONCE).try_collect().await?;
+        let mut parents: Vec<Option<ObjectId>> = Vec::new();
+        let take = |parent| {
+            parents.push(parent);
+            Ok(())
+        };
+        let check = |id| check_snapshot(context, id, commits, &uses, &found);
+        try_for_each(std::mem::take(&mut next), AT_ONCE, check, take).await?;
         if commits.is_none() && context.is_whole {
             next.extend(parents.into_iter().flatten().filter(|id| !seen.contains(id)));
         }
@@ -267,6 +271,8 @@ async fn check_snapshots(
 }
 
 /// Checks one snapshot and its log; returns the parent that the snapshot file names.
+///
+/// A check that fails with [`ErrorKind::OutOfMemory`] can be repeated: `found` has the snapshots that were checked before their logs were.
 async fn check_snapshot(
     context: &Arc<Context>,
     id: ObjectId,
@@ -277,11 +283,11 @@ async fn check_snapshot(
     let key = format!("snapshots/{id}");
     let limit = super::MAX_SNAPSHOT;
     let read = read(context, &key, limit, move |file| Snapshot::decode(file, limit)).await;
-    context.progress.step(1);
     let Decoded { value: snapshot, bytes: file, .. } = match read {
         Ok(read) => read,
         Err(error) => {
             report_fault(context, "snapshot", &key, &error)?;
+            context.progress.step(1);
             return Ok(None);
         }
     };
@@ -292,10 +298,14 @@ async fn check_snapshot(
     let before = record.filter(|record| record.pruned_ancestor_tx_logs.is_empty()).and_then(|record| record.parent);
     let (shared, looked_at, record) = (Arc::clone(context), Arc::clone(&snapshot), record.cloned());
     let is_root = record.as_ref().map_or(parent.is_none(), |record| record.parent.is_none());
-    let own = blocking(move || Ok(snapshot::check(&shared, id, &looked_at, &file, record.as_ref()))).await?;
-    nodes::merge(&mut uses.lock(), own);
-    context.findings.count(|checked| checked.snapshots += 1);
-    found.lock().insert(id, SnapshotInfo::new(id, parent, snapshot.flushed_at(), ""));
+    let is_checked = found.lock().contains_key(&id);
+    if !is_checked {
+        let own = blocking(move || snapshot::check(&shared, id, &looked_at, &file, record.as_ref())).await?;
+        nodes::merge(&mut uses.lock(), own);
+        context.findings.count(|checked| checked.snapshots += 1);
+        context.progress.step(1);
+        found.lock().insert(id, SnapshotInfo::new(id, parent, snapshot.flushed_at(), ""));
+    }
     // Version 1 writes no log for the initial snapshot.
     let may_lack_log = is_root && snapshot.version() == SpecVersion::V1;
     log::check(context, id, Some(log::LogContext { snapshot, before }), !may_lack_log).await?;
@@ -336,7 +346,7 @@ async fn check_manifests(
     let memory = Semaphore::new(MANIFESTS_MIB as usize);
     let memory = &memory;
     let ids: Vec<ObjectId> = uses.keys().copied().collect();
-    let checks = stream::iter(ids).map(|id| async move {
+    let check = |id| async move {
         let Some(used) = uses.get(&id) else { return Ok(()) };
         let listed = listings.and_then(|listings| listings.manifests.get(&format!("manifests/{id}")));
         let size = listed.map_or_else(|| used.size(), |object| object.size);
@@ -346,8 +356,8 @@ async fn check_manifests(
         manifest::check(context, id, used, targets).await?;
         context.progress.step(1);
         Ok(())
-    });
-    checks.buffer_unordered(AT_ONCE).try_collect().await
+    };
+    try_for_each(ids, AT_ONCE, check, Ok).await
 }
 
 /// Fetches and decodes document `key` from the store itself.
@@ -360,9 +370,11 @@ async fn read<T: Send + 'static>(
     decoded::changing(&*context.storage, key, limit, decode).await
 }
 
-/// Returns true if a failure is a fault of the object and not of the access to it.
+/// Returns true if a failure is a fault of the object and not of the access to it. An object that does not fit into memory has not been looked
+/// at: it may be without a fault.
 fn is_object_fault(kind: ErrorKind) -> bool {
-    !matches!(kind, ErrorKind::Timeout | ErrorKind::Offline | ErrorKind::NotARepository | ErrorKind::InvalidInput)
+    use ErrorKind::{InvalidInput, NotARepository, Offline, OutOfMemory, Timeout};
+    !matches!(kind, Timeout | Offline | NotARepository | InvalidInput | OutOfMemory)
 }
 
 /// Reports that `key` cannot be read, or returns the error if the object is not at fault.

@@ -75,7 +75,8 @@ pub(super) fn merge(all: &mut Uses, own: Uses) {
     }
 }
 
-/// Checks all nodes of `snapshot`, which lists the manifests `infos`. Returns the uses of manifests.
+/// Checks all nodes of `snapshot`, which lists the manifests `infos`. Returns the uses of manifests. The caller has reserved the memory for
+/// looking into each of the documents.
 pub(super) fn check(
     context: &Context,
     id: ObjectId,
@@ -172,7 +173,7 @@ fn check_array(
     uses: &mut Uses,
 ) {
     let is_json = check_document(object, node, "array");
-    let summary = ArraySummary::parse(node.zarr_json);
+    let summary = ArraySummary::parse_reserved(node.zarr_json);
     match &summary {
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             object.note("zarr-unknown", format!("this program does not understand its zarr.json: {error}"));

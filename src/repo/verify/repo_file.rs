@@ -186,9 +186,7 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
         let older = match read(context, &key, MAX_REPO_FILE, RepoInfo::decode).await {
             Ok(older) => older,
             Err(error) if error.kind() == ErrorKind::NotFound => break,
-            Err(error)
-                if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::OutOfMemory) =>
-            {
+            Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
                 context.object(&key).warning("log-chain", format!("the operations log ends here: {error}"));
                 break;
             }

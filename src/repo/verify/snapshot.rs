@@ -6,20 +6,26 @@ use super::nodes::{self, Uses};
 use super::repo_file::{check_time, metadata_problem};
 use super::report::Subject;
 use super::{Context, check_envelope};
+use crate::error::{Context as _, Result};
 use crate::format::envelope::{FileType, SpecVersion};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::{ManifestInfo, Snapshot};
+use crate::zarr::document;
 
 /// Checks snapshot `id`, which `repo` describes as `record`. Returns the uses of manifests by its arrays.
+///
+/// Errors: [`ErrorKind::OutOfMemory`](crate::error::ErrorKind::OutOfMemory), before anything is reported.
 pub(super) fn check(
     context: &Context,
     id: ObjectId,
     snapshot: &Snapshot,
     file: &[u8],
     record: Option<&SnapshotInfo>,
-) -> Uses {
+) -> Result<Uses> {
     let key = format!("snapshots/{id}");
+    let documents = snapshot.nodes().map(|node| node.zarr_json);
+    let _held = document::reserve_largest(documents).context(|| key.clone())?;
     let object = context.object(&key);
     check_envelope(context, &key, file, FileType::Snapshot, snapshot.buffer.has_identifier());
     if snapshot.id() != id {
@@ -65,7 +71,7 @@ pub(super) fn check(
         );
         object.warning("manifest-unused", message);
     }
-    uses
+    Ok(uses)
 }
 
 /// Checks the list of manifests and returns it by id.

@@ -28,12 +28,12 @@ use super::array::Array;
 use super::nodes::{NodeIndex, NodeTable};
 use super::numbering::Numbering;
 use crate::blocking::blocking;
-use crate::error::Result;
+use crate::error::{Context, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::ArrayData;
 use crate::memory::{self, Reservation};
 use crate::reader::cache::Owner;
-use crate::zarr::reshard;
+use crate::zarr::{document, reshard};
 
 /// Most findings that are kept.
 const MAX_FINDINGS: usize = 10_000;
@@ -150,7 +150,9 @@ impl<'a> Resharder<'a> {
 
     /// Makes a group's document.
     pub(super) fn group(&mut self, node: NodeIndex, zarr_json: &[u8]) -> Result<()> {
+        let held = document::reserve_members(zarr_json)?;
         let Some(document) = reshard::without_consolidated(zarr_json) else { return Ok(()) };
+        drop(held);
         self.add(node, false, "consolidated metadata left out: it describes chunks as stored".to_owned());
         self.keep(node, document)
     }
@@ -163,7 +165,8 @@ impl<'a> Resharder<'a> {
         zarr_json: &[u8],
         data: &ArrayData<'_>,
     ) -> Result<Array> {
-        let stored = Array::new(path, id, zarr_json, data);
+        let stored = Array::new(path, id, zarr_json, data)?;
+        let held = document::reserve_members(zarr_json).context(|| format!("array {path:?}"))?;
         let made = match self.wanted {
             Resharding::Unshard => self.unshard(node, zarr_json, &stored.grid),
             Resharding::Pack(shape) => self.pack(zarr_json, shape, &stored.grid).map(Some),
@@ -176,7 +179,8 @@ impl<'a> Resharder<'a> {
                 return Ok(stored);
             }
         };
-        let mut array = Array::new(path, id, document.as_bytes(), data);
+        drop(held);
+        let mut array = Array::new(path, id, document.as_bytes(), data)?;
         if array.has_long_names && !stored.has_long_names {
             self.add(node, true, "names of its chunks would be too long".to_owned());
             return Ok(stored);

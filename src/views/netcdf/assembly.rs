@@ -1,6 +1,6 @@
 //! Units made of parts of stored chunks (see [`super::partition`]).
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 
@@ -11,12 +11,17 @@ use super::rows::Block;
 use super::stored::{self, StoredPlace};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, Result};
-use crate::memory;
+use crate::memory::{self, MemoryLimit};
 use crate::tree::Tree;
 use crate::zarr::shard::coords_in;
 
 /// Bit of the cache keys of decoded stored chunks; units have smaller numbers.
 const STORED: u64 = 1 << 63;
+
+/// Limit on the memory of units that are assembled at the same time, with the stored chunks that each of them decodes meanwhile. A unit has its
+/// memory while it waits for that of a stored chunk: all that have some must have room for the rest. What others have reserved they release
+/// without waiting for more, or it is in a cache.
+static ASSEMBLED: LazyLock<MemoryLimit> = LazyLock::new(|| MemoryLimit::new(memory::reservable() / 2));
 
 /// Elements of a raw chunk that are read at once.
 struct RawRead {
@@ -74,7 +79,18 @@ impl Units {
         let elements = variable.unit.iter().product::<u64>();
         let shown = variable.shown_bytes();
         let name = format!("/{}", tree.table().path(variable.node));
-        let mut reservation = memory::reserve(elements * variable.element.size as u64 + shown, &name).await?;
+        let size = variable.element.size as u64;
+        let longest = axes.iter().fold(size, |bytes, axis| bytes.saturating_mul(axis.longest()));
+        let shown_apart = if variable.element.is_converted() { shown } else { 0 };
+        // A chunk that is not encoded is read into the unit, in parts that are no longer than it is.
+        let (read, decoded) = match variable.chain.raw_order() {
+            Some(_) => (longest.min(elements * size), 0),
+            None => (0, longest),
+        };
+        let needed = elements * size + shown_apart.max(read);
+        // Stored bytes are seldom more than decoded ones.
+        let _turn = ASSEMBLED.take(needed.saturating_add(decoded.saturating_mul(2))).await;
+        let mut reservation = memory::reserve(needed, &name).await?;
         let mut bytes = None;
         let mut first = unit.clone();
         loop {
@@ -162,11 +178,12 @@ impl Units {
         let shape: Vec<u64> = part.segments.iter().map(|segment| segment.length).collect();
         let (units, source, place) = (Arc::clone(self), Arc::clone(tree), place.whole());
         let make = async move {
-            let Some(stored) = place.read(&source).await? else { return Ok(Bytes::new()) };
+            let Some(found) = place.find(&source).await? else { return Ok(Bytes::new()) };
             let name = source.describe(place.inode());
             let size = units.variable.element.size;
             let decoded = shape.iter().product::<u64>() * size as u64;
-            let mut reservation = memory::reserve(stored.len() as u64 + decoded, &name).await?;
+            let mut reservation = memory::reserve(found.len().saturating_add(decoded), &name).await?;
+            let stored = found.read(&source).await?;
             let decode = move || {
                 let variable = &units.variable;
                 variable.chain.decode(stored, Elements { shape: &shape, ..variable.elements() }).context(|| name)

@@ -7,6 +7,7 @@
 //! bytes of these are prefetched as for chunk files.
 
 use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
 use bytes::Bytes;
@@ -53,6 +54,8 @@ pub(super) struct Units {
     access: Mutex<Access>,
     /// Unit that was read last, if it is decoded step by step and still in memory.
     current: Mutex<Weak<GrowingUnit>>,
+    /// True once a unit that is decoded step by step had numbers in the other order of bytes: then the bytes of the file are another buffer.
+    is_swapped: AtomicBool,
 }
 
 /// Decoded unit, or one that is being decoded. Cheap to clone.
@@ -64,7 +67,8 @@ enum Unit {
 impl Units {
     /// Creates the units of `variable`; none was read yet.
     pub(super) fn new(variable: Variable) -> Arc<Self> {
-        Arc::new(Units { variable, owner: Owner::unique(), access: Mutex::default(), current: Mutex::default() })
+        let (access, current) = (Mutex::default(), Mutex::default());
+        Arc::new(Units { variable, owner: Owner::unique(), access, current, is_swapped: AtomicBool::new(false) })
     }
 
     /// Returns `length` bytes of the unit at `place` as the file shows them; none if it is not stored. They are given to the program: once it
@@ -182,29 +186,39 @@ impl Units {
         };
         let size = variable.element.size.max(1) as u64;
         let decoded = variable.unit.iter().product::<u64>() * size;
-        let mut found = None;
+        let Some(found) = place.find(tree).await? else { return Ok(Value::Chunk(Bytes::new())) };
+        let name = tree.describe(place.inode());
+        // Stored bytes, decoded ones, and those of the file live at the same time. All are reserved before any of them is read: as many units
+        // as programs ask for are made at a time.
+        let shard = variable.chain.decompressed_shard(decoded as usize, variable.element.size) as u64;
+        let needed = found.len().saturating_add(decoded).saturating_add(self.other_bytes()).saturating_add(shard);
+        let (mut bytes, mut reservation) = (None, Reservation::default());
         if self.can_grow(decoded) {
-            let Some(stored) = place.find(tree).await? else { return Ok(Value::Chunk(Bytes::new())) };
-            let name = tree.describe(place.inode());
-            // Stored bytes, decoded ones, and those of the file live at the same time.
-            let needed = stored.in_memory() + decoded + variable.shown_bytes();
-            let reservation = memory::reserve(needed, &name).await?;
-            let units = Arc::clone(&self);
+            let file = found.open(tree).await?;
+            let in_memory = if file.is_some() { needed.saturating_sub(found.len()) } else { needed };
+            let swapped = if self.is_swapped.load(Ordering::Relaxed) { variable.shown_bytes() } else { 0 };
+            let reserved = memory::reserve(in_memory.saturating_add(swapped), &name).await?;
+            let stored = match file {
+                Some(file) => file,
+                None => Stored::Bytes(found.read(tree).await?),
+            };
             // Those of a store are not read twice.
-            found = stored.bytes().cloned();
-            if let Some(unit) = blocking(move || units.growing(stored, decoded, name, reservation)).await? {
-                return Ok(Value::View(unit));
+            bytes = stored.bytes().cloned();
+            let (units, name) = (Arc::clone(&self), name.clone());
+            match blocking(move || units.growing(stored, decoded, name, reserved)).await? {
+                Ok(unit) => return Ok(Value::View(unit)),
+                Err(reserved) => reservation = reserved,
             }
         }
-        let stored = match found {
-            Some(bytes) => Some(bytes),
-            None => place.read(tree).await?,
+        let stored = match bytes {
+            Some(bytes) => bytes,
+            None => {
+                // Released before more is reserved.
+                drop(std::mem::take(&mut reservation));
+                reservation = memory::reserve(needed, &name).await?;
+                found.read(tree).await?
+            }
         };
-        let Some(stored) = stored else { return Ok(Value::Chunk(Bytes::new())) };
-        let shard = variable.chain.decompressed_shard(decoded as usize, variable.element.size) as u64;
-        let needed = (stored.len() as u64 + decoded + variable.shown_bytes()).saturating_add(shard);
-        let name = tree.describe(place.inode());
-        let mut reservation = memory::reserve(needed, &name).await?;
         let length = variable.shown_bytes();
         // No more at a time than there are cores, in the order of requests: what a program waits for was requested first.
         let permit = DECODERS.acquire().await;
@@ -213,6 +227,14 @@ impl Units {
         // Shrinking never waits.
         reservation.resize(length, "a decoded chunk")?;
         Ok(Value::Chunk(memory::recycled(bytes, reservation)))
+    }
+
+    /// Returns the bytes of buffers that live beside the stored bytes and the decoded ones while a unit is decoded: those of the file if they are
+    /// not the decoded ones, or those between two codecs.
+    fn other_bytes(&self) -> u64 {
+        let Variable { element, unit, kept, chain, .. } = &self.variable;
+        let is_direct = chain.has_steps() || chain.raw_order().is_some();
+        if is_direct && kept == unit && !element.is_converted() { 0 } else { self.variable.shown_bytes() }
     }
 
     /// Returns true if decoding a unit of `decoded` bytes step by step is worthwhile, if it is possible.
@@ -224,31 +246,40 @@ impl Units {
             && (kept == unit || rows::run_bytes(unit, kept, element.size) >= MIN_RUN)
     }
 
-    /// Returns a unit that is decoded step by step from `stored` to `decoded` bytes, if that is possible. `reservation` is for all of its
-    /// bytes. On a thread that may block.
+    /// Returns a unit that is decoded step by step from `stored` to `decoded` bytes, if that is possible, and the reservation if not.
+    /// `reservation` is for all of its bytes. On a thread that may block.
     fn growing(
         &self,
         stored: Stored,
         decoded: u64,
         name: String,
         mut reservation: Reservation,
-    ) -> Result<Option<Arc<GrowingUnit>>> {
+    ) -> Result<Result<Arc<GrowingUnit>, Reservation>> {
         let variable = &self.variable;
         let size = variable.element.size;
         let length = variable.shown_bytes();
-        let Some((steps, big_endian)) = variable.chain.steps(stored, decoded as usize)? else { return Ok(None) };
+        let in_memory = stored.bytes().map_or(0, |bytes| bytes.len() as u64);
+        let Some((steps, big_endian)) = variable.chain.steps(stored, decoded as usize)? else {
+            return Ok(Err(reservation));
+        };
         let number = Some(variable.element.number).filter(|number| big_endian && *number > 1);
-        let of_shown = reservation.split(length);
         if variable.kept == variable.unit && number.is_none() {
             // One buffer is both.
-            drop(reservation.split(decoded));
+            let of_shown = reservation.split(decoded);
             let (bytes, grower) = GrowingBytes::create(length as usize, of_shown);
-            return Ok(Some(GrowingUnit::new(bytes, UnitDecoder::new(steps, grower, None, reservation), name)));
+            return Ok(Ok(GrowingUnit::new(bytes, UnitDecoder::new(steps, grower, None, reservation), name)));
         }
+        let needed = in_memory + decoded + length;
+        if reservation.bytes() < needed {
+            // Only the first units are reserved without the second buffer that this order of bytes needs.
+            self.is_swapped.store(true, Ordering::Relaxed);
+            reservation.resize(needed, &name)?;
+        }
+        let of_shown = reservation.split(length);
         let (bytes, grower) = GrowingBytes::create(length as usize, of_shown);
         let (_, whole) = GrowingBytes::create(decoded as usize, Reservation::default());
         let shown = Shown::new(grower, rows::kept_runs(&variable.unit, &variable.kept), size, number);
-        Ok(Some(GrowingUnit::new(bytes, UnitDecoder::new(steps, whole, Some(shown), reservation), name)))
+        Ok(Ok(GrowingUnit::new(bytes, UnitDecoder::new(steps, whole, Some(shown), reservation), name)))
     }
 
     fn decode(&self, stored: Bytes) -> Result<Vec<u8>> {

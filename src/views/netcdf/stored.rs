@@ -53,11 +53,6 @@ impl Stored {
         }
     }
 
-    /// Returns the number of bytes that are in memory.
-    pub(super) fn in_memory(&self) -> u64 {
-        self.bytes().map_or(0, |bytes| bytes.len() as u64)
-    }
-
     /// Returns `length` bytes from `at` on, or as many as there are. Those of a file are read into `buffer`, on a thread that may block.
     pub(super) fn part<'a>(&'a self, at: u64, length: usize, buffer: &'a mut Vec<u8>) -> Result<&'a [u8]> {
         let length = self.len().saturating_sub(at).min(length as u64) as usize;
@@ -75,6 +70,42 @@ impl Stored {
                 Ok(part)
             }
         }
+    }
+}
+
+/// Stored bytes that were found.
+#[derive(Debug)]
+pub(super) struct StoredRange {
+    inode: u64,
+    /// The chunk that they are in.
+    payload: ChunkPayload,
+    offset: u64,
+    length: u64,
+}
+
+impl StoredRange {
+    /// Returns the number of bytes.
+    pub(super) fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// Reads the bytes, on memory that the caller has reserved.
+    pub(super) async fn read(&self, tree: &Arc<Tree>) -> Result<Bytes> {
+        read(tree, self.inode, self.offset, self.length).await
+    }
+
+    /// Opens the local file that they are in, if they are in one. This takes no memory.
+    pub(super) async fn open(&self, tree: &Arc<Tree>) -> Result<Option<Stored>> {
+        let &StoredRange { offset, length, .. } = self;
+        let ChunkPayload::Native { chunk: object, offset: start, length: whole } = self.payload else {
+            return Ok(None);
+        };
+        if !tree.reader().is_local() {
+            return Ok(None);
+        }
+        let chunk = NativeChunk { object, offset: start, length: whole };
+        let file = tree.reader().open_whole_file(chunk).await?;
+        Ok(file.map(|file| Stored::File { file, offset, length }))
     }
 }
 
@@ -129,27 +160,19 @@ impl<'a> StoredPlace<'a> {
         }
     }
 
-    /// Reads the stored bytes; none if there are none.
-    pub(super) async fn read(&self, tree: &Arc<Tree>) -> Result<Option<Bytes>> {
+    /// Finds the stored bytes, without reading them: their number must be known to reserve the memory for them. None if there are none.
+    pub(super) async fn find(&self, tree: &Arc<Tree>) -> Result<Option<StoredRange>> {
         let Some(payload) = tree.payload_at(self.node, &self.coords).await? else { return Ok(None) };
-        match self.range(tree, payload.length()).await? {
-            Some((offset, length)) => read(tree, self.inode, offset, length).await.map(Some),
-            None => Ok(None),
-        }
+        let range = self.range(tree, payload.length()).await?;
+        Ok(range.map(|(offset, length)| StoredRange { inode: self.inode, payload, offset, length }))
     }
 
-    /// Finds the stored bytes like [`StoredPlace::read`], and leaves those of a local file there.
-    pub(super) async fn find(&self, tree: &Arc<Tree>) -> Result<Option<Stored>> {
-        let Some(payload) = tree.payload_at(self.node, &self.coords).await? else { return Ok(None) };
-        let Some((offset, length)) = self.range(tree, payload.length()).await? else { return Ok(None) };
-        if let ChunkPayload::Native { chunk: object, offset: start, length: whole } = payload
-            && tree.reader().is_local()
-            && let Some(file) =
-                tree.reader().open_whole_file(NativeChunk { object, offset: start, length: whole }).await?
-        {
-            return Ok(Some(Stored::File { file, offset, length }));
+    /// Reads the stored bytes; none if there are none. The caller has reserved the memory.
+    pub(super) async fn read(&self, tree: &Arc<Tree>) -> Result<Option<Bytes>> {
+        match self.find(tree).await? {
+            Some(found) => found.read(tree).await.map(Some),
+            None => Ok(None),
         }
-        read(tree, self.inode, offset, length).await.map(|bytes| Some(Stored::Bytes(bytes)))
     }
 
     /// Returns offset and length of the stored bytes in a chunk of `size` bytes; none if there are none.
@@ -170,7 +193,7 @@ impl<'a> StoredPlace<'a> {
     }
 }
 
-/// Reads `length` bytes of chunk file `inode` from `offset` on.
+/// Reads `length` bytes of chunk file `inode` from `offset` on, on memory that the caller has reserved.
 pub(super) async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64) -> Result<Bytes> {
     let mut data = read_step(tree, inode, offset, length).await?;
     if let Data::Bytes(bytes) = &data
@@ -178,7 +201,6 @@ pub(super) async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64)
     {
         return Ok(bytes.clone());
     }
-    let reservation = memory::reserve(length, &tree.describe(inode)).await?;
     let mut bytes = memory::large_buffer(length as usize);
     loop {
         bytes.extend_from_slice(&data);
@@ -188,7 +210,6 @@ pub(super) async fn read(tree: &Arc<Tree>, inode: u64, offset: u64, length: u64)
         }
         data = read_step(tree, inode, offset + read, length - read).await?;
     }
-    drop(reservation);
     Ok(bytes.into())
 }
 

@@ -12,10 +12,11 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use tracing::warn;
 
-use super::document::{self, ArrayDocuments, GROUP, encoding, separator};
+use super::document::{self, ArrayDocuments, GROUP, GroupDocuments, encoding, separator};
 use super::files::{DocumentFile, DocumentKind};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::memory::Reservation;
 use crate::tree::Tree;
 use crate::tree::array::Array;
 use crate::tree::nodes::{NodeIndex, ZARR_JSON};
@@ -93,17 +94,18 @@ impl Catalog {
         if self.state(node) & state::KNOWN == 0 && self.tree.zarr_json(node).is_some_and(|json| json.len() > MAX_INLINE)
         {
             let catalog = Arc::clone(self);
-            return blocking(move || Ok(catalog.form_now(node))).await;
+            return blocking(move || catalog.form_now(node)).await;
         }
-        Ok(self.form_now(node))
+        self.form_now(node)
     }
 
-    /// Returns the form of `node` like [`Catalog::form`], and maps its `zarr.json` on this thread if need be.
-    pub(super) fn form_now(&self, node: NodeIndex) -> Option<NodeForm> {
+    /// Returns the form of `node` like [`Catalog::form`], and maps its `zarr.json` on this thread if need be. A failure is not
+    /// recorded.
+    pub(super) fn form_now(&self, node: NodeIndex) -> Result<Option<NodeForm>> {
         let mut bits = self.state(node);
         if bits & state::KNOWN == 0 {
             bits = state::KNOWN;
-            match self.reason(node) {
+            match self.reason(node)? {
                 Ok(None) => {}
                 Ok(Some(documents)) => bits |= if documents.has_checksum { state::HAS_CHECKSUM } else { 0 },
                 Err(reason) => {
@@ -114,27 +116,35 @@ impl Catalog {
             self.set_state(node, bits);
         }
         if bits & state::LEFT_OUT != 0 {
-            return None;
+            return Ok(None);
         }
         let has_checksum = bits & state::HAS_CHECKSUM != 0;
-        Some(if self.tree.table().array(node).is_some() { NodeForm::Array { has_checksum } } else { NodeForm::Group })
+        let is_array = self.tree.table().array(node).is_some();
+        Ok(Some(if is_array { NodeForm::Array { has_checksum } } else { NodeForm::Group }))
     }
 
-    /// Returns the documents of `node` if it is an array, or the reason why the view leaves the node out.
-    pub(super) fn reason(&self, node: NodeIndex) -> Result<Option<ArrayDocuments>, String> {
+    /// Returns the documents of `node` if it is an array, or the reason why the view leaves the node out. The outer error is that of a lack
+    /// of memory.
+    pub(super) fn reason(&self, node: NodeIndex) -> Result<Result<Option<ArrayDocuments>, String>> {
         let table = self.tree.table();
         if let Some(reason) = self.reason_of_name(node) {
-            return Err(reason);
+            return Ok(Err(reason));
         }
-        match (table.array(node), self.tree.zarr_json(node)) {
+        Ok(match (table.array(node), self.tree.zarr_json(node)) {
             (Some(_), Some(zarr_json)) => {
+                let _held = self.reserve(node, zarr_json)?;
                 let mapped = document::map_array(zarr_json).map(Some);
                 // An array whose shards could not be taken off has a reason of its own.
                 let why = || self.tree.resharded().and_then(|resharded| resharded.reason(node));
                 mapped.map_err(|reason| why().map_or(reason, str::to_owned))
             }
             _ => Ok(None),
-        }
+        })
+    }
+
+    /// Reserves the memory for mapping `zarr_json`, the document of `node`.
+    fn reserve(&self, node: NodeIndex, zarr_json: &[u8]) -> Result<Option<Reservation>> {
+        document::reserve(zarr_json).context(|| format!("/{}", self.tree.table().path(node)))
     }
 
     /// Returns the reason why the view leaves `node` out whatever it is.
@@ -198,7 +208,7 @@ impl Catalog {
         let catalog = Arc::clone(self);
         let is_long = self.tree.zarr_json(file.node).is_some_and(|json| json.len() > MAX_INLINE);
         let make = move |catalog: &Catalog| -> Result<(Bytes, bool)> {
-            let (text, depends) = catalog.make(file).map_err(|why| Error::new(ErrorKind::OutOfMemory, why))?;
+            let (text, depends) = catalog.make(file)?;
             Ok((text.into(), depends))
         };
         let (mut document, depends) = if is_long {
@@ -217,23 +227,36 @@ impl Catalog {
     }
 
     /// Makes the document `file`. Returns true with it if it depends on the existence of every chunk.
-    fn make(&self, file: DocumentFile) -> Result<(String, bool), String> {
+    fn make(&self, file: DocumentFile) -> Result<(String, bool)> {
         if file.kind == DocumentKind::Group {
             return Ok((GROUP.to_owned(), false));
         }
-        match (self.reason(file.node)?, file.kind) {
+        match (self.documents_of(file.node)?, file.kind) {
             (Some(array), DocumentKind::Array) => {
                 Ok((array.zarray(self.is_counted_complete(file.node)), array.depends_on_chunks()))
             }
             (Some(array), _) => Ok((array.zattrs, false)),
-            (None, _) => Ok((self.group_attributes(file.node), false)),
+            (None, _) => Ok((self.group_attributes(file.node)?.zattrs, false)),
         }
     }
 
-    /// Returns the `.zattrs` of a group: an empty one if its attributes cannot be read.
-    pub(super) fn group_attributes(&self, node: NodeIndex) -> String {
-        let mapped = self.tree.zarr_json(node).and_then(|zarr_json| document::map_group(zarr_json).ok());
-        mapped.map_or_else(|| "{}".to_owned(), |group| group.zattrs)
+    /// Returns the documents of `node`, which the view has, if it is an array.
+    fn documents_of(&self, node: NodeIndex) -> Result<Option<ArrayDocuments>> {
+        // The mapping of a document that the view has gives the same again.
+        self.reason(node)?.map_err(|why| Error::new(ErrorKind::Io, why))
+    }
+
+    /// Returns the documents of a group: empty ones if its attributes cannot be read.
+    pub(super) fn group_attributes(&self, node: NodeIndex) -> Result<GroupDocuments> {
+        let mapped = self.group(node)?.and_then(Result::ok);
+        Ok(mapped.unwrap_or_else(|| GroupDocuments { zattrs: "{}".to_owned(), changed: Vec::new() }))
+    }
+
+    /// Returns the documents of a group, or the reason why its attributes cannot be read; none if it has no `zarr.json`.
+    pub(super) fn group(&self, node: NodeIndex) -> Result<Option<Result<GroupDocuments, String>>> {
+        let Some(zarr_json) = self.tree.zarr_json(node) else { return Ok(None) };
+        let _held = self.reserve(node, zarr_json)?;
+        Ok(Some(document::map_group(zarr_json)))
     }
 
     /// Returns true if every chunk of array `node` is known to exist.
@@ -278,11 +301,11 @@ impl Catalog {
     }
 
     /// Calls `visit` for every node with its form: none for nodes that the view leaves out. Nodes below those are skipped.
-    pub(super) fn walk<E>(&self, mut visit: impl FnMut(NodeIndex, Option<NodeForm>) -> Result<(), E>) -> Result<(), E> {
+    pub(super) fn walk(&self, mut visit: impl FnMut(NodeIndex, Option<NodeForm>) -> Result<()>) -> Result<()> {
         let table = self.tree.table();
         let (mut node, end) = (0, table.len() as u64);
         while u64::from(node) < end {
-            let form = self.form_now(node);
+            let form = self.form_now(node)?;
             visit(node, form)?;
             let next = if form.is_some() { node } else { *table.subtree(node).end() };
             let Some(next) = next.checked_add(1) else { break };
@@ -292,15 +315,15 @@ impl Catalog {
     }
 
     /// Appends the members of all documents of `node` in `.zmetadata` to `text`.
-    pub(super) fn append_documents(&self, node: NodeIndex, form: NodeForm, text: &mut String) -> Result<(), String> {
+    pub(super) fn append_documents(&self, node: NodeIndex, form: NodeForm, text: &mut String) -> Result<()> {
         let mut path = self.tree.table().path(node);
         if !path.is_empty() {
             path.push('/');
         }
         let (first, document, attributes) = match form {
-            NodeForm::Group => (DocumentKind::Group, GROUP.to_owned(), self.group_attributes(node)),
+            NodeForm::Group => (DocumentKind::Group, GROUP.to_owned(), self.group_attributes(node)?.zattrs),
             NodeForm::Array { .. } => {
-                let Some(documents) = self.reason(node)? else { return Ok(()) };
+                let Some(documents) = self.documents_of(node)? else { return Ok(()) };
                 (DocumentKind::Array, documents.zarray(self.is_counted_complete(node)), documents.zattrs)
             }
         };

@@ -7,9 +7,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tracing::warn;
 
 use super::catalog::{Catalog, MAX_PATH, NodeForm};
-use super::document;
+use super::document::ArrayDocuments;
 use crate::blocking::blocking;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::memory;
 use crate::views::report::{self, Finding, Report};
 
@@ -29,12 +29,11 @@ pub(super) async fn make(catalog: &Arc<Catalog>) -> Result<Option<Bytes>> {
         blocking(move || {
             let mut arrays = Vec::new();
             catalog.walk(|node, form| {
-                let documents =
-                    matches!(form, Some(NodeForm::Array { .. })).then(|| catalog.reason(node).ok().flatten());
-                if documents.flatten().is_some_and(|documents| documents.depends_on_chunks()) {
-                    arrays.push(node);
+                if matches!(form, Some(NodeForm::Array { .. })) {
+                    let documents = catalog.reason(node)?.ok().flatten();
+                    arrays.extend(documents.filter(ArrayDocuments::depends_on_chunks).map(|_| node));
                 }
-                Ok::<_, Error>(())
+                Ok(())
             })?;
             Ok(arrays)
         })
@@ -56,13 +55,13 @@ fn write(catalog: &Catalog) -> Result<Option<Bytes>> {
     let mut is_too_large = false;
     catalog.walk(|node, form| {
         let Some(form) = form.filter(|_| !is_too_large) else { return Ok(()) };
-        catalog.append_documents(node, form, &mut text).map_err(|why| Error::new(ErrorKind::OutOfMemory, why))?;
+        catalog.append_documents(node, form, &mut text)?;
         is_too_large = text.len() > MAX_BYTES;
         // A string grows by doubling.
         if text.capacity() as u64 > held.bytes() {
             held.resize(text.capacity().next_multiple_of(STEP) as u64, WHAT)?;
         }
-        Ok::<_, Error>(())
+        Ok(())
     })?;
     if is_too_large {
         warn!("the view zarr2 has no .zmetadata: it would have more than {MAX_BYTES} bytes");
@@ -95,7 +94,7 @@ pub(super) async fn report(catalog: &Arc<Catalog>) -> Result<Report> {
             let path = || format!("/{}", table.path(node));
             let changed = match form {
                 None => {
-                    let reason = catalog.reason(node).err().unwrap_or_default();
+                    let reason = catalog.reason(node)?.err().unwrap_or_default();
                     add(path(), "left out", reason);
                     for below in table.subtree(node).skip(1).filter(|below| table.is_stored(*below)) {
                         add(format!("/{}", table.path(below)), "left out", "a node above it is left out".to_owned());
@@ -106,14 +105,14 @@ pub(super) async fn report(catalog: &Arc<Catalog>) -> Result<Report> {
                     if has_checksum {
                         add(path(), "checksum trimmed", "codec `crc32c`: programs cannot check its chunks".to_owned());
                     }
-                    let documents = catalog.reason(node).ok().flatten();
+                    let documents = catalog.reason(node)?.ok().flatten();
                     if documents.as_ref().is_some_and(|documents| documents.has_lost_names) {
                         let reason = "only some dimensions have a name, and programs take a name for each or none";
                         add(path(), "dimension names left out", reason.to_owned());
                     }
                     documents.map(|documents| documents.changed).unwrap_or_default()
                 }
-                Some(NodeForm::Group) => match tree.zarr_json(node).map(document::map_group) {
+                Some(NodeForm::Group) => match catalog.group(node)? {
                     None => Vec::new(),
                     Some(Ok(group)) => group.changed,
                     Some(Err(reason)) => {
@@ -126,7 +125,7 @@ pub(super) async fn report(catalog: &Arc<Catalog>) -> Result<Report> {
                 let name = crate::zarr::members::shorten(&name);
                 add(path(), "attribute left out", format!("`{name}`: {reason}"));
             }
-            Ok::<_, Error>(())
+            Ok(())
         })?;
         if more > 0 {
             findings.push(Finding {

@@ -7,7 +7,8 @@ use super::attributes::{self, ArrayProperties};
 use super::codecs;
 use super::data_type::DataType;
 use super::fill_value;
-use crate::memory;
+use crate::error::Result as CrateResult;
+use crate::memory::{self, Reservation};
 use crate::tree::nodes::MAX_NAME;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::{KeyEncoding, Separator};
@@ -20,6 +21,10 @@ pub(super) const GROUP: &str = r#"{"zarr_format":2}"#;
 const MAX_RANK: usize = 32;
 /// Most bytes of memory per byte of JSON: `"":0,` has a member of 40 bytes for five, in a list that grows by doubling.
 const EXPANSION: u64 = 32;
+/// Most bytes of memory per value of a list or object: that of a list before and after it has grown, and the name.
+const VALUE: u64 = 160;
+/// Most copies of a text: in a value, in the document before and after it has grown, and as the program gets it.
+const COPIES: u64 = 8;
 /// Most bytes of a `zarr.json` that needs no reservation: a mount maps a few at a time.
 const SMALL: usize = 32 << 10;
 
@@ -76,9 +81,9 @@ pub(super) fn encoding(separator: Separator) -> KeyEncoding {
     KeyEncoding { prefixed: false, separator, suffix: String::new() }
 }
 
-/// Maps the `zarr.json` of an array, or returns the reason why version 2 cannot have the array.
+/// Maps the `zarr.json` of an array, or returns the reason why version 2 cannot have the array. The caller has reserved the
+/// memory ([`reserve`]).
 pub(super) fn map_array(zarr_json: &[u8]) -> Result<ArrayDocuments, String> {
-    let _held = reserve(zarr_json)?;
     let members = parse(zarr_json)?;
     if members.get("zarr_format") != Some("3") {
         return Err("its zarr.json is not of version 3".to_owned());
@@ -95,7 +100,7 @@ pub(super) fn map_array(zarr_json: &[u8]) -> Result<ArrayDocuments, String> {
             return Err("it has storage transformers".to_owned());
         }
     }
-    let metadata = ArrayMetadata::parse(zarr_json).map_err(|error| error.to_string())?;
+    let metadata = ArrayMetadata::parse_reserved(zarr_json).map_err(|error| error.to_string())?;
     let rank = metadata.shape.len();
     if rank > MAX_RANK {
         return Err(format!("it has {rank} dimensions, and numpy before 2.0 has at most {MAX_RANK}"));
@@ -141,22 +146,25 @@ pub(super) fn map_array(zarr_json: &[u8]) -> Result<ArrayDocuments, String> {
     })
 }
 
-/// Maps the `zarr.json` of a group, or returns the reason why its attributes cannot be read.
+/// Maps the `zarr.json` of a group, or returns the reason why its attributes cannot be read. The caller has reserved the
+/// memory ([`reserve`]).
 pub(super) fn map_group(zarr_json: &[u8]) -> Result<GroupDocuments, String> {
-    let _held = reserve(zarr_json)?;
     let attributes = attributes::map(parse(zarr_json)?.get("attributes"), None)?;
     Ok(GroupDocuments { zattrs: attributes.text, changed: attributes.changed })
 }
 
 /// Reserves the memory that the mapping of `zarr_json` may take.
-fn reserve(zarr_json: &[u8]) -> Result<Option<memory::Reservation>, String> {
+///
+/// Errors: [`ErrorKind::OutOfMemory`](crate::error::ErrorKind::OutOfMemory), which is no reason to leave a node out.
+pub(super) fn reserve(zarr_json: &[u8]) -> CrateResult<Option<Reservation>> {
     if zarr_json.len() <= SMALL {
         return Ok(None);
     }
-    let bytes = (zarr_json.len() as u64).saturating_mul(EXPANSION);
-    memory::reserve_blocking(bytes, "the Zarr version 2 form of a zarr.json")
-        .map(Some)
-        .map_err(|error| error.to_string())
+    let length = zarr_json.len() as u64;
+    let values = zarr_json.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count() as u64;
+    // Long texts have few values.
+    let bytes = (values * VALUE).saturating_add(length * COPIES).min(length.saturating_mul(EXPANSION));
+    memory::reserve_blocking(bytes, "the Zarr version 2 form of a zarr.json").map(Some)
 }
 
 fn parse(zarr_json: &[u8]) -> Result<Members<'_>, String> {

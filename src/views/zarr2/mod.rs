@@ -239,7 +239,7 @@ impl ViewTree for Zarr2View {
 
     fn native(&self, inode: u64) -> Option<u64> {
         let TreePlace::Chunk(node, coords) = self.tree().table().place(inode)? else { return None };
-        let is_whole = self.catalog.form_now(node) == Some(NodeForm::Array { has_checksum: false });
+        let is_whole = matches!(self.catalog.form_now(node), Ok(Some(NodeForm::Array { has_checksum: false })));
         (is_whole && !self.is_directory(node, &coords)).then_some(inode)
     }
 

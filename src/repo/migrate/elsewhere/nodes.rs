@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::objects::digest;
-use crate::error::{Context, Result};
+use crate::error::{Context, ErrorKind, Result};
 use crate::format::draft::{ArrayDraft, NodeDraft};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{Dimension, ManifestInfo, ManifestRef, NodeData, Snapshot};
@@ -91,6 +91,9 @@ impl NodeIds {
                     // `zarr.json` takes precedence: the shape that version 1 stores beside it may be wrong.
                     let (shape, dimension_names) = match ArraySummary::parse(node.zarr_json) {
                         Ok(summary) => (dimensions(&summary), summary.dimension_names),
+                        Err(error) if error.kind() == ErrorKind::OutOfMemory => {
+                            return Err(error.context(node.path));
+                        }
                         Err(error) => {
                             let stored = data.dimensions().ok_or(error).context(|| node.path.to_owned())?;
                             (stored, data.dimension_names())
