@@ -83,13 +83,11 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     }
     // Fallible steps come before there is a mount.
     let listener = arguments.metrics.map(|address| metrics_server::listen(&runtime, address)).transpose()?;
-    // A signal that came right after the mount would otherwise leave a dead mount. The session of a given descriptor may wait for its
-    // mount, and a signal must end that.
-    let is_given = preopened::descriptor(&mountpoint).is_some();
-    let signals = if is_given { None } else { Some(EndSignals::listen(&runtime, arguments.until_eof)?) };
+    // A signal that came right after the mount would otherwise leave a dead mount. A given descriptor does not wait for its mount either:
+    // without one, the kernel refuses to read from it.
+    let signals = EndSignals::listen(&runtime, arguments.until_eof)?;
     let mounted = Mounted::new(content, mountpoint, &options, runtime.handle().clone())?;
     let manager = if outcome.is_none() { ServiceManager::from_environment() } else { None };
-    let signals = signals.map_or_else(|| EndSignals::listen(&runtime, arguments.until_eof), Ok)?;
     unmount_at_end(&runtime, signals, mounted.mountpoint().to_owned(), manager.clone());
     listen_to_signals(&runtime, Arc::clone(&mounted.reader))?;
     observe(&runtime, arguments, &mounted, listener);
