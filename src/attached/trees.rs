@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use lru::LruCache;
 use parking_lot::Mutex;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 
 use super::numbers::MAX_TREES;
 use super::refs::{FreshRefs, NameKind, system_time};
@@ -33,6 +33,11 @@ use crate::views::options::ViewOptions;
 const LOADED: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 /// Time without a request after which a tree is dropped. Loading it again takes one request for its snapshot.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// Memory for each tree that is made at the same time as others, in bytes: a snapshot of some hundred thousand nodes.
+const ROOM: u64 = 64 << 20;
+/// Most trees that are made at a time: more requests to a store at once gain little.
+const MOST_AT_A_TIME: u64 = 8;
 
 /// Name under which a tree is attached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -73,9 +78,9 @@ pub(super) struct Trees {
     limit: u64,
     known: Mutex<Known>,
     loaded: Arc<LoadedTrees>,
-    /// Held while a tree is made: its snapshot is in memory while it waits for room for its table and documents, so that of several at a time
-    /// each would wait for the others. Fair: those that wait go in their order.
-    making: tokio::sync::Mutex<()>,
+    /// Trees that may be made at a time: a snapshot is in memory while it waits for room for its table and documents, so that of several where
+    /// memory is short each would wait for the others. Fair: those that wait go in their order.
+    making: Semaphore,
 }
 
 #[derive(Debug, Default)]
@@ -121,6 +126,7 @@ impl Trees {
         let loaded =
             Arc::new(LoadedTrees { trees: Mutex::new(LruCache::new(LOADED)), is_watched: AtomicBool::new(false) });
         memory::register_cache(&loaded);
+        let at_a_time = memory::reservable() / ROOM;
         Trees {
             reader,
             location: location.to_owned(),
@@ -128,7 +134,7 @@ impl Trees {
             limit,
             known: Mutex::default(),
             loaded,
-            making: tokio::sync::Mutex::default(),
+            making: Semaphore::new(at_a_time.clamp(1, MOST_AT_A_TIME) as usize),
         }
     }
 
@@ -181,7 +187,8 @@ impl Trees {
 
     async fn make(&self, key: &TreeKey, refs: &FreshRefs, shown: &Arc<Tree>) -> Result<Loaded> {
         let what = || format!("snapshot {}", key.snapshot);
-        let _making = self.making.lock().await;
+        // The semaphore is never closed.
+        let _making = self.making.acquire().await;
         let shared = match shown.snapshot().id() == key.snapshot {
             true => Some(Arc::clone(shown.snapshot())),
             false => self.snapshot_of_another_view(key.snapshot),
