@@ -7,23 +7,20 @@
 //! can know that: a snapshot is gone that both have merged, commits behind the ancestor have expired, or both sides have a node that the
 //! ancestor lacks. Who knows better may name the ancestor.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::MergeOptions;
 use super::ancestor::History;
-use crate::commit::changes::ChangeSet;
-use crate::commit::conflicts;
+use super::sides::{self, Applied, ChunkSet, in_both};
+use crate::commit::conflicts::are_solvable;
 use crate::commit::engine::{Engine, OnConflict, Request};
-use crate::commit::three_way::{self, Theirs};
 use crate::compare::changes::changes_between;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
-use crate::format::ids::{NodeId, ObjectId};
+use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository};
-use crate::zarr::Coords;
 
 /// Most times that ancestors of ancestors are merged: merges that cross again and again.
 const MAX_DEPTH: usize = 8;
@@ -34,7 +31,7 @@ pub(super) struct Base {
     pub(super) id: ObjectId,
     pub(super) snapshot: Arc<Snapshot>,
     /// Chunks that several ancestors have changed, each in its own way: nothing tells which of both sides has changed one since.
-    pub(super) disputed: HashMap<NodeId, HashSet<Coords>>,
+    pub(super) disputed: ChunkSet,
 }
 
 /// Repository of a merge, and what reads, stores and knows its snapshots.
@@ -111,10 +108,10 @@ fn unknown(options: &MergeOptions, why: &str, known: &[ObjectId]) -> Error {
 impl Base {
     async fn of(repository: &Repository, id: ObjectId) -> Result<Self> {
         let snapshot = Arc::new(repository.snapshot(id, MAX_SNAPSHOT).await?);
-        Ok(Base { id, snapshot, disputed: HashMap::new() })
+        Ok(Base { id, snapshot, disputed: ChunkSet::new() })
     }
 
-    fn dispute(&mut self, chunks: HashMap<NodeId, HashSet<Coords>>) {
+    fn dispute(&mut self, chunks: ChunkSet) {
         for (node, coords) in chunks {
             self.disputed.entry(node).or_default().extend(coords);
         }
@@ -133,23 +130,18 @@ pub(super) async fn merged(around: Surroundings<'_>, ancestors: &[ObjectId], dep
         }
         let before = Box::pin(merged(around, &before, depth + 1)).await?;
         let source = repository.snapshot(*next, MAX_SNAPSHOT).await?;
-        let (mut changes, theirs) = tokio::try_join!(
-            changes_between(reader, &before.snapshot, &source),
-            changes_between(reader, &before.snapshot, &base.snapshot)
-        )?;
-        let chunks_of_theirs: HashMap<NodeId, HashSet<Coords>> =
-            theirs.chunks.iter().map(|(node, chunks)| (*node, chunks.keys().cloned().collect())).collect();
         let commit = history.get(*first).ok_or_else(|| Error::corrupt(format!("{first} is not in its own history")))?;
-        let theirs = Theirs { snapshot: &base.snapshot, commit, changes: theirs };
-        let found = three_way::reduce(&before.snapshot, &mut changes, theirs, OnConflict::Fail)?;
-        if !conflicts::are_solvable(&found) {
+        let other = (&*base.snapshot, commit);
+        let Applied { changes, conflicts, contested } =
+            sides::apply(reader, &before.snapshot, &source, other, OnConflict::Fail).await?;
+        if !are_solvable(&conflicts) {
             return Err(several(ancestors, "these have changed the same nodes"));
         }
         // Moved nodes get new ids in version 1, which are not those that the sides have.
         if !changes.moved.is_empty() && base.snapshot.version() == SpecVersion::V1 {
             return Err(several(ancestors, "these have moved nodes"));
         }
-        base.dispute(in_both(&changes, &chunks_of_theirs));
+        base.dispute(contested);
         base.dispute(before.disputed);
         let message = "Common ancestor of a merge".to_owned();
         let request = Request { message, ..Request::default() };
@@ -158,16 +150,6 @@ pub(super) async fn merged(around: Surroundings<'_>, ancestors: &[ObjectId], dep
         }
     }
     Ok(base)
-}
-
-/// Returns the chunks of `changes` that are in `others`, too.
-fn in_both(changes: &ChangeSet, others: &HashMap<NodeId, HashSet<Coords>>) -> HashMap<NodeId, HashSet<Coords>> {
-    let of_node = |(node, chunks): (&NodeId, &std::collections::BTreeMap<Coords, _>)| {
-        let others = others.get(node)?;
-        let both: HashSet<Coords> = chunks.keys().filter(|coords| others.contains(*coords)).cloned().collect();
-        (!both.is_empty()).then_some((*node, both))
-    };
-    changes.chunks.iter().filter_map(of_node).collect()
 }
 
 fn several(ancestors: &[ObjectId], why: &str) -> Error {

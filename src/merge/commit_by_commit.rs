@@ -13,12 +13,12 @@ use tracing::debug;
 
 use super::ancestor::{self, History};
 use super::base::{self, Surroundings};
+use super::sides::{self, Applied};
 use super::{MergeOptions, Merged, Plan};
 use crate::commit::chain::StoredCommit;
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{Engine, OnConflict, RESERVED, Request};
-use crate::commit::three_way::{self, Theirs};
 use crate::compare::changes::changes_between;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -109,10 +109,8 @@ async fn store(
             before = after;
             continue;
         }
-        let (mut changes, theirs) =
-            tokio::try_join!(changes_between(reader, &before, &after), changes_between(reader, &before, &tip))?;
-        let theirs = Theirs { snapshot: &tip, commit: &plan.tip_commit, changes: theirs };
-        let conflicts = three_way::reduce(&before, &mut changes, theirs, options.on_conflict)?;
+        let Applied { changes, conflicts, .. } =
+            sides::apply(reader, &before, &after, (&tip, &plan.tip_commit), options.on_conflict).await?;
         if !conflicts.is_empty() {
             return Ok(Err((commit.id, conflicts)));
         }
@@ -165,14 +163,11 @@ async fn is_plain_merge(
     }
     let base = base::merged(around, &common, 0).await?.snapshot;
     let merged = repository.snapshot(merged, MAX_SNAPSHOT).await?;
-    let (mut ours, theirs, made) = tokio::try_join!(
-        changes_between(reader, &base, before),
-        changes_between(reader, &base, &merged),
+    let (applied, made) = tokio::try_join!(
+        sides::apply(reader, &base, before, (&merged, merged_commit), OnConflict::Fail),
         changes_between(reader, &merged, after)
     )?;
-    let theirs = Theirs { snapshot: &merged, commit: merged_commit, changes: theirs };
-    let conflicts = three_way::reduce(&base, &mut ours, theirs, OnConflict::Fail)?;
-    Ok(conflicts.is_empty() && outline(&ours) == outline(&made))
+    Ok(applied.conflicts.is_empty() && outline(&applied.changes) == outline(&made))
 }
 
 fn no_merge(commit: ObjectId, options: &MergeOptions) -> Error {

@@ -1,7 +1,7 @@
 //! Merges a branch, tag or snapshot into a branch: what it changed since the common ancestor becomes one commit there.
 //!
 //! Both sides are compared with the common ancestor ([`ancestor`], [`base`]), snapshot by snapshot ([`crate::compare::changes`]), and with each
-//! other ([`crate::commit::three_way`]): the conflicts are those of a commit in a mount. Chunks are referred to, not copied. The commit
+//! other ([`sides`], [`crate::commit::three_way`]): the conflicts are those of a commit in a mount. Chunks are referred to, not copied. The commit
 //! goes through the engine, so that it is atomic, and commits that other writers make meanwhile are taken into account; where those
 //! conflict, the merge is planned again on the new tip, which may be a merge of the same source.
 //!
@@ -11,6 +11,7 @@ mod ancestor;
 mod base;
 mod commit_by_commit;
 mod repacked;
+mod sides;
 
 use std::sync::Arc;
 
@@ -19,12 +20,11 @@ use tracing::info;
 
 use self::ancestor::History;
 pub use self::ancestor::RECORD;
+use self::sides::Applied;
 use crate::commit::changes::ChangeSet;
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{CommitOutcome, Engine, OnConflict, Request};
 use crate::commit::progress::CommitProgress;
-use crate::commit::three_way::{self, Theirs};
-use crate::compare::changes::changes_between;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
@@ -130,14 +130,10 @@ async fn plan_on(
     let mut commits: Vec<SnapshotInfo> =
         history.ancestors(options.source).difference(&known).filter_map(|id| history.get(*id).cloned()).collect();
     commits.sort_by_key(|commit| std::cmp::Reverse((commit.flushed_at, commit.id)));
-    let (mut ours, mut theirs) =
-        tokio::try_join!(changes_between(reader, before, &source), changes_between(reader, before, &tip))?;
-    repacked::drop_unchanged(reader, (before, &tip), &mut theirs, &ours).await?;
-    repacked::drop_unchanged(reader, (before, &source), &mut ours, &theirs).await?;
     let tip_commit = history.get(into).cloned();
     let tip_commit = tip_commit.ok_or_else(|| Error::corrupt(format!("{into} is not in its own history")))?;
-    let (mut changes, theirs) = (ours, Theirs { snapshot: &tip, commit: &tip_commit, changes: theirs });
-    let conflicts = three_way::reduce(before, &mut changes, theirs, options.on_conflict)?;
+    let Applied { changes, conflicts, .. } =
+        sides::apply(reader, before, &source, (&tip, &tip_commit), options.on_conflict).await?;
     Ok((Plan { base: base.id, tip: Arc::new(tip), tip_commit, commits, changes, conflicts }, history))
 }
 

@@ -253,7 +253,7 @@ fn what_was_merged_into_both_and_is_gone_is_asked_for() {
         Reference::open(&repo.place).create_branch("more");
         repo.commit("more", &[("a/c/6", b"more")]);
         repo.merge(&["more"]).success();
-        // Who knows what happened may say so: with this ancestor both have made the same array, so that it stays where it is.
+        // The user may say so. With this ancestor both have made the same array, so that it stays where it is.
         let said = repo.merge(&["main", "--into", "release", "--ancestor", &fork, "--json"]).json();
         assert_eq!(said["base"], json!(fork));
         assert_eq!(chunk(&repo.keys("release"), "a/c/6"), Some(&b"more"[..]));
@@ -287,6 +287,9 @@ fn chunks_that_were_only_repacked_conflict_with_nothing() {
         let repacked = run_on(&repo.place, &["rewrite-manifests", "--repack", "--yes", "--json"]).json();
         assert!(repacked["repacked"]["chunks"].as_u64().unwrap() >= 16, "{repacked}");
         run_on(&repo.place, &["branch", "create", "packed", "--at", "main"]).success();
+        run_on(&repo.place, &["branch", "create", "kept", "--at", "main"]).success();
+        repo.merge(&["work", "--into", "kept", "--keep-commits"]).success();
+        assert_eq!(repo.keys("kept"), changed, "{version}");
         repo.merge(&["work"]).success();
         assert_eq!(repo.keys("main"), changed, "{version}");
         // The other way, and a chunk that the repacked side has written, too.
@@ -315,7 +318,7 @@ fn an_amended_merge_is_still_one() {
     drop(mount);
     let commit = repo.newest();
     assert_eq!((&commit["message"], &commit["metadata"]["icechunkfs.merge"]), (&json!("Amended"), &record));
-    // What main takes back stays away: the source has nothing new.
+    // A chunk that main takes back stays away: the source has nothing new.
     repo.commit("main", &[("a/c/2", b"again")]);
     assert!(repo.merge(&["dev"]).text().contains("has all changes"));
     for words in [
