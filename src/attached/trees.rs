@@ -110,7 +110,10 @@ impl Evict for LoadedTrees {
         // Those that are being loaded release nothing, and would be loaded a second time.
         let mut evicted = Vec::new();
         for (number, slot) in trees.iter().rev() {
-            let Some(tree) = slot.tree.get().filter(|_| left > 0) else { continue };
+            if left == 0 {
+                break;
+            }
+            let Some(tree) = slot.tree.get() else { continue };
             left = left.saturating_sub(tree.bytes);
             evicted.push(*number);
         }

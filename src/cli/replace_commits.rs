@@ -39,6 +39,11 @@ pub(super) async fn tip(repository: &Repository, branch: &str) -> Result<ObjectI
     repository.resolve(&crate::repo::refs::RefSpec::Branch(branch.to_owned())).await
 }
 
+/// Returns the metadata items that the commit that replaces `commit` keeps: all but the notes of implementations.
+pub(super) fn kept_metadata(commit: &SnapshotInfo) -> impl Iterator<Item = (String, Value)> {
+    commit.metadata.clone().into_iter().filter(|(name, _)| name != RESERVED)
+}
+
 /// Fails if one of the metadata items `names` is reserved.
 pub(super) fn check_not_reserved<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<()> {
     match names.find(|name| [RESERVED, MERGE_RECORD].contains(&name.as_str())) {

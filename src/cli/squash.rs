@@ -7,7 +7,6 @@ use super::confirm::ConfirmArgs;
 use super::export::listed;
 use super::repo_args::RepoArgs;
 use super::{open, replace_commits};
-use crate::commit::engine::RESERVED;
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
 use crate::format::repo_info::SnapshotInfo;
@@ -74,7 +73,7 @@ pub(crate) fn run(arguments: &SquashArgs) -> Result<()> {
         );
         let mut metadata = Map::new();
         for commit in commits.iter().rev() {
-            metadata.extend(commit.metadata.clone().into_iter().filter(|(name, _)| name != RESERVED));
+            metadata.extend(replace_commits::kept_metadata(commit));
         }
         metadata.extend(set);
         let messages =

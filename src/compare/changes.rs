@@ -55,8 +55,8 @@ pub async fn changes_between(reader: &Arc<Reader>, old: &Snapshot, new: &Snapsho
                 }
             }
         }
-        let Some(after) = ArrayChunks::parse(&node)? else { continue };
-        let before = before.as_ref().map(ArrayChunks::parse).transpose()?.flatten();
+        let Some(after) = ArrayChunks::parse(Some(&node))? else { continue };
+        let before = ArrayChunks::parse(before.as_ref())?;
         let (id, path) = (node.id, node.path);
         let grid = after.grid().to_vec();
         running.push(Box::pin(async move {

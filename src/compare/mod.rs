@@ -156,11 +156,11 @@ pub struct ArrayChunks {
 }
 
 impl ArrayChunks {
-    /// Returns the array `node`; none if the node is no array.
+    /// Returns the array `node`; none if there is no node, or if it is no array.
     ///
     /// Errors: [`ErrorKind::OutOfMemory`] if the memory bound has no room for looking into its `zarr.json`.
-    pub fn parse(node: &Node<'_>) -> Result<Option<Self>> {
-        let NodeData::Array(array) = &node.data else { return Ok(None) };
+    pub fn parse(node: Option<&Node<'_>>) -> Result<Option<Self>> {
+        let Some((node, NodeData::Array(array))) = node.map(|node| (node, &node.data)) else { return Ok(None) };
         // The grid is that of a mount: zarr.json decides, or the snapshot's grid if zarr.json is not understood.
         let grid = match ArrayMetadata::parse(node.zarr_json) {
             Ok(metadata) => metadata.grid,
@@ -244,8 +244,7 @@ async fn compare_node(
         found.is_moved = was.path != is.path;
         found.is_changed = was.zarr_json != is.zarr_json;
     }
-    let parse = |node: Option<&Node<'_>>| Ok(node.map(ArrayChunks::parse).transpose()?.flatten());
-    let (was, is) = (parse(was.as_ref())?, parse(is.as_ref())?);
+    let (was, is) = (ArrayChunks::parse(was.as_ref())?, ArrayChunks::parse(is.as_ref())?);
     let [old_infos, new_infos] = infos;
     let Some(any) = is.as_ref().or(was.as_ref()) else { return Ok(found) };
     let before = was.as_ref().map_or(any.empty(old_infos, reader), |was| was.chunks(old_infos, reader));

@@ -74,10 +74,10 @@ impl ShownPart {
 
     /// Fails if a discard at `path` would take back a move that crosses the border of the shown node.
     pub(super) fn check_moves(&self, detected: &DetectedChanges, path: &str) -> Result<()> {
-        let ends_below = |top: &str, from: &str, to: &str| [is_below(from, top), is_below(to, top)];
         let crossing = detected.changes.moved.iter().find(|moved| {
-            ends_below(path, &moved.from, &moved.to).contains(&true)
-                && ends_below(&self.root, &moved.from, &moved.to).contains(&false)
+            let is_at_path = is_below(&moved.from, path) || is_below(&moved.to, path);
+            let is_inside = is_below(&moved.from, &self.root) && is_below(&moved.to, &self.root);
+            is_at_path && !is_inside
         });
         match crossing {
             None => Ok(()),

@@ -8,6 +8,7 @@ use super::paths::{is_known, lost_root_message};
 use super::rebase::{self, Rebased};
 use super::recovery::{find_landed, landed_message};
 use crate::commit::conflicts::Conflict;
+use crate::compare::scope::is_below;
 use crate::error::{Error, ErrorKind, Result};
 use crate::overlay::Base;
 use crate::printable;
@@ -40,8 +41,7 @@ impl Session {
                 }
                 self.shown_part().check_moves(&detected, &path)?;
             }
-            let below = |other: &String| path == "/" || *other == path || other.starts_with(&format!("{path}/"));
-            if let Some(open) = frozen.open_for_writing.iter().find(|other| below(other)) {
+            if let Some(open) = frozen.open_for_writing.iter().find(|other| is_below(other, &path)) {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }
             self.working.preserve(&guard, &detected.untracked_entries(), &[]).await?;

@@ -87,7 +87,7 @@ pub async fn repack(
     let infos = snapshot.manifest_infos();
     let mut out = RepackResult { is_complete: true, ..RepackResult::default() };
     for node in snapshot.nodes() {
-        let Some(listed) = ArrayChunks::parse(&node)? else { continue };
+        let Some(listed) = ArrayChunks::parse(Some(&node))? else { continue };
         // Compared with an empty list, all chunks of the array are new.
         let mut all = ChunkDifferences::new(listed.empty(&infos, reader), listed.chunks(&infos, reader));
         while let Some(page) = all.page().await.context(|| node.path.to_owned())? {

@@ -147,8 +147,8 @@ pub(super) async fn subtree(
                 }
             }
         }
-        let Some(after) = ArrayChunks::parse(node)? else { continue };
-        let before = one.now.as_ref().map(ArrayChunks::parse).transpose()?.flatten();
+        let Some(after) = ArrayChunks::parse(Some(node))? else { continue };
+        let before = ArrayChunks::parse(one.now.as_ref())?;
         // Chunks that a smaller shape leaves outside are deleted, as by a program that resizes the array.
         let grid = match before.as_ref() {
             Some(before) => std::iter::zip(before.grid(), after.grid()).map(|(now, then)| *now.max(then)).collect(),
@@ -232,7 +232,9 @@ pub(super) async fn check_chunks_of_document(
     uncommitted: &ChangeSet,
 ) -> Result<()> {
     let (Some(here), Some(then)) = (node_at(now, &target.node), node_at(source, &target.source)) else { return Ok(()) };
-    let (Some(before), Some(after)) = (ArrayChunks::parse(&here)?, ArrayChunks::parse(&then)?) else { return Ok(()) };
+    let (Some(before), Some(after)) = (ArrayChunks::parse(Some(&here))?, ArrayChunks::parse(Some(&then))?) else {
+        return Ok(());
+    };
     let (now_infos, then_infos) = (now.manifest_infos(), source.manifest_infos());
     let local = uncommitted.chunks.get(&here.id);
     let list = before.chunks(&now_infos, reader);
@@ -323,7 +325,7 @@ pub(super) async fn some_chunks(
     })?;
     check_same_chunks(&here, &then, source)?;
     let infos = [now.manifest_infos(), source.manifest_infos()];
-    let (Some(before), Some(after)) = (ArrayChunks::parse(&here)?, ArrayChunks::parse(&then)?) else {
+    let (Some(before), Some(after)) = (ArrayChunks::parse(Some(&here))?, ArrayChunks::parse(Some(&then))?) else {
         return Err(missing(source, &target.source));
     };
     let grid = before.grid().to_vec();

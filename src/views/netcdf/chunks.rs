@@ -7,7 +7,6 @@
 //! bytes of these are prefetched as for chunk files.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
 use bytes::Bytes;
@@ -54,8 +53,6 @@ pub(super) struct Units {
     access: Mutex<Access>,
     /// Unit that was read last, if it is decoded step by step and still in memory.
     current: Mutex<Weak<GrowingUnit>>,
-    /// True once a unit that is decoded step by step had numbers in the other order of bytes: then the bytes of the file are another buffer.
-    is_swapped: AtomicBool,
 }
 
 /// Decoded unit, or one that is being decoded. Cheap to clone.
@@ -68,7 +65,7 @@ impl Units {
     /// Creates the units of `variable`; none was read yet.
     pub(super) fn new(variable: Variable) -> Arc<Self> {
         let (access, current) = (Mutex::default(), Mutex::default());
-        Arc::new(Units { variable, owner: Owner::unique(), access, current, is_swapped: AtomicBool::new(false) })
+        Arc::new(Units { variable, owner: Owner::unique(), access, current })
     }
 
     /// Returns `length` bytes of the unit at `place` as the file shows them; none if it is not stored. They are given to the program: once it
@@ -195,9 +192,9 @@ impl Units {
         let (mut bytes, mut reservation) = (None, Reservation::default());
         if self.can_grow(decoded) {
             let file = found.open(tree).await?;
-            let in_memory = if file.is_some() { needed.saturating_sub(found.len()) } else { needed };
-            let swapped = if self.is_swapped.load(Ordering::Relaxed) { variable.shown_bytes() } else { 0 };
-            let reserved = memory::reserve(in_memory.saturating_add(swapped), &name).await?;
+            let stored = if file.is_some() { 0 } else { found.len() };
+            let shown = if self.is_one_buffer() { 0 } else { variable.shown_bytes() };
+            let reserved = memory::reserve(stored.saturating_add(decoded).saturating_add(shown), &name).await?;
             let stored = match file {
                 Some(file) => file,
                 None => Stored::Bytes(found.read(tree).await?),
@@ -233,8 +230,19 @@ impl Units {
     /// not the decoded ones, or those between two codecs.
     fn other_bytes(&self) -> u64 {
         let Variable { element, unit, kept, chain, .. } = &self.variable;
-        let is_direct = chain.has_steps() || chain.raw_order().is_some();
+        let is_direct = chain.step_order().is_some() || chain.raw_order().is_some();
         if is_direct && kept == unit && !element.is_converted() { 0 } else { self.variable.shown_bytes() }
+    }
+
+    /// Returns the bytes of the numbers that have to be reversed if a unit is decoded step by step; none if they need not be.
+    fn reversed(&self) -> Option<usize> {
+        let is_big_endian = self.variable.chain.step_order() == Some(true);
+        Some(self.variable.element.number).filter(|number| is_big_endian && *number > 1)
+    }
+
+    /// Returns true if what is decoded step by step are the bytes of the file: one buffer is both.
+    fn is_one_buffer(&self) -> bool {
+        self.variable.kept == self.variable.unit && self.reversed().is_none()
     }
 
     /// Returns true if decoding a unit of `decoded` bytes step by step is worthwhile, if it is possible.
@@ -242,7 +250,7 @@ impl Units {
         let Variable { element, unit, kept, .. } = &self.variable;
         decoded >= MIN_GROWING
             && !element.is_converted()
-            && self.variable.chain.has_steps()
+            && self.variable.chain.step_order().is_some()
             && (kept == unit || rows::run_bytes(unit, kept, element.size) >= MIN_RUN)
     }
 
@@ -258,27 +266,16 @@ impl Units {
         let variable = &self.variable;
         let size = variable.element.size;
         let length = variable.shown_bytes();
-        let in_memory = stored.bytes().map_or(0, |bytes| bytes.len() as u64);
-        let Some((steps, big_endian)) = variable.chain.steps(stored, decoded as usize)? else {
-            return Ok(Err(reservation));
-        };
-        let number = Some(variable.element.number).filter(|number| big_endian && *number > 1);
-        if variable.kept == variable.unit && number.is_none() {
-            // One buffer is both.
+        let Some(steps) = variable.chain.steps(stored, decoded as usize)? else { return Ok(Err(reservation)) };
+        if self.is_one_buffer() {
             let of_shown = reservation.split(decoded);
             let (bytes, grower) = GrowingBytes::create(length as usize, of_shown);
             return Ok(Ok(GrowingUnit::new(bytes, UnitDecoder::new(steps, grower, None, reservation), name)));
         }
-        let needed = in_memory + decoded + length;
-        if reservation.bytes() < needed {
-            // Only the first units are reserved without the second buffer that this order of bytes needs.
-            self.is_swapped.store(true, Ordering::Relaxed);
-            reservation.resize(needed, &name)?;
-        }
         let of_shown = reservation.split(length);
         let (bytes, grower) = GrowingBytes::create(length as usize, of_shown);
         let (_, whole) = GrowingBytes::create(decoded as usize, Reservation::default());
-        let shown = Shown::new(grower, rows::kept_runs(&variable.unit, &variable.kept), size, number);
+        let shown = Shown::new(grower, rows::kept_runs(&variable.unit, &variable.kept), size, self.reversed());
         Ok(Ok(GrowingUnit::new(bytes, UnitDecoder::new(steps, whole, Some(shown), reservation), name)))
     }
 

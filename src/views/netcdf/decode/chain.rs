@@ -205,20 +205,22 @@ impl Chain {
         if self.has_shards() && !self.bytes.is_empty() { self.max_serialized(length, size) } else { 0 }
     }
 
-    /// Returns true if [`Chain::steps`] may be possible.
-    pub(in super::super) fn has_steps(&self) -> bool {
-        let is_plain = self.transposes.is_empty() && matches!(self.elements, ElementCodec::Bytes { .. });
-        is_plain && self.bytes == [BytesCodec::Zstd]
+    /// Returns whether numbers are big-endian if [`Chain::steps`] may be possible.
+    pub(in super::super) fn step_order(&self) -> Option<bool> {
+        match self.elements {
+            ElementCodec::Bytes { big_endian } if self.transposes.is_empty() && self.bytes == [BytesCodec::Zstd] => {
+                Some(big_endian)
+            }
+            _ => None,
+        }
     }
 
-    /// Begins to decode a stored chunk of `length` bytes block by block. Returns the decoder, and true if its numbers are big-endian; none if
-    /// the chunk has to be decoded at once, by [`Chain::decode`]. On a thread that may block.
-    pub(in super::super) fn steps(&self, stored: Stored, length: usize) -> Result<Option<(Steps, bool)>> {
-        match self.elements {
-            ElementCodec::Bytes { big_endian } if self.has_steps() => {
-                Ok(Steps::new(stored, length)?.map(|steps| (steps, big_endian)))
-            }
-            _ => Ok(None),
+    /// Begins to decode a stored chunk of `length` bytes block by block. Returns the decoder; none if the chunk has to be decoded at once, by
+    /// [`Chain::decode`]. On a thread that may block.
+    pub(in super::super) fn steps(&self, stored: Stored, length: usize) -> Result<Option<Steps>> {
+        match self.step_order() {
+            Some(_) => Steps::new(stored, length),
+            None => Ok(None),
         }
     }
 
