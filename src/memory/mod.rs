@@ -338,7 +338,7 @@ mod tests {
         reserve_blocking(most, "the fourth").unwrap();
         assert!(cache.0.lock().is_none());
 
-        // What was in use when the caches were asked goes into one of them while someone waits.
+        // Memory that was in use when the caches were asked goes into one of them while someone waits.
         let cache = Arc::new(Cache(Mutex::new(None)));
         register_cache(&cache);
         let used = reserve_blocking(most, "what is in use").unwrap();

@@ -82,7 +82,7 @@ pub async fn push(
     check_source(&destination)?;
     check_versions(&source, &destination)?;
     match options.dry_run {
-        // What is shown would be refused. The store is not asked: that needs permission to write.
+        // A push of the same would be refused. The store is not asked: that needs permission to write.
         true => destination.check_writable()?,
         false => destination.check_changes_allowed().await?,
     }

@@ -372,7 +372,7 @@ fn a_clone_leaves_no_file_of_another_program_in_its_repository() {
         let config = std::fs::read(source.join("config.yaml")).unwrap_or_default();
         let leftovers = [
             ("chunks/1CECHNKREP0F1RSTCMT0", "left"),
-            // What a killed process was writing on a local disk.
+            // A file that a killed process was writing on a local disk.
             ("chunks/1CECHNKREP0F1RSTCMT0#12", "left"),
             ("config.yaml", std::str::from_utf8(&config).unwrap()),
             ("refs/branch.dev/ref.json", r#"{"snapshot":"1CECHNKREP0F1RSTCMT0"}"#),

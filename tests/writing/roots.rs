@@ -279,7 +279,7 @@ fn a_discard_of_an_unknown_path_fails() {
         assert_eq!(errno(echo(&mount.control("discard"), path)), libc::ENOENT, "{path}");
     }
     assert_eq!(changed(&mount).len(), 2);
-    // What is there unchanged, what was deleted, and both names of what was moved.
+    // Nodes that are unchanged, deleted, or moved, these by both names.
     for path in ["y/zarr.json", "y/c", "y/c/0", "k/h/x/c/1", "g/h/x/zarr.json"] {
         let discarded = run_on(&root, &["discard", path]);
         assert!(!discarded.all().contains("no such name"), "{path}: {}", discarded.all());
