@@ -3,7 +3,7 @@
 //! There are as many as cores. What programs wait for comes first. The kernel reads ahead in the same way as a program reads, and goes on
 //! with that while the program has gone on to another unit. So each jump of a reader to another unit begins a turn, and the last turn
 //! comes first; within a turn, reads are served as they came. Nobody waits for long behind others: requests of a certain age
-//! come before younger ones. Then comes what programs will probably read.
+//! come before younger ones. Then comes what programs will probably read. Each thread keeps to a processor of its own ([`super::processors`]).
 
 use std::cmp::Reverse;
 use std::sync::{Arc, LazyLock};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::growing_unit::GrowingUnit;
+use super::processors::Place;
 
 /// Bytes that are decoded before the next look at what is wanted: two thirds of a millisecond. With half of it a series takes 5 % longer.
 const BATCH: usize = 512 << 10;
@@ -130,6 +131,7 @@ impl Drop for Running {
 
 /// Decodes until nothing is wanted any more.
 fn work() {
+    let mut place = Place::take();
     loop {
         let mut queue = QUEUE.lock();
         let Some((unit, until)) = queue.take() else {
@@ -138,6 +140,7 @@ fn work() {
         };
         drop(queue);
         let running = Running(unit);
+        place.keep_apart();
         running.0.decode(until, BATCH);
         drop(running);
         // Those that were woken have a core at once: a program waits for each of them, and a time slice takes longer than a batch.

@@ -28,6 +28,7 @@ pub mod hdf5;
 mod members;
 mod names;
 mod partition;
+mod processors;
 mod record_dimension;
 mod rows;
 mod stored;
