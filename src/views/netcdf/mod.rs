@@ -38,7 +38,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use lru::LruCache;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
@@ -52,6 +52,7 @@ use super::options::NetcdfOptions;
 use super::report::{self, Finding, Report};
 use super::{Sink, ViewTree, no_such, not_a_directory};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::memory::{self, Reservation};
 use crate::reader::Data;
 use crate::reader::buffer::BUFFER_SIZE;
 use crate::tree::directory::{Entry, Extent};
@@ -244,16 +245,19 @@ impl NetcdfView {
         let cell = self.file(node).await?;
         let Some(file) = cell.get() else { return Ok(Bytes::new()) };
         let end = offset.saturating_add(u64::from(size)).min(file.plan.size());
-        let mut read = BytesMut::new();
+        let mut read = Vec::new();
         let mut at = offset;
         while at < end {
             let left = end - at;
             match file.plan.part(at, left) {
-                Part::Bytes(bytes) => read.extend_from_slice(&bytes),
                 Part::Zeros(count) if at == offset && count >= left && left <= ZEROS.len() as u64 => {
                     return Ok(Bytes::from_static(ZEROS.get(..left as usize).unwrap_or_default()));
                 }
-                Part::Zeros(count) => read.resize(read.len() + count.min(left) as usize, 0),
+                Part::Bytes(bytes) => joined(&mut read, left).extend_from_slice(&bytes),
+                Part::Zeros(count) => {
+                    let end = read.len() + count.min(left) as usize;
+                    joined(&mut read, left).resize(end, 0);
+                }
                 Part::Data { dataset, chunk, from, len } => {
                     let units = file.units.get(dataset).and_then(Option::as_ref);
                     let units =
@@ -263,8 +267,8 @@ impl NetcdfView {
                     let len = len.min(units.variable.shown_bytes().saturating_sub(from));
                     match units.read(&self.tree, &place, len).await? {
                         Some(bytes) if read.is_empty() && at + len == end => return Ok(bytes),
-                        Some(bytes) => read.extend_from_slice(&bytes),
-                        None => fill(&mut read, &units.variable.shown_fill(), from, len),
+                        Some(bytes) => joined(&mut read, left).extend_from_slice(&bytes),
+                        None => fill(joined(&mut read, left), &units.variable.shown_fill(), from, len),
                     }
                 }
             }
@@ -274,12 +278,20 @@ impl NetcdfView {
             }
             at = now;
         }
-        Ok(read.freeze())
+        Ok(memory::recycled(read, Reservation::default()))
     }
 }
 
+/// Returns the buffer of an answer that has several parts; the first one makes it long enough for all `left` bytes.
+fn joined(read: &mut Vec<u8>, left: u64) -> &mut Vec<u8> {
+    if read.capacity() == 0 {
+        *read = memory::large_buffer(left as usize);
+    }
+    read
+}
+
 /// Appends `length` bytes of repeated `element`, from byte `from` on.
-fn fill(read: &mut BytesMut, element: &[u8], from: u64, length: u64) {
+fn fill(read: &mut Vec<u8>, element: &[u8], from: u64, length: u64) {
     let start = from.checked_rem(element.len() as u64).unwrap_or(0) as usize;
     read.extend(element.iter().copied().cycle().skip(start).take(length as usize));
 }
