@@ -23,6 +23,8 @@ const MAX_KEPT: u64 = 64 << 20;
 const LEAST_PART: usize = 2;
 
 static UNUSED: Unused = Unused(Mutex::new(Vec::new()));
+/// Those of [`aligned_buffer`], whose first bytes have no memory.
+static UNUSED_ALIGNED: Unused = Unused(Mutex::new(Vec::new()));
 
 /// Buffers that nothing uses, in the order in which they came. The last one is used first: its bytes may still be in the processor's
 /// caches.
@@ -44,9 +46,9 @@ impl Unused {
         Some(buffer)
     }
 
-    fn keep(&self, mut buffer: Vec<u8>) {
-        let bytes = buffer.capacity() as u64;
-        let Some(reservation) = try_reserve(bytes) else { return };
+    /// Keeps `buffer`, of which at most `used` bytes have memory.
+    fn keep(&self, mut buffer: Vec<u8>, used: u64) {
+        let Some(reservation) = try_reserve(used) else { return };
         buffer.clear();
         let mut unused = self.0.lock();
         unused.push((buffer, reservation));
@@ -66,16 +68,6 @@ impl Unused {
 /// kernel for huge pages, and for all of them at once: a new buffer of 4 MiB has a thousand page faults otherwise, which take a third of
 /// the time of decoding a chunk of that size.
 pub fn large_buffer(capacity: usize) -> Vec<u8> {
-    buffer(capacity, true)
-}
-
-/// Returns an empty buffer like [`large_buffer`], of which perhaps only the beginning will be used: the kernel is not asked for all of it at
-/// once.
-pub(super) fn large_buffer_unpopulated(capacity: usize) -> Vec<u8> {
-    buffer(capacity, false)
-}
-
-fn buffer(capacity: usize, is_populated: bool) -> Vec<u8> {
     if capacity < LARGE {
         return Vec::with_capacity(capacity);
     }
@@ -85,37 +77,77 @@ fn buffer(capacity: usize, is_populated: bool) -> Vec<u8> {
     if capacity < HUGE {
         return Vec::with_capacity(capacity);
     }
-    // The kernel maps whole numbers of huge pages at their boundaries; memory that is not written costs nothing.
+    let mut buffer = Vec::with_capacity(whole_huge_pages(capacity));
+    ask_for_huge_pages(buffer.as_mut_ptr(), capacity, true);
+    buffer
+}
+
+/// Returns an empty buffer that has room for `capacity` bytes, of which perhaps only the first will be used, behind an offset. Those of a large one
+/// begin where a huge page does, and the kernel is not asked for all of them at once. To be given back with [`recycle_aligned`].
+pub(super) fn aligned_buffer(capacity: usize) -> (Vec<u8>, usize) {
+    if capacity < HUGE {
+        return (large_buffer(capacity), 0);
+    }
+    // Addresses that are not used cost nothing.
+    let room = capacity.saturating_add(HUGE);
+    let offset = |buffer: &Vec<u8>| (buffer.as_ptr() as usize).wrapping_neg() % HUGE;
+    if let Some(buffer) = UNUSED_ALIGNED.take(room) {
+        let offset = offset(&buffer);
+        return (buffer, offset);
+    }
+    let mut buffer = Vec::with_capacity(whole_huge_pages(room));
+    let offset = offset(&buffer);
+    ask_for_huge_pages(buffer.as_mut_ptr().wrapping_add(offset), capacity, false);
+    (buffer, offset)
+}
+
+/// Returns the capacity of a buffer that ends with a huge page: the kernel maps whole ones at their boundaries.
+fn whole_huge_pages(capacity: usize) -> usize {
     let whole = capacity.saturating_add(ALLOCATOR).checked_next_multiple_of(HUGE);
-    let buffer = Vec::with_capacity(whole.map_or(capacity, |whole| whole - ALLOCATOR));
+    whole.map_or(capacity, |whole| whole - ALLOCATOR)
+}
+
+/// Asks the kernel for huge pages for `length` bytes of a buffer at `start`, and for all pages at once if `is_populated`.
+#[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "other kernels have no such advice"))]
+fn ask_for_huge_pages(start: *mut u8, length: usize, is_populated: bool) {
     #[cfg(target_os = "linux")]
     {
         let page = rustix::param::page_size();
-        let start = buffer.as_ptr() as usize / page * page;
-        let rest = capacity % HUGE;
-        let length = capacity - rest + if rest >= MOST_OF_HUGE { HUGE } else { 0 };
+        let start = start as usize / page * page;
+        let rest = length % HUGE;
+        let huge = length - rest + if rest >= MOST_OF_HUGE { HUGE } else { 0 };
         let advise = |length: usize, advice| {
             // SAFETY: advice changes no bytes. The first page is one of the buffer's: it may have bytes before the buffer, which are
             // mapped. A kernel that does not know the advice refuses.
             let _ = unsafe { libc::madvise(start as *mut libc::c_void, length, advice) };
         };
-        advise(length, libc::MADV_HUGEPAGE);
+        advise(huge, libc::MADV_HUGEPAGE);
         if is_populated {
-            advise(capacity, libc::MADV_POPULATE_WRITE);
+            advise(length, libc::MADV_POPULATE_WRITE);
         }
     }
-    buffer
 }
 
 /// Releases the memory of unused buffers. Returns false if there are none.
 pub fn release_unused() -> bool {
-    UNUSED.release()
+    // Both, in any case.
+    UNUSED.release() | UNUSED_ALIGNED.release()
 }
 
 /// Keeps a buffer that is not needed any more for [`large_buffer`], if it is large and the budget has room.
 pub fn recycle(buffer: Vec<u8>) {
     if buffer.capacity() >= LARGE {
-        UNUSED.keep(buffer);
+        let used = buffer.capacity() as u64;
+        UNUSED.keep(buffer, used);
+    }
+}
+
+/// Keeps a buffer of [`aligned_buffer`] that is not needed any more for others.
+pub(super) fn recycle_aligned(buffer: Vec<u8>) {
+    match (buffer.capacity() as u64).checked_sub(HUGE as u64) {
+        // Nobody used more of it: each had room for a huge page besides.
+        Some(used) if buffer.capacity() >= 2 * HUGE => UNUSED_ALIGNED.keep(buffer, used),
+        _ => recycle(buffer),
     }
 }
 
@@ -128,13 +160,13 @@ mod tests {
         let unused = Unused(Mutex::default());
         let buffer = vec![1; 3 << 20];
         let address = buffer.as_ptr();
-        unused.keep(buffer);
+        unused.keep(buffer, 3 << 20);
         // Much less, or more than it can hold.
         assert!(unused.take(1 << 20).is_none() && unused.take((3 << 20) + 1).is_none());
         let again = unused.take(2 << 20);
         assert!(again.as_ref().is_some_and(|buffer| buffer.is_empty() && buffer.as_ptr() == address));
         assert!(unused.take(2 << 20).is_none());
-        unused.keep(again.unwrap_or_default());
+        unused.keep(again.unwrap_or_default(), 3 << 20);
         assert!(unused.release() && !unused.release() && unused.take(2 << 20).is_none());
     }
 
@@ -142,7 +174,7 @@ mod tests {
     fn the_oldest_unused_buffers_are_dropped_first() {
         let unused = Unused(Mutex::default());
         for size in [16, 17, 18, 19] {
-            unused.keep(Vec::with_capacity(size << 20));
+            unused.keep(Vec::with_capacity(size << 20), (size as u64) << 20);
         }
         assert!(unused.take(16 << 20).is_some_and(|buffer| buffer.capacity() == 19 << 20));
         let kept: u64 = unused.0.lock().iter().map(|(_, reservation)| reservation.bytes()).sum();
@@ -155,6 +187,17 @@ mod tests {
             let mut buffer = large_buffer(capacity);
             assert!(buffer.is_empty() && buffer.capacity() >= capacity, "{capacity}");
             buffer.resize(capacity, 1);
+        }
+    }
+
+    #[test]
+    fn an_aligned_buffer_has_room_behind_its_offset() {
+        // The second time, they are buffers that were used before.
+        for capacity in [0, LARGE, HUGE - 1, HUGE, 2 * HUGE - 1, 2 * HUGE, 5_000_000].repeat(2) {
+            let (buffer, offset) = aligned_buffer(capacity);
+            assert!(buffer.is_empty() && buffer.capacity() - offset >= capacity, "{capacity}");
+            assert!(capacity < HUGE || (buffer.as_ptr() as usize + offset).is_multiple_of(HUGE), "{capacity}");
+            recycle_aligned(buffer);
         }
     }
 }

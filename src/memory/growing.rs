@@ -5,7 +5,6 @@
 //! what is there, without a copy, and wait for more.
 
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -15,14 +14,15 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::Reservation;
-use super::buffers::{large_buffer_unpopulated, recycle};
+use super::buffers::{aligned_buffer, recycle_aligned};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of a fixed length, of which the first ones are made.
 pub struct GrowingBytes {
-    /// Memory of a `Vec` of this capacity. Bytes below `made` are initialized and never change again; those above belong to the grower.
+    /// Part of the memory of `buffer`. Bytes below `made` are initialized and never change again; those above belong to the grower.
     memory: NonNull<u8>,
-    capacity: usize,
+    /// Owner of the memory. Empty: nothing is read or written through it.
+    buffer: Vec<u8>,
     length: usize,
     made: AtomicUsize,
     /// Least number of bytes that a reader waits for. Waking readers for each block took 5 ms of the 150 that the daemon
@@ -49,11 +49,11 @@ impl fmt::Debug for GrowingBytes {
 impl GrowingBytes {
     /// Creates `length` bytes, none of them made, and their writer. `reservation` is for all of them.
     pub fn create(length: usize, reservation: Reservation) -> (Arc<Self>, Grower) {
-        let mut buffer = ManuallyDrop::new(large_buffer_unpopulated(length));
-        let (memory, capacity) = (NonNull::new(buffer.as_mut_ptr()).unwrap_or(NonNull::dangling()), buffer.capacity());
+        let (mut buffer, offset) = aligned_buffer(length);
+        let memory = NonNull::new(buffer.as_mut_ptr().wrapping_add(offset)).unwrap_or(NonNull::dangling());
         let (made, wanted) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
         let progress = watch::Sender::new(None);
-        let bytes = Arc::new(GrowingBytes { memory, capacity, length, made, wanted, progress, reservation });
+        let bytes = Arc::new(GrowingBytes { memory, buffer, length, made, wanted, progress, reservation });
         (Arc::clone(&bytes), Grower { bytes })
     }
 
@@ -105,8 +105,7 @@ impl GrowingBytes {
 impl Drop for GrowingBytes {
     fn drop(&mut self) {
         drop(std::mem::take(&mut self.reservation));
-        // SAFETY: the parts are those of the `Vec` that was taken apart in `create`; nothing refers to its memory any more.
-        recycle(unsafe { Vec::from_raw_parts(self.memory.as_ptr(), 0, self.capacity) });
+        recycle_aligned(std::mem::take(&mut self.buffer));
     }
 }
 
