@@ -1,7 +1,8 @@
 """The NetCDF view: programs that read NetCDF files, against zarr-python and xarray on the native view of the same mount.
 
-Every sample has a new mount, so that no page of it is in the kernel's cache and no chunk in the daemon's; the objects of the
-repository are in the page cache. Both sides decode the same 4 MiB chunks, the one in the daemon, the other in the program.
+Every sample has a new mount, or reads chunks that nobody has read in its mount before, so that no page of it is in the kernel's cache and no
+chunk in the daemon's; the objects of the repository are in the page cache. Both sides decode the same 4 MiB chunks, the one in the daemon, the
+other in the program.
 """
 import shutil
 import subprocess
@@ -47,6 +48,7 @@ def netcdf(bench: Bench) -> None:
         compare(bench, repo, f"netcdf {name}", XARRAY, by("netcdf", key), by("xarray", key), 1.0)
     for name, key in slices.items():
         in_new_programs(bench, repo, f"netcdf {name}, new program", key)
+    in_use(bench, repo, "netcdf time series, mount in use", shape)
     header(bench)
 
 
@@ -70,6 +72,26 @@ def in_new_programs(bench: Bench, repo: Path, name: str, key: tuple) -> None:
 
     time_sides(bench, name, MS, XARRAY, {"ours": side("netcdf", "netcdf"), "theirs": side("xarray", "zarr")}, 1.0,
                is_same=lambda: len(set(sums.values())) == 1)
+
+
+def in_use(bench: Bench, repo: Path, name: str, shape: tuple[int, int, int]) -> None:
+    """Times series in mounts that have been read from, by a program that has: of points in different chunks, in the order of these."""
+    rows, columns = (range(length // 2, end, length) for length, end in zip(CHUNKS[1:], shape[1:]))
+    points = [(slice(None), row, column) for row in rows for column in columns]
+    read: dict[str, list[np.ndarray]] = {"netcdf": [], "xarray": []}
+
+    def side(reader: str, tree: Path) -> Callable[[], float]:
+        left = iter(points)
+        return lambda: seconds_of(lambda: read[reader].append(netcdf_reader.READERS[reader](tree, VARIABLE, next(left))))
+
+    # The first point is read before the clock runs.
+    runs = min(bench.runs, len(points) - 1)
+    with Mount(bench.space, repo, "netcdf-in-use", view="netcdf") as ours, Mount(bench.space, repo, "zarr-in-use") as theirs:
+        sides = {"ours": side("netcdf", ours.path), "theirs": side("xarray", theirs.path)}
+        is_same = lambda: all(map(np.array_equal, read["netcdf"], read["xarray"]))
+        time_sides(bench, name, MS, XARRAY, sides, 1.0, is_same, runs)
+    if not is_same():
+        raise BenchError(f"{name}: the two sides read different values")
 
 
 def write_examples(folder: Path) -> None:
@@ -104,13 +126,13 @@ def compare(bench: Bench, repo: Path, name: str, baseline: str, ours: Callable[[
 
 
 def time_sides(bench: Bench, name: str, unit: Unit, baseline: str, sides: dict[str, Callable[[], float]], target: float,
-               is_same: Callable[[], bool]) -> None:
-    """Runs both sides once, checks that they read the same, and then times them in turn."""
+               is_same: Callable[[], bool], runs: int = 0) -> None:
+    """Runs both sides once, checks that they read the same, and then times them in turn, `runs` times if given."""
     for measure in sides.values():
         measure()
     if not is_same():
         raise BenchError(f"{name}: the two sides read different values")
-    samples = in_turn(bench.runs, sides)
+    samples = in_turn(runs or bench.runs, sides)
     factor = 1 if unit == S else 1e3
     bench.report.add(name, unit, scaled(factor, samples["ours"]), Baseline(baseline, scaled(factor, samples["theirs"])),
                      at_least(target))

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::growing_unit::GrowingUnit;
-use super::processors::Place;
+use super::processors::DecoderThread;
 
 /// Bytes that are decoded before the next look at what is wanted: two thirds of a millisecond. With half of it a series takes 5 % longer.
 const BATCH: usize = 512 << 10;
@@ -131,7 +131,7 @@ impl Drop for Running {
 
 /// Decodes until nothing is wanted any more.
 fn work() {
-    let mut place = Place::take();
+    let mut thread = DecoderThread::register();
     loop {
         let mut queue = QUEUE.lock();
         let Some((unit, until)) = queue.take() else {
@@ -140,7 +140,7 @@ fn work() {
         };
         drop(queue);
         let running = Running(unit);
-        place.keep_apart();
+        thread.keep_apart();
         running.0.decode(until, BATCH);
         drop(running);
         // Those that were woken have a core at once: a program waits for each of them, and a time slice takes longer than a batch.

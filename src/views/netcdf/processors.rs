@@ -16,59 +16,59 @@ use tracing::debug;
 /// processor's caches held: about a tenth of a millisecond.
 const PAUSE: Duration = Duration::from_millis(5);
 
-static CREW: Mutex<Crew> = Mutex::new(Crew { last: 0, processors: Vec::new() });
+static THREADS: Mutex<DecoderThreads> = Mutex::new(DecoderThreads { last: 0, processors: Vec::new() });
 
 /// Threads that decode.
 #[derive(Debug, Default)]
-struct Crew {
-    /// Number of the last place.
+struct DecoderThreads {
+    /// Number of the last thread.
     last: u64,
-    /// Places, and the processors on which their threads began their last batches, if they have not left them since.
+    /// Their numbers, and the processors on which they began their last batches, if they have not left them since.
     processors: Vec<(u64, usize)>,
 }
 
-/// Place of a thread among those that decode.
+/// Thread that decodes, among others.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct DecoderThread {
     number: u64,
     moved: Option<Instant>,
 }
 
-impl Crew {
-    /// Records that the thread at `place` begins a batch on processor `here`. Returns the processors of others if it should leave this one.
-    fn begin(&mut self, place: &mut Place, here: usize, now: Instant) -> Option<Vec<usize>> {
-        self.processors.retain(|(number, _)| *number != place.number);
+impl DecoderThreads {
+    /// Records that `thread` begins a batch on processor `here`. Returns the processors of others if it should leave this one.
+    fn begin(&mut self, thread: &mut DecoderThread, here: usize, now: Instant) -> Option<Vec<usize>> {
+        self.processors.retain(|(number, _)| *number != thread.number);
         let others: Vec<usize> = self.processors.iter().map(|(_, processor)| *processor).collect();
-        let may_move = place.moved.is_none_or(|moved| now.saturating_duration_since(moved) >= PAUSE);
+        let may_move = thread.moved.is_none_or(|moved| now.saturating_duration_since(moved) >= PAUSE);
         if may_move && others.contains(&here) {
-            place.moved = Some(now);
+            thread.moved = Some(now);
             return Some(others);
         }
-        self.processors.push((place.number, here));
+        self.processors.push((thread.number, here));
         None
     }
 }
 
-impl Place {
-    /// Takes a place for this thread.
-    pub(super) fn take() -> Self {
-        let mut crew = CREW.lock();
-        crew.last += 1;
-        Place { number: crew.last, moved: None }
+impl DecoderThread {
+    /// Registers this thread.
+    pub(super) fn register() -> Self {
+        let mut threads = THREADS.lock();
+        threads.last += 1;
+        DecoderThread { number: threads.last, moved: None }
     }
 
     /// Moves this thread if it should leave its processor. To be called at the beginning of each batch.
     pub(super) fn keep_apart(&mut self) {
-        let others = CREW.lock().begin(self, sched_getcpu(), Instant::now());
+        let others = THREADS.lock().begin(self, sched_getcpu(), Instant::now());
         if let Some(others) = others {
             leave(&others);
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for DecoderThread {
     fn drop(&mut self) {
-        CREW.lock().processors.retain(|(number, _)| *number != self.number);
+        THREADS.lock().processors.retain(|(number, _)| *number != self.number);
     }
 }
 
@@ -99,9 +99,10 @@ mod tests {
 
     #[test]
     fn one_of_two_threads_leaves_a_shared_processor() {
-        let (mut crew, start) = (Crew::default(), Instant::now());
-        let [mut one, mut two] = [1, 2].map(|number| Place { number, moved: None });
-        let mut begin = |place: &mut Place, here, ms| crew.begin(place, here, start + Duration::from_millis(ms));
+        let (mut threads, start) = (DecoderThreads::default(), Instant::now());
+        let [mut one, mut two] = [1, 2].map(|number| DecoderThread { number, moved: None });
+        let mut begin =
+            |thread: &mut DecoderThread, here, ms| threads.begin(thread, here, start + Duration::from_millis(ms));
         assert_eq!([begin(&mut one, 0, 0), begin(&mut two, 1, 0), begin(&mut one, 0, 1)], [None, None, None]);
         assert_eq!(begin(&mut two, 0, 1), Some(vec![0]));
         // The other one has it for itself now.
