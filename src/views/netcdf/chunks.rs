@@ -36,8 +36,8 @@ const MAX_GUESSED: u64 = 4;
 /// Bytes of the smallest unit that is decoded step by step.
 const MIN_GROWING: u64 = 1 << 20;
 /// Bytes that are decoded before a reader that waits gets its own, if it will probably read them, too: it then need not wait again for each
-/// piece, as waking it takes about as long as decoding a tenth of this.
-const ENOUGH: usize = 1 << 20;
+/// piece, for which others are interrupted. They take a few milliseconds. With a quarter of this, a series takes 2 % longer.
+const ENOUGH: usize = 4 << 20;
 /// Shortest run of decoded bytes that is copied by itself, step by step.
 const MIN_RUN: u64 = 256;
 
