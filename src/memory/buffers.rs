@@ -17,7 +17,7 @@ const HUGE: usize = 2 << 20;
 const ALLOCATOR: usize = 4096;
 /// Bytes of the last huge page of a buffer that make it worthwhile: all of it is zeroed.
 const MOST_OF_HUGE: usize = HUGE / 4 * 3;
-/// Most bytes of the buffers that are kept.
+/// Most bytes of the buffers of either kind that are kept.
 const MAX_KEPT: u64 = 64 << 20;
 /// A buffer is used for less than it can hold, but at least for this part of it.
 const LEAST_PART: usize = 2;
