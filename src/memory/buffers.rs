@@ -108,23 +108,19 @@ fn whole_huge_pages(capacity: usize) -> usize {
 }
 
 /// Asks the kernel for huge pages for `length` bytes of a buffer at `start`, and for all pages at once if `is_populated`.
-#[cfg_attr(not(target_os = "linux"), expect(unused_variables, reason = "other kernels have no such advice"))]
 fn ask_for_huge_pages(start: *mut u8, length: usize, is_populated: bool) {
-    #[cfg(target_os = "linux")]
-    {
-        let page = rustix::param::page_size();
-        let start = start as usize / page * page;
-        let rest = length % HUGE;
-        let huge = length - rest + if rest >= MOST_OF_HUGE { HUGE } else { 0 };
-        let advise = |length: usize, advice| {
-            // SAFETY: advice changes no bytes. The first page is one of the buffer's: it may have bytes before the buffer, which are
-            // mapped. A kernel that does not know the advice refuses.
-            let _ = unsafe { libc::madvise(start as *mut libc::c_void, length, advice) };
-        };
-        advise(huge, libc::MADV_HUGEPAGE);
-        if is_populated {
-            advise(length, libc::MADV_POPULATE_WRITE);
-        }
+    let page = rustix::param::page_size();
+    let start = start as usize / page * page;
+    let rest = length % HUGE;
+    let huge = length - rest + if rest >= MOST_OF_HUGE { HUGE } else { 0 };
+    let advise = |length: usize, advice| {
+        // SAFETY: advice changes no bytes. The first page is one of the buffer's: it may have bytes before the buffer, which are
+        // mapped. A kernel that does not know the advice refuses.
+        let _ = unsafe { libc::madvise(start as *mut libc::c_void, length, advice) };
+    };
+    advise(huge, libc::MADV_HUGEPAGE);
+    if is_populated {
+        advise(length, libc::MADV_POPULATE_WRITE);
     }
 }
 

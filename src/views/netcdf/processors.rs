@@ -38,11 +38,11 @@ impl DecoderThreads {
     /// Records that `thread` begins a batch on processor `here`. Returns the processors of others if it should leave this one.
     fn begin(&mut self, thread: &mut DecoderThread, here: usize, now: Instant) -> Option<Vec<usize>> {
         self.processors.retain(|(number, _)| *number != thread.number);
-        let others: Vec<usize> = self.processors.iter().map(|(_, processor)| *processor).collect();
+        let is_shared = self.processors.iter().any(|(_, processor)| *processor == here);
         let may_move = thread.moved.is_none_or(|moved| now.saturating_duration_since(moved) >= PAUSE);
-        if may_move && others.contains(&here) {
+        if is_shared && may_move {
             thread.moved = Some(now);
-            return Some(others);
+            return Some(self.processors.iter().map(|(_, processor)| *processor).collect());
         }
         self.processors.push((thread.number, here));
         None
