@@ -7,8 +7,8 @@
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -19,10 +19,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of a fixed length, of which the first ones are made.
 pub struct GrowingBytes {
-    /// Part of the memory of `buffer`. Bytes below `made` are initialized and never change again; those above belong to the grower.
-    memory: NonNull<u8>,
-    /// Owner of the memory. Empty: nothing is read or written through it.
-    buffer: Vec<u8>,
+    /// Taken when the first byte is made: by then, the buffer of bytes that were made before may be free.
+    room: OnceLock<Room>,
     length: usize,
     made: AtomicUsize,
     /// Least number of bytes that a reader waits for. Waking readers for each block took 5 ms of the 150 that the daemon
@@ -34,11 +32,19 @@ pub struct GrowingBytes {
     reservation: Reservation,
 }
 
+/// Room for all of the bytes.
+struct Room {
+    /// Part of the memory of `buffer`. Bytes below `made` are initialized and never change again; those above belong to the grower.
+    memory: NonNull<u8>,
+    /// Owner of the memory. Empty: nothing is read or written through it.
+    buffer: Vec<u8>,
+}
+
 // SAFETY: the memory belongs to this value alone. It is written only by the one `Grower`, at and above `made`, and read only below `made`,
 // which is published with release and read with acquire ordering.
-unsafe impl Send for GrowingBytes {}
+unsafe impl Send for Room {}
 // SAFETY: see above.
-unsafe impl Sync for GrowingBytes {}
+unsafe impl Sync for Room {}
 
 impl fmt::Debug for GrowingBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -49,12 +55,20 @@ impl fmt::Debug for GrowingBytes {
 impl GrowingBytes {
     /// Creates `length` bytes, none of them made, and their writer. `reservation` is for all of them.
     pub fn create(length: usize, reservation: Reservation) -> (Arc<Self>, Grower) {
-        let (mut buffer, offset) = aligned_buffer(length);
-        let memory = NonNull::new(buffer.as_mut_ptr().wrapping_add(offset)).unwrap_or(NonNull::dangling());
         let (made, wanted) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
-        let progress = watch::Sender::new(None);
-        let bytes = Arc::new(GrowingBytes { memory, buffer, length, made, wanted, progress, reservation });
+        let (room, progress) = (OnceLock::new(), watch::Sender::new(None));
+        let bytes = Arc::new(GrowingBytes { room, length, made, wanted, progress, reservation });
         (Arc::clone(&bytes), Grower { bytes })
+    }
+
+    /// Returns the address of the first byte.
+    fn start(&self) -> NonNull<u8> {
+        let room = self.room.get_or_init(|| {
+            let (mut buffer, offset) = aligned_buffer(self.length);
+            let memory = NonNull::new(buffer.as_mut_ptr().wrapping_add(offset)).unwrap_or(NonNull::dangling());
+            Room { memory, buffer }
+        });
+        room.memory
     }
 
     /// Returns the number of bytes when all are made.
@@ -96,16 +110,20 @@ impl GrowingBytes {
 
     /// Returns the bytes below `end` that are made.
     fn below(&self, end: usize) -> &[u8] {
-        let end = end.min(self.made());
-        // SAFETY: the first `made` bytes are initialized, lie in the allocation, and nobody writes them again.
-        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), end) }
+        match end.min(self.made()) {
+            0 => &[],
+            // SAFETY: the first `made` bytes are initialized, lie in the allocation, and nobody writes them again.
+            end => unsafe { std::slice::from_raw_parts(self.start().as_ptr(), end) },
+        }
     }
 }
 
 impl Drop for GrowingBytes {
     fn drop(&mut self) {
         drop(std::mem::take(&mut self.reservation));
-        recycle_aligned(std::mem::take(&mut self.buffer));
+        if let Some(room) = self.room.take() {
+            recycle_aligned(room.buffer);
+        }
     }
 }
 
@@ -144,7 +162,7 @@ impl Grower {
 
     /// Returns the address of the first byte, for code that writes at and above [`Grower::made`], up to the length.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.bytes.memory.as_ptr()
+        self.bytes.start().as_ptr()
     }
 
     /// Makes the first `count` bytes readable; those that are already stay so.
@@ -220,6 +238,24 @@ mod tests {
         drop(grower);
         assert_eq!(bytes.get(10..10, 0).await.unwrap(), "");
         assert!(bytes.get(9..11, 0).await.is_err());
+    }
+
+    #[test]
+    fn bytes_that_are_made_later_have_the_buffer_of_those_before() {
+        let length = 40 << 20;
+        let is_used_again = || {
+            let (before, mut first) = GrowingBytes::create(length, Reservation::default());
+            let (_after, mut second) = GrowingBytes::create(length, Reservation::default());
+            assert!(second.made().is_empty());
+            first.append(b"x");
+            let address = first.as_mut_ptr();
+            drop((before, first));
+            second.append(b"y");
+            assert_eq!(second.made(), b"y");
+            second.as_mut_ptr() == address
+        };
+        // Tests that run at the same time may take it, or need memory.
+        assert!((0..20).any(|_| is_used_again()));
     }
 
     #[tokio::test]
