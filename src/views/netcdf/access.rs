@@ -53,6 +53,8 @@ pub(super) struct Order<'a> {
     pub(super) unit: u64,
     /// Bytes of a unit at one index of the first dimension.
     pub(super) slice: u64,
+    /// Elements of the variable along the first dimension.
+    pub(super) length: u64,
 }
 
 /// Prediction of what a program reads next, after a read.
@@ -91,7 +93,8 @@ impl Access {
         if last.is_some() && step == 0 {
             self.end = self.end.max(end);
             self.bytes = self.bytes.saturating_add(length);
-            let ahead = end.saturating_add(end.saturating_sub(self.first.min(place.from))).min(order.unit);
+            let ahead = end.saturating_add(end.saturating_sub(self.first.min(place.from)));
+            let ahead = ahead.min(self.limit(order, place.position)).max(end);
             // The program goes farther in this unit than in the one before: so it will in those that follow.
             let next = self.predicted.as_mut().filter(|predicted| predicted.until < end);
             let next = next.map(|predicted| {
@@ -113,9 +116,15 @@ impl Access {
             }
             false => None,
         };
-        let ahead = self.predicted.map_or(end, |predicted| predicted.until).min(order.unit);
+        let ahead = self.predicted.map_or(end, |predicted| predicted.until);
+        let ahead = ahead.min(self.limit(order, place.position)).max(end);
         let is_jump = is_guess || step != 1 || place.from != 0 || until < order.unit;
         Recorded { next: self.predicted, ahead, left: last.and_then(|last| self.leave(order, last, place)), is_jump }
+    }
+
+    /// Returns the end of the bytes of the unit at `position` that the program may read.
+    fn limit(&self, order: &Order<'_>, position: u64) -> u64 {
+        self.predicted.map_or_else(|| order.bytes_within(position), |predicted| predicted.limit(order, position))
     }
 
     /// Records that a program has gone on from the unit at `last` to `place`. Returns a unit that need not be kept.
@@ -144,12 +153,18 @@ impl Access {
 }
 
 impl Predicted {
-    /// Returns the position that follows `position`; none if a program that reads a slab does not go there: from the last unit of a chunk of
-    /// the file to the next chunk.
-    pub(super) fn after(&self, order: &Order<'_>, position: u64) -> Option<u64> {
+    /// Returns the position that follows `position`, and the end of the bytes that will be read there; none if a program that reads a slab does
+    /// not go there: from the last unit of a chunk of the file to the next chunk.
+    pub(super) fn after(&self, order: &Order<'_>, position: u64) -> Option<(u64, u64)> {
         let next = position.checked_add_signed(self.step)?;
         let is_within = self.step.unsigned_abs() >= order.along || next / order.along == position / order.along;
-        (is_within || self.is_dense).then_some(next)
+        (is_within || self.is_dense).then(|| (next, self.until.min(self.limit(order, next))))
+    }
+
+    /// Returns the end of the bytes of the unit at `position` that the program may read: those behind the end of the variable are read only by
+    /// programs that read all of the file.
+    fn limit(&self, order: &Order<'_>, position: u64) -> u64 {
+        if self.is_dense { order.unit } else { order.bytes_within(position) }
     }
 }
 
@@ -158,7 +173,21 @@ impl<'a> Order<'a> {
     pub(super) fn of(variable: &'a Variable) -> Self {
         let unit = variable.shown_bytes();
         let slice = variable.kept.first().and_then(|length| unit.checked_div(*length)).unwrap_or(unit);
-        Order { grid: &variable.grid, along: variable.along.max(1), unit, slice }
+        let length = variable.shape.first().copied().unwrap_or(1);
+        Order { grid: &variable.grid, along: variable.along.max(1), unit, slice, length }
+    }
+
+    /// Returns the number along the first dimension of the unit at `position`.
+    fn row(&self, position: u64) -> u64 {
+        let others = self.grid.iter().skip(1).product::<u64>().max(1);
+        (position / self.along / others).saturating_mul(self.along).saturating_add(position % self.along)
+    }
+
+    /// Returns the bytes of the unit at `position` up to the end of the variable along the first dimension.
+    fn bytes_within(&self, position: u64) -> u64 {
+        let slices = self.unit.checked_div(self.slice).unwrap_or(1);
+        let before = self.row(position).saturating_mul(slices);
+        self.length.saturating_sub(before).min(slices).saturating_mul(self.slice)
     }
 
     /// Returns the dimensions with several units, and the distances of these: from the one that changes first in the file to the one that
@@ -188,8 +217,7 @@ impl<'a> Order<'a> {
         let mut coords = coords_in(&chunks, place.position / self.along);
         if let Some(row) = coords.first_mut() {
             let is_first_slice = place.from == 0 || place.from.saturating_add(PAGE - 1) < self.slice;
-            *row = row.saturating_mul(self.along).saturating_add(place.position % self.along);
-            *row = row.saturating_add(u64::from(!is_first_slice));
+            *row = self.row(place.position).saturating_add(u64::from(!is_first_slice));
         }
         self.strides().into_iter().find(|(axis, _)| coords.get(*axis) == Some(&0)).map(|(_, stride)| stride)
     }
@@ -197,12 +225,14 @@ impl<'a> Order<'a> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
     const SLICE: u64 = 100_000;
 
     fn order(grid: &[u64], along: u64) -> Order<'_> {
-        Order { grid, along, unit: 10 * SLICE, slice: SLICE }
+        let length = grid.first().map_or(1, |units| units * 10 - 7);
+        Order { grid, along, unit: 10 * SLICE, slice: SLICE, length }
     }
 
     fn at(position: u64, slice: u64) -> FilePlace {
@@ -255,6 +285,45 @@ mod tests {
         // The kernel's page may begin before the slice does.
         assert_eq!(joined.first_guess(&FilePlace { position: 0, from: SLICE - 100 }), Some(16));
         assert_eq!(order(&[], 1).first_guess(&at(0, 0)), None);
+    }
+
+    #[test]
+    fn units_end_where_the_variable_does() {
+        let within = |grid: &[u64], along, position| order(grid, along).bytes_within(position) / SLICE;
+        // The last of three rows of units has three indices of the variable, whatever the order of the file.
+        let rows = [(1, [0, 4, 7], [8, 9, 11]), (3, [0, 1, 10], [2, 5, 11]), (2, [0, 1, 7], [8, 10, 14])];
+        for (along, full, cut) in rows {
+            assert_eq!(full.map(|position| within(&[3, 2, 2], along, position)), [10; 3], "{along}");
+            assert_eq!(cut.map(|position| within(&[3, 2, 2], along, position)), [3; 3], "{along}");
+        }
+        // Beyond it, and a single number.
+        assert_eq!(within(&[3, 2, 2], 2, 9), 0);
+        let scalar = Order { grid: &[], along: 1, unit: 8, slice: 8, length: 1 };
+        assert_eq!(scalar.bytes_within(0), 8);
+    }
+
+    #[test]
+    fn nothing_is_decoded_ahead_behind_the_end_of_the_variable() {
+        // All indices of a point, to the third one of the last unit.
+        let (order, mut access) = (order(&[4], 1), Access::default());
+        let read = |access: &mut Access, position, slice| access.record(&order, &at(position, slice), 5);
+        let mut unit = |position| (0..10).map(|slice| read(&mut access, position, slice)).collect::<Vec<_>>();
+        let end = 9 * SLICE + 5;
+        assert_eq!(unit(0)[9].ahead, 10 * SLICE);
+        for position in [1, 2] {
+            let first = unit(position)[0];
+            assert_eq!(first.ahead, end);
+            let until = if position == 1 { end } else { 3 * SLICE };
+            assert_eq!(first.next.unwrap().after(&order, position), Some((position + 1, until)));
+        }
+        // A program that goes on beyond it gets what it asks for.
+        let ends: Vec<_> = (0..5).map(|slice| read(&mut access, 3, slice).ahead).collect();
+        assert_eq!(ends, [3 * SLICE, 2 * SLICE + 10, 3 * SLICE, 3 * SLICE + 5, 4 * SLICE + 5]);
+        // One that reads all bytes reads those, too.
+        let mut access = Access::default();
+        let mut all = |position| access.record(&order, &at(position, 0), 10 * SLICE);
+        all(0);
+        assert_eq!(all(1).next.unwrap().after(&order, 2), Some((3, 10 * SLICE)));
     }
 
     #[test]

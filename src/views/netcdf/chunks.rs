@@ -131,16 +131,14 @@ impl Units {
         };
         let mut next = position;
         for _ in 0..count.min(most) {
-            next = match predicted.after(&order, next) {
-                Some(next) => next,
-                None => break,
-            };
+            let Some((following, until)) = predicted.after(&order, next) else { break };
+            next = following;
             let Some(number) = file_chunks::unit_at(&self.variable, next) else { continue };
             let unit = self.unit(tree, number);
             // The reader of the unit gets any error.
             drop(tokio::spawn(async move {
                 if let Ok(Some(Unit::Growing(unit))) = unit.await {
-                    decoders::request(&unit, 0, predicted.until as usize, false);
+                    decoders::request(&unit, 0, until as usize, false);
                 }
             }));
         }
