@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 
 use lru::LruCache;
 
-use super::file_chunks::FilePlace;
+use super::file_chunks::{self, FilePlace};
 use super::variable::Variable;
 use crate::zarr::shard::coords_in;
 
@@ -62,7 +62,7 @@ pub(super) struct Order<'a> {
 pub(super) struct Recorded {
     /// Units that follow.
     pub(super) next: Option<Predicted>,
-    /// End of the bytes of the same unit.
+    /// End of the bytes of the same unit that follow: at least the end of the read.
     pub(super) ahead: u64,
     /// Position of a unit that will probably not be read again.
     pub(super) left: Option<u64>,
@@ -94,7 +94,7 @@ impl Access {
             self.end = self.end.max(end);
             self.bytes = self.bytes.saturating_add(length);
             let ahead = end.saturating_add(end.saturating_sub(self.first.min(place.from)));
-            let ahead = ahead.min(self.limit(order, place.position)).max(end);
+            let ahead = self.cut(order, place.position, ahead, end);
             // The program goes farther in this unit than in the one before: so it will in those that follow.
             let next = self.predicted.as_mut().filter(|predicted| predicted.until < end);
             let next = next.map(|predicted| {
@@ -117,14 +117,15 @@ impl Access {
             false => None,
         };
         let ahead = self.predicted.map_or(end, |predicted| predicted.until);
-        let ahead = ahead.min(self.limit(order, place.position)).max(end);
+        let ahead = self.cut(order, place.position, ahead, end);
         let is_jump = is_guess || step != 1 || place.from != 0 || until < order.unit;
         Recorded { next: self.predicted, ahead, left: last.and_then(|last| self.leave(order, last, place)), is_jump }
     }
 
-    /// Returns the end of the bytes of the unit at `position` that the program may read.
-    fn limit(&self, order: &Order<'_>, position: u64) -> u64 {
-        self.predicted.map_or_else(|| order.bytes_within(position), |predicted| predicted.limit(order, position))
+    /// Returns `ahead`, cut to what the program may read of the unit at `position`, but at least `end`, to which it has read.
+    fn cut(&self, order: &Order<'_>, position: u64, ahead: u64, end: u64) -> u64 {
+        let is_dense = self.predicted.is_some_and(|predicted| predicted.is_dense);
+        ahead.min(order.limit(position, is_dense)).max(end)
     }
 
     /// Records that a program has gone on from the unit at `last` to `place`. Returns a unit that need not be kept.
@@ -158,13 +159,7 @@ impl Predicted {
     pub(super) fn after(&self, order: &Order<'_>, position: u64) -> Option<(u64, u64)> {
         let next = position.checked_add_signed(self.step)?;
         let is_within = self.step.unsigned_abs() >= order.along || next / order.along == position / order.along;
-        (is_within || self.is_dense).then(|| (next, self.until.min(self.limit(order, next))))
-    }
-
-    /// Returns the end of the bytes of the unit at `position` that the program may read: those behind the end of the variable are read only by
-    /// programs that read all of the file.
-    fn limit(&self, order: &Order<'_>, position: u64) -> u64 {
-        if self.is_dense { order.unit } else { order.bytes_within(position) }
+        (is_within || self.is_dense).then(|| (next, self.until.min(order.limit(next, self.is_dense))))
     }
 }
 
@@ -179,12 +174,15 @@ impl<'a> Order<'a> {
 
     /// Returns the number along the first dimension of the unit at `position`.
     fn row(&self, position: u64) -> u64 {
-        let others = self.grid.iter().skip(1).product::<u64>().max(1);
-        (position / self.along / others).saturating_mul(self.along).saturating_add(position % self.along)
+        file_chunks::row_at(self.grid, self.along, position)
     }
 
-    /// Returns the bytes of the unit at `position` up to the end of the variable along the first dimension.
-    fn bytes_within(&self, position: u64) -> u64 {
+    /// Returns the end of the bytes of the unit at `position` that a program may read: those behind the end of the variable along the first
+    /// dimension are read only by one that reads all of the file (`is_dense`).
+    fn limit(&self, position: u64, is_dense: bool) -> u64 {
+        if is_dense {
+            return self.unit;
+        }
         let slices = self.unit.checked_div(self.slice).unwrap_or(1);
         let before = self.row(position).saturating_mul(slices);
         self.length.saturating_sub(before).min(slices).saturating_mul(self.slice)
@@ -289,7 +287,7 @@ mod tests {
 
     #[test]
     fn units_end_where_the_variable_does() {
-        let within = |grid: &[u64], along, position| order(grid, along).bytes_within(position) / SLICE;
+        let within = |grid: &[u64], along, position| order(grid, along).limit(position, false) / SLICE;
         // The last of three rows of units has three indices of the variable, whatever the order of the file.
         let rows = [(1, [0, 4, 7], [8, 9, 11]), (3, [0, 1, 10], [2, 5, 11]), (2, [0, 1, 7], [8, 10, 14])];
         for (along, full, cut) in rows {
@@ -299,7 +297,7 @@ mod tests {
         // Beyond it, and a single number.
         assert_eq!(within(&[3, 2, 2], 2, 9), 0);
         let scalar = Order { grid: &[], along: 1, unit: 8, slice: 8, length: 1 };
-        assert_eq!(scalar.bytes_within(0), 8);
+        assert_eq!(scalar.limit(0, false), 8);
     }
 
     #[test]

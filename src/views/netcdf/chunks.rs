@@ -97,7 +97,7 @@ impl Units {
             Some(Unit::Decoded(bytes)) => Some(bytes.slice(from..end)),
             Some(Unit::Growing(unit)) => {
                 self.go_on_to(&unit);
-                let enough = ahead.min(end.saturating_add(ENOUGH)).max(end);
+                let enough = ahead.min(end.saturating_add(ENOUGH));
                 decoders::request(&unit, if unit.made() < end { enough } else { end }, ahead, recorded.is_jump);
                 let bytes = unit.get(from, end, enough).await;
                 // A failure is not kept: the damage may be of the transfer.

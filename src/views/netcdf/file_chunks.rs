@@ -79,8 +79,17 @@ impl FilePlace {
 pub(super) fn unit_at(variable: &Variable, position: u64) -> Option<u64> {
     let along = variable.along.max(1);
     let Some(&first) = variable.grid.first() else { return (position == 0).then_some(0) };
-    let others = variable.grid.iter().skip(1).product::<u64>().max(1);
-    let (chunk, within) = (position / along, position % along);
-    let row = (chunk / others).saturating_mul(along).saturating_add(within);
-    (row < first).then(|| row.saturating_mul(others).saturating_add(chunk % others))
+    let others = units_of_a_row(&variable.grid);
+    let row = row_at(&variable.grid, along, position);
+    (row < first).then(|| row.saturating_mul(others).saturating_add(position / along % others))
+}
+
+/// Returns the number along the first dimension of the unit at `position`, if the file has chunks of `along` units of a `grid`.
+pub(super) fn row_at(grid: &[u64], along: u64, position: u64) -> u64 {
+    (position / along / units_of_a_row(grid)).saturating_mul(along).saturating_add(position % along)
+}
+
+/// Returns the number of units at one place along the first dimension of a `grid`.
+fn units_of_a_row(grid: &[u64]) -> u64 {
+    grid.iter().skip(1).product::<u64>().max(1)
 }
