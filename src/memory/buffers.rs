@@ -6,6 +6,7 @@
 //! come here while others wait for memory, and because others wait. So each attempt to reserve memory that fails releases them ([`release_unused`]).
 
 use parking_lot::Mutex;
+use rustix::thread::sched_getcpu;
 
 use super::{Reservation, try_reserve};
 
@@ -27,8 +28,17 @@ static UNUSED: Unused = Unused(Mutex::new(Vec::new()));
 static UNUSED_ALIGNED: Unused = Unused(Mutex::new(Vec::new()));
 
 /// Buffers that nothing uses, in the order in which they came. The last one is used first: its bytes may still be in the processor's
-/// caches.
-struct Unused(Mutex<Vec<(Vec<u8>, Reservation)>>);
+/// caches. But those that this processor has filled come first, and the only one that another has filled is left to it: where two processors
+/// share no cache, each line that the one writes is fetched from the other's, and a chunk takes half as long again to decode
+/// (docs/performance.md, "Processors that share no cache"). A few more buffers are made for it, until each processor has its own.
+struct Unused(Mutex<Vec<UnusedBuffer>>);
+
+struct UnusedBuffer {
+    buffer: Vec<u8>,
+    /// Processor that filled it.
+    processor: usize,
+    reservation: Reservation,
+}
 
 impl Unused {
     /// Releases all. Returns false if there are none.
@@ -37,25 +47,28 @@ impl Unused {
         !released.is_empty()
     }
 
-    fn take(&self, capacity: usize) -> Option<Vec<u8>> {
+    /// Returns a buffer for `capacity` bytes to be filled by `processor`.
+    fn take(&self, capacity: usize, processor: usize) -> Option<Vec<u8>> {
         let mut unused = self.0.lock();
         let fits = |buffer: &Vec<u8>| buffer.capacity() >= capacity && buffer.capacity() / LEAST_PART <= capacity;
-        let at = unused.iter().rposition(|(buffer, _)| fits(buffer))?;
-        let (buffer, reservation) = unused.remove(at);
+        let fitting: Vec<_> = unused.iter().enumerate().filter(|(_, kept)| fits(&kept.buffer)).collect();
+        let own = fitting.iter().rfind(|(_, kept)| kept.processor == processor);
+        let (at, _) = *own.or(fitting.get(1..).and_then(<[_]>::last))?;
+        let UnusedBuffer { buffer, reservation, .. } = unused.remove(at);
         drop((unused, reservation));
         Some(buffer)
     }
 
-    /// Keeps `buffer`, of which at most `used` bytes have memory.
-    fn keep(&self, mut buffer: Vec<u8>, used: u64) {
+    /// Keeps `buffer`, of which at most `used` bytes have memory, and which `processor` has filled.
+    fn keep(&self, mut buffer: Vec<u8>, used: u64, processor: usize) {
         let Some(reservation) = try_reserve(used) else { return };
         buffer.clear();
         let mut unused = self.0.lock();
-        unused.push((buffer, reservation));
-        let mut kept: u64 = unused.iter().map(|(_, reservation)| reservation.bytes()).sum();
+        unused.push(UnusedBuffer { buffer, processor, reservation });
+        let mut kept: u64 = unused.iter().map(|kept| kept.reservation.bytes()).sum();
         let mut oldest = 0;
         while kept > MAX_KEPT {
-            kept -= unused.get(oldest).map_or(kept, |(_, reservation)| reservation.bytes());
+            kept -= unused.get(oldest).map_or(kept, |oldest| oldest.reservation.bytes());
             oldest += 1;
         }
         let dropped: Vec<_> = unused.drain(..oldest).collect();
@@ -71,7 +84,7 @@ pub fn large_buffer(capacity: usize) -> Vec<u8> {
     if capacity < LARGE {
         return Vec::with_capacity(capacity);
     }
-    if let Some(buffer) = UNUSED.take(capacity) {
+    if let Some(buffer) = UNUSED.take(capacity, sched_getcpu()) {
         return buffer;
     }
     if capacity < HUGE {
@@ -91,7 +104,7 @@ pub(super) fn aligned_buffer(capacity: usize) -> (Vec<u8>, usize) {
     // Addresses that are not used cost nothing.
     let room = capacity.saturating_add(HUGE);
     let offset = |buffer: &Vec<u8>| (buffer.as_ptr() as usize).wrapping_neg() % HUGE;
-    if let Some(buffer) = UNUSED_ALIGNED.take(room) {
+    if let Some(buffer) = UNUSED_ALIGNED.take(room, sched_getcpu()) {
         let offset = offset(&buffer);
         return (buffer, offset);
     }
@@ -134,15 +147,16 @@ pub fn release_unused() -> bool {
 pub fn recycle(buffer: Vec<u8>) {
     if buffer.capacity() >= LARGE {
         let used = buffer.capacity() as u64;
-        UNUSED.keep(buffer, used);
+        // Its bytes were read here, at least.
+        UNUSED.keep(buffer, used, sched_getcpu());
     }
 }
 
-/// Keeps a buffer of [`aligned_buffer`] that is not needed any more for others.
-pub(super) fn recycle_aligned(buffer: Vec<u8>) {
+/// Keeps a buffer of [`aligned_buffer`] that is not needed any more, and that `processor` has filled, for others.
+pub(super) fn recycle_aligned(buffer: Vec<u8>, processor: usize) {
     match (buffer.capacity() as u64).checked_sub(HUGE as u64) {
         // Nobody used more of it: each had room for a huge page besides.
-        Some(used) if buffer.capacity() >= 2 * HUGE => UNUSED_ALIGNED.keep(buffer, used),
+        Some(used) if buffer.capacity() >= 2 * HUGE => UNUSED_ALIGNED.keep(buffer, used, processor),
         _ => recycle(buffer),
     }
 }
@@ -156,24 +170,39 @@ mod tests {
         let unused = Unused(Mutex::default());
         let buffer = vec![1; 3 << 20];
         let address = buffer.as_ptr();
-        unused.keep(buffer, 3 << 20);
+        unused.keep(buffer, 3 << 20, 0);
         // Much less, or more than it can hold.
-        assert!(unused.take(1 << 20).is_none() && unused.take((3 << 20) + 1).is_none());
-        let again = unused.take(2 << 20);
+        assert!(unused.take(1 << 20, 0).is_none() && unused.take((3 << 20) + 1, 0).is_none());
+        let again = unused.take(2 << 20, 0);
         assert!(again.as_ref().is_some_and(|buffer| buffer.is_empty() && buffer.as_ptr() == address));
-        assert!(unused.take(2 << 20).is_none());
-        unused.keep(again.unwrap_or_default(), 3 << 20);
-        assert!(unused.release() && !unused.release() && unused.take(2 << 20).is_none());
+        assert!(unused.take(2 << 20, 0).is_none());
+        unused.keep(again.unwrap_or_default(), 3 << 20, 0);
+        assert!(unused.release() && !unused.release() && unused.take(2 << 20, 0).is_none());
+    }
+
+    #[test]
+    fn each_processor_gets_buffers_that_it_has_filled() {
+        let unused = Unused(Mutex::default());
+        let take = |processor| unused.take(1 << 20, processor).map(|buffer| buffer.capacity() - (1 << 20));
+        let keep = |size: usize, processor| unused.keep(Vec::with_capacity((1 << 20) + size), 1 << 20, processor);
+        keep(1, 0);
+        // The only one is left to the other processor.
+        assert_eq!(take(1), None);
+        [(2, 0), (3, 1), (4, 0)].into_iter().for_each(|(size, processor)| keep(size, processor));
+        assert_eq!([take(1), take(0)], [Some(3), Some(4)]);
+        // One of several is not: on a machine with many processors, few have filled any.
+        assert_eq!([take(2), take(2)], [Some(2), None]);
+        assert_eq!([take(0), take(0)], [Some(1), None]);
     }
 
     #[test]
     fn the_oldest_unused_buffers_are_dropped_first() {
         let unused = Unused(Mutex::default());
         for size in [16, 17, 18, 19] {
-            unused.keep(Vec::with_capacity(size << 20), (size as u64) << 20);
+            unused.keep(Vec::with_capacity(size << 20), (size as u64) << 20, 0);
         }
-        assert!(unused.take(16 << 20).is_some_and(|buffer| buffer.capacity() == 19 << 20));
-        let kept: u64 = unused.0.lock().iter().map(|(_, reservation)| reservation.bytes()).sum();
+        assert!(unused.take(16 << 20, 0).is_some_and(|buffer| buffer.capacity() == 19 << 20));
+        let kept: u64 = unused.0.lock().iter().map(|kept| kept.reservation.bytes()).sum();
         assert_eq!(kept, (17 + 18) << 20);
     }
 
@@ -193,7 +222,7 @@ mod tests {
             let (buffer, offset) = aligned_buffer(capacity);
             assert!(buffer.is_empty() && buffer.capacity() - offset >= capacity, "{capacity}");
             assert!(capacity < HUGE || (buffer.as_ptr() as usize + offset).is_multiple_of(HUGE), "{capacity}");
-            recycle_aligned(buffer);
+            recycle_aligned(buffer, 0);
         }
     }
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use rustix::thread::sched_getcpu;
 use tokio::sync::watch;
 
 use super::Reservation;
@@ -38,6 +39,8 @@ struct Room {
     memory: NonNull<u8>,
     /// Owner of the memory. Empty: nothing is read or written through it.
     buffer: Vec<u8>,
+    /// Processor that made the first byte, and probably most of the others.
+    processor: usize,
 }
 
 // SAFETY: the memory belongs to this value alone. It is written only by the one `Grower`, at and above `made`, and read only below `made`,
@@ -66,7 +69,7 @@ impl GrowingBytes {
         let room = self.room.get_or_init(|| {
             let (mut buffer, offset) = aligned_buffer(self.length);
             let memory = NonNull::new(buffer.as_mut_ptr().wrapping_add(offset)).unwrap_or(NonNull::dangling());
-            Room { memory, buffer }
+            Room { memory, buffer, processor: sched_getcpu() }
         });
         room.memory
     }
@@ -122,7 +125,7 @@ impl Drop for GrowingBytes {
     fn drop(&mut self) {
         drop(std::mem::take(&mut self.reservation));
         if let Some(room) = self.room.take() {
-            recycle_aligned(room.buffer);
+            recycle_aligned(room.buffer, room.processor);
         }
     }
 }

@@ -3,7 +3,8 @@
 //! There are as many as cores. What programs wait for comes first. The kernel reads ahead in the same way as a program reads, and goes on
 //! with that while the program has gone on to another unit. So each jump of a reader to another unit begins a turn, and the last turn
 //! comes first; within a turn, reads are served as they came. Nobody waits for long behind others: requests of a certain age
-//! come before younger ones. Then comes what programs will probably read. Each thread keeps to a processor of its own ([`super::processors`]).
+//! come before younger ones. Then comes what programs will probably read. Each thread keeps to a processor of its own ([`super::processors`]), and to
+//! its unit: a decoder copies from what it has decoded before, which lies in the caches of that processor.
 
 use std::cmp::Reverse;
 use std::sync::{Arc, LazyLock};
@@ -44,7 +45,7 @@ struct Entry {
     turn: u64,
     /// Bytes that programs will probably read.
     ahead: usize,
-    /// True while a thread decodes the unit.
+    /// True while a thread decodes the unit, and until it looks for its next one: meanwhile, no other takes the unit.
     is_running: bool,
 }
 
@@ -64,14 +65,19 @@ impl Entry {
 }
 
 impl Queue {
-    /// Returns the unit that a thread should work on, and the bytes to decode of it.
-    fn take(&mut self) -> Option<(Arc<GrowingUnit>, usize)> {
+    /// Returns the unit that a thread should work on, and the bytes to decode of it. The thread has worked on `before`, and does so again unless
+    /// another comes first.
+    fn take(&mut self, before: Option<&Arc<GrowingUnit>>) -> Option<(Arc<GrowingUnit>, usize)> {
+        if let Some(entry) = before.and_then(|before| self.entry(before)) {
+            entry.is_running = false;
+        }
         self.entries.retain(|entry| !entry.is_done());
         let waiting = || self.entries.iter().enumerate().filter(|(_, entry)| !entry.is_running);
         let urgent = || waiting().filter(|(_, entry)| entry.is_urgent());
+        let is_other = |entry: &Entry| before.is_none_or(|before| !Arc::ptr_eq(before, &entry.unit));
         let oldest = urgent().min_by_key(|(_, entry)| entry.since).filter(|(_, entry)| entry.since.elapsed() >= OLD);
-        let last = || urgent().min_by_key(|(_, entry)| (Reverse(entry.turn), entry.since));
-        let found = oldest.or_else(last).or_else(|| waiting().next());
+        let last = || urgent().min_by_key(|(_, entry)| (Reverse(entry.turn), is_other(entry), entry.since));
+        let found = oldest.or_else(last).or_else(|| waiting().min_by_key(|(_, entry)| is_other(entry)));
         let entry = found.map(|(at, _)| at).and_then(|at| self.entries.get_mut(at))?;
         entry.is_running = true;
         Some((Arc::clone(&entry.unit), entry.target()))
@@ -119,22 +125,24 @@ struct Running(Arc<GrowingUnit>);
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
         if let Some(entry) = QUEUE.lock().entry(&self.0) {
             entry.is_running = false;
         }
         // Another thread takes the place of this one: programs wait for other units.
-        if std::thread::panicking() {
-            drop(tokio::task::spawn_blocking(work));
-        }
+        drop(tokio::task::spawn_blocking(work));
     }
 }
 
 /// Decodes until nothing is wanted any more.
 fn work() {
     let mut thread = DecoderThread::register();
+    let mut before = None;
     loop {
         let mut queue = QUEUE.lock();
-        let Some((unit, until)) = queue.take() else {
+        let Some((unit, until)) = queue.take(before.as_ref()) else {
             queue.threads -= 1;
             return;
         };
@@ -142,8 +150,64 @@ fn work() {
         let running = Running(unit);
         thread.keep_apart();
         running.0.decode(until, BATCH);
-        drop(running);
+        before = Some(Arc::clone(&running.0));
         // Those that were woken have a core at once: a program waits for each of them, and a time slice takes longer than a batch.
         std::thread::yield_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use serde_json::json;
+
+    use super::super::decode::Chain;
+    use super::super::growing_unit::UnitDecoder;
+    use super::super::stored::Stored;
+    use super::*;
+    use crate::memory::Reservation;
+    use crate::memory::growing::GrowingBytes;
+
+    const LENGTH: usize = 1 << 20;
+
+    fn unit() -> Arc<GrowingUnit> {
+        let stored = Stored::Bytes(zstd::bulk::compress(&[7; LENGTH], 1).unwrap().into());
+        let chain = Chain::parse(&json!(["bytes", "zstd"]), &[LENGTH as u64], 1).unwrap();
+        let steps = chain.steps(stored, LENGTH).unwrap().unwrap();
+        let (bytes, grower) = GrowingBytes::create(LENGTH, Reservation::default());
+        GrowingUnit::new(bytes, UnitDecoder::new(steps, grower, None, Reservation::default()), "a unit".to_owned())
+    }
+
+    fn entry(unit: &Arc<GrowingUnit>, until: usize) -> Entry {
+        let (unit, since) = (Arc::clone(unit), Instant::now());
+        Entry { unit, until, since, turn: 0, ahead: LENGTH, is_running: false }
+    }
+
+    #[test]
+    fn a_thread_keeps_to_its_unit_unless_a_program_waits_for_another() {
+        let units: Vec<_> = (0..3).map(|_| unit()).collect();
+        let entries = units.iter().map(|unit| entry(unit, 0)).collect();
+        let mut queue = Queue { entries, threads: 2, turn: 0 };
+        let take = |queue: &mut Queue, before: Option<usize>| {
+            let (taken, _) = queue.take(before.map(|before| &units[before]))?;
+            units.iter().position(|unit| Arc::ptr_eq(unit, &taken))
+        };
+        // One begins, another goes on: not with the second unit, which nobody has begun.
+        assert_eq!([take(&mut queue, None), take(&mut queue, Some(2))], [Some(0), Some(2)]);
+        assert_eq!([take(&mut queue, Some(2)), take(&mut queue, Some(0))], [Some(2), Some(0)]);
+        units[0].decode(LENGTH, LENGTH);
+        assert_eq!(take(&mut queue, Some(0)), Some(1));
+        // A program waits for the second: the thread that decodes it has it still.
+        queue.entry(&units[1]).unwrap().until = LENGTH;
+        assert_eq!([take(&mut queue, Some(2)), take(&mut queue, Some(1))], [Some(2), Some(1)]);
+        // It waits for one that no thread decodes.
+        let wanted = unit();
+        queue.entries.push(entry(&wanted, LENGTH));
+        let (taken, _) = queue.take(Some(&units[2])).unwrap();
+        assert!(Arc::ptr_eq(&taken, &wanted));
+        // Of two for which programs wait, the thread keeps its own.
+        queue.entry(&units[2]).unwrap().until = LENGTH;
+        queue.entry(&units[1]).unwrap().since = Instant::now();
+        assert_eq!(take(&mut queue, Some(1)), Some(1));
     }
 }

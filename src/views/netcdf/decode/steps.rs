@@ -5,6 +5,7 @@
 //! they are when a frame is decoded at once; that takes no longer (docs/performance.md).
 
 use parking_lot::Mutex;
+use rustix::thread::sched_getcpu;
 use zstd::zstd_safe::{
     DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, WriteBuf, get_error_name, get_frame_content_size,
 };
@@ -37,6 +38,8 @@ const MAX_UNUSED: usize = 16;
 /// Memory of a decoder.
 struct Decoder {
     context: DCtx<'static>,
+    /// Processor that used it last. Others would have to fetch it from its caches.
+    processor: usize,
     /// Stored bytes of a file.
     buffer: Vec<u8>,
 }
@@ -54,20 +57,25 @@ pub(in super::super) struct Steps {
 
 impl Decoder {
     fn new() -> Result<Self> {
-        if let Some(unused) = UNUSED.lock().pop() {
-            return Ok(unused);
+        let here = sched_getcpu();
+        let mut unused = UNUSED.lock();
+        let last = unused.iter().rposition(|decoder| decoder.processor == here).or(unused.len().checked_sub(1));
+        if let Some(last) = last {
+            return Ok(unused.remove(last));
         }
+        drop(unused);
         let no_memory = || Error::new(ErrorKind::OutOfMemory, "no memory for a decoder of compressed data");
         let mut context = DCtx::try_create().ok_or_else(no_memory)?;
         for setting in [DParameter::StableOutBuffer(true), DParameter::WindowLogMax(MAX_WINDOW_LOG)] {
             context.set_parameter(setting).map_err(damaged)?;
         }
-        Ok(Decoder { context, buffer: Vec::new() })
+        Ok(Decoder { context, processor: here, buffer: Vec::new() })
     }
 
     /// Leaves the decoder to others.
     fn recycle(mut self) {
         if self.context.reset(ResetDirective::SessionOnly).is_ok() {
+            self.processor = sched_getcpu();
             let mut unused = UNUSED.lock();
             if unused.len() < MAX_UNUSED {
                 unused.push(self);
