@@ -16,6 +16,7 @@ MOUNT_TIMEOUT = 60  # seconds
 DAEMON_END = 15  # seconds that a daemon may take to end after its mount is gone
 BUSY_RETRIES = 20  # a program that has just ended may hold the mount for a moment
 BUSY_PAUSE = 0.25  # seconds
+FAR_NS = 200  # for a cache line to go to another processor and back: 75 to 130 measured on one die, 350 to 440 between dies
 NOT_A_DISK = {"tmpfs", "ramfs"}
 
 
@@ -75,6 +76,7 @@ class Workspace:
     root: Path
     binary: Path
     readers: Path
+    handover: Path
     problems: list[str] = field(default_factory=list)
     mounts: int = 0
 
@@ -120,16 +122,17 @@ def workspace(parent: Path | None, binary: Path) -> Iterator[Workspace]:
         # A copy: a build may run meanwhile, and the unprivileged user may not see the original.
         copied = Path(shutil.copy(binary, tools / "icechunkfs"))
         copied.chmod(0o755)
-        yield Workspace(root, copied, compile_readers(tools))
+        yield Workspace(root, copied, *(compiled(name, tools) for name in ("readers", "handover")))
     finally:
         unmount_below(root)
         remove(root)
 
 
-def compile_readers(folder: Path) -> Path:
-    source = Path(__file__).resolve().parent / "readers.c"
-    run(["gcc", "-O2", "-Wall", "-o", folder / "readers", source])
-    return folder / "readers"
+def compiled(name: str, folder: Path) -> Path:
+    """Compiles the program `name`, whose source lies beside this file."""
+    source = Path(__file__).resolve().parent / f"{name}.c"
+    run(["gcc", "-O2", "-Wall", "-pthread", "-o", folder / name, source])
+    return folder / name
 
 
 def local_disk() -> str:
@@ -251,6 +254,14 @@ def mountpoints() -> list[Path]:
     unescape = lambda name: octal.sub(lambda digits: bytes([int(digits[1], 8)]), name)
     table = Path("/proc/self/mountinfo").read_bytes().splitlines()
     return [Path(os.fsdecode(unescape(line.split(b" ")[4]))) for line in table]
+
+
+# ---------------------------------------------------------------- handover.c
+
+def processors_are_far(space: Workspace) -> bool:
+    """Whether the two processors (or the first two of more) share no cache now: a virtual machine's may be moved at any time."""
+    processors = sorted(os.sched_getaffinity(0))[:2]
+    return len(processors) == 2 and int(run([space.handover, *processors])) > FAR_NS
 
 
 # ---------------------------------------------------------------- readers.c
