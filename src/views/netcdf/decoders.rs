@@ -142,11 +142,12 @@ fn work() {
     let mut before = None;
     loop {
         let mut queue = QUEUE.lock();
-        let Some((unit, until)) = queue.take(before.as_ref()) else {
-            queue.threads -= 1;
-            return;
-        };
+        let taken = queue.take(before.as_ref());
+        queue.threads -= usize::from(taken.is_none());
         drop(queue);
+        // If programs have left it, its buffer is for the next one.
+        drop(before.take());
+        let Some((unit, until)) = taken else { return };
         let running = Running(unit);
         thread.keep_apart();
         running.0.decode(until, BATCH);
