@@ -93,10 +93,11 @@ def say(words: str) -> None:
     print(f"# {words}", file=sys.stderr, flush=True)
 
 
-def in_turn(runs: int, sides: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """One sample of each side, then the next of each, and so on."""
+def in_turn(runs: int, sides: dict[str, Callable[[], float]], before: Callable[[], object] = lambda: None) -> dict[str, list[float]]:
+    """One sample of each side, then the next of each, and so on. Calls `before` before each round."""
     samples: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(runs):
+        before()
         for name, measure in sides.items():
             samples[name].append(measure())
     return samples

@@ -132,14 +132,10 @@ def time_sides(bench: Bench, name: str, unit: Unit, baseline: str, sides: dict[s
         measure()
     if not is_same():
         raise BenchError(f"{name}: the two sides read different values")
-    samples: dict[str, list[float]] = {side: [] for side in sides}
-    rounds, far = runs or bench.runs, 0
-    for _ in range(rounds):
-        far += processors_are_far(bench.space)
-        for side, taken in in_turn(1, sides).items():
-            samples[side] += taken
-    if far:
-        say(f"{name}: in {far} of {rounds} rounds the processors shared no cache (docs/performance.md)")
+    far: list[bool] = []
+    samples = in_turn(runs or bench.runs, sides, before=lambda: far.append(processors_are_far(bench.space)))
+    if any(far):
+        say(f"{name}: in {sum(far)} of {len(far)} rounds the processors shared no cache (docs/performance.md)")
     factor = 1 if unit == S else 1e3
     bench.report.add(name, unit, scaled(factor, samples["ours"]), Baseline(baseline, scaled(factor, samples["theirs"])),
                      at_least(target))

@@ -145,10 +145,14 @@ pub fn release_unused() -> bool {
 
 /// Keeps a buffer that is not needed any more for [`large_buffer`], if it is large and the budget has room.
 pub fn recycle(buffer: Vec<u8>) {
+    // Its bytes were read here, at least.
+    recycle_large(buffer, sched_getcpu());
+}
+
+fn recycle_large(buffer: Vec<u8>, processor: usize) {
     if buffer.capacity() >= LARGE {
         let used = buffer.capacity() as u64;
-        // Its bytes were read here, at least.
-        UNUSED.keep(buffer, used, sched_getcpu());
+        UNUSED.keep(buffer, used, processor);
     }
 }
 
@@ -157,7 +161,7 @@ pub(super) fn recycle_aligned(buffer: Vec<u8>, processor: usize) {
     match (buffer.capacity() as u64).checked_sub(HUGE as u64) {
         // Nobody used more of it: each had room for a huge page besides.
         Some(used) if buffer.capacity() >= 2 * HUGE => UNUSED_ALIGNED.keep(buffer, used, processor),
-        _ => recycle(buffer),
+        _ => recycle_large(buffer, processor),
     }
 }
 

@@ -120,7 +120,7 @@ pub(super) fn forget_ahead(unit: &Arc<GrowingUnit>) {
     }
 }
 
-/// Unit that a thread decodes.
+/// Unit that a thread decodes, or has decoded last. A thread that ends in the middle of it gives it back.
 struct Running(Arc<GrowingUnit>);
 
 impl Drop for Running {
@@ -139,19 +139,18 @@ impl Drop for Running {
 /// Decodes until nothing is wanted any more.
 fn work() {
     let mut thread = DecoderThread::register();
-    let mut before = None;
+    let mut before: Option<Running> = None;
     loop {
         let mut queue = QUEUE.lock();
-        let taken = queue.take(before.as_ref());
+        let taken = queue.take(before.as_ref().map(|running| &running.0));
         queue.threads -= usize::from(taken.is_none());
         drop(queue);
         // If programs have left it, its buffer is for the next one.
         drop(before.take());
         let Some((unit, until)) = taken else { return };
-        let running = Running(unit);
+        let running = before.insert(Running(unit));
         thread.keep_apart();
         running.0.decode(until, BATCH);
-        before = Some(Arc::clone(&running.0));
         // Those that were woken have a core at once: a program waits for each of them, and a time slice takes longer than a batch.
         std::thread::yield_now();
     }
