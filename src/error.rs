@@ -151,6 +151,13 @@ impl Error {
         self.0.kind
     }
 
+    /// Returns true if the failure says nothing about what is stored: another attempt may succeed, at another time or with other
+    /// credentials.
+    pub fn is_of_access(&self) -> bool {
+        use ErrorKind::{Busy, Contended, Io, Offline, OutOfMemory, PermissionDenied, Timeout};
+        matches!(self.kind(), Busy | Contended | Io | Offline | OutOfMemory | PermissionDenied | Timeout)
+    }
+
     /// Prefixes the message with `what`, the object or operation one level up.
     #[must_use]
     pub fn context(self, what: impl fmt::Display) -> Self {

@@ -306,7 +306,7 @@ impl AttachedTrees {
                 let views = self.special(tree, TREE_VIEWS, Kind::Directory, 0);
                 let mut entries = vec![(directories::VIEWS_NAME.to_owned(), views)];
                 let loaded = self.load(tree).await?;
-                entries.extend(self.reports(&*loaded.files, Some((tree, loaded.time))).await?);
+                entries.extend(self.listed_reports(&*loaded.files, Some((tree, loaded.time))).await?);
                 self.emit(number, &entries, offset, sink);
                 return Ok(());
             }
@@ -322,7 +322,11 @@ impl AttachedTrees {
         let files = &*loaded.files;
         let mut inner =
             |entry: crate::tree::directory::Entry<'_>| match found(tree, files, entry.attributes, loaded.time) {
-                Ok(found) => sink(Listed { name: entry.name, found, offset: entry.offset }),
+                Ok(found) => {
+                    // The kernel would keep a size of 0, and read nothing.
+                    let valid = if entry.is_sized { found.valid } else { Some(Duration::ZERO) };
+                    sink(Listed { name: entry.name, found: Found { valid, ..found }, offset: entry.offset })
+                }
                 Err(error) => {
                     failure = Some(error);
                     false
@@ -472,6 +476,21 @@ impl AttachedTrees {
         reports.into_iter().map(of).collect()
     }
 
+    /// Returns the reports for a listing. One that cannot be made now is not listed: the files beside it say why.
+    async fn listed_reports(
+        &self,
+        files: &dyn ViewTree,
+        at: Option<(u32, SystemTime)>,
+    ) -> Result<Vec<(String, Found)>> {
+        match self.reports(files, at).await {
+            Err(error) if error.is_of_access() => {
+                self.errors().record("readdir", &error);
+                Ok(Vec::new())
+            }
+            reports => reports,
+        }
+    }
+
     async fn list_directory(&self, directory: Directory, number: u64, offset: u64, sink: &mut Sink<'_>) -> Result<()> {
         let entries = match directory {
             Directory::Views => self.list_views(0, &TreeName::Own, self.shown_tree().snapshot().id()).await?,
@@ -486,7 +505,7 @@ impl AttachedTrees {
             Directory::Control => {
                 let mut entries = self.children(directory);
                 entries.extend(MountFile::ALL.map(|file| (file.name().to_owned(), self.mount_file_now(file))));
-                entries.extend(self.reports(&*(self.shown)(), None).await?);
+                entries.extend(self.listed_reports(&*(self.shown)(), None).await?);
                 entries
             }
             Directory::At => self.children(directory),

@@ -32,7 +32,7 @@ pub(super) fn run(arguments: &LsArgs) -> Result<()> {
         let path: String = arguments.path.split('/').filter(|part| !part.is_empty()).map(|p| format!("/{p}")).collect();
         let mut rows = Vec::new();
         if start.kind == Kind::File {
-            rows.push(row(path, start));
+            rows.push(row(path, start, true));
             return Ok(rows);
         }
         let mut open = vec![(path, start, 0)];
@@ -40,12 +40,12 @@ pub(super) fn run(arguments: &LsArgs) -> Result<()> {
             if depth > MAX_DEPTH {
                 return Err(Error::new(ErrorKind::Unsupported, format!("{path}: more than {MAX_DEPTH} levels")));
             }
-            for (name, attributes) in entries(&*view, directory.inode).await? {
+            for (name, attributes, is_sized) in entries(&*view, directory.inode).await? {
                 let path = format!("{path}/{name}");
                 if arguments.recursive && attributes.kind == Kind::Directory {
                     open.push((path.clone(), attributes, depth + 1));
                 }
-                rows.push(row(path, attributes));
+                rows.push(row(path, attributes, is_sized));
             }
         }
         if arguments.recursive {
@@ -56,19 +56,19 @@ pub(super) fn run(arguments: &LsArgs) -> Result<()> {
     print_result(arguments.json, &rows, || to_text(&rows))
 }
 
-fn row(path: String, attributes: Attributes) -> FileRow {
+fn row(path: String, attributes: Attributes, is_sized: bool) -> FileRow {
     match attributes.kind {
         Kind::Directory => FileRow { path, kind: "directory", bytes: None },
-        Kind::File => FileRow { path, kind: "file", bytes: Some(attributes.size) },
+        Kind::File => FileRow { path, kind: "file", bytes: is_sized.then_some(attributes.size) },
     }
 }
 
-/// Returns the entries of directory `inode`.
-async fn entries(view: &dyn ViewTree, inode: u64) -> Result<Vec<(String, Attributes)>> {
+/// Returns the entries of directory `inode`, and of each whether its size is known.
+async fn entries(view: &dyn ViewTree, inode: u64) -> Result<Vec<(String, Attributes, bool)>> {
     let mut entries = Vec::new();
     let mut sink = |entry: Entry<'_>| {
         if ![".", ".."].contains(&entry.name) {
-            entries.push((entry.name.to_owned(), entry.attributes));
+            entries.push((entry.name.to_owned(), entry.attributes, entry.is_sized));
         }
         true
     };

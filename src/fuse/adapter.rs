@@ -145,7 +145,7 @@ impl Shared {
         let name = self.root.entry().map_or("", |entry| &entry.name);
         let entries = [(".", TOP), ("..", TOP), (name, ROOT)].into_iter().zip(1..);
         for ((name, inode), at) in entries.filter(|(_, at)| *at > offset) {
-            if !sink(Entry { name, attributes: directory(inode), offset: at }) {
+            if !sink(Entry::new(name, directory(inode), at)) {
                 break;
             }
         }
@@ -387,6 +387,8 @@ impl Requests for Adapter {
             let view = shared.shown.listing(handle.0, offset);
             let mut sink = |entry: Entry<'_>| {
                 let (timeout, attr) = shared.timed(&view, entry.attributes);
+                // The kernel would keep a size of 0, and read nothing.
+                let timeout = if entry.is_sized { timeout } else { Duration::ZERO };
                 !reply.add(entry.offset, entry.name, &timeout, &attr)
             };
             let listed = shared.list(&view, inode, offset, extent, &mut sink).await;

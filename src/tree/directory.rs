@@ -35,6 +35,15 @@ pub struct Entry<'a> {
     pub attributes: Attributes,
     /// Offset from which the listing continues after the entry.
     pub offset: u64,
+    /// False if the size of a file is not known: a program that needs it has to ask for it anew, and gets the reason if there is none.
+    pub is_sized: bool,
+}
+
+impl<'a> Entry<'a> {
+    /// Creates an entry all of whose attributes are known.
+    pub fn new(name: &'a str, attributes: Attributes, offset: u64) -> Self {
+        Entry { name, attributes, offset, is_sized: true }
+    }
 }
 
 /// Extent of a listing.
@@ -84,7 +93,7 @@ impl Tree {
         let dots = [(DOT, ".", inode), (DOT_DOT, "..", self.table.inode(&parent))];
         for (at, name, inode) in dots {
             let attributes = Attributes::directory(inode);
-            if at > offset && !sink(Entry { name, attributes, offset: at }) {
+            if at > offset && !sink(Entry::new(name, attributes, at)) {
                 return Ok(());
             }
         }
@@ -123,7 +132,7 @@ impl Tree {
         let metadata = self.zarr_json(node);
         if let Some(bytes) = metadata.filter(|_| METADATA > offset) {
             let attributes = self.file(&TreePlace::Metadata(node), bytes.len() as u64);
-            if !sink(Entry { name: ZARR_JSON, attributes, offset: METADATA }) {
+            if !sink(Entry::new(ZARR_JSON, attributes, METADATA)) {
                 return false;
             }
         }
@@ -136,7 +145,7 @@ impl Tree {
                 continue;
             }
             let attributes = self.directory(&TreePlace::Directory(child));
-            if !sink(Entry { name, attributes, offset: FIRST_CHILD + at as u64 }) {
+            if !sink(Entry::new(name, attributes, FIRST_CHILD + at as u64)) {
                 return false;
             }
         }
@@ -235,6 +244,6 @@ impl Tree {
         let place = TreePlace::Chunk(list.array, coords.clone());
         let attributes = if is_file { self.file(&place, size) } else { self.directory(&place) };
         let number = array.position(coords);
-        sink(Entry { name: &name, attributes, offset: list.offset + number })
+        sink(Entry::new(&name, attributes, list.offset + number))
     }
 }

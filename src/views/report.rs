@@ -81,7 +81,7 @@ impl Report {
         for (at, name, inode) in entries.into_iter().filter(|(at, ..)| *at > offset) {
             let directory = Attributes { inode, kind: Kind::Directory, size: 0 };
             let attributes = self.attributes(inode).unwrap_or(directory);
-            if !sink(Entry { name, attributes, offset: at }) {
+            if !sink(Entry::new(name, attributes, at)) {
                 break;
             }
         }

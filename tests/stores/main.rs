@@ -12,3 +12,4 @@ mod request_rules;
 mod sign_on;
 mod store_faults;
 mod stores;
+mod views;

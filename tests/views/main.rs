@@ -27,6 +27,7 @@ mod netcdf_options;
 mod netcdf_report;
 #[cfg(feature = "netcdf")]
 mod netcdf_steps;
+mod netcdf_unmade;
 #[cfg(feature = "netcdf")]
 mod recipes;
 mod reshard;

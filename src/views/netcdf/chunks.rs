@@ -19,7 +19,7 @@ use super::file_chunks::{self, FilePlace};
 use super::growing_unit::{GrowingUnit, Shown, UnitDecoder};
 use super::rows;
 use super::stored::{Stored, StoredPlace};
-use super::variable::{MAX_DECODED_TEXTS, Source, Variable};
+use super::variable::{Source, Variable};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::memory::growing::GrowingBytes;
@@ -179,8 +179,11 @@ impl Units {
             Source::Inner(layout) => StoredPlace::inner(tree, variable.node, &coords, layout),
             Source::Parts(axes) => return self.assemble(tree, number, axes).await.map(Value::Chunk),
         };
-        let size = variable.element.size.max(1) as u64;
-        let decoded = variable.unit.iter().product::<u64>() * size;
+        let count = variable.unit.iter().product::<u64>();
+        let decoded = match variable.chain.is_variable() {
+            true => variable.chain.variable_memory(count as usize, variable.text_bytes()),
+            false => count * variable.element.size.max(1) as u64,
+        };
         let Some(found) = place.find(tree).await? else { return Ok(Value::Chunk(Bytes::new())) };
         let name = tree.describe(place.inode());
         // Stored bytes, decoded ones, and those of the file live at the same time. All are reserved before any of them is read: as many units
@@ -282,8 +285,8 @@ impl Units {
         if variable.chain.is_variable() {
             let width = variable.longest as usize;
             let count: u64 = variable.unit.iter().product();
-            let texts = variable.chain.decode_variable(stored, count as usize, MAX_DECODED_TEXTS)?;
-            let mut shown = vec![0; texts.len() * width];
+            let texts = variable.chain.decode_variable(stored, count as usize, variable.text_bytes())?;
+            let mut shown = vec![0; count as usize * width];
             for (text, place) in texts.iter().zip(shown.chunks_exact_mut(width)) {
                 let place =
                     place.get_mut(..text.len()).ok_or_else(|| Error::corrupt("a text longer than the longest"))?;

@@ -52,7 +52,7 @@ impl GroupFile {
         let mut findings = Vec::new();
         let classic = options.classic_types;
         let Members { groups, list } =
-            Members::collect(tree, root, file, options.nested_groups, classic, &mut findings).await;
+            Members::collect(tree, root, file, options.nested_groups, classic, &mut findings).await?;
         let mut members = list;
         loop {
             let mut found = Vec::new();

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use super::data_type::Shown;
 use super::hdf5::model::{Attribute, Value};
-use super::variable::Variable;
+use super::variable::{Obstacle, Variable};
 use super::{attributes, names};
+use crate::error::{Context, Result};
 use crate::tree::Tree;
 use crate::tree::nodes::NodeIndex;
 use crate::views::report::Finding;
@@ -55,7 +56,7 @@ pub(super) struct Members {
 impl Members {
     /// Collects the members of the file of `root`, which is called `file`: its arrays, and with `nested` all groups below it with
     /// theirs. What is left out or renamed is added to `findings`. An array that is the root of the hierarchy is a variable with
-    /// the name of its file: no other file has it.
+    /// the name of its file: no other file has it. Fails if an array cannot be looked into now.
     pub(super) async fn collect(
         tree: &Arc<Tree>,
         root: NodeIndex,
@@ -63,7 +64,7 @@ impl Members {
         nested: bool,
         classic: bool,
         findings: &mut Vec<Finding>,
-    ) -> Self {
+    ) -> Result<Self> {
         let root = FileGroup { node: root, name: String::new(), parent: 0, depth: 0 };
         let mut members = Members { groups: vec![root], list: Vec::new() };
         let mut group = 0;
@@ -105,10 +106,11 @@ impl Members {
                     false => None,
                     true => match Variable::parse(tree, child, classic).await {
                         Ok(variable) => Some(variable),
-                        Err(reason) => {
+                        Err(Obstacle::OfArray(reason)) => {
                             found("left out".to_owned(), &shortened(&reason));
                             continue;
                         }
+                        Err(Obstacle::OfAccess(error)) => return Err(error).context(|| path),
                     },
                 };
                 // A renamed member must not take the name of another one.
@@ -145,7 +147,7 @@ impl Members {
             let is_own = member.is_coordinate();
             (member.group, !(is_own && member.variable.shape.len() == 1), !is_own)
         });
-        members
+        Ok(members)
     }
 }
 

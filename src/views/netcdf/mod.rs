@@ -159,14 +159,15 @@ impl NetcdfView {
         Ok(Attributes { inode: FILES + u64::from(node), kind: Kind::File, size })
     }
 
-    /// Returns the attributes of a file in a listing. Its size needs its header, which names do not. A file that cannot be made is
-    /// listed all the same: reading it gives the reason.
-    async fn listed_attributes(&self, node: NodeIndex, extent: Extent) -> Attributes {
+    /// Returns the entry of a file in a listing. Its size needs its header, which names do not. A file that cannot be made is listed all the
+    /// same, without a size: looking at it gives the reason.
+    async fn entry<'a>(&self, node: NodeIndex, name: &'a str, offset: u64, extent: Extent) -> Entry<'a> {
+        let attributes = match extent {
+            Extent::Names => None,
+            _ => self.file_attributes(node).await.ok(),
+        };
         let unknown = Attributes { inode: FILES + u64::from(node), kind: Kind::File, size: 0 };
-        match extent {
-            Extent::Names => unknown,
-            _ => self.file_attributes(node).await.unwrap_or(unknown),
-        }
+        Entry { is_sized: attributes.is_some(), ..Entry::new(name, attributes.unwrap_or(unknown), offset) }
     }
 
     /// Returns the file of `node`, made if it is not kept.
@@ -207,6 +208,8 @@ impl NetcdfView {
                 }
                 match self.file(node).await {
                     Ok(file) => findings.extend(file.get().into_iter().flat_map(|file| file.findings.iter().cloned())),
+                    // The report is kept: it must not say for good what is so now. A file that is too large for the memory stays so.
+                    Err(error) if error.is_of_access() && error.kind() != ErrorKind::OutOfMemory => return Err(error),
                     Err(error) => {
                         let (path, deed) = (self.file_path(node), "left out".to_owned());
                         findings.push(Finding { path, deed, reason: error.to_string() });
@@ -337,29 +340,26 @@ impl ViewTree for NetcdfView {
         let table = self.tree.table();
         let parent = table.get(node).map_or(0, |it| it.parent);
         for (at, name, node) in [(DOT, ".", node), (DOT_DOT, "..", parent)] {
-            if at > offset && !sink(Entry { name, attributes: self.directory(node), offset: at }) {
+            if at > offset && !sink(Entry::new(name, self.directory(node), at)) {
                 return Ok(());
             }
         }
-        if node == 0 && offset < OWN_FILE && self.has_file(0) && self.obstacle(0, 0).is_none() {
-            let attributes = self.listed_attributes(0, extent).await;
-            if !sink(Entry { name: &self.root_name, attributes, offset: OWN_FILE }) {
-                return Ok(());
-            }
+        let has_own_file = node == 0 && offset < OWN_FILE && self.has_file(0) && self.obstacle(0, 0).is_none();
+        if has_own_file && !sink(self.entry(0, &self.root_name, OWN_FILE, extent).await) {
+            return Ok(());
         }
         let first = (offset.saturating_sub(FIRST_CHILD - 1) / 2) as usize;
         for (at, &child) in table.children(node).iter().enumerate().skip(first) {
             let at = FIRST_CHILD + 2 * at as u64;
             if at > offset && self.is_directory(child) {
-                let entry = Entry { name: table.name(child), attributes: self.directory(child), offset: at };
+                let entry = Entry::new(table.name(child), self.directory(child), at);
                 if !sink(entry) {
                     return Ok(());
                 }
             }
             if at + 1 > offset && self.has_file(child) && self.obstacle(node, child).is_none() {
                 let name = format!("{}.nc", table.name(child));
-                let attributes = self.listed_attributes(child, extent).await;
-                if !sink(Entry { name: &name, attributes, offset: at + 1 }) {
+                if !sink(self.entry(child, &name, at + 1, extent).await) {
                     return Ok(());
                 }
             }

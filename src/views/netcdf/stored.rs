@@ -167,14 +167,6 @@ impl<'a> StoredPlace<'a> {
         Ok(range.map(|(offset, length)| StoredRange { inode: self.inode, payload, offset, length }))
     }
 
-    /// Reads the stored bytes; none if there are none. The caller has reserved the memory.
-    pub(super) async fn read(&self, tree: &Arc<Tree>) -> Result<Option<Bytes>> {
-        match self.find(tree).await? {
-            Some(found) => found.read(tree).await.map(Some),
-            None => Ok(None),
-        }
-    }
-
     /// Returns offset and length of the stored bytes in a chunk of `size` bytes; none if there are none.
     async fn range(&self, tree: &Arc<Tree>, size: u64) -> Result<Option<(u64, u64)>> {
         let Some((layout, number)) = self.inner else { return Ok(Some((0, size))) };

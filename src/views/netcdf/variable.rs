@@ -10,7 +10,10 @@ use super::decode::chain::Elements;
 use super::document::{self, StoredAttributes};
 use super::fill_value;
 use super::partition::{Axis, cut, unit_shape};
-use crate::error::Result;
+use super::stored::StoredPlace;
+use crate::blocking::blocking;
+use crate::error::{Error, Result};
+use crate::memory;
 use crate::tree::Tree;
 use crate::tree::array::Array;
 use crate::tree::nodes::NodeIndex;
@@ -30,6 +33,11 @@ const CUT: u64 = 8 << 20;
 /// Limits of an array of texts of any length, whose values are read when the header is made: elements, and stored bytes.
 const MAX_TEXTS: u64 = 64 << 10;
 const MAX_TEXT_BYTES: u64 = 1 << 20;
+/// Most decoded bytes of the texts of a chunk, and the bytes for which memory is reserved first: few chunks of names have more.
+const MAX_DECODED_TEXTS: u64 = 64 << 20;
+const FIRST_DECODED_TEXTS: u64 = 256 << 10;
+/// Part of the memory that the process may take which the texts of a chunk may have.
+const TEXTS_PART: u64 = 8;
 
 /// Array that shows as a variable.
 #[derive(Debug)]
@@ -71,6 +79,28 @@ pub(super) enum Source {
     Parts(Box<[Axis]>),
 }
 
+/// Reason why an array is no variable.
+#[derive(Debug)]
+pub(super) enum Obstacle {
+    /// The array cannot be one: the file is made without it.
+    OfArray(String),
+    /// Nothing is known of it, as it cannot be read now. A file without it would look complete.
+    OfAccess(Error),
+}
+
+impl<T: Into<String>> From<T> for Obstacle {
+    fn from(reason: T) -> Self {
+        Obstacle::OfArray(reason.into())
+    }
+}
+
+impl Obstacle {
+    /// Returns the obstacle that a failure to read what is stored of an array is.
+    fn of_reading(error: Error) -> Self {
+        if error.is_of_access() { Obstacle::OfAccess(error) } else { Obstacle::OfArray(error.to_string()) }
+    }
+}
+
 /// Units of an array, and how they are stored.
 struct Storage {
     unit: Vec<u64>,
@@ -79,13 +109,13 @@ struct Storage {
 }
 
 impl Variable {
-    /// Parses the array at `node`. Returns it with its attributes; fails with the reason if it cannot be a variable. `classic` is true
-    /// for types that classic programs have.
+    /// Parses the array at `node`. Returns it with its attributes; fails with the reason if it is no variable. `classic` is true for types
+    /// that classic programs have.
     pub(super) async fn parse(
         tree: &Arc<Tree>,
         node: NodeIndex,
         classic: bool,
-    ) -> Result<(Self, StoredAttributes), String> {
+    ) -> Result<(Self, StoredAttributes), Obstacle> {
         let array = tree.table().array(node).ok_or("no array")?;
         let zarr_json = tree.zarr_json(node).ok_or("no zarr.json")?;
         let (document, attributes) = document::parse_array(zarr_json)?;
@@ -93,33 +123,33 @@ impl Variable {
         let element = ElementType::parse(member("data_type"), classic)?;
         let shape = array.shape.to_vec();
         if shape.len() != array.grid.len() {
-            return Err("shape and chunk grid contradict each other".to_owned());
+            return Err("shape and chunk grid contradict each other".into());
         }
         if shape.contains(&0) {
-            return Err("a dimension of size 0".to_owned());
+            return Err("a dimension of size 0".into());
         }
         let extra = usize::from(!matches!(
             element.shown,
             Shown::Number(_) | Shown::Boolean | Shown::Widened { .. } | Shown::Time { .. }
         ));
         if shape.len() + extra > MAX_RANK {
-            return Err(format!("{} dimensions: HDF5 has at most {MAX_RANK}", shape.len()));
+            return Err(format!("{} dimensions: HDF5 has at most {MAX_RANK}", shape.len()).into());
         }
         let Storage { unit, source, chain } = Storage::parse(&document, zarr_json, array, &element)?;
         let stored_grid: Vec<u64> = array.grid.iter().map(|count| u64::from(*count)).collect();
         if product(&stored_grid, 1).is_none_or(|count| count >= MAX_CHUNKS) {
-            return Err("2^62 chunks or more".to_owned());
+            return Err("2^62 chunks or more".into());
         }
         let fill_json = member("fill_value");
         let mut fill = fill_value::parse(fill_json, &element).ok_or_else(|| format!("fill value {fill_json}"))?;
         let is_text = element.shown == Shown::Texts;
         if chain.is_variable() != is_text {
-            return Err("codecs that do not fit the data type".to_owned());
+            return Err("codecs that do not fit the data type".into());
         }
         let longest = match (is_text, &source) {
             (false, _) => 0,
             (true, Source::Chunk) => longest_text(tree, node, &chain, &unit, &shape, &fill).await?,
-            (true, _) => return Err("texts of any length in shards or chunks of several shapes".to_owned()),
+            (true, _) => return Err("texts of any length in shards or chunks of several shapes".into()),
         };
         if is_text {
             fill.resize(longest as usize, 0);
@@ -130,7 +160,7 @@ impl Variable {
         if product(&kept, size).is_none_or(|bytes| bytes >= MAX_CHUNK)
             || product(&unit, element.size.max(1) as u64).is_none_or(|bytes| bytes >= MAX_CHUNK)
         {
-            return Err("compressed chunks of 4 GiB or more".to_owned());
+            return Err("compressed chunks of 4 GiB or more".into());
         }
         let names = member("dimension_names").as_array().filter(|names| names.len() == shape.len());
         let dimension_names = match names {
@@ -160,6 +190,11 @@ impl Variable {
     /// Returns the bytes of a unit in the file.
     pub(super) fn shown_bytes(&self) -> u64 {
         self.kept.iter().product::<u64>() * self.element.shown_size(self.longest) as u64
+    }
+
+    /// Returns the most bytes of the texts of a unit together, without padding.
+    pub(super) fn text_bytes(&self) -> usize {
+        self.unit.iter().product::<u64>().saturating_mul(self.longest) as usize
     }
 
     /// Returns the layout of the elements of a unit.
@@ -246,34 +281,60 @@ async fn longest_text(
     unit: &[u64],
     shape: &[u64],
     fill: &[u8],
-) -> Result<u64, String> {
+) -> Result<u64, Obstacle> {
     let product = |lengths: &[u64]| product(lengths, 1);
     let grid: Vec<u64> = shape.iter().zip(unit).map(|(length, unit)| length.div_ceil(*unit)).collect();
     let (units, each) = (product(&grid), product(unit));
     let count = units.zip(each).and_then(|(units, each)| units.checked_mul(each));
     let is_small =
         product(shape).is_some_and(|count| count <= MAX_TEXTS) && count.is_some_and(|count| count <= 4 * MAX_TEXTS);
-    let (Some(units), true) = (units, is_small) else {
-        return Err(format!("more than {MAX_TEXTS} texts of any length"));
+    let (Some(units), Some(each), true) = (units, each, is_small) else {
+        return Err(format!("more than {MAX_TEXTS} texts of any length").into());
     };
     let chunks = tree.chunks(node).ok_or("no chunks")?;
-    let (_, stored) = chunks.totals().await.map_err(|e| e.to_string())?;
+    let (_, stored) = chunks.totals().await.map_err(Obstacle::of_reading)?;
     if stored > MAX_TEXT_BYTES {
-        return Err(format!("texts of any length in more than {MAX_TEXT_BYTES} bytes"));
+        return Err(format!("texts of any length in more than {MAX_TEXT_BYTES} bytes").into());
     }
     let mut longest = fill.len() as u64;
     for number in 0..units {
-        let at = super::stored::StoredPlace::chunk(tree, node, &coords_in(&grid, number));
-        let Some(bytes) = at.read(tree).await.map_err(|e| e.to_string())? else { continue };
-        let texts =
-            chain.decode_variable(bytes, each.unwrap_or(0) as usize, MAX_DECODED_TEXTS).map_err(|e| e.to_string())?;
-        longest = longest.max(texts.iter().map(|text| text.len() as u64).max().unwrap_or(0));
+        let place = StoredPlace::chunk(tree, node, &coords_in(&grid, number));
+        longest = longest.max(longest_of_chunk(tree, &place, chain, each as usize).await?);
     }
     if longest > u64::from(u16::MAX) {
-        return Err(format!("a text of {longest} bytes"));
+        return Err(format!("a text of {longest} bytes").into());
     }
     Ok(longest.max(1))
 }
 
-/// Most decoded bytes of the texts of a chunk.
-pub(super) const MAX_DECODED_TEXTS: usize = 64 << 20;
+/// Returns the bytes of the longest text of a chunk of `count`.
+async fn longest_of_chunk(
+    tree: &Arc<Tree>,
+    place: &StoredPlace<'_>,
+    chain: &Chain,
+    count: usize,
+) -> Result<u64, Obstacle> {
+    let Some(found) = place.find(tree).await.map_err(Obstacle::of_reading)? else { return Ok(0) };
+    let name = tree.describe(place.inode());
+    let reserve = async |bytes| memory::reserve(bytes, &name).await.map_err(Obstacle::of_reading);
+    let of_stored = reserve(found.len()).await?;
+    let stored = found.read(tree).await.map_err(Obstacle::of_reading)?;
+    // A chunk that claims to be large, and one that is, must not take the memory of others.
+    let most = MAX_DECODED_TEXTS.min(memory::reservable() / TEXTS_PART);
+    let mut limit = FIRST_DECODED_TEXTS.min(most);
+    let longest = loop {
+        let _of_texts = reserve(chain.variable_memory(count, limit as usize)).await?;
+        let (chain, stored) = (chain.clone(), stored.clone());
+        let decode = move || {
+            let texts = chain.decode_variable(stored, count, limit as usize)?;
+            Ok::<_, Error>(texts.iter().map(<[u8]>::len).max().unwrap_or(0))
+        };
+        match blocking(decode).await {
+            Ok(longest) => break longest as u64,
+            Err(_) if limit < most => limit = most,
+            Err(error) => return Err(Obstacle::of_reading(error.context(&name))),
+        }
+    };
+    drop(of_stored);
+    Ok(longest)
+}

@@ -37,7 +37,7 @@ impl Zarr2View {
         let dots = [(DOT, ".", inode), (DOT_DOT, "..", self.tree().table().inode(parent))];
         dots.into_iter()
             .filter(|(at, ..)| *at > offset)
-            .all(|(at, name, inode)| sink(Entry { name, attributes: directory(inode), offset: at }))
+            .all(|(at, name, inode)| sink(Entry::new(name, directory(inode), at)))
     }
 
     /// Lists the directory of `node`, which has `form`.
@@ -60,7 +60,7 @@ impl Zarr2View {
                 continue;
             }
             let attributes = directory(table.inode(&TreePlace::Directory(child)));
-            if !sink(Entry { name: table.name(child), attributes, offset: FIRST_CHILD + at as u64 }) {
+            if !sink(Entry::new(table.name(child), attributes, FIRST_CHILD + at as u64)) {
                 return Ok(());
             }
         }
@@ -78,7 +78,7 @@ impl Zarr2View {
                 },
             };
             let attributes = Attributes { inode: file.inode(), kind: Kind::File, size };
-            if !sink(Entry { name: kind.name(), attributes, offset: kind.offset() }) {
+            if !sink(Entry::new(kind.name(), attributes, kind.offset())) {
                 return Ok(());
             }
         }
@@ -144,7 +144,7 @@ impl Zarr2View {
                 } else {
                     Attributes { inode, kind: Kind::File, size: shown_size(*size, has_checksum) }
                 };
-                if !sink(Entry { name: &name, attributes, offset: CHUNKS + array.position(coords) }) {
+                if !sink(Entry::new(&name, attributes, CHUNKS + array.position(coords))) {
                     return Ok(());
                 }
             }

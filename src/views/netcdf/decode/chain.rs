@@ -55,6 +55,25 @@ pub(in super::super) struct Elements<'a> {
     pub(in super::super) fill: &'a [u8],
 }
 
+/// Decoded elements of any length.
+#[derive(Debug)]
+pub(in super::super) struct Values {
+    bytes: Vec<u8>,
+    places: Vec<Range<usize>>,
+}
+
+impl Values {
+    /// Returns the elements, in C order.
+    pub(in super::super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.places.iter().map(|place| self.bytes.get(place.clone()).unwrap_or_default())
+    }
+}
+
+/// Returns the most bytes of `count` elements that have at most `limit` bytes together: each after its length, and all after their number.
+fn serialized(count: usize, limit: usize) -> usize {
+    limit.saturating_add(count.saturating_mul(4)).saturating_add(4)
+}
+
 impl Elements<'_> {
     fn bytes(&self, shape: &[u64]) -> Result<usize> {
         let count = shape.iter().try_fold(self.size as u64, |bytes, length| bytes.checked_mul(*length));
@@ -224,28 +243,41 @@ impl Chain {
         }
     }
 
-    /// Decodes a stored chunk of `count` elements of any length, in C order, which together have at most `limit` bytes.
-    pub(in super::super) fn decode_variable(&self, stored: Bytes, count: usize, limit: usize) -> Result<Vec<Vec<u8>>> {
+    /// Decodes a stored chunk of `count` elements of any length, in C order, which together have at most `limit` bytes. Takes
+    /// [`Chain::variable_memory`].
+    pub(in super::super) fn decode_variable(&self, stored: Bytes, count: usize, limit: usize) -> Result<Values> {
         if !self.transposes.is_empty() {
             return Err(Error::corrupt("a transpose of elements of any length"));
         }
-        let limit = limit.saturating_add(4 * count + 4);
-        let stored = self.to_bytes(stored, limit, limit)?;
+        // The room for them follows from the stored bytes, as most chunks have far less.
+        let bytes = self.to_bytes(stored, serialized(count, limit), 0)?;
         let short = || Error::corrupt("a chunk of texts ends within a text");
-        let number = |bytes: &[u8]| bytes.first_chunk::<4>().map(|n| u32::from_le_bytes(*n) as usize);
-        let wanted = number(&stored).ok_or_else(short)?;
+        let number = |at: usize| {
+            let number = bytes.get(at..)?.first_chunk::<4>()?;
+            Some(u32::from_le_bytes(*number) as usize)
+        };
+        let wanted = number(0).ok_or_else(short)?;
         if wanted != count {
             return Err(Error::corrupt(format!("a chunk of {wanted} texts where its shape has {count}")));
         }
-        let mut rest = stored.get(4..).unwrap_or_default();
-        let mut values = Vec::with_capacity(count);
+        let mut places = Vec::with_capacity(count);
+        let mut at = 4;
         for _ in 0..count {
-            let length = number(rest).ok_or_else(short)?;
-            let (value, after) = rest.get(4..).and_then(|rest| rest.split_at_checked(length)).ok_or_else(short)?;
-            values.push(value.to_vec());
-            rest = after;
+            let place = number(at).and_then(|length| Some(at + 4..(at + 4).checked_add(length)?));
+            let place = place.filter(|place| place.end <= bytes.len()).ok_or_else(short)?;
+            at = place.end;
+            places.push(place);
         }
-        Ok(values)
+        Ok(Values { bytes, places })
+    }
+
+    /// Returns the most bytes of memory that [`Chain::decode_variable`] takes besides the stored bytes.
+    pub(in super::super) fn variable_memory(&self, count: usize, limit: usize) -> u64 {
+        let between = self.bytes.iter().skip(1).fold(serialized(count, limit), |bytes, codec| codec.max_stored(bytes));
+        // What one codec takes lives beside what it makes.
+        let buffers = self.bytes.len().clamp(1, 2);
+        let places = count.saturating_mul(size_of::<Range<usize>>());
+        between.saturating_mul(buffers).saturating_add(places) as u64
     }
 
     /// Decodes stored bytes to at most `limit`, probably `expected` ones.
@@ -418,10 +450,8 @@ mod tests {
             stored.extend((text.len() as u32).to_le_bytes());
             stored.extend(text.as_bytes());
         }
-        assert_eq!(
-            chain.decode_variable(Bytes::copy_from_slice(&stored), 2, 100).unwrap(),
-            ["ä".as_bytes().to_vec(), vec![]]
-        );
+        let texts = chain.decode_variable(Bytes::copy_from_slice(&stored), 2, 100).unwrap();
+        assert_eq!(texts.iter().collect::<Vec<_>>(), ["ä".as_bytes(), b""]);
         assert!(chain.decode_variable(Bytes::copy_from_slice(&stored), 3, 100).is_err());
         stored.pop();
         assert!(chain.decode_variable(stored.into(), 2, 100).is_err());

@@ -1,0 +1,63 @@
+//! Views of a repository in a store that fails for a time.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::common::errno;
+use crate::common::faulty::{Fault, Line};
+use crate::common::moto::{icechunkfs, mount, repository, s3};
+use crate::common::writing::{array, put};
+
+/// The texts of an array are read to make the header of a NetCDF file. A file without the array would look complete.
+#[test]
+fn a_file_is_not_made_without_an_array_that_cannot_be_read_now() {
+    let Some(server) = s3() else { return };
+    let (line, directory) = (Line::to(server.port), tempfile::tempdir().unwrap());
+    let (plain, repo) = (directory.path().join("plain"), repository("labels"));
+    put(&plain.join("zarr.json"), br#"{"zarr_format":3,"node_type":"group"}"#).unwrap();
+    put(&plain.join("numbers/zarr.json"), array(&[4], &[4])).unwrap();
+    let labels = json!({
+        "zarr_format": 3, "node_type": "array", "shape": [200], "data_type": "string", "fill_value": "", "codecs": ["vlen-utf8"],
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [200]}}, "chunk_key_encoding": {"name": "default"},
+    });
+    put(&plain.join("names/zarr.json"), labels.to_string()).unwrap();
+    let texts: Vec<u8> = (0..200).flat_map(|n| [&[9, 0, 0, 0], format!("label {n:03}").as_bytes()].concat()).collect();
+    put(&plain.join("names/c/0"), [&200_u32.to_le_bytes()[..], &texts].concat()).unwrap();
+    icechunkfs(line.port, &["init", &repo]).success();
+    icechunkfs(line.port, &["import", plain.to_str().unwrap(), &repo, "-m", "made"]).success();
+
+    let is_chunk = |request: &str| request.contains("/chunks/");
+    for (fault, expected) in
+        [(Fault::Says("403 Forbidden", "AccessDenied"), libc::EACCES), (Fault::Silent, libc::ETIMEDOUT)]
+    {
+        for words in [&["--view", "netcdf"][..], &["--read-only"]] {
+            let words = [&["--timeout", "1"], words].concat();
+            let mount = mount(line.port, &repo, &words);
+            let root = if words.contains(&"netcdf") { mount.path() } else { mount.control("view/netcdf") };
+            line.decide(move |_, request| if is_chunk(request) { fault } else { Fault::Pass });
+            let found = errno(fs::metadata(root.join("labels.nc")));
+            assert_eq!(found, expected, "{fault:?}");
+            // A listing with attributes must not make an empty file of it, nor may it hide what failed.
+            let listed: Vec<_> = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert!(listed.iter().any(|name| name == "labels.nc"), "{listed:?}");
+            assert_eq!(errno(fs::read(root.join("labels.nc"))), expected, "{fault:?}");
+            assert!(mount.read_control("errors").contains("names"), "{}", mount.read_control("errors"));
+            let listed: Vec<_> =
+                fs::read_dir(mount.control("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert!(listed.iter().any(|name| name == "errors"), "{listed:?}");
+
+            line.release();
+            let read = fs::read(root.join("labels.nc")).unwrap();
+            assert!(read.windows(9).any(|part| part == b"label 199"), "{fault:?}");
+            assert_eq!(fs::read_to_string(root.join(".icechunk/netcdf")).unwrap(), "");
+        }
+        let out = directory.path().join("out");
+        line.decide(move |_, request| if is_chunk(request) { fault } else { Fault::Pass });
+        let words = ["export", &repo, out.to_str().unwrap(), "--view", "netcdf", "--timeout", "1"];
+        let refused = icechunkfs(line.port, &words).failure();
+        assert!(refused.contains("/names"), "{refused}");
+        assert!(!out.join("labels.nc").exists());
+        line.release();
+    }
+}
