@@ -306,7 +306,7 @@ impl AttachedTrees {
                 let views = self.special(tree, TREE_VIEWS, Kind::Directory, 0);
                 let mut entries = vec![(directories::VIEWS_NAME.to_owned(), views)];
                 let loaded = self.load(tree).await?;
-                entries.extend(self.listed_reports(&*loaded.files, Some((tree, loaded.time))).await?);
+                self.add_reports(number, &*loaded.files, Some((tree, loaded.time)), &mut entries).await?;
                 self.emit(number, &entries, offset, sink);
                 return Ok(());
             }
@@ -476,18 +476,30 @@ impl AttachedTrees {
         reports.into_iter().map(of).collect()
     }
 
-    /// Returns the reports for a listing. One that cannot be made now is not listed: the files beside it say why.
-    async fn listed_reports(
+    /// Adds the reports to `entries` of directory `number`. One that cannot be made now is not listed: the files beside it say why. The kernel
+    /// then forgets the listing.
+    async fn add_reports(
         &self,
+        number: u64,
         files: &dyn ViewTree,
         at: Option<(u32, SystemTime)>,
-    ) -> Result<Vec<(String, Found)>> {
+        entries: &mut Vec<(String, Found)>,
+    ) -> Result<()> {
         match self.reports(files, at).await {
+            Ok(reports) => entries.extend(reports),
             Err(error) if error.is_of_access() => {
                 self.errors().record("readdir", &error);
-                Ok(Vec::new())
+                self.forget(number);
             }
-            reports => reports,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Makes the kernel forget the listing of directory `number`, once it has it.
+    fn forget(&self, number: u64) {
+        if let Some(forget) = self.forget.get() {
+            forget(number);
         }
     }
 
@@ -497,15 +509,13 @@ impl AttachedTrees {
             Directory::Names(kind) => {
                 let entries = self.list_names(kind, offset).await?;
                 self.emit(number, &entries, offset, sink);
-                if let Some(forget) = self.forget.get() {
-                    forget(number);
-                }
+                self.forget(number);
                 return Ok(());
             }
             Directory::Control => {
                 let mut entries = self.children(directory);
                 entries.extend(MountFile::ALL.map(|file| (file.name().to_owned(), self.mount_file_now(file))));
-                entries.extend(self.listed_reports(&*(self.shown)(), None).await?);
+                self.add_reports(number, &*(self.shown)(), None, &mut entries).await?;
                 entries
             }
             Directory::At => self.children(directory),

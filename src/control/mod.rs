@@ -130,7 +130,7 @@ impl Control {
         for ((name, number), at) in listed.filter(|(_, at)| *at > offset) {
             let attributes = attributes(if ControlFile::at(number).is_none() { DIRECTORY } else { number });
             let attributes = Attributes { number: Ino(number), ..attributes };
-            if !sink(Listed { name: name.as_bytes(), attributes, offset: at }) {
+            if !sink(Listed::new(name.as_bytes(), attributes, at)) {
                 return;
             }
         }
@@ -143,7 +143,7 @@ impl Control {
         }
         // The entry comes before the dots; after its offset, the tree's listing begins.
         let attributes = attributes(DIRECTORY);
-        sink(Listed { name: CONTROL_DIRECTORY, attributes, offset: SHOWN_OFFSET })
+        sink(Listed::new(CONTROL_DIRECTORY, attributes, SHOWN_OFFSET))
     }
 
     /// Returns the offset at which a listing of the root continues in the tree.

@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, InitFlags, KernelConfig, OpenFlags, RenameFlags};
 use parking_lot::Mutex;
@@ -421,6 +422,8 @@ impl Requests for WorkingAdapter {
             let mut listed_numbers = Vec::new();
             let mut sink = |entry: Listed<'_>| {
                 let (timeout, attributes) = shared.timed(&entry.attributes);
+                // The kernel would keep a size of 0, and read nothing.
+                let timeout = if entry.is_sized { timeout } else { Duration::ZERO };
                 let name = OsStr::from_bytes(entry.name);
                 let taken = !reply.add(entry.offset, name, &timeout, &attributes);
                 if taken && !matches!(entry.name, b"." | b"..") {

@@ -61,13 +61,13 @@ impl Shared {
         }
         let offset = control::Control::root_offset(offset);
         for (at, name) in [(1, "."), (DOTS, "..")] {
-            if at > offset && !sink(Listed { name: name.as_bytes(), attributes: self.top(), offset: at }) {
+            if at > offset && !sink(Listed::new(name.as_bytes(), self.top(), at)) {
                 return Ok(());
             }
         }
         if let Some(entry) = self.root.entry().filter(|entry| offset < ENTRY && entry.is_shown()) {
             let attributes = self.tree_root().await?;
-            sink(Listed { name: entry.name.as_bytes(), attributes, offset: ENTRY });
+            sink(Listed::new(entry.name.as_bytes(), attributes, ENTRY));
         }
         Ok(())
     }

@@ -97,6 +97,23 @@ pub fn register_cache(cache: &Arc<impl Evict + 'static>) {
     caches.push(Arc::downgrade(&cache));
 }
 
+thread_local! {
+    /// False while this thread must not wait for memory.
+    static MAY_WAIT: std::cell::Cell<bool> = const { std::cell::Cell::new(true) };
+}
+
+/// Calls `work`, whose reservations fail at once where they would have to wait.
+pub(crate) fn without_waiting<T>(work: impl FnOnce() -> T) -> T {
+    struct Reset(bool);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            MAY_WAIT.set(self.0);
+        }
+    }
+    let _reset = Reset(MAY_WAIT.replace(false));
+    work()
+}
+
 /// Reserves `bytes` for `what`, on a thread that may block.
 ///
 /// Errors: [`ErrorKind::OutOfMemory`] if the bound is lower, or other reservations are not released.
@@ -105,6 +122,7 @@ pub fn reserve_blocking(bytes: u64, what: &str) -> Result<Reservation> {
     loop {
         match waiter.try_reserve()? {
             Some(reservation) => return Ok(reservation),
+            None if !MAY_WAIT.get() => return Err(too_much(bytes, what, 0)),
             None => std::thread::sleep(RETRY_INTERVAL),
         }
     }

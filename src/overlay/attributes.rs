@@ -137,6 +137,17 @@ impl WorkingTree {
         self.complete(partly).await
     }
 
+    /// Returns the attributes of `id` for a listing, and whether the size is known; none if there is no such inode.
+    pub(super) async fn listed_attributes(&self, id: EntryId) -> Option<(Attributes, bool)> {
+        let partly = self.lock().partial_attributes(id).ok()?;
+        let known = match &partly {
+            PartialAttributes::Whole(known)
+            | PartialAttributes::SizeOfLower(known, _)
+            | PartialAttributes::OfData(known, _) => *known,
+        };
+        Some(self.complete(partly).await.map_or((known, false), |attributes| (attributes, true)))
+    }
+
     async fn complete(&self, partly: PartialAttributes) -> Result<Attributes> {
         match partly {
             PartialAttributes::Whole(attributes) => Ok(attributes),

@@ -220,6 +220,8 @@ impl WorkingTree {
             self.write_out_early(partial.number);
         }
         let mut locked = self.lock();
+        // It may be recorded as a sparse copy that then could not take the file's place.
+        locked.cover(partial.number, &(0..u64::MAX))?;
         locked.record(Record::SetSource { id, source: Source::Data(partial.number), at: Time::now() })?;
         if let Some(open) = locked.open_files.get_mut(&number) {
             open.partial = None;

@@ -25,6 +25,15 @@ pub struct Listed<'a> {
     pub attributes: Attributes,
     /// Offset from which the listing continues after the entry.
     pub offset: u64,
+    /// False if the size of a file is not known: a program that needs it has to ask for it anew, and gets the reason if there is none.
+    pub is_sized: bool,
+}
+
+impl<'a> Listed<'a> {
+    /// Creates an entry all of whose attributes are known.
+    pub fn new(name: &'a [u8], attributes: Attributes, offset: u64) -> Self {
+        Listed { name, attributes, offset, is_sized: true }
+    }
 }
 
 impl WorkingTree {
@@ -47,7 +56,8 @@ impl WorkingTree {
         let Some(id) = self.upper_directory(number) else {
             let mut forward = |entry: Entry<'_>| {
                 let attributes = base.attributes(entry.attributes);
-                sink(Listed { name: entry.name.as_bytes(), attributes, offset: entry.offset })
+                let is_sized = entry.is_sized;
+                sink(Listed { is_sized, ..Listed::new(entry.name.as_bytes(), attributes, entry.offset) })
             };
             return base.tree.list(number.0, offset, extent, &mut forward).await;
         };
@@ -61,7 +71,7 @@ impl WorkingTree {
         for (at, name, number) in [(DOT, ".", own), (DOT_DOT, "..", parent)] {
             let lower = tree::Attributes { inode: number.0, kind: tree::Kind::Directory, size: 0 };
             let attributes = base.attributes(lower);
-            if at > offset && !sink(Listed { name: name.as_bytes(), attributes, offset: at }) {
+            if at > offset && !sink(Listed::new(name.as_bytes(), attributes, at)) {
                 return Ok(());
             }
         }
@@ -77,7 +87,8 @@ impl WorkingTree {
                     return true;
                 }
                 let attributes = base.attributes(entry.attributes);
-                full = !sink(Listed { name: entry.name.as_bytes(), attributes, offset: entry.offset });
+                let is_sized = entry.is_sized;
+                full = !sink(Listed { is_sized, ..Listed::new(entry.name.as_bytes(), attributes, entry.offset) });
                 !full
             };
             base.tree.list(base.tree.table().inode(&place), offset, extent, &mut forward).await?;
@@ -99,9 +110,9 @@ impl WorkingTree {
             let Some((last, ..)) = page.last() else { return Ok(()) };
             from = last + 1;
             for (order, name, id) in page {
-                // The entry was removed meanwhile.
-                let Ok(attributes) = self.attributes_of(id).await else { continue };
-                if !sink(Listed { name: &name.0, attributes, offset: UPPER_OFFSET + order }) {
+                // None if the entry was removed meanwhile. One whose size cannot be found out is listed all the same: it is in the tree.
+                let Some((attributes, is_sized)) = self.listed_attributes(id).await else { continue };
+                if !sink(Listed { is_sized, ..Listed::new(&name.0, attributes, UPPER_OFFSET + order) }) {
                     return Ok(());
                 }
             }

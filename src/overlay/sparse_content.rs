@@ -127,7 +127,9 @@ impl WorkingTree {
         if borrowed.missing.len() >= MOST_RANGES {
             self.complete_sparse_copy(file_lock).await?;
         }
-        write_file(&self.files().open(data)?, bytes, offset)?;
+        let file = self.files().open(data)?;
+        self.clip_missing(data, &file)?;
+        write_file(&file, bytes, offset)?;
         let range = offset..offset.saturating_add(bytes.len() as u64);
         self.write_out_early(data);
         self.lock().cover(data, &range)?;
@@ -138,10 +140,19 @@ impl WorkingTree {
     pub(super) fn resize_sparse(&self, file_lock: &FileLock, size: u64) -> Result<bool> {
         let id = file_lock.id();
         let Some((data, _)) = self.borrowed_of(id) else { return Ok(false) };
-        // Bytes that are cut off do not come back when the file grows again.
+        let file = self.files().open(data)?;
+        self.clip_missing(data, &file)?;
+        file.set_len(size).map_err(|e| Error::io("resizing", e))?;
+        // Recorded afterwards: if there is no file without these bytes, they are not cut off.
         self.lock().cover(data, &(size..u64::MAX))?;
-        let resized = self.files().open(data)?.set_len(size);
-        resized.map(|()| true).map_err(|e| Error::io("resizing", e))
+        Ok(true)
+    }
+
+    /// Records that no bytes behind the end of `file`, which is data file `data`, are missing: they were cut off, and do not come back when the
+    /// file grows again. Cutting them off may not have come to record it.
+    fn clip_missing(&self, data: DataFileId, file: &File) -> Result<()> {
+        let length = file.metadata().map_err(|e| Error::io("the size of a scratch file", e))?.len();
+        self.lock().cover(data, &(length..u64::MAX))
     }
 
     /// Reads up to `size` bytes of data file `data` of inode `id`, with missing ranges from the repository.
@@ -197,6 +208,8 @@ impl WorkingTree {
         let place = || self.lock().state.path(id).unwrap_or_default();
         tracing::debug!("{}: fetching the {} bytes that were not written", place(), borrowed.bytes());
         let (file, times) = (self.files().open(data)?, self.attributes_of(id).await?.meta);
+        self.clip_missing(data, &file)?;
+        let Some((_, borrowed)) = self.borrowed_of(id) else { return Ok(()) };
         let steps = borrowed.missing.iter().flat_map(|range| {
             let end = range.end;
             (range.start..end).step_by(STEP as usize).map(move |begin| begin..end.min(begin + STEP))
@@ -233,7 +246,7 @@ impl WorkingTree {
 
 impl Locked {
     /// Records that `range` is in data file `data` now, if it is a sparse copy.
-    fn cover(&mut self, data: DataFileId, range: &Range<u64>) -> Result<()> {
+    pub(super) fn cover(&mut self, data: DataFileId, range: &Range<u64>) -> Result<()> {
         if self.state.borrowed(data).is_none_or(|borrowed| borrowed.of(range).is_empty()) {
             return Ok(());
         }

@@ -24,7 +24,7 @@ use crate::format::ids::ObjectId;
 use crate::format::manifest::Manifest;
 use crate::memory::{self, Evict};
 use crate::metrics;
-use crate::zarr::shard::Index;
+use crate::zarr::shard::{Index, IndexForm};
 
 /// Bytes of bookkeeping per entry: key, links and hash table slot, rounded up.
 const ENTRY_OVERHEAD: u64 = 128;
@@ -51,8 +51,8 @@ pub enum Key {
     Chunk(ChunkRange),
     /// Layout of a shard in pieces.
     Layout(ChunkRange),
-    /// Index of a stored shard.
-    Index(ChunkRange),
+    /// Index of a stored shard, decoded in this form.
+    Index(ChunkRange, IndexForm),
     /// Bytes that an owner makes of chunks, and their number among its parts.
     ViewBytes(Owner, u64),
 }
@@ -70,7 +70,7 @@ impl Key {
         ENTRY_OVERHEAD
             + match self {
                 Key::Manifest(_) | Key::ViewBytes(..) => 0,
-                Key::Chunk(chunk) | Key::Layout(chunk) | Key::Index(chunk) => chunk.weight(),
+                Key::Chunk(chunk) | Key::Layout(chunk) | Key::Index(chunk, _) => chunk.weight(),
             }
     }
 }

@@ -75,7 +75,8 @@ const SMALL_DECODED: u64 = 128 << 10;
 /// Decodes a manifest if it is a small one and right.
 fn decode_small(info: ManifestInfo, file: &[u8]) -> Option<Manifest> {
     let is_small = file.len() as u64 <= SMALL_MANIFEST;
-    let decoded = is_small.then(|| Manifest::decode_with_id(info.id, file, SMALL_DECODED).ok())?;
+    let decode = || Manifest::decode_with_id(info.id, file, SMALL_DECODED).ok();
+    let decoded = is_small.then(|| crate::memory::without_waiting(decode))?;
     decoded.filter(|manifest| manifest.id() == info.id)
 }
 

@@ -8,8 +8,8 @@ use object_store::client::{HttpError, HttpErrorKind};
 
 use crate::error::{Error, ErrorKind};
 
-/// Error texts of stores for failures that have nothing to do with the object, with the kind of error and the advice for the user.
-const KNOWN_ERRORS: [(&[&str], ErrorKind, &str); 10] = [
+/// Error texts of stores, with the kind of error and the advice for the user.
+const KNOWN_ERRORS: [(&[&str], ErrorKind, &str); 11] = [
     (&["NoSuchBucket", "The specified bucket does not exist"], ErrorKind::NotARepository, "the bucket does not exist"),
     (&["ContainerNotFound"], ErrorKind::NotARepository, "the container does not exist"),
     (
@@ -31,6 +31,12 @@ const KNOWN_ERRORS: [(&[&str], ErrorKind, &str); 10] = [
         ErrorKind::PermissionDenied,
         "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass --profile, or --anonymous \
          for a public bucket",
+    ),
+    // As a short answer is: local objects have this kind, too.
+    (
+        &["<Code>InvalidRange</Code>", "416 Range Not Satisfiable"],
+        ErrorKind::Corrupt,
+        "the object is shorter than the bytes that were asked for",
     ),
     // Listings report a denied access only by this code.
     (&["<Code>AccessDenied</Code>"], ErrorKind::PermissionDenied, "these credentials do not allow it"),

@@ -28,7 +28,7 @@ use crate::zarr::{Coords, is_in_grid, is_prefix_in_grid};
 /// Existing chunk file.
 #[derive(Debug)]
 pub struct FoundChunk {
-    /// Size in bytes.
+    /// Size in bytes; [`UNKNOWN_LENGTH`] if the bytes cannot be found.
     pub length: u64,
     pub(super) content: Content,
 }
@@ -55,6 +55,24 @@ pub(super) struct StoredChunk {
     at: usize,
     /// Size in bytes.
     pub(super) length: u64,
+}
+
+/// Length of a chunk whose bytes cannot be found, in a list of names.
+pub const UNKNOWN_LENGTH: u64 = u64::MAX;
+
+impl FoundChunk {
+    /// Creates a chunk whose bytes cannot be found because of `error`.
+    pub(super) fn unreadable(error: Error) -> Self {
+        FoundChunk { length: UNKNOWN_LENGTH, content: Content::Unreadable(error) }
+    }
+
+    /// Returns the size in bytes; the reason if it is not known. A size that is made up would stay in the kernel when the bytes can be found.
+    pub fn known_length(&self) -> Result<u64> {
+        match &self.content {
+            Content::Unreadable(error) => Err(error.clone()),
+            _ => Ok(self.length),
+        }
+    }
 }
 
 impl StoredChunk {

@@ -11,6 +11,7 @@
 //! | 2^61 + n | place n of the array's own chunks |
 //! | 2^62 + n | place n of the chunks of the array above that share the directory |
 
+use super::chunks::UNKNOWN_LENGTH;
 use super::nodes::{MAX_NAME, NodeIndex, TreePlace, ZARR_JSON};
 use super::{Attributes, Tree, not_a_directory};
 use crate::error::{Context, Result};
@@ -19,7 +20,8 @@ use crate::zarr::chunk_key::Separator;
 
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
-const METADATA: u64 = 3;
+/// Offset of the document of a directory.
+pub const METADATA: u64 = 3;
 const FIRST_CHILD: u64 = 4;
 const OWN_CHUNKS: u64 = 1 << 61;
 const SHARED_CHUNKS: u64 = 1 << 62;
@@ -242,8 +244,10 @@ impl Tree {
             return true;
         }
         let place = TreePlace::Chunk(list.array, coords.clone());
+        let is_sized = !is_file || size != UNKNOWN_LENGTH;
+        let size = if is_sized { size } else { 0 };
         let attributes = if is_file { self.file(&place, size) } else { self.directory(&place) };
         let number = array.position(coords);
-        sink(Entry::new(&name, attributes, list.offset + number))
+        sink(Entry { is_sized, ..Entry::new(&name, attributes, list.offset + number) })
     }
 }

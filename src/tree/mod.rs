@@ -194,7 +194,8 @@ impl Tree {
         };
         let (Some(array), Some(chunks)) = (self.table.array(node), self.chunks(node)) else { return Ok(None) };
         if coords.len() == array.grid.len() {
-            return Ok(chunks.find(coords).await?.map(|chunk| self.file(place, chunk.length)));
+            let length = chunks.find(coords).await?.map(|chunk| chunk.known_length()).transpose()?;
+            return Ok(length.map(|length| self.file(place, length)));
         }
         // The directory `c` exists even if the manifests have only chunks outside the grid.
         let exists = if coords.is_empty() { !array.manifests.is_empty() } else { chunks.any_below(coords).await? };

@@ -14,7 +14,7 @@ use super::{Sink, ViewTree, no_such, not_a_directory, part};
 use crate::blocking::blocking;
 use crate::error::{Context, Result};
 use crate::reader::Data;
-use crate::tree::directory::{Entry, Extent};
+use crate::tree::directory::{Entry, Extent, METADATA};
 use crate::tree::nodes::{NodeIndex, TreePlace};
 use crate::tree::{Attributes, ROOT, Tree};
 
@@ -99,8 +99,8 @@ impl ViewTree for ModifiedView {
             let is_directory = self.report().await?.list(inode, offset, sink);
             return if is_directory { Ok(()) } else { Err(not_a_directory(inode)) };
         }
-        // The document of a directory is its entry with the next number.
-        let document = inode.checked_add(1).filter(|_| offset == 0 && extent != Extent::Names);
+        // The document of a directory is its entry with the next number, and follows the dots.
+        let document = inode.checked_add(1).filter(|_| offset < METADATA && extent != Extent::Names);
         let size = match document.and_then(|document| self.group(document)) {
             Some((consolidated, node)) => Some(consolidated.size(node).await.context(|| self.describe(inode + 1))?),
             None => None,

@@ -31,7 +31,7 @@ const MAX_DEPTH: usize = 8;
 pub type InnerCoords = SmallVec<[u64; 6]>;
 
 /// Position of the index in a shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IndexLocation {
     /// Before the inner chunks.
     Start,
@@ -56,6 +56,16 @@ pub struct ShardLayout {
     pub trailer: u64,
     /// Layout of inner chunks that are shards again and can be read in parts.
     pub inner: Option<Box<ShardLayout>>,
+    count: u64,
+}
+
+/// Part of a [`ShardLayout`] by which the index of a shard is found and decoded. Arrays of different layouts may have the same shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IndexForm {
+    location: IndexLocation,
+    big_endian: bool,
+    checksum: bool,
+    trailer: u64,
     count: u64,
 }
 
@@ -149,6 +159,12 @@ impl ShardLayout {
     /// Returns the bytes of the index, its checksum included.
     pub fn index_length(&self) -> u64 {
         self.count * ENTRY + if self.checksum { CHECKSUM } else { 0 }
+    }
+
+    /// Returns what decides about the index of a shard.
+    pub fn index_form(&self) -> IndexForm {
+        let &ShardLayout { location, big_endian, checksum, trailer, count, .. } = self;
+        IndexForm { location, big_endian, checksum, trailer, count }
     }
 
     /// Returns the range of the index in a shard of `length` bytes; none if the shard is too short.

@@ -23,6 +23,7 @@ pub mod random;
 pub mod reference_diff;
 pub mod scramble;
 pub mod shard;
+pub mod strace;
 pub mod users;
 pub mod writing;
 

@@ -10,6 +10,7 @@ mod machines;
 mod past;
 mod request_rules;
 mod sign_on;
+mod sparse_faults;
 mod store_faults;
 mod stores;
 mod views;

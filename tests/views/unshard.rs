@@ -9,6 +9,7 @@ use super::reshard::{
 };
 use crate::common::random::Random;
 use crate::common::shard::{Form, USUAL, shuffled};
+use crate::common::writing::Writable;
 use crate::common::{Mount, errno, icechunkfs, python, read_files, run};
 
 const VIEW: [&str; 3] = ["--view", "zarr", "--unshard"];
@@ -188,7 +189,7 @@ fn a_damaged_index_costs_only_the_chunks_of_its_shard() {
         assert!(log.contains("CRC-32C"), "{log}");
     }
     let printed = icechunkfs(["cat", text(&repo), "a/c/9", "--unshard"]).failure();
-    assert!(printed.contains("/a/c/9") && printed.contains("not within its shard"), "{printed}");
+    assert!(printed.contains("/a/c: `9`") && printed.contains("not within its shard"), "{printed}");
     let printed = icechunkfs(["cat", text(&repo), "a/c/15", "--unshard"]).failure();
     assert!(printed.contains("no room for an index"), "{printed}");
 }
@@ -263,4 +264,39 @@ fn hostile_shards_are_shown_as_stored() {
     assert_eq!(errno(fs::write(mount.path().join("new"), "x")), libc::EROFS);
     let listed = run(std::process::Command::new("ls").arg("-a").arg(mount.path())).text();
     assert!(!listed.contains(".icechunk"), "{listed}");
+}
+
+/// Arrays may have the same shard, copied by reference, and say different things of its index.
+#[test]
+fn the_index_of_a_shard_is_that_of_each_array() {
+    let slash = &encodings()[0];
+    let codec = |form: Form, inner: u64| form.codec(json!([inner]), json!([{"name": "bytes"}]));
+    let shard = USUAL.shard(&[Some(vec![1; 300]), Some(vec![2; 300])], 0..2);
+    let at_start = Form { at_start: true, checksum: false, ..USUAL };
+    let of = |codec: Value| array(&[600], &[600], slash, &json!([codec]));
+    let files = Files::from([
+        ("zarr.json".to_owned(), GROUP.as_bytes().to_vec()),
+        ("good/zarr.json".to_owned(), of(codec(USUAL, 300))),
+        ("good/c/0".to_owned(), shard),
+        ("start/zarr.json".to_owned(), of(codec(at_start, 300))),
+        ("other/zarr.json".to_owned(), of(codec(USUAL, 150))),
+    ]);
+    let directory = tempfile::tempdir().unwrap();
+    let repo = made(directory.path(), &files);
+    let writer = Writable::of(&repo, &[]);
+    for name in ["start", "other"] {
+        fs::create_dir_all(writer.root().join(name).join("c")).unwrap();
+        fs::copy(writer.root().join("good/c/0"), writer.root().join(name).join("c/0")).unwrap();
+    }
+    writer.commit("copies").unwrap();
+    writer.unmount();
+    for first in ["start", "other", "good"] {
+        let mount = Mount::new(&repo, &VIEW);
+        let _ = fs::read_dir(mount.path().join(first).join("c")).unwrap().count();
+        let names = fs::read_dir(mount.path().join("good/c")).unwrap().count();
+        assert_eq!(names, 2, "{first}");
+        for (number, value) in [(0, 1), (1, 2)] {
+            assert_eq!(fs::read(mount.path().join(format!("good/c/{number}"))).unwrap(), vec![value; 300], "{first}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::common::random::Random;
-use crate::common::writing::{Writable, number};
+use crate::common::writing::{Writable, array, number, put};
 
 const GROUP: &str = r#"{"zarr_format":3,"node_type":"group"}"#;
 
@@ -107,4 +107,37 @@ fn kept_listings_are_as_new_as_the_tree() {
             }
         }
     }
+}
+
+#[test]
+fn a_file_whose_size_cannot_be_found_out_is_listed_all_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let repo = directory.path().join("repo");
+    crate::common::run_on(&repo, &["init", "--zarr-group"]).success();
+    let mount = Writable::of(&repo, &[]);
+    let root = mount.root();
+    put(&root.join("a/zarr.json"), array(&[4], &[2])).unwrap();
+    // Larger than a chunk that a manifest has in it.
+    put(&root.join("a/c/0"), vec![1; 5000]).unwrap();
+    put(&root.join("a/c/1"), vec![2; 5000]).unwrap();
+    mount.commit("chunks").unwrap();
+    std::fs::create_dir(root.join("kept")).unwrap();
+    for n in 0..2 {
+        std::fs::hard_link(root.join(format!("a/c/{n}")), root.join(format!("kept/{n}"))).unwrap();
+    }
+    mount.unmount();
+    // The sizes are in a manifest.
+    let (manifests, away) = (repo.join("manifests"), repo.join("away"));
+    std::fs::rename(&manifests, &away).unwrap();
+    mount.mount_again(None).success();
+    let kept = mount.root().join("kept");
+    let list = || {
+        let entries: Vec<_> = std::fs::read_dir(&kept).unwrap().map(|entry| entry.unwrap()).collect();
+        let sizes: Vec<Option<u64>> = entries.iter().map(|entry| entry.metadata().ok().map(|it| it.len())).collect();
+        (entries.len(), sizes)
+    };
+    assert_eq!(list(), (2, vec![None, None]));
+    std::fs::rename(&away, &manifests).unwrap();
+    assert_eq!(list(), (2, vec![Some(5000), Some(5000)]));
+    assert_eq!(std::fs::read(kept.join("1")).unwrap(), vec![2; 5000]);
 }

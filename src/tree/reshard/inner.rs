@@ -110,9 +110,7 @@ impl Chunks<'_> {
                 length: range.end - range.start,
                 content: Content::Inner(shard.clone(), range),
             })),
-            Err(error) if is_permanent(error.kind()) => {
-                Ok(Some(FoundChunk { length: shard.length.max(1), content: Content::Unreadable(error) }))
-            }
+            Err(error) if is_permanent(error.kind()) => Ok(Some(FoundChunk::unreadable(error))),
             Err(error) => Err(error),
         }
     }

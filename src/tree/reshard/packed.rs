@@ -133,7 +133,7 @@ impl Chunks<'_> {
             Some(length) => FoundChunk { length, content: Content::Packed(index) },
             None => {
                 let error = Error::corrupt("its chunks have more bytes than a file can have");
-                FoundChunk { length: own, content: Content::Unreadable(error) }
+                FoundChunk::unreadable(error)
             }
         }))
     }

@@ -317,24 +317,25 @@ async fn longest_of_chunk(
     let Some(found) = place.find(tree).await.map_err(Obstacle::of_reading)? else { return Ok(0) };
     let name = tree.describe(place.inode());
     let reserve = async |bytes| memory::reserve(bytes, &name).await.map_err(Obstacle::of_reading);
-    let of_stored = reserve(found.len()).await?;
-    let stored = found.read(tree).await.map_err(Obstacle::of_reading)?;
     // A chunk that claims to be large, and one that is, must not take the memory of others.
     let most = MAX_DECODED_TEXTS.min(memory::reservable() / TEXTS_PART);
     let mut limit = FIRST_DECODED_TEXTS.min(most);
     let longest = loop {
-        let _of_texts = reserve(chain.variable_memory(count, limit as usize)).await?;
-        let (chain, stored) = (chain.clone(), stored.clone());
+        // All at once: others may hold what the rest would wait for.
+        let held = reserve(found.len().saturating_add(chain.variable_memory(count, limit as usize))).await?;
+        let stored = found.read(tree).await.map_err(Obstacle::of_reading)?;
+        let chain = chain.clone();
         let decode = move || {
             let texts = chain.decode_variable(stored, count, limit as usize)?;
             Ok::<_, Error>(texts.iter().map(<[u8]>::len).max().unwrap_or(0))
         };
-        match blocking(decode).await {
+        let decoded = blocking(decode).await;
+        drop(held);
+        match decoded {
             Ok(longest) => break longest as u64,
             Err(_) if limit < most => limit = most,
             Err(error) => return Err(Obstacle::of_reading(error.context(&name))),
         }
     };
-    drop(of_stored);
     Ok(longest)
 }

@@ -140,7 +140,7 @@ impl Zarr2View {
         let Some(chunks) = self.tree().chunks(node) else { return Ok(None) };
         let Some(found) = chunks.find(&coords).await? else { return Ok(None) };
         let inode = self.tree().table().inode(&TreePlace::Chunk(node, coords));
-        Ok(Some(Attributes { inode, kind: Kind::File, size: shown_size(found.length, has_checksum) }))
+        Ok(Some(Attributes { inode, kind: Kind::File, size: shown_size(found.known_length()?, has_checksum) }))
     }
 
     async fn has_checksum(&self, node: NodeIndex) -> Result<bool> {
