@@ -58,8 +58,10 @@ impl Difference {
 
     /// Returns the invalidations after the switch: of listings made meanwhile, and of files that were read.
     pub(super) fn after(&self, old: &Tree, stale: &HashSet<u64>, retired: &[u64]) -> Vec<Invalidation> {
-        // Repeats the names: their invalidation takes the directory's lock, and so waits for older listings.
+        // Repeats the names: their invalidation takes the directory's lock, and so waits for older listings and lookups. Those may have told the
+        // kernel of changed files that it did not know before the switch, with their old sizes.
         let mut invalidations = self.name_invalidations();
+        invalidations.extend(self.files.iter().filter_map(|file| name_of(old, *file)));
         invalidations.extend(stale.iter().map(|file| Invalidation::Inode(Ino(*file))));
         invalidations.extend(retired.iter().filter_map(|file| name_of(old, *file)));
         invalidations

@@ -130,6 +130,11 @@ impl ViewState {
         Arc::clone(&self.view.read())
     }
 
+    /// Returns true if `view` is the current one.
+    pub fn is_current(&self, view: &View) -> bool {
+        std::ptr::eq(&raw const **self.view.read(), view)
+    }
+
     /// Opens file `number` and returns its view. None if the file has become another inode: the kernel must look its name up
     /// again.
     pub async fn open(&self, number: u64) -> Option<Arc<View>> {

@@ -117,7 +117,9 @@ impl Shared {
             attr.blocks = allocated.div_ceil(512);
         }
         let attr = self.presentation.apply(attr);
-        (if view.is_cacheable() { FOREVER } else { Duration::ZERO }, attr)
+        // A request that began before the mount moved to another snapshot may end long after it.
+        let is_cacheable = view.is_cacheable() && self.shown.is_current(view);
+        (if is_cacheable { FOREVER } else { Duration::ZERO }, attr)
     }
 
     /// Returns the number of the tree for an inode of the kernel; none for a root above the tree.
