@@ -166,7 +166,7 @@ impl Numbering {
             }
             None => {
                 let room = MAX_NUMBERS.saturating_sub(self.next).min(MAX_SHARE);
-                let (grid, positions) = if has_headroom { larger(grid, room) } else { exact(grid, room) };
+                let (grid, positions) = if has_headroom { larger(id, grid, room) } else { exact(id, grid, room) };
                 let start = take(&mut self.next, positions.count());
                 known.push(ChunkNumbers { grid, start, positions: Arc::new(positions) });
                 self.state = NumberingState::next();
@@ -176,16 +176,18 @@ impl Numbering {
     }
 }
 
-fn exact(grid: &[u32], room: u64) -> (Arc<[u32]>, Positions) {
-    (grid.into(), Positions::new(grid, room))
+fn exact(id: NodeId, grid: &[u32], room: u64) -> (Arc<[u32]>, Positions) {
+    (grid.into(), Positions::of_array(id, grid, room))
 }
 
 /// Returns numbers for a larger grid than `grid`, if there are enough.
-fn larger(grid: &[u32], room: u64) -> (Arc<[u32]>, Positions) {
+fn larger(id: NodeId, grid: &[u32], room: u64) -> (Arc<[u32]>, Positions) {
     let larger =
         HEADROOM.iter().map(|times| grid.iter().map(|n| n.max(&1).saturating_mul(*times)).collect::<Box<[u32]>>());
-    let mut larger = larger.map(|grid| exact(&grid, room));
-    larger.find(|(_, positions)| matches!(positions, Positions::Arithmetic { .. })).unwrap_or_else(|| exact(grid, room))
+    let mut larger = larger.map(|grid| exact(id, &grid, room));
+    larger
+        .find(|(_, positions)| matches!(positions, Positions::Arithmetic { .. }))
+        .unwrap_or_else(|| exact(id, grid, room))
 }
 
 fn take(next: &mut u64, count: u64) -> u64 {

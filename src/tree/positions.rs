@@ -9,20 +9,28 @@
 //! ```
 //!
 //! Numbers are arithmetic, so millions of visited chunks cost no memory and numbers are the same in every mount. A grid with more
-//! places than the bits allow (most often of an invented shape) gets a table of the visited places instead.
+//! places than the bits allow (most often of an invented shape) gets a table of the visited places instead. The kernel keeps numbers, and a tree
+//! below `.icechunk` is dropped when it is idle and made anew: so the table of an array is one for the whole process, and is never dropped.
 
 use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use crate::format::ids::NodeId;
 use crate::zarr::Coords;
 
-/// Most places of an array with arithmetic numbers: 2^48, far beyond what storage can hold, and small enough that a thousand such
-/// arrays leave room in 63 bits.
-pub const MAX_ARITHMETIC: u64 = 1 << 48;
-/// Numbers reserved for an array with a table. A table with as many entries would not fit into memory.
-pub const MAX_TABLE: u64 = 1 << 36;
+/// Most places of an array with arithmetic numbers: 2^36, beyond what storage can hold, and small enough that tens of such arrays leave room
+/// in the 42 bits that numbers below `.icechunk` have (`crate::attached`).
+pub const MAX_ARITHMETIC: u64 = 1 << 36;
+/// Numbers reserved for an array with a table. A table with as many entries would not fit into memory. Thousands of such arrays have room in 42 bits.
+pub const MAX_TABLE: u64 = 1 << 30;
+
+/// Tables of the process, by the array and its grid.
+static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
+
+type Tables = HashMap<(NodeId, Box<[u32]>), Arc<Mutex<Table>>>;
 
 /// Numbering of one array's chunks and chunk directories.
 #[derive(Debug)]
@@ -33,7 +41,7 @@ pub enum Positions {
         first: Box<[u64]>,
     },
     /// Numbers assigned as places are visited.
-    Table(Mutex<Table>),
+    Table(Arc<Mutex<Table>>),
 }
 
 /// Visited places, in order of the first visit.
@@ -55,12 +63,22 @@ impl Positions {
         for &length in grid {
             let grown = width.checked_mul(u64::from(length)).filter(|&w| w <= room);
             let Some((w, n)) = grown.and_then(|w| Some((w, next.checked_add(w)?))).filter(|&(_, n)| n <= room) else {
-                return Positions::Table(Mutex::default());
+                return Positions::Table(Arc::default());
             };
             (width, next) = (w, n);
             first.push(next);
         }
         Positions::Arithmetic { first: first.into() }
+    }
+
+    /// Creates the numbering of array `id` like [`Positions::new`]. One with a table has that of the array in all of the process.
+    pub fn of_array(id: NodeId, grid: &[u32], room: u64) -> Self {
+        match Positions::new(grid, room) {
+            Positions::Table(table) => {
+                Positions::Table(Arc::clone(TABLES.lock().entry((id, grid.into())).or_insert(table)))
+            }
+            arithmetic => arithmetic,
+        }
     }
 
     /// Returns how many numbers are reserved.
@@ -117,6 +135,7 @@ impl Positions {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
+    use crate::format::testing::node_id;
 
     #[test]
     fn numbers_and_places_are_inverse() {
@@ -143,6 +162,19 @@ mod tests {
     fn an_empty_grid_has_only_directories() {
         assert_eq!(Positions::new(&[0, 7], u64::MAX).count(), 1);
         assert_eq!(Positions::new(&[7, 0], u64::MAX).count(), 8);
+    }
+
+    #[test]
+    fn a_table_means_the_same_when_a_tree_is_made_anew() {
+        let (grid, id) = ([u32::MAX, u32::MAX], node_id(77));
+        let of = |id, grid: &[u32]| Positions::of_array(id, grid, u64::MAX);
+        let numbers = [[1, 2], [3, 4]].map(|place| of(id, &grid).number(&grid, &place));
+        let anew = of(id, &grid);
+        assert_eq!([[3, 4], [1, 2]].map(|place| anew.number(&grid, &place)), [numbers[1], numbers[0]]);
+        assert_eq!(anew.coords(&grid, numbers[1]).unwrap().as_slice(), [3, 4]);
+        // Another array, and another grid.
+        assert_eq!(of(node_id(78), &grid).coords(&grid, numbers[1]), None);
+        assert_eq!(of(id, &[u32::MAX; 3]).coords(&[u32::MAX; 3], numbers[1]), None);
     }
 
     #[test]

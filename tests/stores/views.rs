@@ -1,6 +1,8 @@
 //! Views of a repository in a store that fails for a time.
 
 use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 
@@ -9,12 +11,9 @@ use crate::common::faulty::{Fault, Line};
 use crate::common::moto::{icechunkfs, mount, repository, s3};
 use crate::common::writing::{array, put};
 
-/// The texts of an array are read to make the header of a NetCDF file. A file without the array would look complete.
-#[test]
-fn a_file_is_not_made_without_an_array_that_cannot_be_read_now() {
-    let Some(server) = s3() else { return };
-    let (line, directory) = (Line::to(server.port), tempfile::tempdir().unwrap());
-    let (plain, repo) = (directory.path().join("plain"), repository("labels"));
+/// Makes a repository with an array of texts, called `labels`.
+fn labels(line: &Line, directory: &Path) -> String {
+    let (plain, repo) = (directory.join("plain"), repository("labels"));
     put(&plain.join("zarr.json"), br#"{"zarr_format":3,"node_type":"group"}"#).unwrap();
     put(&plain.join("numbers/zarr.json"), array(&[4], &[4])).unwrap();
     let labels = json!({
@@ -26,7 +25,15 @@ fn a_file_is_not_made_without_an_array_that_cannot_be_read_now() {
     put(&plain.join("names/c/0"), [&200_u32.to_le_bytes()[..], &texts].concat()).unwrap();
     icechunkfs(line.port, &["init", &repo]).success();
     icechunkfs(line.port, &["import", plain.to_str().unwrap(), &repo, "-m", "made"]).success();
+    repo
+}
 
+/// The texts of an array are read to make the header of a NetCDF file. A file without the array would look complete.
+#[test]
+fn a_file_is_not_made_without_an_array_that_cannot_be_read_now() {
+    let Some(server) = s3() else { return };
+    let (line, directory) = (Line::to(server.port), tempfile::tempdir().unwrap());
+    let repo = labels(&line, directory.path());
     let is_chunk = |request: &str| request.contains("/chunks/");
     for (fault, expected) in
         [(Fault::Says("403 Forbidden", "AccessDenied"), libc::EACCES), (Fault::Silent, libc::ETIMEDOUT)]
@@ -60,4 +67,21 @@ fn a_file_is_not_made_without_an_array_that_cannot_be_read_now() {
         assert!(!out.join("labels.nc").exists());
         line.release();
     }
+}
+
+#[test]
+fn a_short_answer_leaves_no_array_out() {
+    let Some(server) = s3() else { return };
+    let (line, directory) = (Line::to(server.port), tempfile::tempdir().unwrap());
+    let repo = labels(&line, directory.path());
+    let mount = mount(line.port, &repo, &["--view", "netcdf"]);
+    let asked = AtomicUsize::new(0);
+    line.decide(move |_, request| {
+        let is_first = request.contains("/chunks/") && asked.fetch_add(1, Ordering::Relaxed) == 0;
+        if is_first { Fault::Short } else { Fault::Pass }
+    });
+    let read = fs::read(mount.path().join("labels.nc")).unwrap();
+    assert!(read.windows(9).any(|part| part == b"label 199"));
+    assert_eq!(line.counts().1, 1, "one answer was short");
+    assert_eq!(fs::read_to_string(mount.path().join(".icechunk/netcdf")).unwrap(), "");
 }

@@ -25,6 +25,7 @@ mod fill_value;
 mod group;
 mod growing_unit;
 pub mod hdf5;
+mod layouts;
 mod members;
 mod names;
 mod partition;
@@ -48,6 +49,7 @@ use self::document::StoredAttributes;
 use self::file_chunks::FilePlace;
 use self::group::GroupFile;
 use self::hdf5::plan::Part;
+use self::layouts::Layout;
 use super::options::NetcdfOptions;
 use super::report::{self, Finding, Report};
 use super::{Sink, ViewTree, no_such, not_a_directory};
@@ -176,6 +178,8 @@ impl NetcdfView {
         cell.get_or_try_init(|| async {
             let name = self.file_path(node);
             let file = GroupFile::make(&self.tree, node, &name, &self.options).await?;
+            let layout = Layout::of(self.tree.snapshot().id(), node, &name, &self.options);
+            layout.check(&file.plan).context(|| &name)?;
             if !file.findings.is_empty() {
                 let count = file.findings.len();
                 warn!("{name}: {count} changes against the arrays; .icechunk/{NAME} lists what is left out or renamed");

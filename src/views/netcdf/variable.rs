@@ -12,7 +12,7 @@ use super::fill_value;
 use super::partition::{Axis, cut, unit_shape};
 use super::stored::StoredPlace;
 use crate::blocking::blocking;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 use crate::tree::Tree;
 use crate::tree::array::Array;
@@ -323,7 +323,12 @@ async fn longest_of_chunk(
     let longest = loop {
         // All at once: others may hold what the rest would wait for.
         let held = reserve(found.len().saturating_add(chain.variable_memory(count, limit as usize))).await?;
-        let stored = found.read(tree).await.map_err(Obstacle::of_reading)?;
+        // Once more if the answer is too short: it may be whole then.
+        let stored = match found.read(tree).await {
+            Err(error) if error.kind() == ErrorKind::Corrupt => found.read(tree).await,
+            stored => stored,
+        };
+        let stored = stored.map_err(Obstacle::of_reading)?;
         let chain = chain.clone();
         let decode = move || {
             let texts = chain.decode_variable(stored, count, limit as usize)?;

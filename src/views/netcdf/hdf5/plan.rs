@@ -1,6 +1,8 @@
 //! Positions of all bytes of a file.
 
 use std::borrow::Cow;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
 
 use super::btree::Tree;
 use super::heap::Heap;
@@ -206,6 +208,13 @@ impl Plan {
             (at, self.size) = (end, end);
         }
         Ok(())
+    }
+
+    /// Returns a number that another layout of the file has not, but for one in 2^64.
+    pub(in super::super) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.head, self.size).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// Returns the length of the file in bytes.
