@@ -34,14 +34,14 @@ pub(crate) struct ExportArgs {
     path: String,
     #[command(flatten)]
     view: ViewArgs,
-    /// Export into a directory with other contents: files that differ from the snapshot in size or time are replaced, and
-    /// files that the snapshot does not have stay.
+    /// Export into a directory with other contents: files that differ from the snapshot are replaced, and files that the
+    /// snapshot does not have stay.
     #[arg(long)]
     force: bool,
     /// Like --force, and remove files that the snapshot does not have.
     #[arg(long)]
     delete: bool,
-    /// Compare the bytes of existing files instead of size and time.
+    /// Compare the bytes of the files of an interrupted export, too, instead of size and time.
     #[arg(short, long)]
     checksum: bool,
     /// Show the result without changing anything.

@@ -8,7 +8,8 @@
 //! While an export runs, the file [`MARKER`] records its source. The marker is removed when everything is on the disk,
 //! flushed once for the whole file system (`syncfs`), not file by file. A repeated export that finds the marker resumes: a
 //! file that has its name, its size and the commit's time is complete, because the time is set before the name. Bytes are
-//! compared only if the machine has been restarted since, when names may have survived whose bytes did not.
+//! compared if the machine has been restarted since, when names may have survived whose bytes did not, and if the directory
+//! had other content: all files of a snapshot have one time, so a file of another array may have the same size and time.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -55,6 +56,7 @@ pub struct ExportSource {
 struct Marker {
     #[serde(flatten)]
     source: ExportSource,
+    /// Start of the machine since which every file with its name, size and time is complete; empty if there may be others.
     boot: String,
 }
 
@@ -63,10 +65,10 @@ struct Marker {
 pub enum Before {
     /// The directory was empty.
     Nothing,
-    /// An earlier export of the same source had begun, since the machine was started.
+    /// An earlier export of the same source had begun in an empty directory, since the machine was started.
     Resumed,
-    /// An earlier export of the same source had begun, before the machine was restarted.
-    ResumedAfterReboot,
+    /// An earlier export of the same source had begun, before the machine was restarted or over other content.
+    ResumedUnverified,
     /// The directory had other content.
     OtherContent,
 }
@@ -157,7 +159,7 @@ impl Destination {
             Some(marker) if marker.source == *source && !marker.boot.is_empty() && marker.boot == boot() => {
                 Before::Resumed
             }
-            Some(marker) if marker.source == *source => Before::ResumedAfterReboot,
+            Some(marker) if marker.source == *source => Before::ResumedUnverified,
             Some(_) if force => Before::OtherContent,
             Some(Marker { source: ExportSource { repository, snapshot, .. }, .. }) => {
                 return Err(Error::new(
@@ -239,7 +241,12 @@ impl Destination {
 
     /// Writes the marker, before the first file.
     fn mark(&self, source: &ExportSource) -> Result<()> {
-        let marker = Marker { source: source.clone(), boot: boot() };
+        let boot = match self.before {
+            Before::Nothing | Before::Resumed => boot(),
+            // Until this export is complete, files that it has not compared yet look like complete ones.
+            Before::ResumedUnverified | Before::OtherContent => String::new(),
+        };
+        let marker = Marker { source: source.clone(), boot };
         let text =
             serde_json::to_vec(&marker).map_err(|e| Error::with_source(ErrorKind::Io, "the note of an export", e))?;
         let failed = |e: std::io::Error| Error::io(self.path.join(MARKER).display(), e);
@@ -438,9 +445,14 @@ mod tests {
         assert_eq!(open("2", false).unwrap_err().kind(), ErrorKind::NotEmpty);
         assert_eq!(open("2", true).unwrap().before(), Before::OtherContent);
         let marker = place.path().join(MARKER);
+        // A resumed export has not compared all files either, until it is complete.
+        assert_eq!(open("2", false).unwrap().before(), Before::ResumedUnverified);
+        assert_eq!(open("2", false).unwrap().before(), Before::ResumedUnverified);
+        open("2", false).unwrap().finish().unwrap();
+        open("2", false).unwrap();
         let other = std::fs::read_to_string(&marker).unwrap().replace(&boot(), "before");
         std::fs::write(&marker, other).unwrap();
-        assert_eq!(open("2", false).unwrap().before(), Before::ResumedAfterReboot);
+        assert_eq!(open("2", false).unwrap().before(), Before::ResumedUnverified);
         open("2", false).unwrap().finish().unwrap();
         assert_eq!(open("2", false).unwrap().before(), Before::Nothing);
         open("2", false).unwrap().finish().unwrap();

@@ -28,7 +28,7 @@ const SKIP: &str = "--skip-unreadable exports the rest and lists the omitted fil
 pub struct ExportOptions {
     /// Remove files that the snapshot does not have.
     pub delete: bool,
-    /// Compare bytes instead of sizes and times.
+    /// Compare bytes instead of sizes and times when an export is resumed.
     pub checksum: bool,
     /// Only count files.
     pub dry_run: bool,

@@ -57,13 +57,14 @@ pub(super) struct ExportTarget {
 }
 
 impl ExportTarget {
-    /// Creates a target for the files of a commit at `time` in `destination`; with `checksum`, existing files are read and compared.
+    /// Creates a target for the files of a commit at `time` in `destination`; with `checksum`, files
+    /// of an export that is resumed are read and compared.
     pub(super) fn new(destination: Arc<Destination>, time: u64, checksum: bool, dry_run: bool) -> Self {
         let trust = match destination.before() {
             Before::Nothing => Completeness::Empty,
-            Before::ResumedAfterReboot => Completeness::Bytes,
-            Before::Resumed | Before::OtherContent if checksum => Completeness::Bytes,
-            Before::Resumed | Before::OtherContent => Completeness::SizeAndTime,
+            Before::ResumedUnverified | Before::OtherContent => Completeness::Bytes,
+            Before::Resumed if checksum => Completeness::Bytes,
+            Before::Resumed => Completeness::SizeAndTime,
         };
         ExportTarget { destination, trust, time, dry_run }
     }

@@ -158,6 +158,32 @@ fn export_keeps_replaces_or_removes_existing_files_as_requested() {
     assert!(!dest.join("g/deep").exists());
 }
 
+/// All files of a snapshot have the commit's time, and chunks of two arrays often the same size.
+#[test]
+fn a_forced_export_replaces_the_bytes_of_another_array() {
+    let place = tempfile::tempdir().unwrap();
+    let mut files = Files::from([("zarr.json".into(), GROUP.into())]);
+    for (name, byte) in [("a", 1), ("b", 2)] {
+        files.insert(format!("{name}/zarr.json"), array(&[3], &[1]).into());
+        (0..3).for_each(|at| drop(files.insert(format!("{name}/c/{at}"), vec![byte; 100])));
+    }
+    let repo = repository(place.path(), &files);
+    for (round, more) in [&["--force"][..], &["--delete", "--yes"]].into_iter().enumerate() {
+        let dest = place.path().join(format!("tree{round}"));
+        let export = |path: &str, more: &[&str]| {
+            let mut child = Command::new(program());
+            run(child.arg("export").arg(&repo).arg(&dest).args(["--json", "--path", path]).args(more)).json()
+        };
+        export("a", &[]);
+        let planned = export("b", &[more, &["-n"]].concat());
+        assert_eq!((planned["written"].as_u64(), planned["files"].as_u64()), (Some(3), Some(4)), "{planned}");
+        let forced = export("b", more);
+        assert_eq!((forced["written"].as_u64(), forced["unchanged"].as_u64()), (Some(3), Some(1)), "{forced}");
+        let found = read_files(&dest);
+        assert!((0..3).all(|at| found[&format!("c/{at}")] == vec![2; 100]), "{found:?}");
+    }
+}
+
 #[test]
 fn a_subtree_is_exported_by_its_path() {
     let place = tempfile::tempdir().unwrap();
