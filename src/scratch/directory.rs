@@ -49,13 +49,19 @@ pub fn default_path(location: &str, branch: &str) -> Result<PathBuf> {
 /// of all users with a home directory. Not all of them need exist.
 pub fn places_for(location: &str) -> Vec<search::SearchLocation> {
     let name = file_name::encode(location);
-    let place = |base: PathBuf, rest: &str| search::SearchLocation { base, rest: Path::new(rest).join(&name) };
-    let mut places: Vec<search::SearchLocation> = state_directory().into_iter().map(|state| place(state, "")).collect();
-    places.push(place(PathBuf::from(OF_ROOT), ""));
+    let place = |base: PathBuf, rest: &Path| search::SearchLocation { base, rest: rest.join(&name) };
+    // The directory for all repositories may be a link, too.
+    let below_parent = |state: &Path| {
+        let (base, rest) = (state.parent()?, state.file_name()?);
+        Some(place(base.to_owned(), Path::new(rest)))
+    };
+    let mut places: Vec<search::SearchLocation> =
+        state_directory().ok().and_then(|state| below_parent(&state)).into_iter().collect();
+    places.extend(below_parent(Path::new(OF_ROOT)));
     if rustix::process::geteuid().is_root() {
         let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         let homes = users.lines().filter_map(|line| line.split(':').nth(5)).filter(|home| home.starts_with('/'));
-        places.extend(homes.map(|home| place(PathBuf::from(home), ".local/state/icechunkfs")));
+        places.extend(homes.map(|home| place(PathBuf::from(home), Path::new(".local/state/icechunkfs"))));
     }
     places.sort();
     places.dedup();

@@ -2,11 +2,16 @@
 //!
 //! Files of users who are not trusted are neither read nor believed: a journal of nonsense could otherwise keep root from ever collecting
 //! garbage. Only their existence is reported, without following symbolic links or entering mounts of those users.
+//!
+//! Links of trusted users are followed, because a mount follows them: a scratch directory may have been moved to another disk. What such a
+//! link leads to must be trusted as for a mount, and exist: the disk with the work may not be mounted.
 
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Dir, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::requirements::{Requirements, open_directory};
@@ -47,7 +52,8 @@ pub struct Foreign {
 impl SearchResult {
     /// Adds the scratch directories in `place`. Work is trusted if `counts` returns true for its owner and no other user may write to it.
     ///
-    /// Fails with [`ErrorKind::Corrupt`] if a trusted journal is damaged.
+    /// Fails with [`ErrorKind::Corrupt`] if a trusted journal is damaged, with [`ErrorKind::NotFound`] if a link of a trusted user leads
+    /// nowhere.
     pub fn add(&mut self, place: &SearchLocation, counts: impl Fn(u32) -> bool) -> Result<()> {
         let path = place.base.join(&place.rest);
         let failed = |errno: Errno| Error::io(path.display(), errno.into());
@@ -69,6 +75,7 @@ impl SearchResult {
                 self.foreign.push(Foreign { path, owner });
                 return Ok(());
             }
+            Err(Errno::NOENT) if counts(owner) => return self.check_links(place, &counts),
             Err(errno) => return self.note_missing(path.clone(), errno),
             Ok(found) => found,
         };
@@ -90,11 +97,58 @@ impl SearchResult {
             }
             match open_directory(&directory, name, OFlags::NOFOLLOW) {
                 Ok(opened) => self.add_scratch(&opened, &inner, &counts)?,
-                Err(Errno::LOOP) => {}
+                Err(Errno::LOOP | Errno::NOTDIR) => self.add_link(&directory, name, inner, &counts)?,
                 Err(errno) => self.note_missing(inner, errno)?,
             }
         }
         Ok(())
+    }
+
+    /// Fails if a link of a trusted user in `place`, where there is no directory, is the reason. A link of another user is reported.
+    fn check_links(&mut self, place: &SearchLocation, counts: &impl Fn(u32) -> bool) -> Result<()> {
+        let mut path = place.base.clone();
+        for name in &place.rest {
+            path.push(name);
+            let Ok(found) = path.symlink_metadata() else { return Ok(()) };
+            if found.is_symlink() && path.metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+                if counts(found.uid()) {
+                    return Err(leads_nowhere(&path));
+                }
+                self.foreign.push(Foreign { path, owner: found.uid() });
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the scratch directory that the entry `name` of `directory`, which is at `path`, leads to if it is a link.
+    fn add_link(
+        &mut self,
+        directory: &OwnedFd,
+        name: &CStr,
+        path: PathBuf,
+        counts: &impl Fn(u32) -> bool,
+    ) -> Result<()> {
+        let link = match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(errno) => return self.note_missing(path, errno),
+            Ok(link) => link,
+        };
+        if FileType::from_raw_mode(link.st_mode) != FileType::Symlink {
+            return Ok(());
+        }
+        match trust::open_directory(&path, counts) {
+            Ok((opened, target)) => self.add_scratch(&opened, &target, counts),
+            Err(error) => match error.kind() {
+                ErrorKind::NotADirectory => Ok(()),
+                ErrorKind::NotFound => Err(leads_nowhere(&path)),
+                // Another user may have put anything there.
+                ErrorKind::PermissionDenied => {
+                    self.foreign.push(Foreign { path, owner: link.st_uid });
+                    Ok(())
+                }
+                _ => Err(error),
+            },
+        }
     }
 
     fn add_scratch(&mut self, directory: &OwnedFd, path: &Path, counts: &impl Fn(u32) -> bool) -> Result<()> {
@@ -129,4 +183,9 @@ impl SearchResult {
             errno => Err(Error::with_source(ErrorKind::Io, path.display().to_string(), std::io::Error::from(errno))),
         }
     }
+}
+
+fn leads_nowhere(path: &Path) -> Error {
+    let why = "it is a symbolic link that leads nowhere: mount the disk with its target, or remove the link";
+    Error::new(ErrorKind::NotFound, format!("{}: {why}", path.display()))
 }

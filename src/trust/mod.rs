@@ -21,7 +21,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use self::path::Strictness;
-pub use self::path::create_directory;
+pub use self::path::{create_directory, open_directory};
 pub use self::users::name_of;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -106,7 +106,7 @@ fn has_access_list(file: impl AsFd) -> bool {
 /// as `/dev/null`, may be writable for everyone.
 pub fn open_log(path: &Path) -> Result<File> {
     let failed = |errno: Errno| Error::io(path.display(), errno.into());
-    let (directory, name, shown) = path::open_parent(path, None, Strictness::LogFile)?;
+    let (directory, name, shown) = path::open_parent(path, None, Strictness::LogFile, &is_trusted)?;
     let flags =
         OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let made = flags | OFlags::CREATE | OFlags::EXCL;

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::{Distrust, STICKY, check, distrust_error, is_trusted, is_writable_by_others, name_of};
+use super::{Distrust, STICKY, check, check_owner, distrust_error, is_trusted, is_writable_by_others, name_of};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Symbolic links that are followed at most, as in the kernel.
@@ -32,7 +32,7 @@ pub(super) enum Strictness {
 /// Errors: [`ErrorKind::PermissionDenied`] if another user owns it or a directory on the way, or may write to it.
 pub fn create_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
     let mode = Mode::RWXU;
-    let (parent, name, shown) = open_parent(path, Some(mode), Strictness::Full)?;
+    let (parent, name, shown) = open_parent(path, Some(mode), Strictness::Full, &is_trusted)?;
     let failed = |errno: Errno| Error::io(shown.display(), errno.into());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     match rustix::fs::mkdirat(&parent, &name, mode) {
@@ -55,15 +55,31 @@ pub fn create_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
     }
 }
 
+/// Opens the existing directory `path` by the rules of [`create_directory`], with the trusted users for whom `is_trusted` returns true, and
+/// returns its path without links.
+///
+/// Errors: [`ErrorKind::PermissionDenied`] as there, [`ErrorKind::NotFound`] also for a link that leads nowhere.
+pub fn open_directory(path: &Path, is_trusted: &dyn Fn(u32) -> bool) -> Result<(OwnedFd, PathBuf)> {
+    let (parent, name, shown) = open_parent(path, None, Strictness::Full, is_trusted)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let directory = rustix::fs::openat(&parent, &name, flags, Mode::empty());
+    let directory = directory.map_err(|errno| Error::io(shown.display(), errno.into()))?;
+    match check_owner(&directory, is_trusted) {
+        Err(why) if !is_declared_safe(&shown) => Err(unsafe_directory(&shown, &why)),
+        _ => Ok((directory, shown)),
+    }
+}
+
 /// Opens the directory that holds `path`. Returns it with the last component, which is no symbolic link at that moment and
 /// need not exist, and with both as a path without links. Other missing components are created with mode `create`, if given.
 pub(super) fn open_parent(
     path: &Path,
     create: Option<Mode>,
     strictness: Strictness,
+    is_trusted: &dyn Fn(u32) -> bool,
 ) -> Result<(OwnedFd, OsString, PathBuf)> {
     let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
-    let mut step = Step::root(strictness)?;
+    let mut step = Step::root(strictness, is_trusted)?;
     let mut left: VecDeque<OsString> = VecDeque::new();
     push(&mut left, &absolute);
     let mut links = 0;
@@ -79,7 +95,7 @@ pub(super) fn open_parent(
                 step.check_link(&name, &shown)?;
                 let target = Path::new(OsStr::from_bytes(target.to_bytes()));
                 if target.is_absolute() {
-                    step = Step::root(strictness)?;
+                    step = Step::root(strictness, is_trusted)?;
                 }
                 push(&mut left, target);
                 continue;
@@ -113,19 +129,20 @@ fn push(left: &mut VecDeque<OsString>, path: &Path) {
 }
 
 /// Directory on the way.
-struct Step {
+struct Step<'a> {
     at: OwnedFd,
     stat: Stat,
     shown: PathBuf,
     strictness: Strictness,
+    is_trusted: &'a dyn Fn(u32) -> bool,
 }
 
 const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-impl Step {
-    fn root(strictness: Strictness) -> Result<Step> {
+impl<'a> Step<'a> {
+    fn root(strictness: Strictness, is_trusted: &'a dyn Fn(u32) -> bool) -> Result<Self> {
         let at = rustix::fs::open("/", PLACE, Mode::empty()).map_err(|e| Error::io("/", e.into()))?;
-        Step::over(at, PathBuf::from("/"), strictness)
+        Step::over(at, PathBuf::from("/"), strictness, is_trusted)
     }
 
     fn enter(&mut self, name: &OsStr) -> Result<()> {
@@ -135,22 +152,23 @@ impl Step {
             false => shown.push(name),
         }
         let at = rustix::fs::openat(&self.at, name, PLACE, Mode::empty());
-        *self = Step::over(at.map_err(|e| Error::io(shown.display(), e.into()))?, shown, self.strictness)?;
+        let at = at.map_err(|e| Error::io(shown.display(), e.into()))?;
+        *self = Step::over(at, shown, self.strictness, self.is_trusted)?;
         Ok(())
     }
 
-    fn over(at: OwnedFd, shown: PathBuf, strictness: Strictness) -> Result<Step> {
+    fn over(at: OwnedFd, shown: PathBuf, strictness: Strictness, is_trusted: &'a dyn Fn(u32) -> bool) -> Result<Self> {
         let stat = rustix::fs::fstat(&at).map_err(|e| Error::io(shown.display(), e.into()))?;
         let why = if !is_trusted(stat.st_uid) && !is_unmapped(stat.st_uid) {
             Distrust::Owner(stat.st_uid)
         } else if is_writable_by_others(&at, &stat) && stat.st_mode & STICKY == 0 {
             Distrust::Writable(stat.st_mode & 0o7777)
         } else {
-            return Ok(Step { at, stat, shown, strictness });
+            return Ok(Step { at, stat, shown, strictness, is_trusted });
         };
         let is_left_to_a_group = strictness == Strictness::LogFile && stat.st_uid == 0 && stat.st_mode & 0o002 == 0;
         if is_left_to_a_group || is_declared_safe(&shown) {
-            return Ok(Step { at, stat, shown, strictness });
+            return Ok(Step { at, stat, shown, strictness, is_trusted });
         }
         Err(unsafe_directory(&shown, &why))
     }
@@ -162,7 +180,7 @@ impl Step {
         }
         let link = rustix::fs::statat(&self.at, name, AtFlags::SYMLINK_NOFOLLOW);
         let link = link.map_err(|e| Error::io(shown.display(), e.into()))?;
-        if is_trusted(link.st_uid) {
+        if (self.is_trusted)(link.st_uid) {
             return Ok(());
         }
         let (shown, owner) = (shown.display(), name_of(link.st_uid));

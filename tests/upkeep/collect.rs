@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::FileTimes;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -192,6 +192,88 @@ async fn packs_stay_while_one_chunk_is_needed() {
     assert_eq!((collected.packs.objects, collected.packs.bytes), (1, 7000));
     check(&lab).await;
     assert_eq!(lab::reference_keys(place.path()).await, second.keys());
+}
+
+/// Directories that are removed with the test.
+struct Removed(Vec<PathBuf>);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        for directory in &self.0 {
+            let _ = std::fs::remove_file(directory);
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}
+
+/// A default scratch directory, or the directory around it, was moved to another disk and replaced by a link, as mounts allow.
+#[test]
+fn uncommitted_work_behind_a_link_protects_its_base() {
+    if !writing::needed(common::is_root(), "root, whose scratch directories have a known place")
+        || !common::place::needs_directory()
+    {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let repo = directory.path().join("repo");
+    writing::create(&repo);
+    let name = icechunkfs::file_name::encode(repo.canonicalize().unwrap().to_str().unwrap());
+    let default = Path::new("/var/lib/icechunkfs").join(name);
+    let _removed = Removed(vec![default.clone()]);
+    let disk = directory.path().join("disk");
+    std::fs::create_dir_all(&default).unwrap();
+    let mount = Writable::placed(&repo, &default.join("main"), &[]);
+    let root = mount.root();
+    put(&root.join("zarr.json"), writing::GROUP).unwrap();
+    put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
+    put(&root.join("a/c/7"), vec![8; 3000]).unwrap();
+    mount.commit("base").unwrap();
+    put(&root.join("a/c/0"), vec![99; 3000]).unwrap();
+    mount.unmount();
+    writing::Reference::open(&repo).reset_branch("main");
+    let gc = |words: &[&str]| run_on(&repo, &[&["gc", "--older-than", "0s", "--json"], words].concat());
+    let keeps = |what: &str| {
+        let report = gc(&["--dry-run"]).json();
+        let found = report["uncommitted"].as_array().unwrap().len();
+        assert_eq!((&report["total"]["objects"], found), (&0.into(), 1), "{what}: {report:#}");
+    };
+    keeps("a directory");
+    // By an absolute link, a relative one, and one in the place of the directory around it.
+    std::fs::rename(default.join("main"), &disk).unwrap();
+    symlink(&disk, default.join("main")).unwrap();
+    keeps("a link");
+    std::fs::rename(&disk, default.join("real")).unwrap();
+    std::fs::remove_file(default.join("main")).unwrap();
+    symlink("real", default.join("main")).unwrap();
+    let report = gc(&["--dry-run"]).json();
+    assert_eq!(
+        (&report["total"]["objects"], report["commits"].as_array().unwrap().len()),
+        (&0.into(), 0),
+        "{report:#}"
+    );
+    std::fs::remove_file(default.join("main")).unwrap();
+    std::fs::rename(default.join("real"), default.join("main")).unwrap();
+    std::fs::rename(&default, &disk).unwrap();
+    symlink(&disk, &default).unwrap();
+    keeps("a link around it");
+    // The disk is not mounted: nobody knows what the work needs.
+    let away = directory.path().join("away");
+    std::fs::rename(&disk, &away).unwrap();
+    let refused = gc(&["--yes"]).failure();
+    assert!(refused.contains("leads nowhere") && refused.contains(default.to_str().unwrap()), "{refused}");
+    std::fs::remove_file(&default).unwrap();
+    std::fs::create_dir(&default).unwrap();
+    symlink(disk.join("main"), default.join("main")).unwrap();
+    let refused = gc(&["--yes"]).failure();
+    assert!(refused.contains("leads nowhere") && refused.contains("main"), "{refused}");
+    // Other users could have put anything there.
+    std::fs::remove_file(default.join("main")).unwrap();
+    symlink(away.join("main"), default.join("main")).unwrap();
+    common::users::set_owner(&away.join("main"), common::users::NOBODY);
+    let report = gc(&["--dry-run"]).json();
+    assert_eq!(report["not_counted"][0]["path"], default.join("main").to_str().unwrap(), "{report:#}");
+    common::users::set_owner(&away.join("main"), 0);
+    keeps("a link again");
 }
 
 /// Uncommitted work of a mount keeps its base, although no branch leads to that any more.
