@@ -1,6 +1,6 @@
 //! File names: encodes any text, such as the name of a repository, branch or key, as one.
 
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 /// Characters that a file name cannot or should not contain.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'/').add(b'%').add(b' ').add(b'\\');
@@ -20,6 +20,15 @@ pub fn encode(text: &str) -> String {
     format!("{kept}-{:08x}", crc32fast::hash(text.as_bytes()))
 }
 
+/// Returns the text of which `name` is the file name; `None` if it is no such name, or so long that it may have been truncated.
+pub fn decode(name: &str) -> Option<String> {
+    if name.len() >= MAX_NAME {
+        return None;
+    }
+    let text = percent_decode_str(name).decode_utf8().ok()?;
+    (encode(&text) == name).then(|| text.into_owned())
+}
+
 /// Returns true if `name` is `.` or `..`, which listings of a directory contain.
 pub fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
@@ -34,6 +43,10 @@ mod tests {
         assert_eq!(encode("/data/x"), "%2Fdata%2Fx");
         assert_eq!(encode(".."), "%2E.");
         let (long, longer) = ("a".repeat(300), "a".repeat(301));
+        for text in ["/data/x", "..", "", "a b%2F\\ü\n", "s3://bucket/x", ".hidden"] {
+            assert_eq!(decode(&encode(text)).as_deref(), Some(text));
+        }
+        assert_eq!((decode(&encode(&long)), decode("a b")), (None, None));
         assert!(encode(&long).len() <= MAX_NAME && encode(&long) != encode(&longer));
     }
 }

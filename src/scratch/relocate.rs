@@ -2,9 +2,13 @@
 //!
 //! Without `--scratch`, a scratch directory is found by the repository's path. If there is no work under the present path, the user's
 //! other scratch directories are searched for one of the same repository, by its identity, whose recorded path no longer exists. A copy
-//! is not a move: as long as the old path exists, the work belongs to the repository there.
+//! is not a move: as long as the old path exists, the work belongs to the repository there. A directory that may hold the work and cannot
+//! be read fails the mount: the new scratch directory that it would make at the present path would hide that work from every later mount.
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, OFlags};
@@ -15,12 +19,14 @@ use super::journal;
 use super::record::Record;
 use super::requirements::open_directory;
 use crate::error::{Error, ErrorKind, Result};
+use crate::{file_name, trust};
 
 /// Renames the default scratch directory of a moved repository to `path`, before it is mounted at `mountpoint`. Returns a message for the
 /// user if there is one. `path` is named after the branch, in a directory named after the repository, in the directory for all
 /// repositories; `identity` is the repository's, in the form that journals record.
 ///
-/// Renames nothing if work exists at that path already, if another daemon uses the old directory, or if there are several.
+/// Renames nothing if work exists at that path already, if another daemon uses the old directory, or if there are several. Fails if a
+/// directory that may hold the work cannot be read.
 pub fn relocate(path: &Path, branch: &str, identity: &str, mountpoint: &Path) -> Result<Option<String>> {
     let Some((of_repository, all)) = path.parent().and_then(|above| Some((above, above.parent()?))) else {
         return Ok(None);
@@ -42,20 +48,33 @@ pub fn relocate(path: &Path, branch: &str, identity: &str, mountpoint: &Path) ->
     };
     // The lock is held until the directory has been renamed.
     let place = match ScratchDirectory::open(old, mountpoint, None) {
-        Err(error) if error.kind() == ErrorKind::Busy => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::Busy => {
+            return Ok(Some(format!(
+                "uncommitted work of this repository, from where it was before, is in use in {}: unmount that, and name it with --scratch",
+                old.display()
+            )));
+        }
         place => place?,
+    };
+    let waits = |why: &str| {
+        let old = old.display();
+        format!(
+            "uncommitted work of this repository, from where it was before, waits in {old}: name that with --scratch ({why})"
+        )
+    };
+    let from = match std::fs::read_link(old) {
+        Ok(target) if target.is_absolute() => old.as_path(),
+        Ok(_) => return Ok(Some(waits("it is a relative link"))),
+        Err(_) => place.path(),
     };
     let failed = |path: &Path| {
         let path = path.display().to_string();
         move |e| Error::io(path, e)
     };
     std::fs::create_dir_all(of_repository).map_err(failed(of_repository))?;
-    if let Err(error) = std::fs::rename(place.path(), path) {
+    if let Err(error) = std::fs::rename(from, path) {
         // Files that an earlier mount left here, such as those in `lost+found`, stay here.
-        return Ok(Some(format!(
-            "uncommitted work of this repository, from where it was before, waits in {}: name that with --scratch ({error})",
-            old.display()
-        )));
+        return Ok(Some(waits(&error.to_string())));
     }
     for directory in [old.parent(), Some(of_repository), Some(all)].into_iter().flatten() {
         File::open(directory).and_then(|opened| opened.sync_all()).map_err(failed(directory))?;
@@ -72,13 +91,24 @@ fn candidates(wanted: &Path, branch: &str, identity: &str, all: &Path) -> Result
     };
     let mut found = Vec::new();
     for entry in entries {
-        let path = entry.map_err(|e| Error::io(all.display(), e))?.path().join(name);
+        let entry = entry.map_err(|e| Error::io(all.display(), e))?;
+        let path = entry.path().join(name);
         if path == wanted {
             continue;
         }
         match is_of(branch, identity, &path) {
             Ok(true) => found.push(path),
             Ok(false) => {}
+            Err(error) if may_be_moved(&entry.file_name(), &path) => {
+                return Err(Error::new(
+                    error.kind(),
+                    format!(
+                        "{} may hold uncommitted work of this repository, from where it was before, and cannot be read: {error}. Repair \
+                         it, move it away if it is not needed, or name a scratch directory with --scratch",
+                        path.display()
+                    ),
+                ));
+            }
             // The mount of that repository reports the error.
             Err(error) => tracing::debug!("{error}"),
         }
@@ -87,15 +117,32 @@ fn candidates(wanted: &Path, branch: &str, identity: &str, all: &Path) -> Result
     Ok(found)
 }
 
+/// Returns true if the scratch directory `path`, which cannot be read, may be of a repository that was moved. `name` is that of the
+/// directory named after its repository.
+fn may_be_moved(name: &OsStr, path: &Path) -> bool {
+    // No mount uses a directory of a user who is not trusted.
+    let is_foreign = path.symlink_metadata().is_ok_and(|found| !trust::is_trusted(found.uid()));
+    // The name tells the path of the repository, unless that is too long.
+    let repository = name.to_str().and_then(file_name::decode);
+    let is_elsewhere = repository.is_some_and(|repository| {
+        !Path::new(&repository).is_absolute() || Path::new(&repository).symlink_metadata().is_ok()
+    });
+    !is_foreign && !is_elsewhere
+}
+
 fn is_of(wanted_branch: &str, wanted_identity: &str, path: &Path) -> Result<bool> {
     let Some(journal) = journal_in(path)? else { return Ok(false) };
     let mut base = None;
-    journal::look(journal, path, |record| {
+    let looked = journal::look(journal, path, |record| {
         if let Record::Base { repository, branch, identity, .. } = record {
             base = Some((repository, branch, identity));
         }
         Ok(())
-    })?;
+    });
+    // The mount that uses the directory repairs or reports damage after the first line.
+    if base.is_none() {
+        looked?;
+    }
     Ok(base.is_some_and(|(repository, branch, identity)| {
         let is_gone = Path::new(&repository).is_absolute()
             && Path::new(&repository).symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
@@ -104,8 +151,19 @@ fn is_of(wanted_branch: &str, wanted_identity: &str, path: &Path) -> Result<bool
 }
 
 fn journal_in(path: &Path) -> Result<Option<File>> {
+    match directory_at(path)? {
+        Some(directory) => journal::find(&directory, path),
+        None => Ok(None),
+    }
+}
+
+/// Opens the scratch directory `path`, which may be a link as for a mount; returns `None` if there is no directory.
+fn directory_at(path: &Path) -> Result<Option<OwnedFd>> {
     match open_directory(CWD, path, OFlags::NOFOLLOW) {
+        Err(Errno::NOTDIR | Errno::LOOP) if path.is_symlink() => {
+            trust::open_directory(path, &trust::is_trusted).map(|(opened, _)| Some(opened))
+        }
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-        opened => journal::find(&opened.map_err(|errno| Error::io(path.display(), errno.into()))?, path),
+        opened => opened.map(Some).map_err(|errno| Error::io(path.display(), errno.into())),
     }
 }

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::writing::{GROUP, Reference, Writable, create, echo, put};
-use crate::common::{Mount, copy_tree, icechunkfs, program, read_files, run, watchdog};
+use crate::common::writing::{GROUP, Reference, Writable, create, echo, needed, put};
+use crate::common::{Mount, copy_tree, icechunkfs, is_root, program, read_files, run, watchdog};
 
 #[track_caller]
 fn refused(mount: &Mount, repository: &Path, scratch: &Path, more: &[&str], words: &[&str]) {
@@ -134,6 +134,65 @@ fn a_moved_repository_keeps_its_default_scratch_directory() {
     }
     assert!(read_files(&mount.path()) == shown);
     echo(&mount.path().join(".icechunk/commit"), "moved").unwrap();
+}
+
+/// A new scratch directory would hide the work from every later mount.
+#[test]
+fn a_moved_repository_is_not_mounted_while_its_scratch_directory_cannot_be_read() {
+    watchdog();
+    if !needed(is_root(), "root, whose scratch directories have a known place") {
+        return;
+    }
+    // A name of its own: other tests must not find the damaged directory.
+    const BRANCH: &str = "not-readable";
+    let made = Writable::new(&[]);
+    put(&made.root().join("zarr.json"), GROUP).unwrap();
+    made.commit("a group").unwrap();
+    made.unmount();
+    Reference::open(made.repository()).create_branch(BRANCH);
+    let mut defaults = Defaults::default();
+    let all = Path::new("/var/lib/icechunkfs");
+    let default = |path: &Path| all.join(icechunkfs::file_name::encode(path.canonicalize().unwrap().to_str().unwrap()));
+    let mount = Mount::prepare();
+    let mounted = |repository: &Path| {
+        run(Command::new(program()).args(["mount", "--branch", BRANCH]).arg(repository).arg(mount.path()))
+    };
+    defaults.0.push(default(made.repository()));
+    mounted(made.repository()).success();
+    put(&mount.path().join("a/zarr.json"), GROUP).unwrap();
+    let shown = read_files(&mount.path());
+    icechunkfs(["unmount", mount.path().to_str().unwrap()]).success();
+    let journal = default(made.repository()).join(BRANCH).join("journal");
+    let text = std::fs::read(&journal).unwrap();
+    std::fs::write(&journal, "not\nreadable\n").unwrap();
+    // A repository in another place is not in the way.
+    let copy = made.repository().with_file_name("copy");
+    copy_tree(made.repository(), &copy);
+    defaults.0.push(default(&copy));
+    mounted(&copy).success();
+    icechunkfs(["unmount", mount.path().to_str().unwrap()]).success();
+    let moved = made.repository().with_file_name("moved");
+    std::fs::rename(made.repository(), &moved).unwrap();
+    defaults.0.push(default(&moved));
+    let output = mounted(&moved).failure();
+    for words in [journal.parent().unwrap().to_str().unwrap(), "cannot be read", "--scratch"] {
+        assert!(output.contains(words), "`{words}` is not in: {output}");
+    }
+    assert!(mount.mounted_as().is_none() && !default(&moved).join(BRANCH).exists());
+    // So is a link to a disk that is not mounted.
+    let directory = journal.parent().unwrap();
+    let disk = made.repository().with_file_name("disk");
+    std::fs::rename(directory, &disk).unwrap();
+    std::os::unix::fs::symlink(made.repository().with_file_name("nothing"), directory).unwrap();
+    assert!(mounted(&moved).failure().contains("cannot be read"));
+    // Behind a link that leads there, the work is found.
+    std::fs::remove_file(directory).unwrap();
+    std::os::unix::fs::symlink(&disk, directory).unwrap();
+    std::fs::write(disk.join("journal"), text).unwrap();
+    let output = mounted(&moved);
+    assert!(output.status.success() && output.stderr.contains("were moved to"), "{}", output.stderr);
+    assert!(read_files(&mount.path()) == shown);
+    icechunkfs(["unmount", mount.path().to_str().unwrap()]).success();
 }
 
 /// Directories in the place of root's scratch directories, which are removed with the test.
