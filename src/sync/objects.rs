@@ -2,6 +2,15 @@
 //!
 //! Commits are copied in groups, oldest first, so that memory is bounded by what one group needs beside the ids of all chunks, and so that
 //! a copy that is killed has whole commits to go on from. Metadata is decoded before it is stored: damage is found, not copied.
+//!
+//! A copy reuses an object by its length, so in a local repository the object must be on the disk as it is in the kernel's cache. The kernel
+//! reports a write to the disk that failed once, to those who flush, and keeps the lost page as if it were on the disk. Therefore a copy
+//! whose flush fails removes the objects whose bytes only that flush would have brought to the disk ([`Copy::flush`]). A copy that was killed
+//! leaves them, and the next one flushes them by a descriptor that is older than its own first write: it sees errors since then, and earlier
+//! ones that nobody was told of. Lost bytes of a copy that was killed remain unnoticed
+//! - if the killed copy was told of the error itself, during or after its flush, or another program's `syncfs` was, or a copy in between
+//!   that failed because of it: that one cannot know whether older objects are of another copy, and leaves them;
+//! - if the file system was unmounted or the power failed since: file systems may then have the length of a file without its bytes.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -11,6 +20,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
 use tracing::warn;
 
 use super::history::Missing;
@@ -36,8 +46,13 @@ const AT_ONCE: usize = 32;
 const IN_MEMORY: u64 = 32 << 20;
 /// Bytes of a large object that are read at once.
 const PIECE: u64 = 8 << 20;
+/// Objects that an error lists.
+const LISTED: usize = 3;
 /// Objects from which on a listing is faster than a look at each.
 const WORTH_LISTING: usize = 256;
+
+/// Folders of objects.
+const FOLDERS: [&str; 4] = ["chunks", "manifests", "transactions", "snapshots"];
 
 /// Copy of objects from one repository to another.
 #[derive(Debug)]
@@ -57,6 +72,10 @@ pub(super) struct Copy<'a> {
     reused: Vec<String>,
     /// Logs that the source lacks.
     lacking: HashSet<ObjectId>,
+    /// Directory of a local destination, opened before the first write.
+    root: Option<Arc<File>>,
+    /// Objects that this copy created in a local destination and that wait for a flush.
+    unflushed: Mutex<Vec<String>>,
 }
 
 /// State of an object at the destination.
@@ -91,6 +110,8 @@ impl<'a> Copy<'a> {
             listed: HashSet::new(),
             reused: Vec::new(),
             lacking: HashSet::new(),
+            root: None,
+            unflushed: Mutex::default(),
         }
     }
 
@@ -102,21 +123,65 @@ impl<'a> Copy<'a> {
 
     /// Copies all that `missing` needs, and makes it survive a power cut.
     pub(super) async fn run(&mut self, missing: &Missing) -> Result<(), Failure> {
+        if let Some(place) = self.to.local_path() {
+            let shown = place.display().to_string();
+            let root = blocking(move || File::open(place).map_err(|e| Error::io(shown, e))).await?;
+            self.root = Some(Arc::new(root));
+        }
+        let copied = self.groups(missing).await;
+        if let Err(failure) = copied {
+            // The next copy reuses what this one has stored.
+            if !self.unflushed.lock().is_empty() {
+                self.flush().await.unwrap_or_else(|error| warn!("{error}"));
+            }
+            return Err(failure);
+        }
+        Ok(self.flush().await?)
+    }
+
+    async fn groups(&mut self, missing: &Missing) -> Result<(), Failure> {
         self.skip_present(missing).await?;
         for group in missing.commits.chunks(GROUP) {
             self.group(group).await?;
         }
-        let folders = ["chunks", "manifests", "transactions", "snapshots"];
-        self.to.sync(&folders).await.context(|| self.to.location().to_owned())?;
-        Ok(self.sync_reused().await?)
+        Ok(())
+    }
+
+    /// Makes all stored and reused objects survive a power cut. If that fails, removes those that this copy created and that may have lost
+    /// bytes, for a repeated copy to store them again.
+    async fn flush(&self) -> Result<()> {
+        let stored = self.to.sync(&FOLDERS).await.context(|| self.to.location().to_owned());
+        let flushed = match stored {
+            Ok(()) => self.sync_reused().await,
+            failed => failed,
+        };
+        let unflushed = std::mem::take(&mut *self.unflushed.lock());
+        let Err(error) = flushed else { return Ok(()) };
+        if unflushed.is_empty() {
+            return Err(error);
+        }
+        let count = unflushed.len();
+        match self.to.delete(&unflushed).await {
+            Ok(()) => {
+                Err(error.context(format!("{count} objects that may not be on the disk were removed (run this again)")))
+            }
+            Err(why) => {
+                let listed = unflushed.iter().take(LISTED).map(String::as_str).collect::<Vec<_>>().join(", ");
+                let more = if count > LISTED { ", ..." } else { "" };
+                Err(error.context(format!(
+                    "{count} objects ({listed}{more}) may not be on the disk and could not be removed ({why}; remove them before you run this \
+                     again, which would take them for complete)"
+                )))
+            }
+        }
     }
 
     /// Makes files that another copy has written survive a power cut: that copy may have been killed before it did so.
     async fn sync_reused(&self) -> Result<()> {
-        let Some(place) = self.to.local_path().filter(|_| !self.reused.is_empty()) else { return Ok(()) };
-        let shown = place.display().to_string();
-        let flush = move || rustix::fs::syncfs(File::open(place)?).map_err(std::io::Error::from);
-        blocking(move || flush().map_err(|e| Error::io(shown, e))).await
+        let Some(root) = self.root.clone().filter(|_| !self.reused.is_empty()) else { return Ok(()) };
+        let flush =
+            move || rustix::fs::syncfs(&*root).map_err(|errno| Error::io("flushing what was stored", errno.into()));
+        blocking(flush).await.context(|| self.to.location().to_owned())
     }
 
     /// Finds what the destination has since its commits need it: the manifests of the commits before, and the chunks of those
@@ -372,7 +437,7 @@ impl<'a> Copy<'a> {
         let place = || self.to.location().to_owned();
         let again = file.try_clone().map_err(|e| Error::io(key, e))?;
         let stored = match presence {
-            Presence::Absent => self.to.put_copy(key, file, length).await,
+            Presence::Absent => self.put_copy(key, file, length).await,
             _ => Err(Error::new(ErrorKind::AlreadyExists, key.to_owned())),
         };
         match stored {
@@ -391,7 +456,16 @@ impl<'a> Copy<'a> {
         // Too large for one step: between these two the object is missing.
         self.to.delete(&[key.to_owned()]).await.context(place)?;
         rewind(&again).map_err(|e| Error::io(key, e))?;
-        Ok(self.to.put_copy(key, again, length).await.context(place)?)
+        Ok(self.put_copy(key, again, length).await.context(place)?)
+    }
+
+    /// Creates object `key` as a copy of a file of `length` bytes, which a local destination does not flush yet.
+    async fn put_copy(&self, key: &str, file: File, length: u64) -> Result<()> {
+        self.to.put_copy(key, file, length).await?;
+        if self.root.is_some() {
+            self.unflushed.lock().push(key.to_owned());
+        }
+        Ok(())
     }
 
     fn check_length(&self, key: &str, length: u64, end: u64) -> Result<(), Failure> {
@@ -447,7 +521,7 @@ impl<'a> Copy<'a> {
             }
         }
         if !gone.is_empty() {
-            self.to.sync(&["chunks", "manifests", "transactions", "snapshots"]).await?;
+            self.flush().await?;
         }
         Ok(gone.len())
     }

@@ -5,6 +5,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::common::failing::has_strace;
 use crate::common::writing::needed;
 use crate::common::{FixtureSet, Mount, is_root, program, project, run, signal, wait_until};
 
@@ -162,10 +163,6 @@ fn a_session_that_hangs_gives_no_sign_of_life_although_the_process_runs() {
     assert_eq!(manager.receive(INTERVAL), None);
     drop(delayed);
     assert_eq!(manager.next(), "WATCHDOG=1");
-}
-
-fn has_strace() -> bool {
-    Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
 #[test]

@@ -16,6 +16,7 @@ use icechunkfs::{storage, sync};
 use serde_json::{Value, json};
 
 use crate::common::distant::Distant;
+use crate::common::failing::run_with_failing_calls;
 use crate::common::faulty::{Line, five_of_a_hundred};
 use crate::common::origin::Origin;
 use crate::common::random::Random;
@@ -523,6 +524,46 @@ fn copies_that_are_killed_continue() {
     }
     println!("{interrupted} interrupted");
     assert!(interrupted > kills / 4, "{interrupted} of {kills}");
+}
+
+/// The kernel reports a failed write once: the next flush succeeds, and the lost bytes seem to be there.
+#[test]
+fn a_copy_whose_flush_fails_removes_the_chunks_that_it_stored() {
+    if !place::needs_directory() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let source = repository(directory.path(), SpecVersionBin::V2);
+    let chunks =
+        |place: &Path| objects(place).into_keys().filter(|name| name.starts_with("chunks/")).collect::<Vec<_>>();
+    let stored = chunks(&source);
+    let copy = directory.path().join("copy");
+    // A chunk that was there before stays.
+    std::fs::create_dir_all(copy.join("chunks")).unwrap();
+    std::fs::copy(source.join(&stored[0]), copy.join(&stored[0])).unwrap();
+    let words = ["clone", text(&source), text(&copy)];
+    let Some(failed) = run_with_failing_calls(&["syncfs:error=EIO"], &words) else { return };
+    let why = failed.failure();
+    assert!(why.contains("run this again"), "{why}");
+    assert_eq!(chunks(&copy), stored[..1]);
+    // Removal fails, too.
+    let other = directory.path().join("other");
+    let words = ["clone", text(&source), text(&other)];
+    let why = run_with_failing_calls(&["syncfs:error=EIO", "unlinkat:error=EROFS"], &words).unwrap().failure();
+    assert!(why.contains("could not be removed") && why.contains("chunks/"), "{why}");
+    assert!(!other.join("repo").exists());
+    clone(&source, &copy).success();
+    assert_is_copy("after a failed flush", &copy, &source);
+
+    // The same for a push.
+    let before = chunks(&copy);
+    add_chunks(&Reference::open(&source), 6);
+    let words = ["push", text(&source), text(&copy)];
+    let why = run_with_failing_calls(&["syncfs:error=EIO"], &words).unwrap().failure();
+    assert!(why.contains("run this again"), "{why}");
+    assert_eq!(chunks(&copy), before);
+    push(&source, &copy, &[]).success();
+    assert_is_copy("after a failed push", &copy, &source);
 }
 
 /// A chunk that a killed copy left half, one that is longer than the original, and a source that lacks one.

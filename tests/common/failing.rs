@@ -1,5 +1,6 @@
-//! A storage of which one operation fails, or only its answer is lost.
+//! A storage of which one operation fails, or only its answer is lost; and system calls that fail.
 
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -8,6 +9,26 @@ use icechunkfs::error::{Error, ErrorKind, Result};
 use icechunkfs::storage::{
     Capabilities, Content, ListMode, ObjectSource, ReadMode, Removal, Storage, StoredObject, Visitor,
 };
+
+use crate::common::writing::needed;
+use crate::common::{Output, program, run};
+
+pub fn has_strace() -> bool {
+    Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// Runs the program under test with `words`, while system calls fail as `faults` say in the language of strace (`syncfs:error=EIO`). Returns
+/// None, with a message, where there is no strace.
+pub fn run_with_failing_calls(faults: &[&str], words: &[&str]) -> Option<Output> {
+    if !needed(has_strace(), "strace") {
+        return None;
+    }
+    let mut command = Command::new("strace");
+    let calls: Vec<&str> = faults.iter().filter_map(|fault| fault.split(':').next()).collect();
+    command.args(["-f", "-q", "-o", "/dev/null", "-e", &format!("trace={}", calls.join(","))]);
+    command.args(faults.iter().flat_map(|fault| ["-e".to_owned(), format!("inject={fault}")]));
+    Some(run(command.arg(program()).args(words)))
+}
 
 /// Time of a failure: before the operation was done, or after, so that only its answer is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
