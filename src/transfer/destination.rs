@@ -10,6 +10,12 @@
 //! file that has its name, its size and the commit's time is complete, because the time is set before the name. Bytes are
 //! compared if the machine has been restarted since, when names may have survived whose bytes did not, and if the directory
 //! had other content: all files of a snapshot have one time, so a file of another array may have the same size and time.
+//!
+//! Before the flush, the marker is changed to say that it has begun. If it fails, or the process is killed meanwhile, the kernel has reported
+//! the failed writes and does so to nobody else, while the lost pages stay in its cache as if they were on the disk: the next export writes
+//! every file again. Writes that fail before the flush are reported to it, because the directory's descriptor is older than the first write
+//! of this export, and those of an export that was killed before its flush to the descriptor of the next one. Not known are failed writes of
+//! a killed export that another program's `syncfs` was told of, or whose file system was unmounted since.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -58,6 +64,9 @@ struct Marker {
     source: ExportSource,
     /// Start of the machine since which every file with its name, size and time is complete; empty if there may be others.
     boot: String,
+    /// True if the flush has begun: if the machine has not been restarted since, no file counts.
+    #[serde(default)]
+    flush: bool,
 }
 
 /// Content of the directory before the export.
@@ -69,6 +78,8 @@ pub enum Before {
     Resumed,
     /// An earlier export of the same source had begun, before the machine was restarted or over other content.
     ResumedUnverified,
+    /// The flush of an earlier export failed or was interrupted: bytes in the kernel's cache may not be on the disk.
+    Unflushed,
     /// The directory had other content.
     OtherContent,
 }
@@ -77,7 +88,9 @@ pub enum Before {
 #[derive(Debug)]
 pub struct Destination {
     path: PathBuf,
+    /// Opened before the first write, so that the flush reports every failed write.
     root: Arc<OwnedFd>,
+    source: ExportSource,
     before: Before,
     /// True if files can have no name until they are complete.
     nameless: bool,
@@ -120,9 +133,9 @@ impl Destination {
         let failed = |e: std::io::Error| Error::io(&name, e);
         refuse_repository(path, repository)?;
         std::fs::create_dir_all(path).map_err(failed)?;
-        let mut destination = Self::open_existing(path)?;
-        destination.read_state(source, force)?;
-        destination.mark(source)?;
+        let mut destination = Self::open_existing(path, source)?;
+        destination.read_state(force)?;
+        destination.mark()?;
         destination.nameless = destination.probe();
         Ok(destination)
     }
@@ -130,14 +143,14 @@ impl Destination {
     /// Opens `path` like [`Destination::open`], but changes nothing. Returns `None` if there is no such directory.
     pub fn inspect(path: &Path, source: &ExportSource, repository: Option<&Path>, force: bool) -> Result<Option<Self>> {
         refuse_repository(path, repository)?;
-        match Self::open_existing(path) {
-            Ok(mut destination) => destination.read_state(source, force).map(|()| Some(destination)),
+        match Self::open_existing(path, source) {
+            Ok(mut destination) => destination.read_state(force).map(|()| Some(destination)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn open_existing(path: &Path) -> Result<Self> {
+    fn open_existing(path: &Path, source: &ExportSource) -> Result<Self> {
         let failed = |e: Errno| Error::io(path.display(), e.into());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
@@ -150,15 +163,23 @@ impl Destination {
             // Some network file systems cannot lock directories: two exports then write the same bytes.
             Err(errno) => tracing::debug!("{} is not locked: {errno}", path.display()),
         }
-        Ok(Destination { path: path.to_owned(), root: Arc::new(root), before: Before::OtherContent, nameless: false })
+        Ok(Destination {
+            path: path.to_owned(),
+            root: Arc::new(root),
+            source: source.clone(),
+            before: Before::OtherContent,
+            nameless: false,
+        })
     }
 
-    fn read_state(&mut self, source: &ExportSource, force: bool) -> Result<()> {
-        let name = self.path.display();
+    fn read_state(&mut self, force: bool) -> Result<()> {
+        let (name, source) = (self.path.display(), &self.source);
+        let is_of_boot = |marker: &Marker| !marker.boot.is_empty() && marker.boot == boot();
         self.before = match self.marker()? {
-            Some(marker) if marker.source == *source && !marker.boot.is_empty() && marker.boot == boot() => {
-                Before::Resumed
+            Some(marker) if marker.flush && is_of_boot(&marker) && (force || marker.source == *source) => {
+                Before::Unflushed
             }
+            Some(marker) if marker.source == *source && is_of_boot(&marker) => Before::Resumed,
             Some(marker) if marker.source == *source => Before::ResumedUnverified,
             Some(_) if force => Before::OtherContent,
             Some(Marker { source: ExportSource { repository, snapshot, .. }, .. }) => {
@@ -240,13 +261,17 @@ impl Destination {
     }
 
     /// Writes the marker, before the first file.
-    fn mark(&self, source: &ExportSource) -> Result<()> {
-        let boot = match self.before {
-            Before::Nothing | Before::Resumed => boot(),
+    fn mark(&self) -> Result<()> {
+        match self.before {
+            Before::Nothing | Before::Resumed => self.write_marker(boot(), false),
             // Until this export is complete, files that it has not compared yet look like complete ones.
-            Before::ResumedUnverified | Before::OtherContent => String::new(),
-        };
-        let marker = Marker { source: source.clone(), boot };
+            Before::ResumedUnverified | Before::OtherContent => self.write_marker(String::new(), false),
+            Before::Unflushed => self.write_marker(boot(), true),
+        }
+    }
+
+    fn write_marker(&self, boot: String, flush: bool) -> Result<()> {
+        let marker = Marker { source: self.source.clone(), boot, flush };
         let text =
             serde_json::to_vec(&marker).map_err(|e| Error::with_source(ErrorKind::Io, "the note of an export", e))?;
         let failed = |e: std::io::Error| Error::io(self.path.join(MARKER).display(), e);
@@ -259,7 +284,12 @@ impl Destination {
     /// Flushes everything that was written, then removes the marker: the export is complete.
     pub fn finish(&self) -> Result<()> {
         let failed = |e: Errno| self.failed("", e);
-        rustix::fs::syncfs(&self.root).map_err(failed)?;
+        // If this fails, nobody has been told of failed writes yet: the next export is.
+        self.write_marker(boot(), true)?;
+        rustix::fs::syncfs(&self.root).map_err(|errno| {
+            let why = "some exported files may not be on the disk (export again, which writes all of them)";
+            failed(errno).context(why)
+        })?;
         rustix::fs::unlinkat(&self.root, MARKER, AtFlags::empty()).map_err(failed)?;
         rustix::fs::fsync(&self.root).map_err(failed)
     }

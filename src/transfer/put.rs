@@ -28,6 +28,8 @@ const COMPARED: usize = 64 << 10;
 enum Completeness {
     /// No files exist.
     Empty,
+    /// No existing file is complete.
+    Never,
     /// The size and the time match.
     SizeAndTime,
     /// The bytes match.
@@ -62,6 +64,8 @@ impl ExportTarget {
     pub(super) fn new(destination: Arc<Destination>, time: u64, checksum: bool, dry_run: bool) -> Self {
         let trust = match destination.before() {
             Before::Nothing => Completeness::Empty,
+            // A comparison would read the kernel's cache.
+            Before::Unflushed => Completeness::Never,
             Before::ResumedUnverified | Before::OtherContent => Completeness::Bytes,
             Before::Resumed if checksum => Completeness::Bytes,
             Before::Resumed => Completeness::SizeAndTime,
