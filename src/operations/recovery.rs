@@ -169,8 +169,15 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     let base = working.base().id();
     let branch = &working.origin().branch;
     let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
-    if let Some(landed) = find_landed(repository, working, base).await.unwrap_or_default() {
-        return Ok(Some(warning(landed_message(landed))));
+    match find_landed(repository, working, base).await {
+        Ok(None) => {}
+        Ok(Some(landed)) => return Ok(Some(warning(landed_message(landed)))),
+        // To go on as if it had not landed could show changes again that were discarded since.
+        Err(error) => {
+            return Ok(Some(warning(format!(
+                "whether a commit of this mount has reached the branch cannot be found out: {error}. The mount stays on snapshot {base}; refresh it later"
+            ))));
+        }
     }
     if detected.changes.is_empty() && detected.violations.is_empty() {
         let tip = tip?;
