@@ -28,6 +28,7 @@ use super::replace_moves::without_moves;
 use super::request::{CommitOutcome, OnConflict, Request, Sizes};
 use super::times::RenewedTimes;
 use super::upload::{self, StoredChunks};
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::config::RepoConfig;
@@ -347,7 +348,8 @@ impl Engine {
         work.progress.enter(Stage::Publish);
         let id = prepared.id;
         if let Some(about_to_publish) = &work.request.about_to_publish {
-            about_to_publish(id)?;
+            let about_to_publish = Arc::clone(about_to_publish);
+            blocking(move || about_to_publish(id)).await?;
         }
         failpoints::pass("commit.publish")?;
         let Request { branch, amend, .. } = work.request;

@@ -120,6 +120,9 @@ impl Engine {
     ) -> Result<CommitOutcome> {
         let renewed = RenewedTimes::default();
         let outcome = self.run(base, changes, request, &renewed, progress).await;
+        if let Some(flush_failed) = &request.flush_failed {
+            renewed.take_unflushed().iter().for_each(|name| flush_failed(name));
+        }
         if matches!(outcome, Ok(CommitOutcome::Committed { .. })) {
             renewed.keep();
         }

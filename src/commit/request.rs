@@ -64,6 +64,9 @@ pub struct Sizes {
 /// Callback that receives the id of a snapshot that is about to be published.
 pub type PublishCallback = Arc<dyn Fn(ObjectId) -> Result<()> + Send + Sync>;
 
+/// Callback that receives the name of a file that could not be flushed.
+pub type FlushCallback = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// Callback that receives a newer commit that the changes are about to be rebased onto, and true if that is or follows one of
 /// [`Request::unconfirmed`]. Returns further conflicts.
 pub type RebaseCheck = Arc<dyn Fn(Arc<Snapshot>, bool) -> BoxFuture<'static, Result<Vec<Conflict>>> + Send + Sync>;
@@ -92,6 +95,8 @@ pub struct Request {
     /// Called with the id of the new snapshot before each attempt to publish, so that the caller can record it: a caller that
     /// dies before it receives the outcome looks for the id in the history.
     pub about_to_publish: Option<PublishCallback>,
+    /// Called with the name of each [`super::changes::ChunkFile`] of a failed commit whose bytes could not be written to the disk.
+    pub flush_failed: Option<FlushCallback>,
     /// Commits of earlier states of the changes that were discarded because their publication was never confirmed. If such a
     /// commit is on the branch all the same, it is no concurrent commit.
     pub unconfirmed: Vec<ObjectId>,

@@ -16,7 +16,11 @@ use crate::times::set_modified;
 
 /// Files with the current time, each with its old modification time, which is restored on drop.
 #[derive(Debug, Default)]
-pub(super) struct RenewedTimes(Mutex<Vec<(ChunkFile, Timespec)>>);
+pub(super) struct RenewedTimes {
+    files: Mutex<Vec<(ChunkFile, Timespec)>>,
+    /// Names of files that could not be flushed.
+    unflushed: Mutex<Vec<String>>,
+}
 
 impl RenewedTimes {
     /// Sets the modification time of `file`, open as `opened`, to now. Returns true on success; only the file's owner may do it.
@@ -26,20 +30,30 @@ impl RenewedTimes {
             return false;
         }
         let before = Timespec { tv_sec: metadata.mtime(), tv_nsec: metadata.mtime_nsec() };
-        self.0.lock().push((file.clone(), before));
+        self.files.lock().push((file.clone(), before));
         true
     }
 
     /// Keeps the new times: the files are objects of the repository.
     pub(super) fn keep(&self) {
-        self.0.lock().clear();
+        self.files.lock().clear();
+    }
+
+    /// Records that the file called `name` could not be flushed.
+    pub(super) fn record_unflushed(&self, name: String) {
+        self.unflushed.lock().push(name);
+    }
+
+    /// Returns the names of files that could not be flushed.
+    pub(super) fn take_unflushed(&self) -> Vec<String> {
+        std::mem::take(&mut self.unflushed.lock())
     }
 }
 
 impl Drop for RenewedTimes {
     fn drop(&mut self) {
         // A file may be listed twice: its first recorded time is restored last.
-        for (file, before) in self.0.get_mut().drain(..).rev() {
+        for (file, before) in self.files.get_mut().drain(..).rev() {
             let restored = file.open().and_then(|opened| {
                 set_modified(&opened, before)
                     .map_err(|e| crate::error::Error::io(format!("the times of {}", file.name), e.into()))

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -65,6 +66,7 @@ pub(super) async fn upload(
     let (chunks, bytes) = sizes.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
     progress.expect(chunks, bytes);
 
+    let stop = &AtomicBool::new(false);
     // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
     type Running<'a> = BoxFuture<'a, Result<(NodeId, Vec<(usize, ChunkPayload)>)>>;
     let running = jobs.into_iter().map(|(node, job)| -> Running<'_> {
@@ -73,6 +75,9 @@ pub(super) async fn upload(
             // Linked files need no memory of this process.
             let is_held = job.0 == StorageForm::Pack || storage.local_files().is_none();
             let _permit = memory.take(if is_held { bytes } else { 0 }).await;
+            if stop.load(Ordering::Relaxed) {
+                return Ok((node, Vec::new()));
+            }
             let placed = store_job(storage, job, renewed).await?;
             progress.stored(chunks, bytes);
             Ok((node, placed))
@@ -80,8 +85,17 @@ pub(super) async fn upload(
     });
     let running: Vec<Running<'_>> = running.collect();
     let mut running = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_OBJECTS);
+    let mut failed = None;
     while let Some(done) = running.next().await {
-        let (node, placed) = done?;
+        // Jobs that have begun end: each finds out whether its file could be flushed, which the kernel reports once.
+        let (node, placed) = match done {
+            Ok(done) => done,
+            Err(error) => {
+                stop.store(true, Ordering::Relaxed);
+                failed.get_or_insert(error);
+                continue;
+            }
+        };
         let slots = stored.get_mut(&node).map(Vec::as_mut_slice).unwrap_or_default();
         for (slot, payload) in placed {
             if let Some((_, place)) = slots.get_mut(slot) {
@@ -90,6 +104,9 @@ pub(super) async fn upload(
         }
     }
     drop(running);
+    if let Some(error) = failed {
+        return Err(error);
+    }
     // A mount that waits for the next commit does not hold it.
     memory::release_unused();
     Ok(stored.into_iter().map(|(node, chunks)| (node, Arc::new(chunks))).collect())
@@ -146,11 +163,24 @@ pub(super) async fn single(
     let (opened, file) = blocking(move || Ok((file.open()?, file))).await?;
     // A copied or uploaded object is new anyway. A file whose times cannot be changed is copied.
     let can_link = file.can_link && (storage.local_files().is_none() || renewed.renew(&file, &opened));
-    let file = opened;
-    let stored =
-        if can_link { storage.put_file(&key, file, length).await } else { storage.put_copy(&key, file, length).await };
-    stored.context(|| format!("the chunk's file {name}"))?;
-    Ok(ChunkPayload::Native { chunk, offset: 0, length })
+    if !can_link {
+        let stored = storage.put_copy(&key, opened, length).await;
+        return stored.context(|| format!("the chunk's file {name}")).map(|()| native(chunk, length));
+    }
+    // The kernel reports a failed flush once to each descriptor that was open before.
+    let is_linked = storage.local_files().is_some();
+    let witness = if is_linked { Some(blocking(move || file.open()).await?) } else { None };
+    let stored = storage.put_file(&key, opened, length).await;
+    if let (Err(_), Some(witness)) = (&stored, witness)
+        && blocking(move || witness.sync_data().map_err(|e| Error::io("flushing", e))).await.is_err()
+    {
+        renewed.record_unflushed(name.clone());
+    }
+    stored.context(|| format!("the chunk's file {name}")).map(|()| native(chunk, length))
+}
+
+fn native(chunk: ObjectId, length: u64) -> ChunkPayload {
+    ChunkPayload::Native { chunk, offset: 0, length }
 }
 
 /// Appends the whole file to `out`, which has room for more. Fails if the file does not have the expected length.

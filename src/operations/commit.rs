@@ -26,7 +26,7 @@ use crate::overlay::frozen::Frozen;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::replace::TreeGuard;
 use crate::repo::Repository;
-use crate::scratch::data::{Files, WriterState};
+use crate::scratch::data::{FLUSH_FAILED, Files, WriterState};
 use crate::scratch::record::DataFileId;
 use crate::tree::Tree;
 
@@ -148,7 +148,7 @@ impl Session {
         self.working.complete_sparse(&detected.data_files()).await?;
         self.spare_open_files(&mut detected);
         let base = self.working.base();
-        let working = Arc::clone(&self.working);
+        let (working, marking) = (Arc::clone(&self.working), Arc::clone(&self.working));
         let message = if options.message.is_empty() { DEFAULT_MESSAGE.to_owned() } else { options.message };
         let request = Request {
             branch: self.working.origin().branch.clone(),
@@ -159,6 +159,9 @@ impl Session {
             records: false,
             rewrite: None,
             about_to_publish: Some(Arc::new(move |id| working.about_to_publish(id))),
+            flush_failed: Some(Arc::new(move |name| {
+                DataFileId::from_file_name(name).into_iter().for_each(|data| marking.mark_flush_failed(data));
+            })),
             known_objects: None,
             unconfirmed: self.working.unpublished(),
             may_rebase_onto: Some(self.may_rebase_onto(&detected)),
@@ -169,6 +172,7 @@ impl Session {
         let (_hold, known_objects) = self.use_uploads(&mut detected.changes).await?;
         files = files.filter(|_| known_objects.as_ref().is_some_and(|known_objects| !known_objects.chunks.is_empty()));
         let mut request = Request { known_objects, ..request };
+        let failed_before = self.working.flush_failures();
         let outcome = loop {
             // Boxed: the compiler cannot prove that futures this deep are `Send`.
             let commit: BoxFuture<'_, Result<CommitOutcome>> =
@@ -180,7 +184,10 @@ impl Session {
                     request.known_objects = self.use_uploads(&mut detected.changes).await?.1;
                 }
                 (Ok(outcome), _) => break outcome,
-                (Err(error), _) => return self.after_failure(guard, &detected, error).await,
+                (Err(error), _) => {
+                    let error = self.after_flush_failure(error, &failed_before).await;
+                    return self.after_failure(guard, &detected, error).await;
+                }
             }
         };
         let published = match outcome {
@@ -274,6 +281,26 @@ impl Session {
                 Ok(rebase::as_conflicts(collisions, &snapshot))
             })
         })
+    }
+
+    /// Finds the files whose bytes a failed commit could not write to the disk. Returns `error`, with the paths of files that are marked
+    /// since `before`.
+    async fn after_flush_failure(&self, error: Error, before: &HashSet<DataFileId>) -> Error {
+        if self.storage.local_files().is_some() && matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace) {
+            let working = Arc::clone(&self.working);
+            // The commit fails in any case.
+            if let Err(other) = blocking(move || working.check_disk(true)).await {
+                tracing::error!("{other}");
+            }
+        }
+        let failed = self.working.flush_failures().difference(before).copied().collect();
+        match self.working.paths_of_data(&failed).as_slice() {
+            [] => error,
+            paths => {
+                let message = format!("not committed; {}: {FLUSH_FAILED}", listed(paths));
+                Error::with_source(ErrorKind::Io, message, error)
+            }
+        }
     }
 
     /// Handles a failed commit. If it failed while publishing, it may be visible all the same, and then it is done.
@@ -420,7 +447,9 @@ fn refuse_violations(detected: &DetectedChanges) -> Result<()> {
     }
     let violations: Vec<String> =
         detected.violations.iter().map(|violation| format!("{}: {}", violation.path, violation.why)).collect();
-    Err(Error::invalid(format!("not committed; {}", listed(&violations))))
+    let has_flush_failed = detected.violations.iter().any(|violation| violation.why == FLUSH_FAILED);
+    let kind = if has_flush_failed { ErrorKind::Io } else { ErrorKind::InvalidInput };
+    Err(Error::new(kind, format!("not committed; {}", listed(&violations))))
 }
 
 fn listed(items: &[String]) -> String {

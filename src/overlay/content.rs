@@ -287,16 +287,16 @@ impl WorkingTree {
             let mut locked = self.lock();
             let source = number.and_then(|number| locked.source_of(number));
             let file = match (number, source) {
-                (Some(number), Some(Source::Data(data))) => Some(self.file(&mut locked, number, data)?),
+                (Some(number), Some(Source::Data(data))) => Some((data, self.file(&mut locked, number, data)?)),
                 _ => None,
             };
             (file, Arc::clone(locked.journal.durable()))
         };
         blocking(move || {
-            if let Some(file) = file {
-                file.sync_data().map_err(|e| Error::io("flushing to the scratch directory", e))?;
-            }
-            durable.flush()
+            let synced = file.map_or(Ok(()), |(data, file)| durable.sync_file(data, &file));
+            // The journal has the mark of a file that could not be flushed.
+            let flushed = durable.flush();
+            synced.and(flushed)
         })
         .await
     }

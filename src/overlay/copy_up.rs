@@ -29,9 +29,13 @@ impl WorkingTree {
             let mut locked = self.lock();
             let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
             let (source, number) = (inode.source().cloned(), inode.number);
-            // If none of the old bytes are needed, it does not matter that they were removed.
+            // If none of the old bytes are needed, it does not matter that they were removed. A file that could not be flushed gets a new
+            // data file, unless the kernel writes to the old one.
+            let is_backed = locked.open_files.get(&number).is_some_and(|open| open.passthrough_handles > 0);
             let is_lost = match &source {
-                Some(Source::Data(old)) if keep == 0 => self.files.find(*old)?.is_none(),
+                Some(Source::Data(old)) if keep == 0 => {
+                    (locked.journal.durable().has_flush_failed(*old) && !is_backed) || self.files.find(*old)?.is_none()
+                }
                 _ => false,
             };
             if !is_lost && let Some(file) = self.writable_file(&mut locked, id)? {
@@ -54,6 +58,9 @@ impl WorkingTree {
         let times = self.attributes_of(id).await.map(|attributes| attributes.meta);
         let brought = self.copy_bytes(id, &source, data, keep).await.context(|| self.describe(number));
         if keep > 0 {
+            if let Source::Data(old) = &source {
+                self.inherit_flush_failure(*old, data);
+            }
             self.write_out_early(data);
         }
         let brought = self.install_copy(file_lock, (data, brought), &source, times);

@@ -1,10 +1,14 @@
 //! The order in which changes of a working tree reach the disk ([`crate::scratch::durable`]).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::WorkingTree;
 use super::locked::records;
 use crate::error::Result;
+use crate::scratch::data::FLUSH_FAILED;
+#[cfg(doc)]
+use crate::scratch::durable::Durable;
 use crate::scratch::record::{Body, DataFileId, Record, Source};
 use crate::scratch::{compaction, salvage};
 
@@ -35,11 +39,54 @@ impl WorkingTree {
         self.sync(None).await
     }
 
+    /// Fails if data files have bytes that could not be written to the disk since the last call ([`Durable::check`]). May block.
+    pub fn check_disk(&self, is_explained: bool) -> Result<()> {
+        let (durable, has_data) = {
+            let locked = self.lock();
+            (Arc::clone(locked.journal.durable()), !locked.state.data_files().is_empty())
+        };
+        if has_data { durable.check(is_explained) } else { Ok(()) }
+    }
+
+    /// Returns the data files with bytes that could not be written to the disk.
+    pub fn flush_failures(&self) -> HashSet<DataFileId> {
+        self.lock().journal.durable().flush_failures()
+    }
+
+    /// Records that data file `data` has bytes that could not be written to the disk.
+    pub fn mark_flush_failed(&self, data: DataFileId) {
+        self.lock().journal.durable().mark_flush_failed(data);
+    }
+
+    /// Returns true if data file `data` has bytes that could not be written to the disk.
+    pub(super) fn has_flush_failed(&self, data: DataFileId) -> bool {
+        self.lock().journal.durable().has_flush_failed(data)
+    }
+
+    /// Marks data file `copy` if it was copied from a marked one.
+    pub(super) fn inherit_flush_failure(&self, original: DataFileId, copy: DataFileId) {
+        if self.has_flush_failed(original) {
+            self.mark_flush_failed(copy);
+        }
+    }
+
+    /// Logs the paths of files that could not be flushed since the last call.
+    fn report_flush_failures(&self) {
+        let failed = self.lock().journal.durable().take_unreported();
+        if failed.is_empty() {
+            return;
+        }
+        for path in self.paths_of_data(&failed) {
+            tracing::error!("{path}: {FLUSH_FAILED}");
+        }
+    }
+
     /// Starts compacting the journal after flushes.
     pub fn begin_upkeep(self: &Arc<Self>) {
         let working = Arc::downgrade(self);
         self.lock().journal.durable().set_upkeep(Arc::new(move || {
             let Some(working) = working.upgrade() else { return };
+            working.report_flush_failures();
             if let Err(error) = working.compact() {
                 working.lock().journal.durable().set_compact_share(1, 2);
                 tracing::warn!("{error}; the scratch journal stays as it is");

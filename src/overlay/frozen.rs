@@ -83,6 +83,11 @@ pub trait Contents: Send + Sync {
     /// Returns the file with the number of a [`Source::Data`]; `None` if it has been removed.
     fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>>;
 
+    /// Returns true if that file has bytes that could not be written to the disk.
+    fn has_flush_failed(&self, _data: DataFileId) -> bool {
+        false
+    }
+
     /// Reads all bytes of `file`; fails if there are more than `limit`.
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes>;
 }
@@ -91,6 +96,10 @@ pub trait Contents: Send + Sync {
 impl Contents for WorkingTree {
     fn changed(&self, data: DataFileId) -> Result<Option<ChunkFile>> {
         Ok(self.files().find(data)?.map(|stat| self.chunk_file(data, &stat)))
+    }
+
+    fn has_flush_failed(&self, data: DataFileId) -> bool {
+        WorkingTree::has_flush_failed(self, data)
     }
 
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {

@@ -237,6 +237,7 @@ impl WorkingTree {
         }
         let used = locked.state.data_files();
         locked.state.forget_borrowed(&used);
+        locked.journal.durable().retain_flush_failures(&used);
         let restarted = locked.journal.was_restarted();
         let mut salvage = Salvage::new(self.scratch.directory(), self.files.directory());
         for number in self.files.list()?.into_iter().filter(|number| !used.contains(number)) {

@@ -52,8 +52,9 @@ impl WorkingTree {
         Ok(Arc::new(Tree::new(snapshot, table, reader)))
     }
 
-    /// Records, durably, that a commit is about to publish `snapshot`.
+    /// Records, durably, that a commit is about to publish `snapshot`, unless bytes that it stored could not be written to the disk.
     pub fn about_to_publish(&self, snapshot: ObjectId) -> Result<()> {
+        self.check_disk(false)?;
         let mut locked = self.lock();
         locked.record(Record::Publishing { snapshot: snapshot.to_string() })?;
         let durable = Arc::clone(locked.journal.durable());

@@ -295,6 +295,11 @@ impl State {
                 }
                 Ok(())
             }
+            // The journal's durability state has the mark itself.
+            Record::FlushFailed { data } => {
+                self.count_data(&Source::Data(data));
+                Ok(())
+            }
             Record::Whiteout { parent, name } => self.clear_entry(parent, name, true, None),
         }
     }

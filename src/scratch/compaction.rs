@@ -21,6 +21,7 @@
 //! If a step before the rename fails, the old journal continues. If the directory cannot be flushed, the new journal counts as failed,
 //! and the next change rewrites it.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -30,7 +31,7 @@ use rustix::fs::AtFlags;
 
 use super::durable::Durable;
 use super::journal::{self, NAME};
-use super::record::Record;
+use super::record::{DataFileId, Record};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Name of a shorter journal that is written while the longer one is in use.
@@ -103,11 +104,18 @@ impl Durable {
     /// Puts `new` in the place of journal `old`, of which `length` bytes have to be durable. Returns the length of their copy.
     pub(super) fn switch(&self, new: &Replacement, old: &File, length: u64) -> std::io::Result<u64> {
         let begin = new.end.as_ref().map_or(length, |end| end.length);
-        let durable = append(old, begin..length, &new.file, new.length)?;
+        // The records of the state do not have the marks of data files.
+        let marked = self.state.lock().flush_failures.clone();
+        let begun = append_marks(&marked, &new.file, new.length)?;
+        let durable = append(old, begin..length, &new.file, begun)?;
         new.file.sync_data()?;
         {
             let mut state = self.state.lock();
-            let whole = append(old, length..state.length, &new.file, durable)?;
+            let mut whole = append(old, length..state.length, &new.file, durable)?;
+            if state.flush_failures != marked {
+                // The old journal may have had no room for the line of a mark.
+                whole = append_marks(&state.flush_failures, &new.file, whole)?;
+            }
             rustix::fs::renameat(self.directory(), new.name, self.directory(), NAME)?;
             // Nothing counts as durable until the name is.
             (state.file, state.length, state.durable) = (Arc::clone(&new.file), whole, 0);
@@ -136,6 +144,17 @@ impl Durable {
     }
 }
 
+/// Appends the marks of data files `marked` to `journal` of `length` bytes. Returns the new length.
+fn append_marks(marked: &BTreeSet<DataFileId>, journal: &File, mut length: u64) -> std::io::Result<u64> {
+    let mut line = Vec::new();
+    for &data in marked {
+        journal::encode(&Record::FlushFailed { data }, &mut line).map_err(std::io::Error::other)?;
+        journal.write_all_at(&line, length)?;
+        length += line.len() as u64;
+    }
+    Ok(length)
+}
+
 /// Appends `range` of journal `from` to journal `to` of `length` bytes. Returns the new length.
 fn append(from: &File, mut range: Range<u64>, to: &File, mut length: u64) -> std::io::Result<u64> {
     while !range.is_empty() {
@@ -152,7 +171,6 @@ fn append(from: &File, mut range: Range<u64>, to: &File, mut length: u64) -> std
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::super::durable::testing::{record, scratch};
-    use super::super::record::DataFileId;
     use super::*;
 
     /// Returns which of the records 0 to 9 are in the journal.

@@ -24,6 +24,10 @@ const WORTH_FLUSHING: u64 = 256 << 10;
 /// Error message for a data file that has been removed.
 pub const LOST: &str = "its bytes were removed from the scratch directory: discard the path, or write the file again";
 
+/// Error message for a data file with bytes that could not be written to the disk.
+pub const FLUSH_FAILED: &str = "its last bytes could not be written to the disk, and the kernel may have dropped them: write the \
+                                file again, as a new or an emptied file, or discard the path";
+
 /// Directory of data files.
 #[derive(Clone, Debug)]
 pub struct Files {
@@ -171,15 +175,17 @@ impl Files {
 
     /// Returns the numbers of all data files.
     pub fn list(&self) -> Result<Vec<DataFileId>> {
-        let failed = |e: Errno| Error::io("listing scratch files", e.into());
-        let entries = rustix::fs::Dir::read_from(&*self.directory).map_err(failed)?;
-        let mut numbers = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(failed)?;
-            numbers.extend(entry.file_name().to_str().ok().and_then(DataFileId::from_file_name));
-        }
-        Ok(numbers)
+        list(&self.directory).map_err(|e| Error::io("listing scratch files", e))
     }
+}
+
+/// Returns the numbers of all data files in `directory`.
+pub(super) fn list(directory: &OwnedFd) -> std::io::Result<Vec<DataFileId>> {
+    let mut numbers = Vec::new();
+    for entry in rustix::fs::Dir::read_from(directory)? {
+        numbers.extend(entry?.file_name().to_str().ok().and_then(DataFileId::from_file_name));
+    }
+    Ok(numbers)
 }
 
 /// Reads up to `size` bytes of a data file from `offset` on: fewer only at the end of the file.

@@ -9,10 +9,15 @@
 //! - While a flush of the journal runs, it may carry any newly appended line to the disk. A line that replaces bytes therefore waits
 //!   until its data file is written out ([`Durable::write_out_early`]); every other change proceeds.
 //!
+//! The kernel reports a page that it could not write once, takes it for clean and may drop it: the next flush succeeds without the bytes.
+//! A data file whose flush failed is therefore marked for good, in the journal too, until it is unneeded ([`Durable::has_flush_failed`]).
+//! Errors that no flush of a single file shows, because another process saw them first or the inode left memory, are found by
+//! [`Durable::check`], which the kernel reports each error of the file system once for the directory's descriptor, open all the time.
+//!
 //! A thread flushes [`INTERVAL`] after the first change that is not durable. ext4 commits every 5 seconds, so a mount keeps at least as
 //! many of the same changes. `fsync`, unmounting and a full disk take the same steps at once.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -25,10 +30,12 @@ use rustix::io::Errno;
 
 use super::boot;
 use super::compaction::Replacement;
-use super::record::DataFileId;
+use super::data::{self, FLUSH_FAILED};
+use super::journal;
+use super::record::{DataFileId, Record};
 use super::requirements::{open_directory, open_file};
 use super::reserve::Reserve;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Delay from a change to the flush that makes it durable: a tenth of ext4's commit interval. A flush costs one or two commits of the
 /// file system's journal, a hundredth of the time at this interval on a disk that takes some milliseconds for one.
@@ -66,6 +73,12 @@ pub(super) struct State {
     pub(super) compact_length: u64,
     /// Data files that must reach the disk before the journal does.
     pub(super) unsynced: HashSet<DataFileId>,
+    /// Data files with bytes that could not be written to the disk.
+    pub(super) flush_failures: BTreeSet<DataFileId>,
+    /// Those of `flush_failures` that were not reported yet.
+    unreported: HashSet<DataFileId>,
+    /// True if a flush failed since the last [`Durable::check`], and it is known of which file.
+    is_explained: bool,
     /// Data files that were emptied and are being written again.
     emptied: HashSet<DataFileId>,
     /// Pairs of a length and a data file that is unneeded once that many bytes of the journal are durable.
@@ -113,6 +126,9 @@ impl Durable {
                 durable: if unknown { 0 } else { length },
                 compact_length: length,
                 unsynced: HashSet::new(),
+                flush_failures: BTreeSet::new(),
+                unreported: HashSet::new(),
+                is_explained: false,
                 emptied: HashSet::new(),
                 retired: VecDeque::new(),
                 flushing: None,
@@ -145,7 +161,7 @@ impl Durable {
         if let Some(data) = replaces {
             if state.flushing.as_ref().is_some_and(|written| !written.contains(&data)) {
                 // The flush began after the caller called `write_out_early`. This is rare, and most of the bytes are on their way by then.
-                self.write_out(data)?;
+                self.write_out(data).inspect_err(|error| self.note_failure(&mut state, data, error))?;
             }
             state.unsynced.insert(data);
         }
@@ -166,12 +182,125 @@ impl Durable {
     /// flush writes it, unless the file is replaced before. The caller must hold no lock.
     pub fn write_out_early(&self, data: DataFileId) {
         let flushing = self.state.lock().flushing.is_some();
-        if flushing
-            && self.write_out(data).is_ok()
-            && let Some(written) = &mut self.state.lock().flushing
-        {
-            written.insert(data);
+        if !flushing {
+            return;
         }
+        let written = self.write_out(data);
+        let mut state = self.state.lock();
+        match (written, &mut state.flushing) {
+            (Ok(()), Some(written)) => drop(written.insert(data)),
+            (Ok(()), None) => {}
+            (Err(error), _) => self.note_failure(&mut state, data, &error),
+        }
+    }
+
+    /// Flushes data file `data`, open as `file`.
+    pub fn sync_file(&self, data: DataFileId, file: &File) -> Result<()> {
+        if self.has_flush_failed(data) {
+            return Err(Error::new(ErrorKind::Io, FLUSH_FAILED));
+        }
+        file.sync_data().map_err(|error| {
+            self.note_failure(&mut self.state.lock(), data, &error);
+            Error::with_source(ErrorKind::Io, FLUSH_FAILED, error)
+        })
+    }
+
+    /// Returns true if data file `data` has bytes that could not be written to the disk.
+    pub fn has_flush_failed(&self, data: DataFileId) -> bool {
+        self.state.lock().flush_failures.contains(&data)
+    }
+
+    /// Records that data file `data` has bytes that could not be written to the disk.
+    pub fn mark_flush_failed(&self, data: DataFileId) {
+        self.mark(&mut self.state.lock(), data);
+    }
+
+    /// Returns the data files with bytes that could not be written to the disk.
+    pub fn flush_failures(&self) -> HashSet<DataFileId> {
+        self.state.lock().flush_failures.iter().copied().collect()
+    }
+
+    /// Takes over the marks that the journal has. The kernel may report their failures to this mount, too.
+    pub(super) fn restore_flush_failures(&self, marked: BTreeSet<DataFileId>) {
+        let mut state = self.state.lock();
+        state.is_explained = !marked.is_empty();
+        state.flush_failures = marked;
+    }
+
+    /// Drops the marks of data files that are not in `used`.
+    pub fn retain_flush_failures(&self, used: &HashSet<DataFileId>) {
+        self.state.lock().flush_failures.retain(|data| used.contains(data));
+    }
+
+    /// Returns the data files that were marked since the last call.
+    pub fn take_unreported(&self) -> HashSet<DataFileId> {
+        std::mem::take(&mut self.state.lock().unreported)
+    }
+
+    /// Marks data file `data` if `error` of its flush means that bytes were not written.
+    fn note_failure(&self, state: &mut State, data: DataFileId, error: &std::io::Error) {
+        if !is_refused(error) {
+            self.mark(state, data);
+            state.is_explained = true;
+        }
+    }
+
+    fn mark(&self, state: &mut State, data: DataFileId) {
+        state.unsynced.remove(&data);
+        if !state.flush_failures.insert(data) {
+            return;
+        }
+        state.unreported.insert(data);
+        let mut line = Vec::new();
+        let encoded = journal::encode(&Record::FlushFailed { data }, &mut line);
+        let appended =
+            encoded.map_err(std::io::Error::other).and_then(|()| state.file.write_all_at(&line, state.length));
+        match appended {
+            Ok(()) => state.length += line.len() as u64,
+            // Nothing more is acknowledged before the journal is rewritten, with the mark.
+            Err(_) => state.failed = true,
+        }
+        self.wake(state);
+    }
+
+    /// Flushes the file system of the scratch directory, and fails if the kernel could not write bytes to it since the last call.
+    ///
+    /// Data files that this concerns are marked; all of them if it cannot be known which. `is_explained` tells that an object of the
+    /// repository, which may be on the same file system, could not be flushed.
+    pub fn check(&self, is_explained: bool) -> Result<()> {
+        let _turn = self.turn.lock();
+        let failed = |e| Error::with_source(ErrorKind::Io, "flushing to the scratch directory", e);
+        self.sync_all(is_explained).map_err(failed)
+    }
+
+    fn sync_all(&self, is_explained: bool) -> std::io::Result<()> {
+        let synced = rustix::fs::syncfs(&*self.directory).map_err(std::io::Error::from);
+        let is_explained = std::mem::take(&mut self.state.lock().is_explained) || is_explained;
+        let error = match synced {
+            Err(error) if !is_refused(&error) => error,
+            _ => return Ok(()),
+        };
+        let mut files = self.data.as_ref().map(data::list).transpose()?.unwrap_or_default();
+        {
+            let state = self.state.lock();
+            let retired: HashSet<DataFileId> = state.retired.iter().map(|(_, data)| *data).collect();
+            files.retain(|data| !retired.contains(data) && !state.flush_failures.contains(data));
+        }
+        let written = self.write_all_out(&files);
+        let mut state = self.state.lock();
+        state.is_explained = false;
+        if written.is_ok() && is_explained {
+            drop(state);
+            return Ok(rustix::fs::syncfs(&*self.directory)?);
+        }
+        if written.is_ok() {
+            tracing::error!(
+                "{error}: it is not known which file lacks bytes on the disk; all {} are marked",
+                files.len()
+            );
+            files.into_iter().for_each(|data| self.mark(&mut state, data));
+        }
+        written.and(Err(error))
     }
 
     /// Records that data file `data` was emptied and will be written again: it is flushed when it is closed.
@@ -195,6 +324,8 @@ impl Durable {
             let mut state = self.state.lock();
             state.unsynced.remove(&data);
             state.emptied.remove(&data);
+            state.flush_failures.remove(&data);
+            state.unreported.remove(&data);
             if state.durable >= state.length && !state.unknown && state.flushing.is_none() {
                 drop(state);
                 self.unlink(data);
@@ -251,7 +382,11 @@ impl Durable {
             }
             state.unsynced.iter().copied().collect()
         };
-        self.write_all_out(&first).map_err(failed)?;
+        // A failure marks its file in the journal, which is flushed all the same.
+        let written = self.write_all_out(&first);
+        if written.as_ref().is_err_and(is_refused) {
+            return written.map_err(failed);
+        }
         let (unsynced, file, length, unknown, number) = {
             let mut state = self.state.lock();
             state.flushing = Some(HashSet::new());
@@ -268,9 +403,11 @@ impl Durable {
         let durable = match flushed {
             Ok(durable) => durable,
             Err(error) => {
-                state.unsynced.extend(unsynced);
+                let State { unsynced: again, flush_failures, .. } = &mut *state;
+                again.extend(unsynced.into_iter().filter(|data| !flush_failures.contains(data)));
                 // The kernel reports a page that it could not write once, and forgets it.
                 state.failed |= replacement.is_none();
+                state.is_explained = true;
                 return Err(failed(error));
             }
         };
@@ -281,13 +418,14 @@ impl Durable {
         drop(state);
         drop(turn);
         retired.into_iter().for_each(|data| self.unlink(data));
-        Ok(())
+        // The new journal is in use, whatever became of the data files.
+        if replacement.is_some() { Ok(()) } else { written.map_err(failed) }
     }
 
     /// Makes the data files `numbers` durable, or everything if it is `unknown` which ones are not.
     fn write_before(&self, numbers: &[DataFileId], unknown: bool) -> std::io::Result<()> {
         if unknown {
-            return Ok(rustix::fs::syncfs(&*self.directory)?);
+            return self.sync_all(false);
         }
         if numbers.is_empty() {
             return Ok(());
@@ -302,18 +440,22 @@ impl Durable {
         Ok(rustix::fs::fsync(directory)?)
     }
 
+    /// Writes out the data files `numbers`, marks those that fail, and returns the first error.
     fn write_all_out(&self, numbers: &[DataFileId]) -> std::io::Result<()> {
+        let mut written = Ok(());
         for numbers in numbers.chunks(AT_A_TIME) {
-            let files = numbers.iter().filter_map(|data| self.open(*data).transpose());
-            let files = files.collect::<std::io::Result<Vec<File>>>()?;
-            for file in &files {
-                write_range(file, libc::SYNC_FILE_RANGE_WRITE)?;
-            }
-            for file in &files {
-                self.write_file_out(file)?;
+            let files = numbers.iter().filter_map(|data| Some(self.open(*data).transpose()?.map(|file| (*data, file))));
+            let files = files.collect::<std::io::Result<Vec<(DataFileId, File)>>>()?;
+            let begun: Vec<std::io::Result<()>> =
+                files.iter().map(|(_, file)| write_range(file, libc::SYNC_FILE_RANGE_WRITE)).collect();
+            for ((data, file), begun) in std::iter::zip(&files, begun) {
+                if let Err(error) = begun.and_then(|()| self.write_file_out(file)) {
+                    self.note_failure(&mut self.state.lock(), *data, &error);
+                    written = written.and(Err(error));
+                }
             }
         }
-        Ok(())
+        written
     }
 
     fn write_out(&self, data: DataFileId) -> std::io::Result<()> {
@@ -398,6 +540,12 @@ impl Durable {
                     AFTER_FAILURE
                 }
             };
+            // The other files may have failed with the one that did.
+            if self.state.lock().is_explained
+                && let Err(error) = self.check(false)
+            {
+                tracing::error!("{error}");
+            }
             if closed {
                 return;
             }
@@ -407,6 +555,13 @@ impl Durable {
             }
         }
     }
+}
+
+/// Returns true if `error` of a flush means that the call itself was refused or interrupted.
+fn is_refused(error: &std::io::Error) -> bool {
+    const REFUSED: [i32; 7] =
+        [libc::ENOSYS, libc::EINVAL, libc::EPERM, libc::EBADF, libc::EINTR, libc::EMFILE, libc::ENFILE];
+    error.raw_os_error().is_some_and(|errno| REFUSED.contains(&errno))
 }
 
 /// Changes a directory's times, so that flushing it commits the running transaction.
@@ -448,6 +603,7 @@ pub(super) mod testing {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::journal::Journal;
     use super::testing::{record, scratch};
     use super::*;
 
@@ -479,6 +635,29 @@ mod tests {
         journal.durable().retire(DataFileId(3));
         until(|| !path(3).exists());
         assert!(!journal.durable().state.lock().is_dirty());
+    }
+
+    #[test]
+    fn the_mark_of_a_lost_file_stays_until_the_file_is_unneeded() {
+        let (place, journal) = scratch();
+        let durable = Arc::clone(journal.durable());
+        for n in [7, 8] {
+            std::fs::write(place.path().join(format!("data/{n}")), "bytes").unwrap();
+            durable.mark_flush_failed(DataFileId(n));
+        }
+        let file = File::open(place.path().join("data/7")).unwrap();
+        assert_eq!(durable.sync_file(DataFileId(7), &file).unwrap_err().kind(), ErrorKind::Io);
+        durable.retire(DataFileId(8));
+        // Neither another flush nor a journal of other records takes it away.
+        durable.flush().unwrap();
+        durable.check(false).unwrap();
+        journal.rewrite(&[record(1)]).unwrap();
+        drop(journal);
+        let directory = Arc::new(OwnedFd::from(File::open(place.path()).unwrap()));
+        let again = Journal::open(&directory, |_| Ok(())).unwrap().unwrap();
+        assert_eq!(again.durable().flush_failures(), HashSet::from([DataFileId(7)]));
+        again.durable().retain_flush_failures(&HashSet::new());
+        assert!(!again.durable().has_flush_failed(DataFileId(7)));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! Each line begins with the CRC-32 checksum of the rest. A crash can tear the last line, whose change was never acknowledged, and a
 //! power cut any line that was not durable: the journal is cut off there. A wrong line anywhere else is damage and an error.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -50,7 +51,7 @@ impl Journal {
     /// Opens the journal in `directory` and passes its records to `apply`; returns `None` if there is no journal.
     ///
     /// Fails with [`ErrorKind::Corrupt`] if it is damaged. A torn end is cut off; after a power cut it is saved first.
-    pub fn open(directory: &Arc<OwnedFd>, apply: impl FnMut(Record) -> Result<()>) -> Result<Option<Self>> {
+    pub fn open(directory: &Arc<OwnedFd>, mut apply: impl FnMut(Record) -> Result<()>) -> Result<Option<Self>> {
         let file = match open_file(&**directory, NAME, OFlags::RDWR) {
             Ok(file) => file,
             Err(rustix::io::Errno::NOENT) => return Ok(None),
@@ -61,6 +62,13 @@ impl Journal {
         let whole = file.metadata().map_err(failed)?.len();
         // A compacted journal that never came into use.
         let _ = rustix::fs::unlinkat(&**directory, COMPACT_NAME, AtFlags::empty());
+        let mut flush_failures = BTreeSet::new();
+        let apply = |record| {
+            if let Record::FlushFailed { data } = record {
+                flush_failures.insert(data);
+            }
+            apply(record)
+        };
         let read = each_line(file.try_clone().map_err(failed)?, restarted.then_some(durable), apply)?;
         if let Some(why) = read.torn {
             warn!("the end of the scratch journal was torn ({why}): it is cut off at byte {}", read.length);
@@ -73,6 +81,7 @@ impl Journal {
         let unknown = !restarted && durable < whole;
         let mut journal = Self::over(directory, file, read.length, unknown);
         journal.restarted = restarted;
+        journal.durable.restore_flush_failures(flush_failures);
         Ok(Some(journal))
     }
 
@@ -261,7 +270,7 @@ pub(super) fn encoded_length(records: &[Record]) -> Result<u64> {
     })
 }
 
-fn encode(record: &Record, line: &mut Vec<u8>) -> Result<()> {
+pub(super) fn encode(record: &Record, line: &mut Vec<u8>) -> Result<()> {
     line.clear();
     line.extend_from_slice(b"00000000 ");
     serde_json::to_writer(&mut *line, record)

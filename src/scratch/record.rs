@@ -235,6 +235,11 @@ pub enum Record {
         /// Byte after the last.
         end: u64,
     },
+    /// Data file with bytes that could not be written to the disk: nothing may commit them.
+    FlushFailed {
+        /// Data file.
+        data: DataFileId,
+    },
     /// Whiteout; only in a rewritten journal.
     #[serde(rename = "hidden")]
     Whiteout {
@@ -397,6 +402,7 @@ mod tests {
             meta,
             body: Body::File(Source::Data(DataFileId(9))),
         }));
+        records.push(Record::FlushFailed { data: DataFileId(9) });
         for record in records {
             let line = serde_json::to_string(&record).unwrap();
             assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record, "{line}");

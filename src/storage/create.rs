@@ -33,8 +33,14 @@ pub(super) fn put_file(root: &OwnedFd, key: &str, file: File, length: u64) -> Re
         return Err(changed_file(length));
     }
     let (folder, name) = split(key);
-    match open_folder(root, folder).and_then(|folder| beneath::link(&file, &folder, name)) {
-        Ok(()) => file.sync_data().map_err(failed),
+    match open_folder(root, folder).and_then(|folder| beneath::link(&file, &folder, name).map(|()| folder)) {
+        Ok(folder) => {
+            // The bytes are not all on the disk, and the next flush may succeed without them.
+            file.sync_data().map_err(|error| {
+                let _ = rustix::fs::unlinkat(&folder, name, AtFlags::empty());
+                failed(error)
+            })
+        }
         // Another file system, no links on this one, too many links to this file, an unlinked file, or a file of another user.
         Err(Errno::XDEV | Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOENT | Errno::ACCESS) => {
             store(root, key, Flush::Now, |object| copy(&file, object, key, length))

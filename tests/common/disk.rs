@@ -86,6 +86,48 @@ impl Disk {
     }
 }
 
+/// A disk that accepts more bytes than it has space for, as a thin volume does: once its backing is full, the kernel cannot write what
+/// programs have written.
+pub(crate) struct ThinDisk {
+    // Unmounted in this order.
+    disk: Disk,
+    backing: Disk,
+}
+
+impl ThinDisk {
+    /// Returns a disk with ext4 that has space for some 50 MiB; None, with a message, for users who may not mount.
+    pub(crate) fn ext4() -> Option<ThinDisk> {
+        let backing = Disk::tmpfs(70)?;
+        let image = backing.path().join("image");
+        File::create(&image).unwrap().set_len(300 << 20).unwrap();
+        // The file system's metadata and journal come first in the image, and have their space from the beginning.
+        let extended = "nodiscard,lazy_itable_init=0,lazy_journal_init=0,packed_meta_blocks=1";
+        let words = ["-q", "-F", "-b", "4096", "-N", "4096", "-E", extended, "-J", "size=8"];
+        run(Command::new("mkfs.ext4").args(words).arg(&image)).success();
+        run(Command::new("fallocate").args(["-l", "11M"]).arg(&image)).success();
+        let disk = Disk::mounted(|place| {
+            run(Command::new("mount").args(["-o", "loop,nodiscard"]).arg(&image).arg(place)).success();
+        })?;
+        Some(ThinDisk { disk, backing })
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.disk.path()
+    }
+
+    /// Fills the backing: bytes in new places fail when the kernel writes them.
+    pub(crate) fn fill_backing(&self) {
+        run(Command::new("sync").arg("-f").arg(self.path())).success();
+        let mut file = File::create(self.backing.filler()).unwrap();
+        while file.write_all(&[1; PAGE as usize]).is_ok() {}
+    }
+
+    /// Gives the backing its space back.
+    pub(crate) fn free_backing(&self) {
+        std::fs::remove_file(self.backing.filler()).unwrap();
+    }
+}
+
 impl Drop for Disk {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(self.path()).status();

@@ -8,5 +8,6 @@ mod damaged;
 mod full_scratch;
 mod journal;
 mod linked;
+mod lost_writes;
 mod repository;
 mod wrong_place;

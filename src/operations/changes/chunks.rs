@@ -15,7 +15,7 @@ use crate::error::{Context, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
 use crate::overlay::frozen::{FrozenDirectory, FrozenEntry, FrozenFile};
-use crate::scratch::data::LOST;
+use crate::scratch::data::{FLUSH_FAILED, LOST};
 use crate::scratch::record::{EntryId, Name, Source};
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
@@ -237,6 +237,9 @@ impl Detection<'_> {
                     self.report_violation(path, LOST);
                     return Ok(());
                 };
+                if self.contents.has_flush_failed(*number) {
+                    self.report_violation(path.clone(), FLUSH_FAILED);
+                }
                 self.out.bytes += file.length;
                 ChunkChange::File(file)
             }

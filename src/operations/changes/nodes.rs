@@ -14,7 +14,7 @@ use crate::format::ids::NodeId;
 use crate::format::snapshot::NodeData;
 use crate::overlay::Base;
 use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
-use crate::scratch::data::LOST;
+use crate::scratch::data::{FLUSH_FAILED, LOST};
 use crate::scratch::record::Source;
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 
@@ -101,10 +101,13 @@ impl Detection<'_> {
     /// Reads a file that should be a document. The inner error explains why it cannot be one: one bad file must not prevent
     /// looking at the others, nor discarding it.
     async fn bytes(&self, file: &FrozenFile) -> Result<Result<Bytes>> {
-        if let Source::Data(number) = file.source
-            && self.contents.changed(number)?.is_none()
-        {
-            return Ok(Err(Error::corrupt(LOST)));
+        if let Source::Data(number) = file.source {
+            if self.contents.changed(number)?.is_none() {
+                return Ok(Err(Error::corrupt(LOST)));
+            }
+            if self.contents.has_flush_failed(number) {
+                return Ok(Err(Error::new(ErrorKind::Io, FLUSH_FAILED)));
+            }
         }
         match self.contents.whole(file, MAX_DOCUMENT).await {
             Err(error) if error.kind() != ErrorKind::OutOfMemory => Err(error),

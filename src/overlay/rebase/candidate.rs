@@ -77,6 +77,10 @@ impl Contents for CandidateContents<'_> {
         self.working.changed(data)
     }
 
+    fn has_flush_failed(&self, data: DataFileId) -> bool {
+        Contents::has_flush_failed(self.working, data)
+    }
+
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
         self.working.whole_over(&self.base, file, limit).await
     }
