@@ -46,7 +46,7 @@ pub(super) struct Walk {
     open: Vec<Directory>,
     /// True to continue after a directory that cannot be listed.
     skip: bool,
-    /// Directories that could not be listed.
+    /// Directories that could not be listed, and files whose sizes could not be found out.
     pub(super) left_out: Vec<SkippedPath>,
 }
 
@@ -59,7 +59,8 @@ struct Directory {
     /// True if the listing has ended.
     is_listed: bool,
     directories: VecDeque<(String, u64)>,
-    files: VecDeque<(String, Attributes)>,
+    /// Names and attributes, and whether the size is known.
+    files: VecDeque<(String, Attributes, bool)>,
 }
 
 impl Directory {
@@ -91,7 +92,7 @@ impl Directory {
             match entry.attributes.kind {
                 Kind::Directory if is_dots(entry.name.as_bytes()) => {}
                 Kind::Directory => directories.push_back((entry.name.to_owned(), entry.attributes.inode)),
-                Kind::File => files.push_back((entry.name.to_owned(), entry.attributes)),
+                Kind::File => files.push_back((entry.name.to_owned(), entry.attributes, entry.is_sized)),
             }
             true
         };
@@ -111,12 +112,25 @@ impl Walk {
     pub(super) async fn next(&mut self) -> Result<Option<Vec<Item>>> {
         let (mut batch, mut bytes) = (Vec::new(), 0_u64);
         while let Some(directory) = self.open.last_mut() {
-            while let Some((_, attributes)) = directory.files.front() {
+            while let Some((name, attributes, is_sized)) = directory.files.front_mut() {
+                // A size of 0 in place of one that could not be found out would make an empty copy if the file can be read by now.
+                if !*is_sized {
+                    match self.view.attributes(attributes.inode).await {
+                        Ok(found) => (*attributes, *is_sized) = (found, true),
+                        Err(error) if self.skip && super::fetch::is_unreadable(&error) => {
+                            let path = join(&directory.path, name);
+                            self.left_out.push(SkippedPath { path, why: error.to_string() });
+                            directory.files.pop_front();
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
                 let is_full = batch.len() >= BATCH || bytes.saturating_add(attributes.size) > BATCH_BYTES;
                 if is_full && !batch.is_empty() {
                     return Ok(Some(batch));
                 }
-                let Some((name, Attributes { inode, size, .. })) = directory.files.pop_front() else { break };
+                let Some((name, Attributes { inode, size, .. }, _)) = directory.files.pop_front() else { break };
                 bytes = bytes.saturating_add(size);
                 batch.push(Item { folder: Arc::clone(&directory.path), name, inode, size });
             }

@@ -85,3 +85,20 @@ fn a_short_answer_leaves_no_array_out() {
     assert_eq!(line.counts().1, 1, "one answer was short");
     assert_eq!(fs::read_to_string(mount.path().join(".icechunk/netcdf")).unwrap(), "");
 }
+
+/// The store refuses while the file is listed, and no longer when it is read.
+#[test]
+fn an_export_has_no_empty_file_in_the_place_of_one_that_could_not_be_listed() {
+    let Some(server) = s3() else { return };
+    let (line, directory) = (Line::to(server.port), tempfile::tempdir().unwrap());
+    let (repo, out) = (labels(&line, directory.path()), directory.path().join("out"));
+    let asked = AtomicUsize::new(0);
+    line.decide(move |_, request| {
+        let is_first = request.contains("/chunks/") && asked.fetch_add(1, Ordering::Relaxed) == 0;
+        if is_first { Fault::Says("403 Forbidden", "AccessDenied") } else { Fault::Pass }
+    });
+    icechunkfs(line.port, &["export", &repo, out.to_str().unwrap(), "--view", "netcdf"]).success();
+    assert_eq!(line.counts().1, 1);
+    let exported = fs::read(out.join("labels.nc")).unwrap();
+    assert!(exported.windows(9).any(|part| part == b"label 199"), "{} bytes", exported.len());
+}
