@@ -61,9 +61,9 @@ impl Difference {
         // Repeats the names: their invalidation takes the directory's lock, and so waits for older listings and lookups. Those may have told the
         // kernel of changed files that it did not know before the switch, with their old sizes.
         let mut invalidations = self.name_invalidations();
-        invalidations.extend(self.files.iter().filter_map(|file| name_of(old, *file)));
+        let files: HashSet<u64> = self.files.iter().chain(retired).copied().collect();
+        invalidations.extend(files.iter().filter_map(|file| name_of(old, *file)));
         invalidations.extend(stale.iter().map(|file| Invalidation::Inode(Ino(*file))));
-        invalidations.extend(retired.iter().filter_map(|file| name_of(old, *file)));
         invalidations
     }
 

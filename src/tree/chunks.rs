@@ -28,7 +28,7 @@ use crate::zarr::{Coords, is_in_grid, is_prefix_in_grid};
 /// Existing chunk file.
 #[derive(Debug)]
 pub struct FoundChunk {
-    /// Size in bytes; [`UNKNOWN_LENGTH`] if the bytes cannot be found.
+    /// Size in bytes, as [`known`] takes it.
     pub length: u64,
     pub(super) content: Content,
 }
@@ -58,7 +58,12 @@ pub(super) struct StoredChunk {
 }
 
 /// Length of a chunk whose bytes cannot be found, in a list of names.
-pub const UNKNOWN_LENGTH: u64 = u64::MAX;
+const UNKNOWN_LENGTH: u64 = u64::MAX;
+
+/// Returns the `length` of a chunk in a list of names, if it is known.
+pub fn known(length: u64) -> Option<u64> {
+    (length != UNKNOWN_LENGTH).then_some(length)
+}
 
 impl FoundChunk {
     /// Creates a chunk whose bytes cannot be found because of `error`.

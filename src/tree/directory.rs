@@ -11,9 +11,9 @@
 //! | 2^61 + n | place n of the array's own chunks |
 //! | 2^62 + n | place n of the chunks of the array above that share the directory |
 
-use super::chunks::UNKNOWN_LENGTH;
+use super::chunks::known;
 use super::nodes::{MAX_NAME, NodeIndex, TreePlace, ZARR_JSON};
-use super::{Attributes, Tree, not_a_directory};
+use super::{Attributes, Kind, Tree, not_a_directory};
 use crate::error::{Context, Result};
 use crate::zarr::Coords;
 use crate::zarr::chunk_key::Separator;
@@ -45,6 +45,12 @@ impl<'a> Entry<'a> {
     /// Creates an entry all of whose attributes are known.
     pub fn new(name: &'a str, attributes: Attributes, offset: u64) -> Self {
         Entry { name, attributes, offset, is_sized: true }
+    }
+
+    /// Creates the entry of a file whose size may be unknown.
+    pub fn file(name: &'a str, inode: u64, size: Option<u64>, offset: u64) -> Self {
+        let attributes = Attributes { inode, kind: Kind::File, size: size.unwrap_or_default() };
+        Entry { is_sized: size.is_some(), ..Entry::new(name, attributes, offset) }
     }
 }
 
@@ -244,10 +250,10 @@ impl Tree {
             return true;
         }
         let place = TreePlace::Chunk(list.array, coords.clone());
-        let is_sized = !is_file || size != UNKNOWN_LENGTH;
-        let size = if is_sized { size } else { 0 };
-        let attributes = if is_file { self.file(&place, size) } else { self.directory(&place) };
-        let number = array.position(coords);
-        sink(Entry { is_sized, ..Entry::new(&name, attributes, list.offset + number) })
+        let offset = list.offset + array.position(coords);
+        sink(match is_file {
+            true => Entry::file(&name, self.table.inode(&place), known(size), offset),
+            false => Entry::new(&name, self.directory(&place), offset),
+        })
     }
 }

@@ -183,8 +183,8 @@ fn exact(id: NodeId, grid: &[u32], room: u64) -> (Arc<[u32]>, Positions) {
 /// Returns numbers for a larger grid than `grid`, if there are enough.
 fn larger(id: NodeId, grid: &[u32], room: u64) -> (Arc<[u32]>, Positions) {
     let larger =
-        HEADROOM.iter().map(|times| grid.iter().map(|n| n.max(&1).saturating_mul(*times)).collect::<Box<[u32]>>());
-    let mut larger = larger.map(|grid| exact(id, &grid, room));
+        HEADROOM.iter().map(|times| grid.iter().map(|n| n.max(&1).saturating_mul(*times)).collect::<Arc<[u32]>>());
+    let mut larger = larger.map(|grid| (Arc::clone(&grid), Positions::new(&grid, room)));
     larger
         .find(|(_, positions)| matches!(positions, Positions::Arithmetic { .. }))
         .unwrap_or_else(|| exact(id, grid, room))

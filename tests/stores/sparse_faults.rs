@@ -64,7 +64,7 @@ fn a_chunk_that_cannot_be_cut_keeps_its_bytes() {
         }
         expected.truncate(length);
         assert!(content(&mount) == expected, "{name}");
-        // What was cut off does not come back.
+        // Bytes that were cut off do not come back.
         resize(&mount, CUT).unwrap();
         resize(&mount, LENGTH).unwrap();
         expected.truncate(CUT);

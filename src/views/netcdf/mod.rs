@@ -164,12 +164,11 @@ impl NetcdfView {
     /// Returns the entry of a file in a listing. Its size needs its header, which names do not. A file that cannot be made is listed all the
     /// same, without a size: looking at it gives the reason.
     async fn entry<'a>(&self, node: NodeIndex, name: &'a str, offset: u64, extent: Extent) -> Entry<'a> {
-        let attributes = match extent {
+        let size = match extent {
             Extent::Names => None,
-            _ => self.file_attributes(node).await.ok(),
+            _ => self.file_attributes(node).await.ok().map(|attributes| attributes.size),
         };
-        let unknown = Attributes { inode: FILES + u64::from(node), kind: Kind::File, size: 0 };
-        Entry { is_sized: attributes.is_some(), ..Entry::new(name, attributes.unwrap_or(unknown), offset) }
+        Entry::file(name, FILES + u64::from(node), size, offset)
     }
 
     /// Returns the file of `node`, made if it is not kept.

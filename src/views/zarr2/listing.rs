@@ -12,7 +12,7 @@ use super::catalog::{NodeForm, encoding_of};
 use super::codecs::CHECKSUM;
 use super::files::DocumentFile;
 use crate::error::Result;
-use crate::tree::chunks::UNKNOWN_LENGTH;
+use crate::tree::chunks::known;
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::nodes::{NodeIndex, TreePlace};
 use crate::tree::{Attributes, Kind};
@@ -140,14 +140,13 @@ impl Zarr2View {
                     _ => encoding.file_name(coords),
                 };
                 let inode = table.inode(&TreePlace::Chunk(node, coords.clone()));
-                let is_sized = coords.len() < rank || *size != UNKNOWN_LENGTH;
-                let attributes = match coords.len() < rank {
-                    true => directory(inode),
-                    false if is_sized => Attributes { inode, kind: Kind::File, size: shown_size(*size, has_checksum) },
-                    false => Attributes { inode, kind: Kind::File, size: 0 },
+                let offset = CHUNKS + array.position(coords);
+                let size = known(*size).map(|size| shown_size(size, has_checksum));
+                let is_shown = match coords.len() < rank {
+                    true => sink(Entry::new(&name, directory(inode), offset)),
+                    false => sink(Entry::file(&name, inode, size, offset)),
                 };
-                let entry = Entry::new(&name, attributes, CHUNKS + array.position(coords));
-                if !sink(Entry { is_sized, ..entry }) {
+                if !is_shown {
                     return Ok(());
                 }
             }

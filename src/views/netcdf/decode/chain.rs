@@ -274,7 +274,7 @@ impl Chain {
     /// Returns the most bytes of memory that [`Chain::decode_variable`] takes besides the stored bytes.
     pub(in super::super) fn variable_memory(&self, count: usize, limit: usize) -> u64 {
         let between = self.bytes.iter().skip(1).fold(serialized(count, limit), |bytes, codec| codec.max_stored(bytes));
-        // What one codec takes lives beside what it makes.
+        // A codec's input lives beside its output.
         let buffers = self.bytes.len().clamp(1, 2);
         let places = count.saturating_mul(size_of::<Range<usize>>());
         between.saturating_mul(buffers).saturating_add(places) as u64
