@@ -1,9 +1,13 @@
 //! System calls of a process that are made to fail.
 
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use crate::common::wait_until;
 use crate::common::writing::needed;
+use crate::common::{poll, wait_until};
+
+/// Time in which strace lets go of a process.
+const LET_GO: Duration = Duration::from_secs(5);
 
 /// Makes system calls fail as long as it lives.
 pub struct Faults(Child);
@@ -33,8 +37,13 @@ impl Faults {
 
 impl Drop for Faults {
     fn drop(&mut self) {
-        // It lets go of the process.
+        // It lets go of the process. If that was killed, it may wait without end for its first thread, whose end the kernel tells after
+        // that of the others, for which it no longer asks. If strace is killed at once, a call that it holds fails in another way.
         let _ = Command::new("kill").arg(self.0.id().to_string()).status();
-        let _ = self.0.wait();
+        let ended = poll(LET_GO, || self.0.try_wait().ok().flatten());
+        if ended.is_none() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
     }
 }
