@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 use self::directories::Directory;
 use self::mount_files::{MountFile, MountFiles};
 use self::refs::{FreshRefs, NameKind, system_time};
-use self::trees::{TreeKey, TreeName, Trees};
+use self::trees::{Loaded, TreeKey, TreeName, Trees};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
@@ -289,9 +289,11 @@ impl AttachedTrees {
             // Without loading the tree: `ls -l` asks for the roots of thousands.
             AttachedPlace::In(tree, ROOT) => Ok(self.root_of(tree, self.key(tree)?.1)),
             AttachedPlace::In(tree, inode) => {
-                let loaded = self.load(tree).await?;
-                let attributes = loaded.files.attributes(inode).await?;
-                found(tree, &*loaded.files, attributes, loaded.time)
+                let attributes = move |loaded: Arc<Loaded>| async move {
+                    let attributes = loaded.files.attributes(inode).await?;
+                    found(tree, &*loaded.files, attributes, loaded.time)
+                };
+                self.trees.with((tree, &self.refs, &self.shown_tree()), attributes).await
             }
         }
     }
@@ -339,7 +341,10 @@ impl AttachedTrees {
     /// Reads up to `size` bytes of file `number` from `offset` on: fewer only at the end of the file.
     pub async fn read(&self, number: u64, offset: u64, size: u32) -> Result<Data> {
         match self.place(number)? {
-            AttachedPlace::In(tree, inode) => self.load(tree).await?.files.read(inode, offset, size).await,
+            AttachedPlace::In(tree, inode) => {
+                let read = move |loaded: Arc<Loaded>| async move { loaded.files.read(inode, offset, size).await };
+                self.trees.with((tree, &self.refs, &self.shown_tree()), read).await
+            }
             AttachedPlace::Readme(_) => {
                 Ok(Data::Bytes(views::part(&Bytes::from_static(README_TEXT.as_bytes()), offset, size)))
             }
@@ -407,7 +412,7 @@ impl AttachedTrees {
         self.trees.key(tree).ok_or_else(|| Error::new(ErrorKind::NotFound, "this tree was never entered"))
     }
 
-    async fn load(&self, tree: u32) -> Result<Arc<trees::Loaded>> {
+    async fn load(&self, tree: u32) -> Result<Arc<Loaded>> {
         self.trees.load(tree, &self.refs, &self.shown_tree()).await
     }
 
@@ -445,9 +450,11 @@ impl AttachedTrees {
     }
 
     async fn lookup_in(&self, tree: u32, parent: u64, name: &str) -> Result<Option<Found>> {
-        let loaded = self.load(tree).await?;
-        let attributes = loaded.files.lookup(parent, name).await?;
-        attributes.map(|attributes| found(tree, &*loaded.files, attributes, loaded.time)).transpose()
+        let lookup = move |loaded: Arc<Loaded>| async move {
+            let attributes = loaded.files.lookup(parent, name).await?;
+            attributes.map(|attributes| found(tree, &*loaded.files, attributes, loaded.time)).transpose()
+        };
+        self.trees.with((tree, &self.refs, &self.shown_tree()), lookup).await
     }
 
     async fn own_report(&self, name: &str) -> Result<Option<Found>> {

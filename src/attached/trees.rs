@@ -81,6 +81,8 @@ pub(super) struct Trees {
     /// Trees that may be made at a time: a snapshot is in memory while it waits for room for its table and documents, so that of several where
     /// memory is short each would wait for the others. Fair: those that wait go in their order.
     making: Semaphore,
+    /// Held by a request that is repeated because it did not fit into memory beside others.
+    alone: Semaphore,
 }
 
 #[derive(Debug, Default)]
@@ -107,13 +109,13 @@ impl Evict for LoadedTrees {
         let mut gone = Vec::new();
         let mut left = bytes;
         let mut trees = self.trees.lock();
-        // Those that are being loaded release nothing, and would be loaded a second time.
+        // Those that are being loaded or used release nothing, and would be loaded a second time.
         let mut evicted = Vec::new();
         for (number, slot) in trees.iter().rev() {
             if left == 0 {
                 break;
             }
-            let Some(tree) = slot.tree.get() else { continue };
+            let Some(tree) = slot.tree.get().filter(|tree| Arc::strong_count(tree) == 1) else { continue };
             left = left.saturating_sub(tree.bytes);
             evicted.push(*number);
         }
@@ -138,6 +140,7 @@ impl Trees {
             known: Mutex::default(),
             loaded,
             making: Semaphore::new(at_a_time.clamp(1, MOST_AT_A_TIME) as usize),
+            alone: Semaphore::new(1),
         }
     }
 
@@ -186,6 +189,27 @@ impl Trees {
         let loaded = Arc::clone(made.await?);
         self.drop_when_idle();
         Ok(loaded)
+    }
+
+    /// Calls `work` with tree `number`, loaded if it is not. If that does not fit into memory, the tree is given up, so that other requests go on, and
+    /// all is repeated after those to which that happened before: each of several requests may hold a tree and wait for memory.
+    pub(super) async fn with<R, F: Future<Output = Result<R>>>(
+        &self,
+        (number, refs, shown): (u32, &FreshRefs, &Arc<Tree>),
+        work: impl Fn(Arc<Loaded>) -> F,
+    ) -> Result<R> {
+        let first = match self.load(number, refs, shown).await {
+            Ok(loaded) => work(loaded).await,
+            Err(error) => Err(error),
+        };
+        match first {
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => {
+                // The semaphore is never closed.
+                let _alone = self.alone.acquire().await;
+                work(self.load(number, refs, shown).await?).await
+            }
+            result => result,
+        }
     }
 
     async fn make(&self, key: &TreeKey, refs: &FreshRefs, shown: &Arc<Tree>) -> Result<Loaded> {
@@ -252,5 +276,32 @@ impl Trees {
                 }
             }
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::format::testing::{self, group, id};
+    use crate::reader::memory::Budget;
+    use crate::storage::empty_storage;
+
+    #[tokio::test]
+    async fn a_tree_in_use_is_not_evicted() {
+        let snapshot = Snapshot::decode(&testing::snapshot(id(1), &[group(1, "/")]), 1 << 20).unwrap();
+        let table = NodeTable::build(&snapshot).unwrap();
+        let reader = Reader::new(empty_storage("memory"), Budget::new(64 << 20, 0).unwrap());
+        let tree = Arc::new(Tree::new(snapshot, table, Arc::new(reader)));
+        let files = ViewOptions::default().make(tree, "").await.unwrap();
+        let loaded = Arc::new(Loaded { files, time: SystemTime::now(), bytes: 10, _memory: Reservation::default() });
+        let slot = Slot { tree: Arc::new(OnceCell::new_with(Some(Arc::clone(&loaded)))), used: Instant::now() };
+        let trees = LoadedTrees { trees: Mutex::new(LruCache::new(LOADED)), is_watched: AtomicBool::new(false) };
+        trees.trees.lock().put(1, slot);
+        trees.evict(5);
+        assert_eq!(trees.trees.lock().len(), 1, "it would be loaded a second time");
+        drop(loaded);
+        trees.evict(5);
+        assert_eq!(trees.trees.lock().len(), 0);
     }
 }

@@ -19,6 +19,8 @@ mod prefetch;
 mod shard_index;
 mod shard_layout;
 mod shards;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::sync::Arc;
@@ -58,8 +60,11 @@ pub struct Reader {
     budget: Budget,
     cache: Cache,
     buffers: BufferPool,
-    /// Bytes that reads in flight may hold.
+    /// Bytes that reads in flight may hold. Nobody who holds permits waits for memory: those who have reserved memory wait for permits.
     reads: Arc<Semaphore>,
+    /// Bytes of files that loads of manifests in flight may ask for: those who hold permits wait for the memory of the process, in which the
+    /// files are reserved.
+    manifests: Semaphore,
     /// Bytes that prefetches may hold.
     prefetches: Arc<Semaphore>,
     access_pattern: shards::AccessPattern,
@@ -100,6 +105,7 @@ impl Reader {
             cache: Cache::new(budget.cache()),
             buffers: BufferPool::new(budget.buffers()),
             reads: Arc::new(Semaphore::new(budget.reads_in_flight())),
+            manifests: Semaphore::new(budget.reads_in_flight()),
             prefetches: Arc::new(Semaphore::new(budget.reads_in_flight())),
             access_pattern: shards::AccessPattern::default(),
             decoding: Semaphore::new(1),
@@ -212,7 +218,7 @@ impl Reader {
     async fn load_manifest(&self, info: ManifestInfo) -> Result<Manifest> {
         let key = format!("manifests/{}", info.id);
         let limit = self.budget.cache();
-        let _permit = self.reads.acquire_many(self.budget.read_permits(info.size)).await;
+        let _permit = self.manifests.acquire_many(self.budget.read_permits(info.size)).await;
         match self.fetch_manifest(&key, info, limit).await {
             // The damage may be of the transfer or of a cache: fetch once more, past the cache.
             Err(error) if error.kind() == ErrorKind::Corrupt => {

@@ -14,6 +14,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use tracing::warn;
 
+use super::DOCUMENT_OF_MANY;
 use super::report::Finding;
 use crate::blocking::blocking;
 use crate::error::{Context, Result};
@@ -117,6 +118,8 @@ impl Consolidated {
         if let Some(document) = kept() {
             return Ok(document);
         }
+        // The semaphore is never closed.
+        let _only = DOCUMENT_OF_MANY.acquire().await;
         let tree = Arc::clone(&self.tree);
         let document = blocking(move || make(&tree, node)).await?;
         self.kept.lock().insert(node, document.clone());

@@ -24,11 +24,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::reader::Data;
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::{Attributes, Kind, ROOT, Tree, clamp};
+
+/// Held while a document of many nodes is made, one at a time in this process: its text holds memory while it waits for more, so that each of several
+/// would wait for the others.
+static DOCUMENT_OF_MANY: Semaphore = Semaphore::const_new(1);
 
 /// Receiver of the entries of a directory. Returns false if it is full, and then has not taken the entry.
 pub type Sink<'a> = dyn FnMut(Entry<'_>) -> bool + Send + 'a;

@@ -11,6 +11,7 @@ use super::document::ArrayDocuments;
 use crate::blocking::blocking;
 use crate::error::Result;
 use crate::memory;
+use crate::views::DOCUMENT_OF_MANY;
 use crate::views::report::{self, Finding, Report};
 
 /// Most bytes of `.zmetadata`: a few hundred thousand arrays. Programs hold several times as many in memory.
@@ -44,6 +45,8 @@ pub(super) async fn make(catalog: &Arc<Catalog>) -> Result<Option<Bytes>> {
         async move { catalog.count(node).await }
     }));
     counts.buffer_unordered(CONCURRENT_COUNTS).try_collect::<()>().await?;
+    // The semaphore is never closed.
+    let _only = DOCUMENT_OF_MANY.acquire().await;
     let catalog = Arc::clone(catalog);
     blocking(move || write(&catalog)).await
 }
