@@ -6,7 +6,7 @@ use crate::operations::Session;
 use crate::printable;
 
 /// A control file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ControlFile {
     /// Writing commits; reading returns the outcome.
     Commit,

@@ -12,6 +12,7 @@ pub mod files;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -34,6 +35,8 @@ pub const CONTROL_DIRECTORY: &[u8] = b".icechunk";
 /// Note that reading `commit` returns in addition if the program wrote more than once.
 const TRUNCATED_NOTE: &str = "\
 note: the message is the program's first write; for several lines use `icechunkfs commit -m`, or write them at once\n";
+/// Time after a command that was written in which setting a given time is part of it: `cp -p` and the like set times last.
+const PART_OF_COPY: Duration = Duration::from_secs(2);
 /// Inode number of the directory; its files follow. Far above the snapshot's numbers and just below those of new files.
 pub const DIRECTORY: u64 = UPPER - 64;
 /// Offset of the directory in a listing of the root: the listing of the tree follows it from the beginning.
@@ -49,6 +52,8 @@ pub struct Control {
     errors: RecentErrors,
     handles: Mutex<HashMap<u64, Handle>>,
     next_handle: AtomicU64,
+    /// End of the last command that was written to each file.
+    written: Mutex<HashMap<ControlFile, Instant>>,
     /// True if the root lists the directory.
     listed_at_root: bool,
     /// Outcome of the last command, for programs that ignore failures.
@@ -61,6 +66,8 @@ struct Handle {
     file: ControlFile,
     content: Vec<u8>,
     command_given: bool,
+    /// Failure of its command.
+    failure: Option<Error>,
 }
 
 /// Returns true if `number` is the control directory or a control file.
@@ -102,8 +109,8 @@ impl Control {
     /// Creates the control directory of `session`; the root lists it if `listed_at_root`.
     pub fn new(session: Arc<Session>, listed_at_root: bool) -> Self {
         let outcome = Mutex::new("no commit in this mount yet\n".to_owned());
-        let (errors, handles, next_handle) = Default::default();
-        Control { session, errors, handles, next_handle, listed_at_root, outcome }
+        let (errors, handles, next_handle, written) = Default::default();
+        Control { session, errors, handles, next_handle, written, listed_at_root, outcome }
     }
 
     /// Returns the most recent failures.
@@ -160,7 +167,9 @@ impl Control {
             other => other.render(&self.session).await?,
         };
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        self.handles.lock().insert(number, Handle { file, content: content.into_bytes(), command_given: false });
+        self.handles
+            .lock()
+            .insert(number, Handle { file, content: content.into_bytes(), command_given: false, failure: None });
         Ok(number)
     }
 
@@ -199,23 +208,49 @@ impl Control {
         // A handle gives one command, with its first write: only then can the program still receive the failure. Shells write line
         // by line, so that more writes may follow for what was meant as one message.
         if !first {
+            // A program that tries again in another way (`shutil.copyfile` after `sendfile`) is told again.
+            if let Some(failure) = self.handles.lock().get(&handle).and_then(|handle| handle.failure.clone()) {
+                return Err(failure);
+            }
+            if file == ControlFile::Discard && !bytes.is_empty() {
+                return Err(Error::invalid("one path at a time is discarded: write the next one to the file anew"));
+            }
             if file == ControlFile::Commit && !bytes.trim_ascii().is_empty() {
                 self.outcome.lock().push_str(TRUNCATED_NOTE);
             }
             return Ok(());
         }
         let text = String::from_utf8_lossy(bytes);
-        self.command(file, text.trim()).await
+        let done = match file {
+            // A path may begin or end with a space.
+            ControlFile::Discard => match text.strip_suffix('\n').unwrap_or(&text) {
+                blank if !blank.is_empty() && blank.trim().is_empty() => {
+                    Err(Error::invalid("no path: nothing was discarded. To discard everything, touch this file"))
+                }
+                path => self.command(file, path).await,
+            },
+            _ => self.command(file, text.trim()).await,
+        };
+        self.written.lock().insert(file, Instant::now());
+        if let Some(handle) = self.handles.lock().get_mut(&handle) {
+            handle.failure = done.as_ref().err().cloned();
+        }
+        done
     }
 
-    /// Runs the command that setting the times of file `number` gives.
-    pub async fn touch(&self, number: u64, handle: Option<u64>) -> Result<()> {
+    /// Runs the command that setting the times of file `number` gives: to now, or to a given time (`is_given`).
+    ///
+    /// `cp -p`, `shutil.copy2` and `rsync --times` write and then set the times of the file that they copied, some after closing it, and the
+    /// kernel does not tell through which handle. That is one command, with the text that was written.
+    pub async fn touch(&self, number: u64, is_given: bool) -> Result<()> {
         let file = ControlFile::at(number).ok_or_else(read_only_error)?;
-        // `cp -p` writes and then sets times: that is one command.
-        if let Some(handle) = handle
-            && !self.take_command(handle).is_some_and(|(_, first)| first)
-        {
+        let written = self.written.lock().get(&file).copied();
+        let is_open = || self.handles.lock().values().any(|handle| handle.file == file && handle.command_given);
+        if is_given && (is_open() || written.is_some_and(|at| at.elapsed() < PART_OF_COPY)) {
             return Ok(());
+        }
+        if is_given && file == ControlFile::Discard {
+            return Err(Error::invalid("to discard everything, touch this file without a time"));
         }
         self.command(file, "").await
     }

@@ -156,14 +156,14 @@ impl<R: Requests> Filesystem for Device<R> {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        handle: Option<FileHandle>,
+        _handle: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
         _flags: Option<BsdFileFlags>,
         reply: fuser::ReplyAttr,
     ) {
-        let attributes = NewAttributes { mode, uid, gid, size, atime, mtime, handle };
+        let attributes = NewAttributes { mode, uid, gid, size, atime, mtime };
         self.requests.setattr(inode, attributes, reply.into());
     }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fuser::{Errno, FileHandle, FopenFlags, INodeNo, InitFlags, KernelConfig, OpenFlags, RenameFlags};
+use fuser::{Errno, FileHandle, FopenFlags, INodeNo, InitFlags, KernelConfig, OpenFlags, RenameFlags, TimeOrNow};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tracing::warn;
@@ -179,7 +179,8 @@ impl Requests for WorkingAdapter {
     }
 
     fn setattr(&self, inode: INodeNo, attributes: NewAttributes, reply: ReplyAttr) {
-        let NewAttributes { mode, uid, gid, size, atime, mtime, handle } = attributes;
+        let NewAttributes { mode, uid, gid, size, atime, mtime } = attributes;
+        let is_given = matches!(mtime, Some(TimeOrNow::SpecificTime(_)));
         let shown = self.shared.presentation;
         let settings = SetAttrs {
             mode: mode.map(|mode| (mode & 0o7777) as u16).filter(|_| !shown.hides_modes()),
@@ -193,7 +194,7 @@ impl Requests for WorkingAdapter {
             Target::Top => self.shared.send("setattr".into(), reply, Err(self.shared.top_error())),
             Target::Control(number) => self.serve(Call::on("commit", inode), reply, move |shared| async move {
                 if settings.mtime.is_some() {
-                    shared.control.touch(number, handle.map(|handle| handle.0)).await?;
+                    shared.control.touch(number, is_given).await?;
                 }
                 Ok(shared.timed(&control::attributes(number)))
             }),

@@ -40,8 +40,6 @@ pub(super) struct NewAttributes {
     pub(super) atime: Option<TimeOrNow>,
     /// Time of the last change of the content.
     pub(super) mtime: Option<TimeOrNow>,
-    /// Handle through which they are set.
-    pub(super) handle: Option<FileHandle>,
 }
 
 /// Place of bytes in an open file.

@@ -52,7 +52,6 @@ impl Numbers<'_> {
             size: given(valid::SIZE).then(|| self.u64(16)),
             atime: time_of(valid::ATIME, valid::ATIME_NOW, 32, 56),
             mtime: time_of(valid::MTIME, valid::MTIME_NOW, 40, 60),
-            handle: given(valid::HANDLE).then(|| FileHandle(self.u64(8))),
         }
     }
 }
@@ -282,7 +281,7 @@ mod tests {
             (80, short(8)),
         ]);
         assert_eq!((some.mode, some.uid, some.gid, some.size), (Some(0o100_600), None, Some(8), Some(5)));
-        assert!(matches!(some.atime, Some(TimeOrNow::Now)) && some.handle.is_none());
+        assert!(matches!(some.atime, Some(TimeOrNow::Now)));
         let half = UNIX_EPOCH - Duration::from_millis(500);
         assert!(matches!(some.mtime, Some(TimeOrNow::SpecificTime(at)) if at == half), "{:?}", some.mtime);
     }

@@ -48,7 +48,6 @@ pub(super) mod valid {
     pub(crate) const SIZE: u32 = 1 << 3;
     pub(crate) const ATIME: u32 = 1 << 4;
     pub(crate) const MTIME: u32 = 1 << 5;
-    pub(crate) const HANDLE: u32 = 1 << 6;
     pub(crate) const ATIME_NOW: u32 = 1 << 7;
     pub(crate) const MTIME_NOW: u32 = 1 << 8;
 }

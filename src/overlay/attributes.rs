@@ -6,7 +6,7 @@ use crate::tree::nodes::TreePlace;
 use crate::tree::{self, Kind};
 
 use super::node::Inode;
-use super::{Base, Ino, Locked, WorkingTree, no_such};
+use super::{Base, Ino, Locked, WorkingTree, gone, no_such};
 
 /// Attributes of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +125,7 @@ impl WorkingTree {
         };
         match partly {
             Some(partly) => self.complete(partly?).await,
+            None if !number.is_of_base() => Err(gone(number)),
             None => {
                 let base = self.base();
                 Ok(base.attributes(base.tree.attributes(number.0).await?))
@@ -148,6 +149,28 @@ impl WorkingTree {
         Some(self.complete(partly).await.map_or((known, false), |attributes| (attributes, true)))
     }
 
+    /// Returns the attributes of `id` like [`WorkingTree::listed_attributes`], without waiting.
+    pub(super) fn listed_attributes_now(&self, id: EntryId) -> Option<(Attributes, bool)> {
+        let partly = self.lock().partial_attributes(id).ok()?;
+        Some(match partly {
+            PartialAttributes::Whole(whole) => (whole, true),
+            PartialAttributes::SizeOfLower(whole, _) => (whole, false),
+            PartialAttributes::OfData(whole, number) => {
+                self.with_data(whole, number).map_or((whole, false), |attributes| (attributes, true))
+            }
+        })
+    }
+
+    /// Returns `whole` with size and times of data file `number`.
+    fn with_data(&self, mut whole: Attributes, number: DataFileId) -> Result<Attributes> {
+        // A file whose bytes were removed can still be removed, replaced and moved. Reading it reports the loss.
+        let Some(stat) = self.files.find(number)? else { return Ok(whole) };
+        (whole.size, whole.blocks) = (stat.size, stat.blocks);
+        whole.meta.mtime = stat.mtime;
+        whole.meta.ctime = whole.meta.ctime.max(stat.ctime);
+        Ok(whole)
+    }
+
     async fn complete(&self, partly: PartialAttributes) -> Result<Attributes> {
         match partly {
             PartialAttributes::Whole(attributes) => Ok(attributes),
@@ -156,14 +179,7 @@ impl WorkingTree {
                 let lower = base.tree.attributes(base.tree.table().inode(&place)).await?;
                 Ok(whole.sized(lower.size))
             }
-            PartialAttributes::OfData(mut whole, number) => {
-                // A file whose bytes were removed can still be removed, replaced and moved. Reading it reports the loss.
-                let Some(stat) = self.files.find(number)? else { return Ok(whole) };
-                (whole.size, whole.blocks) = (stat.size, stat.blocks);
-                whole.meta.mtime = stat.mtime;
-                whole.meta.ctime = whole.meta.ctime.max(stat.ctime);
-                Ok(whole)
-            }
+            PartialAttributes::OfData(whole, number) => self.with_data(whole, number),
         }
     }
 }

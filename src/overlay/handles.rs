@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::node::Inode;
 use super::opens::{HandleKind, Open, add_handle, remove_handle};
-use super::{Ino, Locked, WorkingTree, no_such};
+use super::{Ino, Locked, WorkingTree, gone, no_such};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::data::Files;
 use crate::scratch::record::{EntryId, Source};
@@ -47,7 +47,7 @@ impl WorkingTree {
             let mut locked = self.lock();
             let source = locked.source_of(number);
             if source.is_none() && !number.is_of_base() {
-                return Err(no_such(number));
+                return Err(gone(number));
             }
             return self.opened(&mut locked, number, source, options);
         }
@@ -204,8 +204,8 @@ impl WorkingTree {
             }
         }
         let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));
-        if let (true, true, Some(id)) = (last, deleted, id) {
-            locked.drop_inode(id);
+        if let (true, Some(id)) = (last, id) {
+            locked.drop_if_gone(id);
         }
         written.filter(|_| !deleted)
     }

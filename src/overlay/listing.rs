@@ -2,7 +2,8 @@
 //!
 //! The base's entries have the base's offsets ([`crate::tree::directory`]); the other entries follow in order of creation, from
 //! [`UPPER_OFFSET`] on. A listing shows no entry that was created after it began: a program that renames the entries that it reads would
-//! otherwise never finish.
+//! otherwise never finish. But a name that was there when it began, and is there when it ends, is shown once: a file that replaces another one
+//! takes its place, and one that replaces an entry of the base is shown in that one's place if the listing is older.
 
 use super::attributes::Attributes;
 use super::{Ino, WorkingTree};
@@ -82,12 +83,14 @@ impl WorkingTree {
                     return true;
                 }
                 let name = Name::new(entry.name.as_bytes());
-                let replaced = self.lock().state.get(id).and_then(|inode| inode.directory()?.get(&name)).is_some();
-                if replaced {
-                    return true;
-                }
-                let attributes = base.attributes(entry.attributes);
-                let is_sized = entry.is_sized;
+                let own = self.lock().state.get(id).and_then(|inode| inode.directory()?.get(&name));
+                let found = match own {
+                    None => Some((base.attributes(entry.attributes), entry.is_sized)),
+                    // Replaced since the listing began: not among the entries that follow, which are older.
+                    Some(own) if own.order >= limit => own.id.and_then(|id| self.listed_attributes_now(id)),
+                    Some(_) => None,
+                };
+                let Some((attributes, is_sized)) = found else { return true };
                 full = !sink(Listed { is_sized, ..Listed::new(entry.name.as_bytes(), attributes, entry.offset) });
                 !full
             };

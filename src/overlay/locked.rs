@@ -6,7 +6,7 @@ use super::node::{Ino, Inode};
 use super::opens::OpenFiles;
 use super::replace::TreeAccess;
 use super::state::State;
-use super::{Base, Lookup, Origin, no_such};
+use super::{Base, Lookup, Origin, gone};
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
 use crate::scratch::journal::{FORMAT, Journal};
@@ -88,8 +88,20 @@ impl Locked {
         self.is_nearly_full |= self.journal.durable().retire(data);
     }
 
-    /// Drops an inode that has neither names nor handles, with its bytes.
-    pub(super) fn drop_inode(&mut self, id: EntryId) {
+    /// Drops inode `id`, with its bytes, if it has no names and nobody can ask for it any more.
+    ///
+    /// Not while it is open, nor while the kernel knows it: a program that opens a name has its number before another program replaces the
+    /// name, and must get the bytes of one of both files. Most lookups of what the base has are not counted, but the kernel forgets
+    /// all of them at once.
+    pub(super) fn drop_if_gone(&mut self, id: EntryId) {
+        let Some(inode) = self.state.get(id).filter(|inode| inode.names.is_empty()) else { return };
+        let is_known = inode.lookup_count > 0 || self.open_files.contains_key(&inode.number);
+        if !is_known {
+            self.drop_inode(id);
+        }
+    }
+
+    fn drop_inode(&mut self, id: EntryId) {
         if let Some(data) = self.state.drop_inode(id).as_ref().and_then(Inode::data_file) {
             self.retire(data);
         }
@@ -101,7 +113,7 @@ impl Locked {
             return Ok(id);
         }
         let base = Arc::clone(&self.base);
-        let place = base.tree.table().place(number.0).ok_or_else(|| no_such(number))?;
+        let place = base.tree.table().place(number.0).ok_or_else(|| gone(number))?;
         self.promote_place(&base, place)
     }
 
@@ -120,7 +132,7 @@ impl Locked {
             let name = Name::new(name.as_bytes());
             // Removed while it was open: it does not come back.
             if self.state.get(parent).and_then(|inode| inode.directory()?.get(&name)).is_some() {
-                return Err(no_such(Ino::of_place(&base.tree, &place)));
+                return Err(gone(Ino::of_place(&base.tree, &place)));
             }
             let id = self.state.next_entry();
             let body = if base.tree.is_directory_place(&place) { Body::Directory } else { Body::File(Source::Lower) };

@@ -393,13 +393,17 @@ impl WorkingTree {
     /// Returns the attributes of entry `name` of directory `parent`; `None` if there is none. Raises the lookup count, which
     /// [`WorkingTree::forget`] lowers.
     pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Option<Attributes>> {
-        match self.find(parent, name).await? {
-            None => Ok(None),
-            Some(Lookup::Lower(_, attributes)) => Ok(Some(self.base().attributes(attributes))),
-            Some(Lookup::Upper(id)) => {
-                let attributes = self.attributes_of(id).await?;
-                self.lock().state.increment_lookups(id);
-                Ok(Some(attributes))
+        loop {
+            match self.find(parent, name).await? {
+                None => return Ok(None),
+                Some(Lookup::Lower(_, attributes)) => return Ok(Some(self.base().attributes(attributes))),
+                Some(Lookup::Upper(id)) => {
+                    let attributes = self.attributes_of(id).await;
+                    // Another file has got the name meanwhile, and this one is gone.
+                    if self.lock().state.increment_lookups(id) {
+                        return attributes.map(Some);
+                    }
+                }
             }
         }
     }
@@ -413,8 +417,12 @@ impl WorkingTree {
 
     /// Lowers the lookup count of inode `number` by `times`.
     pub fn forget(&self, number: Ino, times: u64) {
-        if let Some(inode) = self.lock().state.by_kernel_number(number) {
+        let mut locked = self.lock();
+        if let Some(inode) = locked.state.by_kernel_number(number) {
             inode.lookup_count = inode.lookup_count.saturating_sub(times);
+            if let Some(id) = locked.state.by_number(number) {
+                locked.drop_if_gone(id);
+            }
         }
     }
 
@@ -459,6 +467,11 @@ impl WorkingTree {
         let open = locked.open_files.iter().filter(|(_, open)| open.passthrough_handles > 0);
         open.filter_map(|(number, _)| locked.state.get(locked.state.by_number(*number)?)?.data_file()).collect()
     }
+}
+
+/// Returns the error for a number that the kernel knows and that is of no inode any more. The kernel then looks the name up again.
+pub(super) fn gone(number: Ino) -> Error {
+    Error::new(ErrorKind::Stale, format!("{number} is gone: open it by its path again"))
 }
 
 pub(super) fn no_such(what: impl std::fmt::Display) -> Error {

@@ -277,8 +277,8 @@ impl WorkingTree {
                 false => self.uploads().enqueue_closed(id),
             }
         }
-        if !exchange {
-            locked.drop_if_gone(replaced);
+        if let Some(id) = replaced.filter(|_| !exchange) {
+            locked.drop_if_gone(id);
         }
         Ok(())
     }
@@ -330,17 +330,10 @@ impl Locked {
         };
         let parent = self.promote(guard, parent)?;
         self.record(Record::Remove { parent, name, hide, at: Time::now() })?;
-        self.drop_if_gone(id);
-        Ok(())
-    }
-
-    /// Drops an inode that lost its last name, unless it is open.
-    fn drop_if_gone(&mut self, id: Option<EntryId>) {
-        let Some(id) = id else { return };
-        let Some(inode) = self.state.get(id) else { return };
-        if inode.names.is_empty() && !self.open_files.contains_key(&inode.number) {
-            self.drop_inode(id);
+        if let Some(id) = id {
+            self.drop_if_gone(id);
         }
+        Ok(())
     }
 
     fn promote_found(&mut self, guard: &SharedTreeGuard<'_>, found: &Lookup) -> Result<EntryId> {

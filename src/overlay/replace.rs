@@ -88,13 +88,17 @@ impl WorkingTree {
                 (is_untracked && lacks(inode))
                     || inode.source() == Some(&Source::Lower)
                         && !has_home_name(&base.tree, &locked.state, inode, untracked)
-                        && (is_untracked || inode.names.is_empty() || locked.open_files.contains_key(&inode.number))
+                        && (is_untracked || locked.open_files.contains_key(&inode.number))
             };
             wanted.extend(locked.state.iter().filter(|(_, inode)| lost(inode)).map(|(id, _)| id));
         }
         let is_needed = !wanted.is_empty();
         for id in wanted {
-            self.own(id).await?;
+            let owned = self.own(id).await;
+            // A file without a name is gone when the last program closes it, and needs no bytes then.
+            if self.lock().state.get(id).is_some() {
+                owned?;
+            }
         }
         Ok(is_needed)
     }

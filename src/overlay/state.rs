@@ -173,11 +173,10 @@ impl State {
         self.inodes.get_mut(&id)
     }
 
-    /// Raises the lookup count of inode `id`.
-    pub(super) fn increment_lookups(&mut self, id: EntryId) {
-        if let Some(inode) = self.get_mut(id) {
-            inode.lookup_count += 1;
-        }
+    /// Raises the lookup count of inode `id`. Returns false if there is no such inode.
+    pub(super) fn increment_lookups(&mut self, id: EntryId) -> bool {
+        let inode = self.get_mut(id);
+        inode.map(|inode| inode.lookup_count += 1).is_some()
     }
 
     /// Returns all inodes.
@@ -343,8 +342,10 @@ impl State {
     }
 
     fn attach_over(&mut self, parent: EntryId, name: Name, id: EntryId, covers: bool, at: Option<Time>) -> Result<()> {
-        self.touch(parent, at)?;
-        self.put_entry(parent, name, Some(id), covers, None);
+        // A name that is replaced keeps its place in listings: one that is under way would miss it otherwise.
+        let replaced = self.touch(parent, at)?.get(&name).filter(|entry| entry.id.is_some());
+        let order = replaced.map(|entry| entry.order);
+        self.put_entry(parent, name, Some(id), covers, order);
         Ok(())
     }
 

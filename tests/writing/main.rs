@@ -13,6 +13,7 @@ mod executed;
 mod expired_branch;
 mod listings;
 mod posix;
+mod replaced;
 mod roots;
 mod upload;
 mod write_faults;

@@ -8,7 +8,7 @@ use crate::common::{Output, icechunkfs, io_modes, python, run, run_on};
 
 /// Ways to commit, as scripts with the control file as `$1` and a file with a message as `$2`; and the resulting
 /// message of each.
-const WAYS: [(&str, &str, Option<&str>); 17] = [
+const WAYS: [(&str, &str, Option<&str>); 19] = [
     ("touch", "touch \"$1\"", None),
     ("touch, with a time", "touch -d 2026-01-01 \"$1\"", None),
     ("echo", "echo \"a message\" > \"$1\"", Some("a message")),
@@ -20,6 +20,12 @@ const WAYS: [(&str, &str, Option<&str>); 17] = [
     ("several lines of bash", "printf 'a message\\n\\nwith more\\n' > \"$1\"", Some("a message")),
     ("here document", "cat > \"$1\" <<< \"a message\"", Some("a message")),
     ("cp", "cp \"$2\" \"$1\"", Some("from a file")),
+    ("cp with times", "cp -p \"$2\" \"$1\"", Some("from a file")),
+    (
+        "python, a copy",
+        "\"$3\" -c 'import shutil, sys; shutil.copy2(sys.argv[1], sys.argv[2])' \"$2\" \"$1\"",
+        Some("from a file"),
+    ),
     ("cat", "cat \"$2\" > \"$1\"", Some("from a file")),
     ("tee", "echo \"a message\" | tee \"$1\" > /dev/null", Some("a message")),
     ("tee at the end", "echo \"a message\" | tee -a \"$1\" > /dev/null", Some("a message")),

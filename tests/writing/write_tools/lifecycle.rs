@@ -1,9 +1,12 @@
 //! Refresh, discard, and the scratch directory from mount to mount.
 
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
 
 use crate::common::writing::{GROUP, Reference, Writable, array, echo, put};
-use crate::common::{Mount, icechunkfs, place, read_files};
+use crate::common::{Mount, icechunkfs, place, python, read_files, run};
 
 fn unmounted(mount: &Writable, words: &[&str]) -> crate::common::Output {
     icechunkfs([&["unmount", mount.root().to_str().unwrap()], words].concat())
@@ -120,6 +123,41 @@ fn discard_reverts_changes_and_keeps_the_rest() {
     assert!(mount.read_control("status.json").contains("\"clean\": true"), "{}", mount.read_control("status.json"));
     mount.commit("nothing").unwrap();
     assert_eq!(Reference::open(mount.repository()).history().len(), 2);
+}
+
+/// Nothing but the path in `discard` is lost, however a program writes it.
+#[test]
+fn discard_by_a_file_discards_no_more_than_the_path() {
+    let Some(python) = python() else { return };
+    let (mount, outside) = (Writable::new(&[]), tempfile::tempdir().unwrap());
+    let (root, path) = (mount.root(), outside.path().join("path"));
+    let (discard, left) = (mount.control("discard"), |name: &str| root.join(name).exists());
+    let names = ["a", "b", "a ", "c"];
+    for name in names {
+        put(&root.join(name).join("zarr.json"), GROUP).unwrap();
+    }
+    std::fs::write(&path, "a\n").unwrap();
+    run(Command::new("cp").arg("-p").args([&path, &discard])).success();
+    assert_eq!(names.map(left), [false, true, true, true]);
+    std::fs::write(&path, "b\n").unwrap();
+    let copy = "import shutil, sys; shutil.copy2(sys.argv[1], sys.argv[2])";
+    run(Command::new(python).args(["-c", copy]).args([&path, &discard])).success();
+    assert_eq!(names.map(left), [false, false, true, true]);
+    // A blank is a name, or nothing at all; and one path is discarded at a time.
+    let refused = |bytes: &[&[u8]]| {
+        let mut file = std::fs::OpenOptions::new().write(true).open(&discard).unwrap();
+        bytes.iter().try_for_each(|bytes| file.write_all(bytes)).unwrap_err().raw_os_error()
+    };
+    assert_eq!(refused(&[b" "]), Some(libc::EINVAL));
+    assert_eq!(names.map(left), [false, false, true, true]);
+    assert_eq!(refused(&[b"a ", b"c"]), Some(libc::EINVAL));
+    assert_eq!(names.map(left), [false, false, false, true]);
+    // Long after a path was written, a given time is no command.
+    std::thread::sleep(Duration::from_secs(3));
+    run(Command::new("touch").args(["-d", "2026-01-01"]).arg(&discard)).failure();
+    assert_eq!(names.map(left), [false, false, false, true]);
+    mount.touch("discard").unwrap();
+    assert_eq!(names.map(left), [false; 4]);
 }
 
 #[test]

@@ -1,0 +1,97 @@
+//! Files that one program replaces by renames, as zarr-python writes chunks, while others open them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::wait_until;
+use crate::common::writing::{Writable, array, put};
+
+const LENGTH: usize = 5000;
+
+fn replace(path: &Path, byte: u8) {
+    let new = path.with_extension("new");
+    fs::write(&new, vec![byte; LENGTH]).unwrap();
+    fs::rename(&new, path).unwrap();
+}
+
+/// Returns the number of data files in the scratch directory.
+fn data_files(mount: &Writable) -> usize {
+    fs::read_dir(mount.scratch().join("data")).unwrap().count()
+}
+
+/// A name that is always there is found by every open, and has the bytes of one of its files: a program that finds no chunk reads fill values.
+#[test]
+fn a_name_that_is_replaced_is_there_all_the_time() {
+    for words in [&[][..], &["--io", "cached"]] {
+        let mount = Writable::new(words);
+        put(&mount.root().join("a/zarr.json"), array(&[LENGTH as u64], &[LENGTH as u64])).unwrap();
+        let path = mount.root().join("a/c/0");
+        put(&path, vec![1; LENGTH]).unwrap();
+        // Of the base, and of the working tree from the first replacement on.
+        mount.commit("made").unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let read = || {
+                let mut count = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let size = fs::metadata(&path).unwrap().len();
+                    assert_eq!(size, LENGTH as u64);
+                    let mut bytes = vec![0; LENGTH + 1];
+                    let length = fs::File::open(&path).unwrap().read_at(&mut bytes, 0).unwrap();
+                    let first = bytes.first().copied().unwrap();
+                    assert!(length == LENGTH && first != 0, "{length} bytes, the first is {first}");
+                    assert!(bytes.iter().take(LENGTH).all(|byte| *byte == first));
+                    count += 1;
+                }
+                count
+            };
+            let readers = [scope.spawn(read), scope.spawn(read)];
+            let begin = Instant::now();
+            let mut written = 0_usize;
+            while begin.elapsed() < Duration::from_secs(4) {
+                written += 1;
+                replace(&path, (written % 200 + 1) as u8);
+            }
+            stop.store(true, Ordering::Relaxed);
+            let counts = readers.map(|reader| reader.join().unwrap());
+            assert!(written > 100 && counts.iter().all(|count| *count > 100), "{written} {counts:?}");
+        });
+        // The replaced files are not kept.
+        wait_until("replaced files are removed", || data_files(&mount) <= 2);
+        mount.commit("replaced").unwrap();
+    }
+}
+
+/// A program that copies or archives a directory must not miss a chunk because another program replaces it at that time.
+#[test]
+fn a_listing_shows_each_name_that_is_replaced_meanwhile_once() {
+    const COUNT: u64 = 3000;
+    let mount = Writable::new(&[]);
+    let chunks = mount.root().join("a/c");
+    put(&mount.root().join("a/zarr.json"), array(&[COUNT], &[1])).unwrap();
+    (0..COUNT).for_each(|n| put(&chunks.join(n.to_string()), b"1").unwrap());
+    let expected: BTreeSet<String> = (0..COUNT).map(|n| n.to_string()).collect();
+    mount.commit("made").unwrap();
+    // Chunks of the base, and in the second round of the working tree.
+    for round in 0..2 {
+        let mut listing = fs::read_dir(&chunks).unwrap();
+        let mut listed: Vec<String> = Vec::new();
+        let take = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+        listed.extend(listing.by_ref().take(10).map(take));
+        for n in 0..COUNT {
+            let path = chunks.join(n.to_string());
+            let new = path.with_extension("new");
+            fs::write(&new, b"2").unwrap();
+            fs::rename(&new, &path).unwrap();
+        }
+        listed.extend(listing.map(take));
+        // The new files were made after the listing began.
+        let found: BTreeSet<String> = listed.iter().cloned().collect();
+        assert_eq!(found.len(), listed.len(), "round {round}: names are listed twice");
+        assert!(found == expected, "round {round}: {:?} are missing", expected.difference(&found).count());
+    }
+}
