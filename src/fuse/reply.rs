@@ -9,6 +9,7 @@ use fuser::{BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, Genera
 
 use super::ring::slot::Slot;
 use super::wire::{Encoder, append_entry};
+use crate::overlay::generations::generation_of;
 
 macro_rules! replies {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
@@ -92,7 +93,7 @@ impl ReplyEntry {
     /// Answers with an entry, which the kernel may cache for a time.
     pub(super) fn entry(self, valid: &Duration, attr: &FileAttr) {
         match self {
-            ReplyEntry::Device(reply) => reply.entry(valid, attr, Generation(0)),
+            ReplyEntry::Device(reply) => reply.entry(valid, attr, generation(attr)),
             ReplyEntry::Ring(slot) => slot.short(Encoder::default().entry_out(valid, attr).bytes()),
         }
     }
@@ -143,7 +144,7 @@ impl ReplyCreate {
     /// Answers with a new entry, which the kernel may cache for a time, and a handle.
     pub(super) fn created(self, valid: &Duration, attr: &FileAttr, handle: FileHandle, flags: FopenFlags) {
         match self {
-            ReplyCreate::Device(reply) => reply.created(valid, attr, Generation(0), handle, flags),
+            ReplyCreate::Device(reply) => reply.created(valid, attr, generation(attr), handle, flags),
             ReplyCreate::Ring(slot) => {
                 slot.short(Encoder::default().entry_out(valid, attr).open_out(handle.0, flags).bytes());
             }
@@ -168,7 +169,9 @@ impl ReplyCreate {
         backing: &BackingId,
     ) {
         match self {
-            ReplyCreate::Device(reply) => reply.created_passthrough(valid, attr, Generation(0), handle, flags, backing),
+            ReplyCreate::Device(reply) => {
+                reply.created_passthrough(valid, attr, generation(attr), handle, flags, backing)
+            }
             ReplyCreate::Ring(slot) => slot.error(libc::EIO),
         }
     }
@@ -323,11 +326,15 @@ impl ReplyDirectoryPlus {
     /// room for it.
     pub(super) fn add(&mut self, offset: u64, name: impl AsRef<OsStr>, valid: &Duration, attr: &FileAttr) -> bool {
         match self {
-            ReplyDirectoryPlus::Device(reply) => reply.add(attr.ino, offset, name, valid, attr, Generation(0)),
+            ReplyDirectoryPlus::Device(reply) => reply.add(attr.ino, offset, name, valid, attr, generation(attr)),
             ReplyDirectoryPlus::Ring(listing) => {
                 let entry = Encoder::default().entry_out(valid, attr);
                 listing.add(&entry, (attr.ino.0, offset, attr.kind), name.as_ref())
             }
         }
     }
+}
+
+fn generation(of: &FileAttr) -> Generation {
+    Generation(generation_of(of.ino.0))
 }

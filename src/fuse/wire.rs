@@ -7,6 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, FopenFlags};
 
+use crate::overlay::generations::generation_of;
+
 /// Operations (`fuse_opcode`).
 pub(super) mod opcode {
     pub(crate) const LOOKUP: u32 = 1;
@@ -110,10 +112,10 @@ impl Encoder {
         self.u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(0).attributes(of)
     }
 
-    /// Appends `fuse_entry_out`. Inodes are never used for other files: they have no generation.
+    /// Appends `fuse_entry_out`.
     pub(super) fn entry_out(self, valid: &Duration, of: &FileAttr) -> Self {
         let (seconds, nanos) = (valid.as_secs(), valid.subsec_nanos());
-        self.u64(of.ino.0).u64(0).u64(seconds).u64(seconds).u32(nanos).u32(nanos).attributes(of)
+        self.u64(of.ino.0).u64(generation_of(of.ino.0)).u64(seconds).u64(seconds).u32(nanos).u32(nanos).attributes(of)
     }
 
     /// Appends `fuse_open_out`.

@@ -55,7 +55,7 @@ impl WorkingTree {
                     let source = source.ok_or_else(|| no_such(number))?;
                     let file = match source {
                         Source::Data(data) if locked.state.borrowed(data).is_none() => {
-                            Some(self.file(&mut locked, number, data))
+                            Some(self.file_to_read(&mut locked, number, data))
                         }
                         _ => None,
                     };
@@ -85,6 +85,12 @@ impl WorkingTree {
             open.file = Some(Arc::clone(&file));
         }
         Ok(file)
+    }
+
+    /// Returns data file `data` of an inode for reading. Without a program that writes, it is not kept open.
+    fn file_to_read(&self, locked: &mut Locked, number: Ino, data: DataFileId) -> Result<Arc<File>> {
+        let is_written = locked.open_files.get(&number).is_some_and(|open| open.writers > 0 || open.file.is_some());
+        if is_written { self.file(locked, number, data) } else { self.files.open_to_read(data).map(Arc::new) }
     }
 
     async fn read_source(&self, id: EntryId, source: &Source, offset: u64, size: u32) -> Result<Data> {

@@ -194,6 +194,11 @@ impl WorkingTree {
             }
         }
         let last = remove_handle(&mut locked.open_files, number, kind);
+        // A descriptor that is kept for readers must not look like a program that writes to the file: nothing could be committed.
+        let only_read = |open: &&mut Open| open.writers == 0 && open.passthrough_handles == 0;
+        if let Some(open) = locked.open_files.get_mut(&number).filter(only_read) {
+            open.file = None;
+        }
         if let Some(id) = id.filter(|_| kind.writes) {
             self.record_change(&locked, id);
             if locked.open_files.get(&number).is_none_or(|open| open.writers == 0) {

@@ -25,6 +25,7 @@ mod file_locks;
 pub mod file_origin;
 pub mod frozen;
 mod gauges;
+pub mod generations;
 pub mod handles;
 pub mod invalidation;
 pub mod listing;

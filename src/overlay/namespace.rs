@@ -7,9 +7,10 @@ use super::attributes::Attributes;
 use super::node::{Directory, Inode};
 use super::opens::add_handle;
 use super::replace::SharedTreeGuard;
-use super::{Ino, Locked, Lookup, WorkingTree, no_such, not_a_directory};
+use super::{Ino, Locked, Lookup, WorkingTree, generations, no_such, not_a_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
+use crate::tree;
 use crate::tree::directory::{Entry, Extent};
 
 /// Links that a file may have: the limit of ext4.
@@ -269,8 +270,10 @@ impl WorkingTree {
         if exchange && let Some(other) = replaced {
             locked.refuse_loop(other, parent)?;
         }
+        let directory = target.filter(|_| !exchange).and_then(|target| locked.number_of_directory(&target));
         let record = Record::Rename { parent, name, new_parent, new_name, exchange, hide, at };
         locked.record_replacing(record, replaces)?;
+        directory.into_iter().for_each(generations::removed);
         for id in std::iter::once(id).chain(replaced.filter(|_| exchange)) {
             match locked.state.get(id).is_some_and(Inode::is_directory) {
                 true => self.uploads().requeue_set_aside(),
@@ -328,8 +331,10 @@ impl Locked {
             }
             Lookup::Lower(..) => None,
         };
+        let directory = self.number_of_directory(&found);
         let parent = self.promote(guard, parent)?;
         self.record(Record::Remove { parent, name, hide, at: Time::now() })?;
+        directory.into_iter().for_each(generations::removed);
         if let Some(id) = id {
             self.drop_if_gone(id);
         }
@@ -340,6 +345,14 @@ impl Locked {
         match found {
             Lookup::Upper(id) => Ok(*id),
             Lookup::Lower(_, attributes) => self.promote(guard, Ino(attributes.inode)),
+        }
+    }
+
+    /// Returns the number of `found` if it is a directory.
+    fn number_of_directory(&self, found: &Lookup) -> Option<Ino> {
+        match found {
+            Lookup::Upper(id) => self.state.get(*id).filter(|inode| inode.is_directory()).map(|inode| inode.number),
+            Lookup::Lower(_, attributes) => (attributes.kind == tree::Kind::Directory).then_some(Ino(attributes.inode)),
         }
     }
 

@@ -82,6 +82,11 @@ impl Files {
         self.open_with(number, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW)
     }
 
+    /// Opens a data file for reading alone.
+    pub fn open_to_read(&self, number: DataFileId) -> Result<File> {
+        self.open_with(number, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW)
+    }
+
     fn open_with(&self, number: DataFileId, flags: OFlags) -> Result<File> {
         rustix::fs::openat(&*self.directory, number.file_name(), flags, Mode::from_raw_mode(MODE))
             .map(File::from)

@@ -95,3 +95,47 @@ fn a_listing_shows_each_name_that_is_replaced_meanwhile_once() {
         assert!(found == expected, "round {round}: {:?} are missing", expected.difference(&found).count());
     }
 }
+
+/// The kernel keeps a removed directory as long as a program is in it, and shows it empty. What comes back is another directory.
+#[test]
+fn a_directory_that_comes_back_while_a_program_is_in_it_has_its_files() {
+    let mount = Writable::new(&[]);
+    let chunks = mount.root().join("a/c");
+    put(&mount.root().join("a/zarr.json"), array(&[3], &[1])).unwrap();
+    (0..3).for_each(|n| put(&chunks.join(n.to_string()), b"1").unwrap());
+    mount.commit("made").unwrap();
+    mount.remount();
+    let listed = || fs::read_dir(&chunks).unwrap().count();
+    for _ in 0..2 {
+        let inside = fs::File::open(&chunks).unwrap();
+        fs::remove_dir_all(&chunks).unwrap();
+        assert!(!chunks.exists());
+        mount.touch("discard").unwrap();
+        assert_eq!(listed(), 3);
+        assert_eq!(fs::read(chunks.join("1")).unwrap(), b"1");
+        drop(inside);
+        assert_eq!(listed(), 3);
+    }
+}
+
+/// Only programs that write keep a commit from being made.
+#[test]
+fn a_reader_of_an_overwritten_chunk_keeps_no_commit_waiting() {
+    for words in [&[][..], &["--io", "cached"]] {
+        let mount = Writable::new(words);
+        let path = mount.root().join("a/c/0");
+        put(&mount.root().join("a/zarr.json"), array(&[4], &[4])).unwrap();
+        put(&path, b"old0").unwrap();
+        mount.commit("made").unwrap();
+        mount.remount();
+        let reader = fs::File::open(&path).unwrap();
+        fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"new", 0).unwrap();
+        let mut bytes = [0; 4];
+        reader.read_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"new0");
+        mount.commit("with a reader").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new0");
+        reader.read_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"new0");
+    }
+}
