@@ -31,7 +31,12 @@ impl WorkingTree {
 
     /// Unlinks retired data files because an operation found no space. Returns false if there are none.
     pub(super) async fn free_space(&self) -> bool {
-        self.lock().journal.durable().has_retired() && self.make_durable().await.is_ok()
+        let has_retired = {
+            let mut locked = self.lock();
+            locked.drop_nameless();
+            locked.journal.durable().has_retired()
+        };
+        has_retired && self.make_durable().await.is_ok()
     }
 
     /// Makes all changes of names durable, and the bytes that ext4 would flush with them: those that replaced other bytes.

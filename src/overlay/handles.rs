@@ -45,6 +45,7 @@ impl WorkingTree {
     pub async fn open_file(&self, number: Ino, options: OpenOptions) -> Result<Opened> {
         if !options.write {
             let mut locked = self.lock();
+            locked.refuse_other_file(number)?;
             let source = locked.source_of(number);
             if source.is_none() && !number.is_of_base() {
                 return Err(gone(number));
@@ -61,6 +62,7 @@ impl WorkingTree {
                     "a process executes this file: end it before it is emptied",
                 ));
             }
+            locked.refuse_other_file(number)?;
             let id = locked.promote(&guard, number)?;
             add_handle(&mut locked.open_files, number, true);
             self.record_change(&locked, id);
@@ -94,7 +96,8 @@ impl WorkingTree {
         if backing.is_some() && options.write {
             self.passthrough_used.store(true, Ordering::Release);
         }
-        Ok(Opened { backing, in_scratch: matches!(source, Some(Source::Data(_))) })
+        let had_other_bytes = !locked.refused.is_empty() && locked.refused.remove(&number);
+        Ok(Opened { backing, in_scratch: had_other_bytes || matches!(source, Some(Source::Data(_))) })
     }
 
     /// Returns the data file for passthrough by a handle that has just been added, if it is used.

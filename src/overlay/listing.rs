@@ -55,9 +55,12 @@ impl WorkingTree {
     ) -> Result<()> {
         let base = self.base();
         let Some(id) = self.upper_directory(number) else {
+            let has_open = !self.lock().open_files.is_empty();
             let mut forward = |entry: Entry<'_>| {
-                let attributes = base.attributes(entry.attributes);
-                let is_sized = entry.is_sized;
+                let other = if has_open { self.lock().other_file(Ino(entry.attributes.inode)) } else { None };
+                let other = other.and_then(|id| self.listed_attributes_now(id));
+                let attributes = other.map_or_else(|| base.attributes(entry.attributes), |(attributes, _)| attributes);
+                let is_sized = entry.is_sized && other.is_none();
                 sink(Listed { is_sized, ..Listed::new(entry.name.as_bytes(), attributes, entry.offset) })
             };
             return base.tree.list(number.0, offset, extent, &mut forward).await;
@@ -83,8 +86,14 @@ impl WorkingTree {
                     return true;
                 }
                 let name = Name::new(entry.name.as_bytes());
-                let own = self.lock().state.get(id).and_then(|inode| inode.directory()?.get(&name));
+                let (own, other) = {
+                    let locked = self.lock();
+                    let own = locked.state.get(id).and_then(|inode| inode.directory()?.get(&name));
+                    (own, locked.other_file(Ino(entry.attributes.inode)))
+                };
                 let found = match own {
+                    // The kernel has the attributes of the other file by this number. To look up the name is refused.
+                    None if other.is_some() => other.and_then(|id| Some((self.listed_attributes_now(id)?.0, false))),
                     None => Some((base.attributes(entry.attributes), entry.is_sized)),
                     // Replaced since the listing began: not among the entries that follow, which are older.
                     Some(own) if own.order >= limit => own.id.and_then(|id| self.listed_attributes_now(id)),

@@ -1,5 +1,6 @@
 //! The part of a working tree under one lock: inodes, open files and the journal. Nothing here waits for storage.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::node::{Ino, Inode};
@@ -7,7 +8,7 @@ use super::opens::OpenFiles;
 use super::replace::TreeAccess;
 use super::state::State;
 use super::{Base, Lookup, Origin, gone};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::scratch::journal::{FORMAT, Journal};
 use crate::scratch::record::{Body, DataFileId, EntryId, Name, ROOT, Record, Source};
@@ -28,6 +29,8 @@ pub(super) struct Locked {
     pub(super) base: Arc<Base>,
     /// Changes with every record: a plan made from an older state must not be installed.
     pub(super) generation: u64,
+    /// Numbers of the base that were refused, of which the kernel may have the bytes of another file.
+    pub(super) refused: HashSet<Ino>,
 }
 
 impl Locked {
@@ -88,17 +91,66 @@ impl Locked {
         self.is_nearly_full |= self.journal.durable().retire(data);
     }
 
+    /// Refuses `number` if it is that of a file that programs have open since it was removed, replaced or moved, and the base shows
+    /// another file by this number since a commit or a refresh. What is read and written would be of the wrong one, and the program
+    /// that has the old one open would get the size of the new one.
+    pub(super) fn refuse_other_file(&mut self, number: Ino) -> Result<()> {
+        if self.other_file(number).is_none() {
+            return Ok(());
+        }
+        self.refused.insert(number);
+        Err(Error::new(
+            ErrorKind::Busy,
+            "a program has the file open that had this name before a commit or a refresh: close it there first",
+        ))
+    }
+
+    /// Returns the file that has `number` though the base shows another one by it.
+    pub(super) fn other_file(&self, number: Ino) -> Option<EntryId> {
+        let id = self.state.by_number(number).filter(|_| number.is_of_base())?;
+        let inode = self.state.get(id).filter(|inode| inode.number == number && !inode.is_directory());
+        inode.filter(|_| self.base_shows(number)).map(|_| id)
+    }
+
+    /// Returns true if no entry of the working tree is in the place of the base's entry that has `number`, nor above it.
+    fn base_shows(&self, number: Ino) -> bool {
+        let tree = &self.base.tree;
+        let Some(mut place) = tree.table().place(number.0) else { return false };
+        while let Some((above, name)) = tree.parent_of(&place) {
+            if let Some(id) = self.state.by_number(Ino::of_place(tree, &above)) {
+                let living = self.state.get(id).filter(|inode| id == ROOT || !inode.names.is_empty());
+                let directory = living.and_then(Inode::directory);
+                return directory.is_some_and(|directory| directory.get(&Name::new(name.as_bytes())).is_none());
+            }
+            place = above;
+        }
+        false
+    }
+
     /// Drops inode `id`, with its bytes, if it has no names and nobody can ask for it any more.
     ///
     /// Not while it is open, nor while the kernel knows it: a program that opens a name has its number before another program replaces the
     /// name, and must get the bytes of one of both files. Most lookups of what the base has are not counted, but the kernel forgets
     /// all of them at once.
     pub(super) fn drop_if_gone(&mut self, id: EntryId) {
-        let Some(inode) = self.state.get(id).filter(|inode| inode.names.is_empty()) else { return };
-        let is_known = inode.lookup_count > 0 || self.open_files.contains_key(&inode.number);
-        if !is_known {
+        if self.state.get(id).is_some_and(|inode| inode.lookup_count == 0) {
+            self.drop_unless_open(id);
+        }
+    }
+
+    /// Drops inode `id`, with its bytes, if it has no names and is not open: its name is gone, and not another file's.
+    pub(super) fn drop_unless_open(&mut self, id: EntryId) {
+        let nameless = self.state.get(id).filter(|inode| inode.names.is_empty());
+        if nameless.is_some_and(|inode| !self.open_files.contains_key(&inode.number)) {
             self.drop_inode(id);
         }
+    }
+
+    /// Drops all inodes without names that are not open, as their space is needed.
+    pub(super) fn drop_nameless(&mut self) {
+        let nameless = self.state.iter().filter(|(id, inode)| *id != ROOT && inode.names.is_empty());
+        let nameless: Vec<EntryId> = nameless.map(|(id, _)| id).collect();
+        nameless.into_iter().for_each(|id| self.drop_unless_open(id));
     }
 
     fn drop_inode(&mut self, id: EntryId) {

@@ -201,6 +201,7 @@ impl WorkingTree {
                 origin: origin.clone(),
                 base: Arc::new(base),
                 generation: 0,
+                refused: HashSet::new(),
             }),
             tree_lock: tokio::sync::RwLock::new(()),
             undecided: AtomicBool::new(false),
@@ -397,7 +398,10 @@ impl WorkingTree {
         loop {
             match self.find(parent, name).await? {
                 None => return Ok(None),
-                Some(Lookup::Lower(_, attributes)) => return Ok(Some(self.base().attributes(attributes))),
+                Some(Lookup::Lower(_, attributes)) => {
+                    self.lock().refuse_other_file(Ino(attributes.inode))?;
+                    return Ok(Some(self.base().attributes(attributes)));
+                }
                 Some(Lookup::Upper(id)) => {
                     let attributes = self.attributes_of(id).await;
                     // Another file has got the name meanwhile, and this one is gone.

@@ -336,7 +336,7 @@ impl Locked {
         self.record(Record::Remove { parent, name, hide, at: Time::now() })?;
         directory.into_iter().for_each(generations::removed);
         if let Some(id) = id {
-            self.drop_if_gone(id);
+            self.drop_unless_open(id);
         }
         Ok(())
     }

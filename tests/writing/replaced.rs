@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::wait_until;
 use crate::common::writing::{Writable, array, put};
+use crate::common::{errno, wait_until};
 
 const LENGTH: usize = 5000;
 
@@ -137,5 +137,35 @@ fn a_reader_of_an_overwritten_chunk_keeps_no_commit_waiting() {
         assert_eq!(fs::read(&path).unwrap(), b"new0");
         reader.read_at(&mut bytes, 0).unwrap();
         assert_eq!(&bytes, b"new0");
+    }
+}
+
+/// The number of a chunk that was replaced is that of the committed chunk in its place. As long as a reader has the old one open, nobody else may
+/// read or write the one for the other.
+#[test]
+fn a_replaced_chunk_that_a_reader_has_open_is_not_taken_for_the_committed_one() {
+    for words in [&[][..], &["--io", "cached"]] {
+        let mount = Writable::new(words);
+        let [one, other] = ["0", "1"].map(|name| mount.root().join("a/c").join(name));
+        put(&mount.root().join("a/zarr.json"), array(&[2], &[1])).unwrap();
+        put(&one, b"one").unwrap();
+        put(&other, b"the other").unwrap();
+        mount.commit("made").unwrap();
+        mount.remount();
+        let reader = fs::File::open(&other).unwrap();
+        fs::rename(&one, &other).unwrap();
+        assert_eq!(fs::read(&other).unwrap(), b"one");
+        mount.commit("replaced").unwrap();
+        assert_eq!(errno(fs::read(&other)), libc::EBUSY);
+        assert_eq!(errno(fs::OpenOptions::new().write(true).open(&other)), libc::EBUSY);
+        let mut bytes = [0; 9];
+        reader.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"the other");
+        drop(reader);
+        wait_until("the reader is gone", || fs::read(&other).is_ok());
+        assert_eq!(fs::read(&other).unwrap(), b"one");
+        fs::write(&other, b"new").unwrap();
+        mount.commit("again").unwrap();
+        assert_eq!(mount.fresh()["a/c/1"], b"new");
     }
 }
