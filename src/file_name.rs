@@ -6,6 +6,8 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_enco
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'/').add(b'%').add(b' ').add(b'\\');
 /// Longest name, in bytes. A longer one is truncated and made unique by its checksum.
 const MAX_NAME: usize = 180;
+/// Length of the checksum and its hyphen.
+const SUFFIX: usize = 9;
 
 /// Returns a file name for any `text`, without spaces and slashes.
 pub fn encode(text: &str) -> String {
@@ -16,7 +18,7 @@ pub fn encode(text: &str) -> String {
     if encoded.len() <= MAX_NAME {
         return encoded;
     }
-    let kept: String = encoded.chars().take(MAX_NAME - 9).collect();
+    let kept: String = encoded.chars().take(MAX_NAME - SUFFIX).collect();
     format!("{kept}-{:08x}", crc32fast::hash(text.as_bytes()))
 }
 
@@ -27,6 +29,16 @@ pub fn decode(name: &str) -> Option<String> {
     }
     let text = percent_decode_str(name).decode_utf8().ok()?;
     (encode(&text) == name).then(|| text.into_owned())
+}
+
+/// Returns the beginning of the text of which `name` is the file name, if it is so long that it may have been truncated.
+pub fn decode_beginning(name: &str) -> Option<String> {
+    let kept = name.get(..name.len().checked_sub(SUFFIX)?).filter(|_| name.len() >= MAX_NAME)?;
+    // An escape of three characters may have been cut.
+    let end = kept.rfind('%').filter(|at| kept.len() - at < 3).unwrap_or(kept.len());
+    let bytes: Vec<u8> = percent_decode_str(kept.get(..end)?).collect();
+    let valid = bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    Some(valid.to_owned())
 }
 
 /// Returns true if `name` is `.` or `..`, which listings of a directory contain.
@@ -47,6 +59,10 @@ mod tests {
             assert_eq!(decode(&encode(text)).as_deref(), Some(text));
         }
         assert_eq!((decode(&encode(&long)), decode("a b")), (None, None));
+        assert_eq!(decode_beginning(&encode(&long)), Some("a".repeat(171)));
+        let escapes = decode_beginning(&encode(&"ü/".repeat(100))).unwrap_or_default();
+        assert!(escapes.len() > 40 && "ü/".repeat(100).starts_with(&escapes), "{escapes}");
+        assert_eq!(decode_beginning("a%2Fb"), None);
         assert!(encode(&long).len() <= MAX_NAME && encode(&long) != encode(&longer));
     }
 }

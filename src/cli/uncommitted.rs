@@ -3,21 +3,23 @@
 //! The search covers the default locations of scratch directories, and those of existing mounts. Scratch directories that were named
 //! with `--scratch` and are not mounted cannot be found, nor those of other machines.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::file_name;
 use crate::fuse::mount_table::{self, Mount};
 use crate::fuse::probe;
 use crate::mount_facts::MountInfo;
 use crate::repo::collect::{Uncommitted, UncommittedFinder};
 use crate::scratch::directory;
 use crate::scratch::requirements::Requirements;
-use crate::scratch::search::{Foreign, SearchResult};
+use crate::scratch::search::{Foreign, SearchLocation, SearchResult};
 use crate::storage::Storage;
+use crate::storage::location::Location;
 use crate::trust;
 
 /// Deadline of the search. Home directories may be on a network file system that does not answer.
@@ -34,11 +36,10 @@ pub(super) fn finder(
 ) -> UncommittedFinder {
     let storage = Arc::clone(storage);
     Arc::new(move || {
-        let (location, local) = (storage.location().to_owned(), storage.local_path());
-        let (named, found) = (named.clone(), Arc::clone(&found));
+        let (storage, named, found) = (Arc::clone(&storage), named.clone(), Arc::clone(&found));
         Box::pin(async move {
             let at = Arc::new(Mutex::new(PathBuf::new()));
-            let search = Search { location, local, named, at: Arc::clone(&at) };
+            let search = Search { storage, named, at: Arc::clone(&at) };
             let looking = tokio::task::spawn_blocking(move || search.run());
             let looked = tokio::time::timeout(DEADLINE, looking).await.map_err(|_| {
                 let (place, seconds) = (at.lock().display().to_string(), DEADLINE.as_secs());
@@ -63,21 +64,17 @@ pub(super) fn finder(
 /// Returns a writable mount of branch `name` of the repository in `storage`, wherever its scratch directory is, if this process can see one.
 /// Mounts of other users do not count, as anybody can claim to be a mount of anything.
 pub(super) fn mount_of_branch(storage: &dyn Storage, name: &str) -> Result<Option<Mount>> {
-    let (location, local) = (storage.location().to_owned(), storage.local_path());
-    let search = Search { location, local, named: Vec::new(), at: Arc::default() };
     let suffix = format!("@branch:{name}");
     let is_of_branch = |mount: &Mount| {
         !mount.read_only
             && mount.owner.is_some_and(is_counted)
-            && mount.source.strip_suffix(&suffix).is_some_and(|repository| search.is_named(repository))
+            && mount.source.strip_suffix(&suffix).is_some_and(|repository| storage.is_named(repository))
     };
     Ok(mount_table::own_mounts()?.into_iter().find(is_of_branch))
 }
 
 struct Search {
-    location: String,
-    /// Directory of the repository, if it is local.
-    local: Option<PathBuf>,
+    storage: Arc<dyn Storage>,
     named: Vec<PathBuf>,
     /// Path that is being searched.
     at: Arc<Mutex<PathBuf>>,
@@ -86,11 +83,17 @@ struct Search {
 impl Search {
     fn run(&self) -> Result<SearchResult> {
         let mut found = SearchResult::default();
-        // By the real location of the repository, whatever path the user gave.
-        let local_words = self.local.as_ref().map(|path| path.to_string_lossy().into_owned());
-        for place in directory::places_for(local_words.as_deref().unwrap_or(&self.location)) {
+        // By the real location of a local repository, whatever path the user gave.
+        let local = self.storage.local_path().map(|path| path.to_string_lossy().into_owned());
+        let name = directory::name_of(local.as_deref().unwrap_or(self.storage.location()));
+        for all in directory::places() {
+            let place = all.join(&name);
             *self.at.lock() = place.base.join(&place.rest);
             found.add(&place, is_counted).context(|| UNKNOWN)?;
+            // Those of a store are named after the text that the mount was made with.
+            if local.is_none() {
+                self.add_other_spellings(&all, &name, &mut found)?;
+            }
         }
         let mut places = Vec::new();
         for mount in mount_table::own_mounts()? {
@@ -119,22 +122,40 @@ impl Search {
         Ok(found)
     }
 
-    fn is_mount_of(&self, mount: &Mount) -> bool {
-        mount.repositories().any(|repository| self.is_named(repository))
+    /// Adds the scratch directories in `all` of mounts that were made with another spelling of the repository's URL than that of `name`.
+    fn add_other_spellings(&self, all: &SearchLocation, name: &str, found: &mut SearchResult) -> Result<()> {
+        let is_in_same_store = |words: &str| {
+            let (own, other) = (self.storage.place(), Location::parse(words).ok());
+            own.zip(other).is_some_and(|(own, other)| own.is_in_same_store(&other.place))
+        };
+        for other in found.names_in(all, is_counted).context(|| UNKNOWN)? {
+            if other == name {
+                continue;
+            }
+            let place = all.join(&other);
+            if file_name::decode(&other).is_some_and(|words| self.storage.is_named(&words)) {
+                found.add(&place, is_counted).context(|| UNKNOWN)?;
+            } else if file_name::decode_beginning(&other).is_some_and(|words| is_in_same_store(&words)) {
+                // The name is cut off, and the journals have the whole text.
+                let mut inside = SearchResult::default();
+                inside.add(&place, is_counted).context(|| UNKNOWN)?;
+                found.work.extend(inside.work.into_iter().filter(|needs| self.storage.is_named(&needs.repository)));
+            }
+        }
+        Ok(())
     }
 
-    /// Returns true if `repository` names the repository.
-    fn is_named(&self, repository: &str) -> bool {
-        match &self.local {
-            Some(local) => std::fs::canonicalize(repository).is_ok_and(|source| source == *local),
-            None => repository == self.location,
-        }
+    fn is_mount_of(&self, mount: &Mount) -> bool {
+        mount.repositories().any(|repository| self.storage.is_named(repository))
     }
 
     /// Returns true if another user's mount claims to be of this repository. Its path is not followed.
     fn claims_repository(&self, mount: &Mount) -> bool {
+        let own = self.storage.place();
         mount.repositories().any(|source| {
-            source == self.location || self.local.as_deref().is_some_and(|local| Path::new(source) == local)
+            let claimed = Location::parse(source).ok();
+            source == self.storage.location()
+                || own.as_ref().zip(claimed).is_some_and(|(own, claimed)| own.is_same(&claimed.place))
         })
     }
 }

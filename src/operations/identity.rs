@@ -31,7 +31,7 @@ pub(super) async fn compare(
     now: &Origin,
     scratch: &Path,
 ) -> Result<Option<String>> {
-    let same_location = recorded.repository == now.repository || is_one_directory(&recorded.repository, repository);
+    let same_location = recorded.repository == now.repository || repository.storage().is_named(&recorded.repository);
     let same_repository = match &recorded.identity {
         // An old journal has no identity: only the location can be compared.
         None => same_location,
@@ -52,10 +52,4 @@ pub(super) async fn compare(
         ))),
         (false, ..) => Err(recorded.mismatch_error(now, scratch)),
     }
-}
-
-/// Returns true if `path` is a path of the local directory of `repository`.
-fn is_one_directory(path: &str, repository: &Repository) -> bool {
-    let real = std::fs::canonicalize(path).ok();
-    real.is_some() && real == repository.storage().local_path()
 }

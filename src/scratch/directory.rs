@@ -45,23 +45,27 @@ pub fn default_path(location: &str, branch: &str) -> Result<PathBuf> {
     Ok(state_directory()?.join(file_name::encode(location)).join(file_name::encode(branch)))
 }
 
-/// Returns the places that may hold scratch directories of the repository at `location` on this machine: this user's, and for root those
-/// of all users with a home directory. Not all of them need exist.
-pub fn places_for(location: &str) -> Vec<search::SearchLocation> {
-    let name = file_name::encode(location);
-    let place = |base: PathBuf, rest: &Path| search::SearchLocation { base, rest: rest.join(&name) };
+/// Returns the name of the directory with the scratch directories of the repository at `location`, one for each branch.
+pub fn name_of(location: &str) -> String {
+    file_name::encode(location)
+}
+
+/// Returns the places that may have scratch directories on this machine, in one directory for each repository ([`name_of`]): this user's,
+/// and for root those of all users with a home directory. Not all of them need exist.
+pub fn places() -> Vec<search::SearchLocation> {
     // The directory for all repositories may be a link, too.
-    let below_parent = |state: &Path| {
-        let (base, rest) = (state.parent()?, state.file_name()?);
-        Some(place(base.to_owned(), Path::new(rest)))
+    let place_of = |state: &Path| {
+        let (base, rest) = (state.parent()?.to_owned(), PathBuf::from(state.file_name()?));
+        Some(search::SearchLocation { base, rest })
     };
     let mut places: Vec<search::SearchLocation> =
-        state_directory().ok().and_then(|state| below_parent(&state)).into_iter().collect();
-    places.extend(below_parent(Path::new(OF_ROOT)));
+        state_directory().ok().and_then(|state| place_of(&state)).into_iter().collect();
+    places.extend(place_of(Path::new(OF_ROOT)));
     if rustix::process::geteuid().is_root() {
         let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         let homes = users.lines().filter_map(|line| line.split(':').nth(5)).filter(|home| home.starts_with('/'));
-        places.extend(homes.map(|home| place(PathBuf::from(home), Path::new(".local/state/icechunkfs"))));
+        let place = |home| search::SearchLocation { base: home, rest: PathBuf::from(".local/state/icechunkfs") };
+        places.extend(homes.map(PathBuf::from).map(place));
     }
     places.sort();
     places.dedup();

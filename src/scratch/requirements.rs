@@ -25,6 +25,8 @@ const TRIES: u32 = 3;
 pub struct Requirements {
     /// Path of the scratch directory.
     pub scratch: PathBuf,
+    /// Name of the repository, as the user gave it.
+    pub repository: String,
     /// Branch of the scratch directory.
     pub branch: String,
     /// Base snapshot, and snapshots that a commit was about to publish.
@@ -53,8 +55,8 @@ impl Requirements {
         loop {
             tries += 1;
             let Some(journal) = journal::find(directory, path)?.filter(&mut counts) else { return Ok(None) };
-            let (branch, snapshots, chunks) = Default::default();
-            let mut needs = Requirements { scratch: path.to_owned(), branch, snapshots, chunks };
+            let (repository, branch, snapshots, chunks) = Default::default();
+            let mut needs = Requirements { scratch: path.to_owned(), repository, branch, snapshots, chunks };
             match journal::look(journal, path, |record| needs.add(record)) {
                 Err(error) if error.kind() == ErrorKind::Corrupt && tries < TRIES => {}
                 looked => return looked.map(|()| Some(needs)),
@@ -68,8 +70,8 @@ impl Requirements {
                 let message = format!("written by another version (format {format})");
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
-            Record::Base { branch, snapshot, .. } => {
-                self.branch = branch;
+            Record::Base { repository, branch, snapshot, .. } => {
+                (self.repository, self.branch) = (repository, branch);
                 self.snapshots.insert(snapshot.parse()?);
                 return Ok(());
             }

@@ -20,13 +20,23 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::file_name::is_dots;
 use crate::trust::{self, Distrust};
 
-/// Directory that may hold scratch directories of a repository, one for each branch.
+/// Entries that are looked at in a directory of a user who is not trusted, which may have any number.
+const MAX_FOREIGN_NAMES: usize = 10_000;
+
+/// Directory that may hold scratch directories: of one repository, one for each branch, or such directories of all repositories.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SearchLocation {
     /// Home directory of a user, or a directory for state.
     pub base: PathBuf,
     /// Path below `base`.
     pub rest: PathBuf,
+}
+
+impl SearchLocation {
+    /// Returns the place `name` in this one.
+    pub fn join(&self, name: &str) -> Self {
+        SearchLocation { base: self.base.clone(), rest: self.rest.join(name) }
+    }
 }
 
 /// Result of the search.
@@ -57,29 +67,16 @@ impl SearchResult {
     pub fn add(&mut self, place: &SearchLocation, counts: impl Fn(u32) -> bool) -> Result<()> {
         let path = place.base.join(&place.rest);
         let failed = |errno: Errno| Error::io(path.display(), errno.into());
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let base = match rustix::fs::open(&place.base, flags, Mode::empty()) {
-            Err(errno) => return self.note_missing(path.clone(), errno),
-            Ok(base) => base,
-        };
-        let owner = rustix::fs::fstat(&base).map_err(failed)?.st_uid;
-        let resolve = match counts(owner) {
-            true => ResolveFlags::NO_MAGICLINKS,
-            false => {
-                ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV
-            }
-        };
-        let found = match beneath::open(&base, &place.rest, flags, resolve) {
+        let (found, owner) = match open(place, &counts)? {
+            Opened::Found(found) => found,
             // The path leads elsewhere by a link or a mount of the user.
-            Err(Errno::LOOP | Errno::XDEV) => {
+            Opened::Elsewhere(owner) => {
                 self.foreign.push(Foreign { path, owner });
                 return Ok(());
             }
-            Err(Errno::NOENT) if counts(owner) => return self.check_links(place, &counts),
-            Err(errno) => return self.note_missing(path.clone(), errno),
-            Ok(found) => found,
+            Opened::Missing(true, Errno::NOENT) => return self.check_links(place, &counts),
+            Opened::Missing(_, errno) => return self.note_missing(path.clone(), errno),
         };
-        let owner = rustix::fs::fstat(&found).map_err(failed)?.st_uid;
         if !counts(owner) {
             self.foreign.push(Foreign { path, owner });
             return Ok(());
@@ -102,6 +99,33 @@ impl SearchResult {
             }
         }
         Ok(())
+    }
+
+    /// Returns the names of the directories in `place`. What this user may not read is noted.
+    pub fn names_in(&mut self, place: &SearchLocation, counts: impl Fn(u32) -> bool) -> Result<Vec<String>> {
+        let path = place.base.join(&place.rest);
+        let failed = |errno: Errno| Error::io(path.display(), errno.into());
+        let (found, owner) = match open(place, &counts)? {
+            Opened::Found(found) => found,
+            // The search for a repository by its own name reports what it cannot enter.
+            Opened::Elsewhere(_) | Opened::Missing(..) => return Ok(Vec::new()),
+        };
+        let directory = match open_directory(&found, ".", OFlags::empty()) {
+            // It is enough to name one repository in it.
+            Err(Errno::ACCESS | Errno::PERM) if self.closed.iter().any(|closed| closed.starts_with(&path)) => {
+                return Ok(Vec::new());
+            }
+            Err(errno) => return self.note_missing(path.clone(), errno).map(|()| Vec::new()),
+            Ok(directory) => directory,
+        };
+        let limit = if counts(owner) { usize::MAX } else { MAX_FOREIGN_NAMES };
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&directory).map_err(failed)?.take(limit) {
+            let entry = entry.map_err(failed)?;
+            // Names of scratch directories are text.
+            names.extend(entry.file_name().to_str().ok().filter(|name| !is_dots(name.as_bytes())).map(str::to_owned));
+        }
+        Ok(names)
     }
 
     /// Fails if a link of a trusted user in `place`, where there is no directory, is the reason. A link of another user is reported.
@@ -181,6 +205,44 @@ impl SearchResult {
                 Ok(())
             }
             errno => Err(Error::with_source(ErrorKind::Io, path.display().to_string(), std::io::Error::from(errno))),
+        }
+    }
+}
+
+/// Outcome of opening a place.
+enum Opened {
+    /// The directory, with its owner.
+    Found((OwnedFd, u32)),
+    /// It leads elsewhere by a link or a mount of this user, who is not trusted.
+    Elsewhere(u32),
+    /// It cannot be opened; true if the owner of its base is trusted.
+    Missing(bool, Errno),
+}
+
+/// Opens `place`. Links are followed if the owner of its base is trusted.
+fn open(place: &SearchLocation, counts: &impl Fn(u32) -> bool) -> Result<Opened> {
+    let path = place.base.join(&place.rest);
+    let owner_of = |directory: &OwnedFd| {
+        rustix::fs::fstat(directory).map(|stat| stat.st_uid).map_err(|errno| Error::io(path.display(), errno.into()))
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let base = match rustix::fs::open(&place.base, flags, Mode::empty()) {
+        Err(errno) => return Ok(Opened::Missing(false, errno)),
+        Ok(base) => base,
+    };
+    let owner = owner_of(&base)?;
+    let resolve = match counts(owner) {
+        true => ResolveFlags::NO_MAGICLINKS,
+        false => {
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV
+        }
+    };
+    match beneath::open(&base, &place.rest, flags, resolve) {
+        Err(Errno::LOOP | Errno::XDEV) => Ok(Opened::Elsewhere(owner)),
+        Err(errno) => Ok(Opened::Missing(counts(owner), errno)),
+        Ok(found) => {
+            let owner = owner_of(&found)?;
+            Ok(Opened::Found((found, owner)))
         }
     }
 }

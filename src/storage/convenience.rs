@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use super::local::LocalFiles;
+use super::location::{Location, StorePlace};
 use super::{
     Condition, Content, ListMode, ObjectInfo, ReadMode, Removal, Storage, StoreAddress, StoredObject, Version,
 };
@@ -29,6 +30,24 @@ impl dyn Storage + '_ {
     /// Returns the local directory that holds the repository, if there is one.
     pub fn local_path(&self) -> Option<PathBuf> {
         self.capabilities().local_path.clone()
+    }
+
+    /// Returns true if `words`, a path or URL that a user or a mount gave, names this place, in whatever spelling. Symbolic links in a local
+    /// path are followed.
+    pub fn is_named(&self, words: &str) -> bool {
+        match (&self.capabilities().local_path, Location::parse(words).map(|location| location.place)) {
+            (Some(local), Ok(StorePlace::Local(path))) => std::fs::canonicalize(path).is_ok_and(|path| path == *local),
+            (None, Ok(place)) => self.place().is_some_and(|own| own.is_same(&place)) || words == self.location(),
+            _ => false,
+        }
+    }
+
+    /// Returns the place, as its name says it; none for a storage in memory.
+    pub fn place(&self) -> Option<StorePlace> {
+        match self.local_path() {
+            Some(path) => Some(StorePlace::Local(path)),
+            None => Location::parse(self.location()).ok().map(|location| location.place),
+        }
     }
 
     /// Returns direct access to the files, if objects are local files.

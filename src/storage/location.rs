@@ -52,6 +52,37 @@ pub struct Bucket {
 }
 
 impl StorePlace {
+    /// Returns true if `other` is the same place in another spelling. Symbolic links are not followed. A container of Azure without an
+    /// account, which the settings name, can be that of any account.
+    pub fn is_same(&self, other: &StorePlace) -> bool {
+        let is_same_prefix = match (self.bucket(), other.bucket()) {
+            (Some(one), Some(another)) => one.prefix == another.prefix,
+            _ => true,
+        };
+        is_same_prefix && self.is_in_same_store(other)
+    }
+
+    /// Returns true if `other` is in the same bucket, or is the same directory or URL.
+    pub fn is_in_same_store(&self, other: &StorePlace) -> bool {
+        match (self, other) {
+            (StorePlace::S3(one), StorePlace::S3(another)) | (StorePlace::Gcs(one), StorePlace::Gcs(another)) => {
+                one.name == another.name
+            }
+            (StorePlace::Azure(one, account), StorePlace::Azure(another, other_account)) => {
+                let may_be_same = account.is_none() || other_account.is_none() || account == other_account;
+                one.name == another.name && may_be_same
+            }
+            (one, another) => one == another,
+        }
+    }
+
+    fn bucket(&self) -> Option<&Bucket> {
+        match self {
+            StorePlace::S3(bucket) | StorePlace::Gcs(bucket) | StorePlace::Azure(bucket, _) => Some(bucket),
+            StorePlace::Local(_) | StorePlace::Web(_) => None,
+        }
+    }
+
     /// Returns a name that distinguishes the bucket's store from other stores; `None` for a place without a bucket.
     pub fn store(&self) -> Option<String> {
         match self {
@@ -205,6 +236,30 @@ mod tests {
             "s3://key:secret@b/p",
         ] {
             assert!(Location::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn one_place_has_several_spellings() {
+        for (one, another) in [
+            ("s3://b/p", "s3a://b/p"),
+            ("s3://b/p", "S3://b//p/"),
+            ("gs://b/p", "gcs://b/p"),
+            ("az://c/p", "azure://c/p/"),
+            ("az://c/p", "abfss://c@acc.dfs.core.windows.net/p"),
+            ("abfs://c@acc.dfs.core.windows.net/p", "abfss://c@acc.blob.core.windows.net//p"),
+            ("/a/b", "file:///a/b"),
+        ] {
+            assert!(place(one).is_same(&place(another)) && place(another).is_same(&place(one)), "{one} {another}");
+        }
+        for (one, another) in [
+            ("s3://b/p", "s3://b/p/q"),
+            ("s3://b/p", "s3://c/p"),
+            ("s3://b/p", "gs://b/p"),
+            ("abfs://c@acc.dfs.core.windows.net/p", "abfs://c@other.dfs.core.windows.net/p"),
+            ("/a/b", "/a"),
+        ] {
+            assert!(!place(one).is_same(&place(another)), "{one} {another}");
         }
     }
 

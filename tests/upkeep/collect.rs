@@ -325,6 +325,74 @@ fn uncommitted_work_protects_its_base() {
     assert!(verified.status.success(), "{}", verified.all());
 }
 
+/// The repository was mounted under a URL, and `gc` gets its path.
+#[test]
+fn uncommitted_work_of_a_mount_by_a_file_url_protects_its_base() {
+    if !common::place::needs_directory() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let repo = directory.path().canonicalize().unwrap().join("a repo");
+    writing::create(&repo);
+    let url = format!("file://{}", repo.to_str().unwrap().replace(' ', "%20"));
+    let mount = Writable::of(Path::new(&url), &[]);
+    let root = mount.root();
+    put(&root.join("zarr.json"), writing::GROUP).unwrap();
+    put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
+    put(&root.join("a/c/7"), vec![8; 3000]).unwrap();
+    mount.commit("base").unwrap();
+    put(&root.join("a/c/0"), vec![99; 3000]).unwrap();
+    writing::Reference::open(&repo).reset_branch("main");
+    let report = run_on(&repo, &["gc", "--older-than", "0s", "--yes", "--json"]).json();
+    assert_eq!(report["uncommitted"].as_array().unwrap().len(), 1, "{report:#}");
+    assert_eq!(report["total"]["objects"], 0, "{report:#}");
+    assert_eq!(std::fs::read(root.join("a/c/7")).unwrap(), vec![8; 3000]);
+    mount.unmount();
+    // The scratch directory belongs to the repository, whichever name of it is given.
+    let path = repo.to_str().unwrap();
+    let again =
+        common::run(common::moto::plain(&["mount", path, root.to_str().unwrap(), "--scratch"]).arg(mount.scratch()));
+    assert!(again.status.success() && !again.all().contains("the repository was at"), "{}", again.all());
+    mount.unmount();
+}
+
+/// A URL of a store has several spellings. The default scratch directory is named after that of the mount.
+#[test]
+fn uncommitted_work_of_a_mount_by_another_url_protects_its_base() {
+    if !writing::needed(common::is_root(), "root, whose scratch directories have a known place") {
+        return;
+    }
+    let Some(server) = common::moto::s3() else { return };
+    // One whose name as a file is cut off.
+    let long = format!("{}/x", "long".repeat(60));
+    for (name, spellings) in
+        [("spelled", ["s3a://", "S3://", "s3:///"]), (long.as_str(), ["s3a://", "S3://", "s3:///"])]
+    {
+        let repo = common::moto::made(server.port, name);
+        let rest = repo.strip_prefix("s3://").unwrap();
+        for spelling in spellings {
+            let other = match spelling {
+                "s3:///" => format!("s3://{}", rest.replacen('/', "//", 1)),
+                scheme => format!("{scheme}{rest}"),
+            };
+            let work = || {
+                let gc = ["gc", &repo, "--older-than", "1d", "--dry-run", "--json"];
+                common::moto::icechunkfs(server.port, &gc).json()["uncommitted"].as_array().unwrap().len()
+            };
+            let place = Path::new("/var/lib/icechunkfs").join(icechunkfs::file_name::encode(&other));
+            let _removed = Removed(vec![place.clone()]);
+            let mount = common::moto::mount(server.port, &other, &[]);
+            put(&mount.path().join("a/c/0"), "changed").unwrap();
+            assert_eq!(work(), 1, "mounted: {other}");
+            let delete = ["branch", &repo, "reset", "main", "--to", "main~1"];
+            let said = common::moto::icechunkfs(server.port, &delete).failure();
+            assert!(said.contains("is mounted at"), "{other}: {said}");
+            mount.unmount();
+            assert_eq!(work(), 1, "not mounted: {other}");
+        }
+    }
+}
+
 /// A chunk file can have any time. The object that it becomes is new all the same, so that a collection beside the
 /// commit leaves it alone, and the file keeps its times if the commit fails.
 #[tokio::test]
