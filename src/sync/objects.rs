@@ -190,8 +190,9 @@ impl<'a> Copy<'a> {
         let Some(last) = missing.commits.last() else { return Ok(()) };
         let mut replaced = HashSet::new();
         for id in &missing.boundary {
-            match self.read(&format!("snapshots/{id}"), MAX_SNAPSHOT, manifests_in).await {
-                Ok((_, manifests)) => replaced.extend(manifests),
+            let key = format!("snapshots/{id}");
+            match self.read(&key, MAX_SNAPSHOT, manifests_in).await {
+                Ok((bytes, manifests)) => replaced.extend(self.keep_present(&key, &bytes, manifests).await?),
                 Err(Failure::Changed(_)) => {}
                 Err(failure) => return Err(failure),
             }
@@ -213,6 +214,22 @@ impl<'a> Copy<'a> {
         let found: Vec<_> = stream::iter(looks).buffer_unordered(DECODED_AT_ONCE).try_collect().await?;
         self.chunks.extend(found.into_iter().flatten());
         Ok(())
+    }
+
+    /// Returns those of `manifests`, of the snapshot `key` with these `bytes` in the source, that the destination's snapshot of this name
+    /// has, too. A migration to another place gives commits other manifests, and keeps the ids of the commits.
+    async fn keep_present(&self, key: &str, bytes: &Bytes, manifests: HashSet<ObjectId>) -> Result<HashSet<ObjectId>> {
+        let place = || self.to.location().to_owned();
+        let there = match self.to.get_fixed(key, MAX_SNAPSHOT).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(HashSet::new()),
+            there => there.context(place)?,
+        };
+        if there == *bytes {
+            return Ok(manifests);
+        }
+        let id: ObjectId = key.rsplit('/').next().unwrap_or_default().parse()?;
+        let there = blocking(move || manifests_in(id, &there)).await.context(|| format!("{}: {key}", place()))?;
+        Ok(manifests.intersection(&there).copied().collect())
     }
 
     async fn group(&mut self, commits: &[SnapshotInfo]) -> Result<(), Failure> {

@@ -266,6 +266,30 @@ fn a_push_after_an_expiration_keeps_the_history_of_the_destination() {
     assert_eq!(changed, expected);
 }
 
+/// Both migrations of one repository keep the ids of its commits, and only one of them keeps its manifests.
+#[test]
+fn a_push_between_two_migrations_of_one_repository_brings_their_manifests() {
+    for is_from_new in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let old = repository(directory.path(), SpecVersionBin::V1);
+        let new = directory.path().join("new");
+        run_on(&old, &["migrate", "--to", text(&new), "--yes"]).success();
+        run_on(&old, &["migrate", "--yes"]).success();
+        let (source, destination) = if is_from_new { (&new, &old) } else { (&old, &new) };
+        // The array of the older chunks stays as it is.
+        Reference::open(source).commit(&[("b/zarr.json", array(&[4], &[1]).as_bytes()), ("b/c/1", b"new")], "another");
+        push(source, destination, &[]).success();
+        let what = format!("from the new one: {is_from_new}");
+        let verified = run_on(destination, &["verify", "--chunks"]);
+        assert!(verified.status.success(), "{what}: {}", verified.all());
+        assert_eq!(refs(destination), refs(source), "{what}");
+        assert_eq!(Reference::open(destination).keys(), Reference::open(source).keys(), "{what}");
+        add_chunks(&Reference::open(source), 7);
+        push(source, destination, &[]).success();
+        assert_eq!(Reference::open(destination).keys(), Reference::open(source).keys(), "{what}: once more");
+    }
+}
+
 #[test]
 fn names_of_deleted_tags_are_not_used_again() {
     if !place::needs_directory() {
