@@ -2,13 +2,16 @@
 //!
 //! A conditional write that is repeated because its response was lost finds its own result and looks refused. Each write therefore
 //! carries a unique id (`icechunk_write_id`, as in the reference implementation). After a refusal, or without a response, the writer
-//! checks which id the object has before it reports the error.
+//! checks which id the object has before it reports the error. Where that cannot be read, since the store or a proxy before it keeps no such
+//! metadata or answers no HEAD, the writer compares the bytes. If it cannot read these either, the outcome is unknown, and the error says
+//! so: it is no refusal, after which the caller would report that another writer was faster.
 
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use object_store::path::Path;
 use object_store::{Attribute, Error as StoreError, GetOptions, ObjectStore, PutMode, PutOptions, UpdateVersion};
 
+use super::object::collect;
 use crate::error::{Error, ErrorKind};
 
 /// User metadata key of the write id.
@@ -25,16 +28,56 @@ pub(super) async fn put(
 ) -> object_store::Result<()> {
     let (name, id) = (Attribute::Metadata(WRITE_ID.into()), write_id());
     options.attributes.insert(name.clone(), id.clone().into());
-    let error = match store.put_opts(path, bytes.into(), options).await {
+    let error = match store.put_opts(path, bytes.clone().into(), options).await {
         Ok(_) => return Ok(()),
         Err(error) => error,
     };
     if !may_be_done(&error) {
         return Err(error);
     }
-    let found = store.get_opts(path, GetOptions { head: true, ..GetOptions::default() }).await;
-    let is_ours = found.is_ok_and(|found| found.attributes.get(&name).is_some_and(|value| value.as_ref() == id));
-    if is_ours { Ok(()) } else { Err(error) }
+    match is_stored(store, path, &bytes, (&name, &id)).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(error),
+        Err(why) if is_refusal(&error) => Err(unknown(path, &why)),
+        Err(_) => Err(error),
+    }
+}
+
+/// Returns true if the object at `path` is the one that a write of `bytes` with this attribute stores.
+async fn is_stored(
+    store: &dyn ObjectStore,
+    path: &Path,
+    bytes: &Bytes,
+    (name, id): (&Attribute, &str),
+) -> object_store::Result<bool> {
+    match store.get_opts(path, GetOptions { head: true, ..GetOptions::default() }).await {
+        Ok(found) => {
+            if let Some(value) = found.attributes.get(name) {
+                return Ok(value.as_ref() == id);
+            }
+        }
+        Err(StoreError::NotFound { .. }) => return Ok(false),
+        Err(_) => {}
+    }
+    let size = bytes.len() as u64;
+    match store.get_opts(path, GetOptions::default()).await {
+        Ok(found) => Ok(found.meta.size == size && collect(found, size).await? == *bytes),
+        Err(StoreError::NotFound { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_refusal(error: &StoreError) -> bool {
+    matches!(error, StoreError::AlreadyExists { .. } | StoreError::Precondition { .. } | StoreError::NotModified { .. })
+}
+
+/// Returns the error for a write that was refused, perhaps after an attempt whose answer was lost. The reason `why` the object cannot be read is
+/// only logged: callers must not take this error for a refusal.
+fn unknown(path: &Path, why: &StoreError) -> StoreError {
+    tracing::warn!("{path}: it cannot be read after a write that was refused: {why}");
+    let message =
+        "whether this was written is not known: the answer to an attempt may be lost, and the object cannot be read";
+    StoreError::Generic { store: "store", source: message.into() }
 }
 
 /// Returns true if a write that failed with `error` may have been carried out.
@@ -57,9 +100,7 @@ pub(super) async fn check(store: &dyn ObjectStore, path: &Path, bytes: &Bytes) -
     for mode in [PutMode::Create, PutMode::Update(other)] {
         match store.put_opts(path, bytes.clone().into(), PutOptions::from(mode)).await {
             Ok(_) => return Ok(false),
-            Err(
-                StoreError::AlreadyExists { .. } | StoreError::Precondition { .. } | StoreError::NotModified { .. },
-            ) => {}
+            Err(error) if is_refusal(&error) => {}
             Err(StoreError::NotImplemented { .. } | StoreError::NotSupported { .. }) => return Ok(false),
             Err(error) => return Err(error),
         }

@@ -3,10 +3,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common;
 use crate::common::failing::{Faulty, When};
+use crate::common::faulty::{Fault, Line};
 use crate::common::lab::{self, create, reopen, set};
+use crate::common::{self, moto, project};
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::error::{ErrorKind, Result};
@@ -105,4 +107,48 @@ async fn ref_commands_report_their_outcome_under_storage_faults() {
         }
     }
     assert!(uncertain > 0, "no outcome was unknown after a storage failure");
+}
+
+/// The store carries out a conditional write whose answer is lost, and refuses the repetition. A proxy before it answers no HEAD, so that
+/// the metadata of the object does not tell whose write it was.
+#[test]
+fn a_write_whose_answer_was_lost_is_recognized_without_metadata() {
+    let Some(server) = moto::s3() else { return };
+    let line = Line::to(server.port);
+    let fixture = project("tests/fixtures/repos/own-v1-basic");
+    let old = moto::upload(server.port, &fixture, "old");
+    let new = moto::repository("new");
+    let run = |words: &[&str], is_read: bool| {
+        let was_lost = AtomicBool::new(false);
+        line.decide(move |_, request| {
+            let is_ref = request.contains("/repo ") || request.contains("/ref.json") || request.contains("/repo?");
+            match request.split(' ').next() {
+                Some("PUT") if is_ref && !was_lost.swap(true, Ordering::Relaxed) => Fault::Lost,
+                Some("HEAD") if is_ref => Fault::Says("403 Forbidden", "AccessDenied"),
+                Some("GET") if is_ref && !is_read && was_lost.load(Ordering::Relaxed) => {
+                    Fault::Says("403 Forbidden", "AccessDenied")
+                }
+                _ => Fault::Pass,
+            }
+        });
+        let output = moto::icechunkfs(line.port, words);
+        line.release();
+        output
+    };
+    run(&["init", &new], true).success();
+    for repo in [&old, &new] {
+        for action in [
+            &["branch", repo, "create", "made"][..],
+            &["tag", repo, "create", "made"],
+            &["branch", repo, "delete", "made", "--yes"],
+            &["tag", repo, "delete", "made", "--yes"],
+        ] {
+            let output = run(action, true);
+            assert!(output.status.success(), "{action:?}: {}", output.all());
+        }
+        let why = run(&["branch", repo, "create", "unknown"], false).failure();
+        assert!(why.contains("may be changed or not"), "{why}");
+        let refs = moto::icechunkfs(server.port, &["refs", repo]).all();
+        assert!(refs.contains("unknown") && !refs.contains("made"), "{refs}");
+    }
 }
