@@ -16,19 +16,19 @@
 //! one, with other numbers, while open files of the old one go on.
 
 mod directories;
+mod listings;
 mod mount_files;
 mod numbers;
 mod refs;
 mod trees;
 
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 
 use self::directories::Directory;
+use self::listings::{Listings, NameList};
 use self::mount_files::{MountFile, MountFiles};
 use self::refs::{FreshRefs, NameKind, system_time};
 use self::trees::{Loaded, TreeKey, TreeName, Trees};
@@ -113,13 +113,9 @@ pub struct AttachedTrees {
     /// Start of the mount, the time of the directories above trees.
     start: SystemTime,
     forget: OnceLock<Forget>,
-    /// Entries of the directories of names, as of the last listing that began.
-    listings: Mutex<HashMap<NameKind, Names>>,
+    listings: Listings,
     files: MountFiles,
 }
-
-/// Entries of a directory.
-type Names = Arc<Vec<(String, Found)>>;
 
 impl std::fmt::Debug for AttachedTrees {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -203,7 +199,7 @@ impl AttachedTrees {
             shown,
             start: SystemTime::now(),
             forget: OnceLock::new(),
-            listings: Mutex::default(),
+            listings: Listings::default(),
             files: MountFiles::new(facts),
         }
     }
@@ -514,8 +510,9 @@ impl AttachedTrees {
         let entries = match directory {
             Directory::Views => self.list_views(0, &TreeName::Own, self.shown_tree().snapshot().id()).await?,
             Directory::Names(kind) => {
-                let entries = self.list_names(kind, offset).await?;
-                self.emit(number, &entries, offset, sink);
+                let list = self.list_names(kind, offset).await?;
+                let mut of_list = |entry: Listed<'_>| sink(Listed { offset: list.offset(entry.offset), ..entry });
+                self.emit(number, &list.names, listings::position(offset), &mut of_list);
                 self.forget(number);
                 return Ok(());
             }
@@ -532,18 +529,16 @@ impl AttachedTrees {
     }
 
     /// Returns the entries of directory `kind`. A listing that goes on at `offset` has those that it began with.
-    async fn list_names(&self, kind: NameKind, offset: u64) -> Result<Names> {
-        if let Some(names) = self.listings.lock().get(&kind).filter(|_| offset > 0) {
-            return Ok(Arc::clone(names));
+    async fn list_names(&self, kind: NameKind, offset: u64) -> Result<NameList> {
+        if offset > 0 {
+            return self.listings.find(kind, offset);
         }
         let mut entries = Vec::new();
         for (name, snapshot) in self.refs.names(kind).await? {
             let found = self.named(kind, &name, snapshot).await?;
             entries.push((name, found));
         }
-        let names = Arc::new(entries);
-        self.listings.lock().insert(kind, Arc::clone(&names));
-        Ok(names)
+        Ok(self.listings.add(kind, entries))
     }
 
     fn children(&self, directory: Directory) -> Vec<(String, Found)> {

@@ -7,7 +7,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::common::writing::{Reference, Writable, array, put};
-use crate::common::{FixtureSet, Mount, assert_same, errno, icechunkfs, read_files, run_on, wait_until};
+use crate::common::{FixtureSet, Mount, assert_same, block_on, errno, icechunkfs, read_files, run_on, wait_until};
+use icechunkfs::repo::Repository;
+use icechunkfs::repo::change_refs::RefKind;
+use icechunkfs::storage;
+use icechunkfs::times::system_clock;
 
 /// Time after which a name of a tree is looked up again.
 const BRIEF: Duration = Duration::from_millis(1100);
@@ -197,6 +201,48 @@ fn names_follow_their_refs() {
         run_on(repo, &["tag", "delete", &new, "--yes"]).success();
         wait_until("the deleted tag is gone", || fs::metadata(at.join("tag").join(&new)).is_err());
         wait_until("the deleted tag is not listed", || names(&at.join("tag")) == ["v1"]);
+    }
+}
+
+/// Creates or deletes tags.
+fn change_tags(repo: &Path, tags: &[String], is_new: bool) {
+    block_on(async {
+        for tag in tags {
+            let repository = Repository::open(storage::open_directory(repo).unwrap()).await.unwrap();
+            let tip = repository.branch_tip("main").await.unwrap().unwrap();
+            match is_new {
+                true => repository.create_ref(RefKind::Tag, tag, tip, system_clock).await.unwrap(),
+                false => repository.delete_ref(RefKind::Tag, tag, tip, system_clock).await.unwrap(),
+            }
+        }
+    });
+}
+
+/// A program lists tags in several steps. Meanwhile tags come and go, and another program lists them.
+#[test]
+fn a_listing_of_names_goes_on_as_it_began_beside_others() {
+    let mount = two_commits();
+    let fixed = Mount::new(mount.repository(), &["--tag", "v1"]);
+    // The directory does not fit into one answer.
+    let tags = |first: char, count| -> Vec<String> {
+        (0..count).map(|n| format!("{first}{n:04}{}", "-a-long-name".repeat(18))).collect()
+    };
+    let mut known = tags('t', 200);
+    change_tags(mount.repository(), &known, true);
+    known.push("v1".to_owned());
+    for (place, letter) in [(mount.control("at/tag"), 'a'), (fixed.control("at/tag"), 'b')] {
+        let new = tags(letter, 60);
+        std::thread::sleep(BRIEF);
+        for is_new in [true, false] {
+            let mut reader =
+                fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let mut seen: Vec<String> = reader.by_ref().take(if is_new { 3 } else { 63 }).collect();
+            change_tags(mount.repository(), &new, is_new);
+            wait_until("the change is listed", || names(&place).contains(&new[0]) == is_new);
+            seen.extend(reader);
+            seen.retain(|name| !new.contains(name));
+            assert_eq!(seen, known, "{}, new: {is_new}", place.display());
+        }
     }
 }
 
