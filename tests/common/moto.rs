@@ -92,13 +92,27 @@ pub fn request(port: u16, method: &str, target: &str, body: &[u8]) -> String {
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
+/// Removes an object, if there is one.
+pub fn remove(port: u16, target: &str) {
+    // The server takes any signature, and none only for what nobody owns.
+    let scope = "tester/20260101/us-east-1/s3/aws4_request";
+    let signed = format!("Authorization: AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=x\r\n");
+    let answer = exchange_with(port, "DELETE", target, &signed, b"").unwrap();
+    assert!(answer.contains(" 204 "), "{answer}");
+}
+
 /// Sends a plain request, and returns the whole answer.
 fn exchange(port: u16, method: &str, target: &str, body: &[u8]) -> std::io::Result<String> {
+    exchange_with(port, method, target, "", body)
+}
+
+/// Sends a plain request with more headers, each with its line's end.
+fn exchange_with(port: u16, method: &str, target: &str, headers: &str, body: &[u8]) -> std::io::Result<String> {
     let mut connection = TcpStream::connect(("127.0.0.1", port))?;
     let (length, target) = (body.len(), target.replace('%', "%25").replace(' ', "%20"));
     write!(
         connection,
-        "{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        "{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{headers}Connection: close\r\n\r\n"
     )?;
     connection.write_all(body)?;
     let mut answer = String::new();

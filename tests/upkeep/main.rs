@@ -11,3 +11,4 @@ mod migrate;
 mod migrate_elsewhere;
 mod race_collect;
 mod rewriting;
+mod stores;

@@ -1,6 +1,8 @@
 //! Objects that the remaining snapshots need: their manifests, and the chunk objects that these name.
 //!
-//! A file that cannot be read ends the collection, because the objects that it needs are unknown.
+//! A file that cannot be read ends the collection, because the objects that it needs are unknown. All are read from the store itself:
+//! a cache may hold files of another repository that was at this place before. A migration to another place, for example, keeps the ids
+//! of commits, and its snapshots have other manifests.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -130,7 +132,7 @@ async fn read<T: Send + 'static>(
     limit: u64,
     decode: impl Fn(&[u8]) -> Result<T> + Clone + Send + 'static,
 ) -> Result<T> {
-    let found = decoded::fixed(&**storage, key, limit, decode).await;
+    let found = decoded::changing(&**storage, key, limit, decode).await;
     let found = found.map_err(|error| error.not_found_as_corrupt(format!("{key} is missing")));
     let why = "the objects to keep are not known, and nothing was removed (`icechunkfs verify` has details)";
     Ok(found.context(|| why)?.value)

@@ -1,0 +1,47 @@
+//! Upkeep of repositories in an object store: with a cache of what was there before.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::common::moto::{self, BUCKET};
+use crate::common::writing::{GROUP, Reference, array};
+use crate::common::{Output, block_on, lab, read_files, run_on};
+use icechunk::RepositoryConfig;
+use icechunk::format::format_constants::SpecVersionBin;
+
+/// Creates a repository of version 1 with an array, whose chunks change with each of `commits`.
+fn old_repository(place: &Path, commits: usize) {
+    block_on(lab::create(place, SpecVersionBin::V1, RepositoryConfig::default()));
+    let reference = Reference::open(place);
+    let document = array(&[400], &[1]);
+    reference.commit(&[("zarr.json", GROUP.as_bytes()), ("a/zarr.json", document.as_bytes())], "arrays");
+    for n in 0..commits {
+        reference.commit(&[("a/c/0", &[n as u8; 40_000]), (&format!("a/c/{}", n + 1), &[7; 3000])], &format!("{n}"));
+    }
+}
+
+/// Runs the program with a cache.
+fn cached(port: u16, cache: &Path, words: &[&str]) -> Output {
+    moto::icechunkfs(port, &[words, &["--cache", cache.to_str().unwrap()]].concat())
+}
+
+#[test]
+fn a_collection_reads_no_files_from_a_cache() {
+    let Some(server) = moto::s3() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (old, new, cache) =
+        (directory.path().join("old"), directory.path().join("new"), directory.path().join("cache"));
+    old_repository(&old, 2);
+    let repo = moto::upload(server.port, &old, "moved");
+    // The cache has the snapshots, whose ids stay; those of the new repository have other manifests.
+    cached(server.port, &cache, &["migrate", &repo, "--to", new.to_str().unwrap(), "--yes"]).success();
+    for key in read_files(&old).into_keys() {
+        moto::remove(server.port, &format!("/{BUCKET}/moved/{key}"));
+    }
+    moto::icechunkfs(server.port, &["clone", new.to_str().unwrap(), &repo]).success();
+    // The store gives times in whole seconds: from then on the objects are older than a second.
+    std::thread::sleep(Duration::from_millis(2100));
+    let collected = cached(server.port, &cache, &["gc", &repo, "--older-than", "1s", "--yes", "--json"]).json();
+    assert_eq!(collected["total"]["objects"], 0, "{collected}");
+    moto::icechunkfs(server.port, &["verify", &repo, "--chunks"]).success();
+}
