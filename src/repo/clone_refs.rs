@@ -209,7 +209,7 @@ async fn read_once(source: &Repository) -> Result<(Refs, Vec<(String, Option<Obj
             SpecVersion::V1 => Ok(Layout::V1.deleted_tags(&**source.storage()).await?.into_iter().collect()),
         }
     };
-    futures_util::try_join!(source.refs(), deleted)
+    futures_util::try_join!(source.complete_refs(), deleted)
 }
 
 /// Writes the file of a ref. What an earlier attempt left is replaced as long as there is no repository.

@@ -120,7 +120,7 @@ fn apply(state: &mut RepoState, options: ExpireOptions) -> Result<Expired> {
 
 async fn expire_v1(repository: &Repository, options: ExpireOptions) -> Result<Expired> {
     let storage = repository.storage();
-    let refs = repository.refs().await?;
+    let refs = repository.complete_refs().await?;
     let mut expired = Expired::default();
     let all = refs.tags.iter().map(|(name, tip)| (true, name, *tip));
     let all = all.chain(refs.branches.iter().map(|(name, tip)| (false, name, *tip)));

@@ -21,7 +21,7 @@ use object_store::path::PathPart;
 use percent_encoding::percent_decode_str;
 use tracing::warn;
 
-use super::refs::{DEFAULT_BRANCH, Refs, skip_damaged};
+use super::refs::{DEFAULT_BRANCH, Damaged, Refs};
 use super::v1::parse_ref;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::alpha::reference;
@@ -138,8 +138,8 @@ impl Layout {
         }
     }
 
-    /// Returns all branches and tags. A ref whose file is damaged is left out, with a warning.
-    pub(super) async fn refs(self, storage: &dyn Storage) -> Result<Refs> {
+    /// Returns all branches and tags. A ref whose file is damaged is treated as `damaged` says.
+    pub(super) async fn refs(self, storage: &dyn Storage, damaged: Damaged) -> Result<Refs> {
         let objects = storage.list(self.folder()).await?;
         let deleted: HashSet<&str> = objects.iter().filter_map(|object| object.key.strip_suffix(".deleted")).collect();
         let mut newest: BTreeMap<&str, &str> = BTreeMap::new();
@@ -151,23 +151,24 @@ impl Layout {
         }
         let tags = objects.iter().filter(|object| !deleted.contains(object.key.as_str()));
         let tags = tags.filter_map(|object| Some((self.tag_of(&object.key)?, object.key.as_str())));
-        let (branches, tags) = (self.read_all(storage, newest.into_iter()).await?, self.read_all(storage, tags).await?);
-        let refs = Refs { branches, tags };
+        let branches = self.read_all(storage, newest.into_iter(), damaged).await?;
+        let refs = Refs { branches, tags: self.read_all(storage, tags, damaged).await? };
         if self != Layout::V1 && !refs.branches.contains_key(DEFAULT_BRANCH) {
             warn!("{}: there is no branch `{DEFAULT_BRANCH}`, which every repository must have", storage.location());
         }
         Ok(refs)
     }
 
-    /// Returns the decoded names and the targets of the refs `files`, which are pairs of an encoded name and a key. A ref whose file is
-    /// damaged is left out, with a warning; so is one without a file, which was deleted since it was listed.
+    /// Returns the decoded names and the targets of the refs `files`, which are pairs of an encoded name and a key. A ref without a file is
+    /// left out: it was deleted since it was listed.
     async fn read_all<'a>(
         self,
         storage: &dyn Storage,
         files: impl Iterator<Item = (&'a str, &'a str)>,
+        damaged: Damaged,
     ) -> Result<BTreeMap<String, ObjectId>> {
         let read = async |name, key| {
-            let target = skip_damaged(self.read(storage, key).await)?;
+            let target = damaged.treat_file(self.read(storage, key).await)?;
             Ok(target.map(|id| (decode_name(name), id)))
         };
         let reads: Vec<_> = files.map(|(name, key)| read(name, key)).collect();

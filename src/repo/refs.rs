@@ -61,13 +61,56 @@ pub struct Refs {
     pub tags: BTreeMap<String, ObjectId>,
 }
 
+/// Treatment of a ref whose target cannot be read since it is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Damaged {
+    /// It is left out, with a warning: it must not hide the others.
+    LeftOut,
+    /// It is an error: what it leads to would be lost to a caller that does not know it.
+    Refused,
+}
+
+impl Damaged {
+    /// Returns the target that was read from the file of a ref; none if there is no file, or if it is damaged and left out.
+    pub(super) fn treat_file(self, target: Result<Option<ObjectId>>) -> Result<Option<ObjectId>> {
+        self.treat(target, "put the file back from a copy, or remove it to give up that branch or tag")
+    }
+
+    /// Returns the target of a ref; none if it is damaged and left out. The error for a refused one ends with `remedy`.
+    fn treat(self, target: Result<Option<ObjectId>>, remedy: &str) -> Result<Option<ObjectId>> {
+        match target {
+            Err(why) if why.kind() == ErrorKind::Corrupt && self == Damaged::LeftOut => {
+                warn!("{why}; it is left out");
+                Ok(None)
+            }
+            Err(why) if why.kind() == ErrorKind::Corrupt => Err(Error::corrupt(format!(
+                "{why}: a branch or tag is damaged, so that the commits it leads to are not known; nothing was changed; {remedy}"
+            ))),
+            target => target,
+        }
+    }
+}
+
 impl Repository {
-    /// Returns all branches and tags.
+    /// Returns all branches and tags. A damaged one is left out, with a warning.
     pub async fn refs(&self) -> Result<Refs> {
+        self.read_refs(Damaged::LeftOut).await
+    }
+
+    /// Returns all branches and tags, for callers that would lose what a missing one leads to.
+    ///
+    /// Fails with [`ErrorKind::Corrupt`] if one is damaged.
+    pub async fn complete_refs(&self) -> Result<Refs> {
+        self.read_refs(Damaged::Refused).await
+    }
+
+    async fn read_refs(&self, damaged: Damaged) -> Result<Refs> {
         match &self.generation {
-            Generation::Alpha(layout) => layout.refs(&*self.storage).await,
-            Generation::V1(_) => Layout::V1.refs(&*self.storage).await,
-            Generation::V2(info) => Ok(Refs { branches: undamaged(info.branches())?, tags: undamaged(info.tags())? }),
+            Generation::Alpha(layout) => layout.refs(&*self.storage, damaged).await,
+            Generation::V1(_) => Layout::V1.refs(&*self.storage, damaged).await,
+            Generation::V2(info) => {
+                Ok(Refs { branches: readable(info.branches(), damaged)?, tags: readable(info.tags(), damaged)? })
+            }
         }
     }
 
@@ -144,22 +187,14 @@ impl Repository {
     }
 }
 
-fn undamaged(refs: Vec<(String, Result<ObjectId>)>) -> Result<BTreeMap<String, ObjectId>> {
+fn readable(refs: Vec<(String, Result<ObjectId>)>, damaged: Damaged) -> Result<BTreeMap<String, ObjectId>> {
     let target = |(name, target): (String, Result<ObjectId>)| {
-        skip_damaged(target.map(Some)).map(|target| Some((name, target?))).transpose()
+        damaged
+            .treat(target.map(Some), "`icechunkfs verify` has details")
+            .map(|target| Some((name, target?)))
+            .transpose()
     };
     refs.into_iter().filter_map(target).collect()
-}
-
-/// Returns the target of a ref; none if it is damaged, which is logged.
-pub(super) fn skip_damaged(target: Result<Option<ObjectId>>) -> Result<Option<ObjectId>> {
-    match target {
-        Err(why) if why.kind() == ErrorKind::Corrupt => {
-            warn!("{why}; it is left out");
-            Ok(None)
-        }
-        target => target,
-    }
 }
 
 /// Returns the names most like `name`, best first, in backquotes.

@@ -108,7 +108,7 @@ async fn attempt(
 ) -> Result<Pushed, Failure> {
     let place = || destination.storage().location().to_owned();
     let stored_since = destination.log_position();
-    let there = destination.refs().await.context(place)?;
+    let there = refs_for(destination, &options.refs).await.context(place)?;
     let tips = there.branches.values().chain(there.tags.values()).copied();
     let present = destination.histories(tips.collect::<HashSet<_>>()).await.context(place)?;
     let present: HashSet<ObjectId> = present.into_iter().map(|commit| commit.id).collect();
@@ -154,9 +154,15 @@ async fn attempt(
     Ok(Pushed { refs, commits })
 }
 
+/// Returns the refs of `repository` for a push of those that `names` name, or of all. A push of all fails if one is damaged, because it
+/// would not be pushed, or its target not be known, without a failure.
+async fn refs_for(repository: &Repository, names: &[String]) -> Result<Refs> {
+    if names.is_empty() { repository.complete_refs().await } else { repository.refs().await }
+}
+
 /// Returns the refs of the source that `names` name, or all of them.
 async fn wanted(source: &Repository, names: &[String]) -> Result<Vec<PushedRef>> {
-    let Refs { branches, tags } = source.refs().await.context(|| source.storage().location().to_owned())?;
+    let Refs { branches, tags } = refs_for(source, names).await.context(|| source.storage().location().to_owned())?;
     let of = |kind, (name, to): (&String, &ObjectId)| PushedRef {
         kind,
         name: name.clone(),

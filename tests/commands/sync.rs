@@ -127,6 +127,31 @@ fn a_clone_of_every_fixture_has_its_refs_history_and_bytes() {
 }
 
 #[test]
+fn a_damaged_ref_is_not_left_out_of_a_clone_or_a_push_of_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = repository(directory.path(), SpecVersionBin::V1);
+    let (copy, other) = (directory.path().join("copy"), directory.path().join("other"));
+    clone(&source, &other).success();
+    add_chunks(&Reference::open(&source), 7);
+    for damaged in ["refs/branch.dev/ref.json", "refs/tag.v1/ref.json"] {
+        let file = std::fs::read(source.join(damaged)).unwrap();
+        std::fs::write(source.join(damaged), "").unwrap();
+        let before = read_files(&other);
+        let pull = run_on(&other, &["pull", text(&source)]);
+        for said in [clone(&source, &copy).failure(), push(&source, &other, &[]).failure(), pull.failure()] {
+            assert!(said.contains(damaged) && said.contains("put the file back"), "{said}");
+        }
+        assert_eq!(read_files(&other), before);
+        assert!(!copy.exists() || read_files(&copy).is_empty());
+        std::fs::write(source.join(damaged), &file).unwrap();
+    }
+    // One that is not asked for does not matter.
+    std::fs::write(source.join("refs/branch.dev/ref.json"), "").unwrap();
+    push(&source, &other, &["main"]).success();
+    assert_eq!(refs(&other)["branches"]["main"], refs(&source)["branches"]["main"]);
+}
+
+#[test]
 fn pushes_and_pulls_bring_what_the_reference_committed() {
     if !place::needs_directory() {
         return;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 pub(super) use self::ancestry::Ancestry;
 use super::ref_files::Layout;
+use super::refs::Damaged;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::alpha::attributes::AttributesFile;
 use crate::format::alpha::snapshot::AlphaSnapshot;
@@ -73,7 +74,7 @@ pub(super) async fn first_without_file(
     layout: Layout,
     id: ObjectId,
 ) -> Result<Option<SnapshotInfo>> {
-    let refs = layout.refs(storage).await?;
+    let refs = layout.refs(storage, Damaged::LeftOut).await?;
     let mut seen = HashSet::new();
     for tip in refs.branches.into_values().chain(refs.tags.into_values()) {
         let mut ancestry = Ancestry::new(storage, tip);

@@ -210,7 +210,7 @@ async fn old_refs(storage: &dyn Storage) -> Result<BTreeMap<String, Option<Objec
 /// Reads everything that refs of version 1 lead to.
 pub(super) async fn read_contents(repository: &Repository, progress: &MigrationProgress) -> Result<Contents> {
     let storage = &**repository.storage();
-    let refs = repository.refs().await?;
+    let refs = repository.complete_refs().await?;
     let deleted_tags = Layout::V1.deleted_tags(storage).await?;
     let mut contents = Contents { branches: refs.branches, tags: refs.tags, deleted_tags, commits: BTreeMap::new() };
     // Walking the histories would take a round trip for each commit, and most snapshot files belong to needed commits.
