@@ -11,8 +11,9 @@ use super::repo_args::RepoArgs;
 use super::{open, print, print_json, print_result, progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
-use crate::repo::migrate::in_place::{self, MigrationProgress, Summary};
+use crate::repo::migrate::in_place::{self, MigrationProgress, Summary, UnmigratedRef};
 use crate::repo::migrate::{Contents, elsewhere};
+use crate::shell;
 use crate::storage;
 use crate::times::system_clock;
 
@@ -58,23 +59,32 @@ pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
         })
     })?;
     print_summary(arguments, &summary)?;
-    match summary.unmigrated_refs.as_slice() {
-        [] => Ok(()),
-        left => Err(Error::new(
-            ErrorKind::Contended,
-            format!(
-                "{} old refs lead to concurrent commits that do not follow the branch tip, or that \
-                 version 2 has removed: {}. They stay; mount their snapshots with --snapshot, or remove the refs",
-                left.len(),
-                left.join(", ")
-            ),
-        )),
+    if summary.unmigrated_refs.is_empty() {
+        return Ok(());
     }
+    let repo = shell::quote(&arguments.repo.location);
+    let describe = |(key, left): (&String, &UnmigratedRef)| {
+        let UnmigratedRef { target, other_name, why } = left;
+        let command = other_name.as_ref().map_or_else(String::new, |name| {
+            format!(": `icechunkfs branch {repo} create {} --at {target}`", shell::quote(name))
+        });
+        format!("{key} at {target} ({why}){command}")
+    };
+    let left: Vec<String> = summary.unmigrated_refs.iter().map(describe).collect();
+    Err(Error::new(
+        ErrorKind::Contended,
+        format!(
+            "{} old refs stay, and what they lead to is not collected before they are gone; --snapshot ID mounts it. To keep it, run the \
+             command that is named with it, and then this again; to give it up, remove the file: {}",
+            left.len(),
+            left.join("; ")
+        ),
+    ))
 }
 
 fn print_summary(arguments: &MigrateArgs, summary: &Summary) -> Result<()> {
     let Summary { contents, was_completed, has_config, removed, unmigrated_refs } = summary;
-    let more = json!({"config": has_config, "removed": removed, "left": unmigrated_refs});
+    let more = json!({"config": has_config, "removed": removed, "left": unmigrated_refs.keys().collect::<Vec<_>>()});
     let value = summary_json(arguments, 1, *was_completed, contents, more);
     print_result(arguments.json, &value, || {
         let [migrate, remove] = match arguments.dry_run {

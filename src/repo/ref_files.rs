@@ -21,6 +21,7 @@ use object_store::path::PathPart;
 use percent_encoding::percent_decode_str;
 use tracing::warn;
 
+use super::change_refs::RefKind;
 use super::refs::{DEFAULT_BRANCH, Damaged, Refs};
 use super::v1::parse_ref;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -84,6 +85,12 @@ impl Layout {
             _ => key.strip_suffix("/ref.json"),
         };
         name.filter(|name| !name.is_empty())
+    }
+
+    /// Returns the kind and the decoded name of the ref whose target the file `key` holds; none if it is no such file.
+    pub(super) fn name_of(self, key: &str) -> Option<(RefKind, String)> {
+        let branch = self.branch_of(key).map(|name| (RefKind::Branch, decode_name(name)));
+        branch.or_else(|| self.tag_of(key).map(|name| (RefKind::Tag, decode_name(name))))
     }
 
     // The whole component is encoded, as in the reference implementation, so that a name of only dots is no special case.

@@ -211,4 +211,93 @@ async fn commits_that_do_not_follow_the_branch_are_named_and_stay() {
     assert!(place.join("refs/branch.main/ref.json").exists());
     assert!(!place.join("refs/branch.dev/ref.json").exists());
     assert_eq!(lab::history(&place).await[0], "by a new one");
+    let old = lost["refs/branch.main/ref.json"].clone();
+    let id = serde_json::from_slice::<Value>(&old).unwrap()["snapshot"].as_str().unwrap().to_owned();
+    assert!(output.contains(&format!("create 'main-v1' --at {id}`")), "{output}");
+    run_on(&place, &["branch", "create", "main-v1", "--at", &id]).success();
+    migrate(&place, &["--yes"]).success();
+    assert!(!has_refs(&place));
+    assert_eq!(lab::history(&place).await[0], "by a new one");
+    run_on(&place, &["gc", "--older-than", "0s", "--yes"]).success();
+    let kept = ancestry(&reopen(&place).await, &ref_version("branch", "main-v1")).await;
+    assert_eq!(kept[0].message, "by an old program");
+    run_on(&place, &["verify", "--chunks"]).success();
+}
+
+#[tokio::test]
+async fn refs_that_old_programs_make_during_a_migration_are_kept() {
+    let (_directory, place, elsewhere) = interrupted().await;
+    let old = reopen(&elsewhere).await;
+    let history = ancestry(&old, &main_branch()).await;
+    let (tip, first) = (&history[0].id, &history[1].id);
+    old.create_tag("known", first).await.unwrap();
+    old.create_branch("known", first).await.unwrap();
+    old.reset_branch("dev", tip, None).await.unwrap();
+    old.create_branch("work", first).await.unwrap();
+    let (session, store) = lab::session_on(&old, "work").await;
+    let group = br#"{"zarr_format":3,"node_type":"group"}"#;
+    store.set("w/zarr.json", bytes::Bytes::from_static(group)).await.unwrap();
+    let work = session.write().await.commit("on a new branch").execute().await.unwrap();
+    old.create_tag("of-work", &work).await.unwrap();
+    copy_tree(&elsewhere, &place);
+    let done = migrate(&place, &["--yes", "--json"]).json();
+    assert_eq!(done["left"], serde_json::json!([]));
+    assert!(!has_refs(&place));
+    run_on(&place, &["gc", "--older-than", "0s", "--yes"]).success();
+    let new = reopen(&place).await;
+    let branches = ["dev", "known", "main", "work"].map(str::to_owned);
+    assert_eq!(new.list_branches().await.unwrap(), BTreeSet::from(branches));
+    assert_eq!(new.list_tags().await.unwrap(), BTreeSet::from(["known", "of-work", "v1"].map(str::to_owned)));
+    for (name, target) in [("dev", tip), ("known", first), ("main", tip), ("work", &work)] {
+        assert_eq!(&new.lookup_branch(name).await.unwrap(), target, "{name}");
+    }
+    for (name, target) in [("known", first), ("of-work", &work)] {
+        assert_eq!(&new.lookup_tag(name).await.unwrap(), target, "{name}");
+    }
+    run_on(&place, &["verify", "--chunks"]).success();
+}
+
+#[tokio::test]
+async fn refs_that_version_2_has_moved_or_deleted_stay_so() {
+    let (_directory, place, _) = interrupted().await;
+    run_on(&place, &["branch", "reset", "main", "--to", "main~1", "--yes"]).success();
+    run_on(&place, &["branch", "delete", "dev", "--yes"]).success();
+    run_on(&place, &["tag", "delete", "v1", "--yes"]).success();
+    run_on(&place, &["gc", "--older-than", "0s", "--yes"]).success();
+    migrate(&place, &["--yes"]).success();
+    assert!(!has_refs(&place));
+    let new = reopen(&place).await;
+    assert_eq!(new.list_branches().await.unwrap(), BTreeSet::from(["main".to_owned()]));
+    assert_eq!(new.list_tags().await.unwrap(), BTreeSet::new());
+    assert_eq!(lab::history(&place).await, ["one", "Repository initialized"]);
+}
+
+#[tokio::test]
+async fn a_damaged_ref_ends_a_migration_before_anything_is_written() {
+    for damaged in ["refs/branch.dev/ref.json", "refs/tag.v1/ref.json"] {
+        let directory = tempfile::tempdir().unwrap();
+        let (place, new) = (directory.path().join("repo"), directory.path().join("new"));
+        std::fs::create_dir(&place).unwrap();
+        old_repository(&place).await;
+        let file = std::fs::read(place.join(damaged)).unwrap();
+        std::fs::write(place.join(damaged), "").unwrap();
+        let before = read_files(&place);
+        for words in [&["--yes"][..], &["--dry-run"], &["--yes", "--to", new.to_str().unwrap()]] {
+            let said = migrate(&place, words).failure();
+            assert!(said.contains(damaged) && said.contains("put the file back"), "{words:?}: {said}");
+        }
+        let said = run_on(&place, &["expire", "--older-than", "0s", "--yes"]).failure();
+        assert!(said.contains(damaged), "{said}");
+        assert_eq!(read_files(&place), before);
+        assert!(!new.exists() || read_files(&new).is_empty());
+        // Neither does one that is damaged when the migration is killed.
+        std::fs::write(place.join(damaged), &file).unwrap();
+        assert!(!run_with_fault(&place, &["migrate", "--yes"], "migrate.repo.done=abort").status.success());
+        std::fs::write(place.join(damaged), "").unwrap();
+        let said = migrate(&place, &["--yes"]).failure();
+        assert!(said.contains(damaged), "{said}");
+        std::fs::write(place.join(damaged), &file).unwrap();
+        migrate(&place, &["--yes"]).success();
+        assert!(!has_refs(&place));
+    }
 }

@@ -5,9 +5,10 @@
 //! removed, `main` first, so that programs which know only version 1 find no repository any more instead of committing where no reader
 //! looks; then `config.yaml`, whose content `repo` now has.
 //!
-//! A program of version 1 may commit during the migration. The refs are therefore read again once `repo` exists, and once more before
-//! they are removed; commits made meanwhile are added to `repo`, if the branch has not moved there. An old ref whose commit cannot be
-//! added that way stays, and is reported. A migration that was killed is completed by the next one.
+//! A program of version 1 may commit and make refs during the migration. The refs are therefore read again once `repo` exists, and once
+//! more before they are removed; what was made meanwhile is added to `repo` ([`super::old_refs`]). An old ref under whose name `repo` has
+//! something else stays, and is reported; its commits are added all the same, so that they can be read and get another ref. A migration
+//! that was killed is completed by the next one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::{StreamExt, stream};
 
+use super::old_refs::{Migrated, OldRef, OldRefs, Verdict};
 use super::{Contents, operations};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
@@ -23,6 +25,7 @@ use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{LogEntry, Operation, RawItem, RepoState, SnapshotRecord, Status};
+use crate::repo::change_refs::{RefKind, refs_of};
 use crate::repo::history::cycle;
 use crate::repo::ref_files::{Layout, branch_key};
 use crate::repo::refs::DEFAULT_BRANCH;
@@ -52,16 +55,27 @@ pub struct Summary {
     pub has_config: bool,
     /// Number of removed old objects.
     pub removed: usize,
-    /// Keys of old refs that lead to commits which `repo` does not have; these refs stay.
-    pub unmigrated_refs: Vec<String>,
+    /// Old refs that stay, by the keys of their files: `repo` has something else under their names.
+    pub unmigrated_refs: BTreeMap<String, UnmigratedRef>,
     /// True if `repo` existed before, and an earlier migration was completed.
     pub was_completed: bool,
+}
+
+/// Old ref that stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnmigratedRef {
+    /// Its target.
+    pub target: ObjectId,
+    /// Name under which a branch keeps what the ref leads to: with it, the next migration removes the ref. None if that is not possible.
+    pub other_name: Option<String>,
+    /// Reason.
+    pub why: String,
 }
 
 /// Migrates `repository`. With `dry_run` nothing is written, and the planned result is returned.
 ///
 /// Fails with [`ErrorKind::ReadOnly`] if the storage takes no writes, with [`ErrorKind::Corrupt`] before any change if a snapshot is
-/// missing.
+/// missing or a ref is damaged.
 pub async fn migrate(
     repository: &Repository,
     clock: Clock,
@@ -82,12 +96,14 @@ pub async fn migrate(
     let mut summary = Summary { has_config: config.is_some(), ..Summary::default() };
     match &repository.generation {
         Generation::Alpha(_) | Generation::V1(_) => {
+            // First, so that a damaged ref is found before `repo` is there.
+            let old = OldRefs::read(&**storage).await?;
             summary.contents = read_contents(repository, progress).await?;
             let config = config.map(|config| encode::flexbuffer(config.members())).transpose()?;
             let state = build_repo(&summary.contents, config, clock)?;
             let file = state.encode()?;
             if dry_run {
-                summary.removed = old_refs(&**storage).await?.len() + usize::from(summary.has_config);
+                summary.removed = old.len() + usize::from(summary.has_config);
                 return Ok(summary);
             }
             failpoints::pass("migrate.repo")?;
@@ -99,8 +115,8 @@ pub async fn migrate(
             failpoints::pass("migrate.repo.done")?;
         }
         Generation::V2(_) => {
-            let old = old_refs(&**storage).await?;
-            if old.is_empty() && !summary.has_config {
+            let old = OldRefs::read(&**storage).await?;
+            if old.len() == 0 && !summary.has_config {
                 return Err(Error::invalid(format!("{} is of version 2 already", storage.location())));
             }
             summary.was_completed = true;
@@ -114,7 +130,7 @@ pub async fn migrate(
     Ok(summary)
 }
 
-/// Adds commits that programs of version 1 made since, and removes the objects that `repo` replaces.
+/// Adds to `repo` what programs of version 1 did since, and removes the objects that `repo` replaces.
 async fn finish(
     storage: &Arc<dyn Storage>,
     clock: Clock,
@@ -123,18 +139,46 @@ async fn finish(
 ) -> Result<()> {
     // Once the ref of `main` is gone, programs of version 1 neither commit to `main` nor open the repository.
     for only_main in [true, false] {
-        catch_up(storage, clock, summary, progress).await?;
-        let known = Repository::open(Arc::clone(storage)).await?;
-        let mut removed = Vec::new();
+        let old = OldRefs::read(&**storage).await?;
+        let mut removed = if only_main { Vec::new() } else { old.deleted };
         summary.unmigrated_refs.clear();
-        for (key, target) in old_refs(&**storage).await? {
-            let is_main = key == branch_key(DEFAULT_BRANCH);
-            // The marker of a deleted tag has no target. A ref is removed only if `repo` has its target.
-            let is_known = target.is_none_or(|target| has_snapshot(&known, target));
-            if !is_known {
-                summary.unmigrated_refs.push(key);
-            } else if is_main || !only_main {
-                removed.push(key);
+        let mut state = update::read_state(&**storage).await?;
+        for found in old.refs {
+            let left = match Migrated::new(&state).judge(storage, &found).await? {
+                Verdict::Settled => None,
+                Verdict::Missing(from, commits) => {
+                    progress.read.fetch_add(commits.len() as u64, Ordering::Relaxed);
+                    let added = add(storage, clock, &found, Some(from), &commits).await?;
+                    if added.is_some() {
+                        let refs = match found.kind {
+                            RefKind::Branch => &mut summary.contents.branches,
+                            RefKind::Tag => &mut summary.contents.tags,
+                        };
+                        refs.insert(found.name.clone(), found.target);
+                        summary.contents.commits.extend(commits.into_iter().map(|commit| (commit.id, commit)));
+                    }
+                    match renew(&mut state, added) {
+                        Some(()) => None,
+                        None => Some((false, "it changed concurrently: run this again".to_owned())),
+                    }
+                }
+                Verdict::Left(commits, why) => {
+                    // The ref can then be made anew under another name, and its commits be read.
+                    if let Some(commits) = commits.as_ref().filter(|commits| !commits.is_empty()) {
+                        renew(&mut state, add(storage, clock, &found, None, commits).await?);
+                    }
+                    Some((commits.is_some(), why))
+                }
+            };
+            let is_main = found.key == branch_key(DEFAULT_BRANCH);
+            match left {
+                Some((is_readable, why)) => {
+                    let other_name = is_readable.then(|| found.other_name());
+                    let unmigrated = UnmigratedRef { target: found.target, other_name, why };
+                    summary.unmigrated_refs.insert(found.key, unmigrated);
+                }
+                None if is_main || !only_main => removed.push(found.key),
+                None => {}
             }
         }
         summary.removed += removed.len();
@@ -148,63 +192,54 @@ async fn finish(
     failpoints::pass("migrate.done")
 }
 
-fn has_snapshot(repository: &Repository, id: ObjectId) -> bool {
-    matches!(&repository.generation, Generation::V2(info) if info.position(id).is_some())
+/// Replaces `state` by the `written` one; returns none if nothing was written.
+fn renew(state: &mut RepoState, written: Option<RepoState>) -> Option<()> {
+    *state = written?;
+    Some(())
 }
 
-/// Adds to `repo` the commits that programs of version 1 made to branches that have not moved in `repo`.
-async fn catch_up(
+/// Lists `commits` in `repo`, oldest first, and points the ref `old` to its target if it still points to `from`. Without `from`, no ref
+/// is changed. Returns the written state; none if the ref has changed concurrently.
+async fn add(
     storage: &Arc<dyn Storage>,
     clock: Clock,
-    summary: &mut Summary,
-    progress: &MigrationProgress,
-) -> Result<()> {
-    let known = Repository::open(Arc::clone(storage)).await?;
-    let old = Repository::new(Arc::clone(storage), Generation::V1(None));
-    let refs = old.refs().await?;
-    for (branch, tip) in refs.branches {
-        if has_snapshot(&known, tip) {
-            continue;
+    old: &OldRef,
+    from: Option<Option<ObjectId>>,
+    commits: &[SnapshotInfo],
+) -> Result<Option<RepoState>> {
+    let OldRef { kind, ref name, target, .. } = *old;
+    let change = |state: &mut RepoState| {
+        let changed = || Error::new(ErrorKind::Contended, format!("{kind} `{name}` has changed concurrently"));
+        for commit in commits {
+            if commit.parent.is_some_and(|parent| !state.snapshots.contains_key(&parent)) {
+                return Err(changed());
+            }
+            state.snapshots.entry(commit.id).or_insert(record(commit)?);
         }
-        let Some(before) = known.branch_tip(&branch).await? else { continue };
-        let Some(new) = old.since(tip, before).await? else { continue };
-        progress.read.fetch_add(new.len() as u64, Ordering::Relaxed);
-        let change = |state: &mut RepoState| {
-            if state.branches.get(&branch) != Some(&before) {
-                return Err(Error::new(ErrorKind::Contended, format!("branch `{branch}` has moved concurrently")));
-            }
-            for commit in &new {
-                state.snapshots.insert(commit.id, record(commit)?);
-            }
-            state.branches.insert(branch.clone(), tip);
-            Ok(Operation::NewCommit { branch: branch.clone(), new: tip })
-        };
-        match update::update(&**storage, clock, change).await {
-            Ok(_) => {
-                summary.contents.branches.insert(branch, tip);
-                summary.contents.commits.extend(new.into_iter().map(|commit| (commit.id, commit)));
-            }
-            // The old ref stays, and is reported.
-            Err(error) if error.kind() == ErrorKind::Contended => tracing::warn!("{error}"),
-            Err(error) => return Err(error),
+        let Some(from) = from else { return Ok(Operation::NewDetachedSnapshot { new: target }) };
+        let is_deleted = kind == RefKind::Tag && state.deleted_tags.contains(name);
+        let is_listed = state.snapshots.contains_key(&target);
+        let refs = refs_of(state, kind);
+        if is_deleted || !is_listed || refs.get(name) != from.as_ref() {
+            return Err(changed());
         }
+        refs.insert(name.clone(), target);
+        let name = name.clone();
+        Ok(match (kind, from) {
+            (RefKind::Tag, _) => Operation::TagCreated { name },
+            (RefKind::Branch, None) => Operation::BranchCreated { name },
+            (RefKind::Branch, Some(previous)) if commits.is_empty() => Operation::BranchReset { name, previous },
+            (RefKind::Branch, Some(_)) => Operation::NewCommit { branch: name, new: target },
+        })
+    };
+    match update::update(&**storage, clock, change).await {
+        Ok(state) => Ok(Some(state)),
+        Err(error) if error.kind() == ErrorKind::Contended => {
+            tracing::warn!("{error}");
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
-    Ok(())
-}
-
-/// Returns the objects below `refs/` and their targets; none for the marker of a deleted tag.
-async fn old_refs(storage: &dyn Storage) -> Result<BTreeMap<String, Option<ObjectId>>> {
-    let mut refs = BTreeMap::new();
-    for object in storage.list("refs/").await? {
-        if object.key.ends_with("/ref.json.deleted") {
-            refs.insert(object.key, None);
-        } else if object.key.ends_with("/ref.json")
-            && let Some(target) = Layout::V1.read(storage, &object.key).await?
-        {
-            refs.insert(object.key, Some(target));
-        }
-    }
-    Ok(refs)
 }
 
 /// Reads everything that refs of version 1 lead to.
