@@ -208,6 +208,9 @@ async fn commits_that_do_not_follow_the_branch_are_named_and_stay() {
     }
     let output = migrate(&place, &["--yes"]).failure();
     assert!(output.contains("refs/branch.main/ref.json") && output.contains("--snapshot"), "{output}");
+    // What it leads to is kept, and the advice can be followed.
+    let refused = run_on(&place, &["gc", "--older-than", "0s", "--yes"]).failure();
+    assert!(refused.contains("refs/branch.main/ref.json") && refused.contains("icechunkfs migrate"), "{refused}");
     assert!(place.join("refs/branch.main/ref.json").exists());
     assert!(!place.join("refs/branch.dev/ref.json").exists());
     assert_eq!(lab::history(&place).await[0], "by a new one");
@@ -240,6 +243,8 @@ async fn refs_that_old_programs_make_during_a_migration_are_kept() {
     let work = session.write().await.commit("on a new branch").execute().await.unwrap();
     old.create_tag("of-work", &work).await.unwrap();
     copy_tree(&elsewhere, &place);
+    let refused = run_on(&place, &["gc", "--older-than", "0s", "--yes"]).failure();
+    assert!(refused.contains("work/ref.json"), "{refused}");
     let done = migrate(&place, &["--yes", "--json"]).json();
     assert_eq!(done["left"], serde_json::json!([]));
     assert!(!has_refs(&place));
@@ -295,6 +300,8 @@ async fn a_damaged_ref_ends_a_migration_before_anything_is_written() {
         assert!(!run_with_fault(&place, &["migrate", "--yes"], "migrate.repo.done=abort").status.success());
         std::fs::write(place.join(damaged), "").unwrap();
         let said = migrate(&place, &["--yes"]).failure();
+        assert!(said.contains(damaged), "{said}");
+        let said = run_on(&place, &["gc", "--older-than", "0s", "--yes"]).failure();
         assert!(said.contains(damaged), "{said}");
         std::fs::write(place.join(damaged), &file).unwrap();
         migrate(&place, &["--yes"]).success();

@@ -56,6 +56,11 @@ impl Plan {
         Plan { known: state.snapshots.keys().copied().collect(), dropped }
     }
 
+    /// Returns true if commit `id` stays listed.
+    pub(super) fn keeps(&self, id: ObjectId) -> bool {
+        self.known.contains(&id) && !self.dropped.contains(&id)
+    }
+
     pub(super) fn kept(&self) -> impl Iterator<Item = ObjectId> + '_ {
         self.known.difference(&self.dropped).copied()
     }

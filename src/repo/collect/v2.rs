@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState};
+use crate::repo::migrate::old_refs::{Migrated, OldRefs};
 use crate::repo::update::{self, Update, UpdateOptions};
 use crate::storage::Storage;
 use crate::times::Clock;
@@ -53,6 +54,7 @@ async fn attempt(
     let plan = Plan::of(&state, &work.snapshots, &listed.snapshot_times(), options.older_than);
     let mut after = state.clone();
     plan.apply(&mut after)?;
+    check_old_refs(storage, &state, &plan).await?;
     let mut keep = Keep::new(&work, logs(&after));
     // Uncommitted changes may be based on an expired commit whose file still exists.
     keep.needed.add(storage, plan.kept().chain(listed.existing(&work.snapshots)), progress).await?;
@@ -95,6 +97,20 @@ async fn attempt(
     garbage.remove(storage, progress).await?;
     copies::remove(storage, &old).await?;
     Ok(Some(collected))
+}
+
+/// Fails if a ref of version 1 leads to a commit that `plan` does not keep, unless version 2 has moved or deleted that ref: a program of
+/// version 1 has made it during the migration or since, and the objects that it needs would look like garbage.
+async fn check_old_refs(storage: &Arc<dyn Storage>, state: &RepoState, plan: &Plan) -> Result<()> {
+    let (migrated, old) = (Migrated::new(state), OldRefs::read(&**storage).await?);
+    let Some(unfinished) = old.refs.iter().find(|old| !plan.keeps(old.target) && !migrated.has(old)) else {
+        return Ok(());
+    };
+    Err(Error::invalid(format!(
+        "{}, a ref of version 1, leads to {}, which version 2 does not keep: nothing was removed. `icechunkfs migrate` \
+         finishes the migration, or tells what to do about the ref",
+        unfinished.key, unfinished.target
+    )))
 }
 
 /// Returns the logs that commits keep of removed ancestors.
