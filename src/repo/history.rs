@@ -152,9 +152,14 @@ impl Repository {
         Ok(())
     }
 
-    /// Reads the description of a commit from its snapshot file, where version 1 keeps it.
+    /// Reads the description of a commit from its snapshot file, where version 1 keeps it; from the store itself, because an expiration
+    /// writes the file again with another parent. Offline, from the cache.
     pub(super) async fn read_commit(&self, id: ObjectId) -> Result<SnapshotInfo> {
-        commit_of(&self.snapshot(id, super::MAX_SNAPSHOT).await?)
+        let snapshot = match self.snapshot_in(id, super::MAX_SNAPSHOT, true).await {
+            Err(error) if error.kind() == ErrorKind::Offline => self.snapshot(id, super::MAX_SNAPSHOT).await?,
+            read => read?,
+        };
+        commit_of(&snapshot)
     }
 }
 

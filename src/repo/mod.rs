@@ -376,6 +376,13 @@ impl Repository {
 
     /// Reads snapshot `id`, using at most `limit` bytes of memory ([`MAX_SNAPSHOT`] allows the format's maximum).
     pub async fn snapshot(&self, id: ObjectId, limit: u64) -> Result<Snapshot> {
+        // Every repository has the same id for its first snapshot: where a repository is created anew, that key gets another file. Other
+        // snapshots count as immutable.
+        self.snapshot_in(id, limit, id == ObjectId::INITIAL).await
+    }
+
+    /// Reads snapshot `id` like [`Repository::snapshot`]; if `is_latest`, never from a cache.
+    async fn snapshot_in(&self, id: ObjectId, limit: u64, is_latest: bool) -> Result<Snapshot> {
         let key = format!("snapshots/{id}");
         let missing =
             |error: Error| error.not_found_as_corrupt(format!("snapshot {id} is missing from the repository"));
@@ -393,11 +400,9 @@ impl Repository {
             return translated.map_err(|e| Error::with_source(ErrorKind::Io, key.clone(), e))?.context(|| key);
         }
         let decode = move |file: &[u8]| Snapshot::decode(file, limit);
-        // Every repository has the same id for its first snapshot: where a repository is created anew, that key gets another file. Other
-        // snapshots count as immutable.
-        let decoded = match id {
-            ObjectId::INITIAL => decoded::changing(&*self.storage, &key, limit, decode).await,
-            _ => decoded::fixed(&*self.storage, &key, limit, decode).await,
+        let decoded = match is_latest {
+            true => decoded::changing(&*self.storage, &key, limit, decode).await,
+            false => decoded::fixed(&*self.storage, &key, limit, decode).await,
         };
         let snapshot = decoded.map_err(missing)?.value;
         if snapshot.id() != id {

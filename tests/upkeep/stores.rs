@@ -45,3 +45,37 @@ fn a_collection_reads_no_files_from_a_cache() {
     assert_eq!(collected["total"]["objects"], 0, "{collected}");
     moto::icechunkfs(server.port, &["verify", &repo, "--chunks"]).success();
 }
+
+#[test]
+fn a_cache_from_before_an_expiration_brings_no_commit_back() {
+    let Some(server) = moto::s3() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (old, cache) = (directory.path().join("old"), directory.path().join("cache"));
+    old_repository(&old, 5);
+    let repo = moto::upload(server.port, &old, "expired");
+    let log = cached(server.port, &cache, &["log", &repo, "--json"]).json();
+    assert_eq!(log.as_array().unwrap().len(), 7);
+    // Another machine expires commits and collects their files.
+    let time = log[2]["written_at"].as_str().unwrap();
+    moto::icechunkfs(server.port, &["expire", &repo, "--older-than", time, "--yes"]).success();
+    // The store gives times in whole seconds: from then on the files are older than the collection.
+    std::thread::sleep(Duration::from_millis(1100));
+    moto::icechunkfs(server.port, &["gc", &repo, "--older-than", "0s", "--yes"]).success();
+
+    let ids = |log: &serde_json::Value| -> Vec<String> {
+        log.as_array().unwrap().iter().map(|commit| commit["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let expected = ids(&moto::icechunkfs(server.port, &["log", &repo, "--json"]).json());
+    assert!(expected.len() < 7);
+    assert_eq!(ids(&cached(server.port, &cache, &["log", &repo, "--json"]).json()), expected);
+    let (copy, new) = (directory.path().join("copy"), directory.path().join("new"));
+    cached(server.port, &cache, &["clone", &repo, copy.to_str().unwrap()]).success();
+    cached(server.port, &cache, &["migrate", &repo, "--to", new.to_str().unwrap(), "--yes"]).success();
+    cached(server.port, &cache, &["migrate", &repo, "--yes"]).success();
+    for place in [&copy, &new] {
+        run_on(place, &["verify", "--chunks"]).success();
+        assert_eq!(ids(&run_on(place, &["log", "--json"]).json()), expected);
+    }
+    moto::icechunkfs(server.port, &["verify", &repo, "--chunks"]).success();
+    assert_eq!(ids(&moto::icechunkfs(server.port, &["log", &repo, "--json"]).json()), expected);
+}
