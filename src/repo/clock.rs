@@ -58,9 +58,18 @@ impl ChangeTime {
         self.compare(storage.modified(key).await.unwrap_or_default())
     }
 
+    /// Checks this machine's clock against the time of the store's responses: for a change that stores no object whose time could be asked
+    /// for. A store that gives no time does not prove the clock wrong.
+    ///
+    /// Fails with [`ErrorKind::Io`] if this machine's clock is wrong.
+    pub fn check_by_responses(storage: &dyn Storage, clock: Clock) -> Result<()> {
+        let now = clock();
+        ChangeTime { time: now, now, last: 0 }.compare(storage.capabilities().clock.ahead().map(store_time))
+    }
+
     /// Returns true if the store's clock, `ahead` seconds ahead of this machine's by its responses, is close to the time of the change.
     fn agrees_with(&self, ahead: Option<i64>) -> bool {
-        let stored = ahead.map(|ahead| system_clock().saturating_add_signed(ahead.saturating_mul(1_000_000)));
+        let stored = ahead.map(store_time);
         stored.is_some_and(|stored| Duration::from_micros(stored.abs_diff(self.now)) <= TOLERANCE / 2)
     }
 
@@ -96,6 +105,11 @@ impl ChangeTime {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns the time of a store's clock that is `ahead` seconds ahead of this machine's.
+fn store_time(ahead: i64) -> u64 {
+    system_clock().saturating_add_signed(ahead.saturating_mul(1_000_000))
 }
 
 fn wrong(message: String) -> Error {

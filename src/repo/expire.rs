@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
+use super::clock::ChangeTime;
 use super::refs::DEFAULT_BRANCH;
 use super::{MAX_SNAPSHOT, Repository, check_storage_writable, prune, update, v1};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -61,7 +62,7 @@ pub async fn expire(repository: &Repository, options: ExpireOptions, clock: Cloc
     let storage = repository.storage();
     check_storage_writable(&**storage)?;
     match repository.version() {
-        SpecVersion::V1 => expire_v1(repository, options).await,
+        SpecVersion::V1 => expire_v1(repository, options, clock).await,
         SpecVersion::V2 => expire_v2(&**storage, options, clock).await,
     }
 }
@@ -118,9 +119,12 @@ fn apply(state: &mut RepoState, options: ExpireOptions) -> Result<Expired> {
     Ok(expired)
 }
 
-async fn expire_v1(repository: &Repository, options: ExpireOptions) -> Result<Expired> {
+async fn expire_v1(repository: &Repository, options: ExpireOptions, clock: Clock) -> Result<Expired> {
     let storage = repository.storage();
     let refs = repository.complete_refs().await?;
+    if !options.dry_run {
+        ChangeTime::check_by_responses(&**storage, clock)?;
+    }
     let mut expired = Expired::default();
     let all = refs.tags.iter().map(|(name, tip)| (true, name, *tip));
     let all = all.chain(refs.branches.iter().map(|(name, tip)| (false, name, *tip)));

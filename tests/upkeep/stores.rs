@@ -1,13 +1,24 @@
-//! Upkeep of repositories in an object store: with a cache of what was there before.
+//! Upkeep of repositories in an object store: with a cache of what was there before, and with a wrong clock.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::moto::{self, BUCKET};
 use crate::common::writing::{GROUP, Reference, array};
 use crate::common::{Output, block_on, lab, read_files, run_on};
+use crate::life::world::nothing_uncommitted;
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
+use icechunkfs::error::{ErrorKind, Result};
+use icechunkfs::repo::Repository;
+use icechunkfs::repo::collect::{self, GcOptions};
+use icechunkfs::repo::expire::{self, ExpireOptions};
+use icechunkfs::storage::{self, settings::Settings};
+use icechunkfs::times::{Clock, system_clock};
+
+const HOUR: u64 = 3_600_000_000;
 
 /// Creates a repository of version 1 with an array, whose chunks change with each of `commits`.
 fn old_repository(place: &Path, commits: usize) {
@@ -78,4 +89,50 @@ fn a_cache_from_before_an_expiration_brings_no_commit_back() {
     }
     moto::icechunkfs(server.port, &["verify", &repo, "--chunks"]).success();
     assert_eq!(ids(&moto::icechunkfs(server.port, &["log", &repo, "--json"]).json()), expected);
+}
+
+#[test]
+fn in_version_1_a_wrong_clock_collects_and_expires_nothing() {
+    let Some(server) = moto::s3() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let old = directory.path().join("old");
+    old_repository(&old, 3);
+    // A chunk that a session of another program has stored and not committed yet.
+    let chunk = "chunks/000000000000000000A0";
+    std::fs::write(old.join(chunk), "not committed").unwrap();
+    let repo = moto::upload(server.port, &old, "clocks");
+    let mut settings = Settings {
+        endpoint_url: Some(format!("http://127.0.0.1:{}", server.port)),
+        region: Some("us-east-1".parse().unwrap()),
+        access_key_id: Some("tester".to_owned()),
+        ..Settings::default()
+    };
+    settings.secrets.secret_access_key = Some(moto::SECRET.to_owned());
+    let open = async || {
+        let storage = storage::open(&repo, &settings).await.unwrap();
+        Repository::open(Arc::clone(&storage)).await.unwrap()
+    };
+    let keys = async || -> BTreeSet<String> {
+        open().await.storage().list("").await.unwrap().into_iter().map(|object| object.key).collect()
+    };
+    let run = async |clock: Clock, dry_run| -> (Result<expire::Expired>, Result<collect::Collected>) {
+        let older_than = clock() - 12 * HOUR;
+        let options = ExpireOptions { older_than, delete_tags: false, delete_branches: false, dry_run };
+        let repository = open().await;
+        let expired = expire::expire(&repository, options, clock).await;
+        let options = GcOptions { older_than, dry_run };
+        (expired, collect::collect(&repository, options, clock, &nothing_uncommitted(), &Default::default()).await)
+    };
+    block_on(async {
+        let before = keys().await;
+        let (expired, collected) = run(|| system_clock() + 24 * HOUR, false).await;
+        for error in [expired.unwrap_err(), collected.unwrap_err()] {
+            let said = error.to_string();
+            assert!(error.kind() == ErrorKind::Io && said.contains("clock is 24 h ahead of the storage's"), "{said}");
+        }
+        assert_eq!(keys().await, before);
+        let (expired, collected) = run(system_clock, false).await;
+        assert!(expired.unwrap().is_empty() && collected.unwrap().total().objects == 0);
+        assert!(keys().await.contains(chunk));
+    });
 }

@@ -136,7 +136,7 @@ pub async fn collect(
     let storage = repository.storage();
     check_storage_writable(&**storage)?;
     match repository.version() {
-        SpecVersion::V1 => v1::collect(storage, options, uncommitted, progress).await,
+        SpecVersion::V1 => v1::collect(storage, options, clock, uncommitted, progress).await,
         SpecVersion::V2 => v2::collect(storage, options, clock, uncommitted, progress).await,
     }
 }

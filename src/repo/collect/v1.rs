@@ -8,13 +8,16 @@ use super::{Collected, GcOptions, Keep, Progress, UncommittedFinder};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
+use crate::repo::clock::ChangeTime;
 use crate::repo::ref_files::Layout;
 use crate::repo::{MAX_REPO_FILE, MAX_SNAPSHOT};
 use crate::storage::{Storage, decoded};
+use crate::times::Clock;
 
 pub(super) async fn collect(
     storage: &Arc<dyn Storage>,
     options: GcOptions,
+    clock: Clock,
     uncommitted: &UncommittedFinder,
     progress: &Progress,
 ) -> Result<Collected> {
@@ -30,6 +33,8 @@ pub(super) async fn collect(
     if options.dry_run || garbage.is_empty() {
         return Ok(garbage.count(&listed, &keep));
     }
+    // The age of objects protects those that are not published yet: with a wrong clock it would not.
+    ChangeTime::check_by_responses(&**storage, clock)?;
     // Reads the refs again, for commits that were published or restored meanwhile.
     loop {
         let now = refs(storage).await?;
