@@ -217,6 +217,17 @@ async fn verify_reports_logged_moves_onto_nodes_or_outside_groups() {
     assert_eq!(report.warnings, 2);
 }
 
+#[tokio::test]
+async fn verify_finds_no_chunk_under_another_spelling_of_its_name() {
+    let mut files = read_files(&FixtureSet::own().get("own-v2-basic").repository);
+    assert_eq!(problems(&files).await, 0);
+    let is_letter = |name: &String| name.starts_with("chunks/") && name.chars().any(|c| c.is_ascii_uppercase());
+    let name = files.keys().find(|name| is_letter(name)).unwrap().clone();
+    let bytes = files.remove(&name).unwrap();
+    files.insert(name.to_lowercase(), bytes);
+    assert!(problems(&files).await > 0);
+}
+
 #[test]
 fn verify_exits_with_the_severity() {
     let set = FixtureSet::own();

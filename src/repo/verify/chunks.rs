@@ -31,8 +31,11 @@ impl ChunkCheck {
     pub(super) async fn list(context: &Context) -> Result<Self> {
         let mut objects = HashMap::new();
         let mut keep = |object: ObjectInfo| {
-            let id = object.key.strip_prefix("chunks/").and_then(|name| name.parse::<ObjectId>().ok());
-            objects.extend(id.map(|id| (id, Object { size: object.size, is_used: AtomicBool::new(false) })));
+            let name = object.key.strip_prefix("chunks/").unwrap_or_default();
+            // Parsing accepts other spellings of an id, but readers request the canonical one.
+            if let Some(id) = name.parse::<ObjectId>().ok().filter(|id| id.to_string() == name) {
+                objects.insert(id, Object { size: object.size, is_used: AtomicBool::new(false) });
+            }
         };
         context.storage.for_each("chunks/", &mut keep).await?;
         Ok(ChunkCheck::Listed(objects))
