@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::common::failing::run_with_failing_calls;
 use crate::common::lab::{ancestry, history, names_in, ref_version, reopen, set};
 use crate::common::moto;
 use crate::common::{self, Fixture, FixtureSet, Output, place, read_files, run_on, run_with_fault, sha256};
@@ -335,6 +336,30 @@ fn a_killed_migration_resumes() {
             run_on(&new, &["log"]).success();
         }
     }
+}
+
+/// A migration that is killed has flushed neither all of its chunks nor all other files.
+#[test]
+fn a_resumed_migration_stores_documents_again_and_flushes_chunks() {
+    if !place::needs_directory() {
+        return;
+    }
+    let old = FixtureSet::own().get("own-v1-basic").repository;
+    let directory = tempfile::tempdir().unwrap();
+    let new = directory.path().join("new");
+    assert!(!migrate_with_fault(&old, &new, "migrate.to.repo=abort").status.success());
+    for (key, bytes) in read_files(&new) {
+        if ["manifests/", "snapshots/", "transactions/"].iter().any(|folder| key.starts_with(folder)) {
+            std::fs::write(new.join(key), vec![0; bytes.len()]).unwrap();
+        }
+    }
+    let words = ["migrate", old.to_str().unwrap(), "--to", new.to_str().unwrap()];
+    let Some(failed) = run_with_failing_calls(&["syncfs:error=EIO"], &words) else { return };
+    let said = failed.failure();
+    assert!(said.contains("run this again") && !new.join("repo").exists(), "{said}");
+    assert!(!read_files(&new).keys().any(|key| key.starts_with("chunks/")), "{said}");
+    migrate(&old, &new, &[]).success();
+    verify(&new, "after a power cut");
 }
 
 #[test]

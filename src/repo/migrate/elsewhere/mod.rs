@@ -120,6 +120,7 @@ pub async fn migrate(
         .migrate_all(&contents, &mut objects)
         .await?;
     if let Some(destination) = written {
+        objects.flush_found().await?;
         destination.sync(&["chunks", "manifests", "snapshots", "transactions"]).await?;
         if let Some(root) = contents.main()?.last() {
             destination.check_conditions(&format!("transactions/{}", root.id), MAX_REPO_FILE).await?;

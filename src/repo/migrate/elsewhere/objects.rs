@@ -3,8 +3,9 @@
 //! Chunks never change, so that a directory of the same file system gets them as hard links, without a copy. Within one store, the store
 //! copies them. Otherwise their bytes pass through this program, several objects at a time, large ones by way of a temporary file.
 //!
-//! The work of an earlier attempt is found by a listing: an object with the right name and size is the right one, since names and bytes
-//! are derived from the old repository.
+//! Chunks of an earlier attempt are found by a listing: an object with the right name and size is the right one, since names and bytes are
+//! those of the old repository. That attempt may have been killed before it flushed them, so that their file system is flushed as a whole
+//! ([`Destination::flush_found`]). Bytes that a power cut has taken since then remain unnoticed. Other objects are stored again.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -16,6 +17,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tracing::warn;
 
 use super::Summary;
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::ids::ObjectId;
@@ -65,12 +67,9 @@ impl Destination {
         Ok(Destination { source, destination, found, sizes, seen, manifest_ids, counted })
     }
 
-    /// Stores `file` as `key`, unless an earlier attempt has.
+    /// Stores `file` as `key`. What an earlier attempt stored is replaced: it may have been killed before the file was on the disk.
     pub(super) async fn put(&mut self, key: &str, file: Vec<u8>) -> Result<()> {
         let Some(destination) = &self.destination else { return Ok(()) };
-        if self.found.get(key) == Some(&(file.len() as u64)) {
-            return Ok(());
-        }
         destination.put(key, file.into(), Condition::Always).await.context(|| destination.location().to_owned())
     }
 
@@ -114,6 +113,23 @@ impl Destination {
             }
         }
         Ok(())
+    }
+
+    /// Makes chunks that an earlier attempt stored in a local directory survive a power cut. If that fails, removes them, because the
+    /// kernel reports bytes that did not reach the disk only once.
+    pub(super) async fn flush_found(&self) -> Result<()> {
+        let Some(destination) = self.destination.as_ref().filter(|_| self.counted.found > 0) else { return Ok(()) };
+        let Some(place) = destination.local_path() else { return Ok(()) };
+        let flush = move || {
+            let root = File::open(&place)?;
+            rustix::fs::syncfs(&root).map_err(std::io::Error::from)
+        };
+        let flushed = blocking(move || flush().map_err(|e| Error::io("flushing what an earlier try stored", e))).await;
+        let Err(error) = flushed else { return Ok(()) };
+        let found: Vec<String> = self.found.keys().filter(|key| key.starts_with("chunks/")).cloned().collect();
+        let failed = || format!("{error}: {} chunks may not be on the disk and could not be removed", found.len());
+        destination.delete(&found).await.context(failed)?;
+        Err(error.context(format!("{} chunks that may not be on the disk were removed (run this again)", found.len())))
     }
 
     /// Returns an unused id for a new manifest, derived from `digest`.
