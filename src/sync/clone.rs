@@ -65,7 +65,7 @@ async fn attempt(
     let refs = ClonedRefs::read(source).await.context(|| source.storage().location().to_owned())?;
     let stored = unfinished(&**destination, &refs).await.context(place)?;
     let missing = Missing::find(source, refs.targets(), &Default::default()).await?;
-    let mut copy = Copy::new(source.storage(), destination, counters, memory).with_stored(stored);
+    let mut copy = Copy::new(source, destination, counters, memory).with_stored(stored);
     copy.run(&missing).await?;
     check_logs(source, &missing, copy.lacking_logs()).await?;
     let kept: Vec<ObjectId> = missing.commits.iter().map(|commit| commit.id).collect();

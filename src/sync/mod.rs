@@ -13,7 +13,8 @@
 //!
 //! **What the refs of the destination reach is there**, with everything that it needs: nobody removes it, and it is not copied again. An
 //! object that is merely stored proves nothing about others, since a killed copy or a collection of garbage may have left it. It is used if
-//! its length is that of the original: stores keep an object whole or not at all, and a file grows while it is written.
+//! its length is that of the original: stores keep an object whole or not at all, and a file grows while it is written. Snapshots of version 1,
+//! which expiration writes again with another parent, are compared by their bytes.
 //!
 //! **A collection of garbage at the destination** takes what is copied for garbage. As with a commit, refs move only if none has begun
 //! since the first object was stored; else all is looked at again. What an earlier copy left may be found by a collection that began

@@ -28,12 +28,13 @@ use super::{Counters, Failure};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::MAX_FILE;
+use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::transaction_log::TransactionLog;
 use crate::memory::MemoryLimit;
-use crate::repo::MAX_SNAPSHOT;
 use crate::repo::needs::{chunks_in, manifests_in};
+use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::{Condition, ObjectInfo, ObjectSource, Storage};
 
 /// Commits that are copied together. A history of small commits would otherwise take some round trips for each.
@@ -68,6 +69,9 @@ pub(super) struct Copy<'a> {
     stored: HashMap<String, u64>,
     /// Folders that were listed.
     listed: HashSet<&'static str>,
+    /// True if snapshots are read past any cache and compared by their bytes, because an expiration may have written those of the source
+    /// again.
+    rewrites_snapshots: bool,
     /// Objects that an earlier copy left and this one uses.
     reused: Vec<String>,
     /// Logs that the source lacks.
@@ -97,10 +101,11 @@ enum CopiedLog {
 }
 
 impl<'a> Copy<'a> {
-    /// Begins a copy that holds at most `memory` bytes of objects at a time.
-    pub(super) fn new(from: &Arc<dyn Storage>, to: &Arc<dyn Storage>, counters: &'a Counters, memory: u64) -> Self {
+    /// Begins a copy from `source` that holds at most `memory` bytes of objects at a time.
+    pub(super) fn new(source: &Repository, to: &Arc<dyn Storage>, counters: &'a Counters, memory: u64) -> Self {
+        let version = source.version();
         Copy {
-            from: Arc::clone(from),
+            from: Arc::clone(source.storage()),
             to: Arc::clone(to),
             counters,
             memory: MemoryLimit::new(memory.max(IN_MEMORY)),
@@ -108,6 +113,7 @@ impl<'a> Copy<'a> {
             chunks: HashSet::new(),
             stored: HashMap::new(),
             listed: HashSet::new(),
+            rewrites_snapshots: version == SpecVersion::V1,
             reused: Vec::new(),
             lacking: HashSet::new(),
             root: None,
@@ -357,7 +363,11 @@ impl<'a> Copy<'a> {
         limit: u64,
         decode: impl FnOnce(ObjectId, &[u8]) -> Result<T> + Send + 'static,
     ) -> Result<(Bytes, T), Failure> {
-        let bytes = self.from.get_fixed(key, limit).await.map_err(|error| self.of_source(error))?;
+        let bytes = match self.rewrites_snapshots && key.starts_with("snapshots/") {
+            true => self.from.get(key, limit).await,
+            false => self.from.get_fixed(key, limit).await,
+        };
+        let bytes = bytes.map_err(|error| self.of_source(error))?;
         let id: ObjectId = key.rsplit('/').next().unwrap_or_default().parse()?;
         let file = bytes.clone();
         let found = blocking(move || decode(id, &file)).await;
@@ -368,7 +378,10 @@ impl<'a> Copy<'a> {
     /// Stores `bytes` as object `key` unless it is there. Returns the key if it is.
     async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, Failure> {
         let length = bytes.len() as u64;
-        let presence = self.presence(key, length)?;
+        let presence = match self.rewrites_snapshots && key.starts_with("snapshots/") {
+            true => self.presence_of_bytes(key, &bytes).await?,
+            false => self.presence(key, length)?,
+        };
         if presence == Presence::Whole {
             self.counters.add_present();
             return Ok(Some(key.to_owned()));
@@ -386,6 +399,21 @@ impl<'a> Copy<'a> {
         }
         self.counters.add_copied(length);
         Ok(None)
+    }
+
+    /// Returns what the destination has as file `key`, which has the given bytes in the source. A file with other bytes counts as a part.
+    async fn presence_of_bytes(&self, key: &str, bytes: &Bytes) -> Result<Presence, Failure> {
+        if !self.stored.contains_key(key) {
+            return Ok(Presence::Absent);
+        }
+        match self.to.get(key, bytes.len() as u64).await {
+            Ok(there) if there == *bytes => Ok(Presence::Whole),
+            // It is longer.
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => Ok(Presence::Part),
+            Ok(_) => Ok(Presence::Part),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Presence::Absent),
+            Err(error) => Err(Failure::Final(error.context(self.to.location().to_owned()))),
+        }
     }
 
     /// Returns what is known of object `key`, which has `length` bytes, at the destination.

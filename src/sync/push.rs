@@ -125,7 +125,7 @@ async fn attempt(
     if options.dry_run {
         return Ok(Pushed { refs, commits });
     }
-    let mut copy = Copy::new(source.storage(), destination.storage(), counters, options.memory);
+    let mut copy = Copy::new(source, destination.storage(), counters, options.memory);
     copy.run(&missing).await?;
     check_logs(source, &missing, copy.lacking_logs()).await?;
     let records = records(source, &missing, &present)?;

@@ -651,6 +651,28 @@ fn objects_that_are_not_whole_are_not_used() {
     assert!(!directory.path().join("c1/repo").exists() && !directory.path().join("c2/repo").exists());
 }
 
+/// In version 1, an expiration writes snapshots again, with another parent and about the same length.
+#[test]
+fn a_killed_clone_continues_after_an_expiration_of_its_source() {
+    if !place::needs_directory() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let source = repository(directory.path(), SpecVersionBin::V1);
+    let copy = directory.path().join("copy");
+    copy_tree(&source.join("snapshots"), &copy.join("snapshots"));
+    let log = run_on(&source, &["log", "--json"]).json();
+    run_on(&source, &["expire", "--older-than", log[2]["written_at"].as_str().unwrap(), "--yes"]).success();
+    run_on(&source, &["gc", "--older-than", "0s", "--yes"]).success();
+    let is_kept = |name: &String| name.starts_with("snapshots/") && source.join(name).exists();
+    let (before, now) = (objects(&copy), objects(&source));
+    assert!(before.iter().any(|(name, bytes)| is_kept(name) && now[name] != *bytes));
+    clone(&source, &copy).success();
+    // What the killed clone left of other commits is garbage.
+    run_on(&copy, &["gc", "--older-than", "0s", "--yes"]).success();
+    assert_is_copy("after an expiration", &copy, &source);
+}
+
 /// A source in which others commit, tag and collect garbage: each clone is one state of it.
 #[test]
 fn a_clone_of_a_changing_source_is_one_state_of_it() {

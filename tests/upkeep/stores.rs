@@ -66,6 +66,9 @@ fn a_cache_from_before_an_expiration_brings_no_commit_back() {
     let repo = moto::upload(server.port, &old, "expired");
     let log = cached(server.port, &cache, &["log", &repo, "--json"]).json();
     assert_eq!(log.as_array().unwrap().len(), 7);
+    for commit in log.as_array().unwrap() {
+        cached(server.port, &cache, &["ls", &repo, "--snapshot", commit["id"].as_str().unwrap()]).success();
+    }
     // Another machine expires commits and collects their files.
     let time = log[2]["written_at"].as_str().unwrap();
     moto::icechunkfs(server.port, &["expire", &repo, "--older-than", time, "--yes"]).success();
