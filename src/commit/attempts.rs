@@ -12,12 +12,13 @@ use tracing::info;
 
 use super::changes::ChangeSet;
 use super::conflicts::{self, Conflict};
-use super::engine::{Engine, MERGE_RECORD, RESERVED, WrittenCommit};
+use super::engine::{Engine, RESERVED, WrittenCommit};
 use super::gc_guard;
 use super::hierarchy::{Extent, write_nodes};
 use super::late_commit;
 use super::log;
 use super::manifests::ManifestWriter;
+use super::merge_record::MERGE_RECORD;
 use super::moves;
 use super::nodes;
 use super::progress::{CommitProgress, Stage};
@@ -198,6 +199,9 @@ impl Engine {
             commits => commits?,
         };
         let Some(tip) = commits.last().map(|commit| commit.id) else { return Ok(Vec::new()) };
+        if let Some(conflict) = work.request.merge.as_ref().and_then(|merge| merge.conflict_with(&commits)) {
+            return Ok(vec![conflict]);
+        }
         if work.request.amend {
             return Err(Error::new(
                 ErrorKind::Stale,
@@ -450,6 +454,9 @@ impl Engine {
 fn metadata(work: &CommitWork<'_>, attempt: u32) -> Result<Vec<RawItem>> {
     let (request, version) = (work.request, work.version);
     let mut all = request.metadata.clone();
+    if let Some(merge) = &request.merge {
+        all.insert(MERGE_RECORD.to_owned(), merge.record.to_value());
+    }
     if request.amend
         && !all.contains_key(MERGE_RECORD)
         && let Some(record) = work.base.metadata()?.remove(MERGE_RECORD)

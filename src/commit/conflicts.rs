@@ -1,8 +1,8 @@
 //! Detects conflicts between a change set and concurrent commits.
 //!
-//! The kinds are those of the reference implementation, and two that it does not detect: work below a group that the other
-//! side removed, which would leave nodes without a group; and concurrently written chunks that an array's new `zarr.json`
-//! drops or decodes in another way. The caller adds [`ConflictKind::UntrackedNameExists`].
+//! The kinds are those of the reference implementation, and others that it does not detect: work below a group that the other
+//! side removed, which would leave nodes without a group; concurrently written chunks that an array's new `zarr.json`
+//! drops or decodes in another way; and nodes that both sides brought with one id, or merges of the same commits. The caller adds [`ConflictKind::UntrackedNameExists`].
 //!
 //! Nodes are compared by id, so that their current paths do not matter. Paths matter where a side creates a node or moves one
 //! to: the path must be free, and the nodes above must be those that the change set was made for. A concurrent move is no
@@ -55,6 +55,8 @@ pub enum ConflictKind {
     DeleteOfUpdatedGroup,
     /// The commit has a node or a chunk under a name that is untracked here.
     UntrackedNameExists,
+    /// The commit brings commits to the branch that the merge brings, too, or may do so: the merge has to be planned again.
+    MergedByBoth,
 }
 
 impl ConflictKind {
@@ -77,6 +79,7 @@ impl ConflictKind {
             ConflictKind::DeleteOfUpdatedArray => "an array was deleted that they changed",
             ConflictKind::DeleteOfUpdatedGroup => "a group was deleted that they changed",
             ConflictKind::UntrackedNameExists => "the name is untracked here, and they committed something under it",
+            ConflictKind::MergedByBoth => "both brought the same commits to the branch",
         }
     }
 }
@@ -268,6 +271,14 @@ pub(super) fn find(
     deletions(changes, theirs, &mut found);
     updates(changes, base, theirs, &mut found)?;
     chunks(changes, theirs, agreed, &path_of, &mut found);
+    // Two nodes with one id would share their chunks. One that they have deleted again does not come back.
+    let deleted = changes.deleted_ids();
+    for node in changes.created.iter().filter(|node| !deleted.contains(&node.id)) {
+        let at = theirs.created.get(&node.id).copied();
+        if let Some(at) = at.or_else(|| after.by_id.contains_key(&node.id).then_some(usize::MAX)) {
+            found.add(ConflictKind::NewNodeConflictsWithExistingNode, &node.path, Vec::new(), at);
+        }
+    }
     path_conflicts(changes, theirs, &before, &after, &mut found);
     Ok(found.conflicts.into_values().collect())
 }

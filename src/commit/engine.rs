@@ -36,8 +36,6 @@ use crate::times::Clock;
 
 /// Metadata item that is reserved for notes of Icechunk implementations.
 pub const RESERVED: &str = "__icechunk";
-/// Metadata item of a merge: `{"source": REF, "snapshot": ID}`. An amended merge keeps it: the branch still has all of what it merged.
-pub const MERGE_RECORD: &str = "icechunkfs.merge";
 
 /// Makes commits in one repository.
 #[derive(Debug)]

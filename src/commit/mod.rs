@@ -30,6 +30,7 @@ mod late_commit;
 pub mod log;
 mod manifests;
 pub mod membership;
+pub mod merge_record;
 mod moves;
 mod nodes;
 mod pack;

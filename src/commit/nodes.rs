@@ -144,7 +144,7 @@ pub(super) fn apply<'a>(
     }
     // Paths that the snapshot has already are not made worse.
     if !changes.created.is_empty() || !changes.moved.is_empty() {
-        check_paths(&planned)?;
+        check_paths(&planned, &changes.created)?;
     }
     Ok(planned)
 }
@@ -192,10 +192,18 @@ fn rewrite(draft: &mut NodeDraft, written: &WrittenNode, version: SpecVersion) -
     Ok(())
 }
 
-/// Fails if a path is not canonical or used twice, because readers could not find such a node.
-fn check_paths(planned: &[Planned<'_>]) -> Result<()> {
+/// Fails if a path is not canonical or used twice, because readers could not find such a node, or if `created` has a node whose id
+/// another one has, because their chunks could not be told apart.
+fn check_paths(planned: &[Planned<'_>], created: &[WrittenNode]) -> Result<()> {
     let mut seen = HashSet::with_capacity(planned.len());
-    for path in planned.iter().map(Planned::path) {
+    let mut ids: HashMap<NodeId, usize> = created.iter().map(|node| (node.id, 0)).collect();
+    for (path, id) in planned.iter().map(|node| (node.path(), node.id())) {
+        if let Some(times) = ids.get_mut(&id) {
+            *times += 1;
+            if *times > 1 {
+                return Err(Error::invalid(format!("two nodes would have the id {id}, one of them at {path}")));
+            }
+        }
         if !is_canonical(path) {
             return Err(Error::invalid(format!("{path:?} is no path of a node")));
         }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::changes::ChangeSet;
 use super::conflicts::Conflict;
+use super::merge_record::MergeCommit;
 use crate::error::Result;
 use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
@@ -78,8 +79,10 @@ pub struct Request {
     pub branch: String,
     /// Commit message.
     pub message: String,
-    /// Commit metadata.
+    /// Commit metadata, without [`super::merge_record::MERGE_RECORD`].
     pub metadata: Map<String, Value>,
+    /// Merge that the commit makes, if it is one. It conflicts with concurrent merges of the same commits.
+    pub merge: Option<MergeCommit>,
     /// True to replace the branch's tip, which must be the base of the changes.
     pub amend: bool,
     /// Treatment of chunks that concurrent commits have changed too.

@@ -1,28 +1,21 @@
 //! The common ancestors of two snapshots.
 //!
-//! A commit has one parent; a merge records the merged snapshot in its metadata ([`RECORD`]), as a second one. A branch can therefore be
+//! A commit has one parent; a merge records the merged snapshot in its metadata ([`MergeRecord`]), as a second one. A branch can therefore be
 //! merged again and again, in both directions, and only what is new since the last merge is compared.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use serde_json::{Value, json};
-
-pub use crate::commit::engine::MERGE_RECORD as RECORD;
+use crate::commit::merge_record::MergeRecord;
 use crate::commit::rebase::read_log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 
-/// Returns the value of [`RECORD`] for a merge of `snapshot`, which was given as `source`.
-pub(super) fn record(source: &str, snapshot: ObjectId) -> Value {
-    json!({"source": source, "snapshot": snapshot})
-}
-
 /// Returns the snapshot that a commit has merged.
 pub(super) fn merged(commit: &SnapshotInfo) -> Option<ObjectId> {
-    commit.metadata.get(RECORD)?.get("snapshot")?.as_str()?.parse().ok()
+    MergeRecord::of(commit).map(|merge| merge.snapshot)
 }
 
 /// Commits of a repository, with what they were made from.
@@ -82,6 +75,21 @@ impl History {
         found
     }
 
+    /// Returns `tip` and the commits that it was made from, without those in `known`, newest first. All that one of `known` was made from is in
+    /// it, too.
+    pub(super) fn beyond(&self, tip: ObjectId, known: &HashSet<ObjectId>) -> Vec<ObjectId> {
+        let (mut found, mut left) = (HashSet::new(), vec![tip]);
+        while let Some(id) = left.pop() {
+            if !known.contains(&id) && found.insert(id) {
+                left.extend(self.parents(id));
+            }
+        }
+        let commits = found.iter().filter_map(|id| self.get(*id));
+        let mut commits: Vec<(u64, ObjectId)> = commits.map(|commit| (commit.flushed_at, commit.id)).collect();
+        commits.sort_unstable_by_key(|commit| Reverse(*commit));
+        commits.into_iter().map(|(_, id)| id).collect()
+    }
+
     /// Returns the snapshots that one of `some` and one of `others` were made from and of which no other such one was made, newest first.
     /// They are several after merges that crossed, or if both sides merged a third one by themselves. One may be missing.
     pub(super) fn common_ancestors(&self, some: &[ObjectId], others: &[ObjectId]) -> Vec<ObjectId> {
@@ -137,7 +145,10 @@ async fn is_gone(repository: &Repository, id: ObjectId, error: &Error) -> Result
 #[cfg(test)]
 pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
     use super::*;
+    use crate::commit::merge_record::MERGE_RECORD;
 
     pub(in crate::merge) fn object_id(n: u8) -> ObjectId {
         ObjectId([n; 12])
@@ -153,7 +164,8 @@ pub(super) mod tests {
             let (id, parent) = (number(id), parent.map(|parent| object_id(number(parent))));
             let mut commit = SnapshotInfo::new(object_id(id), parent, u64::from(id), "");
             if let Some(merged) = merged {
-                commit.metadata.insert(RECORD.to_owned(), record("dev", object_id(number(merged))));
+                let record = json!({"source": "dev", "snapshot": object_id(number(merged))});
+                commit.metadata.insert(MERGE_RECORD.to_owned(), record);
             }
             (commit.id, commit)
         });
@@ -209,7 +221,7 @@ pub(super) mod tests {
     fn history_with_nonsense() -> History {
         let mut history = history("1 2<1+9 3<1");
         let commit = history.commits.get_mut(&object_id(3)).unwrap();
-        commit.metadata.insert(RECORD.to_owned(), json!({"snapshot": "no id"}));
+        commit.metadata.insert(MERGE_RECORD.to_owned(), json!({"snapshot": "no id"}));
         history
     }
 }

@@ -99,6 +99,8 @@ async fn store(
     let mut before = Arc::new(repository.snapshot(*first_parent, MAX_SNAPSHOT).await?);
     let mut tip = Arc::clone(&plan.tip);
     let (mut chain, mut last) = (Vec::new(), None);
+    // What the branch and the chain have, by the records of the chain.
+    let mut recorded = known.clone();
     for commit in commits {
         let after = Arc::new(repository.snapshot(commit.id, MAX_SNAPSHOT).await?);
         if brings_known(history, commit, &known) {
@@ -114,26 +116,31 @@ async fn store(
         if !conflicts.is_empty() {
             return Ok(Err((commit.id, conflicts)));
         }
-        let request = request(commit, commit.id, options);
+        let brings = history.beyond(commit.id, &recorded);
+        let request = request(commit, (commit.id, brings.clone()), options);
         match engine.store_after(repository, &tip, &changes, &request).await? {
             Some(stored) => {
                 let parent = std::mem::replace(&mut tip, Arc::clone(&stored.snapshot));
                 chain.push(stored);
-                last = Some((parent, changes, commit));
+                recorded.extend(&brings);
+                last = Some((parent, changes, commit, brings));
             }
             None => debug!("commit {} changes nothing in branch {}", commit.id, options.into),
         }
         before = after;
     }
     // The last one stands also for those after it, so that the branch is known to have all of the source.
-    if let Some((parent, changes, commit)) = last
+    if let Some((parent, changes, commit, brings)) = last
         && commit.id != options.source
-        && let Some(stored) =
-            engine.store_after(repository, &parent, &changes, &request(commit, options.source, options)).await?
     {
-        chain.pop();
-        tip = Arc::clone(&stored.snapshot);
-        chain.push(stored);
+        recorded.retain(|id| !brings.contains(id));
+        let brings = history.beyond(options.source, &recorded);
+        let request = request(commit, (options.source, brings), options);
+        if let Some(stored) = engine.store_after(repository, &parent, &changes, &request).await? {
+            chain.pop();
+            tip = Arc::clone(&stored.snapshot);
+            chain.push(stored);
+        }
     }
     check(around, plan, &tip, options).await.map(|()| Ok(chain))
 }
@@ -181,8 +188,8 @@ fn no_merge(commit: ObjectId, options: &MergeOptions) -> Error {
     )
 }
 
-/// Describes the commit that is made of `commit`, after which the branch has all of `merged`.
-fn request(commit: &SnapshotInfo, merged: ObjectId, options: &MergeOptions) -> Request {
+/// Describes the commit that is made of `commit`, after which the branch has all of `merged`: it gets the commits `brings`, newest first.
+fn request(commit: &SnapshotInfo, merged: (ObjectId, Vec<ObjectId>), options: &MergeOptions) -> Request {
     let mut metadata = commit.metadata.clone();
     metadata.remove(RESERVED);
     // Commits that change nothing are left out.

@@ -3,7 +3,7 @@
 //! Both sides are compared with the common ancestor ([`ancestor`], [`base`]), snapshot by snapshot ([`crate::compare::changes`]), and with each
 //! other ([`sides`], [`crate::commit::three_way`]): the conflicts are those of a commit in a mount. Chunks are referred to, not copied. The commit
 //! goes through the engine, so that it is atomic, and commits that other writers make meanwhile are taken into account; where those
-//! conflict, the merge is planned again on the new tip, which may be a merge of the same source.
+//! conflict, or bring commits of the source ([`crate::commit::merge_record`]), the merge is planned again on the new tip.
 //!
 //! [`commit_by_commit`] keeps the commits of the source instead.
 
@@ -13,17 +13,18 @@ mod commit_by_commit;
 mod repacked;
 mod sides;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use tracing::info;
 
 use self::ancestor::History;
-pub use self::ancestor::RECORD;
 use self::sides::Applied;
 use crate::commit::changes::ChangeSet;
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{CommitOutcome, Engine, OnConflict, Request};
+use crate::commit::merge_record::{MergeCommit, MergeRecord};
 use crate::commit::progress::CommitProgress;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -127,9 +128,8 @@ async fn plan_on(
     base::check_disputed(reader, options, &base, &source, &tip).await?;
     let before = &base.snapshot;
     let known = history.ancestors(into);
-    let mut commits: Vec<SnapshotInfo> =
-        history.ancestors(options.source).difference(&known).filter_map(|id| history.get(*id).cloned()).collect();
-    commits.sort_by_key(|commit| std::cmp::Reverse((commit.flushed_at, commit.id)));
+    let commits = history.beyond(options.source, &known);
+    let commits: Vec<SnapshotInfo> = commits.into_iter().filter_map(|id| history.get(id).cloned()).collect();
     let tip_commit = history.get(into).cloned();
     let tip_commit = tip_commit.ok_or_else(|| Error::corrupt(format!("{into} is not in its own history")))?;
     let Applied { changes, conflicts, .. } =
@@ -169,7 +169,8 @@ pub async fn merge(
 
 /// Makes the changes of `plan` one commit. Returns none if other commits came first that conflict with it.
 async fn carry_out(plan: Plan, engine: &Engine, options: &MergeOptions) -> Result<Option<Merged>> {
-    let request = request(options, &options.message, Map::new(), options.source);
+    let brings: Vec<ObjectId> = plan.commits.iter().map(|commit| commit.id).collect();
+    let request = request(options, &options.message, Map::new(), (options.source, brings));
     Ok(match engine.commit(&plan.tip, &plan.changes, &request, &CommitProgress::default()).await? {
         CommitOutcome::Committed { snapshot, .. } => Some(Merged::made(vec![snapshot], plan)),
         CommitOutcome::Nothing => Some(Merged::nothing(plan)),
@@ -177,14 +178,20 @@ async fn carry_out(plan: Plan, engine: &Engine, options: &MergeOptions) -> Resul
     })
 }
 
-/// Describes a commit with a message and `metadata`, after which the branch has all of `merged`.
-fn request(options: &MergeOptions, message: &str, mut metadata: Map<String, Value>, merged: ObjectId) -> Request {
+/// Describes a commit with a message and `metadata`, after which the branch has all of `merged`: it gets the commits `brings`, newest first.
+fn request(
+    options: &MergeOptions,
+    message: &str,
+    mut metadata: Map<String, Value>,
+    (merged, brings): (ObjectId, Vec<ObjectId>),
+) -> Request {
     metadata.extend(options.metadata.clone());
-    metadata.insert(RECORD.to_owned(), ancestor::record(&options.source_name, merged));
+    let record = MergeRecord::new(&options.source_name, merged, brings.iter().copied());
+    let merge = Some(MergeCommit { record, brings: HashSet::from_iter(brings) });
     // Conflicts were resolved by the plan.
     let on_conflict = OnConflict::Fail;
     let (branch, message) = (options.into.clone(), message.to_owned());
-    Request { branch, message, metadata, on_conflict, records: true, ..Request::default() }
+    Request { branch, message, metadata, merge, on_conflict, records: true, ..Request::default() }
 }
 
 fn contended(into: &str) -> Error {

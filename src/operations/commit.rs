@@ -154,6 +154,7 @@ impl Session {
             branch: self.working.origin().branch.clone(),
             message,
             metadata: options.metadata,
+            merge: None,
             amend: options.amend,
             on_conflict: options.on_conflict.unwrap_or_default(),
             records: false,

@@ -16,6 +16,7 @@ mod generate;
 mod graph;
 mod list;
 mod merge;
+mod merge_at_once;
 mod printing;
 mod properties;
 mod ref_faults;

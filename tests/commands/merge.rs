@@ -88,7 +88,8 @@ fn changes_of_both_sides_are_in_one_commit() {
         assert_eq!(said["snapshot"], json!(history[0].0));
         let commit = repo.newest();
         assert_eq!(commit["metadata"]["run"], json!(7));
-        let record = json!({"source": "branch `dev`", "snapshot": said["source"]});
+        let others = [&said["commits"][1]];
+        let record = json!({"source": "branch `dev`", "snapshot": said["source"], "commits": others});
         assert_eq!(commit["metadata"]["icechunkfs.merge"], record);
         assert_eq!(repo.keys("dev").len(), keys.len() - 1, "the source stays as it is");
         run_on(&repo.place, &["verify"]).success();
@@ -452,10 +453,14 @@ fn commits_are_kept_with_their_messages_and_metadata() {
                 assert_eq!(commit["metadata"][key], expected[key]);
             }
             assert_eq!(commit["metadata"]["run"], json!(7));
+            let record = &commit["metadata"]["icechunkfs.merge"];
             assert_eq!(
-                commit["metadata"]["icechunkfs.merge"],
-                json!({"source": "branch `dev`", "snapshot": dev[of]["id"]})
+                (&record["source"], &record["snapshot"], &record["incomplete"]),
+                (&json!("branch `dev`"), &dev[of]["id"], &Value::Null)
             );
+            // Each has what the ones before do not have.
+            let others: &[&Value] = if n == 0 { &[&dev[1]["id"]] } else { &[] };
+            assert_eq!(record["commits"], json!(others));
         }
         let keys = repo.keys("main");
         for (n, bytes) in [(2, "one"), (3, "two"), (4, "three"), (5, "same"), (6, "main")] {

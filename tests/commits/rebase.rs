@@ -427,6 +427,31 @@ async fn commits_to_a_deleted_or_reset_branch_are_refused() {
     assert!(refused.to_string().contains("first commit"), "{refused}");
 }
 
+/// As after a merge of the same commits.
+#[tokio::test]
+async fn a_node_whose_id_is_there_already_is_not_made_again() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        for is_deleted in [false, true] {
+            let table = table(version).await;
+            let mut theirs = table.model.clone();
+            theirs.array("/n", &[2]);
+            let changes = theirs.changes_since(&table.model, &table.lab.scratch);
+            table.lab.commit(&table.base, &changes).await.unwrap();
+            let before = theirs.clone();
+            match is_deleted {
+                true => theirs.delete("/n"),
+                false => theirs.rename("/n", "/m"),
+            }
+            table.lab.commit_model(&before, &theirs).await;
+            let lab = Lab::open(table.place.path());
+            let outcome = lab.commit(&table.base, &changes).await.unwrap();
+            let CommitOutcome::Conflicts(all) = outcome else { panic!("{version}: {outcome:?}") };
+            let found: Vec<_> = all.iter().map(|conflict| (conflict.kind, conflict.path.as_str())).collect();
+            assert_eq!(found, [(ConflictKind::NewNodeConflictsWithExistingNode, "/n")], "{version}");
+        }
+    }
+}
+
 /// Expiration has removed the base and all commits up to the tip: their logs still have the changes.
 #[tokio::test]
 async fn a_commit_rebases_over_expired_commits_by_their_logs() {
