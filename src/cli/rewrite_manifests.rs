@@ -13,6 +13,7 @@ use super::repo_args::RepoArgs;
 use super::{open, print, print_json, progress, replace_commits};
 use crate::commit::changes::ChangeSet;
 use crate::commit::engine::{CommitOutcome, Engine, EngineOptions, Request, Rewrite};
+use crate::commit::merge_record::MERGE_RECORD;
 use crate::commit::progress::CommitProgress;
 use crate::commit::squash;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -88,7 +89,8 @@ pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
             let commits = repository.history(tip, 1).await?;
             if let Some(replaced) = commits.first() {
                 message.clone_from(&replaced.message);
-                metadata.extend(replace_commits::kept_metadata(replaced));
+                // The engine keeps the record of a merge that is amended.
+                metadata.extend(replace_commits::kept_metadata(replaced).filter(|(name, _)| name != MERGE_RECORD));
             }
             let question = commits.first().map(|tip| replace_commits::question(branch, tip)).unwrap_or_default();
             replace_commits::confirm(&repository, branch, &commits, &question, arguments.confirm).await?;

@@ -458,7 +458,6 @@ fn metadata(work: &CommitWork<'_>, attempt: u32) -> Result<Vec<RawItem>> {
         all.insert(MERGE_RECORD.to_owned(), merge.record.to_value());
     }
     if request.amend
-        && !all.contains_key(MERGE_RECORD)
         && let Some(record) = work.base.metadata()?.remove(MERGE_RECORD)
     {
         all.insert(MERGE_RECORD.to_owned(), record);

@@ -12,6 +12,7 @@ use super::attempts::CommitWork;
 use super::changes::{ChangeSet, ChunkFile};
 use super::hierarchy::effective;
 use super::manifests::ManifestWriter;
+use super::merge_record::MERGE_RECORD;
 use super::progress::{CommitProgress, Stage};
 use super::rebase::{self, Comparison};
 pub use super::request::{
@@ -192,8 +193,9 @@ impl Engine {
                 "a repository of version 1 cannot amend commits: commit without --amend, or migrate it to version 2",
             ));
         }
-        if request.metadata.contains_key(RESERVED) {
-            return Err(Error::invalid(format!("metadata `{RESERVED}` is reserved: choose another name")));
+        // A record of a merge that never was would let a later one leave out the commits that it names.
+        if let Some(name) = [RESERVED, MERGE_RECORD].into_iter().find(|name| request.metadata.contains_key(*name)) {
+            return Err(Error::invalid(format!("metadata `{name}` is reserved: choose another name")));
         }
         let changes = effective(base, changes);
         if request.is_nothing_for(&changes) {

@@ -19,6 +19,7 @@ use crate::commit::chain::StoredCommit;
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{Engine, OnConflict, RESERVED, Request};
+use crate::commit::merge_record::MERGE_RECORD;
 use crate::compare::changes::changes_between;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -191,7 +192,9 @@ fn no_merge(commit: ObjectId, options: &MergeOptions) -> Error {
 /// Describes the commit that is made of `commit`, after which the branch has all of `merged`: it gets the commits `brings`, newest first.
 fn request(commit: &SnapshotInfo, merged: (ObjectId, Vec<ObjectId>), options: &MergeOptions) -> Request {
     let mut metadata = commit.metadata.clone();
-    metadata.remove(RESERVED);
+    for name in [RESERVED, MERGE_RECORD] {
+        metadata.remove(name);
+    }
     // Commits that change nothing are left out.
     Request { records: false, ..super::request(options, &commit.message, metadata, merged) }
 }

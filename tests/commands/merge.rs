@@ -316,6 +316,13 @@ fn an_amended_merge_is_still_one() {
     let mount = Writable::of(&repo.place, &["--branch", "main"]);
     std::fs::write(mount.root().join("a/c/5"), "more").unwrap();
     run_on(mount.root(), &["commit", "--amend", "-m", "Amended"]).success();
+    // Nobody else makes such a record, or changes it.
+    std::fs::write(mount.root().join("a/c/6"), "more").unwrap();
+    for amend in [&[][..], &["--amend"]] {
+        let words = [&["commit", "-m", "No merge", "--metadata", "icechunkfs.merge={}"], amend].concat();
+        let why = run_on(mount.root(), &words).failure();
+        assert!(why.contains("`icechunkfs.merge` is reserved"), "{why}");
+    }
     drop(mount);
     let commit = repo.newest();
     assert_eq!((&commit["message"], &commit["metadata"]["icechunkfs.merge"]), (&json!("Amended"), &record));
