@@ -1,12 +1,12 @@
 //! The common ancestors of two snapshots.
 //!
-//! A commit has one parent; a merge records the merged snapshot in its metadata ([`MergeRecord`]), as a second one. A branch can therefore be
-//! merged again and again, in both directions, and only what is new since the last merge is compared.
+//! A commit has one parent; a merge records the merged snapshot in its metadata ([`MergeRecord`]), as a second one, with the commits that came
+//! with it. A branch can therefore be merged again and again, in both directions, and only what is new since the last merge is compared.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use crate::commit::merge_record::MergeRecord;
+use crate::commit::merge_record::{MergeCommit, MergeRecord};
 use crate::commit::rebase::read_log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -43,7 +43,10 @@ impl History {
                 }
                 Err(error) => return Err(error),
             };
-            left.extend(found.iter().filter_map(merged));
+            // The snapshot of each comes last, and so is read first: mostly its history has the other commits.
+            for merge in found.iter().filter_map(MergeRecord::of) {
+                left.extend(merge.commits.into_iter().rev().chain([merge.snapshot]));
+            }
             commits.extend(found.into_iter().map(|commit| (commit.id, commit)));
         }
         Ok(History { commits, missing })
@@ -53,10 +56,22 @@ impl History {
         self.commits.get(&id)
     }
 
+    /// Returns the parent of a commit, and the commits that it has merged. Those that are gone lead to none, so that the others count, too.
     fn parents(&self, id: ObjectId) -> impl Iterator<Item = ObjectId> {
         let commit = self.commits.get(&id);
-        let both = [commit.and_then(|commit| commit.parent), commit.and_then(merged)];
-        both.into_iter().flatten().filter(|id| self.commits.contains_key(id) || self.missing.contains(id))
+        let merged = commit.and_then(MergeRecord::of);
+        let merged: Vec<ObjectId> = merged.iter().flat_map(MergeRecord::all).collect();
+        let all = commit.and_then(|commit| commit.parent).into_iter().chain(merged);
+        all.filter(|id| self.commits.contains_key(id) || self.missing.contains(id))
+    }
+
+    /// Returns a commit of `of` that has merged something of which nothing is known: it is gone, and the record does not have all commits that
+    /// came with it.
+    pub(super) fn with_unknown_merge(&self, of: &HashSet<ObjectId>) -> Option<&SnapshotInfo> {
+        let is_unknown = |commit: &&SnapshotInfo| {
+            MergeRecord::of(commit).is_some_and(|merge| !merge.is_complete && merge.all().any(|id| self.is_missing(id)))
+        };
+        of.iter().filter_map(|id| self.get(*id)).filter(is_unknown).min_by_key(|commit| (commit.flushed_at, commit.id))
     }
 
     /// Returns true if `id` was merged and is not there any more.
@@ -75,8 +90,8 @@ impl History {
         found
     }
 
-    /// Returns `tip` and the commits that it was made from, without those in `known`, newest first. All that one of `known` was made from is in
-    /// it, too.
+    /// Returns `tip` and the commits that it was made from, without those in `known`, newest first; those that are gone come last. All that one
+    /// of `known` was made from is in it, too.
     pub(super) fn beyond(&self, tip: ObjectId, known: &HashSet<ObjectId>) -> Vec<ObjectId> {
         let (mut found, mut left) = (HashSet::new(), vec![tip]);
         while let Some(id) = left.pop() {
@@ -84,10 +99,18 @@ impl History {
                 left.extend(self.parents(id));
             }
         }
-        let commits = found.iter().filter_map(|id| self.get(*id));
-        let mut commits: Vec<(u64, ObjectId)> = commits.map(|commit| (commit.flushed_at, commit.id)).collect();
-        commits.sort_unstable_by_key(|commit| Reverse(*commit));
-        commits.into_iter().map(|(_, id)| id).collect()
+        let mut commits: Vec<ObjectId> = found.into_iter().collect();
+        commits.sort_by_cached_key(|id| Reverse((self.get(*id).map(|commit| commit.flushed_at), *id)));
+        commits
+    }
+
+    /// Describes a merge of `snapshot`, given as `source`, into a branch that has `known`.
+    pub(super) fn merge(&self, source: &str, snapshot: ObjectId, known: &HashSet<ObjectId>) -> MergeCommit {
+        let commits = self.beyond(snapshot, known);
+        let mut record = MergeRecord::new(source, snapshot, commits.iter().copied());
+        let brings = HashSet::from_iter(commits);
+        record.is_complete &= self.with_unknown_merge(&brings).is_none();
+        MergeCommit { record, brings }
     }
 
     /// Returns the snapshots that one of `some` and one of `others` were made from and of which no other such one was made, newest first.

@@ -4,9 +4,10 @@
 //! that the other one has made. So these are merged first, into a snapshot that no ref leads to; garbage collection removes it.
 //!
 //! An ancestor that is older than what both sides really have in common is worse than none, for the same reason. A merge is refused where one
-//! can know that: a snapshot is gone that both have merged, commits behind the ancestor have expired, or both sides have a node that the
-//! ancestor lacks. Who knows better may name the ancestor.
+//! can know that: a snapshot is gone that both have merged, or that one has merged without a record of the commits that came with it; commits behind
+//! the ancestor have expired; or both sides have a node that the ancestor lacks. Who knows better may name the ancestor.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::MergeOptions;
@@ -70,6 +71,14 @@ pub(super) async fn find(around: Surroundings<'_>, options: &MergeOptions, into:
     }
     if tips.contains(&first) {
         return Base::of(repository, first).await;
+    }
+    let below: HashSet<ObjectId> = found.iter().flat_map(|id| history.ancestors(*id)).collect();
+    for tip in tips {
+        let above = history.ancestors(tip).difference(&below).copied().collect();
+        if let Some(commit) = history.with_unknown_merge(&above) {
+            let why = format!("commit {} has merged a snapshot that is not there any more", commit.id);
+            return Err(unknown(options, &why, &found));
+        }
     }
     for base in &found {
         if let Some(commit) = history.shortened(repository, *base, tips).await? {

@@ -19,7 +19,7 @@ use crate::commit::chain::StoredCommit;
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{Engine, OnConflict, RESERVED, Request};
-use crate::commit::merge_record::MERGE_RECORD;
+use crate::commit::merge_record::{MERGE_RECORD, MergeCommit, MergeRecord};
 use crate::compare::changes::changes_between;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -117,8 +117,9 @@ async fn store(
         if !conflicts.is_empty() {
             return Ok(Err((commit.id, conflicts)));
         }
-        let brings = history.beyond(commit.id, &recorded);
-        let request = request(commit, (commit.id, brings.clone()), options);
+        let merge = history.merge(&options.source_name, commit.id, &recorded);
+        let brings = merge.brings.clone();
+        let request = request(commit, merge, options);
         match engine.store_after(repository, &tip, &changes, &request).await? {
             Some(stored) => {
                 let parent = std::mem::replace(&mut tip, Arc::clone(&stored.snapshot));
@@ -135,8 +136,8 @@ async fn store(
         && commit.id != options.source
     {
         recorded.retain(|id| !brings.contains(id));
-        let brings = history.beyond(options.source, &recorded);
-        let request = request(commit, (options.source, brings), options);
+        let merge = history.merge(&options.source_name, options.source, &recorded);
+        let request = request(commit, merge, options);
         if let Some(stored) = engine.store_after(repository, &parent, &changes, &request).await? {
             chain.pop();
             tip = Arc::clone(&stored.snapshot);
@@ -146,11 +147,13 @@ async fn store(
     check(around, plan, &tip, options).await.map(|()| Ok(chain))
 }
 
-/// Returns true if `commit` is a merge by which its branch got something that `known` has, besides what its parent had.
+/// Returns true if `commit` is a merge by which its branch got something that `known` has, besides what its parent had, or may have got it.
 fn brings_known(history: &History, commit: &SnapshotInfo, known: &HashSet<ObjectId>) -> bool {
-    let Some(merged) = ancestor::merged(commit) else { return false };
+    let Some(merge) = MergeRecord::of(commit) else { return false };
     let had = commit.parent.map(|parent| history.ancestors(parent)).unwrap_or_default();
-    history.ancestors(merged).iter().any(|id| known.contains(id) && !had.contains(id))
+    let mut merged = merge.all().flat_map(|id| history.ancestors(id));
+    merged.any(|id| known.contains(&id) && !had.contains(&id))
+        || history.with_unknown_merge(&HashSet::from([commit.id])).is_some()
 }
 
 /// Returns true if `after`, the snapshot of `commit`, is what merging `before` into the snapshot that it has merged comes to without a conflict,
@@ -189,14 +192,14 @@ fn no_merge(commit: ObjectId, options: &MergeOptions) -> Error {
     )
 }
 
-/// Describes the commit that is made of `commit`, after which the branch has all of `merged`: it gets the commits `brings`, newest first.
-fn request(commit: &SnapshotInfo, merged: (ObjectId, Vec<ObjectId>), options: &MergeOptions) -> Request {
+/// Describes the commit that is made of `commit` and makes `merge`.
+fn request(commit: &SnapshotInfo, merge: MergeCommit, options: &MergeOptions) -> Request {
     let mut metadata = commit.metadata.clone();
     for name in [RESERVED, MERGE_RECORD] {
         metadata.remove(name);
     }
     // Commits that change nothing are left out.
-    Request { records: false, ..super::request(options, &commit.message, metadata, merged) }
+    Request { records: false, ..super::request(options, &commit.message, metadata, merge) }
 }
 
 /// Fails unless the commits together, of which `last` is the last, change just what one commit of all would. Where conflicts are to be

@@ -13,7 +13,6 @@ mod commit_by_commit;
 mod repacked;
 mod sides;
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -24,7 +23,7 @@ use self::sides::Applied;
 use crate::commit::changes::ChangeSet;
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{CommitOutcome, Engine, OnConflict, Request};
-use crate::commit::merge_record::{MergeCommit, MergeRecord};
+use crate::commit::merge_record::MergeCommit;
 use crate::commit::progress::CommitProgress;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -156,7 +155,7 @@ pub async fn merge(
         let merged = if options.keep_commits && !plan.changes.is_empty() {
             commit_by_commit::carry_out(plan, &history, &repository, reader, engine, options).await?
         } else {
-            carry_out(plan, engine, options).await?
+            carry_out(plan, &history, engine, options).await?
         };
         if let Some(merged) = merged {
             return Ok(merged);
@@ -168,9 +167,9 @@ pub async fn merge(
 }
 
 /// Makes the changes of `plan` one commit. Returns none if other commits came first that conflict with it.
-async fn carry_out(plan: Plan, engine: &Engine, options: &MergeOptions) -> Result<Option<Merged>> {
-    let brings: Vec<ObjectId> = plan.commits.iter().map(|commit| commit.id).collect();
-    let request = request(options, &options.message, Map::new(), (options.source, brings));
+async fn carry_out(plan: Plan, history: &History, engine: &Engine, options: &MergeOptions) -> Result<Option<Merged>> {
+    let merge = history.merge(&options.source_name, options.source, &history.ancestors(plan.tip.id()));
+    let request = request(options, &options.message, Map::new(), merge);
     Ok(match engine.commit(&plan.tip, &plan.changes, &request, &CommitProgress::default()).await? {
         CommitOutcome::Committed { snapshot, .. } => Some(Merged::made(vec![snapshot], plan)),
         CommitOutcome::Nothing => Some(Merged::nothing(plan)),
@@ -178,16 +177,10 @@ async fn carry_out(plan: Plan, engine: &Engine, options: &MergeOptions) -> Resul
     })
 }
 
-/// Describes a commit with a message and `metadata`, after which the branch has all of `merged`: it gets the commits `brings`, newest first.
-fn request(
-    options: &MergeOptions,
-    message: &str,
-    mut metadata: Map<String, Value>,
-    (merged, brings): (ObjectId, Vec<ObjectId>),
-) -> Request {
+/// Describes a commit with a message and `metadata` that makes `merge`.
+fn request(options: &MergeOptions, message: &str, mut metadata: Map<String, Value>, merge: MergeCommit) -> Request {
     metadata.extend(options.metadata.clone());
-    let record = MergeRecord::new(&options.source_name, merged, brings.iter().copied());
-    let merge = Some(MergeCommit { record, brings: HashSet::from_iter(brings) });
+    let merge = Some(merge);
     // Conflicts were resolved by the plan.
     let on_conflict = OnConflict::Fail;
     let (branch, message) = (options.into.clone(), message.to_owned());

@@ -13,19 +13,19 @@ use crate::common::{
 };
 
 /// Versions of the repositories. In a store they are made by this program, which makes the newer one.
-fn versions() -> impl Iterator<Item = SpecVersionBin> {
+pub(super) fn versions() -> impl Iterator<Item = SpecVersionBin> {
     [SpecVersionBin::V1, SpecVersionBin::V2]
         .into_iter()
         .filter(|version| place::is_local() || *version == SpecVersionBin::V2)
 }
 
-struct Setup {
-    place: PathBuf,
+pub(super) struct Setup {
+    pub(super) place: PathBuf,
     _directory: tempfile::TempDir,
 }
 
 /// A repository with an array `a` of eight chunks, of which two exist, on `main` and `dev`.
-fn setup(version: SpecVersionBin) -> Setup {
+pub(super) fn setup(version: SpecVersionBin) -> Setup {
     let directory = tempfile::tempdir().unwrap();
     let place = place::place(directory.path());
     if place::is_local() {
@@ -43,28 +43,28 @@ fn setup(version: SpecVersionBin) -> Setup {
 }
 
 impl Setup {
-    fn commit(&self, branch: &str, keys: &[(&str, &[u8])]) {
+    pub(super) fn commit(&self, branch: &str, keys: &[(&str, &[u8])]) {
         Reference::open(&self.place).on(branch).commit(keys, &format!("work on {branch}"));
     }
 
-    fn keys(&self, branch: &str) -> Files {
+    pub(super) fn keys(&self, branch: &str) -> Files {
         Reference::open(&self.place).on(branch).keys()
     }
 
-    fn history(&self, branch: &str) -> Vec<(String, String)> {
+    pub(super) fn history(&self, branch: &str) -> Vec<(String, String)> {
         Reference::open(&self.place).on(branch).history()
     }
 
-    fn merge(&self, words: &[&str]) -> Output {
+    pub(super) fn merge(&self, words: &[&str]) -> Output {
         run_on(&self.place, &[&["merge"], words].concat())
     }
 
-    fn newest(&self) -> Value {
+    pub(super) fn newest(&self) -> Value {
         run_on(&self.place, &["log", "--json", "-n", "1"]).json()[0].clone()
     }
 }
 
-fn chunk<'a>(keys: &'a Files, name: &str) -> Option<&'a [u8]> {
+pub(super) fn chunk<'a>(keys: &'a Files, name: &str) -> Option<&'a [u8]> {
     keys.get(name).map(Vec::as_slice)
 }
 

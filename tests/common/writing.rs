@@ -314,13 +314,18 @@ impl Reference {
 
     /// Makes a commit with the reference.
     pub fn commit(&self, keys: &[(&str, &[u8])], message: &str) {
+        self.commit_with(keys, message, BTreeMap::new());
+    }
+
+    /// Makes a commit with metadata.
+    pub fn commit_with(&self, keys: &[(&str, &[u8])], message: &str, metadata: BTreeMap<String, serde_json::Value>) {
         self.runtime.block_on(async {
             let session = Arc::new(RwLock::new(self.repository.writable_session(&self.branch).await.unwrap()));
             let store = Store::from_session(Arc::clone(&session)).await;
             for (name, content) in keys {
                 store.set(name, content.to_vec().into()).await.unwrap();
             }
-            session.write().await.commit(message).execute().await.unwrap();
+            session.write().await.commit(message).properties(metadata).execute().await.unwrap();
         });
     }
 }

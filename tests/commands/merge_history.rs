@@ -1,0 +1,96 @@
+//! Merges after something of the history is gone: merged branches, expired commits, squashed merges.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::merge::{Setup, chunk, setup, versions};
+use crate::common::writing::Reference;
+use crate::common::{place, run_on};
+
+/// Takes keys away from a branch.
+fn remove(repo: &Setup, branch: &str, keys: &[&str]) {
+    let before = repo.keys(branch);
+    let mut less = before.clone();
+    less.retain(|key, _| !keys.contains(&key.as_str()));
+    Reference::open(&repo.place).on(branch).change(&before, &less);
+}
+
+fn collect(repo: &Setup) {
+    run_on(&repo.place, &["gc", "--older-than", "0s", "--yes"]).success();
+}
+
+#[test]
+fn commits_that_came_with_a_merge_stay_known_without_its_source() {
+    if !place::is_local() {
+        return;
+    }
+    for version in versions() {
+        let repo = setup(version);
+        repo.commit("dev", &[("a/c/2", b"dev 1")]);
+        run_on(&repo.place, &["branch", "create", "feature", "--at", "dev"]).success();
+        repo.commit("dev", &[("a/c/3", b"dev 2")]);
+        run_on(&repo.place, &["branch", "create", "kept", "--at", "main"]).success();
+        repo.merge(&["dev", "--into", "kept", "--keep-commits"]).success();
+        repo.merge(&["dev", "--delete-source"]).success();
+        remove(&repo, "main", &["a/c/2"]);
+        remove(&repo, "kept", &["a/c/2"]);
+        repo.commit("feature", &[("a/c/4", b"feature")]);
+        let directory = tempfile::tempdir().unwrap();
+        let clone = directory.path().join("clone");
+        run_on(&repo.place, &["clone", clone.to_str().unwrap()]).success();
+        collect(&repo);
+        for (place, into) in [(&repo.place, "main"), (&repo.place, "kept"), (&clone, "main"), (&clone, "kept")] {
+            run_on(place, &["merge", "feature", "--into", into]).success();
+            let keys = Reference::open(place).on(into).keys();
+            assert_eq!(
+                ["a/c/2", "a/c/3", "a/c/4"].map(|name| chunk(&keys, name)),
+                [None, Some(&b"dev 2"[..]), Some(&b"feature"[..])],
+                "{version}: {into} of {}",
+                place.display()
+            );
+        }
+    }
+}
+
+/// As of a release that recorded the snapshot alone.
+#[test]
+fn a_merge_whose_source_is_gone_without_a_record_of_its_commits_is_asked_for() {
+    if !place::is_local() {
+        return;
+    }
+    for version in versions() {
+        let repo = setup(version);
+        let fork = repo.history("main")[0].0.clone();
+        repo.commit("dev", &[("a/c/2", b"dev 1")]);
+        run_on(&repo.place, &["branch", "create", "feature", "--at", "dev"]).success();
+        repo.commit("dev", &[("a/c/3", b"dev 2")]);
+        let record = json!({"source": "branch `dev`", "snapshot": repo.history("dev")[0].0});
+        let metadata = BTreeMap::from([("icechunkfs.merge".to_owned(), record)]);
+        Reference::open(&repo.place).commit_with(&[("a/c/2", b"dev 1"), ("a/c/3", b"dev 2")], "Merge", metadata);
+        remove(&repo, "main", &["a/c/2"]);
+        repo.commit("feature", &[("a/c/4", b"feature")]);
+        // As long as the snapshot is there, its history is known.
+        run_on(&repo.place, &["branch", "create", "other", "--at", "main"]).success();
+        repo.merge(&["feature", "--into", "other"]).success();
+        assert_eq!(chunk(&repo.keys("other"), "a/c/2"), None, "{version}");
+        run_on(&repo.place, &["branch", "delete", "other", "--yes"]).success();
+        run_on(&repo.place, &["branch", "delete", "dev", "--yes"]).success();
+        collect(&repo);
+        let before = repo.keys("main");
+        for words in [&["feature"][..], &["main", "--into", "feature"], &["feature", "--keep-commits"]] {
+            let why = repo.merge(words).failure();
+            let is_named = why.contains("has merged a snapshot that is not there any more");
+            assert!(is_named && why.contains(&format!("--ancestor {fork}")), "{version}: {why}");
+        }
+        assert_eq!(repo.keys("main"), before);
+        // What was made after that merge has it on both sides.
+        run_on(&repo.place, &["branch", "create", "more", "--at", "main"]).success();
+        repo.commit("more", &[("a/c/6", b"more")]);
+        repo.merge(&["more"]).success();
+        // The user may know better. What such a merge brings is not known in full, either.
+        repo.merge(&["main", "--into", "feature", "--ancestor", &fork]).success();
+        let newest = run_on(&repo.place, &["log", "--branch", "feature", "--json", "-n", "1"]).json();
+        assert_eq!(newest[0]["metadata"]["icechunkfs.merge"]["incomplete"], Value::Bool(true), "{version}");
+    }
+}
