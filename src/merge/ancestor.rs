@@ -4,12 +4,13 @@
 //! with it. A branch can therefore be merged again and again, in both directions, and only what is new since the last merge is compared.
 
 use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use crate::commit::merge_record::{MergeCommit, MergeRecord};
 use crate::commit::rebase::read_log;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::ids::ObjectId;
+use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 
@@ -124,32 +125,61 @@ impl History {
         newest
     }
 
-    /// Returns a commit of `tips`' histories before which commits have expired, if there is one and `base` is a root. An expiration makes the
-    /// root the parent of the oldest commit that stays, so that the root looks like the common ancestor, and all that an expired one had as
-    /// if both sides had made it. Such a commit names the logs of those before it, or its own log does not make all nodes that it has.
+    /// Returns a commit before which commits have expired that both of `tips` may have had, although `bases`, their common ancestors, lack them.
+    ///
+    /// An expiration makes the root the parent of the oldest commit that stays, so that an older ancestor looks like the newest, and all that an
+    /// expired commit had as if both sides had made it. What is hidden behind a shortened commit that the bases do not have may be known to the
+    /// other side if that one is shortened, too, or has older commits that the bases lack; and if the root is what they have in common.
     pub(super) async fn shortened(
         &self,
         repository: &Repository,
-        base: ObjectId,
+        bases: &[ObjectId],
         tips: [ObjectId; 2],
     ) -> Result<Option<&SnapshotInfo>> {
-        if self.get(base).is_none_or(|base| base.parent.is_some()) {
-            return Ok(None);
-        }
-        let before = repository.snapshot(base, MAX_SNAPSHOT).await?.node_ids();
-        let both: HashSet<ObjectId> = tips.into_iter().flat_map(|tip| self.ancestors(tip)).collect();
-        let first = both.iter().filter_map(|id| self.get(*id)).filter(|commit| commit.parent == Some(base));
-        for commit in first {
-            if !commit.pruned_ancestor_tx_logs.is_empty() {
-                return Ok(Some(commit));
+        let below: HashSet<ObjectId> = bases.iter().flat_map(|id| self.ancestors(*id)).collect();
+        let above = tips.map(|tip| {
+            let above = self.ancestors(tip).into_iter().filter(|id| !below.contains(id));
+            above.filter_map(|id| self.get(id)).collect::<Vec<_>>()
+        });
+        let is_root_common = bases.iter().any(|id| self.get(*id).is_some_and(|base| base.parent.is_none()));
+        let [one, other] = &above;
+        let mut before = HashMap::new();
+        let mut found = [None, None];
+        for ((side, others), found) in [(one, other), (other, one)].into_iter().zip(&mut found) {
+            for commit in side {
+                if self.is_shortened(repository, commit, &mut before).await? {
+                    if is_root_common || others.iter().any(|other| other.flushed_at < commit.flushed_at) {
+                        return Ok(Some(commit));
+                    }
+                    *found = Some(*commit);
+                }
             }
-            let made = read_log(&**repository.storage(), commit.id).await?.made();
-            let nodes = repository.snapshot(commit.id, MAX_SNAPSHOT).await?.node_ids();
-            if nodes.iter().any(|node| !before.contains(node) && !made.contains(node)) {
-                return Ok(Some(commit));
-            }
         }
-        Ok(None)
+        let [one, other] = found;
+        Ok(one.and(other))
+    }
+
+    /// Returns true if commits before `commit` have expired: it names their logs, or it follows a root and its own log does not make all nodes
+    /// that it has. `roots` has the nodes of roots that were read.
+    async fn is_shortened(
+        &self,
+        repository: &Repository,
+        commit: &SnapshotInfo,
+        roots: &mut HashMap<ObjectId, HashSet<NodeId>>,
+    ) -> Result<bool> {
+        if !commit.pruned_ancestor_tx_logs.is_empty() {
+            return Ok(true);
+        }
+        let Some(root) = commit.parent.and_then(|id| self.get(id)).filter(|parent| parent.parent.is_none()) else {
+            return Ok(false);
+        };
+        let before = match roots.entry(root.id) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(repository.snapshot(root.id, MAX_SNAPSHOT).await?.node_ids()),
+        };
+        let made = read_log(&**repository.storage(), commit.id).await?.made();
+        let nodes = repository.snapshot(commit.id, MAX_SNAPSHOT).await?.node_ids();
+        Ok(nodes.iter().any(|node| !before.contains(node) && !made.contains(node)))
     }
 }
 

@@ -80,10 +80,8 @@ pub(super) async fn find(around: Surroundings<'_>, options: &MergeOptions, into:
             return Err(unknown(options, &why, &found));
         }
     }
-    for base in &found {
-        if let Some(commit) = history.shortened(repository, *base, tips).await? {
-            return Err(unknown(options, &format!("what was before commit {} has expired", commit.id), &found));
-        }
+    if let Some(commit) = history.shortened(repository, &found, tips).await? {
+        return Err(unknown(options, &format!("what was before commit {} has expired", commit.id), &found));
     }
     merged(around, &found, 0).await
 }

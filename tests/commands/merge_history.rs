@@ -94,3 +94,37 @@ fn a_merge_whose_source_is_gone_without_a_record_of_its_commits_is_asked_for() {
         assert_eq!(newest[0]["metadata"]["icechunkfs.merge"]["incomplete"], Value::Bool(true), "{version}");
     }
 }
+
+/// Both sides have merged a third branch, which is still there: that is no reason to take it for all that they have in common.
+#[test]
+fn a_third_branch_does_not_hide_that_common_commits_have_expired() {
+    if !place::is_local() {
+        return;
+    }
+    for version in versions() {
+        let repo = setup(version);
+        run_on(&repo.place, &["branch", "create", "third", "--at", "main"]).success();
+        repo.commit("third", &[("a/c/7", b"third")]);
+        repo.commit("main", &[("a/c/2", b"both")]);
+        run_on(&repo.place, &["branch", "create", "late", "--at", "main"]).success();
+        let cut = icechunkfs::times::format_time(icechunkfs::times::system_clock());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        repo.merge(&["third"]).success();
+        repo.merge(&["third", "--into", "late"]).success();
+        remove(&repo, "main", &["a/c/2"]);
+        repo.commit("late", &[("a/c/6", b"late")]);
+        repo.merge(&["late", "--dry-run"]).success();
+        run_on(&repo.place, &["expire", "--older-than", &cut, "--yes"]).success();
+        let before = (repo.keys("main"), repo.keys("late"));
+        for words in [&["late"][..], &["main", "--into", "late"]] {
+            let why = repo.merge(words).failure();
+            assert!(why.contains("what was before commit") && why.contains("has expired"), "{version}: {why}");
+        }
+        assert_eq!((repo.keys("main"), repo.keys("late")), before);
+        // What the third branch has got since is merged as before.
+        repo.commit("third", &[("a/c/7", b"again")]);
+        repo.merge(&["third"]).success();
+        let keys = repo.keys("main");
+        assert_eq!((chunk(&keys, "a/c/7"), chunk(&keys, "a/c/2")), (Some(&b"again"[..]), None), "{version}");
+    }
+}
