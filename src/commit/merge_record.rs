@@ -54,6 +54,18 @@ impl MergeRecord {
         Some(MergeRecord { source, snapshot, commits, is_complete })
     }
 
+    /// Returns the record of one commit in the place of several merges, whose records are given newest first. None if there are none.
+    pub fn unite(records: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut records = records.into_iter();
+        let mut united = records.next()?;
+        let mut known: HashSet<ObjectId> = united.all().collect();
+        for record in records {
+            united.commits.extend(record.all().filter(|id| known.insert(*id)));
+            united.is_complete &= record.is_complete;
+        }
+        Some(united)
+    }
+
     /// Returns the value of the metadata item.
     pub fn to_value(&self) -> Value {
         let text = |id: &ObjectId| Value::String(id.to_string());
@@ -136,6 +148,20 @@ mod tests {
             assert!(!MergeRecord::parse(&value).unwrap().is_complete, "{value}");
         }
         assert_eq!(MergeRecord::parse(&json!({"snapshot": 1})), None);
+    }
+
+    #[test]
+    fn one_commit_in_the_place_of_merges_has_all_that_they_had() {
+        let record = |name: &str, ids: &[u8]| {
+            let [first, others @ ..] = ids else { unreachable!() };
+            MergeRecord::new(name, object_id(*first), others.iter().map(|n| object_id(*n)))
+        };
+        assert_eq!(MergeRecord::unite([]), None);
+        let united = MergeRecord::unite([record("new", &[4, 3]), record("old", &[2, 3, 1])]).unwrap();
+        assert_eq!(united, record("new", &[4, 3, 2, 1]));
+        let alone = MergeRecord::parse(&json!({"source": "older", "snapshot": object_id(6)})).unwrap();
+        let united = MergeRecord::unite([record("new", &[4, 3]), alone]).unwrap();
+        assert_eq!(united, MergeRecord { is_complete: false, ..record("new", &[4, 3, 6]) });
     }
 
     #[test]

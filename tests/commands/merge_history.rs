@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use icechunk::format::format_constants::SpecVersionBin;
 use serde_json::{Value, json};
 
 use super::merge::{Setup, chunk, setup, versions};
@@ -127,4 +128,25 @@ fn a_third_branch_does_not_hide_that_common_commits_have_expired() {
         let keys = repo.keys("main");
         assert_eq!((chunk(&keys, "a/c/7"), chunk(&keys, "a/c/2")), (Some(&b"again"[..]), None), "{version}");
     }
+}
+
+#[test]
+fn squashed_merges_are_all_remembered() {
+    let repo = setup(SpecVersionBin::V2);
+    run_on(&repo.place, &["branch", "create", "two", "--at", "main"]).success();
+    repo.commit("dev", &[("a/c/2", b"dev")]);
+    repo.commit("two", &[("a/c/3", b"two")]);
+    repo.merge(&["dev"]).success();
+    repo.merge(&["two"]).success();
+    run_on(&repo.place, &["squash", "--last", "2", "--yes"]).success();
+    remove(&repo, "main", &["a/c/2", "a/c/3"]);
+    for (branch, name) in [("dev", "a/c/5"), ("two", "a/c/6")] {
+        repo.commit(branch, &[(name, b"more")]);
+        repo.merge(&[branch]).success();
+    }
+    let keys = repo.keys("main");
+    assert_eq!(
+        ["a/c/2", "a/c/3", "a/c/5", "a/c/6"].map(|name| chunk(&keys, name)),
+        [None, None, Some(&b"more"[..]), Some(&b"more"[..])]
+    );
 }
