@@ -6,6 +6,7 @@
 pub mod changes;
 mod commit;
 mod diff;
+mod discarded;
 mod eager_upload;
 mod hook;
 mod identity;

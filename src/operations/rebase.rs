@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::changes::nodes::detect_changes;
 use super::changes::{DetectedChanges, NewIds};
+use super::discarded;
 use super::restore::Check;
 use crate::commit::changes::ChunkChange;
 use crate::commit::conflicts::{Conflict, ConflictKind};
@@ -81,7 +82,10 @@ pub(super) async fn discard(
 ) -> Result<Vec<Invalidation>> {
     let mut untracked = before.untracked_entries();
     let candidate = working.plan_discard(guard, path, &mut untracked).await?;
-    let check = async |after: &DetectedChanges, candidate: &Candidate| check_discarded(before, after, candidate);
+    let check = async |after: &DetectedChanges, candidate: &Candidate| {
+        check_discarded(before, after, candidate)?;
+        discarded::check_elsewhere(before, after, candidate.base(), &candidate.returned)
+    };
     install(working, guard, candidate, new_ids, check).await
 }
 

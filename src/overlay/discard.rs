@@ -2,7 +2,7 @@
 //!
 //! The state is rebuilt from the parts that stay, which is easier to verify than undoing single changes:
 //!
-//! - changes outside the path stay, unless they were moved there from below the path;
+//! - changes outside the path stay, but nodes that were moved there from below the path go back ([`super::returned`]);
 //! - below the path only untracked files stay, since no commit would take them; those in a moved directory go back with it;
 //! - the base's entries below the path show again in their places, and so do entries moved from elsewhere to below the path.
 
@@ -13,6 +13,7 @@ use futures_util::FutureExt;
 use super::invalidation::Invalidation;
 use super::listing::join;
 use super::node::{Directory, Entry, Ino, Inode};
+use super::returned::Returned;
 use super::state::{State, numbered};
 use crate::compare::scope::is_below;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,6 +28,10 @@ pub(super) struct Discard<'a> {
     pub(super) opens: &'a HashSet<Ino>,
     pub(super) tree: &'a Tree,
     pub(super) path: &'a str,
+    /// Base paths that show the base again.
+    pub(super) returned: &'a Returned,
+    /// Inodes with a name that stays.
+    pub(super) staying: &'a HashSet<EntryId>,
     /// Untracked files that do not take the place of an entry of the base.
     pub(super) untracked: &'a HashSet<(EntryId, Name)>,
     /// Entries that stay, with directory and name.
@@ -53,7 +58,7 @@ impl Discard<'_> {
                     continue;
                 };
                 let Some(child) = self.state.get(id) else { continue };
-                let stays = stays && self.stays(&at, child);
+                let stays = stays && self.returned.stays(self.tree, &at, child);
                 let own_home = match &child.lower {
                     Some(place) => self.tree.path_of(place),
                     None => join(&home, &name.to_string()),
@@ -70,20 +75,15 @@ impl Discard<'_> {
         }
     }
 
-    /// Returns true if an inode at `path` stays there: it is not at or below the discarded path and does not come from there.
-    fn stays(&self, path: &str, inode: &Inode) -> bool {
-        let outside = !is_below(path, self.path);
-        outside && !inode.lower.as_ref().is_some_and(|place| is_below(&self.tree.path_of(place), self.path))
-    }
-
     /// Returns true if a whiteout stays: it is outside the path, and the inode that had the name is gone or stays elsewhere.
     fn stays_hidden(&self, path: &str, natural: Option<TreePlace>) -> bool {
         if is_below(path, self.path) {
             return false;
         }
         let moved = natural.and_then(|place| self.state.by_number(Ino::of_place(self.tree, &place)));
-        let now = moved.and_then(|id| self.state.path(id));
-        now.is_none_or(|now| !is_below(&now, self.path))
+        moved.is_none_or(|id| {
+            self.staying.contains(&id) || self.state.get(id).is_none_or(|inode| inode.names.is_empty())
+        })
     }
 
     /// Returns the new state, and the invalidations that it requires. `meta` returns the attributes of directories that have to be created.

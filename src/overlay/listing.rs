@@ -133,6 +133,6 @@ impl WorkingTree {
 }
 
 /// Appends `name` to `path`.
-pub(super) fn join(path: &str, name: &str) -> String {
+pub fn join(path: &str, name: &str) -> String {
     format!("{}/{name}", path.trim_end_matches('/'))
 }

@@ -37,6 +37,7 @@ pub mod rebase;
 mod recovered;
 pub mod replace;
 mod restore;
+pub mod returned;
 pub mod set_attributes;
 mod sparse_content;
 pub mod sparse_copy;

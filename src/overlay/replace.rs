@@ -10,6 +10,7 @@ use super::discard::Discard;
 use super::invalidation::Invalidation;
 use super::node::Inode;
 use super::rebase::Candidate;
+use super::returned::Returned;
 use super::state::State;
 use super::{Base, Ino, WorkingTree};
 use crate::error::Result;
@@ -130,13 +131,28 @@ impl WorkingTree {
         path: &str,
         untracked: &mut HashSet<(EntryId, Name)>,
     ) -> Result<Candidate> {
+        let mut new_data = Vec::new();
+        match self.discarded(path, untracked, &mut new_data).await {
+            Ok(candidate) => Ok(Candidate { new_data, ..candidate }),
+            Err(error) => {
+                new_data.into_iter().for_each(|number| self.files().remove(number));
+                Err(error)
+            }
+        }
+    }
+
+    /// Creates the candidate of [`WorkingTree::plan_discard`]. Adds the numbers of new data files to `new_data`, even if it fails.
+    async fn discarded(
+        &self,
+        path: &str,
+        untracked: &mut HashSet<(EntryId, Name)>,
+        new_data: &mut Vec<DataFileId>,
+    ) -> Result<Candidate> {
         let base = self.base();
         let (mut old, opens, generation) = self.snapshot();
-        let mut new_data = Vec::new();
-        if let Err(error) = self.part_untracked(&mut old, &base, untracked, &mut new_data).await {
-            new_data.into_iter().for_each(|number| self.files().remove(number));
-            return Err(error);
-        }
+        self.part_untracked(&mut old, &base, untracked, new_data).await?;
+        let (returned, staying) = Returned::find(&old, &base.tree, path);
+        self.part_staying(&mut old, &opens, &base, (&returned, &staying), new_data).await?;
         let mut standing = Vec::new();
         for entry in untracked.iter() {
             let parent = old.get(entry.0).and_then(|parent| parent.lower.as_ref());
@@ -153,7 +169,17 @@ impl WorkingTree {
         let kept = |(parent, name): &(EntryId, Name)| old.get(*parent)?.directory()?.get(name)?.id;
         let mut kept: HashSet<EntryId> = untracked.iter().filter_map(kept).collect();
         let (stays, relocated, tree) = (Vec::new(), Vec::new(), &base.tree);
-        let mut discard = Discard { state: &old, opens: &opens, tree, path, untracked, kept: stays, relocated };
+        let mut discard = Discard {
+            state: &old,
+            opens: &opens,
+            tree,
+            path,
+            returned: &returned,
+            staying: &staying.inodes,
+            untracked,
+            kept: stays,
+            relocated,
+        };
         discard.walk();
         let mut in_the_way = HashSet::new();
         for (home, id) in &discard.relocated {
@@ -167,8 +193,9 @@ impl WorkingTree {
         discard.relocated.retain(|(_, id)| !in_the_way.contains(id));
         kept.retain(|id| !in_the_way.contains(id));
         let (state, invalidations) = discard.carry_out(|place| base.meta_of(place))?;
+        state.check_shown_once(&base.tree)?;
         let candidate = Candidate::of(state, base, &old, generation);
-        Ok(Candidate { invalidations, new_data, kept, ..candidate })
+        Ok(Candidate { invalidations, kept, returned, ..candidate })
     }
 
     /// Parts untracked names from files that have another name where the base has them: the untracked names keep the bytes.

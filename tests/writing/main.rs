@@ -8,6 +8,7 @@ mod common;
 mod crash;
 mod create;
 mod daily;
+mod discards;
 mod exclusive;
 mod executed;
 mod expired_branch;

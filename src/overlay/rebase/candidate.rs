@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::super::frozen::{Contents, Frozen, FrozenFile};
 use super::super::invalidation::Invalidation;
+use super::super::returned::Returned;
 use super::super::state::State;
 use super::super::{Base, WorkingTree};
 use super::Collision;
@@ -22,6 +23,8 @@ pub struct Candidate {
     pub collisions: Vec<Collision>,
     /// Files that a discard must keep.
     pub kept: HashSet<EntryId>,
+    /// Nodes that a discard puts back.
+    pub returned: Returned,
     pub(in super::super) state: State,
     pub(in super::super) base: Arc<Base>,
     /// Entries that the base has too, kept only if the kernel knows their inodes by numbers of the working tree.
@@ -44,9 +47,19 @@ impl Candidate {
         let used = state.data_files();
         state.forget_borrowed(&used);
         let gone = old.data_files().difference(&used).copied().collect();
-        let (collisions, invalidations, disposable, new_data, kept) = Default::default();
-        let is_published = false;
-        Candidate { collisions, kept, state, base, disposable, invalidations, gone, new_data, is_published, generation }
+        Candidate {
+            collisions: Vec::new(),
+            kept: HashSet::new(),
+            returned: Returned::default(),
+            state,
+            base,
+            disposable: Vec::new(),
+            invalidations: Vec::new(),
+            gone,
+            new_data: Vec::new(),
+            is_published: false,
+            generation,
+        }
     }
 
     /// Returns the differences from the base.

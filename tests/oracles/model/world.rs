@@ -311,8 +311,10 @@ impl<S: Subject> World<S> {
         };
         if let Err(errno) = done {
             let Some(path) = path else { return fail("discard", format!("refused with {}", name_of(errno))) };
-            // Entries above the path that are in the way of old files are not removed by discarding below it.
-            return if self.base.keys().any(|name| name.starts_with(path)) || self.never_was(path) {
+            // Entries above the path that are in the way of old files are not removed by discarding below it, and changes elsewhere that
+            // would be lost with a moved directory are not either.
+            let is_of_a_move = self.moved && errno == libc::ESTALE;
+            return if is_of_a_move || self.base.keys().any(|name| name.starts_with(path)) || self.never_was(path) {
                 self.check()
             } else {
                 fail("discard", format!("below {path}, refused with {}", name_of(errno)))
