@@ -5,6 +5,7 @@ use std::path::Path;
 use super::Origin;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::scratch::data::Files;
 use crate::scratch::directory::ScratchDirectory;
 use crate::scratch::journal::{FORMAT, Journal, OLDEST_FORMAT};
 use crate::scratch::record::Record;
@@ -40,6 +41,9 @@ impl Recovered {
         });
         let journal =
             journal.context(|| format!("{}: to start again, mount with --discard", scratch.path().display()))?;
+        if journal.is_none() {
+            refuse_without_journal(scratch)?;
+        }
         let mut is_old = false;
         let (origin, base) = match first {
             None => (None, None),
@@ -79,6 +83,19 @@ impl Recovered {
     pub fn empty() -> Self {
         Recovered { journal: None, records: Vec::new(), origin: None, base: None, publishing: None, is_old: false }
     }
+}
+
+/// Fails if `scratch`, which has no journal, has data files: they are uncommitted work, and a new journal would make all of them unneeded.
+fn refuse_without_journal(scratch: &ScratchDirectory) -> Result<()> {
+    let count = Files::new(scratch.data()?).list()?.len();
+    if count == 0 {
+        return Ok(());
+    }
+    let path = scratch.path().display();
+    Err(Error::corrupt(format!(
+        "{path}: the file `journal` is missing, and {count} files with uncommitted bytes are in `data`: put the journal back, or name another \
+         directory with --scratch; to delete these files, mount with --discard. Nothing was changed"
+    )))
 }
 
 impl Origin {

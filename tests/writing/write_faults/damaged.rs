@@ -199,3 +199,20 @@ fn a_damaged_journal_refuses_the_mount() {
     assert_eq!(std::fs::read(mount.root().join("a/c/3")).unwrap(), b"anew");
     mount.commit("anew").unwrap();
 }
+
+#[test]
+fn a_missing_journal_is_an_error_and_deletes_nothing() {
+    watchdog();
+    let mount = mount(&[]);
+    let shown = read_files(&mount.root());
+    mount.unmount();
+    let (journal, saved) = (mount.scratch().join("journal"), mount.scratch().with_file_name("journal.saved"));
+    std::fs::rename(&journal, &saved).unwrap();
+    let before = read_files(&mount.scratch().join("data"));
+    let refused = mount.mount_again(None).failure();
+    assert!(refused.contains("journal") && refused.contains("--discard") && refused.contains("--scratch"), "{refused}");
+    assert!(read_files(&mount.scratch().join("data")) == before && !journal.exists());
+    std::fs::rename(&saved, &journal).unwrap();
+    mount.mount_again(None).success();
+    assert!(read_files(&mount.root()) == shown);
+}
