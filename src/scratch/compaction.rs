@@ -86,6 +86,11 @@ impl Durable {
         End { file: Arc::clone(&state.file), length: state.length }
     }
 
+    /// Returns true if `file` is the journal.
+    pub(super) fn is_current(&self, file: &Arc<File>) -> bool {
+        Arc::ptr_eq(&self.state.lock().file, file)
+    }
+
     /// Makes `new` the journal, with the lines that were appended since, unless another journal has taken the place of the one that it
     /// stands for.
     pub(super) fn switch_to(&self, new: &Replacement) -> Result<()> {

@@ -47,6 +47,16 @@ pub struct Journal {
     line: Vec<u8>,
 }
 
+/// Failure to replace a journal.
+#[derive(Debug)]
+pub struct RewriteError {
+    /// The error.
+    pub error: Error,
+    /// True if the new journal has the name already, so that the next mount reads it, unless the machine loses power: the directory could
+    /// not be flushed.
+    pub is_in_place: bool,
+}
+
 impl Journal {
     /// Opens the journal in `directory` and passes its records to `apply`; returns `None` if there is no journal.
     ///
@@ -114,8 +124,17 @@ impl Journal {
 
     /// Replaces this journal by one of `records`, and does the work that waits for its lines. The caller keeps appends out.
     pub fn rewrite(&self, records: &[Record]) -> Result<()> {
-        let (file, length) = write_new(&self.directory, records, || self.durable.reserve().release_all())?;
-        self.durable.switch_to(&Replacement { name: NEW_NAME, file: Arc::new(file), length, end: None })
+        self.supersede(records).map_err(|failed| failed.error)
+    }
+
+    /// Replaces this journal as [`Journal::rewrite`] does, and tells after a failure which of the two is in place.
+    pub fn supersede(&self, records: &[Record]) -> std::result::Result<(), RewriteError> {
+        let before = |error| RewriteError { error, is_in_place: false };
+        let (file, length) =
+            write_new(&self.directory, records, || self.durable.reserve().release_all()).map_err(before)?;
+        let new = Replacement { name: NEW_NAME, file: Arc::new(file), length, end: None };
+        let switched = self.durable.switch_to(&new);
+        switched.map_err(|error| RewriteError { error, is_in_place: self.durable.is_current(&new.file) })
     }
 
     /// Appends a line. With it, the bytes of data file `replaces` take the place of other bytes. On failure the journal is unchanged.

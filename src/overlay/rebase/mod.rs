@@ -33,6 +33,7 @@ use super::replace::TreeGuard;
 use super::state::State;
 use super::{Base, Ino, Locked, WorkingTree};
 use crate::error::{Error, ErrorKind, Result};
+use crate::scratch::journal::RewriteError;
 use crate::scratch::record::{DataFileId, EntryId, Name};
 use crate::tree::Tree;
 
@@ -105,7 +106,7 @@ impl WorkingTree {
     /// Shows `candidate` after writing its journal durably. Returns the invalidations for the kernel.
     ///
     /// If the journal cannot be written, nothing changes, unless the changes are published: the tree then moves all the same, and accepts
-    /// no changes until the journal can be written.
+    /// no changes until the journal can be written. So it does if the new journal is in place, but not certain to outlive a power cut.
     pub fn install(&self, _guard: &TreeGuard<'_>, candidate: Candidate) -> Result<Vec<Invalidation>> {
         let mut locked = self.lock();
         if locked.generation != candidate.generation {
@@ -128,29 +129,35 @@ impl WorkingTree {
                 state.drop_inode(id);
             }
         }
-        let replaced = locked.journal.rewrite(&records(&locked.origin, &state, &base));
-        let is_written = replaced.is_ok();
-        if let Err(error) = replaced {
-            if !is_published {
+        let replaced = locked.journal.supersede(&records(&locked.origin, &state, &base));
+        let (is_written, is_in_place) =
+            replaced.as_ref().map_or_else(|failed| (false, failed.is_in_place), |()| (true, true));
+        if let Err(RewriteError { error, .. }) = replaced {
+            if !is_published && !is_in_place {
                 drop(locked);
                 new_data.into_iter().for_each(|number| self.files.remove(number));
                 return Err(error.context("the scratch directory takes no new journal: nothing was moved"));
             }
-            // The old journal records that the commit was about to be published, so the next mount reaches the same state. It needs its
-            // files.
+            // The next mount reaches the same state: it reads the new journal, or the old one, which records that the commit was about to be
+            // published. After a power cut it may read the old one in either case. That one needs its files.
             tracing::error!("{error}; nothing more can be changed until the scratch directory takes its journal again");
         }
-        locked.is_stale = !is_written;
+        locked.is_stale = !is_in_place;
         locked.state = state;
         locked.base = base;
         self.replaced.fetch_add(1, Ordering::Relaxed);
         let passthrough_data = locked.release_old_files(!is_published);
-        drop(locked);
         // The journal on disk does not need them. Files that passthrough handles still use are removed when those are closed.
+        let gone = gone.into_iter().filter(|number| !passthrough_data.contains(number));
         if is_written {
-            self.files
-                .remove_in_background(gone.into_iter().filter(|number| !passthrough_data.contains(number)).collect());
+            self.files.remove_in_background(gone.collect());
+        } else if is_in_place {
+            // They are unlinked once the directory or the next journal has been flushed.
+            for number in gone {
+                locked.journal.durable().retire(number);
+            }
         }
+        drop(locked);
         self.lock().journal.durable().keep_reserve();
         Ok(invalidations)
     }

@@ -3,6 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use crate::common::strace::Faults;
 use crate::common::writing::{Reference, Writable, array, echo, put, with_waiting_work};
 use crate::common::{errno, io_modes, read_files, watchdog};
 
@@ -215,4 +216,24 @@ fn a_missing_journal_is_an_error_and_deletes_nothing() {
     std::fs::rename(&saved, &journal).unwrap();
     mount.mount_again(None).success();
     assert!(read_files(&mount.root()) == shown);
+}
+
+#[test]
+fn the_next_mount_shows_what_a_discard_showed_whose_journal_could_not_be_flushed() {
+    watchdog();
+    let mount = mount(&[]);
+    let chunk = mount.root().join("a/c/1");
+    // Otherwise the flush of the data files fails, before the new journal has its name.
+    std::fs::File::open(&chunk).unwrap().sync_all().unwrap();
+    let Some(faults) = Faults::of(mount.daemon(), "fsync:error=EIO") else { return };
+    let discarded = mount.touch("discard");
+    let shown = read_files(&mount.root());
+    assert_eq!(shown.contains_key("a/c/1"), discarded.is_err());
+    drop(faults);
+    mount.kill_and_remount();
+    assert!(read_files(&mount.root()) == shown, "{discarded:?}");
+    // The scratch directory takes changes again.
+    put(&chunk, "again").unwrap();
+    mount.remount();
+    assert_eq!(std::fs::read(&chunk).unwrap(), b"again");
 }
