@@ -39,7 +39,7 @@ impl Session {
             self.wait_for_closes().await;
             let (frozen, mut detected) = self.detect_changes().await?;
             let base = self.working.base();
-            let mut plan = restore::plan(&self.reader, base.tree.snapshot(), &source, &path).await?;
+            let mut plan = restore::plan(&self.reader, base.tree.snapshot(), &source, &path, &detected.changes).await?;
             leave_out_parents(&mut plan, self.shown_part().root());
             restore::check_chunks(&self.reader, base.tree.snapshot(), &source, &plan, &detected.changes).await?;
             if let Some(open) = frozen.open_for_writing.iter().find(|other| is_below(other, &path)) {

@@ -40,16 +40,25 @@ pub struct Plan {
     pub notes: Notes,
 }
 
-/// Plans to restore `path` (absolute) of snapshot `now` from snapshot `source`. `reader` reads the manifests of both.
+/// Plans to restore `path` (absolute) of snapshot `now` from snapshot `source`. `reader` reads the manifests of both. `uncommitted` are
+/// changes to snapshot `now`: what one file means depends on them.
 ///
 /// Errors: [`ErrorKind::NotFound`] if the source has nothing at the path, [`ErrorKind::NotADirectory`] if an array is above the path now,
 /// [`ErrorKind::InvalidInput`] if one file cannot be restored alone.
-pub async fn plan(reader: &Arc<Reader>, now: &Snapshot, source: &Snapshot, path: &str) -> Result<Plan> {
+pub async fn plan(
+    reader: &Arc<Reader>,
+    now: &Snapshot,
+    source: &Snapshot,
+    path: &str,
+    uncommitted: &ChangeSet,
+) -> Result<Plan> {
     let target = Target::find(now, source, path)?;
     let (changes, notes) = match &target.scope {
         Scope::Subtree => nodes::subtree(reader, now, source, &target).await?,
         Scope::Document => nodes::document(now, source, &target)?,
-        Scope::Chunks(chunks) => (nodes::some_chunks(reader, now, source, &target, chunks).await?, Notes::default()),
+        Scope::Chunks(chunks) => {
+            (nodes::some_chunks(reader, now, source, &target, chunks, uncommitted).await?, Notes::default())
+        }
     };
     Ok(Plan { target, changes, notes })
 }
@@ -108,7 +117,7 @@ pub async fn plan_on_branch(
     let tip = repository.resolve(&RefSpec::Branch(options.branch.clone())).await?;
     let load = |id| repository.snapshot(id, MAX_SNAPSHOT);
     let (now, source) = tokio::try_join!(load(tip), load(options.source))?;
-    let plan = plan(reader, &now, &source, &options.path).await?;
+    let plan = plan(reader, &now, &source, &options.path, &ChangeSet::default()).await?;
     check_chunks(reader, &now, &source, &plan, &ChangeSet::default()).await?;
     Ok((Arc::new(now), plan))
 }

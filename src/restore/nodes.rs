@@ -231,7 +231,13 @@ pub(super) async fn check_chunks_of_document(
     target: &Target,
     uncommitted: &ChangeSet,
 ) -> Result<()> {
-    let (Some(here), Some(then)) = (node_at(now, &target.node), node_at(source, &target.source)) else { return Ok(()) };
+    let Some(then) = node_at(source, &target.source) else { return Ok(()) };
+    if let Some(created) = created_at(uncommitted, target)
+        && (created.is_array || then.is_array())
+    {
+        return Err(not_committed(target));
+    }
+    let Some(here) = node_at(now, &target.node).map(|here| as_updated(here, uncommitted)) else { return Ok(()) };
     let (Some(before), Some(after)) = (ArrayChunks::parse(Some(&here))?, ArrayChunks::parse(Some(&then))?) else {
         return Ok(());
     };
@@ -308,14 +314,40 @@ async fn find_chunks(
     Ok(found)
 }
 
-/// Returns the changes that make some chunks of the target's array those of the source.
+/// Returns the new node that `uncommitted` has at the target.
+fn created_at<'a>(uncommitted: &'a ChangeSet, target: &Target) -> Option<&'a WrittenNode> {
+    uncommitted.created.iter().find(|node| node.path == target.node)
+}
+
+/// Returns the node with the document that `uncommitted` gives it.
+fn as_updated<'a>(here: Node<'a>, uncommitted: &'a ChangeSet) -> Node<'a> {
+    match uncommitted.updated.iter().find(|node| node.id == here.id) {
+        Some(updated) => Node { zarr_json: &updated.zarr_json, ..here },
+        None => here,
+    }
+}
+
+/// Returns the error for a part of a node that is new here: it would get a part of another node.
+fn not_committed(target: &Target) -> Error {
+    Error::invalid(format!(
+        "{0} was made here and is not committed, so that a part of it cannot be restored: restore {0} as a whole, or commit first",
+        target.node
+    ))
+}
+
+/// Returns the changes that make some chunks of the target's array those of the source. `uncommitted` are changes to snapshot `now`, which
+/// may describe chunks in another way.
 pub(super) async fn some_chunks(
     reader: &Arc<Reader>,
     now: &Snapshot,
     source: &Snapshot,
     target: &Target,
     range: &ChunkRange,
+    uncommitted: &ChangeSet,
 ) -> Result<ChangeSet> {
+    if created_at(uncommitted, target).is_some() {
+        return Err(not_committed(target));
+    }
     let then = node_at(source, &target.source).ok_or_else(|| missing(source, &target.source))?;
     let here = node_at(now, &target.node).filter(Node::is_array).ok_or_else(|| {
         Error::new(
@@ -323,13 +355,14 @@ pub(super) async fn some_chunks(
             format!("{0} is no array now, so that it can have no chunks: restore {0} as a whole", target.node),
         )
     })?;
-    check_same_chunks(&here, &then, source)?;
+    let present = as_updated(here.clone(), uncommitted);
+    check_same_chunks(&present, &then, source)?;
     let infos = [now.manifest_infos(), source.manifest_infos()];
     let (Some(before), Some(after)) = (ArrayChunks::parse(Some(&here))?, ArrayChunks::parse(Some(&then))?) else {
         return Err(missing(source, &target.source));
     };
-    let grid = before.grid().to_vec();
-    let both: Vec<u32> = grid.iter().zip(after.grid()).map(|(now, then)| *now.max(then)).collect();
+    let grid = ArrayChunks::parse(Some(&present))?.map_or_else(Vec::new, |chunks| chunks.grid().to_vec());
+    let both: Vec<u32> = before.grid().iter().zip(after.grid()).map(|(now, then)| *now.max(then)).collect();
     let mut chunks: ChunkChanges = chunk_changes(reader, &infos, Some(before), after, &both).await?;
     chunks.retain(|coords, change| {
         range.contains(coords) && !matches!(change, ChunkChange::Delete if !is_in_grid(coords, &grid))

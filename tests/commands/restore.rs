@@ -188,6 +188,40 @@ fn chunks_and_documents_are_restored_alone() {
     assert!(why.contains("/g/a/c/9"), "outside the grid: {why}");
 }
 
+/// The document that the mount shows decides about the meaning of a part of an array.
+#[test]
+fn a_part_of_an_array_is_refused_if_its_uncommitted_document_gives_chunks_another_meaning() {
+    let repo = setup(SpecVersionBin::V2);
+    let mount = Writable::of(&repo.place, &[]);
+    let root = mount.root();
+    let old = fs::read_to_string(root.join("g/a/zarr.json")).unwrap();
+    let other = old.replace("uint8", "int8");
+    assert_ne!(old, other, "{old}");
+    put(&root.join("g/a/zarr.json"), &other).unwrap();
+    put(&root.join("g/a/c/1"), "signed").unwrap();
+    let before = crate::common::read_files(&root);
+    for path in ["g/a/c/0", "g/a/c", "g/a/zarr.json"] {
+        let why = restore_in(&mount, &[path, "--from", "v1"]).failure();
+        assert!(why.contains("data_type") && why.contains("restore /g/a as a whole"), "{path}: {why}");
+        assert!(crate::common::read_files(&root) == before, "{path}");
+    }
+    // The same of an array that is new.
+    restore_in(&mount, &["g/a", "--from", "v1"]).success();
+    mount.commit("as it was").unwrap();
+    fs::remove_dir_all(root.join("g/a")).unwrap();
+    mount.commit("without").unwrap();
+    put(&root.join("g/a/zarr.json"), &other).unwrap();
+    put(&root.join("g/a/c/1"), "signed").unwrap();
+    let before = crate::common::read_files(&root);
+    for path in ["g/a/c/0", "g/a/zarr.json"] {
+        let why = restore_in(&mount, &[path, "--from", "v1"]).failure();
+        assert!(why.contains("restore /g/a as a whole"), "{path}: {why}");
+        assert!(crate::common::read_files(&root) == before, "{path}");
+    }
+    restore_in(&mount, &["g/a", "--from", "v1"]).success();
+    assert_eq!(fs::read_to_string(root.join("g/a/zarr.json")).unwrap(), old);
+}
+
 #[test]
 fn a_path_is_found_under_its_old_name() {
     let repo = setup(SpecVersionBin::V2);
