@@ -100,7 +100,7 @@ async fn store(
     let mut before = Arc::new(repository.snapshot(*first_parent, MAX_SNAPSHOT).await?);
     let mut tip = Arc::clone(&plan.tip);
     let (mut chain, mut last) = (Vec::new(), None);
-    // What the branch and the chain have, by the records of the chain.
+    // Commits that the branch and the chain have, by the records of the chain.
     let mut recorded = known.clone();
     for commit in commits {
         let after = Arc::new(repository.snapshot(commit.id, MAX_SNAPSHOT).await?);

@@ -54,13 +54,19 @@ impl WorkingTree {
         sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
     ) -> Result<()> {
         let base = self.base();
+        let has_open = !self.lock().open_files.is_empty();
+        // Attributes of an entry of the base, and whether its size is known. The kernel may have those of another file by this number, which a
+        // program has open; to look up the name is refused then.
+        let of_base = |entry: &Entry<'_>| {
+            let other = if has_open { self.lock().other_file(Ino(entry.attributes.inode)) } else { None };
+            match other.and_then(|id| self.listed_attributes_now(id)) {
+                Some((attributes, _)) => (attributes, false),
+                None => (base.attributes(entry.attributes), entry.is_sized),
+            }
+        };
         let Some(id) = self.upper_directory(number) else {
-            let has_open = !self.lock().open_files.is_empty();
             let mut forward = |entry: Entry<'_>| {
-                let other = if has_open { self.lock().other_file(Ino(entry.attributes.inode)) } else { None };
-                let other = other.and_then(|id| self.listed_attributes_now(id));
-                let attributes = other.map_or_else(|| base.attributes(entry.attributes), |(attributes, _)| attributes);
-                let is_sized = entry.is_sized && other.is_none();
+                let (attributes, is_sized) = of_base(&entry);
                 sink(Listed { is_sized, ..Listed::new(entry.name.as_bytes(), attributes, entry.offset) })
             };
             return base.tree.list(number.0, offset, extent, &mut forward).await;
@@ -86,15 +92,9 @@ impl WorkingTree {
                     return true;
                 }
                 let name = Name::new(entry.name.as_bytes());
-                let (own, other) = {
-                    let locked = self.lock();
-                    let own = locked.state.get(id).and_then(|inode| inode.directory()?.get(&name));
-                    (own, locked.other_file(Ino(entry.attributes.inode)))
-                };
+                let own = self.lock().state.get(id).and_then(|inode| inode.directory()?.get(&name));
                 let found = match own {
-                    // The kernel has the attributes of the other file by this number. To look up the name is refused.
-                    None if other.is_some() => other.and_then(|id| Some((self.listed_attributes_now(id)?.0, false))),
-                    None => Some((base.attributes(entry.attributes), entry.is_sized)),
+                    None => Some(of_base(&entry)),
                     // Replaced since the listing began: not among the entries that follow, which are older.
                     Some(own) if own.order >= limit => own.id.and_then(|id| self.listed_attributes_now(id)),
                     Some(_) => None,

@@ -109,22 +109,8 @@ impl Locked {
     pub(super) fn other_file(&self, number: Ino) -> Option<EntryId> {
         let id = self.state.by_number(number).filter(|_| number.is_of_base())?;
         let inode = self.state.get(id).filter(|inode| inode.number == number && !inode.is_directory());
-        inode.filter(|_| self.base_shows(number)).map(|_| id)
-    }
-
-    /// Returns true if no entry of the working tree is in the place of the base's entry that has `number`, nor above it.
-    fn base_shows(&self, number: Ino) -> bool {
-        let tree = &self.base.tree;
-        let Some(mut place) = tree.table().place(number.0) else { return false };
-        while let Some((above, name)) = tree.parent_of(&place) {
-            if let Some(id) = self.state.by_number(Ino::of_place(tree, &above)) {
-                let living = self.state.get(id).filter(|inode| id == ROOT || !inode.names.is_empty());
-                let directory = living.and_then(Inode::directory);
-                return directory.is_some_and(|directory| directory.get(&Name::new(name.as_bytes())).is_none());
-            }
-            place = above;
-        }
-        false
+        let place = inode.and_then(|_| self.base.tree.table().place(number.0))?;
+        self.state.shows_base_at(&self.base.tree, &place).then_some(id)
     }
 
     /// Drops inode `id`, with its bytes, if it has no names and nobody can ask for it any more.

@@ -198,17 +198,4 @@ impl State {
         }
         Ok(())
     }
-
-    /// Returns true if the base's entry shows at `place`, without an inode of the working tree.
-    fn shows_base_at(&self, tree: &Tree, place: &TreePlace) -> bool {
-        let mut at = place.clone();
-        loop {
-            let Some((above, name)) = tree.parent_of(&at) else { return false };
-            if let Some(inode) = self.by_number(Ino::of_place(tree, &above)).and_then(|id| self.get(id)) {
-                let entry = inode.directory().and_then(|directory| directory.get(&Name::new(name.as_bytes())));
-                return entry.is_none();
-            }
-            at = above;
-        }
-    }
 }

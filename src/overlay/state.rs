@@ -199,6 +199,20 @@ impl State {
         self.inodes.get_mut(&id).filter(|inode| inode.number == number)
     }
 
+    /// Returns true if the base's entry at `place` shows: no entry of the working tree is in its place, nor above it.
+    pub(super) fn shows_base_at(&self, tree: &Tree, place: &TreePlace) -> bool {
+        let mut at = place.clone();
+        while let Some((above, name)) = tree.parent_of(&at) {
+            if let Some(id) = self.by_number(Ino::of_place(tree, &above)) {
+                let living = self.get(id).filter(|inode| id == ROOT || !inode.names.is_empty());
+                let directory = living.and_then(Inode::directory);
+                return directory.is_some_and(|directory| directory.get(&Name::new(name.as_bytes())).is_none());
+            }
+            at = above;
+        }
+        false
+    }
+
     /// Returns a path of the inode, for messages and classification. An inode without names has none.
     pub fn path(&self, id: EntryId) -> Option<String> {
         let mut parts = Vec::new();

@@ -85,7 +85,7 @@ fn a_merge_whose_source_is_gone_without_a_record_of_its_commits_is_asked_for() {
             assert!(is_named && why.contains(&format!("--ancestor {fork}")), "{version}: {why}");
         }
         assert_eq!(repo.keys("main"), before);
-        // What was made after that merge has it on both sides.
+        // Commits after that merge have it on both sides.
         run_on(&repo.place, &["branch", "create", "more", "--at", "main"]).success();
         repo.commit("more", &[("a/c/6", b"more")]);
         repo.merge(&["more"]).success();
@@ -122,7 +122,7 @@ fn a_third_branch_does_not_hide_that_common_commits_have_expired() {
             assert!(why.contains("what was before commit") && why.contains("has expired"), "{version}: {why}");
         }
         assert_eq!((repo.keys("main"), repo.keys("late")), before);
-        // What the third branch has got since is merged as before.
+        // Later commits of the third branch are merged as before.
         repo.commit("third", &[("a/c/7", b"again")]);
         repo.merge(&["third"]).success();
         let keys = repo.keys("main");

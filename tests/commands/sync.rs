@@ -668,7 +668,7 @@ fn a_killed_clone_continues_after_an_expiration_of_its_source() {
     let (before, now) = (objects(&copy), objects(&source));
     assert!(before.iter().any(|(name, bytes)| is_kept(name) && now[name] != *bytes));
     clone(&source, &copy).success();
-    // What the killed clone left of other commits is garbage.
+    // Files of other commits that the killed clone left are garbage.
     run_on(&copy, &["gc", "--older-than", "0s", "--yes"]).success();
     assert_is_copy("after an expiration", &copy, &source);
 }

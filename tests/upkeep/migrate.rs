@@ -208,7 +208,7 @@ async fn commits_that_do_not_follow_the_branch_are_named_and_stay() {
     }
     let output = migrate(&place, &["--yes"]).failure();
     assert!(output.contains("refs/branch.main/ref.json") && output.contains("--snapshot"), "{output}");
-    // What it leads to is kept, and the advice can be followed.
+    // The commits that it leads to are kept, and the advice can be followed.
     let refused = run_on(&place, &["gc", "--older-than", "0s", "--yes"]).failure();
     assert!(refused.contains("refs/branch.main/ref.json") && refused.contains("icechunkfs migrate"), "{refused}");
     assert!(place.join("refs/branch.main/ref.json").exists());
