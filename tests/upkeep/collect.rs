@@ -206,6 +206,16 @@ impl Drop for Removed {
     }
 }
 
+/// Makes a commit with a chunk, and a change that waits for the next one.
+fn commit_and_change(mount: &Writable) {
+    let root = mount.root();
+    put(&root.join("zarr.json"), writing::GROUP).unwrap();
+    put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
+    put(&root.join("a/c/7"), vec![8; 3000]).unwrap();
+    mount.commit("base").unwrap();
+    put(&root.join("a/c/0"), vec![99; 3000]).unwrap();
+}
+
 /// A default scratch directory, or the directory around it, was moved to another disk and replaced by a link, as mounts allow.
 #[test]
 fn uncommitted_work_behind_a_link_protects_its_base() {
@@ -223,12 +233,7 @@ fn uncommitted_work_behind_a_link_protects_its_base() {
     let disk = directory.path().join("disk");
     std::fs::create_dir_all(&default).unwrap();
     let mount = Writable::placed(&repo, &default.join("main"), &[]);
-    let root = mount.root();
-    put(&root.join("zarr.json"), writing::GROUP).unwrap();
-    put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
-    put(&root.join("a/c/7"), vec![8; 3000]).unwrap();
-    mount.commit("base").unwrap();
-    put(&root.join("a/c/0"), vec![99; 3000]).unwrap();
+    commit_and_change(&mount);
     mount.unmount();
     writing::Reference::open(&repo).reset_branch("main");
     let gc = |words: &[&str]| run_on(&repo, &[&["gc", "--older-than", "0s", "--json"], words].concat());
@@ -337,11 +342,7 @@ fn uncommitted_work_of_a_mount_by_a_file_url_protects_its_base() {
     let url = format!("file://{}", repo.to_str().unwrap().replace(' ', "%20"));
     let mount = Writable::of(Path::new(&url), &[]);
     let root = mount.root();
-    put(&root.join("zarr.json"), writing::GROUP).unwrap();
-    put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
-    put(&root.join("a/c/7"), vec![8; 3000]).unwrap();
-    mount.commit("base").unwrap();
-    put(&root.join("a/c/0"), vec![99; 3000]).unwrap();
+    commit_and_change(&mount);
     writing::Reference::open(&repo).reset_branch("main");
     let report = run_on(&repo, &["gc", "--older-than", "0s", "--yes", "--json"]).json();
     assert_eq!(report["uncommitted"].as_array().unwrap().len(), 1, "{report:#}");
