@@ -15,6 +15,7 @@ use crate::commit::changes::ChangeSet;
 use crate::commit::engine::{CommitOutcome, Engine, EngineOptions, Request, Rewrite};
 use crate::commit::merge_record::MERGE_RECORD;
 use crate::commit::progress::CommitProgress;
+use crate::commit::request::KnownObjects;
 use crate::commit::squash;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
@@ -118,6 +119,7 @@ pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
             metadata,
             amend: arguments.amend,
             rewrite: Some(Rewrite { splitting }),
+            known_objects: KnownObjects::of(&repository, tip, &changes),
             ..Request::default()
         };
         let bar = progress::bar("{spinner} writing manifests {elapsed}");

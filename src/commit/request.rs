@@ -7,13 +7,14 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::changes::ChangeSet;
+use super::changes::{ChangeSet, ChunkChange};
 use super::conflicts::Conflict;
 use super::merge_record::MergeCommit;
 use crate::error::Result;
 use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
+use crate::repo::Repository;
 use crate::repo::collect::mark::LogPosition;
 
 /// Limits of commits: chunk sizes, retries and memory.
@@ -126,13 +127,29 @@ pub struct Rewrite {
     pub splitting: Option<Value>,
 }
 
-/// Chunk objects that are in the store although nothing refers to them yet.
+/// Chunk objects that are in the store.
 #[derive(Clone, Debug)]
 pub struct KnownObjects {
     /// GC mark until which no collection can have removed the objects.
     pub mark: LogPosition,
     /// Ids of the objects.
     pub chunks: HashSet<ObjectId>,
+}
+
+impl KnownObjects {
+    /// Returns the objects that `changes` refer to, all of which `snapshot` needs, or were stored after `repository` was opened. None if it does
+    /// not list that snapshot, and in version 1, which records no collections.
+    ///
+    /// A collection that `repository` has recorded keeps what listed commits need, however long it goes on removing. A later one is noticed by
+    /// the mark.
+    pub fn of(repository: &Repository, snapshot: ObjectId, changes: &ChangeSet) -> Option<Self> {
+        let mark = repository.log_position().filter(|_| repository.lists(snapshot))?;
+        let payload = |change: &ChunkChange| match change {
+            ChunkChange::Stored(payload) => payload.range().map(|(chunk, ..)| chunk),
+            ChunkChange::Delete | ChunkChange::File(_) => None,
+        };
+        Some(KnownObjects { mark, chunks: changes.chunk_changes().filter_map(payload).collect() })
+    }
 }
 
 /// Treatment of chunks that concurrent commits have changed too.

@@ -28,7 +28,9 @@ use crate::zarr::array::ArrayMetadata;
 
 /// Arrays compared at the same time: over a network, so many requests hide each other's latency.
 pub(crate) const CONCURRENT_ARRAYS: usize = 8;
-/// Bytes that are read of two chunks at a time to compare their content.
+/// Bytes that are read of two chunks at first to compare their content: most that differ do so there.
+const FIRST_PIECE: u64 = 64 << 10;
+/// Bytes that are read of them at a time after that.
 const PIECE: u64 = 1 << 20;
 
 /// Level of detail of a comparison.
@@ -276,7 +278,8 @@ pub(crate) async fn have_same_bytes(reader: &Arc<Reader>, a: &ChunkPayload, b: &
     }
     let mut offset = 0;
     while offset < a.length() {
-        let length = PIECE.min(a.length() - offset) as usize;
+        let most = if offset == 0 { FIRST_PIECE } else { PIECE };
+        let length = most.min(a.length() - offset) as usize;
         let (one, other) = (piece(reader, a, offset, length).await, piece(reader, b, offset, length).await);
         match (one, other) {
             (Err(error), _) | (_, Err(error)) if error.kind() == ErrorKind::VirtualNotAllowed => return Ok(false),

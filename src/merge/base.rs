@@ -12,9 +12,11 @@ use std::sync::Arc;
 
 use super::MergeOptions;
 use super::ancestor::History;
+use super::repacked;
 use super::sides::{self, Applied, ChunkSet, in_both};
 use crate::commit::conflicts::are_solvable;
 use crate::commit::engine::{Engine, OnConflict, Request};
+use crate::commit::request::KnownObjects;
 use crate::compare::changes::changes_between;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
@@ -151,7 +153,8 @@ pub(super) async fn merged(around: Surroundings<'_>, ancestors: &[ObjectId], dep
         base.dispute(contested);
         base.dispute(before.disputed);
         let message = "Common ancestor of a merge".to_owned();
-        let request = Request { message, ..Request::default() };
+        let known_objects = KnownObjects::of(repository, *next, &changes);
+        let request = Request { message, known_objects, ..Request::default() };
         if let Some(stored) = engine.store_after(repository, &base.snapshot, &changes, &request).await? {
             base.snapshot = stored.snapshot;
         }
@@ -180,7 +183,9 @@ pub(super) async fn check_disputed(
     if base.disputed.is_empty() {
         return Ok(());
     }
-    let different = changes_between(reader, tip, source).await?;
+    let mut different = changes_between(reader, tip, source).await?;
+    let disputed = in_both(&different, &base.disputed);
+    repacked::drop_unchanged(reader, (tip, source), &mut different, disputed).await?;
     let Some((node, coords)) = in_both(&different, &base.disputed).into_iter().next() else { return Ok(()) };
     let path = tip.nodes().find(|other| other.id == node).map(|node| node.path.to_owned()).unwrap_or_default();
     let (name, into) = (&options.source_name, &options.into);

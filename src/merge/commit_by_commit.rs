@@ -13,6 +13,7 @@ use tracing::debug;
 
 use super::ancestor::{self, History};
 use super::base::{self, Surroundings};
+use super::repacked;
 use super::sides::{self, Applied};
 use super::{MergeOptions, Merged, Plan};
 use crate::commit::chain::StoredCommit;
@@ -20,6 +21,7 @@ use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{Engine, OnConflict, RESERVED, Request};
 use crate::commit::merge_record::{MERGE_RECORD, MergeCommit, MergeRecord};
+use crate::commit::request::KnownObjects;
 use crate::compare::changes::changes_between;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -120,6 +122,7 @@ async fn store(
         let merge = history.merge(&options.source_name, commit.id, &recorded);
         let brings = merge.brings.clone();
         let request = request(commit, merge, options);
+        let request = Request { known_objects: KnownObjects::of(repository, commit.id, &changes), ..request };
         match engine.store_after(repository, &tip, &changes, &request).await? {
             Some(stored) => {
                 let parent = std::mem::replace(&mut tip, Arc::clone(&stored.snapshot));
@@ -138,6 +141,7 @@ async fn store(
         recorded.retain(|id| !brings.contains(id));
         let merge = history.merge(&options.source_name, options.source, &recorded);
         let request = request(commit, merge, options);
+        let request = Request { known_objects: KnownObjects::of(repository, commit.id, &changes), ..request };
         if let Some(stored) = engine.store_after(repository, &parent, &changes, &request).await? {
             chain.pop();
             tip = Arc::clone(&stored.snapshot);
@@ -178,7 +182,7 @@ async fn is_plain_merge(
         sides::apply(reader, &base, before, (&merged, merged_commit), OnConflict::Fail),
         changes_between(reader, &merged, after)
     )?;
-    Ok(applied.conflicts.is_empty() && outline(&applied.changes) == outline(&made))
+    Ok(applied.conflicts.is_empty() && are_same(reader, &applied.changes, &made).await?)
 }
 
 fn no_merge(commit: ObjectId, options: &MergeOptions) -> Error {
@@ -219,7 +223,7 @@ async fn check(around: Surroundings<'_>, plan: &Plan, last: &Snapshot, options: 
         return Ok(());
     }
     let made = changes_between(reader, &plan.tip, last).await?;
-    if outline(&made) == outline(&expected.changes) {
+    if are_same(reader, &made, &expected.changes).await? {
         return Ok(());
     }
     Err(Error::new(
@@ -232,25 +236,43 @@ async fn check(around: Surroundings<'_>, plan: &Plan, last: &Snapshot, options: 
     ))
 }
 
-/// Changes of nodes and the chunks that they have afterwards: equal for equal changes.
+/// Returns true if two change sets change the same. A chunk may be stored twice, as it is where a commit meets a collection of garbage.
+async fn are_same(reader: &Arc<Reader>, one: &ChangeSet, other: &ChangeSet) -> Result<bool> {
+    if outline(one) != outline(other) {
+        return Ok(false);
+    }
+    // Chunks are in one order, since the outlines are equal.
+    let pairs = std::iter::zip(payloads(one), payloads(other)).filter(|(one, other)| one != other);
+    repacked::are_all_same(reader, pairs.collect()).await
+}
+
+/// Returns the payloads of the chunks that are there after `changes`.
+fn payloads(changes: &ChangeSet) -> impl Iterator<Item = &ChunkPayload> {
+    changes.chunk_changes().filter_map(|change| match change {
+        ChunkChange::Stored(payload) => Some(payload),
+        // Comparing snapshots finds no files.
+        ChunkChange::Delete | ChunkChange::File(_) => None,
+    })
+}
+
+/// Changes of nodes, and the chunks that change: equal for equal changes.
 #[derive(PartialEq)]
 struct Outline<'a> {
     deleted: BTreeSet<NodeId>,
     written: BTreeMap<NodeId, (&'a str, &'a [u8])>,
     moved: BTreeMap<NodeId, &'a str>,
-    /// Chunks of each array, with the payload of those that are there afterwards.
-    chunks: BTreeMap<NodeId, Vec<(&'a Coords, Option<&'a ChunkPayload>)>>,
+    /// Chunks of each array, with the length of those that are there afterwards.
+    chunks: BTreeMap<NodeId, Vec<(&'a Coords, Option<u64>)>>,
 }
 
 fn outline<'a>(changes: &'a ChangeSet) -> Outline<'a> {
     let written = changes.created.iter().chain(&changes.updated);
     let chunks = changes.chunks.iter().filter(|(_, chunks)| !chunks.is_empty()).map(|(id, chunks)| {
-        let payload = |change: &'a ChunkChange| match change {
-            ChunkChange::Stored(payload) => Some(payload),
-            // Comparing snapshots finds no files.
+        let length = |change: &'a ChunkChange| match change {
+            ChunkChange::Stored(payload) => Some(payload.length()),
             ChunkChange::Delete | ChunkChange::File(_) => None,
         };
-        (*id, chunks.iter().map(|(coords, change)| (coords, payload(change))).collect())
+        (*id, chunks.iter().map(|(coords, change)| (coords, length(change))).collect())
     });
     Outline {
         deleted: changes.deleted.iter().map(|node| node.id).collect(),

@@ -25,6 +25,7 @@ use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{CommitOutcome, Engine, OnConflict, Request};
 use crate::commit::merge_record::MergeCommit;
 use crate::commit::progress::CommitProgress;
+use crate::commit::request::KnownObjects;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
@@ -155,7 +156,7 @@ pub async fn merge(
         let merged = if options.keep_commits && !plan.changes.is_empty() {
             commit_by_commit::carry_out(plan, &history, &repository, reader, engine, options).await?
         } else {
-            carry_out(plan, &history, engine, options).await?
+            carry_out(plan, &history, &repository, engine, options).await?
         };
         if let Some(merged) = merged {
             return Ok(merged);
@@ -167,9 +168,16 @@ pub async fn merge(
 }
 
 /// Makes the changes of `plan` one commit. Returns none if other commits came first that conflict with it.
-async fn carry_out(plan: Plan, history: &History, engine: &Engine, options: &MergeOptions) -> Result<Option<Merged>> {
+async fn carry_out(
+    plan: Plan,
+    history: &History,
+    repository: &Repository,
+    engine: &Engine,
+    options: &MergeOptions,
+) -> Result<Option<Merged>> {
     let merge = history.merge(&options.source_name, options.source, &history.ancestors(plan.tip.id()));
-    let request = request(options, &options.message, Map::new(), merge);
+    let known_objects = KnownObjects::of(repository, options.source, &plan.changes);
+    let request = Request { known_objects, ..request(options, &options.message, Map::new(), merge) };
     Ok(match engine.commit(&plan.tip, &plan.changes, &request, &CommitProgress::default()).await? {
         CommitOutcome::Committed { snapshot, .. } => Some(Merged::made(vec![snapshot], plan)),
         CommitOutcome::Nothing => Some(Merged::nothing(plan)),

@@ -1,56 +1,46 @@
-//! Chunks that one side has stored elsewhere, with the bytes that they had.
+//! Chunks that are stored in several places, with the same bytes.
 //!
-//! `rewrite-manifests --repack` moves small chunks into other objects. Snapshots are compared by where chunks are, so that such a chunk looks changed, which
-//! is a conflict if the other side has written it or has deleted its array. Only these chunks are read.
+//! `rewrite-manifests --repack` moves small chunks into other objects, and a commit that meets a collection of garbage stores chunks once more.
+//! Snapshots are compared by where chunks are, so that such a chunk looks changed, which is a conflict if the other side has written it or has
+//! deleted its array. Only these chunks are read, piece by piece.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::sides::ChunkSet;
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::compare::changes::changes_between;
 use crate::compare::have_same_bytes;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
 use crate::zarr::Coords;
 
-/// Longest chunk that is read, in bytes: longer ones are seldom packed, and reading many of them would take long.
-const MAX_LENGTH: u64 = 1 << 20;
+/// Longest virtual chunk that is read, in bytes. Nothing stores those anew, and their stores may be far away.
+const MAX_VIRTUAL_LENGTH: u64 = 1 << 20;
 /// Chunks that are read at the same time.
 const AT_ONCE: usize = 16;
 
-/// Removes from `changes`, which lead from `before` to `after`, chunks that have the same bytes as before, of those that `others` conflict with.
+/// Chunk with two payloads.
+type Pair = ((NodeId, Coords), [ChunkPayload; 2]);
+
+/// Removes from `changes`, which lead from `before` to `after`, those of the chunks `suspects` that have the same bytes as before.
 pub(super) async fn drop_unchanged(
     reader: &Arc<Reader>,
     (before, after): (&Snapshot, &Snapshot),
     changes: &mut ChangeSet,
-    others: &ChangeSet,
+    suspects: ChunkSet,
 ) -> Result<()> {
-    let suspects = suspects(changes, others);
     if suspects.is_empty() {
         return Ok(());
     }
     // The way back has the places where the chunks were.
     let back = changes_between(reader, after, before).await?;
-    let payloads = |(node, coords): &(NodeId, Coords)| match (
-        back.chunks.get(node)?.get(coords)?,
-        changes.chunks.get(node)?.get(coords)?,
-    ) {
-        (ChunkChange::Stored(was), ChunkChange::Stored(is)) if was.length() <= MAX_LENGTH => {
-            Some((was.clone(), is.clone()))
-        }
-        _ => None,
-    };
-    let compared = suspects.into_iter().filter_map(|suspect| payloads(&suspect).map(|payloads| (suspect, payloads)));
-    let compared: Vec<_> = compared.collect();
-    let same = stream::iter(compared).map(|(suspect, (was, is))| async move {
-        Ok::<_, crate::error::Error>(have_same_bytes(reader, &was, &is).await?.then_some(suspect))
-    });
-    let same: Vec<Option<(NodeId, Coords)>> = same.buffer_unordered(AT_ONCE).try_collect().await?;
-    for (node, coords) in same.into_iter().flatten() {
+    for (node, coords) in same(reader, pairs(changes, &back, &suspects)).await? {
         if let Some(chunks) = changes.chunks.get_mut(&node) {
             chunks.remove(&coords);
         }
@@ -59,14 +49,77 @@ pub(super) async fn drop_unchanged(
     Ok(())
 }
 
+/// Gives the chunks that `changes` and `others` change to the same bytes one place.
+pub(super) async fn unite(reader: &Arc<Reader>, changes: &mut ChangeSet, others: &ChangeSet) -> Result<()> {
+    let both = changed_by_both(changes, others);
+    for (node, coords) in same(reader, pairs(changes, others, &both)).await? {
+        let other = others.chunks.get(&node).and_then(|chunks| chunks.get(&coords));
+        let own = changes.chunks.get_mut(&node).and_then(|chunks| chunks.get_mut(&coords));
+        if let (Some(own), Some(other)) = (own, other) {
+            own.clone_from(other);
+        }
+    }
+    Ok(())
+}
+
 /// Returns the chunks of `changes` that conflict with `others`: both have them, or the others have deleted their array.
-fn suspects(changes: &ChangeSet, others: &ChangeSet) -> Vec<(NodeId, Coords)> {
-    let deleted: HashSet<NodeId> = others.deleted.iter().map(|node| node.id).collect();
-    let of_node = |(node, chunks): (&NodeId, &std::collections::BTreeMap<Coords, ChunkChange>)| {
-        let theirs = others.chunks.get(node);
-        let is_suspect =
-            |coords: &&Coords| deleted.contains(node) || theirs.is_some_and(|theirs| theirs.contains_key(*coords));
-        chunks.keys().filter(is_suspect).map(|coords| (*node, coords.clone())).collect::<Vec<_>>()
+pub(super) fn suspects(changes: &ChangeSet, others: &ChangeSet) -> ChunkSet {
+    let mut suspects = changed_by_both(changes, others);
+    for (node, chunks) in others.deleted.iter().filter_map(|node| Some((node.id, changes.chunks.get(&node.id)?))) {
+        suspects.entry(node).or_default().extend(chunks.keys().cloned());
+    }
+    suspects
+}
+
+fn changed_by_both(changes: &ChangeSet, others: &ChangeSet) -> ChunkSet {
+    let of_node = |(node, chunks): (&NodeId, &BTreeMap<Coords, ChunkChange>)| {
+        let others = others.chunks.get(node)?;
+        let both: HashSet<Coords> = chunks.keys().filter(|coords| others.contains_key(*coords)).cloned().collect();
+        (!both.is_empty()).then_some((*node, both))
     };
-    changes.chunks.iter().flat_map(of_node).collect()
+    changes.chunks.iter().filter_map(of_node).collect()
+}
+
+/// Returns true if two payloads are no virtual chunks, or short ones.
+pub(super) fn can_be_compared(one: &ChunkPayload, other: &ChunkPayload) -> bool {
+    [one, other].into_iter().all(|payload| match payload {
+        ChunkPayload::Virtual { length, .. } => *length <= MAX_VIRTUAL_LENGTH,
+        ChunkPayload::Inline(_) | ChunkPayload::Native { .. } => true,
+    })
+}
+
+/// Returns those of `chunks` that are there after either change set, in different places.
+fn pairs(one: &ChangeSet, other: &ChangeSet, chunks: &ChunkSet) -> Vec<Pair> {
+    let payload = |changes: &ChangeSet, node: &NodeId, coords: &Coords| match changes.chunks.get(node)?.get(coords)? {
+        ChunkChange::Stored(payload) => Some(payload.clone()),
+        ChunkChange::Delete | ChunkChange::File(_) => None,
+    };
+    let chunks = chunks.iter().flat_map(|(node, chunks)| chunks.iter().map(move |coords| (node, coords)));
+    let found = chunks.filter_map(|(node, coords)| {
+        let (one, other) = (payload(one, node, coords)?, payload(other, node, coords)?);
+        (one != other && can_be_compared(&one, &other)).then(|| ((*node, coords.clone()), [one, other]))
+    });
+    found.collect()
+}
+
+/// Returns the chunks whose two payloads have the same bytes.
+async fn same(reader: &Arc<Reader>, pairs: Vec<Pair>) -> Result<Vec<(NodeId, Coords)>> {
+    let compared = stream::iter(pairs).map(|(chunk, [one, other])| async move {
+        Ok::<_, Error>(have_same_bytes(reader, &one, &other).await?.then_some(chunk))
+    });
+    let same: Vec<Option<(NodeId, Coords)>> = compared.buffer_unordered(AT_ONCE).try_collect().await?;
+    Ok(same.into_iter().flatten().collect())
+}
+
+/// Returns true if each two payloads have the same bytes.
+pub(super) async fn are_all_same(reader: &Arc<Reader>, pairs: Vec<(&ChunkPayload, &ChunkPayload)>) -> Result<bool> {
+    if !pairs.iter().all(|(one, other)| can_be_compared(one, other)) {
+        return Ok(false);
+    }
+    for (one, other) in pairs {
+        if !have_same_bytes(reader, one, other).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

@@ -20,6 +20,7 @@ pub use self::target::{Scope, Target};
 use crate::commit::changes::ChangeSet;
 use crate::commit::engine::{CommitOutcome, Engine, Request};
 use crate::commit::progress::CommitProgress;
+use crate::commit::request::KnownObjects;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
@@ -139,6 +140,7 @@ pub async fn restore(
         branch: options.branch.clone(),
         message: options.message.clone(),
         metadata: options.metadata.clone(),
+        known_objects: KnownObjects::of(repository, options.source, &plan.changes),
         ..Request::default()
     };
     let outcome = engine.commit(&now, &plan.changes, &request, &CommitProgress::default()).await?;

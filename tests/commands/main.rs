@@ -17,6 +17,7 @@ mod graph;
 mod list;
 mod merge;
 mod merge_at_once;
+mod merge_collected;
 mod merge_history;
 mod printing;
 mod properties;

@@ -550,7 +550,7 @@ fn the_source_is_a_ref_or_a_snapshot_and_may_be_deleted() {
 }
 
 /// Returns the names of the chunk objects.
-fn objects(place: &Path) -> Vec<PathBuf> {
+pub(super) fn objects(place: &Path) -> Vec<PathBuf> {
     entries(&place.join("chunks"))
 }
 
