@@ -299,7 +299,9 @@ impl Engine {
                 not_allowed.into_iter().filter(|node| moved.contains(node)).collect()
             }
         };
-        moves::renew(&mut work.new_ids, replaced)
+        let mut taken = work.base.node_ids();
+        taken.extend(work.changes.created.iter().map(|node| node.id));
+        moves::renew(&mut work.new_ids, replaced, &taken)
     }
 
     /// Returns the parent of the commit that is amended; none without an amend.

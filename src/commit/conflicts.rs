@@ -15,6 +15,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use super::changes::{ChangeSet, ChunkChange, WrittenNode};
+use super::moves::find_moved;
 use super::nodes::parent;
 use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
@@ -268,7 +269,7 @@ pub(super) fn find(
             found.add(ConflictKind::MoveOperationCannotBeRebased, &moved.from, Vec::new(), at);
         }
     }
-    deletions(changes, theirs, &mut found);
+    deletions(changes, theirs, (&before, &after), &mut found);
     updates(changes, base, theirs, &mut found)?;
     chunks(changes, theirs, agreed, &path_of, &mut found);
     // Two nodes with one id would share their chunks. One that they have deleted again does not come back.
@@ -290,11 +291,23 @@ fn touched(changes: &ChangeSet) -> impl Iterator<Item = NodeId> + '_ {
     deleted.chain(updated).chain(changes.moved.iter().map(|m| m.node)).chain(changes.chunks.keys().copied())
 }
 
-fn deletions(changes: &ChangeSet, theirs: &ConcurrentChanges, found: &mut ConflictSet<'_>) {
+fn deletions(
+    changes: &ChangeSet,
+    theirs: &ConcurrentChanges,
+    (before, after): (&Hierarchy<'_>, &Hierarchy<'_>),
+    found: &mut ConflictSet<'_>,
+) {
+    let created: HashSet<NodeId> = changes.created.iter().map(|node| node.id).collect();
     for node in &changes.deleted {
         let kind = if node.is_array { ConflictKind::DeleteOfUpdatedArray } else { ConflictKind::DeleteOfUpdatedGroup };
-        // A node that both sides deleted is no conflict, whatever the commits did to it before.
-        if theirs.deleted.contains_key(&node.id) {
+        // A node that both sides deleted is no conflict, whatever the commits did to it before. But one side may have moved it.
+        if let Some(&deleted) = theirs.deleted.get(&node.id) {
+            let there = |id: &NodeId| after.by_id.contains_key(id) && !before.by_id.contains_key(id);
+            let moved = find_moved(node.id, there).map(|new| theirs.created.get(&new).copied().unwrap_or(deleted));
+            let moved = moved.or_else(|| find_moved(node.id, |id| created.contains(id)).map(|_| deleted));
+            if let Some(at) = moved {
+                found.add(ConflictKind::MoveOperationCannotBeRebased, &node.path, Vec::new(), at);
+            }
             continue;
         }
         if let Some(&at) = theirs.updated.get(&node.id) {

@@ -5,9 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::changes::{ChangeSet, ChunkChange, WrittenNode};
+use super::changes::{ChangeSet, ChunkChange, DeletedNode, WrittenNode};
 use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict, ConflictKind};
 use super::engine::OnConflict;
+use super::moves::find_moved;
 use super::rebase;
 use super::upload::StoredChunks;
 use crate::error::Result;
@@ -74,6 +75,7 @@ fn drop_same(ours: &mut ChangeSet, theirs: &mut ChangeSet) -> Vec<String> {
     ours.chunks.retain(|_, chunks| !chunks.is_empty());
     theirs.chunks.retain(|_, chunks| !chunks.is_empty());
     let created: HashMap<NodeId, &WrittenNode> = theirs.created.iter().map(|node| (node.id, node)).collect();
+    let apart = moved_apart(ours, &created);
     let mut different = Vec::new();
     ours.created.retain(|node| {
         let Some(other) = created.get(&node.id) else { return true };
@@ -82,11 +84,21 @@ fn drop_same(ours: &mut ChangeSet, theirs: &mut ChangeSet) -> Vec<String> {
         }
         false
     });
-    drop_common(&mut ours.deleted, &mut theirs.deleted, |one, other| one.id == other.id, |node| node.id);
+    let is_same_deletion = |one: &DeletedNode, _: &DeletedNode| !apart.contains(&one.id);
+    drop_common(&mut ours.deleted, &mut theirs.deleted, is_same_deletion, |node| node.id);
     drop_common(&mut ours.moved, &mut theirs.moved, |one, other| one.to == other.to, |moved| moved.node);
     let is_same_document = |one: &WrittenNode, other: &WrittenNode| one.zarr_json == other.zarr_json;
     drop_common(&mut ours.updated, &mut theirs.updated, is_same_document, |node| node.id);
     different
+}
+
+/// Returns the nodes deleted in `ours` that only one side has moved, or each side in another way, by a deletion and a new node. `created` has the
+/// new nodes of the other side.
+fn moved_apart(ours: &ChangeSet, created: &HashMap<NodeId, &WrittenNode>) -> HashSet<NodeId> {
+    let own: HashSet<NodeId> = ours.created.iter().map(|node| node.id).collect();
+    let is_apart =
+        |node: &NodeId| find_moved(*node, |id| own.contains(id)) != find_moved(*node, |id| created.contains_key(id));
+    ours.deleted.iter().map(|node| node.id).filter(is_apart).collect()
 }
 
 /// Drops from both lists the changes of a node that are the same.

@@ -302,6 +302,43 @@ fn chunks_that_were_only_repacked_conflict_with_nothing() {
     }
 }
 
+/// Version 1 stores every move as a deletion and a new node, version 2 one into a directory without `zarr.json`.
+#[test]
+fn a_node_that_one_side_deleted_and_the_other_moved_is_a_conflict() {
+    for version in versions() {
+        for (to, again) in [("b", None), ("plain/a", None), ("plain/a", Some("other/a"))] {
+            let repo = setup(version);
+            run_on(&repo.place, &["branch", "create", "kept", "--at", "dev"]).success();
+            for (from, to) in [("a", Some(to)), (to, again)] {
+                let Some(to) = to else { continue };
+                let mount = Writable::of(&repo.place, &["--branch", "dev"]);
+                std::fs::create_dir_all(mount.root().join(to).parent().unwrap()).unwrap();
+                std::fs::rename(mount.root().join(from), mount.root().join(to)).unwrap();
+                run_on(mount.root(), &["commit", "-m", "Move"]).success();
+            }
+            let base = repo.keys("main");
+            let mut less = base.clone();
+            less.retain(|key, _| !key.starts_with("a/"));
+            Reference::open(&repo.place).change(&base, &less);
+            let moved = repo.keys("dev");
+            for words in [
+                &["dev"][..],
+                &["main", "--into", "dev"],
+                &["dev", "--on-conflict", "ours"],
+                &["dev", "--on-conflict", "theirs"],
+                &["dev", "--keep-commits"],
+            ] {
+                let why = repo.merge(words).failure();
+                assert!(why.contains("/a: MoveOperationCannotBeRebased"), "{version}, {to}, {words:?}: {why}");
+            }
+            assert_eq!((repo.keys("main"), repo.keys("dev")), (less, moved.clone()));
+            // A side that did nothing else gets the move, and one that moved it, too, has it.
+            repo.merge(&["dev", "--into", "kept"]).success();
+            assert_eq!(repo.keys("kept"), moved, "{version}, {to}");
+        }
+    }
+}
+
 #[test]
 fn an_amended_merge_is_still_one() {
     let repo = setup(SpecVersionBin::V2);

@@ -73,6 +73,7 @@ async fn after(
         let before = their_model.clone();
         edit(&mut their_model);
         table.lab.commit_model(&before, &their_model).await;
+        their_model.take_ids(&*table.lab.tip().await);
     }
     let mut our_model = table.model.clone();
     ours(&mut our_model);
@@ -277,6 +278,38 @@ async fn moves_conflict_with_deletions_and_moves_in_both_versions() {
         };
         let found = conflicts_in(version, again, move_z).await;
         assert!(found.contains(&moved("/z")), "{version:?}: {found:?}");
+    }
+}
+
+/// Version 1 stores every move as a deletion and a new node, version 2 one that the format does not allow.
+#[tokio::test]
+async fn a_deletion_conflicts_with_a_move_that_is_stored_as_a_new_node() {
+    let moved = |path: &str| (ConflictKind::MoveOperationCannotBeRebased, path.to_owned());
+    let into_plain: Edit = |m| m.rename("/z", "/plain/z");
+    let onto_deleted: Edit = |m| {
+        m.delete("/g/x");
+        m.rename("/z", "/g/x");
+    };
+    let delete_z: Edit = |m| m.delete("/z");
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        for theirs in [into_plain, onto_deleted] {
+            assert_eq!(conflicts_in(version, theirs, delete_z).await, [moved("/z")], "{version:?}");
+        }
+        let found = conflicts_in(version, |m| m.rename("/g/h", "/plain/h"), |m| m.delete("/g")).await;
+        assert!([moved("/g/h"), moved("/g/h/y")].iter().all(|one| found.contains(one)), "{version:?}: {found:?}");
+        // Each of several commits moves it.
+        let again: Edit = |m| m.rename("/plain/z", "/other directory/z");
+        let (_, outcome, _) = after(version, &[into_plain, again], delete_z, OnConflict::Theirs).await;
+        let CommitOutcome::Conflicts(all) = outcome else { panic!("{version:?}: {outcome:?}") };
+        assert_eq!(all.iter().map(|one| (one.kind, one.path.clone())).collect::<Vec<_>>(), [moved("/z")]);
+        // In the end it is deleted on both sides, whatever has its name now.
+        let anew: Edit = |m| {
+            m.delete("/plain/z");
+            m.array("/z", &[8]);
+            m.array("/plain/z", &[8]);
+        };
+        let (_, outcome, _) = after(version, &[into_plain, anew], delete_z, OnConflict::Fail).await;
+        assert_eq!(outcome, CommitOutcome::Nothing, "{version:?}");
     }
 }
 
