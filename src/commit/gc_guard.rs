@@ -2,8 +2,8 @@
 //!
 //! A chunk that was copied whole is a reference to the object of the original chunk. That object stays as long as a commit
 //! refers to it; but the copy may be older than the current base, and the commit that it was made from may have expired. If
-//! garbage was never collected, nothing can be missing. If it was, the objects are looked up; and if the collection is so
-//! recent that it may still be running, their bytes are stored again under new names, which no collection knows.
+//! garbage was never collected, nothing can be missing. If it was, the objects are looked up; and if the collection may still
+//! be removing objects, their bytes are stored again under new names, which no collection knows.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -19,9 +19,6 @@ use crate::format::ids::ObjectId;
 use crate::memory::MemoryLimit;
 use crate::repo::Repository;
 use crate::storage::Storage;
-
-/// Longest time that a collection may take to remove what it has found: a day, in microseconds.
-const MAX_COLLECTION_TIME: u64 = 86_400 * 1_000_000;
 
 /// Location of a chunk: object, offset, length.
 type ChunkLocation = (ObjectId, u64, u64);
@@ -48,7 +45,7 @@ pub(super) async fn guard(
     if stored.is_empty() || !repository.may_have_been_collected_since(0) {
         return Ok(());
     }
-    if repository.may_have_been_collected_since(now.saturating_sub(MAX_COLLECTION_TIME)) {
+    if repository.unfinished_collection(now).await?.is_some() {
         return store_anew(repository.storage(), stored, memory).await;
     }
     look_for(repository.storage(), stored).await

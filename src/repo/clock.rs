@@ -14,7 +14,7 @@ use crate::storage::Storage;
 use crate::times::{Clock, format_time, system_clock};
 
 /// Tolerated difference between this machine's clock and the store's: the reference implementation's value.
-const TOLERANCE: Duration = Duration::from_secs(600);
+pub const TOLERANCE: Duration = Duration::from_secs(600);
 /// Lag of this machine's clock behind the last change up to which a writer waits.
 const TOLERATED_SKEW: Duration = Duration::from_secs(2);
 

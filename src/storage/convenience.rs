@@ -94,8 +94,14 @@ impl dyn Storage + '_ {
 
     /// Returns the size of object `key` in bytes.
     pub async fn size(&self, key: &str) -> Result<u64> {
+        self.size_and_time(key).await.map(|(size, _)| size)
+    }
+
+    /// Returns the size of object `key` in bytes, and its modification time like `modified`.
+    pub async fn size_and_time(&self, key: &str) -> Result<(u64, Option<u64>)> {
         let found = self.get_in_mode(key, 0, ReadMode::Head).await?;
-        found.size.ok_or_else(|| Error::corrupt(format!("{key}: the store does not tell its size")))
+        let size = found.size.ok_or_else(|| Error::corrupt(format!("{key}: the store does not tell its size")))?;
+        Ok((size, found.modified))
     }
 
     pub(super) async fn get_in_mode(&self, key: &str, limit: u64, mode: ReadMode<'_>) -> Result<StoredObject> {

@@ -6,6 +6,7 @@
 //! | [`push`] | moves refs of one repository to where another has them |
 //! | [`history`] | the commits that the destination lacks |
 //! | [`objects`] | copies what these commits need |
+//! | [`removal`] | waits for a collection at the destination that may remove some of it |
 //!
 //! Snapshots, logs, manifests and chunks never change and keep their names, so that they are copied byte for byte and ids stay. Refs come
 //! last, when everything below them is stored and survives a power cut: a copy that is killed leaves objects that nothing refers to, and
@@ -17,8 +18,9 @@
 //! which expiration writes again with another parent, are compared by their bytes.
 //!
 //! **A collection of garbage at the destination** takes what is copied for garbage. As with a commit, refs move only if none has begun
-//! since the first object was stored; else all is looked at again. What an earlier copy left may be found by a collection that began
-//! before: those objects are looked for again after the refs have moved, while the originals are at hand.
+//! since the first object was stored; else all is looked at again. What an earlier copy or a deleted ref left may be found by a collection that
+//! began before and has not ended: then nothing is moved ([`removal`]). These objects are looked for again after the refs have moved, too, while
+//! the originals are at hand.
 //!
 //! **The source may change meanwhile.** Its refs are read once, in version 2 as one object. If an object is missing then, the source is
 //! opened again: a collection or an expiration may have removed it, and the copy begins again with the refs as they are now.
@@ -27,6 +29,7 @@ pub mod clone;
 mod history;
 mod objects;
 pub mod push;
+mod removal;
 
 use std::collections::HashSet;
 use std::sync::Arc;

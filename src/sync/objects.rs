@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use tracing::warn;
 
 use super::history::Missing;
+use super::removal::FoundObject;
 use super::{Counters, Failure};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -65,14 +66,14 @@ pub(super) struct Copy<'a> {
     /// Metadata and chunks that need not be copied: reached by refs of the destination, or copied before.
     manifests: HashSet<ObjectId>,
     chunks: HashSet<ObjectId>,
-    /// Objects that are stored at the destination, with their lengths, as far as they were listed.
-    stored: HashMap<String, u64>,
+    /// Objects that were stored at the destination before the copy, as far as they were listed.
+    stored: HashMap<String, StoredAt>,
     /// Folders that were listed.
     listed: HashSet<&'static str>,
     /// True if snapshots are read past any cache and compared by their bytes, because an expiration may have written those of the source
     /// again.
     rewrites_snapshots: bool,
-    /// Objects that an earlier copy left and this one uses.
+    /// Objects that were at the destination and that this copy uses, or replaces since they were not whole.
     reused: Vec<String>,
     /// Logs that the source lacks.
     lacking: HashSet<ObjectId>,
@@ -80,6 +81,14 @@ pub(super) struct Copy<'a> {
     root: Option<Arc<File>>,
     /// Objects that this copy created in a local destination and that wait for a flush.
     unflushed: Mutex<Vec<String>>,
+}
+
+/// Object at the destination.
+#[derive(Clone, Copy, Debug)]
+struct StoredAt {
+    size: u64,
+    /// Time of storing by the store's clock, in microseconds since 1970-01-01 UTC, if it is known.
+    modified: Option<u64>,
 }
 
 /// State of an object at the destination.
@@ -124,6 +133,7 @@ impl<'a> Copy<'a> {
     /// Takes the objects that are stored at the destination from a complete listing.
     pub(super) fn with_stored(self, stored: HashMap<String, u64>) -> Self {
         let listed = ["snapshots", "transactions", "manifests", "chunks"].into();
+        let stored = stored.into_iter().map(|(key, size)| (key, StoredAt { size, modified: None })).collect();
         Copy { stored, listed, ..self }
     }
 
@@ -285,16 +295,17 @@ impl<'a> Copy<'a> {
         if ids.len() >= WORTH_LISTING {
             let stored = &mut self.stored;
             let mut add = |object: ObjectInfo| {
-                stored.insert(object.key, object.size);
+                let modified = Some(object.modified).filter(|at| *at > 0);
+                stored.insert(object.key, StoredAt { size: object.size, modified });
             };
             self.to.for_each(&format!("{folder}/"), &mut add).await?;
             self.listed.insert(folder);
             return Ok(());
         }
         let to = &self.to;
-        let look = |id: &ObjectId| -> BoxFuture<'_, Result<Option<(String, u64)>>> {
+        let look = |id: &ObjectId| -> BoxFuture<'_, Result<Option<(String, StoredAt)>>> {
             let key = format!("{folder}/{id}");
-            Box::pin(async move { Ok(size_of(&**to, &key).await?.map(|size| (key, size))) })
+            Box::pin(async move { Ok(look_for(&**to, &key).await?.map(|found| (key, found))) })
         };
         let looks: Vec<_> = ids.iter().map(look).collect();
         let found: Vec<_> = stream::iter(looks).buffer_unordered(AT_ONCE).try_collect().await?;
@@ -375,7 +386,7 @@ impl<'a> Copy<'a> {
         Ok((bytes, found.context(place)?))
     }
 
-    /// Stores `bytes` as object `key` unless it is there. Returns the key if it is.
+    /// Stores `bytes` as object `key` unless it is there. Returns the key if it is, or a part of it.
     async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, Failure> {
         let length = bytes.len() as u64;
         let presence = match self.rewrites_snapshots && key.starts_with("snapshots/") {
@@ -398,7 +409,7 @@ impl<'a> Copy<'a> {
             stored => stored.context(|| self.to.location().to_owned())?,
         }
         self.counters.add_copied(length);
-        Ok(None)
+        Ok((presence == Presence::Part).then(|| key.to_owned()))
     }
 
     /// Returns what the destination has as file `key`, which has the given bytes in the source. A file with other bytes counts as a part.
@@ -420,9 +431,9 @@ impl<'a> Copy<'a> {
     fn presence(&self, key: &str, length: u64) -> Result<Presence, Failure> {
         match self.stored.get(key) {
             None => Ok(Presence::Absent),
-            Some(size) if *size == length => Ok(Presence::Whole),
-            Some(size) if *size < length => Ok(Presence::Part),
-            Some(size) => Err(Failure::Final(Error::corrupt(format!(
+            Some(StoredAt { size, .. }) if *size == length => Ok(Presence::Whole),
+            Some(StoredAt { size, .. }) if *size < length => Ok(Presence::Part),
+            Some(StoredAt { size, .. }) => Err(Failure::Final(Error::corrupt(format!(
                 "{key} has {size} bytes in {} and {length} in {}: one of them is damaged, and nothing was changed",
                 self.to.location(),
                 self.from.location()
@@ -430,7 +441,7 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Copies chunk object `key`, which has at least `end` bytes. Returns the key if it is there already.
+    /// Copies chunk object `key`, which has at least `end` bytes. Returns the key if it is there already, or a part of it.
     async fn chunk(&self, key: String, end: u64) -> Result<Option<String>, Failure> {
         let _permit = self.memory.take(end.min(IN_MEMORY)).await;
         let file = match self.from.locate(&key).await.map_err(|error| self.of_source(error))? {
@@ -474,7 +485,7 @@ impl<'a> Copy<'a> {
         };
         self.put_file(&key, file, length, presence).await?;
         self.counters.add_copied(length);
-        Ok(None)
+        Ok((presence == Presence::Part).then_some(key))
     }
 
     /// Stores a copy of a file of `length` bytes as object `key`.
@@ -543,15 +554,20 @@ impl<'a> Copy<'a> {
         Ok(file.try_clone().map_err(failed)?)
     }
 
-    /// Stores again what an earlier copy had left and a collection of garbage has removed since it was found. Returns the number of
-    /// such objects.
+    /// Returns the objects that were at the destination and that this copy uses or replaces.
+    pub(super) fn found(&self) -> Vec<FoundObject<'_>> {
+        let stored = |key: &String| self.stored.get(key).and_then(|found| found.modified);
+        self.reused.iter().map(|key| FoundObject { key, stored: stored(key) }).collect()
+    }
+
+    /// Stores again what was at the destination and a collection of garbage has removed since it was found. Returns the number of such objects.
     pub(super) async fn restore_reused(&mut self) -> Result<usize, Failure> {
-        let reused = std::mem::take(&mut self.reused);
         let to = &self.to;
-        let look = |key: String| -> BoxFuture<'_, Result<Option<String>>> {
-            Box::pin(async move { Ok(size_of(&**to, &key).await?.is_none().then_some(key)) })
+        let look = |key: &String| -> BoxFuture<'_, Result<Option<String>>> {
+            let key = key.clone();
+            Box::pin(async move { Ok(look_for(&**to, &key).await?.is_none().then_some(key)) })
         };
-        let looks: Vec<_> = reused.into_iter().map(look).collect();
+        let looks: Vec<_> = self.reused.iter().map(look).collect();
         let gone: Vec<_> = stream::iter(looks).buffer_unordered(AT_ONCE).try_collect().await?;
         let gone: Vec<String> = gone.into_iter().flatten().collect();
         for key in &gone {
@@ -584,10 +600,10 @@ fn rewind(mut file: &File) -> std::io::Result<()> {
     std::io::Seek::rewind(&mut file)
 }
 
-/// Returns the length of object `key`; none if there is no such object.
-async fn size_of(storage: &dyn Storage, key: &str) -> Result<Option<u64>> {
-    match storage.size(key).await {
-        Ok(size) => Ok(Some(size)),
+/// Looks for object `key`; none if there is no such object.
+async fn look_for(storage: &dyn Storage, key: &str) -> Result<Option<StoredAt>> {
+    match storage.size_and_time(key).await {
+        Ok((size, modified)) => Ok(Some(StoredAt { size, modified })),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::history::Missing;
 use super::objects::Copy;
-use super::{Counters, Failure, begin_again, check_logs, check_source, check_versions};
+use super::{Counters, Failure, begin_again, check_logs, check_source, check_versions, removal};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::SnapshotRecord;
@@ -128,6 +128,9 @@ async fn attempt(
     let mut copy = Copy::new(source, destination.storage(), counters, options.memory);
     copy.run(&missing).await?;
     check_logs(source, &missing, copy.lacking_logs()).await?;
+    if removal::wait(destination, &copy.found(), &present, clock).await? {
+        copy.restore_reused().await?;
+    }
     let records = records(source, &missing, &present)?;
     for found in refs.iter_mut().filter(|found| is_move(&found.change)) {
         let import = RefImport {

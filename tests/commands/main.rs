@@ -28,5 +28,6 @@ mod restore;
 mod service;
 mod stats;
 mod sync;
+mod sync_collected;
 mod transfer;
 mod verify;

@@ -34,15 +34,15 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-fn clone(from: &Path, to: &Path) -> Output {
+pub(super) fn clone(from: &Path, to: &Path) -> Output {
     icechunkfs(["clone", text(from), text(to)])
 }
 
-fn push(from: &Path, to: &Path, words: &[&str]) -> Output {
+pub(super) fn push(from: &Path, to: &Path, words: &[&str]) -> Output {
     run_on(from, &[&["push", text(to)], words].concat())
 }
 
-fn refs(place: &Path) -> Value {
+pub(super) fn refs(place: &Path) -> Value {
     run_on(place, &["refs", "--json"]).json()
 }
 
@@ -50,14 +50,14 @@ fn history(place: &Path) -> Value {
     run_on(place, &["log", "--all", "--json"]).json()
 }
 
-fn objects(place: &Path) -> Files {
+pub(super) fn objects(place: &Path) -> Files {
     // A killed process leaves files with temporary names, which are no objects.
     let is_object = |name: &String| OBJECTS.iter().any(|folder| name.starts_with(folder)) && !name.contains('#');
     read_files(place).into_iter().filter(|(name, _)| is_object(name)).collect()
 }
 
 /// Fails unless `copy` has refs, history and bytes of `original`, and no damage.
-fn assert_is_copy(what: &str, copy: &Path, original: &Path) {
+pub(super) fn assert_is_copy(what: &str, copy: &Path, original: &Path) {
     assert_eq!(refs(copy), refs(original), "{what}");
     assert_eq!(history(copy), history(original), "{what}");
     let known = objects(original);
@@ -70,7 +70,7 @@ fn assert_is_copy(what: &str, copy: &Path, original: &Path) {
 }
 
 /// A repository of some commits: groups, arrays, chunks in manifests, packed and alone, branches and tags.
-fn repository(directory: &Path, version: SpecVersionBin) -> PathBuf {
+pub(super) fn repository(directory: &Path, version: SpecVersionBin) -> PathBuf {
     let place = directory.join("source");
     block_on(lab::create(&place, version, RepositoryConfig::default()));
     let reference = Reference::open(&place);
@@ -84,7 +84,7 @@ fn repository(directory: &Path, version: SpecVersionBin) -> PathBuf {
     place
 }
 
-fn add_chunks(reference: &Reference, round: usize) {
+pub(super) fn add_chunks(reference: &Reference, round: usize) {
     let chunks: Vec<(String, Vec<u8>)> = (0..20)
         .map(|n| (format!("a/c/{}", 20 * round + n), vec![n as u8; [10, 3000, 40_000][n % 3] + round]))
         .collect();

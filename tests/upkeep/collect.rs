@@ -116,12 +116,17 @@ async fn collection_matches_the_reference() {
         let bytes = gone.fold((0, 0), |sum, (_, bytes)| (sum.0 + 1, sum.1 + bytes.len() as u64));
         assert_eq!((collected.total().objects, collected.total().bytes), bytes, "seed {seed}: it is counted");
         let names = |files: &BTreeMap<String, Vec<u8>>| {
-            files.keys().filter(|key| !key.starts_with("overwritten/")).cloned().collect::<BTreeSet<_>>()
+            files.keys().filter(|key| !is_record(key)).cloned().collect::<BTreeSet<_>>()
         };
         assert_eq!(names(&left), names(&expected), "seed {seed}");
         assert_eq!(described(ours.path()).await, described(theirs.path()).await, "seed {seed}");
         check(&lab).await;
     }
+}
+
+/// Returns true if the file is a copy of `repo`, or tells that a collection has ended.
+fn is_record(key: &str) -> bool {
+    ["overwritten/", "collected/"].iter().any(|folder| key.starts_with(folder))
 }
 
 /// Killed at any point, a collection leaves a valid repository, and a repetition finishes it.
@@ -143,9 +148,7 @@ async fn an_interrupted_collection_is_finished_by_the_next() {
     copy_tree(world.place(), whole.path());
     let gc = ["gc", "--older-than", "0s", "--yes", "--json"];
     run_on(whole.path(), &gc).success();
-    let names = |place: &Path| {
-        read_files(place).into_keys().filter(|key| !key.starts_with("overwritten/")).collect::<BTreeSet<_>>()
-    };
+    let names = |place: &Path| read_files(place).into_keys().filter(|key| !is_record(key)).collect::<BTreeSet<_>>();
     let finished = names(whole.path());
     for point in failpoints::COLLECTION {
         for how in ["abort", "eio"] {

@@ -8,6 +8,9 @@ use crate::format::generated::icechunk as fb;
 use crate::format::repo_info::RepoInfo;
 use crate::format::repo_state::{Operation, RepoState};
 
+/// Longest time that a collection may take to remove what it has found: a day, in microseconds.
+pub const MAX_COLLECTION_TIME: u64 = 86_400 * 1_000_000;
+
 /// A point in the operations log of a version 2 repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogPosition {
@@ -35,6 +38,24 @@ pub fn may_have_run_since(info: &RepoInfo, time: u64) -> bool {
     let updates =
         updates.iter().map(|update| (update.updated_at(), update.update_type_type() == fb::UpdateType::GCRanUpdate));
     collected_since(updates, root.repo_before_updates().is_some(), time)
+}
+
+/// Returns the times at or after `time` at which collections wrote `info`, newest first. If the log of `info` does not reach back that far, the
+/// last one is that of a collection that may have been.
+pub(super) fn begun_since(info: &RepoInfo, time: u64) -> Vec<u64> {
+    let root = info.root();
+    let updates = root.latest_updates();
+    let (mut begun, mut oldest) = (Vec::new(), None);
+    for update in updates.iter() {
+        let at = update.updated_at();
+        if at < time {
+            return begun;
+        }
+        begun.extend((update.update_type_type() == fb::UpdateType::GCRanUpdate).then_some(at));
+        oldest = Some(at);
+    }
+    begun.extend(oldest.filter(|_| root.repo_before_updates().is_some()).map(|oldest| oldest.saturating_sub(1)));
+    begun
 }
 
 /// Searches `updates`: times, newest first, each with true for a collection.

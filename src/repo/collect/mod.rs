@@ -23,9 +23,11 @@
 //!
 //! Copies of `repo` that are old enough are removed too, and their names in the operations log with them ([`copies`]).
 //!
-//! A collection can be interrupted at any moment: the remaining garbage is left to the next one.
+//! A collection can be interrupted at any moment: the remaining garbage is left to the next one. One that has removed everything says so
+//! ([`finished`]).
 
 mod copies;
+mod finished;
 pub mod mark;
 mod plan;
 mod reach;
@@ -45,6 +47,8 @@ use super::{Repository, check_storage_writable};
 use crate::error::Result;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
+use crate::format::repo_state::RepoState;
+use crate::storage::Storage;
 use crate::times::Clock;
 
 /// Microseconds in a second.
@@ -138,6 +142,27 @@ pub async fn collect(
     match repository.version() {
         SpecVersion::V1 => v1::collect(storage, options, clock, uncommitted, progress).await,
         SpecVersion::V2 => v2::collect(storage, options, clock, uncommitted, progress).await,
+    }
+}
+
+/// Objects that some snapshots need.
+pub struct NeededObjects(Keep);
+
+impl NeededObjects {
+    /// Reads what `snapshots` of a repository with this state need.
+    pub async fn of(
+        storage: &Arc<dyn Storage>,
+        state: &RepoState,
+        snapshots: impl IntoIterator<Item = ObjectId>,
+    ) -> Result<Self> {
+        let mut keep = Keep::new(&Uncommitted::default(), v2::logs(state));
+        keep.needed.add(storage, snapshots, &Progress::default()).await?;
+        Ok(NeededObjects(keep))
+    }
+
+    /// Returns true if object `key` is one of them.
+    pub fn has(&self, key: &str) -> bool {
+        Kind::of(key).is_some_and(|(kind, id)| self.0.is_needed(kind, &id))
     }
 }
 

@@ -41,6 +41,13 @@ impl Kind {
             Kind::Chunk => "chunks/",
         }
     }
+
+    /// Returns the kind and the id of the object with this key; none if it is no object of these kinds.
+    pub(super) fn of(key: &str) -> Option<(Self, ObjectId)> {
+        [Kind::Snapshot, Kind::Log, Kind::Manifest, Kind::Chunk]
+            .into_iter()
+            .find_map(|kind| Some((kind, key.strip_prefix(kind.folder())?.parse().ok()?)))
+    }
 }
 
 type Objects = HashMap<(Kind, ObjectId), Object>;

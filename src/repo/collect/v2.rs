@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::copies::{self, Copies};
+use super::finished;
 use super::plan::{Applied, Plan};
 use super::sweep::Listed;
 use super::{Collected, Count, GcOptions, Keep, Progress, UncommittedFinder};
@@ -96,6 +97,9 @@ async fn attempt(
     let collected = Collected { commits: plan.dropped, copies: copies.count(&old), ..garbage.count(&listed, &keep) };
     garbage.remove(storage, progress).await?;
     copies::remove(storage, &old).await?;
+    if let Some(entry) = written.updates.first() {
+        finished::record(storage, entry.updated_at).await;
+    }
     Ok(Some(collected))
 }
 
@@ -114,6 +118,6 @@ async fn check_old_refs(storage: &Arc<dyn Storage>, state: &RepoState, plan: &Pl
 }
 
 /// Returns the logs that commits keep of removed ancestors.
-fn logs(state: &RepoState) -> BTreeSet<ObjectId> {
+pub(super) fn logs(state: &RepoState) -> BTreeSet<ObjectId> {
     state.snapshots.values().flat_map(|record| &record.pruned_ancestor_tx_logs).copied().collect()
 }
