@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
+use icechunkfs::times::system_clock;
 
 use super::merge::oracle::{self, Keys, Numbers, Sides, is_at_or_below, join, nodes};
 use super::merge::world::{document, grid_of, numbers_of, touched};
@@ -197,6 +198,18 @@ impl Pair {
         }
     }
 
+    /// Lets the reference collect garbage: for a day, nothing tells whether it still removes objects.
+    fn collect(&mut self) {
+        self.reference.create_branch("gone");
+        let from = self.reference.on("main").keys();
+        let mut to = from.clone();
+        to.insert("gone/zarr.json".to_owned(), GROUP.as_bytes().to_vec());
+        self.reference.on("gone").change(&from, &to);
+        self.reference.delete_branch("gone");
+        block_on(lab::collect_by_reference(&self.place, system_clock() + 1_000_000));
+        self.reference = Reference::open(&self.place);
+    }
+
     /// Returns true if both branches have the nodes and documents of the base.
     fn only_chunks_differ(&self) -> bool {
         let documents = |keys: &Keys| -> Keys {
@@ -288,6 +301,9 @@ fn run(seed: u64) -> Result<Counts, String> {
     for _ in 0..MERGES {
         pair.work(&mut random, true);
         pair.work(&mut random, false);
+        if !pair.is_v1 && random.chance(25) {
+            pair.collect();
+        }
         pair.merge(&mut random, &mut counts)?;
     }
     verify(&pair.place);

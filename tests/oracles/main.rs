@@ -6,6 +6,7 @@
 mod common;
 
 mod branches;
+mod collections;
 mod merge;
 mod model;
 mod path_history;
