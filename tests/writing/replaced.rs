@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::writing::{Writable, array, put};
-use crate::common::{errno, wait_until};
+use crate::common::writing::{GROUP, Reference, Writable, array, put};
+use crate::common::{errno, io_modes, read_files, wait_until};
 
 const LENGTH: usize = 5000;
 
@@ -169,5 +169,61 @@ fn a_replaced_chunk_that_a_reader_has_open_is_not_taken_for_the_committed_one() 
         fs::write(&other, b"new").unwrap();
         mount.commit("again").unwrap();
         assert_eq!(mount.fresh()["a/c/1"], b"new");
+    }
+}
+
+/// Directories that were made here, with files that only the snapshot has, exchange their names: of chunks, of groups, and without a node.
+#[test]
+fn directories_that_exchange_their_names_have_their_files_after_a_commit() {
+    for io in io_modes() {
+        let mount = Writable::new(&["--io", io]);
+        let root = mount.root();
+        put(&root.join("zarr.json"), GROUP).unwrap();
+        put(&root.join("a/zarr.json"), array(&[4, 4], &[1, 1])).unwrap();
+        put(&root.join("a/c/0/0"), "of 0").unwrap();
+        put(&root.join("a/c/1/0"), "of 1").unwrap();
+        for group in ["g", "h"] {
+            put(&root.join(group).join("zarr.json"), GROUP).unwrap();
+        }
+        for name in ["g", "h", "i", "j"] {
+            put(&root.join(name).join("x/zarr.json"), array(&[4], &[1])).unwrap();
+        }
+        mount.commit("made").unwrap();
+        let theirs =
+            ["a/c/0/1", "a/c/1/1", "a/c/1/2", "g/x/c/0", "h/x/c/0", "h/x/c/1", "i/x/c/0", "j/x/c/0", "j/x/c/2"];
+        let theirs = theirs.map(|name| (name, name.repeat(name.len())));
+        let reference = Reference::open(mount.repository());
+        let keys: Vec<(&str, &[u8])> = theirs.iter().map(|(name, bytes)| (*name, bytes.as_bytes())).collect();
+        reference.commit(&keys, "theirs");
+        mount.touch("refresh").unwrap();
+        let before = read_files(&root);
+        let pairs = [("a/c/0", "a/c/1"), ("g", "h"), ("i", "j")];
+        let exchanged = |name: &str| {
+            for (one, other) in pairs {
+                for (from, to) in [(one, other), (other, one)] {
+                    if let Some(rest) = name.strip_prefix(from).filter(|rest| rest.starts_with('/')) {
+                        return format!("{to}{rest}");
+                    }
+                }
+            }
+            name.to_owned()
+        };
+        for (one, other) in pairs {
+            let [one, other, between] = [one, other, "between"].map(|name| root.join(name));
+            fs::rename(&one, &between).unwrap();
+            fs::rename(&other, &one).unwrap();
+            fs::rename(&between, &other).unwrap();
+        }
+        let expected = before.into_iter().map(|(name, bytes)| (exchanged(&name), bytes)).collect();
+        let assert_is = |what: &str| assert!(read_files(&root) == expected, "{io}: {what}");
+        // The kernel has all names now.
+        assert_is("exchanged");
+        mount.commit("exchanged").unwrap();
+        assert_is("committed");
+        assert!(mount.fresh() == expected, "{io}");
+        // Each name still follows its chunk.
+        reference.commit(&[("a/c/0/1", b"again"), ("g/x/c/0", b"again"), ("j/x/c/0", b"again")], "theirs");
+        mount.touch("refresh").unwrap();
+        assert!(read_files(&root) == reference.keys(), "{io}");
     }
 }

@@ -236,14 +236,18 @@ impl<'a> Merge<'a> {
             self.out.collisions.push(Collision { path: here.path, is_untracked: false });
             return Ok(());
         };
-        let before = inode.lower.clone();
+        let (before, number_before) = (inode.lower.clone(), inode.lower_number);
         let is_other = before != placement.lower || !Arc::ptr_eq(&self.from.tree, &self.to.tree);
         if is_other {
             self.out.invalidations.push(Invalidation::Inode(inode.number));
         }
         self.adopt(id, inode, placement.lower.as_ref());
         let parent = here.visit.new;
-        if self.out.state.get(id).is_some_and(|new| new.number != inode.number) {
+        let is_other = |new: &Inode| {
+            // The base's files in it have other numbers, if it kept its own.
+            new.number != inode.number || (number_before.is_some() && new.lower_number != number_before)
+        };
+        if self.out.state.get(id).is_some_and(is_other) {
             self.invalidate_name(parent, &here.name);
         }
         self.out.state.put_entry(parent, here.name.clone(), Some(id), placement.covers, Some(entry.order));
