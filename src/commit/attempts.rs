@@ -331,7 +331,8 @@ impl Engine {
         failpoints::pass("commit.chunks")?;
         work.progress.enter(Stage::Chunks);
         let now = (self.clock)();
-        gc_guard::guard(repository, &mut work.changes, &work.known_objects, now, &self.memory).await?;
+        let base = Arc::clone(&work.base);
+        gc_guard::guard(repository, &base, &mut work.changes, &work.known_objects, now, &self.memory).await?;
         work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, work.progress).await?;
         work.must_store = false;
         failpoints::pass("commit.chunks.done")

@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use crate::beneath;
 use crate::error::{Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
-use crate::format::ids::NodeId;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::snapshot::Snapshot;
 use crate::format::transaction_log::Move;
 use crate::zarr::Coords;
 
@@ -115,6 +116,19 @@ impl ChangeSet {
     /// Returns the paths, in the base, of the deleted nodes.
     pub fn deleted_paths(&self) -> HashSet<String> {
         self.deleted.iter().map(|node| node.path.clone()).collect()
+    }
+
+    /// Returns the path of the array and the coordinates of the first chunk that is stored in `object`. The changes were made for `base`.
+    pub fn chunk_in(&self, base: &Snapshot, object: ObjectId) -> Option<(String, Coords)> {
+        let is_there = |change: &ChunkChange| matches!(change, ChunkChange::Stored(payload) if payload.range().is_some_and(|(chunk, ..)| chunk == object));
+        let find = |chunks: &BTreeMap<Coords, ChunkChange>| {
+            chunks.iter().find(|(_, change)| is_there(change)).map(|(coords, _)| coords.clone())
+        };
+        let (node, coords) = self.chunks.iter().find_map(|(node, chunks)| Some((*node, find(chunks)?)))?;
+        let moved = self.moved_to().get(&node).map(|path| (*path).to_owned());
+        let created = || self.created.iter().find(|created| created.id == node).map(|created| created.path.clone());
+        let there = || base.nodes().find(|there| there.id == node).map(|there| there.path.to_owned());
+        Some((moved.or_else(created).or_else(there)?, coords))
     }
 
     pub(super) fn deleted_ids(&self) -> HashSet<NodeId> {

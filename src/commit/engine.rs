@@ -218,7 +218,7 @@ impl Engine {
             manifests: ManifestWriter::new(storage, reader, (version, config.compression()), splitting),
             rewrite: request.rewrite.as_ref().map(|_| rules.cloned().unwrap_or_else(splitting::no_splitting)),
             rebased_over: Vec::new(),
-            stored_since: request.known_objects.as_ref().map(|known| known.mark).or(repository.log_position()),
+            stored_since: request.known_objects.as_ref().and_then(|known| known.mark).or(repository.log_position()),
             known_objects: request.known_objects.as_ref().map(|known| known.chunks.clone()).unwrap_or_default(),
             must_store: true,
             has_landed: false,

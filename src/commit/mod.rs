@@ -24,7 +24,7 @@ pub mod chain;
 pub mod changes;
 pub mod conflicts;
 pub mod engine;
-mod gc_guard;
+pub mod gc_guard;
 mod hierarchy;
 mod late_commit;
 pub mod log;

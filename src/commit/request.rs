@@ -130,8 +130,8 @@ pub struct Rewrite {
 /// Chunk objects that are in the store.
 #[derive(Clone, Debug)]
 pub struct KnownObjects {
-    /// GC mark until which no collection can have removed the objects.
-    pub mark: LogPosition,
+    /// GC mark until which no collection can have removed the objects; none in version 1, which records no collections.
+    pub mark: Option<LogPosition>,
     /// Ids of the objects.
     pub chunks: HashSet<ObjectId>,
 }
@@ -148,7 +148,7 @@ impl KnownObjects {
             ChunkChange::Stored(payload) => payload.range().map(|(chunk, ..)| chunk),
             ChunkChange::Delete | ChunkChange::File(_) => None,
         };
-        Some(KnownObjects { mark, chunks: changes.chunk_changes().filter_map(payload).collect() })
+        Some(KnownObjects { mark: Some(mark), chunks: changes.chunk_changes().filter_map(payload).collect() })
     }
 }
 

@@ -218,7 +218,7 @@ impl Session {
                 *change = ChunkChange::Stored(payload);
             }
         }
-        Ok((hold, repository.log_position().map(|mark| KnownObjects { mark, chunks: known_objects })))
+        Ok((hold, Some(KnownObjects { mark: repository.log_position(), chunks: known_objects })))
     }
 
     /// Forgets those of `old` whose objects no longer exist.

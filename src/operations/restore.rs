@@ -42,6 +42,7 @@ impl Session {
             let mut plan = restore::plan(&self.reader, base.tree.snapshot(), &source, &path, &detected.changes).await?;
             leave_out_parents(&mut plan, self.shown_part().root());
             restore::check_chunks(&self.reader, base.tree.snapshot(), &source, &plan, &detected.changes).await?;
+            restore::check_objects(&repository, base.tree.snapshot(), source.id(), &plan).await?;
             if let Some(open) = frozen.open_for_writing.iter().find(|other| is_below(other, &path)) {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }

@@ -13,11 +13,15 @@ use super::flags::FeatureFlag;
 use super::ref_files::Layout;
 use super::refs::{DEFAULT_BRANCH, RefSpec};
 use super::update;
+use super::verify::{self, VerifyOptions};
 use super::{Generation, MAX_SNAPSHOT, Repository, check_storage_writable, v1};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState};
 use crate::times::Clock;
+
+/// Rules of [`verify`] whose errors mean that data cannot be read.
+const UNREADABLE: [&str; 5] = ["snapshot", "manifest", "chunk", "chunk-missing", "chunk-short"];
 
 /// Kind of a ref.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,7 +140,7 @@ impl Repository {
         self.check_changes_allowed().await?;
         let changed = if let Generation::V1(_) = self.generation {
             if let Some(target) = target {
-                self.check_snapshot(target).await?;
+                self.check_snapshot(target, clock).await?;
             }
             in_v1.await
         } else {
@@ -188,12 +192,34 @@ impl Repository {
         self.check_store(DEFAULT_BRANCH).await
     }
 
-    /// Fails unless snapshot `id` can be read: in version 1, nothing else detects a dangling ref.
-    async fn check_snapshot(&self, id: ObjectId) -> Result<()> {
+    /// Fails unless snapshot `id` can be read with everything that it needs: in version 1, nothing else detects a dangling ref, and a
+    /// collection of garbage may have removed a part of what a snapshot on no branch or tag needs. (In version 2, a collection first removes
+    /// such snapshots from the list in `repo`.)
+    async fn check_snapshot(&self, id: ObjectId, clock: Clock) -> Result<()> {
         match self.storage.get_range(&format!("snapshots/{id}"), 0, 1).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => Err(no_snapshot(id)),
-            Err(error) => Err(error),
-            Ok(_) => self.snapshot(id, MAX_SNAPSHOT).await.map(drop),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(no_snapshot(id)),
+            Err(error) => return Err(error),
+            Ok(_) => drop(self.snapshot(id, MAX_SNAPSHOT).await?),
+        }
+        if self.is_on_a_ref(id).await? {
+            return Ok(());
+        }
+        let options = VerifyOptions { snapshot: Some(id), chunks: true, virtuals: None };
+        let report = verify::verify(&self.storage, options, clock(), &Arc::default()).await?;
+        match report.findings.iter().find(|finding| UNREADABLE.contains(&finding.rule)) {
+            None => Ok(()),
+            Some(finding) => {
+                let node = match (&finding.node, finding.chunks.first()) {
+                    (Some(node), Some(coords)) => format!("chunk {coords:?} of {node}: "),
+                    (Some(node), None) => format!("{node}: "),
+                    (None, _) => String::new(),
+                };
+                let (object, why) = (&finding.object, &finding.message);
+                Err(Error::corrupt(format!(
+                    "snapshot {id} is on no branch or tag, and a part of it is gone ({object}: {node}{why}), perhaps because garbage was \
+                     collected: nothing was changed; `icechunkfs verify` has details, `export --skip-unreadable` saves the rest"
+                )))
+            }
         }
     }
 

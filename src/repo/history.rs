@@ -9,6 +9,9 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
 
+/// Commits that are read to find out if a ref leads to a snapshot where each is a request, as in version 1.
+const FEW_COMMITS: usize = 100;
+
 impl Repository {
     /// Returns `tip` and its ancestors back to a root, newest first; at most `limit` of them.
     ///
@@ -69,6 +72,33 @@ impl Repository {
         .await?;
         commits.reverse();
         Ok(found.then_some(commits))
+    }
+
+    /// Returns true if a branch or tag is known to lead to snapshot `id`, so that no collection of garbage has removed anything that it needs.
+    /// In version 1, where each commit is a request, only the newest commits of each ref are examined.
+    pub async fn is_on_a_ref(&self, id: ObjectId) -> Result<bool> {
+        let refs = self.refs().await?;
+        let tips: Vec<ObjectId> = refs.branches.into_values().chain(refs.tags.into_values()).collect();
+        if tips.contains(&id) {
+            return Ok(true);
+        }
+        let limit = if matches!(self.generation, Generation::V2(_)) { usize::MAX } else { FEW_COMMITS };
+        let mut seen = HashSet::new();
+        for tip in tips {
+            let mut steps = 0;
+            let walked = self.walk(tip, |commit| {
+                steps += 1;
+                steps < limit && seen.insert(commit.id) && commit.id != id
+            });
+            // A damaged history leads to the commits before the damage.
+            if let Err(error) = walked.await {
+                tracing::debug!("looking for snapshot {id}: {error}");
+            }
+            if seen.contains(&id) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Counts the commits reachable from `tip` and from none of `others`. None before version 2, where counting would cost a request for

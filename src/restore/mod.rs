@@ -19,9 +19,10 @@ pub use self::nodes::Notes;
 pub use self::target::{Scope, Target};
 use crate::commit::changes::ChangeSet;
 use crate::commit::engine::{CommitOutcome, Engine, Request};
+use crate::commit::gc_guard;
 use crate::commit::progress::CommitProgress;
 use crate::commit::request::KnownObjects;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
@@ -81,6 +82,19 @@ pub async fn check_chunks(
     nodes::check_chunks_of_document(reader, now, source, &plan.target, uncommitted).await
 }
 
+/// Checks that the chunks that a plan takes from snapshot `source` exist, unless a branch or tag leads to that snapshot: otherwise a
+/// collection of garbage may have removed some of its objects.
+///
+/// Fails with [`ErrorKind::Corrupt`] and the name of the first chunk whose object is missing.
+pub async fn check_objects(repository: &Repository, now: &Snapshot, source: ObjectId, plan: &Plan) -> Result<()> {
+    if plan.changes.chunk_count() == 0 || repository.is_on_a_ref(source).await? {
+        return Ok(());
+    }
+    gc_guard::check_objects(repository.storage(), now, &plan.changes).await.context(|| {
+        format!("nothing was restored, since snapshot {source} is on no branch or tag and a part of it is gone")
+    })
+}
+
 /// Resolves the source of a restore: a revision, or a time (RFC 3339 or a date), which means the newest commit of `branch` that is not
 /// after it.
 pub async fn resolve_source(repository: &Repository, word: &str, branch: &str) -> Result<Resolved> {
@@ -120,6 +134,7 @@ pub async fn plan_on_branch(
     let (now, source) = tokio::try_join!(load(tip), load(options.source))?;
     let plan = plan(reader, &now, &source, &options.path, &ChangeSet::default()).await?;
     check_chunks(reader, &now, &source, &plan, &ChangeSet::default()).await?;
+    check_objects(repository, &now, options.source, &plan).await?;
     Ok((Arc::new(now), plan))
 }
 

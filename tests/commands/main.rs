@@ -19,6 +19,7 @@ mod merge;
 mod merge_at_once;
 mod merge_collected;
 mod merge_history;
+mod partly_collected;
 mod printing;
 mod properties;
 mod ref_faults;
