@@ -13,7 +13,8 @@
 //!
 //! A tree never changes, so the kernel may cache what is in it forever. What a name means may change: a branch moves, a tag is
 //! deleted, the mount gets another base. So names of trees are valid for [`BRIEF`] only, and the tree of a branch that moved is another
-//! one, with other numbers, while open files of the old one go on.
+//! one, with other numbers, while open files of the old one go on. When the mount itself moves, the kernel forgets the names that mean another
+//! tree then ([`AttachedTrees::outdate_names`]) before the program that moved it goes on.
 
 mod directories;
 mod listings;
@@ -208,6 +209,21 @@ impl AttachedTrees {
     pub fn attach(&self, forget: Forget) {
         // The first value stays: there is one mount.
         let _ = self.forget.set(forget);
+    }
+
+    /// Has the names looked up again that mean another tree since the mount shows another snapshot of its branch. Returns them, with the
+    /// numbers of their directories: the kernel must forget them.
+    pub fn outdate_names(&self) -> Vec<(u64, String)> {
+        self.refs.outdate();
+        let time = self.shown_tree().snapshot().flushed_at();
+        let outdated = self.trees.names().into_iter().filter_map(|name| match name {
+            (TreeName::Own, Some(view)) => Some((Directory::Views, view.to_string())),
+            (TreeName::At(kind, name), None) if self.refs.moves_with_branch(kind, &name, time) => {
+                Some((Directory::Names(kind), name))
+            }
+            _ => None,
+        });
+        outdated.map(|(directory, name)| (directory.number(), name)).collect()
     }
 
     /// Returns the failures that `.icechunk/errors` of a read-only mount lists.

@@ -69,6 +69,21 @@ impl FreshRefs {
         FreshRefs { storage, branch: branch.to_owned(), read: Mutex::default() }
     }
 
+    /// Has the refs read again by the next request.
+    pub(super) fn outdate(&self) {
+        *self.read.lock() = Arc::default();
+    }
+
+    /// Returns true if file name `name` of directory `kind` stands for another snapshot once the branch has got a commit at `time`
+    /// (microseconds since 1970-01-01 UTC).
+    pub(super) fn moves_with_branch(&self, kind: NameKind, name: &str, time: u64) -> bool {
+        match kind {
+            NameKind::Branch => encode(&self.branch).as_deref() == Some(name),
+            NameKind::Time => decode(name).and_then(|name| parse_time(&name).ok()).is_some_and(|named| named >= time),
+            NameKind::Tag | NameKind::Snapshot => false,
+        }
+    }
+
     /// Returns the repository with refs that are no older than [`FRESH`].
     pub(super) async fn repository(&self) -> Result<Arc<Repository>> {
         let cell = {

@@ -4,7 +4,7 @@
 //! loads it again. Its files have the same numbers then, since they follow from the snapshot alone. Loaded trees count in the
 //! budget of memory, which may evict them, and those that nobody used for [`IDLE`] are dropped.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -166,6 +166,11 @@ impl Trees {
     /// Returns the identity of tree `number`, and the time of its root.
     pub(super) fn key(&self, number: u32) -> Option<(TreeKey, SystemTime)> {
         self.known.lock().keys.get((number as usize).checked_sub(1)?).cloned()
+    }
+
+    /// Returns the names of all trees that were named, each once, with their views.
+    pub(super) fn names(&self) -> HashSet<(TreeName, Option<ViewOptions>)> {
+        self.known.lock().keys.iter().map(|(key, _)| (key.name.clone(), key.view.clone())).collect()
     }
 
     /// Returns tree `number` if it is loaded.

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fuser::{BackgroundSession, Config, INodeNo, MountOption, SessionACL};
@@ -144,14 +144,16 @@ struct Notifications {
     root: Arc<RootMap>,
     /// Numbers of `.icechunk` and of its file `HEAD`.
     head: (u64, u64),
+    /// Not kept alive: it may hold these notifications itself.
+    attached: Weak<AttachedTrees>,
 }
 
-fn notifications(mounted: &Mounted, root: Arc<RootMap>) -> Notifications {
+fn notifications(mounted: &Mounted, root: Arc<RootMap>, attached: &Arc<AttachedTrees>) -> Notifications {
     let head = match mounted.branch {
         Some(_) => (control::DIRECTORY, ControlFile::Head.number()),
         None => (attached::CONTROL, attached::head_number()),
     };
-    Notifications { notifier: mounted.session.notifier(), root, head }
+    Notifications { notifier: mounted.session.notifier(), root, head, attached: Arc::downgrade(attached) }
 }
 
 impl Notifications {
@@ -162,6 +164,11 @@ impl Notifications {
 
 impl Invalidator for Notifications {
     fn head_moved(&self) {
+        // A program that commits and then enters `.icechunk/view` sees what it has committed.
+        let names = self.attached.upgrade().map(|attached| attached.outdate_names());
+        for (directory, name) in names.into_iter().flatten() {
+            let _ = self.notifier.inval_entry(INodeNo(directory), OsStr::new(&name));
+        }
         // The one change of a file by others that the kernel reports to inotify is its removal, as if another file took its name: what git
         // does with its own HEAD. It fails if nobody has looked the file up, and then nobody waits either.
         let (directory, file) = self.head;
@@ -275,22 +282,25 @@ impl Mounted {
                 let trees = Arc::clone(&attached);
                 let adapter = Adapter::new(shown, trees, Arc::clone(&root), options, runtime.clone());
                 let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
-                attached.attach(forget_listings(notifications(&mounted, root), runtime));
+                let kernel = notifications(&mounted, root, &attached);
+                attached.attach(forget_listings(kernel, runtime));
                 mounted
             }
             Served::Followed(follower) => {
                 let shown = Arc::clone(follower.shown());
-                let adapter = Adapter::new(shown, attached, Arc::clone(&root), options, runtime.clone());
+                let trees = Arc::clone(&attached);
+                let adapter = Adapter::new(shown, trees, Arc::clone(&root), options, runtime.clone());
                 let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
                 let _runtime = runtime.enter();
-                follower.begin(Arc::new(notifications(&mounted, root)));
+                follower.begin(Arc::new(notifications(&mounted, root, &attached)));
                 mounted
             }
             Served::Branch(session, control) => {
                 let working = Arc::clone(session.working());
-                let adapter = WorkingAdapter::new(working, control, attached, Arc::clone(&root), options, runtime);
+                let trees = Arc::clone(&attached);
+                let adapter = WorkingAdapter::new(working, control, trees, Arc::clone(&root), options, runtime);
                 let mounted = Self::start(adapter, mountpoint, options, Some(Arc::clone(&session)), reader)?;
-                session.attach(Arc::new(notifications(&mounted, root)));
+                session.attach(Arc::new(notifications(&mounted, root, &attached)));
                 mounted
             }
         };

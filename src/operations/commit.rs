@@ -130,11 +130,12 @@ impl Session {
             let (committed, invalidations) = published?;
             (base.id(), (Committed { untracked, ungrouped, ..committed }, invalidations))
         };
+        // Sent once the tree lock is open: an invalidation may wait for requests that wait for the tree lock.
+        let shown = self.invalidate(invalidations).await;
         if let (Some(hook), Some(snapshot)) = (self.hook.get(), committed.snapshot) {
             hook.notify(NewCommit { snapshot, parent, message });
         }
-        // Sent once the tree lock is open: an invalidation may wait for requests that wait for the tree lock.
-        self.invalidate(invalidations).await?;
+        shown?;
         Ok(committed)
     }
 

@@ -25,7 +25,8 @@ pub trait Invalidator: Send + Sync {
     /// Sends an invalidation to the kernel. An invalidation of an unknown name or inode has no effect.
     fn invalidate(&self, invalidation: &Invalidation);
 
-    /// Tells programs that watch `.icechunk/HEAD` that the mount shows another snapshot now.
+    /// Has the kernel forget the names below `.icechunk` that mean another tree since the mount shows another snapshot, and then tells programs
+    /// that watch `.icechunk/HEAD`.
     fn head_moved(&self);
 }
 

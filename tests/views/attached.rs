@@ -117,6 +117,38 @@ fn views_in_a_mount_are_those_of_their_own_mounts() {
 }
 
 #[test]
+fn views_and_names_show_a_commit_or_refresh_at_once() {
+    let mount = two_commits();
+    let netcdf = mount.control("view/netcdf");
+    let file = names(&netcdf).into_iter().find(|name| name.ends_with(".nc")).unwrap();
+    let mut before = fs::read(netcdf.join(&file)).unwrap();
+    let places = [
+        "view/zarr2/x/0",
+        "view/zarr/x/c/0",
+        "at/branch/main/x/c/0",
+        "at/branch/main/.icechunk/view/zarr2/x/0",
+        "at/time/2999-01-01/x/c/0",
+    ];
+    for byte in 10..20 {
+        if byte % 2 == 0 {
+            put(&mount.root().join("x/c/0"), chunk(byte)).unwrap();
+            mount.commit("another").unwrap();
+        } else {
+            Reference::open(mount.repository()).commit(&[("x/c/0", &chunk(byte))], "by others");
+            mount.touch("refresh").unwrap();
+        }
+        for place in places {
+            assert_eq!(fs::read(mount.control(place)).unwrap()[0], byte, "{place}");
+        }
+        let now = fs::read(netcdf.join(&file)).unwrap();
+        assert!(now != before, "{file} shows {byte}");
+        before = now;
+    }
+    let old = fs::read(mount.control("at/tag/v1/x/c/0")).unwrap();
+    assert_eq!(old, chunk(1));
+}
+
+#[test]
 fn views_show_the_base_and_move_with_it() {
     let mount = two_commits();
     let file = mount.control("view/zarr2/x/0");
