@@ -16,7 +16,6 @@ use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::transfer::destination::{self, Destination, ExportSource};
 use crate::transfer::export::{self, ExportOptions, ExportResult};
 use crate::transfer::{Counters, SkippedPath};
-use crate::views;
 
 /// Number of paths listed as text; the rest is counted.
 const LISTED: usize = 20;
@@ -93,12 +92,12 @@ pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
             };
             let view = options.make(tree, repository.storage().location()).await?;
             // Before a directory is created for it.
-            views::resolve(&*view, &source.path).await?;
+            let taken = export::marker_names(&*view, &source.path).await?;
             let local = repository.storage().local_path();
             let force = arguments.force || arguments.delete;
             let destination = match arguments.dry_run {
-                true => Destination::inspect(&path, &source, local.as_deref(), force)?,
-                false => Some(Destination::open(&path, &source, local.as_deref(), force)?),
+                true => Destination::inspect(&path, (&source, &taken), local.as_deref(), force)?,
+                false => Some(Destination::open(&path, (&source, &taken), local.as_deref(), force)?),
             };
             let how = ExportOptions {
                 delete: arguments.delete,

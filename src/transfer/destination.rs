@@ -5,7 +5,7 @@
 //! descriptor with `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`: whatever names a repository has, and whatever links lie
 //! in the directory, nothing is written outside it.
 //!
-//! While an export runs, the file [`MARKER`] records its source. The marker is removed when everything is on the disk,
+//! While an export runs, the file [`MARKER`] (with a number if the exported tree has that name) records its source. The marker is removed when everything is on the disk,
 //! flushed once for the whole file system (`syncfs`), not file by file. A repeated export that finds the marker resumes: a
 //! file that has its name, its size and the commit's time is complete, because the time is set before the name. Bytes are
 //! compared if the machine has been restarted since, when names may have survived whose bytes did not, and if the directory
@@ -17,6 +17,7 @@
 //! of this export, and those of an export that was killed before its flush to the descriptor of the next one. Not known are failed writes of
 //! a killed export that another program's `syncfs` was told of, or whose file system was unmounted since.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -29,7 +30,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::new_file::{NewFile, temporary, timespec};
-use super::open_beneath;
+use super::{kind_of, open_beneath};
 use crate::beneath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name::is_dots;
@@ -37,12 +38,23 @@ use crate::printable;
 use crate::scratch::directory::real;
 use crate::times::set_modified;
 
-/// Name of the file that records what is being exported.
-pub const MARKER: &str = ".icechunkfs-export";
+/// Name of the file that records what is being exported; `-1` and so on follow if it is taken.
+const MARKER: &str = ".icechunkfs-export";
 /// Bytes of the marker that are read: it holds three names.
 const MAX_MARKER: u64 = 1 << 16;
 /// File with an id that changes each time the machine is started.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Returns the name of the marker that is tried after `number` others.
+fn marker_name(number: u64) -> String {
+    if number == 0 { MARKER.to_owned() } else { format!("{MARKER}-{number}") }
+}
+
+/// Returns true if a file called `name` can be the marker of an export.
+pub fn is_marker(name: &str) -> bool {
+    let number = |rest: &str| rest.strip_prefix('-')?.parse().ok();
+    name == MARKER || name.strip_prefix(MARKER).and_then(number).is_some_and(|number| marker_name(number) == name)
+}
 
 /// Source of an export: what the directory holds, or will hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +103,10 @@ pub struct Destination {
     /// Opened before the first write, so that the flush reports every failed write.
     root: Arc<OwnedFd>,
     source: ExportSource,
+    /// Name of the marker.
+    marker: String,
+    /// Name of the marker of an earlier export, if there is one.
+    earlier_marker: Option<String>,
     before: Before,
     /// True if files can have no name until they are complete.
     nameless: bool,
@@ -125,26 +141,37 @@ pub fn local(text: &str) -> Result<PathBuf> {
 
 impl Destination {
     /// Opens and locks `path`, creating it if necessary, for `source` of a repository at `repository` (a local directory,
-    /// if it is one). Refuses a directory with other content unless `force` is set.
+    /// if it is one), whose files and directories are not called as any of `taken`, which has the names in the exported tree that are those of
+    /// markers. Refuses a directory with other content unless `force` is set.
     ///
     /// Errors: [`ErrorKind::NotEmpty`] if the directory has other content, [`ErrorKind::Busy`] if another export writes to it.
-    pub fn open(path: &Path, source: &ExportSource, repository: Option<&Path>, force: bool) -> Result<Self> {
+    pub fn open(
+        path: &Path,
+        (source, taken): (&ExportSource, &BTreeSet<String>),
+        repository: Option<&Path>,
+        force: bool,
+    ) -> Result<Self> {
         let name = path.display();
         let failed = |e: std::io::Error| Error::io(&name, e);
         refuse_repository(path, repository)?;
         std::fs::create_dir_all(path).map_err(failed)?;
         let mut destination = Self::open_existing(path, source)?;
-        destination.read_state(force)?;
+        destination.read_state(taken, force)?;
         destination.mark()?;
         destination.nameless = destination.probe();
         Ok(destination)
     }
 
     /// Opens `path` like [`Destination::open`], but changes nothing. Returns `None` if there is no such directory.
-    pub fn inspect(path: &Path, source: &ExportSource, repository: Option<&Path>, force: bool) -> Result<Option<Self>> {
+    pub fn inspect(
+        path: &Path,
+        (source, taken): (&ExportSource, &BTreeSet<String>),
+        repository: Option<&Path>,
+        force: bool,
+    ) -> Result<Option<Self>> {
         refuse_repository(path, repository)?;
         match Self::open_existing(path, source) {
-            Ok(mut destination) => destination.read_state(force).map(|()| Some(destination)),
+            Ok(mut destination) => destination.read_state(taken, force).map(|()| Some(destination)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -167,15 +194,20 @@ impl Destination {
             path: path.to_owned(),
             root: Arc::new(root),
             source: source.clone(),
+            marker: MARKER.to_owned(),
+            earlier_marker: None,
             before: Before::OtherContent,
             nameless: false,
         })
     }
 
-    fn read_state(&mut self, force: bool) -> Result<()> {
+    fn read_state(&mut self, taken: &BTreeSet<String>, force: bool) -> Result<()> {
+        let (earlier, marker) = self.find_marker()?.unzip();
+        self.marker = self.free_marker(earlier.as_deref(), taken)?;
+        self.earlier_marker = earlier;
         let (name, source) = (self.path.display(), &self.source);
         let is_of_boot = |marker: &Marker| !marker.boot.is_empty() && marker.boot == boot();
-        self.before = match self.marker()? {
+        self.before = match marker {
             Some(marker) if marker.flush && is_of_boot(&marker) && (force || marker.source == *source) => {
                 Before::Unflushed
             }
@@ -232,19 +264,62 @@ impl Destination {
         }
     }
 
-    fn marker(&self) -> Result<Option<Marker>> {
-        let file = match open_beneath(&self.root, MARKER.as_bytes(), OFlags::NONBLOCK) {
-            Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(self.failed(MARKER, errno)),
-        };
+    /// Returns true if the entry `name` is the marker of this export, or of an earlier one.
+    pub(super) fn is_marker(&self, name: &str) -> bool {
+        name == self.marker || self.earlier_marker.as_deref() == Some(name)
+    }
+
+    /// Returns the marker of an earlier export, with its name.
+    fn find_marker(&self) -> Result<Option<(String, Marker)>> {
+        let failed = |e| self.failed("", e);
+        let mut names: Vec<String> = Vec::new();
+        for entry in Dir::read_from(&self.root).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_str().ok().filter(|name| is_marker(name));
+            // A group or array may have the name.
+            if let Some(name) = name
+                && kind_of(&self.root, &entry).map_err(failed)? == FileType::RegularFile
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort();
+        for name in names {
+            match self.read_marker(&name) {
+                Ok(marker) => return Ok(Some((name, marker))),
+                Err(error) if name == MARKER => return Err(error),
+                Err(error) => tracing::debug!("{error}"),
+            }
+        }
+        Ok(None)
+    }
+
+    fn read_marker(&self, name: &str) -> Result<Marker> {
+        let file = open_beneath(&self.root, name.as_bytes(), OFlags::NONBLOCK).map_err(|e| self.failed(name, e))?;
         let mut text = Vec::new();
-        let place = self.path.join(MARKER);
-        file.take(MAX_MARKER).read_to_end(&mut text).map_err(|e| Error::io(place.display(), e))?;
-        serde_json::from_slice(&text).map(Some).map_err(|e| {
+        let place = self.path.join(name);
+        File::from(file).take(MAX_MARKER).read_to_end(&mut text).map_err(|e| Error::io(place.display(), e))?;
+        serde_json::from_slice(&text).map_err(|e| {
             let message = format!("{}: it is no note of an export: remove it", place.display());
             Error::with_source(ErrorKind::NotEmpty, message, e)
         })
+    }
+
+    /// Returns a name for the marker that neither the exported tree, with the names `taken`, nor the directory has: that of the `earlier`
+    /// marker if possible.
+    fn free_marker(&self, earlier: Option<&str>, taken: &BTreeSet<String>) -> Result<String> {
+        if let Some(earlier) = earlier.filter(|earlier| !taken.contains(*earlier)) {
+            return Ok(earlier.to_owned());
+        }
+        for name in (0..).map(marker_name).filter(|name| !taken.contains(name)) {
+            match rustix::fs::statat(&self.root, name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(_) => {}
+                Err(Errno::NOENT) => return Ok(name),
+                Err(errno) => return Err(self.failed(&name, errno)),
+            }
+        }
+        // As many names cannot be taken.
+        Ok(MARKER.to_owned())
     }
 
     fn is_empty(&self) -> Result<bool> {
@@ -253,7 +328,7 @@ impl Destination {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_bytes();
             // An export that was killed before its first file leaves the marker's temporary name.
-            if !is_dots(name) && name != temporary(MARKER).as_bytes() {
+            if !is_dots(name) && name != temporary(&self.marker).as_bytes() {
                 return Ok(false);
             }
         }
@@ -263,19 +338,29 @@ impl Destination {
     /// Writes the marker, before the first file.
     fn mark(&self) -> Result<()> {
         match self.before {
-            Before::Nothing | Before::Resumed => self.write_marker(boot(), false),
+            Before::Nothing | Before::Resumed => self.write_marker(boot(), false)?,
             // Until this export is complete, files that it has not compared yet look like complete ones.
-            Before::ResumedUnverified | Before::OtherContent => self.write_marker(String::new(), false),
-            Before::Unflushed => self.write_marker(boot(), true),
+            Before::ResumedUnverified | Before::OtherContent => self.write_marker(String::new(), false)?,
+            Before::Unflushed => self.write_marker(boot(), true)?,
         }
+        match self.earlier_marker.as_ref().filter(|earlier| **earlier != self.marker) {
+            Some(earlier) => self.remove_marker(earlier),
+            None => Ok(()),
+        }
+    }
+
+    fn remove_marker(&self, name: &str) -> Result<()> {
+        let failed = |e: Errno| self.failed(name, e);
+        rustix::fs::unlinkat(&self.root, name, AtFlags::empty()).map_err(failed)?;
+        rustix::fs::fsync(&self.root).map_err(failed)
     }
 
     fn write_marker(&self, boot: String, flush: bool) -> Result<()> {
         let marker = Marker { source: self.source.clone(), boot, flush };
         let text =
             serde_json::to_vec(&marker).map_err(|e| Error::with_source(ErrorKind::Io, "the note of an export", e))?;
-        let failed = |e: std::io::Error| Error::io(self.path.join(MARKER).display(), e);
-        let mut file = NewFile::named(Arc::clone(&self.root), MARKER.to_owned()).map_err(|e| failed(e.into()))?;
+        let failed = |e: std::io::Error| Error::io(self.path.join(&self.marker).display(), e);
+        let mut file = NewFile::named(Arc::clone(&self.root), self.marker.clone()).map_err(|e| failed(e.into()))?;
         file.file().write_all(&text).and_then(|()| file.file().sync_all()).map_err(failed)?;
         file.take_name().map_err(|e| failed(e.into()))?;
         rustix::fs::fsync(&self.root).map_err(|e| failed(e.into()))
@@ -290,8 +375,7 @@ impl Destination {
             let why = "some exported files may not be on the disk (export again, which writes all of them)";
             failed(errno).context(why)
         })?;
-        rustix::fs::unlinkat(&self.root, MARKER, AtFlags::empty()).map_err(failed)?;
-        rustix::fs::fsync(&self.root).map_err(failed)
+        self.remove_marker(&self.marker)
     }
 
     /// Returns true if a file can be created without a name, and linked.
@@ -433,6 +517,10 @@ mod tests {
         ExportSource { repository: "r".into(), snapshot: snapshot.into(), path: String::new(), view: String::new() }
     }
 
+    fn none() -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
     fn put(destination: &Destination, path: &str, name: &str, bytes: &[u8]) {
         let folder = destination.folder(path).unwrap();
         let mut file = destination.create(&folder, path, name).unwrap();
@@ -444,7 +532,7 @@ mod tests {
     fn files_take_their_names_whole_with_or_without_a_temporary_one() {
         for nameless in [true, false] {
             let place = tempfile::tempdir().unwrap();
-            let mut destination = Destination::open(place.path(), &source("1"), None, false).unwrap();
+            let mut destination = Destination::open(place.path(), (&source("1"), &none()), None, false).unwrap();
             destination.nameless &= nameless;
             // A file of an export that was killed while writing it.
             std::fs::create_dir_all(place.path().join("a/b")).unwrap();
@@ -469,7 +557,7 @@ mod tests {
     #[test]
     fn what_was_there_before_is_known() {
         let place = tempfile::tempdir().unwrap();
-        let open = |snapshot: &str, force| Destination::open(place.path(), &source(snapshot), None, force);
+        let open = |snapshot: &str, force| Destination::open(place.path(), (&source(snapshot), &none()), None, force);
         assert_eq!(open("1", false).unwrap().before(), Before::Nothing);
         assert_eq!(open("1", false).unwrap().before(), Before::Resumed);
         assert_eq!(open("2", false).unwrap_err().kind(), ErrorKind::NotEmpty);
@@ -496,17 +584,46 @@ mod tests {
     }
 
     #[test]
+    fn the_marker_has_a_name_that_is_not_taken() {
+        for (name, expected) in [
+            (MARKER, true),
+            (".icechunkfs-export-1", true),
+            (".icechunkfs-export-01", false),
+            (".icechunkfs-export-", false),
+        ] {
+            assert_eq!(is_marker(name), expected, "{name}");
+        }
+        let place = tempfile::tempdir().unwrap();
+        let taken: BTreeSet<String> = [MARKER.to_owned(), marker_name(2)].into();
+        let open = |taken: &BTreeSet<String>| Destination::open(place.path(), (&source("1"), taken), None, true);
+        std::fs::create_dir(place.path().join(marker_name(1))).unwrap();
+        let found = open(&taken).unwrap();
+        assert_eq!((found.marker.as_str(), found.before()), (marker_name(3).as_str(), Before::OtherContent));
+        drop(found);
+        let found = open(&taken).unwrap();
+        assert_eq!((found.marker.as_str(), found.before()), (marker_name(3).as_str(), Before::ResumedUnverified));
+        // A marker by another name is found, and leaves the name to a tree that has it.
+        drop(found);
+        std::fs::rename(place.path().join(marker_name(3)), place.path().join(MARKER)).unwrap();
+        let found = open(&taken).unwrap();
+        assert_eq!((found.marker.as_str(), found.before()), (marker_name(3).as_str(), Before::ResumedUnverified));
+        assert!(!place.path().join(MARKER).exists() && place.path().join(marker_name(3)).exists());
+        found.finish().unwrap();
+        assert!(!place.path().join(marker_name(3)).exists());
+    }
+
+    #[test]
     fn nothing_is_made_beside_it() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("root");
-        let destination = Destination::open(&root, &source("1"), None, false).unwrap();
+        let destination = Destination::open(&root, (&source("1"), &none()), None, false).unwrap();
         std::os::unix::fs::symlink("..", root.join("up")).unwrap();
         for path in ["..", "../x", "a/../../x", "up", "up/x", "/x"] {
             assert!(destination.folder(path).is_err(), "{path}");
         }
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
-        let inside = Destination::open(&root.join("x"), &source("1"), Some(&root), false).unwrap_err();
-        let above = Destination::open(place.path(), &source("1"), Some(&root), true).unwrap_err();
+        let inside = Destination::open(&root.join("x"), (&source("1"), &none()), Some(&root), false).unwrap_err();
+        let above = Destination::open(place.path(), (&source("1"), &none()), Some(&root), true).unwrap_err();
         assert_eq!((inside.kind(), above.kind()), (ErrorKind::InvalidInput, ErrorKind::InvalidInput));
     }
 }

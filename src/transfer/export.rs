@@ -3,13 +3,14 @@
 //! Batches of files are processed concurrently: looked up in the directory, fetched, written. A file that is complete there
 //! already is not read again. Nothing of a batch is kept when it is done, so that memory is bounded by the number of jobs.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use futures_util::stream::{TryStreamExt, try_unfold};
 use serde::Serialize;
 
-use super::destination::Destination;
+use super::destination::{Destination, is_marker};
 use super::fetch::{Content, fetch, is_unreadable};
 use super::prune::{self, Extra};
 use super::put::{Action, ExportTarget};
@@ -17,6 +18,7 @@ use super::walk::{BATCH_BYTES, Item, Walk};
 use super::{Counters, MAX_LISTED, SkippedPath};
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
+use crate::tree::directory::{Entry, Extent};
 use crate::tree::{Kind, Tree};
 use crate::views::{self, ViewTree};
 
@@ -164,6 +166,23 @@ pub async fn export(
         blocking(move || destination.finish()).await?;
     }
     Ok(out)
+}
+
+/// Returns the names in directory `path` of `view` that are also those of the markers of exports.
+pub async fn marker_names(view: &dyn ViewTree, path: &str) -> Result<BTreeSet<String>> {
+    let start = views::resolve(view, path).await?;
+    let mut names = BTreeSet::new();
+    if start.kind != Kind::Directory {
+        return Ok(names);
+    }
+    let mut sink = |entry: Entry<'_>| {
+        if is_marker(entry.name) {
+            names.insert(entry.name.to_owned());
+        }
+        true
+    };
+    view.list(start.inode, 0, Extent::Names, &mut sink).await?;
+    Ok(names)
 }
 
 /// Returns `error` with advice.

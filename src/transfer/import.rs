@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::destination::{MARKER, refuse_repository};
+use super::destination::{is_marker, refuse_repository};
 use super::{Counters, MAX_LISTED, SkippedPath, known, scan};
 use crate::blocking::blocking;
 use crate::commit::changes::{ChangeSet, ChunkChange};
@@ -119,7 +119,7 @@ pub async fn import(
     let root = Arc::new(open(source, &target)?);
     let (jobs, count) = (options.jobs, Arc::clone(counters));
     let scanned = blocking(move || scan::scan(root, jobs, &count)).await.context(|| source.display())?;
-    if scanned.has(MARKER) {
+    if scanned.has_file(is_marker) {
         return Err(Error::invalid(format!(
             "{}: an export into it was not finished: finish it first",
             source.display()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Dir, FileType};
 
-use super::destination::{Destination, MARKER, join, shown};
+use super::destination::{Destination, join, shown};
 use super::kind_of;
 use crate::blocking::blocking;
 use crate::error::{Context, Error, Result};
@@ -36,7 +36,7 @@ pub(super) async fn find(destination: &Arc<Destination>, view: &dyn ViewTree, st
         let (place, path) = (Arc::clone(destination), folder.clone());
         for (name, kind) in blocking(move || entries(&place, &path)).await? {
             let found = match name.to_str() {
-                Some(MARKER) if folder.is_empty() => continue,
+                Some(text) if folder.is_empty() && destination.is_marker(text) => continue,
                 Some(text) => view.lookup(inode, text).await.context(|| folder.clone())?,
                 None => None,
             };

@@ -206,9 +206,11 @@ impl Scanned {
         self.directories.iter().any(|directory| matches!(directory.entries.get(&document), Some(ScannedEntry::File(_))))
     }
 
-    /// Returns true if the directory itself contains `name`.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.directories.first().is_some_and(|top| top.entries.contains_key(&Name::new(name.as_bytes())))
+    /// Returns true if the directory itself contains a file with a name for which `is_it` returns true.
+    pub(super) fn has_file(&self, is_it: impl Fn(&str) -> bool) -> bool {
+        let is_file = |entry: &ScannedEntry| matches!(entry, ScannedEntry::File(_));
+        let top = self.directories.first().into_iter().flat_map(|top| &top.entries);
+        top.filter(|(_, entry)| is_file(entry)).any(|(name, _)| name.text().is_some_and(&is_it))
     }
 
     /// Lays the files over `tree`, at the group `path`; with `delete`, whiteouts hide what the files do not have there. Also

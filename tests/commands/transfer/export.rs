@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::trees::{command, json, one_array, random, repository};
 use crate::common::failing::run_with_failing_calls;
 use crate::common::random::Random;
-use crate::common::writing::{GROUP, array};
+use crate::common::writing::{GROUP, Reference, array};
 use crate::common::{
     Files, FixtureSet, Mount, block_on, is_root, program, project, python, read_files, run, visit_files,
 };
@@ -244,6 +244,50 @@ fn a_subtree_is_exported_by_its_path() {
 }
 
 /// Every file that has its name is complete, whenever the export was ended; and the next one resumes.
+#[test]
+fn nodes_with_the_names_of_the_exports_own_files_are_exported() {
+    let place = tempfile::tempdir().unwrap();
+    let mut files = one_array([vec![1; 3000], vec![2; 3000]]);
+    let less = files.clone();
+    for name in [MARKER, ".icechunkfs-export-1", ".icechunkfs-.icechunkfs-export-2~", ".icechunkfs-zarr.json~"] {
+        files.insert(format!("{name}/zarr.json"), GROUP.into());
+    }
+    files.insert(format!("{MARKER}/x/zarr.json"), array(&[2], &[1]).into());
+    files.insert(format!("{MARKER}/x/c/1"), vec![3; 3000]);
+    let repo = repository(place.path(), &files);
+    let dest = place.path().join("tree");
+    json(&[&"export", &repo, &dest]);
+    assert_eq!(read_files(&dest), files);
+    for how in ["--force", "--delete"] {
+        let again = json(&[&"export", &repo, &dest, &how, &"--yes"]);
+        assert_eq!((again["written"].as_u64(), read_files(&dest) == files), (Some(0), true), "{how}: {again}");
+    }
+    // One that was not finished.
+    let id = json(&[&"log", &repo])[0]["id"].as_str().unwrap().to_owned();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let note = serde_json::json!({
+        "repository": repo.display().to_string(), "snapshot": id, "path": "", "boot": boot.trim(), "flush": true
+    });
+    let marker = dest.join(".icechunkfs-export-2");
+    fs::write(&marker, note.to_string()).unwrap();
+    let (other, third) = (place.path().join("other"), place.path().join("third"));
+    assert!(command(&[&"import", &dest, &other]).failure().contains("was not finished"));
+    let again = json(&[&"export", &repo, &dest]);
+    assert_eq!((again["written"].as_u64(), read_files(&dest) == files), (Some(files.len() as u64), true), "{again}");
+    assert!(!marker.exists());
+    command(&[&"import", &dest, &other]).success();
+    assert_eq!(Reference::open(&other).keys(), files);
+    // A tree without these names replaces it.
+    let source = place.path().join("less");
+    crate::common::copy_tree(&dest, &source);
+    for name in files.keys().filter(|key| !less.contains_key(*key)) {
+        let _ = fs::remove_dir_all(source.join(name.split('/').next().unwrap()));
+    }
+    command(&[&"import", &source, &third]).success();
+    json(&[&"export", &third, &dest, &"--delete", &"--yes"]);
+    assert_eq!(read_files(&dest), less);
+}
+
 #[test]
 fn a_killed_export_resumes() {
     let place = tempfile::tempdir().unwrap();
