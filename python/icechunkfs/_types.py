@@ -88,6 +88,8 @@ class Status:
     branch_moved: bool = False
     branch_reset: bool = False
     branch_gone: bool = False
+    #: Reason that the branch could not be read; ``None`` otherwise.
+    branch_unreadable: Optional[str] = None
     #: Path of the mount's root if other commits moved, deleted or made it anew; ``None`` otherwise.
     lost_root: Optional[str] = None
     #: True if there is nothing to commit.

@@ -32,6 +32,9 @@ pub struct Status {
     pub branch_reset: bool,
     /// True if the branch no longer exists.
     pub branch_gone: bool,
+    /// Reason that the branch could not be read: a damaged repository, or a store that does not answer.
+    #[serde(default)]
+    pub branch_unreadable: Option<String>,
     /// Path of the mount's root (`--root`) if other commits moved, deleted or made it anew: the mount does not show what is there now.
     #[serde(default)]
     pub lost_root: Option<String>,
@@ -97,18 +100,28 @@ impl Session {
     pub async fn status(&self) -> Result<Status> {
         let mut status = self.local_status().await?;
         // An unreadable branch must not hide the local changes.
-        let Ok(repository) = self.repository().await else { return Ok(status) };
-        match repository.resolve(&RefSpec::Branch(status.branch.clone())).await {
-            Ok(tip) => {
-                status.tip = Some(tip);
-                status.branch_moved = tip != status.base;
-                status.landed = find_landed(&repository, &self.working, status.base).await.unwrap_or_default();
-                status.branch_reset =
-                    status.branch_moved && matches!(repository.since(tip, status.base).await, Ok(None));
-            }
-            Err(error) => status.branch_gone = error.kind() == ErrorKind::NotFound,
+        if let Err(error) = self.add_branch(&mut status).await {
+            status.branch_unreadable = Some(error.to_string());
         }
         Ok(status)
+    }
+
+    /// Adds the state of the branch to `status`.
+    async fn add_branch(&self, status: &mut Status) -> Result<()> {
+        let repository = self.repository().await?;
+        let tip = match repository.resolve(&RefSpec::Branch(status.branch.clone())).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                status.branch_gone = true;
+                return Ok(());
+            }
+            tip => tip?,
+        };
+        status.tip = Some(tip);
+        status.branch_moved = tip != status.base;
+        status.branch_reset = status.branch_moved && repository.since(tip, status.base).await?.is_none();
+        // Nothing of this mount landed on a branch that was reset.
+        status.landed = find_landed(&repository, &self.working, status.base).await.unwrap_or_default();
+        Ok(())
     }
 
     /// Returns the status of the working tree; says nothing about the branch, which may be far away or have a long history.
@@ -131,6 +144,7 @@ impl Session {
             branch_moved: false,
             branch_reset: false,
             branch_gone: false,
+            branch_unreadable: None,
             tip: None,
             lost_root: self.lost_root().await?,
             clean: changes.is_empty() && detected.violations.is_empty(),
@@ -184,6 +198,13 @@ impl Status {
                     &format!("the branch has moved on, to {tip}: a commit is applied to that, `refresh` shows it\n");
             }
             _ => {}
+        }
+        if let Some(why) = &self.branch_unreadable {
+            text += &format!(
+                "the branch cannot be read: {}. A commit fails until it can, and the changes below stay: check the storage with `icechunkfs \
+                 doctor`, and the repository with `icechunkfs verify`\n",
+                printable::line(why)
+            );
         }
         if let Some(root) = &self.lost_root {
             text += &format!("{}\n", lost_root_message(root));

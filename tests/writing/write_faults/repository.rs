@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::commit::changes::{ChangeSet, WrittenNode};
 use icechunkfs::commit::engine::{Engine, EngineOptions, Request};
 use icechunkfs::commit::progress::CommitProgress;
@@ -19,8 +20,8 @@ use icechunkfs::times::system_clock;
 
 use crate::common::disk::Disk;
 use crate::common::failing::{Faulty, When};
-use crate::common::writing::{GROUP, Reference, Writable, create, put, with_waiting_work};
-use crate::common::{Mount, block_on, is_root, program, read_files, run, watchdog};
+use crate::common::writing::{GROUP, Reference, Writable, array, create, put, with_waiting_work};
+use crate::common::{Mount, block_on, is_root, lab, program, read_files, run, run_on, watchdog};
 
 const HOUR: u64 = 3_600_000_000;
 
@@ -133,6 +134,40 @@ fn edit(place: &Path, change: impl FnOnce(&mut RepoState)) {
 fn set_availability(place: &Path, availability: u8) {
     let reason = Some("moving house".to_owned());
     edit(place, |state| state.status = Status { availability, set_at: system_clock(), reason });
+}
+
+#[test]
+fn status_says_that_the_branch_cannot_be_read() {
+    watchdog();
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("repo");
+        block_on(lab::create(&place, version, icechunk::RepositoryConfig::default()));
+        let mount = Writable::of(&place, &[]);
+        put(&mount.root().join("a/zarr.json"), array(&[8], &[1])).unwrap();
+        let entry = if version == SpecVersionBin::V1 { "refs/branch.main/ref.json" } else { "repo" };
+        let file = place.join(entry);
+        let (whole, away) = (std::fs::read(&file).unwrap(), directory.path().join("away"));
+        let texts = || [mount.read_control("status"), run_on(mount.root(), &["status"]).text()];
+        let is_said = |text: &str| text.contains("the branch cannot be read") && text.contains("icechunkfs verify");
+        let assert_said = |how: &str| {
+            for text in texts() {
+                assert!(is_said(&text) && text.contains("added: 1"), "{how}: {text}");
+            }
+            let why = mount.control_json("status.json")["branch_unreadable"].to_string();
+            assert!(why.len() > 10 && why != "null", "{how}: {why}");
+        };
+        assert!(!texts().iter().any(|text| is_said(text)));
+        std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+        assert_said("damaged");
+        std::fs::write(&file, &whole).unwrap();
+        std::fs::rename(&file, &away).unwrap();
+        assert_said("gone");
+        std::fs::rename(&away, &file).unwrap();
+        assert!(!texts().iter().any(|text| is_said(text)), "{:?}", texts());
+        assert!(mount.control_json("status.json")["branch_unreadable"].is_null());
+        mount.commit("as before").unwrap();
+    }
 }
 
 #[test]
