@@ -51,7 +51,7 @@ impl Session {
             invalidations
         };
         self.invalidate(invalidations).await?;
-        Ok(format!("discarded changes below {}", printable::line(&path)))
+        Ok(self.warn_if_unflushed(format!("discarded changes below {}", printable::line(&path))))
     }
 
     /// Rebases the tree onto the tip of the branch; uncommitted changes stay.
@@ -106,10 +106,23 @@ impl Session {
             (report, invalidations)
         };
         self.invalidate(invalidations).await?;
+        let report = self.warn_if_unflushed(report);
         Ok(match self.lost_root().await? {
             Some(root) => format!("{report}; warning: {}", lost_root_message(&root)),
             None => report,
         })
+    }
+
+    /// Adds a warning to the report of an operation that has moved the tree, if the new journal could not be flushed. It is no failure: the mount
+    /// and the next one show the new state, and after a power cut both journals have all of their bytes.
+    pub(super) fn warn_if_unflushed(&self, report: String) -> String {
+        if !self.working.is_unflushed() {
+            return report;
+        }
+        let report = report.trim_end();
+        format!(
+            "{report}; warning: the scratch directory could not be flushed, and a power cut may undo this: check its disk"
+        )
     }
 
     /// Fails if a commit of this mount that seemed to fail is on the branch after all: it contains part of the changes, and only

@@ -72,7 +72,10 @@ impl Session {
                 format!("{shown} can be restored from {}: {counts} differ from the base snapshot\n", source.id())
             }
             (false, true) => format!("{shown} is as in {}: nothing to commit there\n", source.id()),
-            (false, false) => format!("restored {shown} from {}: {counts} to commit\n", source.id()),
+            (false, false) => {
+                let text = format!("restored {shown} from {}: {counts} to commit", source.id());
+                self.warn_if_unflushed(text) + "\n"
+            }
         };
         Ok((text + &plan.remarks(), report))
     }

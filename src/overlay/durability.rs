@@ -58,6 +58,11 @@ impl WorkingTree {
         self.lock().journal.durable().flush_failures()
     }
 
+    /// Returns true if the journal could not be flushed and was not written anew since: a power cut may undo the last changes.
+    pub fn is_unflushed(&self) -> bool {
+        self.lock().journal.durable().needs_rewrite()
+    }
+
     /// Records that data file `data` has bytes that could not be written to the disk.
     pub fn mark_flush_failed(&self, data: DataFileId) {
         self.lock().journal.durable().mark_flush_failed(data);

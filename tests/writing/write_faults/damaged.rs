@@ -229,6 +229,9 @@ fn the_next_mount_shows_what_a_discard_showed_whose_journal_could_not_be_flushed
     let discarded = mount.touch("discard");
     let shown = read_files(&mount.root());
     assert_eq!(shown.contains_key("a/c/1"), discarded.is_err());
+    // It is done, and the user learns that it may be undone.
+    let said = mount.read_control("commit");
+    assert!(discarded.is_err() || said.contains("could not be flushed"), "{said}");
     drop(faults);
     mount.kill_and_remount();
     assert!(read_files(&mount.root()) == shown, "{discarded:?}");
