@@ -16,7 +16,7 @@ use crate::printable;
 use crate::repo::Repository;
 use crate::repo::change_refs::RefKind;
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::scratch::pending::{self, PendingWork};
+use crate::scratch::pending;
 use crate::storage::settings::Settings;
 use crate::times::{format_time, system_clock};
 
@@ -129,19 +129,24 @@ pub(super) fn lost_commits(
 
 /// Describes the use of branch `name` on this machine: its mount, its uncommitted changes. None if there are none.
 pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
-    let waiting = pending::look(&mounts::scratch_location(repository), name);
-    if let Some(PendingWork { holder: Some(holder), has_changes, .. }) = &waiting {
-        let changes = if *has_changes { ", with changes that are not committed" } else { "" };
-        return Some(format!("It is in use on this machine ({holder}){changes}."));
-    }
-    // A mount may have its scratch directory elsewhere.
-    let mount = uncommitted::mount_of_branch(&**repository.storage(), name).ok().flatten();
-    let mounted = mount.map(|mount| {
-        let place = printable::bytes(mount.mountpoint.as_os_str().as_bytes());
-        format!("It is mounted at {place}, perhaps with changes that are not committed.")
+    let storage = repository.storage();
+    let is_same = |location: &str| storage.is_named(location);
+    // Scratch directories of a local repository are named after its real path, however it is spelled.
+    let is_same: Option<&dyn Fn(&str) -> bool> = storage.local_path().is_none().then_some(&is_same);
+    let waiting = pending::look(&mounts::scratch_location(repository), name, is_same);
+    let in_use = waiting.iter().find_map(|work| {
+        let changes = if work.has_changes { ", with changes that are not committed" } else { "" };
+        Some(format!("It is in use on this machine ({}){changes}.", work.holder.as_ref()?))
     });
-    let stay = waiting.filter(|waiting| waiting.has_changes).map(|waiting| {
-        let place = printable::bytes(waiting.path.as_os_str().as_bytes());
+    // A mount may have its scratch directory elsewhere.
+    let mounted = in_use.or_else(|| {
+        let mount = uncommitted::mount_of_branch(&**storage, name).ok().flatten()?;
+        let place = printable::bytes(mount.mountpoint.as_os_str().as_bytes());
+        Some(format!("It is mounted at {place}, perhaps with changes that are not committed."))
+    });
+    let unmounted = waiting.iter().filter(|work| work.holder.is_none() && work.has_changes);
+    let stay = unmounted.map(|work| {
+        let place = printable::bytes(work.path.as_os_str().as_bytes());
         format!("Its uncommitted changes stay in {place}.")
     });
     let said: Vec<String> = mounted.into_iter().chain(stay).collect();

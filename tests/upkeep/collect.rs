@@ -390,9 +390,14 @@ fn uncommitted_work_of_a_mount_by_another_url_protects_its_base() {
             assert_eq!(work(), 1, "mounted: {other}");
             let delete = ["branch", &repo, "reset", "main", "--to", "main~1"];
             let said = common::moto::icechunkfs(server.port, &delete).failure();
-            assert!(said.contains("is mounted at"), "{other}: {said}");
+            assert!(said.contains("mounted at"), "{other}: {said}");
             mount.unmount();
             assert_eq!(work(), 1, "not mounted: {other}");
+            let said = common::moto::icechunkfs(server.port, &delete).failure();
+            assert!(
+                said.contains("uncommitted changes stay in") && said.contains(place.to_str().unwrap()),
+                "{other}: {said}"
+            );
         }
     }
 }
