@@ -86,7 +86,7 @@ def test_wrong_options_are_refused(repo, scratch):
         icechunkfs.mount(repo, as_of=datetime.datetime(2026, 8, 20))
     # A value is never taken for an option.
     with pytest.raises(icechunkfs.NotFoundError, match="--read-only"):
-        icechunkfs.mount(repo, branch="--read-only")
+        icechunkfs.mount(repo, branch="--read-only", scratch=scratch())
 
 
 def test_a_mount_that_fails_says_why_and_leaves_nothing(repo, tmp_path, scratch):

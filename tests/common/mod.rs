@@ -281,6 +281,18 @@ pub fn entries(directory: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
+/// Removes root's default scratch directories of repositories below `directory`, which are in one place for all of root's mounts.
+pub fn remove_default_scratch(directory: &Path) {
+    let Ok(directory) = directory.canonicalize() else { return };
+    for place in std::fs::read_dir("/var/lib/icechunkfs").into_iter().flatten().flatten() {
+        let name = place.file_name().into_string().unwrap_or_default();
+        if icechunkfs::file_name::decode(&name).is_some_and(|repository| Path::new(&repository).starts_with(&directory))
+        {
+            let _ = std::fs::remove_dir_all(place.path());
+        }
+    }
+}
+
 /// A mount that is unmounted when it is dropped.
 pub struct Mount {
     directory: tempfile::TempDir,

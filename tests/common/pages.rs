@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{copy_tree, program, run};
+use super::{copy_tree, program, remove_default_scratch, run};
 
 /// Fenced block of a page.
 pub struct Block {
@@ -115,6 +115,8 @@ impl Drop for Desk {
         if table.lines().any(|line| line.split(' ').nth(1) == Some(&place)) {
             let _ = Command::new("umount").arg("-l").arg(&place).status();
         }
+        // The commands of a page name no scratch directory.
+        remove_default_scratch(self.directory());
     }
 }
 

@@ -87,7 +87,7 @@ fn every_ref_of_every_fixture_reads_as_in_a_mount_of_its_own() {
 fn views_in_a_mount_are_those_of_their_own_mounts() {
     let mount = two_commits();
     for (view, words) in [
-        ("zarr", &["--view", "zarr"][..]),
+        ("zarr", &["--view", "zarr", "--read-only"][..]),
         ("zarr2", &["--view", "zarr2"]),
         ("netcdf", &["--view", "netcdf"]),
         ("zarr,shard=2,consolidated", &["--view", "zarr", "--shard", "2", "--consolidated"]),

@@ -29,7 +29,7 @@ fn programs_read_them_as_if_zarr_python_had_written_them() {
     script(&python, "make.py", &[text(&repo)]);
     for modifier in [&[][..], &["--unshard"], &["--shard", "3,2"]] {
         let mount = Mount::new(&repo, &[&["--view", "zarr", "--consolidated"], modifier].concat());
-        let bare = Mount::new(&repo, &[&["--view", "zarr"], modifier].concat());
+        let bare = Mount::new(&repo, &[&["--view", "zarr", "--read-only"], modifier].concat());
         let copy = directory.path().join(modifier.concat() + "copy");
         run(Command::new("cp").arg("-r").arg(bare.path()).arg(&copy)).success();
         let found = script(&python, "consolidated.py", &[text(&mount.path()), text(&copy)]);
