@@ -31,7 +31,7 @@ pub mod log;
 mod manifests;
 pub mod membership;
 pub mod merge_record;
-mod moves;
+pub mod moves;
 mod nodes;
 mod pack;
 pub mod progress;

@@ -82,7 +82,7 @@ fn id_after(node: NodeId) -> NodeId {
 }
 
 /// Returns the id that the deleted `node` has after moves that were stored as deletions and new nodes, if there is a new node of such an id.
-pub(super) fn find_moved(node: NodeId, is_new: impl Fn(&NodeId) -> bool) -> Option<NodeId> {
+pub fn find_moved(node: NodeId, is_new: impl Fn(&NodeId) -> bool) -> Option<NodeId> {
     std::iter::successors(Some(node), |id| Some(id_after(*id))).skip(1).take(MAX_MOVES).find(is_new)
 }
 

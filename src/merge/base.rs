@@ -16,11 +16,12 @@ use super::repacked;
 use super::sides::{self, Applied, ChunkSet, in_both};
 use crate::commit::conflicts::are_solvable;
 use crate::commit::engine::{Engine, OnConflict, Request};
+use crate::commit::moves::find_moved;
 use crate::commit::request::KnownObjects;
 use crate::compare::changes::changes_between;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
-use crate::format::ids::ObjectId;
+use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -94,7 +95,15 @@ pub(super) fn check(options: &MergeOptions, base: &Base, source: &Snapshot, tip:
         return Ok(());
     }
     let (known, theirs) = (base.snapshot.node_ids(), tip.node_ids());
-    match source.nodes().find(|node| theirs.contains(&node.id) && !known.contains(&node.id)) {
+    let newer: HashSet<NodeId> =
+        source.nodes().map(|node| node.id).filter(|id| theirs.contains(id) && !known.contains(id)).collect();
+    if newer.is_empty() {
+        return Ok(());
+    }
+    // Both may have moved a node of the ancestor: its new id is the same on both sides.
+    let gone = known.iter().filter(|id| !theirs.contains(id));
+    let moved: HashSet<NodeId> = gone.filter_map(|id| find_moved(*id, |new| newer.contains(new))).collect();
+    match source.nodes().find(|node| newer.contains(&node.id) && !moved.contains(&node.id)) {
         Some(node) => {
             let why = format!("both have node {}, which snapshot {} lacks", node.path, base.id);
             Err(unknown(options, &why, &[base.id]))

@@ -340,6 +340,31 @@ fn a_node_that_one_side_deleted_and_the_other_moved_is_a_conflict() {
 }
 
 #[test]
+fn a_node_that_both_sides_moved_needs_no_other_ancestor() {
+    for version in versions() {
+        for folder in ["", "plain/"] {
+            let repo = setup(version);
+            for branch in ["same", "other"] {
+                run_on(&repo.place, &["branch", "create", branch, "--at", "dev"]).success();
+            }
+            for (branch, name) in [("dev", "b"), ("same", "b"), ("other", "c")] {
+                let mount = Writable::of(&repo.place, &["--branch", branch]);
+                let to = mount.root().join(format!("{folder}{name}"));
+                std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+                std::fs::rename(mount.root().join("a"), to).unwrap();
+                run_on(mount.root(), &["commit", "-m", "Move"]).success();
+            }
+            let (same, other) = (repo.keys("same"), repo.keys("other"));
+            repo.merge(&["same", "--into", "dev"]).success();
+            assert_eq!(repo.keys("dev"), same, "{version}, {folder}");
+            let why = repo.merge(&["other", "--into", "dev"]).failure();
+            assert!(why.contains("changed the same things"), "{version}, {folder}: {why}");
+            assert_eq!((repo.keys("dev"), repo.keys("other")), (same, other));
+        }
+    }
+}
+
+#[test]
 fn an_amended_merge_is_still_one() {
     let repo = setup(SpecVersionBin::V2);
     repo.commit("dev", &[("a/c/2", b"dev")]);
