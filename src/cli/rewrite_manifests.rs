@@ -119,7 +119,7 @@ pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
             metadata,
             amend: arguments.amend,
             rewrite: Some(Rewrite { splitting }),
-            known_objects: KnownObjects::of(&repository, tip, &changes),
+            known_objects: KnownObjects::of(&repository, tip, &changes).await?,
             ..Request::default()
         };
         let bar = progress::bar("{spinner} writing manifests {elapsed}");

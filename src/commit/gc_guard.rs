@@ -39,7 +39,9 @@ pub(super) async fn guard(
     memory: &MemoryLimit,
 ) -> Result<()> {
     let is_recorded = repository.version() == SpecVersion::V2;
-    if is_recorded && !repository.may_have_been_collected_since(0) {
+    if doubtful(changes, known_objects).next().is_none()
+        || (is_recorded && !repository.may_have_been_collected_since(0))
+    {
         return Ok(());
     }
     let storage = repository.storage();

@@ -138,17 +138,25 @@ pub struct KnownObjects {
 
 impl KnownObjects {
     /// Returns the objects that `changes` refer to, all of which `snapshot` needs, or were stored after `repository` was opened. None if it does
-    /// not list that snapshot, and in version 1, which records no collections.
+    /// not list that snapshot, or in version 1, if no ref is known to lead there.
     ///
     /// A collection that `repository` has recorded keeps what listed commits need, however long it goes on removing. A later one is noticed by
-    /// the mark.
-    pub fn of(repository: &Repository, snapshot: ObjectId, changes: &ChangeSet) -> Option<Self> {
-        let mark = repository.log_position().filter(|_| repository.lists(snapshot))?;
+    /// the mark. Version 1 records none, and collections keep what refs lead to.
+    pub async fn of(repository: &Repository, snapshot: ObjectId, changes: &ChangeSet) -> Result<Option<Self>> {
         let payload = |change: &ChunkChange| match change {
             ChunkChange::Stored(payload) => payload.range().map(|(chunk, ..)| chunk),
             ChunkChange::Delete | ChunkChange::File(_) => None,
         };
-        Some(KnownObjects { mark: Some(mark), chunks: changes.chunk_changes().filter_map(payload).collect() })
+        let chunks: HashSet<ObjectId> = changes.chunk_changes().filter_map(payload).collect();
+        if chunks.is_empty() {
+            return Ok(None);
+        }
+        let mark = repository.log_position();
+        let is_kept = match mark {
+            Some(_) => repository.lists(snapshot),
+            None => repository.is_on_a_ref(snapshot).await?,
+        };
+        Ok(is_kept.then_some(KnownObjects { mark, chunks }))
     }
 }
 

@@ -76,10 +76,14 @@ fn drop_same(ours: &mut ChangeSet, theirs: &mut ChangeSet) -> Vec<String> {
     theirs.chunks.retain(|_, chunks| !chunks.is_empty());
     let created: HashMap<NodeId, &WrittenNode> = theirs.created.iter().map(|node| (node.id, node)).collect();
     let apart = moved_apart(ours, &created);
+    // Of a node that both moved, a chunk that one side lacks is one that it has deleted, or that the other has added: nothing tells which.
+    let is_new = |id: &NodeId| created.contains_key(id);
+    let moved: HashSet<NodeId> = ours.deleted.iter().filter_map(|node| find_moved(node.id, is_new)).collect();
     let mut different = Vec::new();
     ours.created.retain(|node| {
         let Some(other) = created.get(&node.id) else { return true };
-        if *other != node || ours.chunks.contains_key(&node.id) {
+        let is_longer = moved.contains(&node.id) && theirs.chunks.contains_key(&node.id);
+        if *other != node || ours.chunks.contains_key(&node.id) || is_longer {
             different.push(node.path.clone());
         }
         false

@@ -162,7 +162,7 @@ pub(super) async fn merged(around: Surroundings<'_>, ancestors: &[ObjectId], dep
         base.dispute(contested);
         base.dispute(before.disputed);
         let message = "Common ancestor of a merge".to_owned();
-        let known_objects = KnownObjects::of(repository, *next, &changes);
+        let known_objects = KnownObjects::of(repository, *next, &changes).await?;
         let request = Request { message, known_objects, ..Request::default() };
         if let Some(stored) = engine.store_after(repository, &base.snapshot, &changes, &request).await? {
             base.snapshot = stored.snapshot;

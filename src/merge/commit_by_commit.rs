@@ -122,7 +122,7 @@ async fn store(
         let merge = history.merge(&options.source_name, commit.id, &recorded);
         let brings = merge.brings.clone();
         let request = request(commit, merge, options);
-        let request = Request { known_objects: KnownObjects::of(repository, commit.id, &changes), ..request };
+        let request = Request { known_objects: KnownObjects::of(repository, commit.id, &changes).await?, ..request };
         match engine.store_after(repository, &tip, &changes, &request).await? {
             Some(stored) => {
                 let parent = std::mem::replace(&mut tip, Arc::clone(&stored.snapshot));
@@ -141,7 +141,7 @@ async fn store(
         recorded.retain(|id| !brings.contains(id));
         let merge = history.merge(&options.source_name, options.source, &recorded);
         let request = request(commit, merge, options);
-        let request = Request { known_objects: KnownObjects::of(repository, commit.id, &changes), ..request };
+        let request = Request { known_objects: KnownObjects::of(repository, commit.id, &changes).await?, ..request };
         if let Some(stored) = engine.store_after(repository, &parent, &changes, &request).await? {
             chain.pop();
             tip = Arc::clone(&stored.snapshot);

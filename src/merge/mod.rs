@@ -176,7 +176,7 @@ async fn carry_out(
     options: &MergeOptions,
 ) -> Result<Option<Merged>> {
     let merge = history.merge(&options.source_name, options.source, &history.ancestors(plan.tip.id()));
-    let known_objects = KnownObjects::of(repository, options.source, &plan.changes);
+    let known_objects = KnownObjects::of(repository, options.source, &plan.changes).await?;
     let request = Request { known_objects, ..request(options, &options.message, Map::new(), merge) };
     Ok(match engine.commit(&plan.tip, &plan.changes, &request, &CommitProgress::default()).await? {
         CommitOutcome::Committed { snapshot, .. } => Some(Merged::made(vec![snapshot], plan)),

@@ -216,8 +216,8 @@ impl Repository {
                 };
                 let (object, why) = (&finding.object, &finding.message);
                 Err(Error::corrupt(format!(
-                    "snapshot {id} is on no branch or tag, and a part of it is gone ({object}: {node}{why}), perhaps because garbage was \
-                     collected: nothing was changed; `icechunkfs verify` has details, `export --skip-unreadable` saves the rest"
+                    "a part of snapshot {id} is gone ({object}: {node}{why}), perhaps because garbage was collected, and no branch or tag leads to it \
+                     as far as was looked: nothing was changed; `icechunkfs verify` has details, `export --skip-unreadable` saves the rest"
                 )))
             }
         }

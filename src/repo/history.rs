@@ -10,7 +10,7 @@ use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
 
 /// Commits that are read to find out if a ref leads to a snapshot where each is a request, as in version 1.
-const FEW_COMMITS: usize = 100;
+const FEW_COMMITS: usize = 1000;
 
 impl Repository {
     /// Returns `tip` and its ancestors back to a root, newest first; at most `limit` of them.

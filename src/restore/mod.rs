@@ -22,7 +22,7 @@ use crate::commit::engine::{CommitOutcome, Engine, Request};
 use crate::commit::gc_guard;
 use crate::commit::progress::CommitProgress;
 use crate::commit::request::KnownObjects;
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
@@ -90,8 +90,11 @@ pub async fn check_objects(repository: &Repository, now: &Snapshot, source: Obje
     if plan.changes.chunk_count() == 0 || repository.is_on_a_ref(source).await? {
         return Ok(());
     }
-    gc_guard::check_objects(repository.storage(), now, &plan.changes).await.context(|| {
-        format!("nothing was restored, since snapshot {source} is on no branch or tag and a part of it is gone")
+    gc_guard::check_objects(repository.storage(), now, &plan.changes).await.map_err(|error| match error.kind() {
+        ErrorKind::Corrupt => error.context(format!(
+            "nothing was restored, since a part of snapshot {source} is gone, to which no branch or tag leads as far as was looked"
+        )),
+        _ => error.context("nothing was restored"),
     })
 }
 
@@ -155,7 +158,7 @@ pub async fn restore(
         branch: options.branch.clone(),
         message: options.message.clone(),
         metadata: options.metadata.clone(),
-        known_objects: KnownObjects::of(repository, options.source, &plan.changes),
+        known_objects: KnownObjects::of(repository, options.source, &plan.changes).await?,
         ..Request::default()
     };
     let outcome = engine.commit(&now, &plan.changes, &request, &CommitProgress::default()).await?;

@@ -14,6 +14,7 @@ use crate::format::ids::ObjectId;
 use crate::repo::Repository;
 use crate::repo::clock::TOLERANCE;
 use crate::repo::collect::NeededObjects;
+use crate::repo::collect::finished::UnfinishedCollection;
 use crate::repo::collect::mark::MAX_COLLECTION_TIME;
 use crate::times::{Clock, format_time};
 
@@ -42,7 +43,9 @@ pub(super) async fn wait(
 ) -> Result<bool, Failure> {
     let Some(state) = destination.state()?.filter(|_| !found.is_empty()) else { return Ok(false) };
     let place = || destination.storage().location().to_owned();
-    let Some(begun) = destination.unfinished_collection(clock()).await.context(place)? else { return Ok(false) };
+    let unfinished = destination.unfinished_collection(clock()).await.context(place)?;
+    // Of a collection that the log has no room for any more, nothing would tell when it can be forgotten.
+    let Some(UnfinishedCollection::Begun(begun)) = unfinished else { return Ok(false) };
     // The store's clock gives the time of an object, and another machine's that of the collection.
     let first_safe = begun.saturating_add(u64::try_from(TOLERANCE.as_micros()).unwrap_or(u64::MAX));
     let mut doubtful: Vec<&str> =
@@ -57,7 +60,8 @@ pub(super) async fn wait(
     let deadline = tokio::time::Instant::now() + MAX_WAIT;
     while tokio::time::Instant::now() < deadline {
         tokio::time::sleep(PAUSE).await;
-        if destination.unfinished_collection(clock()).await.context(place)?.is_none() {
+        let unfinished = destination.unfinished_collection(clock()).await.context(place)?;
+        if !matches!(unfinished, Some(UnfinishedCollection::Begun(_))) {
             return Ok(true);
         }
     }

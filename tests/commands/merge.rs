@@ -355,6 +355,22 @@ fn a_node_that_both_sides_moved_needs_no_other_ancestor() {
                 run_on(mount.root(), &["commit", "-m", "Move"]).success();
             }
             let (same, other) = (repo.keys("same"), repo.keys("other"));
+            // One side has moved it, and deleted a chunk or written one.
+            let is_new = version == SpecVersionBin::V1 || !folder.is_empty();
+            for (branch, delete) in [("less", true), ("more", false)].into_iter().filter(|_| is_new) {
+                run_on(&repo.place, &["branch", "create", branch, "--at", "same"]).success();
+                let (mut keys, chunk) = (same.clone(), format!("{folder}b/c/1"));
+                if delete {
+                    keys.remove(&chunk);
+                } else {
+                    keys.insert(chunk, b"more".to_vec());
+                }
+                Reference::open(&repo.place).on(branch).change(&same, &keys);
+                for words in [[branch, "--into", "dev"], ["dev", "--into", branch]] {
+                    repo.merge(&words).failure();
+                    assert!(repo.keys(branch) == keys && repo.keys("dev") == same, "{version}, {folder}, {words:?}");
+                }
+            }
             repo.merge(&["same", "--into", "dev"]).success();
             assert_eq!(repo.keys("dev"), same, "{version}, {folder}");
             let why = repo.merge(&["other", "--into", "dev"]).failure();

@@ -78,6 +78,19 @@ fn a_push_uses_nothing_that_a_collection_may_still_remove() {
     assert_is_copy("after the collection", &pair.copy, &pair.source);
 }
 
+/// The log of the destination reaches back for some operations only, and so does not tell that garbage was never collected.
+#[test]
+fn a_push_waits_for_no_collection_that_nothing_tells_of() {
+    let pair = pair();
+    run_on(&pair.copy, &["config", "set", "num_updates_per_repo_info_file", "3"]).success();
+    for number in 0..8 {
+        run_on(&pair.copy, &["tag", "create", &format!("t{number}")]).success();
+    }
+    push(&pair.source, &pair.copy, &["extra"]).success();
+    assert!(has_extra(&pair.copy));
+    run_on(&pair.copy, &["verify"]).success();
+}
+
 /// The collection takes some seconds to remove its garbage.
 #[test]
 fn a_push_waits_for_a_collection_at_work() {

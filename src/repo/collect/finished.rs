@@ -38,21 +38,33 @@ async fn try_record(storage: &Arc<dyn Storage>, begun: u64) -> Result<()> {
     if old.is_empty() { Ok(()) } else { storage.delete(&old).await }
 }
 
+/// Collection of garbage that may still remove objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnfinishedCollection {
+    /// One that began at this time, in microseconds since 1970-01-01 UTC.
+    Begun(u64),
+    /// One that may have been: the log does not reach back far enough.
+    Possible,
+}
+
 impl Repository {
-    /// Returns the time of the newest collection of garbage that may still remove objects at time `now`. None before version 2, which records
-    /// no collections. Times are microseconds since 1970-01-01 UTC.
-    pub async fn unfinished_collection(&self, now: u64) -> Result<Option<u64>> {
-        let begun = match &self.generation {
+    /// Returns the newest collection of garbage that may still remove objects at time `now` (microseconds since 1970-01-01 UTC). None before
+    /// version 2, which records no collections.
+    pub async fn unfinished_collection(&self, now: u64) -> Result<Option<UnfinishedCollection>> {
+        let (begun, is_cut) = match &self.generation {
             Generation::Alpha(_) | Generation::V1(_) => return Ok(None),
             Generation::V2(info) => begun_since(info, now.saturating_sub(MAX_COLLECTION_TIME)),
         };
         for begun in begun {
             match self.storage.size(&key(begun)).await {
                 Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some(begun)),
+                // A store whose objects one may not list hides in this way that there is none.
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+                    return Ok(Some(UnfinishedCollection::Begun(begun)));
+                }
                 Err(error) => return Err(error),
             }
         }
-        Ok(None)
+        Ok(is_cut.then_some(UnfinishedCollection::Possible))
     }
 }

@@ -40,22 +40,20 @@ pub fn may_have_run_since(info: &RepoInfo, time: u64) -> bool {
     collected_since(updates, root.repo_before_updates().is_some(), time)
 }
 
-/// Returns the times at or after `time` at which collections wrote `info`, newest first. If the log of `info` does not reach back that far, the
-/// last one is that of a collection that may have been.
-pub(super) fn begun_since(info: &RepoInfo, time: u64) -> Vec<u64> {
+/// Returns the times at or after `time` at which collections wrote `info`, newest first, and true if the log of `info` does not reach back that
+/// far: there may have been others before.
+pub(super) fn begun_since(info: &RepoInfo, time: u64) -> (Vec<u64>, bool) {
     let root = info.root();
     let updates = root.latest_updates();
-    let (mut begun, mut oldest) = (Vec::new(), None);
+    let mut begun = Vec::new();
     for update in updates.iter() {
         let at = update.updated_at();
         if at < time {
-            return begun;
+            return (begun, false);
         }
         begun.extend((update.update_type_type() == fb::UpdateType::GCRanUpdate).then_some(at));
-        oldest = Some(at);
     }
-    begun.extend(oldest.filter(|_| root.repo_before_updates().is_some()).map(|oldest| oldest.saturating_sub(1)));
-    begun
+    (begun, root.repo_before_updates().is_some())
 }
 
 /// Searches `updates`: times, newest first, each with true for a collection.

@@ -27,7 +27,7 @@
 //! ([`finished`]).
 
 mod copies;
-mod finished;
+pub mod finished;
 pub mod mark;
 mod plan;
 mod reach;
