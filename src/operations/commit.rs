@@ -236,7 +236,9 @@ impl Session {
             None => tree_at(&repository, &self.working, &self.reader, new_base).await,
         };
         let tree = tree.context(not_shown)?;
-        let invalidations = rebase::follow_commit(&self.working, guard, &tree, &detected, &self.new_ids).await?;
+        let gave_way = request.on_conflict == OnConflict::Theirs && !remote_commits.is_empty();
+        let changes = (&detected, gave_way);
+        let invalidations = rebase::follow_commit(&self.working, guard, &tree, changes, &self.new_ids).await?;
         let committed = Committed {
             snapshot,
             rebased_over: remote_commits.clone(),

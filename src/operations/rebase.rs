@@ -54,15 +54,17 @@ pub(super) async fn rebase_uncommitted(
     install(working, guard, candidate, new_ids, check).await.map(Rebased::Done)
 }
 
-/// Rebases `working` onto `tree`, the snapshot that its changes, `before`, were committed as.
+/// Rebases `working` onto `tree`, the snapshot that its changes, `before`, were committed as. With `gave_way`, chunks among them may have given
+/// way to those of concurrent commits.
 pub(super) async fn follow_commit(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
     tree: &Arc<Tree>,
-    before: &DetectedChanges,
+    (before, gave_way): (&DetectedChanges, bool),
     new_ids: &NewIds,
 ) -> Result<Vec<Invalidation>> {
-    let candidate = working.plan_rebase(guard, tree, Purpose::Published { tracked: &before.tracked }).await?;
+    let purpose = Purpose::Published { tracked: &before.tracked, gave_way };
+    let candidate = working.plan_rebase(guard, tree, purpose).await?;
     let check = async |after: &DetectedChanges, candidate: &Candidate| match candidate.collisions.first() {
         Some(Collision { path, .. }) => {
             Err(unaccounted(&format!("{path} has the name of something that was committed")))

@@ -130,12 +130,14 @@ pub(super) async fn finish(
     let Some(at) = history.iter().position(|commit| commit.id == id) else { return Ok(None) };
     let base = working.base().id();
     let below = history.iter().skip(at + 1).map(|commit| commit.id);
-    let remote_commits = below.take_while(|commit| *commit != base).collect();
+    let remote_commits: Vec<ObjectId> = below.take_while(|commit| *commit != base).collect();
     let frozen = working.freeze();
     let detected = detect_changes(working.base(), working, &frozen, &NewIds::default()).await?;
     working.preserve(guard, &detected.untracked_entries(), &detected.foreign).await?;
     let tree = tree_at(repository, working, reader, id).await?;
-    let invalidations = rebase::follow_commit(working, guard, &tree, &detected, &NewIds::default()).await?;
+    // How conflicts with the commits between were resolved is not recorded.
+    let changes = (&detected, !remote_commits.is_empty());
+    let invalidations = rebase::follow_commit(working, guard, &tree, changes, &NewIds::default()).await?;
     working.clear_publishing();
     info!("a commit was interrupted after it was visible: it is snapshot {id}");
     Ok(Some(Finished { invalidations, remote_commits, moved: detected.changes.moved }))

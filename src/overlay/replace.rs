@@ -194,8 +194,9 @@ impl WorkingTree {
         kept.retain(|id| !in_the_way.contains(id));
         let (state, invalidations) = discard.carry_out(|place| base.meta_of(place))?;
         state.check_shown_once(&base.tree)?;
+        let same_backings = self.same_backings((&old, &base), (&state, &base)).await;
         let candidate = Candidate::of(state, base, &old, generation);
-        Ok(Candidate { invalidations, kept, returned, ..candidate })
+        Ok(Candidate { invalidations, kept, returned, same_backings, ..candidate })
     }
 
     /// Parts untracked names from files that have another name where the base has them: the untracked names keep the bytes.

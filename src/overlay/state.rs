@@ -193,6 +193,14 @@ impl State {
         self.promoted.get(&number).or_else(|| self.shown.get(&number)).copied()
     }
 
+    /// Returns the number of the base's file whose bytes file `number` shows; none if its bytes are elsewhere.
+    pub(super) fn base_number(&self, number: Ino) -> Option<Ino> {
+        match self.by_number(number).and_then(|id| self.get(id)) {
+            Some(inode) => inode.lower_number.filter(|_| inode.source() == Some(&Source::Lower)),
+            None => Some(number).filter(|number| number.is_of_base()),
+        }
+    }
+
     /// Returns the inode whose kernel number is `number`: the one that lookup counts are about.
     pub fn by_kernel_number(&mut self, number: Ino) -> Option<&mut Inode> {
         let id = self.by_number(number)?;

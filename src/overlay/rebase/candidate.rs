@@ -10,7 +10,7 @@ use super::super::frozen::{Contents, Frozen, FrozenFile};
 use super::super::invalidation::Invalidation;
 use super::super::returned::Returned;
 use super::super::state::State;
-use super::super::{Base, WorkingTree};
+use super::super::{Base, Ino, WorkingTree};
 use super::Collision;
 use crate::commit::changes::ChunkFile;
 use crate::error::Result;
@@ -35,8 +35,12 @@ pub struct Candidate {
     pub(in super::super) gone: Vec<DataFileId>,
     /// Data files that were created for the candidate.
     pub(in super::super) new_data: Vec<DataFileId>,
-    /// True if the changes are in the base. Passthrough handles then continue with the same bytes.
+    /// True if the changes are in the base.
     pub(in super::super) is_published: bool,
+    /// True if the bytes of every changed file are in the base: new passthrough handles continue with the backing of those before.
+    pub(in super::super) has_all_bytes: bool,
+    /// Files with a backing that a commit left to its passthrough handles, if both bases have the same bytes of them.
+    pub(in super::super) same_backings: HashSet<Ino>,
     /// Generation of the state that the candidate was made from.
     pub(in super::super) generation: u64,
 }
@@ -58,6 +62,8 @@ impl Candidate {
             gone,
             new_data: Vec::new(),
             is_published: false,
+            has_all_bytes: false,
+            same_backings: HashSet::new(),
             generation,
         }
     }

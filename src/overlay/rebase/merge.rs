@@ -322,7 +322,7 @@ impl<'a> Merge<'a> {
         let is_in = |set: &HashSet<(EntryId, Name)>| key.as_ref().is_some_and(|key| set.contains(key));
         let (is_published, is_untracked) = match self.purpose {
             Purpose::Keep { untracked } => (false, is_in(untracked)),
-            Purpose::Published { tracked } => (is_in(tracked), false),
+            Purpose::Published { tracked, .. } => (is_in(tracked), false),
         };
         let is_home = inode.lower.is_some() && inode.lower == here.old_place;
         let place = here.new_place.clone().filter(|_| here.has_new);

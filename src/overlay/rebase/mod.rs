@@ -49,6 +49,8 @@ pub enum Purpose<'a> {
     Published {
         /// Files whose bytes the commit took, by directory and name.
         tracked: &'a HashSet<(EntryId, Name)>,
+        /// True if chunks among them may have given way to those of concurrent commits.
+        gave_way: bool,
     },
 }
 
@@ -83,9 +85,12 @@ impl WorkingTree {
         }
         merge.prune_directories().await?;
         let is_published = matches!(purpose, Purpose::Published { .. });
+        let has_all_bytes = matches!(purpose, Purpose::Published { gave_way: false, .. });
         let Merged { state, collisions, invalidations, disposable } = merge.finish();
+        let same_backings = self.same_backings((&old, &from), (&state, &to)).await;
         let candidate = Candidate::of(state, to, &old, generation);
-        Ok(Candidate { is_published, collisions, invalidations, disposable, new_data, ..candidate })
+        let candidate = Candidate { is_published, has_all_bytes, same_backings, ..candidate };
+        Ok(Candidate { collisions, invalidations, disposable, new_data, ..candidate })
     }
 
     /// Returns the names that would collide with `tree`, with uncommitted changes of which no commit takes `untracked`.
@@ -95,6 +100,29 @@ impl WorkingTree {
         let mut merge = Merge::new(&old, &opens, &self.base(), to, Purpose::Keep { untracked });
         merge.directories().await?;
         Ok(merge.finish().collisions)
+    }
+
+    /// Returns the open files with backings that a commit left to passthrough handles, as far as the state and base of `from` and those of `to`
+    /// show the same bytes.
+    pub(super) async fn same_backings(&self, from: (&State, &Arc<Base>), to: (&State, &Arc<Base>)) -> HashSet<Ino> {
+        let backed: Vec<Ino> = {
+            let locked = self.lock();
+            let backed = locked.open_files.iter().filter(|(_, open)| open.backing.is_some());
+            backed.map(|(number, _)| *number).collect()
+        };
+        let mut same = HashSet::new();
+        for number in backed {
+            let (Some(before), Some(after)) = (from.0.base_number(number), to.0.base_number(number)) else { continue };
+            let is_same = Arc::ptr_eq(from.1, to.1) && before == after
+                || matches!(
+                    (from.1.payload_of(before).await, to.1.payload_of(after).await),
+                    (Ok(Some(before)), Ok(Some(after))) if before == after
+                );
+            if is_same {
+                same.insert(number);
+            }
+        }
+        same
     }
 
     /// Copies the state, with the inode numbers of open files and the generation.
@@ -115,6 +143,7 @@ impl WorkingTree {
             return Err(Error::new(ErrorKind::Stale, "the working tree changed while it was moved: try again"));
         }
         let Candidate { mut state, base, disposable, invalidations, gone, new_data, is_published, .. } = candidate;
+        let (has_all_bytes, same_backings) = (candidate.has_all_bytes, candidate.same_backings);
         state.take_counts(&locked.state);
         if !is_published {
             state.take_unpublished(&locked.state);
@@ -143,10 +172,10 @@ impl WorkingTree {
             tracing::error!("{error}; nothing more can be changed until the scratch directory takes its journal again");
         }
         locked.is_stale = !is_in_place;
-        locked.state = state;
+        let old = std::mem::replace(&mut locked.state, state);
         locked.base = base;
         self.replaced.fetch_add(1, Ordering::Relaxed);
-        let passthrough_data = locked.release_old_files(!is_published);
+        let passthrough_data = locked.release_old_files(&old, has_all_bytes, &same_backings);
         // The journal on disk does not need them. Files that passthrough handles still use are removed when those are closed.
         let gone = gone.into_iter().filter(|number| !passthrough_data.contains(number));
         if is_written {
@@ -174,19 +203,28 @@ impl WorkingTree {
 }
 
 impl Locked {
-    /// Releases the data files of open files whose bytes are elsewhere now; with `drop_backings` the backings of passthrough handles too,
-    /// which then only their handles use. Returns the data files of the remaining backings.
-    fn release_old_files(&mut self, drop_backings: bool) -> HashSet<DataFileId> {
+    /// Releases the data files of open files whose bytes are elsewhere now, after the state `old`, and the backings of passthrough handles
+    /// that do not have the file's bytes any more: only their handles use them then. `has_all_bytes` and `same_backings` are those of the
+    /// candidate. Returns the data files of the remaining backings.
+    fn release_old_files(
+        &mut self,
+        old: &State,
+        has_all_bytes: bool,
+        same_backings: &HashSet<Ino>,
+    ) -> HashSet<DataFileId> {
         let Locked { state, open_files, .. } = self;
         let mut backings = HashSet::new();
         for (number, open) in open_files.iter_mut() {
-            let current = state.by_number(*number).and_then(|id| state.get(id)?.data_file());
+            let data_file = |state: &State| state.by_number(*number).and_then(|id| state.get(id)?.data_file());
+            let (before, current) = (data_file(old), data_file(state));
             if current.is_none() {
                 open.file = None;
             }
-            if drop_backings {
-                open.backing = open.backing.take().filter(|(data, _)| Some(*data) == current);
-            }
+            open.backing = open.backing.take().filter(|(data, _)| match (before, current) {
+                (_, Some(current)) => *data == current,
+                (Some(before), None) => *data == before && has_all_bytes,
+                (None, None) => same_backings.contains(number),
+            });
             backings.extend(open.backing.as_ref().map(|(data, _)| *data));
         }
         backings

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::common::mapping::Mapping;
 use crate::common::writing::{GROUP, Reference, Writable, array, put};
-use crate::common::{io_modes, read_files, run, wait_until, watchdog};
+use crate::common::{io_modes, read_files, run, run_on, wait_until, watchdog};
 
 const SIZE: usize = 300_000;
 const CHUNKS: u8 = 10;
@@ -190,5 +190,77 @@ fn an_open_reader_survives_a_commit_over_commits_of_others() {
         // The kernel reports a close a moment later.
         wait_until("the chunk cannot be read", || std::fs::read(&chunk).is_ok());
         assert!(std::fs::read(&chunk).unwrap() == theirs, "{io}");
+    }
+}
+
+/// Programs can open a file that another one has open, whatever is discarded or restored elsewhere, also after a commit.
+#[test]
+fn a_discard_elsewhere_leaves_open_files_alone() {
+    watchdog();
+    for io in io_modes() {
+        let mount = Writable::new(&["--io", io]);
+        let root = mount.root();
+        let chunk = |n: u8| root.join(format!("a/c/{n}"));
+        put(&root.join("a/zarr.json"), array(&[4], &[1])).unwrap();
+        put(&root.join("b/zarr.json"), array(&[4], &[1])).unwrap();
+        put(&chunk(0), vec![1; SIZE]).unwrap();
+        let reader = File::open(chunk(0)).unwrap();
+        let mut buffer = vec![0; SIZE];
+        reader.read_exact_at(&mut buffer, 0).unwrap();
+        for way in ["before the commit", "after the commit"] {
+            put(&chunk(1), vec![2; SIZE]).unwrap();
+            run_on(&root, &["discard", "a/c/1"]).success();
+            assert!(std::fs::read(chunk(0)).unwrap() == vec![1; SIZE], "{io}: {way}");
+            if way == "before the commit" {
+                mount.commit("first").unwrap();
+            }
+        }
+        put(&chunk(2), vec![3; SIZE]).unwrap();
+        run_on(&root, &["discard"]).success();
+        assert!(std::fs::read(chunk(0)).unwrap() == vec![1; SIZE], "{io}: everything");
+        std::fs::remove_dir_all(root.join("b")).unwrap();
+        run_on(&root, &["restore", "b", "--from", "main"]).success();
+        assert!(std::fs::read(chunk(0)).unwrap() == vec![1; SIZE], "{io}: restore");
+        // Other commits change something else.
+        Reference::open(mount.repository()).commit(&[("b/c/0", b"theirs")], "theirs");
+        mount.touch("refresh").unwrap();
+        assert!(std::fs::read(chunk(0)).unwrap() == vec![1; SIZE], "{io}: refresh");
+        let mut again = vec![0; SIZE];
+        reader.read_exact_at(&mut again, 0).unwrap();
+        assert!(again == buffer, "{io}");
+    }
+}
+
+/// A program that opens a chunk gets no old bytes because another program still has the chunk open as it was.
+#[test]
+fn an_open_reader_shows_no_old_bytes_to_others() {
+    watchdog();
+    for (io, way) in io_modes().into_iter().flat_map(|io| [(io, "committed"), (io, "theirs"), (io, "all theirs")]) {
+        let mount = Writable::new(&["--io", io]);
+        let root = mount.root();
+        let chunk = root.join("a/c/0");
+        put(&root.join("a/zarr.json"), array(&[4], &[1])).unwrap();
+        mount.commit("first").unwrap();
+        put(&chunk, vec![1; SIZE]).unwrap();
+        let reader = File::open(&chunk).unwrap();
+        let mut buffer = vec![0; SIZE];
+        reader.read_exact_at(&mut buffer, 0).unwrap();
+        if way == "committed" {
+            mount.commit("second").unwrap();
+        }
+        let theirs = vec![3; SIZE];
+        Reference::open(mount.repository()).commit(&[("a/c/0", &theirs)], "theirs");
+        if way != "all theirs" {
+            put(&root.join("a/c/1"), vec![2; SIZE]).unwrap();
+        }
+        let words: &[&str] = if way == "committed" { &["commit"] } else { &["commit", "--on-conflict", "theirs"] };
+        run_on(&root, words).success();
+        let seen = std::fs::read(&chunk);
+        let busy = seen.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
+        let first = seen.as_ref().ok().and_then(|bytes| bytes.first()).copied();
+        assert!(busy && io == "passthrough" || first == Some(3), "{io}, {way}: {first:?}");
+        drop(reader);
+        wait_until("the chunk cannot be read", || std::fs::read(&chunk).is_ok());
+        assert!(std::fs::read(&chunk).unwrap() == theirs, "{io}, {way}");
     }
 }
