@@ -191,8 +191,10 @@ impl WorkingTree {
         {
             let backing = open.backing.take().map(|(data, _)| Source::Data(data));
             let source = locked.source_of(number);
-            // A commit left the data file to the handles that read it.
-            if let (Some(Source::Data(data)), true) = (&backing, backing != source) {
+            // A commit left the data file to the handles that read it, and to other names of the file, which became files of their own.
+            if let (Some(Source::Data(data)), true) = (&backing, backing != source)
+                && !locked.state.iter().any(|(_, inode)| inode.data_file() == Some(*data))
+            {
                 locked.retire(*data);
             }
         }

@@ -264,3 +264,34 @@ fn an_open_reader_shows_no_old_bytes_to_others() {
         assert!(std::fs::read(&chunk).unwrap() == theirs, "{io}, {way}");
     }
 }
+
+/// A name of a chunk that no commit takes keeps the bytes, although the program that has the chunk open closes it.
+#[test]
+fn a_link_keeps_its_bytes_when_the_last_reader_of_the_committed_chunk_closes_it() {
+    watchdog();
+    for io in io_modes() {
+        for is_new in [true, false] {
+            let mount = Writable::new(&["--io", io]);
+            let root = mount.root();
+            let (chunk, note) = (root.join("a/c/0"), root.join("note"));
+            let (document, old) = (array(&[4], &[1]), vec![1; SIZE]);
+            let others: &[(&str, &[u8])] = &[("a/zarr.json", document.as_bytes()), ("a/c/0", &old)];
+            Reference::open(mount.repository()).commit(&others[..2 - usize::from(is_new)], "theirs");
+            mount.touch("refresh").unwrap();
+            put(&chunk, vec![2; SIZE]).unwrap();
+            std::fs::hard_link(&chunk, &note).unwrap();
+            let reader = File::open(&chunk).unwrap();
+            mount.commit("second").unwrap();
+            let mut read = vec![0; SIZE];
+            reader.read_exact_at(&mut read, 0).unwrap();
+            drop(reader);
+            // The release of the last handle comes after the program has gone on.
+            wait_until("the chunk cannot be read", || std::fs::read(&chunk).is_ok());
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            for file in [&chunk, &note] {
+                assert!(std::fs::read(file).unwrap() == vec![2; SIZE], "{io}, {is_new}: {}", file.display());
+            }
+            assert!(read == vec![2; SIZE]);
+        }
+    }
+}
