@@ -75,8 +75,8 @@ pub fn s3() -> Option<Server> {
         return None;
     }
     let (port, reservation) = reserve_port();
-    let mut command = Command::new(moto);
-    command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+    let mut command = Command::new(project("target/venv/bin/python"));
+    command.arg(project("tests/common/moto_server.py")).args(["-H", "127.0.0.1", "-p", &port.to_string()]);
     let server = start(command, port, reservation);
     // The server accepts connections before all of it has started, and may reset the first ones.
     wait_until("the server makes no bucket", || {
