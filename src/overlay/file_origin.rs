@@ -1,12 +1,8 @@
 //! Origin of the bytes of a file in a working tree.
 
-use bytes::Bytes;
-
-use super::{Base, Ino, WorkingTree};
-use crate::error::Result;
+use super::{Ino, WorkingTree};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::scratch::record::Source;
-use crate::tree::nodes::TreePlace;
 
 /// Origin of the bytes of a file.
 #[derive(Clone, Debug)]
@@ -41,20 +37,6 @@ impl WorkingTree {
         match locked.state.by_number(number).and_then(|id| locked.state.get(id)) {
             None => Some(number.0),
             Some(inode) => inode.lower.as_ref().map(|place| base.tree.table().inode(place)),
-        }
-    }
-}
-
-impl Base {
-    /// Returns the location of the bytes of file `number`, or those of a document; none if there is no such file.
-    pub(super) async fn payload_of(&self, number: Ino) -> Result<Option<ChunkPayload>> {
-        match self.tree.table().place(number.0) {
-            Some(TreePlace::Metadata(node)) => {
-                let document = self.tree.zarr_json(node);
-                Ok(document.map(|document| ChunkPayload::Inline(Bytes::copy_from_slice(document))))
-            }
-            Some(TreePlace::Chunk(..)) => self.tree.stored(number.0).await,
-            Some(TreePlace::Directory(_)) | None => Ok(None),
         }
     }
 }

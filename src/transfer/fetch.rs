@@ -7,7 +7,6 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 
@@ -17,7 +16,6 @@ use crate::format::chunk_payload::{Checksum, ChunkPayload};
 use crate::format::ids::ObjectId;
 use crate::reader::{Data, NativeChunk};
 use crate::tree::Tree;
-use crate::tree::nodes::TreePlace;
 use crate::views::ViewTree;
 
 /// Largest gap between two chunks that are read together, in bytes: less than a request costs, on a disk or over a network.
@@ -50,11 +48,7 @@ pub(super) fn is_unreadable(error: &Error) -> bool {
 pub(super) async fn payload(view: &dyn ViewTree, inode: u64) -> Result<Option<ChunkPayload>> {
     let tree = view.tree();
     let Some(inode) = view.native(inode) else { return Ok(None) };
-    if let Some(TreePlace::Metadata(node)) = tree.table().place(inode) {
-        let bytes = tree.zarr_json(node).unwrap_or_default();
-        return Ok(Some(ChunkPayload::Inline(Bytes::copy_from_slice(bytes))));
-    }
-    tree.stored(inode).await
+    tree.payload_of(inode).await
 }
 
 /// Fetches the files `items`, in their order. Together they have at most [`BATCH_BYTES`], or there is only one.

@@ -383,6 +383,17 @@ impl Tree {
         }
     }
 
+    /// Returns the payload of file `inode`, which for a document has its bytes; none for a chunk that is made of several, and for a document that is
+    /// not there.
+    pub async fn payload_of(&self, inode: u64) -> Result<Option<ChunkPayload>> {
+        match self.table.place(inode) {
+            Some(TreePlace::Metadata(node)) => {
+                Ok(self.zarr_json(node).map(|bytes| ChunkPayload::Inline(bytes::Bytes::copy_from_slice(bytes))))
+            }
+            _ => self.stored(inode).await,
+        }
+    }
+
     /// Returns the payload of the chunk at `coords` of the array at `node`; none if there is no such chunk.
     pub async fn payload_at(&self, node: NodeIndex, coords: &[u32]) -> Result<Option<ChunkPayload>> {
         let Some(chunks) = self.chunks(node) else { return Ok(None) };
