@@ -75,10 +75,13 @@ fn drop_same(ours: &mut ChangeSet, theirs: &mut ChangeSet) -> Vec<String> {
     ours.chunks.retain(|_, chunks| !chunks.is_empty());
     theirs.chunks.retain(|_, chunks| !chunks.is_empty());
     let created: HashMap<NodeId, &WrittenNode> = theirs.created.iter().map(|node| (node.id, node)).collect();
-    let apart = moved_apart(ours, &created);
-    // Of a node that both moved, a chunk that one side lacks is one that it has deleted, or that the other has added: nothing tells which.
+    // Nodes that theirs has moved by a deletion and a new node, with the ids of these.
     let is_new = |id: &NodeId| created.contains_key(id);
-    let moved: HashSet<NodeId> = ours.deleted.iter().filter_map(|node| find_moved(node.id, is_new)).collect();
+    let moved: HashMap<NodeId, NodeId> =
+        ours.deleted.iter().filter_map(|node| Some((node.id, find_moved(node.id, is_new)?))).collect();
+    let apart = moved_apart(ours, &moved);
+    // Of a node that both moved, a chunk that one side lacks is one that it has deleted, or that the other has added: nothing tells which.
+    let moved: HashSet<NodeId> = moved.into_values().collect();
     let mut different = Vec::new();
     ours.created.retain(|node| {
         let Some(other) = created.get(&node.id) else { return true };
@@ -96,12 +99,11 @@ fn drop_same(ours: &mut ChangeSet, theirs: &mut ChangeSet) -> Vec<String> {
     different
 }
 
-/// Returns the nodes deleted in `ours` that only one side has moved, or each side in another way, by a deletion and a new node. `created` has the
-/// new nodes of the other side.
-fn moved_apart(ours: &ChangeSet, created: &HashMap<NodeId, &WrittenNode>) -> HashSet<NodeId> {
+/// Returns the nodes deleted in `ours` that only one side has moved, or each side in another way, by a deletion and a new node. `moved` has the
+/// ids of those that the other side has moved.
+fn moved_apart(ours: &ChangeSet, moved: &HashMap<NodeId, NodeId>) -> HashSet<NodeId> {
     let own: HashSet<NodeId> = ours.created.iter().map(|node| node.id).collect();
-    let is_apart =
-        |node: &NodeId| find_moved(*node, |id| own.contains(id)) != find_moved(*node, |id| created.contains_key(id));
+    let is_apart = |node: &NodeId| find_moved(*node, |id| own.contains(id)) != moved.get(node).copied();
     ours.deleted.iter().map(|node| node.id).filter(is_apart).collect()
 }
 
