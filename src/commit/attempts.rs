@@ -299,8 +299,12 @@ impl Engine {
                 not_allowed.into_iter().filter(|node| moved.contains(node)).collect()
             }
         };
-        let mut taken = work.base.node_ids();
-        taken.extend(work.changes.created.iter().map(|node| node.id));
+        // Most moves keep their ids, and those of all nodes are many.
+        let mut taken = HashSet::new();
+        if !replaced.is_empty() {
+            taken = work.base.node_ids();
+            taken.extend(work.changes.created.iter().map(|node| node.id));
+        }
         moves::renew(&mut work.new_ids, replaced, &taken)
     }
 
