@@ -83,6 +83,16 @@ pub struct ChunkFile {
     pub can_link: bool,
 }
 
+impl ChunkChange {
+    /// Returns the payload of a chunk that is stored already.
+    pub fn stored(&self) -> Option<&ChunkPayload> {
+        match self {
+            ChunkChange::Stored(payload) => Some(payload),
+            ChunkChange::Delete | ChunkChange::File(_) => None,
+        }
+    }
+}
+
 impl ChangeSet {
     /// Returns true if nothing changed.
     pub fn is_empty(&self) -> bool {
@@ -120,7 +130,9 @@ impl ChangeSet {
 
     /// Returns the path of the array and the coordinates of the first chunk that is stored in `object`. The changes were made for `base`.
     pub fn chunk_in(&self, base: &Snapshot, object: ObjectId) -> Option<(String, Coords)> {
-        let is_there = |change: &ChunkChange| matches!(change, ChunkChange::Stored(payload) if payload.range().is_some_and(|(chunk, ..)| chunk == object));
+        let is_there = |change: &ChunkChange| {
+            change.stored().and_then(ChunkPayload::range).is_some_and(|(chunk, ..)| chunk == object)
+        };
         let find = |chunks: &BTreeMap<Coords, ChunkChange>| {
             chunks.iter().find(|(_, change)| is_there(change)).map(|(coords, _)| coords.clone())
         };

@@ -148,9 +148,6 @@ async fn look_for(
 
 /// Returns the locations of the stored chunks in `changes`, except those in `known_objects`.
 fn doubtful(changes: &ChangeSet, known_objects: &HashSet<ObjectId>) -> impl Iterator<Item = ChunkLocation> {
-    let stored = changes.chunk_changes().filter_map(|change| match change {
-        ChunkChange::Stored(payload) => payload.range(),
-        _ => None,
-    });
-    stored.filter(|(chunk, ..)| !known_objects.contains(chunk))
+    let stored = changes.chunk_changes().filter_map(ChunkChange::stored);
+    stored.filter_map(ChunkPayload::range).filter(|(chunk, ..)| !known_objects.contains(chunk))
 }

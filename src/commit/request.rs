@@ -11,6 +11,7 @@ use super::changes::{ChangeSet, ChunkChange};
 use super::conflicts::Conflict;
 use super::merge_record::MergeCommit;
 use crate::error::Result;
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
@@ -137,26 +138,20 @@ pub struct KnownObjects {
 }
 
 impl KnownObjects {
-    /// Returns the objects that `changes` refer to, all of which `snapshot` needs, or were stored after `repository` was opened. None if it does
-    /// not list that snapshot, or in version 1, if no ref is known to lead there.
-    ///
-    /// A collection that `repository` has recorded keeps what listed commits need, however long it goes on removing. A later one is noticed by
-    /// the mark. Version 1 records none, and collections keep what refs lead to.
+    /// Returns the objects that `changes` refer to, all of which `snapshot` needs, or were stored after `repository` was opened. None if there are
+    /// none, or if it is not known that the repository keeps what that snapshot needs.
     pub async fn of(repository: &Repository, snapshot: ObjectId, changes: &ChangeSet) -> Result<Option<Self>> {
-        let payload = |change: &ChunkChange| match change {
-            ChunkChange::Stored(payload) => payload.range().map(|(chunk, ..)| chunk),
-            ChunkChange::Delete | ChunkChange::File(_) => None,
-        };
-        let chunks: HashSet<ObjectId> = changes.chunk_changes().filter_map(payload).collect();
-        if chunks.is_empty() {
-            return Ok(None);
+        match Self::referred(repository, changes) {
+            Some(known) if repository.keeps(snapshot).await? => Ok(Some(known)),
+            _ => Ok(None),
         }
-        let mark = repository.log_position();
-        let is_kept = match mark {
-            Some(_) => repository.lists(snapshot),
-            None => repository.is_on_a_ref(snapshot).await?,
-        };
-        Ok(is_kept.then_some(KnownObjects { mark, chunks }))
+    }
+
+    /// Returns the objects that `changes` refer to, which the caller knows to be there; none if there are none.
+    pub fn referred(repository: &Repository, changes: &ChangeSet) -> Option<Self> {
+        let stored = changes.chunk_changes().filter_map(ChunkChange::stored);
+        let chunks: HashSet<ObjectId> = stored.filter_map(ChunkPayload::range).map(|(chunk, ..)| chunk).collect();
+        (!chunks.is_empty()).then(|| KnownObjects { mark: repository.log_position(), chunks })
     }
 }
 

@@ -47,13 +47,7 @@ pub(super) async fn upload(
     let mut stored: BTreeMap<NodeId, Vec<(Coords, Option<ChunkPayload>)>> = BTreeMap::new();
     let mut jobs = Vec::new();
     for (&node, chunks) in &changes.chunks {
-        let slots = chunks.iter().map(|(coords, change)| {
-            let place = match change {
-                ChunkChange::Stored(payload) => Some(payload.clone()),
-                ChunkChange::Delete | ChunkChange::File(_) => None,
-            };
-            (coords.clone(), place)
-        });
+        let slots = chunks.iter().map(|(coords, change)| (coords.clone(), change.stored().cloned()));
         stored.insert(node, slots.collect());
         let files = chunks.values().enumerate().filter_map(|(slot, change)| match change {
             ChunkChange::File(file) => Some(Pending { slot, file: file.clone() }),

@@ -102,6 +102,8 @@ async fn store(
     let mut before = Arc::new(repository.snapshot(*first_parent, MAX_SNAPSHOT).await?);
     let mut tip = Arc::clone(&plan.tip);
     let (mut chain, mut last) = (Vec::new(), None);
+    // With the last commit, all before it are.
+    let is_kept = repository.keeps(options.source).await?;
     // Commits that the branch and the chain have, by the records of the chain.
     let mut recorded = known.clone();
     for commit in commits {
@@ -122,7 +124,8 @@ async fn store(
         let merge = history.merge(&options.source_name, commit.id, &recorded);
         let brings = merge.brings.clone();
         let request = request(commit, merge, options);
-        let request = Request { known_objects: KnownObjects::of(repository, commit.id, &changes).await?, ..request };
+        let request =
+            Request { known_objects: KnownObjects::referred(repository, &changes).filter(|_| is_kept), ..request };
         match engine.store_after(repository, &tip, &changes, &request).await? {
             Some(stored) => {
                 let parent = std::mem::replace(&mut tip, Arc::clone(&stored.snapshot));
@@ -141,7 +144,8 @@ async fn store(
         recorded.retain(|id| !brings.contains(id));
         let merge = history.merge(&options.source_name, options.source, &recorded);
         let request = request(commit, merge, options);
-        let request = Request { known_objects: KnownObjects::of(repository, commit.id, &changes).await?, ..request };
+        let request =
+            Request { known_objects: KnownObjects::referred(repository, &changes).filter(|_| is_kept), ..request };
         if let Some(stored) = engine.store_after(repository, &parent, &changes, &request).await? {
             chain.pop();
             tip = Arc::clone(&stored.snapshot);
@@ -248,11 +252,7 @@ async fn are_same(reader: &Arc<Reader>, one: &ChangeSet, other: &ChangeSet) -> R
 
 /// Returns the payloads of the chunks that are there after `changes`.
 fn payloads(changes: &ChangeSet) -> impl Iterator<Item = &ChunkPayload> {
-    changes.chunk_changes().filter_map(|change| match change {
-        ChunkChange::Stored(payload) => Some(payload),
-        // Comparing snapshots finds no files.
-        ChunkChange::Delete | ChunkChange::File(_) => None,
-    })
+    changes.chunk_changes().filter_map(ChunkChange::stored)
 }
 
 /// Changes of nodes, and the chunks that change: equal for equal changes.
@@ -268,10 +268,7 @@ struct Outline<'a> {
 fn outline<'a>(changes: &'a ChangeSet) -> Outline<'a> {
     let written = changes.created.iter().chain(&changes.updated);
     let chunks = changes.chunks.iter().filter(|(_, chunks)| !chunks.is_empty()).map(|(id, chunks)| {
-        let length = |change: &'a ChunkChange| match change {
-            ChunkChange::Stored(payload) => Some(payload.length()),
-            ChunkChange::Delete | ChunkChange::File(_) => None,
-        };
+        let length = |change: &'a ChunkChange| change.stored().map(ChunkPayload::length);
         (*id, chunks.iter().map(|(coords, change)| (coords, length(change))).collect())
     });
     Outline {

@@ -90,10 +90,8 @@ pub(super) fn can_be_compared(one: &ChunkPayload, other: &ChunkPayload) -> bool 
 
 /// Returns those of `chunks` that are there after either change set, in different places.
 fn pairs(one: &ChangeSet, other: &ChangeSet, chunks: &ChunkSet) -> Vec<Pair> {
-    let payload = |changes: &ChangeSet, node: &NodeId, coords: &Coords| match changes.chunks.get(node)?.get(coords)? {
-        ChunkChange::Stored(payload) => Some(payload.clone()),
-        ChunkChange::Delete | ChunkChange::File(_) => None,
-    };
+    let payload =
+        |changes: &ChangeSet, node: &NodeId, coords: &Coords| changes.chunks.get(node)?.get(coords)?.stored().cloned();
     let chunks = chunks.iter().flat_map(|(node, chunks)| chunks.iter().map(move |coords| (node, coords)));
     let found = chunks.filter_map(|(node, coords)| {
         let (one, other) = (payload(one, node, coords)?, payload(other, node, coords)?);

@@ -74,6 +74,16 @@ impl Repository {
         Ok(found.then_some(commits))
     }
 
+    /// Returns true if collections of garbage are known to keep what snapshot `id` needs. One that this repository has recorded keeps what listed
+    /// commits need, however long it goes on removing, and a later one is noticed by the mark ([`Self::log_position`]). Version 1 records
+    /// none: there they keep what refs lead to.
+    pub async fn keeps(&self, id: ObjectId) -> Result<bool> {
+        match &self.generation {
+            Generation::V2(info) => Ok(info.position(id).is_some()),
+            Generation::Alpha(_) | Generation::V1(_) => self.is_on_a_ref(id).await,
+        }
+    }
+
     /// Returns true if a branch or tag is known to lead to snapshot `id`, so that no collection of garbage has removed anything that it needs.
     /// In version 1, where each commit is a request, only the newest commits of each ref are examined.
     pub async fn is_on_a_ref(&self, id: ObjectId) -> Result<bool> {

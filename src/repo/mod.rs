@@ -359,14 +359,6 @@ impl Repository {
         }
     }
 
-    /// Returns true if the file `repo` lists snapshot `id`. Always false before version 2.
-    pub fn lists(&self, id: ObjectId) -> bool {
-        match &self.generation {
-            Generation::Alpha(_) | Generation::V1(_) => false,
-            Generation::V2(info) => info.position(id).is_some(),
-        }
-    }
-
     /// Returns the tip of branch `name`; none if there is no such branch.
     pub async fn branch_tip(&self, name: &str) -> Result<Option<ObjectId>> {
         if let Read::Branch(branch, _) = &self.read
