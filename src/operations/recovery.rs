@@ -135,7 +135,7 @@ pub(super) async fn finish(
     let detected = detect_changes(working.base(), working, &frozen, &NewIds::default()).await?;
     working.preserve(guard, &detected.untracked_entries(), &detected.foreign).await?;
     let tree = tree_at(repository, working, reader, id).await?;
-    // How conflicts with the commits between were resolved is not recorded.
+    // Nothing records which conflicts with the commits between were resolved, and how.
     let changes = (&detected, !remote_commits.is_empty());
     let invalidations = rebase::follow_commit(working, guard, &tree, changes, &NewIds::default()).await?;
     working.clear_publishing();

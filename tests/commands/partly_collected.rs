@@ -4,11 +4,11 @@ use std::fs::{self, FileTimes};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 
+use super::restore::empty;
 use crate::common::writing::{GROUP, Reference, Writable, array};
-use crate::common::{Output, block_on, entries, errno, lab, read_files, run_on};
+use crate::common::{Output, entries, errno, read_files, run_on};
 
 struct Setup {
     place: PathBuf,
@@ -21,10 +21,7 @@ struct Setup {
 
 /// A repository whose branch was reset away from a young snapshot with an old and a young chunk, and where garbage was collected since.
 fn setup(version: SpecVersionBin) -> Setup {
-    let directory = tempfile::tempdir().unwrap();
-    let place = directory.path().join("repo");
-    block_on(lab::create(&place, version, RepositoryConfig::default()));
-    let reference = Reference::open(&place);
+    let (directory, place, reference) = empty(version);
     let document = array(&[4], &[1]);
     let keys =
         [("zarr.json", GROUP.as_bytes()), ("g/zarr.json", GROUP.as_bytes()), ("g/a/zarr.json", document.as_bytes())];
@@ -79,7 +76,7 @@ fn a_restore_from_a_snapshot_with_missing_chunks_is_refused() {
         }
     }
     repo.assert_unchanged();
-    // What is there is restored.
+    // The other chunk is restored.
     repo.run(&["restore", "g/a/c/1", "--from", &repo.lost]).success();
     assert_eq!(Reference::open(&repo.place).keys()["g/a/c/1"], [3; 300 << 10]);
     repo.run(&["verify"]).success();

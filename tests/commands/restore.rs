@@ -25,12 +25,18 @@ fn large(byte: u8) -> Vec<u8> {
     vec![byte; LARGE]
 }
 
-/// A repository with three commits: `g/a` has chunks 0 and 1, then other bytes, and a new array `g/new`; then `g/a` is `g/b`.
-fn setup(version: SpecVersionBin) -> Setup {
+/// An empty repository, and the directory that it is in.
+pub(super) fn empty(version: SpecVersionBin) -> (tempfile::TempDir, PathBuf, Reference) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("repo");
     block_on(lab::create(&place, version, RepositoryConfig::default()));
     let reference = Reference::open(&place);
+    (directory, place, reference)
+}
+
+/// A repository with three commits: `g/a` has chunks 0 and 1, then other bytes, and a new array `g/new`; then `g/a` is `g/b`.
+fn setup(version: SpecVersionBin) -> Setup {
+    let (directory, place, reference) = empty(version);
     let document = array(&[4], &[1]);
     let (one, two) = (large(1), large(2));
     reference.commit(

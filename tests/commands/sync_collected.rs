@@ -63,7 +63,7 @@ fn a_push_uses_nothing_that_a_collection_may_still_remove() {
     let pair = pair();
     let garbage = garbage(&pair);
     assert!(!run_with_fault(&pair.copy, &["gc", "--older-than", "0s", "--yes"], "gc.repo.done=abort").status.success());
-    // What it does not need is no reason to wait.
+    // Objects that it does not need are no reason to wait.
     add_chunks(&Reference::open(&pair.source), 9);
     push(&pair.source, &pair.copy, &["main"]).success();
     let before = refs(&pair.copy);

@@ -76,7 +76,7 @@ pub fn s3() -> Option<Server> {
     }
     let (port, reservation) = reserve_port();
     let mut command = Command::new(project("target/venv/bin/python"));
-    command.arg(project("tests/common/moto_server.py")).args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+    command.arg("-B").arg(project("tests/python/moto_server.py")).args(["-H", "127.0.0.1", "-p", &port.to_string()]);
     let server = start(command, port, reservation);
     // The server accepts connections before all of it has started, and may reset the first ones.
     wait_until("the server makes no bucket", || {
