@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import EllipsisType
 
 import numpy as np
 import zarr
@@ -22,8 +23,10 @@ from report import MS, S, Baseline, Target, Unit, at_least
 
 VARIABLE = "sst"
 CHUNKS = (12, 361, 240)  # of float32: 4 MiB
+EVERY = slice(None)
 VARIABLES = 100
 HEADER_MS = 100
+Key = tuple[int | slice, ...] | EllipsisType
 ZARR, XARRAY = "zarr-python, native view", "xarray over Zarr, native view"
 
 
@@ -36,34 +39,55 @@ def netcdf(bench: Bench) -> None:
         raise Skipped(str(missing)) from missing
     shape = bench.sizes.netcdf
     repo = make_variable(bench.space, shape)
-    middle = tuple(length // 2 for length in shape)
-    slices = {"time slice": (middle[0], slice(None), slice(None)), "time series": (slice(None), *middle[1:])}
 
-    def by(reader: str, key) -> Callable[[Path], np.ndarray]:
-        return lambda tree: netcdf_reader.READERS[reader](tree, VARIABLE, key)
-
-    compare(bench, repo, "netcdf whole", ZARR, by("netcdf", ...),
-            lambda tree: zarr.open_array(f"{tree}/{VARIABLE}", mode="r")[:], 0.7, check=shape)
-    for name, key in slices.items():
-        compare(bench, repo, f"netcdf {name}", XARRAY, by("netcdf", key), by("xarray", key), 1.0)
-    for name, key in slices.items():
-        in_new_programs(bench, repo, f"netcdf {name}, new program", key)
-    in_use(bench, repo, "netcdf time series, mount in use", shape)
+    compare(bench, repo, "netcdf whole", ZARR, {"netcdf": netcdf_reader.read_netcdf, "zarr": read_zarr}, lambda _: ..., 0.7, S)
+    for name, choose in slices(shape).items():
+        in_new_programs(bench, repo, f"netcdf {name}", choose)
+    for name, keys in in_different_chunks(shape).items():
+        in_use(bench, repo, f"netcdf {name}, in use", keys)
+    for name, choose in slices(shape).items():
+        compare(bench, repo, f"netcdf {name}, new mount", XARRAY, netcdf_reader.READERS, choose)
     header(bench)
 
 
-def in_new_programs(bench: Bench, repo: Path, name: str, key: tuple) -> None:
+def read_zarr(tree: Path, variable: str, key: Key) -> np.ndarray:
+    return zarr.open_array(f"{tree}/{variable}", mode="r")[key]
+
+
+def slices(shape: tuple[int, int, int]) -> dict[str, Callable[[np.random.Generator], Key]]:
+    """What is read of the variable in a round: where in its chunks it lies decides how much of them the view decodes."""
+    return {
+        "time slice": lambda random: (int(random.integers(shape[0])), EVERY, EVERY),
+        "time series": lambda random: (EVERY, *map(int, random.integers(shape[1:]))),
+    }
+
+
+def in_different_chunks(shape: tuple[int, int, int]) -> dict[str, list[Key]]:
+    """Time slices and time series of which no two have a chunk in common, anywhere within their chunks, in the order of these."""
+    random = np.random.default_rng(data.SEED)
+    times, rows, columns = (
+        [int(random.integers(begin, min(begin + length, end))) for begin in range(0, end, length)]
+        for length, end in zip(CHUNKS, shape)
+    )
+    return {
+        "time slice": [(time, EVERY, EVERY) for time in times],
+        "time series": [(EVERY, row, column) for row in rows for column in columns],
+    }
+
+
+def in_new_programs(bench: Bench, repo: Path, name: str, choose: Callable[[np.random.Generator], Key]) -> None:
     """Times reading by programs that are new, as the daemon is: a program that has read much before has its memory ready."""
-    indices = [":" if isinstance(index, slice) else str(index) for index in key]
     example = bench.space.plain("netcdf-example")
     if not example.exists():
         example.mkdir()
         write_examples(example)
     sums: dict[str, str] = {}
+    chosen = Chosen(choose)
 
     def side(reader: str, view: str) -> Callable[[], float]:
         def measure() -> float:
             with Mount(bench.space, repo, f"netcdf-{view}", view=view) as mount:
+                indices = [":" if isinstance(index, slice) else str(index) for index in chosen.key]
                 command = [sys.executable, "-B", netcdf_reader.__file__, reader, example / view, mount.path, VARIABLE, *indices]
                 printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
                 seconds, sums[reader] = printed.split()
@@ -71,21 +95,19 @@ def in_new_programs(bench: Bench, repo: Path, name: str, key: tuple) -> None:
         return measure
 
     time_sides(bench, name, MS, XARRAY, {"ours": side("netcdf", "netcdf"), "theirs": side("xarray", "zarr")}, 1.0,
-               is_same=lambda: len(set(sums.values())) == 1)
+               is_same=lambda: len(set(sums.values())) == 1, before=chosen.next)
 
 
-def in_use(bench: Bench, repo: Path, name: str, shape: tuple[int, int, int]) -> None:
-    """Times series in mounts that have been read from, by a program that has: of points in different chunks, in the order of these."""
-    rows, columns = (range(length // 2, end, length) for length, end in zip(CHUNKS[1:], shape[1:]))
-    points = [(slice(None), row, column) for row in rows for column in columns]
+def in_use(bench: Bench, repo: Path, name: str, keys: list[Key]) -> None:
+    """Times reading in mounts that have been read from, by a program that has."""
     read: dict[str, list[np.ndarray]] = {"netcdf": [], "xarray": []}
 
     def side(reader: str, tree: Path) -> Callable[[], float]:
-        left = iter(points)
+        left = iter(keys)
         return lambda: seconds_of(lambda: read[reader].append(netcdf_reader.READERS[reader](tree, VARIABLE, next(left))))
 
-    # The first point is read before the clock runs.
-    runs = min(bench.runs, len(points) - 1)
+    # The first one is read before the clock runs.
+    runs = min(bench.runs, len(keys) - 1)
     with Mount(bench.space, repo, "netcdf-in-use", view="netcdf") as ours, Mount(bench.space, repo, "zarr-in-use") as theirs:
         sides = {"ours": side("netcdf", ours.path), "theirs": side("xarray", theirs.path)}
         is_same = lambda: all(map(np.array_equal, read["netcdf"], read["xarray"]))
@@ -105,40 +127,65 @@ def write_examples(folder: Path) -> None:
     group.create_array(VARIABLE, shape=(1,), dtype="f4", dimension_names=["x"], compressors=zarr.codecs.ZstdCodec())[:] = 1
 
 
-def compare(bench: Bench, repo: Path, name: str, baseline: str, ours: Callable[[Path], np.ndarray],
-            theirs: Callable[[Path], np.ndarray], target: float, check=None) -> None:
-    """Times both sides, each on a mount of its own for each sample, and compares what they read."""
-    read: dict[str, np.ndarray] = {}
+class Chosen:
+    """What both sides read in a round."""
 
-    def side(view: str, action: Callable[[Path], np.ndarray]) -> Callable[[], float]:
+    def __init__(self, choose: Callable[[np.random.Generator], Key]) -> None:
+        self.choose, self.random = choose, np.random.default_rng(data.SEED)
+        self.next()
+
+    def next(self) -> None:
+        self.key = self.choose(self.random)
+
+
+def compare(bench: Bench, repo: Path, name: str, baseline: str, readers: dict[str, Callable[[Path, str, Key], np.ndarray]],
+            choose: Callable[[np.random.Generator], Key], target: float | None = None, unit: Unit = MS) -> None:
+    """Times both sides, each on a mount of its own for each sample, and compares what they read.
+
+    There is no target for a slice or a series: this program has written the variable, so that it has memory of its own to decode into, which a
+    new daemon must get first.
+    """
+    read: dict[str, np.ndarray] = {}
+    chosen = Chosen(choose)
+
+    def side(view: str, reader: Callable[[Path, str, Key], np.ndarray]) -> Callable[[], float]:
         def measure() -> float:
             with Mount(bench.space, repo, f"netcdf-{view}", view=view) as mount:
-                return seconds_of(lambda: read.__setitem__(view, action(mount.path)))
+                return seconds_of(lambda: read.__setitem__(view, reader(mount.path, VARIABLE, chosen.key)))
         return measure
 
     def is_same() -> bool:
-        same = np.array_equal(read["netcdf"], read["zarr"]) and (not check or read["netcdf"].shape == check)
+        same = np.array_equal(read["netcdf"], read["zarr"]) and read["netcdf"].size > 0
         read.clear()
         return same
 
-    time_sides(bench, name, S if check else MS, baseline, {"ours": side("netcdf", ours), "theirs": side("zarr", theirs)}, target,
-               is_same)
+    ours, theirs = readers.values()
+    time_sides(bench, name, unit, baseline, {"ours": side("netcdf", ours), "theirs": side("zarr", theirs)}, target, is_same,
+               before=chosen.next)
 
 
-def time_sides(bench: Bench, name: str, unit: Unit, baseline: str, sides: dict[str, Callable[[], float]], target: float,
-               is_same: Callable[[], bool], runs: int = 0) -> None:
-    """Runs both sides once, checks that they read the same, and then times them in turn, `runs` times if given."""
+def time_sides(bench: Bench, name: str, unit: Unit, baseline: str, sides: dict[str, Callable[[], float]], target: float | None,
+               is_same: Callable[[], bool], runs: int = 0, before: Callable[[], None] = lambda: None) -> None:
+    """Runs both sides once, checks that they read the same, and then times them in turn, `runs` times if given.
+
+    Calls `before` before each round.
+    """
     for measure in sides.values():
         measure()
     if not is_same():
         raise BenchError(f"{name}: the two sides read different values")
     far: list[bool] = []
-    samples = in_turn(runs or bench.runs, sides, before=lambda: far.append(processors_are_far(bench.space)))
+
+    def begin() -> None:
+        far.append(processors_are_far(bench.space))
+        before()
+
+    samples = in_turn(runs or bench.runs, sides, before=begin)
     if any(far):
         say(f"{name}: in {sum(far)} of {len(far)} rounds the processors shared no cache (docs/performance.md)")
     factor = 1 if unit == S else 1e3
     bench.report.add(name, unit, scaled(factor, samples["ours"]), Baseline(baseline, scaled(factor, samples["theirs"])),
-                     at_least(target))
+                     None if target is None else at_least(target))
 
 
 def header(bench: Bench) -> None:
