@@ -1,5 +1,7 @@
 //! Attributes of inodes in the working tree, as `stat` returns them.
 
+use std::sync::Arc;
+
 use crate::error::Result;
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Source};
 use crate::tree::nodes::TreePlace;
@@ -119,34 +121,38 @@ impl Locked {
 impl WorkingTree {
     /// Returns the attributes of inode `number`.
     pub async fn attributes(&self, number: Ino) -> Result<Attributes> {
-        let partly = {
+        let (partly, base) = {
             let locked = self.lock();
-            locked.state.by_number(number).map(|id| locked.partial_attributes(id))
+            let partly = locked.state.by_number(number).map(|id| locked.partial_attributes(id));
+            (partly, Arc::clone(&locked.base))
         };
         match partly {
-            Some(partly) => self.complete(partly?).await,
+            Some(partly) => self.complete(partly?, &base).await,
             None if !number.is_of_base() => Err(gone(number)),
-            None => {
-                let base = self.base();
-                Ok(base.attributes(base.tree.attributes(number.0).await?))
-            }
+            None => Ok(base.attributes(base.tree.attributes(number.0).await?)),
         }
     }
 
     pub(super) async fn attributes_of(&self, id: EntryId) -> Result<Attributes> {
-        let partly = self.lock().partial_attributes(id)?;
-        self.complete(partly).await
+        let (partly, base) = {
+            let locked = self.lock();
+            (locked.partial_attributes(id)?, Arc::clone(&locked.base))
+        };
+        self.complete(partly, &base).await
     }
 
     /// Returns the attributes of `id` for a listing, and whether the size is known; none if there is no such inode.
     pub(super) async fn listed_attributes(&self, id: EntryId) -> Option<(Attributes, bool)> {
-        let partly = self.lock().partial_attributes(id).ok()?;
+        let (partly, base) = {
+            let locked = self.lock();
+            (locked.partial_attributes(id).ok()?, Arc::clone(&locked.base))
+        };
         let known = match &partly {
             PartialAttributes::Whole(known)
             | PartialAttributes::SizeOfLower(known, _)
             | PartialAttributes::OfData(known, _) => *known,
         };
-        Some(self.complete(partly).await.map_or((known, false), |attributes| (attributes, true)))
+        Some(self.complete(partly, &base).await.map_or((known, false), |attributes| (attributes, true)))
     }
 
     /// Returns the attributes of `id` like [`WorkingTree::listed_attributes`], without waiting.
@@ -171,11 +177,11 @@ impl WorkingTree {
         Ok(whole)
     }
 
-    async fn complete(&self, partly: PartialAttributes) -> Result<Attributes> {
+    /// Completes attributes of a time at which `base` was the base.
+    async fn complete(&self, partly: PartialAttributes, base: &Base) -> Result<Attributes> {
         match partly {
             PartialAttributes::Whole(attributes) => Ok(attributes),
             PartialAttributes::SizeOfLower(whole, place) => {
-                let base = self.base();
                 let lower = base.tree.attributes(base.tree.table().inode(&place)).await?;
                 Ok(whole.sized(lower.size))
             }

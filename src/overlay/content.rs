@@ -12,12 +12,13 @@ use std::sync::Arc;
 
 use super::file_locks::FileLock;
 use super::opens::Partial;
-use super::{Ino, Locked, WorkingTree, no_such};
+use super::{Base, Ino, Locked, WorkingTree, no_such};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::reader::Data;
 use crate::scratch::data::{Files, read_file, write_file};
 use crate::scratch::record::{DataFileId, EntryId, Record, Source, Time};
+use crate::tree::nodes::TreePlace;
 
 /// Bytes moved at once.
 const STEP: u64 = 1 << 20;
@@ -46,12 +47,16 @@ impl WorkingTree {
     /// Reads up to `size` bytes of inode `number` from `offset` on: fewer only at the end of the file.
     pub async fn read(&self, number: Ino, offset: u64, size: u32) -> Result<Data> {
         self.complete_number(number).await?;
-        let upper = {
+        // One view of the number: the tree may move to another snapshot meanwhile.
+        let (base, upper) = {
             let mut locked = self.lock();
+            let base = Arc::clone(&locked.base);
             match locked.state.by_number(number) {
-                None => None,
+                None => (base, None),
                 Some(id) => {
-                    let source = locked.state.get(id).and_then(|inode| inode.source().cloned());
+                    let inode = locked.state.get(id);
+                    let (source, place) =
+                        inode.map_or((None, None), |inode| (inode.source().cloned(), inode.lower.clone()));
                     let source = source.ok_or_else(|| no_such(number))?;
                     let file = match source {
                         Source::Data(data) if locked.state.borrowed(data).is_none() => {
@@ -61,15 +66,16 @@ impl WorkingTree {
                     };
                     drop(locked);
                     let file = file.transpose().context(|| self.describe(number))?;
-                    Some((id, source, file))
+                    (base, Some((id, source, place, file)))
                 }
             }
         };
         match upper {
-            None => self.base().tree.read(number.0, offset, size).await,
-            Some((_, _, Some(file))) => read_file(&file, offset, size).map(Data::Bytes),
-            Some((id, source, None)) => {
-                self.read_source(id, &source, offset, size).await.context(|| self.describe(number))
+            None => base.tree.read(number.0, offset, size).await,
+            Some((_, _, _, Some(file))) => read_file(&file, offset, size).map(Data::Bytes),
+            Some((id, source, place, None)) => {
+                let read = self.read_source(id, (&source, place.as_ref(), &base), offset, size).await;
+                read.context(|| self.describe(number))
             }
         }
     }
@@ -93,14 +99,19 @@ impl WorkingTree {
         if is_written { self.file(locked, number, data) } else { self.files.open_to_read(data).map(Arc::new) }
     }
 
-    async fn read_source(&self, id: EntryId, source: &Source, offset: u64, size: u32) -> Result<Data> {
-        let base = self.base();
+    /// Reads the bytes at `source` of inode `id`, which is over `place` of `base`.
+    async fn read_source(
+        &self,
+        id: EntryId,
+        (source, place, base): (&Source, Option<&TreePlace>, &Base),
+        offset: u64,
+        size: u32,
+    ) -> Result<Data> {
         match source {
             Source::Stored(stored) => base.tree.read_stored(&stored.0, offset, size).await,
             Source::Lower => {
-                let place = self.lock().state.get(id).and_then(|inode| inode.lower.clone());
                 let place = place.ok_or_else(|| no_such(id))?;
-                base.tree.read(base.tree.table().inode(&place), offset, size).await
+                base.tree.read(base.tree.table().inode(place), offset, size).await
             }
             Source::Data(data) => self.read_data(id, *data, offset, size).await.map(Data::Bytes),
         }
@@ -257,7 +268,11 @@ impl WorkingTree {
         into: &File,
         range: std::ops::Range<u64>,
     ) -> Result<()> {
-        let read = |at, size| self.read_source(id, source, at, size);
+        let (base, place) = {
+            let locked = self.lock();
+            (Arc::clone(&locked.base), locked.state.get(id).and_then(|inode| inode.lower.clone()))
+        };
+        let read = |at, size| self.read_source(id, (source, place.as_ref(), &base), at, size);
         copy_steps(range, into, 0, read).await.map(drop)
     }
 

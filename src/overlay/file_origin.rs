@@ -18,8 +18,8 @@ pub enum FileOrigin {
 impl WorkingTree {
     /// Returns the origin of the bytes of file `number`; a directory of the base is of the base.
     pub fn file_origin(&self, number: Ino) -> FileOrigin {
-        let base = self.base();
         let locked = self.lock();
+        let base = &locked.base;
         match locked.state.by_number(number).and_then(|id| locked.state.get(id)) {
             None => FileOrigin::Base(number.0),
             Some(inode) => match (inode.source(), &inode.lower) {
@@ -32,8 +32,8 @@ impl WorkingTree {
 
     /// Returns the number of the base's file that `number` is or replaces; none for a new file.
     pub fn base_number(&self, number: Ino) -> Option<u64> {
-        let base = self.base();
         let locked = self.lock();
+        let base = &locked.base;
         match locked.state.by_number(number).and_then(|id| locked.state.get(id)) {
             None => Some(number.0),
             Some(inode) => inode.lower.as_ref().map(|place| base.tree.table().inode(place)),

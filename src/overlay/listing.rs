@@ -5,6 +5,8 @@
 //! otherwise never finish. But a name that was there when it began, and is there when it ends, is shown once: a file that replaces another one
 //! takes its place, and one that replaces an entry of the base is shown in that one's place if the listing is older.
 
+use std::sync::Arc;
+
 use super::attributes::Attributes;
 use super::{Ino, WorkingTree};
 use crate::error::Result;
@@ -53,8 +55,16 @@ impl WorkingTree {
         extent: Extent,
         sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
     ) -> Result<()> {
-        let base = self.base();
-        let has_open = !self.lock().open_files.is_empty();
+        let (base, has_open, upper) = {
+            let locked = self.lock();
+            let upper = locked.state.by_number(number).and_then(|id| {
+                let inode = locked.state.get(id).filter(|inode| inode.is_directory())?;
+                let parent = inode.names.first().map_or(ROOT, |(parent, _)| *parent);
+                let parent = locked.state.get(parent).map_or(number, |parent| parent.number);
+                Some((id, inode.lower.clone(), inode.number, parent))
+            });
+            (Arc::clone(&locked.base), !locked.open_files.is_empty(), upper)
+        };
         // Attributes of an entry of the base, and whether its size is known. The kernel may have those of another file by this number, which a
         // program has open; to look up the name is refused then.
         let of_base = |entry: &Entry<'_>| {
@@ -64,19 +74,12 @@ impl WorkingTree {
                 None => (base.attributes(entry.attributes), entry.is_sized),
             }
         };
-        let Some(id) = self.upper_directory(number) else {
+        let Some((id, lower, own, parent)) = upper else {
             let mut forward = |entry: Entry<'_>| {
                 let (attributes, is_sized) = of_base(&entry);
                 sink(Listed { is_sized, ..Listed::new(entry.name.as_bytes(), attributes, entry.offset) })
             };
             return base.tree.list(number.0, offset, extent, &mut forward).await;
-        };
-        let (lower, own, parent) = {
-            let locked = self.lock();
-            let inode = locked.state.get(id).ok_or_else(|| super::no_such(number))?;
-            let parent = inode.names.first().map_or(ROOT, |(parent, _)| *parent);
-            let parent = locked.state.get(parent).map_or(number, |parent| parent.number);
-            (inode.lower.clone(), inode.number, parent)
         };
         for (at, name, number) in [(DOT, ".", own), (DOT_DOT, "..", parent)] {
             let lower = tree::Attributes { inode: number.0, kind: tree::Kind::Directory, size: 0 };

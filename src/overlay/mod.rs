@@ -368,9 +368,9 @@ impl WorkingTree {
         if name.0.len() > MAX_NAME {
             return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {} bytes", name.0.len())));
         }
-        let lower = {
+        let (lower, base) = {
             let locked = self.lock();
-            match locked.state.by_number(parent).and_then(|id| locked.state.get(id)) {
+            let lower = match locked.state.by_number(parent).and_then(|id| locked.state.get(id)) {
                 None => None,
                 Some(inode) => {
                     let directory = inode.directory().ok_or_else(|| not_a_directory(parent))?;
@@ -382,9 +382,9 @@ impl WorkingTree {
                         None => return Ok(None),
                     }
                 }
-            }
+            };
+            (lower, Arc::clone(&locked.base))
         };
-        let base = self.base();
         let number = lower.map_or(parent.0, |place| base.tree.table().inode(&place));
         // Every name in a snapshot is UTF-8.
         let Some(text) = name.text() else { return Ok(None) };
@@ -395,19 +395,33 @@ impl WorkingTree {
 
     /// Returns the attributes of entry `name` of directory `parent`; `None` if there is none. Raises the lookup count, which
     /// [`WorkingTree::forget`] lowers.
+    ///
+    /// They are those after all moves so far, however long the storage takes: the kernel does not know the inode yet, and an invalidation that
+    /// is sent while the storage is asked would have no effect on it.
     pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Option<Attributes>> {
         loop {
-            match self.find(parent, name).await? {
+            let replaced = self.replaced();
+            let found = self.find(parent, name).await?;
+            let known = match &found {
+                Some(Lookup::Upper(id)) => Some(self.attributes_of(*id).await),
+                _ => None,
+            };
+            let mut locked = self.lock();
+            if self.replaced() != replaced {
+                continue;
+            }
+            match found {
                 None => return Ok(None),
                 Some(Lookup::Lower(_, attributes)) => {
-                    self.lock().refuse_other_file(Ino(attributes.inode))?;
-                    return Ok(Some(self.base().attributes(attributes)));
+                    locked.refuse_other_file(Ino(attributes.inode))?;
+                    return Ok(Some(locked.base.attributes(attributes)));
                 }
+                // If there is no such inode, another file has got the name meanwhile, and this one is gone.
                 Some(Lookup::Upper(id)) => {
-                    let attributes = self.attributes_of(id).await;
-                    // Another file has got the name meanwhile, and this one is gone.
-                    if self.lock().state.increment_lookups(id) {
-                        return attributes.map(Some);
+                    if locked.state.increment_lookups(id)
+                        && let Some(known) = known
+                    {
+                        return known.map(Some);
                     }
                 }
             }

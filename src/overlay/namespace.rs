@@ -293,12 +293,6 @@ impl WorkingTree {
             _ => false,
         }
     }
-
-    /// Returns the id of directory `number` if it is in the working tree.
-    pub(super) fn upper_directory(&self, number: Ino) -> Option<EntryId> {
-        let locked = self.lock();
-        locked.state.by_number(number).filter(|id| locked.state.get(*id).is_some_and(Inode::is_directory))
-    }
 }
 
 impl Locked {

@@ -7,6 +7,7 @@ mod common;
 
 mod endurance;
 mod machines;
+mod moves;
 mod past;
 mod request_rules;
 mod sign_on;
