@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 
 use super::changes::guard::reject_unexplained_deletions;
 use super::hook::NewCommit;
+use super::invalidation::base_invalidations;
 use super::rebase;
-use super::recovery::{Finished, finish, tree_at};
+use super::recovery::{finish, tree_at};
 use super::{DetectedChanges, Session};
 use crate::blocking::blocking;
 use crate::commit::changes::ChunkChange;
@@ -25,10 +26,8 @@ use crate::format::ids::ObjectId;
 use crate::overlay::frozen::Frozen;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::replace::TreeGuard;
-use crate::repo::Repository;
 use crate::scratch::data::{FLUSH_FAILED, Files, WriterState};
 use crate::scratch::record::DataFileId;
-use crate::tree::Tree;
 
 /// Longest wait for files to be closed before a commit is refused. Closes under way take microseconds.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -106,7 +105,7 @@ impl Session {
     /// Fails with [`ErrorKind::Busy`] if files are open for writing, [`ErrorKind::InvalidInput`] if there are violations (the
     /// message lists them), [`ErrorKind::Stale`] if a concurrent commit conflicts; the working tree then stays as it is.
     pub async fn commit(&self, options: CommitOptions) -> Result<Committed> {
-        let _turn = self.turn.lock().await;
+        let _turn = self.take_turn().await;
         self.resolve_pending().await?;
         let message = options.message.clone();
         let (parent, (committed, invalidations)) = {
@@ -238,35 +237,27 @@ impl Session {
         let tree = tree.context(not_shown)?;
         let gave_way = request.on_conflict == OnConflict::Theirs && !remote_commits.is_empty();
         let changes = (&detected, gave_way);
-        let invalidations = rebase::follow_commit(&self.working, guard, &tree, changes, &self.new_ids).await?;
+        let moved = &detected.changes.moved;
+        let mut invalidations = base_invalidations(&repository, (&base.tree, &tree), &remote_commits, moved).await;
+        invalidations.extend(rebase::follow_commit(&self.working, guard, &tree, changes, &self.new_ids).await?);
         let committed = Committed {
             snapshot,
-            rebased_over: remote_commits.clone(),
+            rebased_over: remote_commits,
             nodes: detected.changes.node_count(),
             chunks: detected.changes.chunk_count(),
             ..Committed::default()
         };
-        let finished = Finished { invalidations, remote_commits, moved: detected.changes.moved };
-        Ok((committed, self.close_commit(guard, &repository, &base.tree, finished).await?))
+        self.close_commit(guard);
+        Ok((committed, invalidations))
     }
 
-    /// Ends a commit whose snapshot the tree shows now; `base` is the tree that it was made on. Returns what the kernel must forget.
-    async fn close_commit(
-        &self,
-        guard: &TreeGuard<'_>,
-        repository: &Repository,
-        base: &Tree,
-        finished: Finished,
-    ) -> Result<Vec<Invalidation>> {
+    /// Ends a commit whose snapshot the tree shows now.
+    fn close_commit(&self, guard: &TreeGuard<'_>) {
         self.working.set_undecided(guard, false);
         self.working.clear_publishing();
         self.working.forget_uploads();
         self.new_ids.lock().clear();
         self.conflicts.lock().clear();
-        let Finished { mut invalidations, remote_commits, moved } = finished;
-        let new = self.working.base();
-        invalidations.extend(self.base_invalidations(repository, (base, &new.tree), &remote_commits, &moved).await?);
-        Ok(invalidations)
     }
 
     /// Returns a check for names of the tree that collide with a commit that it would be rebased onto.
@@ -348,17 +339,17 @@ impl Session {
 
     async fn resolve_with(&self, guard: &TreeGuard<'_>) -> Result<Option<(ObjectId, Vec<Invalidation>)>> {
         let repository = self.repository().await?;
-        let base = self.working.base();
         let finished = match self.working.publishing() {
             Some(id) => finish(&repository, &self.working, &self.reader, guard, id).await?.map(|done| (id, done)),
             None => None,
         };
-        let Some((id, finished)) = finished else {
+        let Some((id, invalidations)) = finished else {
             self.working.set_undecided(guard, false);
             self.working.set_may_land();
             return Ok(None);
         };
-        Ok(Some((id, self.close_commit(guard, &repository, &base.tree, finished).await?)))
+        self.close_commit(guard);
+        Ok(Some((id, invalidations)))
     }
 
     /// Waits for files to be closed. The kernel reports a close only after `close` has returned: a program that closes a file and

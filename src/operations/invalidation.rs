@@ -52,8 +52,14 @@ impl Session {
     pub(super) async fn invalidate(&self, invalidations: Vec<Invalidation>) -> Result<()> {
         let Some(kernel) = self.kernel.get().map(Arc::clone) else { return Ok(()) };
         if !invalidations.is_empty() {
-            invalidate_all(Arc::clone(&kernel), self.working.for_kernel(invalidations)).await?;
+            let all = self.working.for_kernel(invalidations).into_iter();
+            let (names, files): (Vec<_>, Vec<_>) = all.partition(|one| matches!(one, Invalidation::Entry(..)));
+            invalidate_all(Arc::clone(&kernel), files).await?;
+            // To drop names the kernel waits for lookups, and those may wait for slow storage.
+            self.working.admit_opens();
+            invalidate_all(Arc::clone(&kernel), names).await?;
         }
+        self.working.admit_opens();
         let base = self.working.base().id();
         // The files of the new base are visible before it is announced.
         if self.announced.lock().replace(base).is_some_and(|before| before != base) {
@@ -61,59 +67,58 @@ impl Session {
         }
         Ok(())
     }
+}
 
-    /// Returns what the kernel must forget when the base moves from `old` to `new`: arrays whose chunks have other numbers, and the
-    /// remote changes in `commits`. `moved` are the local moves.
-    pub(super) async fn base_invalidations(
-        &self,
-        repository: &Repository,
-        (old, new): (&Tree, &Tree),
-        commits: &[ObjectId],
-        moved: &[Move],
-    ) -> Result<Vec<Invalidation>> {
-        // A commit of chunks, without any by others.
-        if commits.is_empty() && new.table().has_numbers_of(old.table()) {
-            return Ok(Vec::new());
+/// Returns what the kernel must forget when the base moves from `old` to `new`: arrays whose chunks have other numbers, and the
+/// remote changes in `commits`. `moved` are the local moves. To be asked before the move, during which files are not opened.
+pub(super) async fn base_invalidations(
+    repository: &Repository,
+    (old, new): (&Tree, &Tree),
+    commits: &[ObjectId],
+    moved: &[Move],
+) -> Vec<Invalidation> {
+    // A commit of chunks, without any by others.
+    if commits.is_empty() && new.table().has_numbers_of(old.table()) {
+        return Vec::new();
+    }
+    let (old_ids, mut new_ids) = (node_ids(old), Arc::unwrap_or_clone(node_ids(new)));
+    let renumbered = old_ids.iter().filter_map(|(id, before)| renumbered_array(old, new, *before, *new_ids.get(id)?));
+    let mut invalidations: HashSet<Invalidation> = renumbered.collect();
+    for one in moved {
+        // A move that the format does not allow creates another node, which gets the remote changes to the old one.
+        if let (Entry::Vacant(free), Some(TreePlace::Directory(index))) =
+            (new_ids.entry(one.node), new.place_of(&one.to))
+        {
+            free.insert(index);
         }
-        let (old_ids, mut new_ids) = (node_ids(old), Arc::unwrap_or_clone(node_ids(new)));
-        let renumbered =
-            old_ids.iter().filter_map(|(id, before)| renumbered_array(old, new, *before, *new_ids.get(id)?));
-        let mut invalidations: HashSet<Invalidation> = renumbered.collect();
-        for one in moved {
-            // A move that the format does not allow creates another node, which gets the remote changes to the old one.
-            if let (Entry::Vacant(free), Some(TreePlace::Directory(index))) =
-                (new_ids.entry(one.node), new.place_of(&one.to))
-            {
-                free.insert(index);
+    }
+    for id in commits {
+        // Without a transaction log, everything may have changed.
+        let log = read_log(&**repository.storage(), *id).await;
+        let Ok((moves, log)) = log.and_then(|log| Ok((log.moves()?, log))) else {
+            add_all(old, &mut invalidations);
+            add_all(new, &mut invalidations);
+            break;
+        };
+        let mut nodes: HashSet<_> = moves.iter().map(|moved| moved.node).collect();
+        nodes.extend(log.changed_nodes().map(|(_, node)| node));
+        for (tree, ids) in [(old, &*old_ids), (new, &new_ids)] {
+            for index in nodes.iter().filter_map(|node| ids.get(node)) {
+                add_node(tree, *index, &mut invalidations);
             }
-        }
-        for id in commits {
-            // Without a transaction log, everything may have changed.
-            let Ok(log) = read_log(&**repository.storage(), *id).await else {
-                add_all(old, &mut invalidations);
-                add_all(new, &mut invalidations);
-                break;
-            };
-            let mut nodes: HashSet<_> = log.moves()?.iter().map(|moved| moved.node).collect();
-            nodes.extend(log.changed_nodes().map(|(_, node)| node));
-            for (tree, ids) in [(old, &*old_ids), (new, &new_ids)] {
-                for index in nodes.iter().filter_map(|node| ids.get(node)) {
-                    add_node(tree, *index, &mut invalidations);
-                }
-                for (node, chunks) in log.updated_chunks() {
-                    let Some(index) = ids.get(&node) else { continue };
-                    let Some(array) = tree.table().array(*index) else { continue };
-                    for coords in chunks.filter(|coords| is_in_grid(coords, &array.grid)) {
-                        for depth in 0..=coords.len() {
-                            let prefix = coords.get(..depth).unwrap_or_default();
-                            add(tree, &TreePlace::Chunk(*index, Coords::from_slice(prefix)), &mut invalidations);
-                        }
+            for (node, chunks) in log.updated_chunks() {
+                let Some(index) = ids.get(&node) else { continue };
+                let Some(array) = tree.table().array(*index) else { continue };
+                for coords in chunks.filter(|coords| is_in_grid(coords, &array.grid)) {
+                    for depth in 0..=coords.len() {
+                        let prefix = coords.get(..depth).unwrap_or_default();
+                        add(tree, &TreePlace::Chunk(*index, Coords::from_slice(prefix)), &mut invalidations);
                     }
                 }
             }
         }
-        Ok(invalidations.into_iter().collect())
     }
+    invalidations.into_iter().collect()
 }
 
 /// Returns the invalidation of an array, node `before` of `old` and `after` of `new`, if its chunks have other numbers now: all

@@ -74,6 +74,18 @@ impl std::fmt::Debug for Session {
     }
 }
 
+/// Turn of an operation that may move the tree. At its end files can be opened, even if it failed.
+struct Turn<'a> {
+    working: &'a WorkingTree,
+    _lock: tokio::sync::MutexGuard<'a, ()>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.working.admit_opens();
+    }
+}
+
 impl Session {
     /// Creates a session of `working`, which `engine` commits to the repository in `storage`; `reader` reads that repository.
     pub fn new(
@@ -128,6 +140,11 @@ impl Session {
     pub fn run_on_commit(&self, command: String) {
         // The first one stays: there is one option.
         let _ = self.hook.set(Hook::new(command, Arc::clone(&self.facts)));
+    }
+
+    /// Waits for the operations before this one.
+    async fn take_turn(&self) -> Turn<'_> {
+        Turn { _lock: self.turn.lock().await, working: &self.working }
     }
 
     async fn repository(&self) -> Result<Repository> {

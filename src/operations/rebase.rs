@@ -18,12 +18,15 @@ use crate::format::snapshot::Snapshot;
 use crate::overlay::WorkingTree;
 use crate::overlay::frozen::FrozenEntry;
 use crate::overlay::invalidation::Invalidation;
-use crate::overlay::rebase::{Candidate, Collision, Purpose};
+use crate::overlay::rebase::{Candidate, Collision, Installed, Purpose};
 use crate::overlay::replace::{TreeGuard, node_ids};
 use crate::scratch::record::EntryId;
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 use crate::zarr::Coords;
+
+/// Number of times that files which were opened meanwhile are compared, too, before the tree moves.
+const MOST_ROUNDS: u32 = 100;
 
 pub(super) enum Rebased {
     /// The tree is on the new base, and these invalidations must be sent.
@@ -47,11 +50,7 @@ pub(super) async fn rebase_uncommitted(
         working.abandon(candidate);
         return Ok(Rebased::Collisions(collisions));
     }
-    let check = async |after: &DetectedChanges, _: &Candidate| {
-        let kept = check_kept(before, after, tree).await;
-        kept.map_err(|error| if before.violations.is_empty() { error } else { violations_error(&error) })
-    };
-    install(working, guard, candidate, new_ids, check).await.map(Rebased::Done)
+    install(working, guard, candidate, new_ids, &Accept::Kept(before, tree)).await.map(Rebased::Done)
 }
 
 /// Rebases `working` onto `tree`, the snapshot that its changes, `before`, were committed as. With `gave_way`, chunks among them may have given
@@ -65,13 +64,7 @@ pub(super) async fn follow_commit(
 ) -> Result<Vec<Invalidation>> {
     let purpose = Purpose::Published { tracked: &before.tracked, gave_way };
     let candidate = working.plan_rebase(guard, tree, purpose).await?;
-    let check = async |after: &DetectedChanges, candidate: &Candidate| match candidate.collisions.first() {
-        Some(Collision { path, .. }) => {
-            Err(unaccounted(&format!("{path} has the name of something that was committed")))
-        }
-        None => check_committed(before, after),
-    };
-    install(working, guard, candidate, new_ids, check).await
+    install(working, guard, candidate, new_ids, &Accept::Committed(before)).await
 }
 
 /// Discards the changes at and below `path`, but not untracked files.
@@ -84,11 +77,7 @@ pub(super) async fn discard(
 ) -> Result<Vec<Invalidation>> {
     let mut untracked = before.untracked_entries();
     let candidate = working.plan_discard(guard, path, &mut untracked).await?;
-    let check = async |after: &DetectedChanges, candidate: &Candidate| {
-        check_discarded(before, after, candidate)?;
-        discarded::check_elsewhere(before, after, candidate.base(), &candidate.returned)
-    };
-    install(working, guard, candidate, new_ids, check).await
+    install(working, guard, candidate, new_ids, &Accept::Discarded(before)).await
 }
 
 /// Installs a restored candidate that `check` accepts; with `dry_run` only checks it.
@@ -100,14 +89,11 @@ pub(super) async fn install_restored(
     dry_run: bool,
     check: &Check<'_>,
 ) -> Result<Vec<Invalidation>> {
-    let accept = async |after: &DetectedChanges, candidate: &Candidate| {
-        check.accept(after)?;
-        check_untracked_kept(candidate)
-    };
+    let accept = Accept::Restored(check);
     if !dry_run {
-        return install(working, guard, candidate, new_ids, accept).await;
+        return install(working, guard, candidate, new_ids, &accept).await;
     }
-    let checked = check_candidate(working, &candidate, new_ids, accept).await;
+    let checked = check_candidate(working, &candidate, new_ids, &accept).await;
     working.abandon(candidate);
     checked.map(|()| Vec::new())
 }
@@ -124,33 +110,78 @@ pub(super) fn as_conflicts(collisions: Vec<Collision>, tip: &Snapshot) -> Vec<Co
     collisions.into_iter().map(conflict).collect()
 }
 
-/// Installs `candidate` if `check` accepts the changes that are detected in it.
-async fn install(
-    working: &WorkingTree,
-    guard: &TreeGuard<'_>,
-    candidate: Candidate,
-    new_ids: &NewIds,
-    check: impl AsyncFnOnce(&DetectedChanges, &Candidate) -> Result<()>,
-) -> Result<Vec<Invalidation>> {
-    match check_candidate(working, &candidate, new_ids, check).await {
-        Ok(()) => working.install(guard, candidate),
-        Err(error) => {
-            working.abandon(candidate);
-            Err(error)
+/// Requirement on the changes that are detected in a candidate.
+enum Accept<'a> {
+    /// Those before a move to another snapshot, the tree.
+    Kept(&'a DetectedChanges, &'a Tree),
+    /// None: these were committed.
+    Committed(&'a DetectedChanges),
+    /// Those before, without discarded ones.
+    Discarded(&'a DetectedChanges),
+    /// Those of a restore.
+    Restored(&'a Check<'a>),
+}
+
+impl Accept<'_> {
+    /// Fails if `after`, detected in `candidate`, is not as it must be.
+    async fn check(&self, after: &DetectedChanges, candidate: &Candidate) -> Result<()> {
+        match self {
+            Accept::Kept(before, tree) => check_kept(before, after, tree)
+                .await
+                .map_err(|error| if before.violations.is_empty() { error } else { violations_error(&error) }),
+            Accept::Committed(before) => match candidate.collisions.first() {
+                Some(Collision { path, .. }) => {
+                    Err(unaccounted(&format!("{path} has the name of something that was committed")))
+                }
+                None => check_committed(before, after),
+            },
+            Accept::Discarded(before) => {
+                check_discarded(before, after, candidate)?;
+                discarded::check_elsewhere(before, after, candidate.base(), &candidate.returned)
+            }
+            Accept::Restored(check) => {
+                check.accept(after)?;
+                check_untracked_kept(candidate)
+            }
         }
     }
 }
 
-/// Detects the changes in `candidate`, and lets `check` judge them.
+/// Installs `candidate` if `accept` takes the changes that are detected in it. Files of the base that programs have open keep their bytes.
+async fn install(
+    working: &WorkingTree,
+    guard: &TreeGuard<'_>,
+    mut candidate: Candidate,
+    new_ids: &NewIds,
+    accept: &Accept<'_>,
+) -> Result<Vec<Invalidation>> {
+    for round in 0.. {
+        let checked = match working.keep_open_files(guard, &mut candidate).await {
+            Ok(is_changed) if round == 0 || is_changed => check_candidate(working, &candidate, new_ids, accept).await,
+            kept => kept.map(drop),
+        };
+        if let Err(error) = checked {
+            working.abandon(candidate);
+            return Err(error);
+        }
+        match working.install(guard, candidate, round == MOST_ROUNDS)? {
+            Installed::Shown(invalidations) => return Ok(invalidations),
+            Installed::Opened(same) => candidate = *same,
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Detects the changes in `candidate`, and lets `accept` judge them.
 async fn check_candidate(
     working: &WorkingTree,
     candidate: &Candidate,
     new_ids: &NewIds,
-    check: impl AsyncFnOnce(&DetectedChanges, &Candidate) -> Result<()>,
+    accept: &Accept<'_>,
 ) -> Result<()> {
     let (base, frozen) = (Arc::clone(candidate.base()), candidate.frozen());
     let after = detect_changes(base, &candidate.contents(working), &frozen, new_ids).await?;
-    check(&after, candidate).await
+    accept.check(&after, candidate).await
 }
 
 /// Description of the change of a deleted chunk.

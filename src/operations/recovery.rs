@@ -8,11 +8,11 @@ use tracing::{info, warn};
 use super::changes::NewIds;
 use super::changes::nodes::detect_changes;
 use super::identity;
+use super::invalidation::base_invalidations;
 use super::rebase::{self, Rebased};
 use crate::commit::rebase::commits_since;
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::format::transaction_log::Move;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::replace::TreeGuard;
 use crate::overlay::{Recovered, WorkingTree};
@@ -83,6 +83,8 @@ pub async fn open(
         }
     }
     let message = resume(repository, &working, &reader).await?;
+    // No kernel has anything to drop yet.
+    working.admit_opens();
     if let Some(moved) = &moved {
         info!("{moved}");
     }
@@ -102,25 +104,15 @@ pub(super) async fn tree_at(
     working.tree_of(snapshot, Arc::clone(reader))
 }
 
-/// Interrupted commit that turned out to be visible.
-#[derive(Debug)]
-pub(super) struct Finished {
-    pub(super) invalidations: Vec<Invalidation>,
-    /// Commits between the old base and this commit, newest first.
-    pub(super) remote_commits: Vec<ObjectId>,
-    /// Moves that the commit made.
-    pub(super) moved: Vec<Move>,
-}
-
 /// Finishes a commit that was interrupted around its publication as `id`: if the branch has it, rebases the tree onto it;
-/// otherwise returns none. Nothing may have changed the tree since.
+/// and returns what the kernel must forget; otherwise returns none. Nothing may have changed the tree since.
 pub(super) async fn finish(
     repository: &Repository,
     working: &WorkingTree,
     reader: &Arc<Reader>,
     guard: &TreeGuard<'_>,
     id: ObjectId,
-) -> Result<Option<Finished>> {
+) -> Result<Option<Vec<Invalidation>>> {
     let branch = RefSpec::Branch(working.origin().branch.clone());
     let history = match repository.resolve(&branch).await {
         Ok(tip) => repository.history(tip, usize::MAX).await?,
@@ -128,19 +120,21 @@ pub(super) async fn finish(
         Err(error) => return Err(error),
     };
     let Some(at) = history.iter().position(|commit| commit.id == id) else { return Ok(None) };
-    let base = working.base().id();
+    let base = working.base();
     let below = history.iter().skip(at + 1).map(|commit| commit.id);
-    let remote_commits: Vec<ObjectId> = below.take_while(|commit| *commit != base).collect();
+    let remote_commits: Vec<ObjectId> = below.take_while(|commit| *commit != base.id()).collect();
     let frozen = working.freeze();
     let detected = detect_changes(working.base(), working, &frozen, &NewIds::default()).await?;
     working.preserve(guard, &detected.untracked_entries(), &detected.foreign).await?;
     let tree = tree_at(repository, working, reader, id).await?;
     // Nothing records which conflicts with the commits between were resolved, and how.
     let changes = (&detected, !remote_commits.is_empty());
-    let invalidations = rebase::follow_commit(working, guard, &tree, changes, &NewIds::default()).await?;
+    let moved = &detected.changes.moved;
+    let mut invalidations = base_invalidations(repository, (&base.tree, &tree), &remote_commits, moved).await;
+    invalidations.extend(rebase::follow_commit(working, guard, &tree, changes, &NewIds::default()).await?);
     working.clear_publishing();
     info!("a commit was interrupted after it was visible: it is snapshot {id}");
-    Ok(Some(Finished { invalidations, remote_commits, moved: detected.changes.moved }))
+    Ok(Some(invalidations))
 }
 
 /// Returns the commit of this mount that is on the branch although it was given up and the tree has changed since.

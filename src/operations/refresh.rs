@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Session;
 use super::commit::refuse_open;
+use super::invalidation::base_invalidations;
 use super::paths::{is_known, lost_root_message};
 use super::rebase::{self, Rebased};
 use super::recovery::{find_landed, landed_message};
@@ -21,7 +22,7 @@ impl Session {
     /// Errors: [`ErrorKind::NotFound`] if neither the snapshot nor a change has the path, [`ErrorKind::InvalidInput`] if the mount does not
     /// show it.
     pub async fn discard(&self, path: &str) -> Result<String> {
-        let _turn = self.turn.lock().await;
+        let _turn = self.take_turn().await;
         self.resolve_pending().await?;
         let is_all = path.is_empty();
         let path = if is_all { "/".to_owned() } else { self.repository_path(path).await? };
@@ -58,7 +59,7 @@ impl Session {
     ///
     /// Fails with [`ErrorKind::Stale`] if remote changes conflict with them.
     pub async fn refresh(&self) -> Result<String> {
-        let _turn = self.turn.lock().await;
+        let _turn = self.take_turn().await;
         self.resolve_pending().await?;
         let (report, invalidations) = {
             let guard = self.working.quiesce().await;
@@ -90,8 +91,7 @@ impl Session {
                 false => detected,
             };
             let tree = self.working.tree_of(compared.tip, Arc::clone(&self.reader))?;
-            let mut invalidations =
-                self.base_invalidations(&repository, (&base.tree, &tree), &compared.commits, &[]).await?;
+            let mut invalidations = base_invalidations(&repository, (&base.tree, &tree), &compared.commits, &[]).await;
             match rebase::rebase_uncommitted(&self.working, &guard, &tree, &detected, &self.new_ids).await? {
                 Rebased::Done(more) => invalidations.extend(more),
                 Rebased::Collisions(collisions) => {

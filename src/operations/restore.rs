@@ -28,7 +28,7 @@ impl Session {
     /// Errors: those of [`restore::plan`]; [`ErrorKind::Busy`] if a file there is open for writing; [`ErrorKind::Stale`] if uncommitted moves
     /// or untracked files are in the way.
     pub async fn restore(&self, path: &str, from: &str, dry_run: bool) -> Result<(String, Value)> {
-        let _turn = self.turn.lock().await;
+        let _turn = self.take_turn().await;
         self.resolve_pending().await?;
         let path = self.repository_path(path).await?;
         let repository = self.repository().await?;

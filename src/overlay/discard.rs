@@ -17,7 +17,7 @@ use super::returned::Returned;
 use super::state::{State, numbered};
 use crate::compare::scope::is_below;
 use crate::error::{Error, ErrorKind, Result};
-use crate::scratch::record::{EntryId, Meta, Name, ROOT, Time};
+use crate::scratch::record::{EntryId, Meta, Name, ROOT, Source, Time};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 
@@ -80,7 +80,7 @@ impl Discard<'_> {
         if is_below(path, self.path) {
             return false;
         }
-        let moved = natural.and_then(|place| self.state.by_number(Ino::of_place(self.tree, &place)));
+        let moved = natural.and_then(|place| self.state.at_place(self.tree, &place));
         moved.is_none_or(|id| {
             self.staying.contains(&id) || self.state.get(id).is_none_or(|inode| inode.names.is_empty())
         })
@@ -196,8 +196,15 @@ impl Discard<'_> {
     /// Keeps discarded files that are open, for their handles.
     fn keep_open_files(&self, new: &mut State, kept: &HashSet<EntryId>) {
         for (id, inode) in self.state.iter().filter(|(id, _)| *id != ROOT && !kept.contains(id)) {
-            if self.opens.contains(&inode.number) && !inode.is_directory() {
-                new.adopt(id, inode, inode.meta, None);
+            if !self.opens.contains(&inode.number) || inode.is_directory() {
+                continue;
+            }
+            // An old version, or another file that shares no bytes with one that has a name, keeps its number.
+            match inode.source() {
+                Some(Source::Stored(_)) if inode.names.is_empty() => {
+                    new.insert_bare(id, inode.number, inode.body.clone(), inode.meta, inode.lookup_count);
+                }
+                _ => new.adopt(id, inode, inode.meta, None),
             }
         }
     }

@@ -7,8 +7,11 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use tokio::sync::watch;
+
 use super::node::Inode;
 use super::opens::{HandleKind, Open, add_handle, remove_handle};
+use super::rebase::open_readers;
 use super::{Ino, Locked, WorkingTree, gone, no_such};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::data::Files;
@@ -42,19 +45,46 @@ pub struct Opened {
 
 impl WorkingTree {
     /// Opens inode `number`. Every success needs a [`WorkingTree::release`].
+    ///
+    /// Waits for the end of a move that is being told to the kernel.
     pub async fn open_file(&self, number: Ino, options: OpenOptions) -> Result<Opened> {
+        let mut is_patient = true;
+        let deadline = open_readers::deadline();
+        loop {
+            match self.try_open(number, options, is_patient).await? {
+                Ok(opened) => return Ok(opened),
+                Err(held) => is_patient = WorkingTree::wait_for_admission(held, deadline).await,
+            }
+        }
+    }
+
+    /// Opens inode `number`. If `is_patient` and files are not opened at the moment, returns the signal to wait for.
+    async fn try_open(
+        &self,
+        number: Ino,
+        options: OpenOptions,
+        is_patient: bool,
+    ) -> Result<std::result::Result<Opened, watch::Receiver<()>>> {
+        let held = |locked: &Locked| locked.opens_held.as_ref().filter(|_| is_patient).map(watch::Sender::subscribe);
         if !options.write {
             let mut locked = self.lock();
+            if let Some(held) = held(&locked) {
+                return Ok(Err(held));
+            }
             locked.refuse_other_file(number)?;
             let source = locked.source_of(number);
             if source.is_none() && !number.is_of_base() {
                 return Err(gone(number));
             }
-            return self.opened(&mut locked, number, source, options);
+            return self.opened(&mut locked, number, source, options).map(Ok);
         }
         let guard = self.enter().await?;
         let id = {
             let mut locked = self.lock();
+            if let Some(held) = held(&locked) {
+                return Ok(Err(held));
+            }
+            locked.refuse_old_version(number)?;
             let is_executed = |open: &Open| open.executing_handles > 0;
             if options.unless_executed && locked.open_files.get(&number).is_some_and(is_executed) {
                 return Err(Error::new(
@@ -82,7 +112,7 @@ impl WorkingTree {
         let opened = prepared.await;
         // The handle was counted first so that a commit sees it, and again on success.
         remove_handle(&mut self.lock().open_files, number, HandleKind { writes: true, ..HandleKind::default() });
-        opened
+        opened.map(Ok)
     }
 
     fn opened(&self, locked: &mut Locked, number: Ino, source: Option<Source>, options: OpenOptions) -> Result<Opened> {

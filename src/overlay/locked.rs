@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use super::node::{Ino, Inode};
 use super::opens::OpenFiles;
 use super::replace::TreeAccess;
@@ -31,6 +33,10 @@ pub(super) struct Locked {
     pub(super) generation: u64,
     /// Numbers of the base that were refused, of which the kernel may have the bytes of another file.
     pub(super) refused: HashSet<Ino>,
+    /// Numbers of files that programs read as they were before a move, and that have no name.
+    pub(super) old_versions: HashSet<Ino>,
+    /// Set while no file is opened: the tree has moved, and the kernel may have old bytes. Files are opened again when it is dropped.
+    pub(super) opens_held: Option<watch::Sender<()>>,
 }
 
 impl Locked {
@@ -91,6 +97,12 @@ impl Locked {
         self.is_nearly_full |= self.journal.durable().retire(data);
     }
 
+    /// Refuses to change `number` if it is that of an old version, which the kernel may know by a name for a moment after a move: it then looks the
+    /// name up again, and the change is made to the file that has it now.
+    pub(super) fn refuse_old_version(&self, number: Ino) -> Result<()> {
+        if self.old_versions.contains(&number) { Err(gone(number)) } else { Ok(()) }
+    }
+
     /// Refuses `number` if it is that of a file that programs have open since it was removed, replaced or moved, and the base shows
     /// another file by this number since a commit or a refresh. What is read and written would be of the wrong one, and the program
     /// that has the old one open would get the size of the new one.
@@ -140,7 +152,9 @@ impl Locked {
     }
 
     fn drop_inode(&mut self, id: EntryId) {
-        if let Some(data) = self.state.drop_inode(id).as_ref().and_then(Inode::data_file) {
+        let Some(inode) = self.state.drop_inode(id) else { return };
+        self.old_versions.remove(&inode.number);
+        if let Some(data) = inode.data_file() {
             self.retire(data);
         }
     }
@@ -153,6 +167,15 @@ impl Locked {
         let base = Arc::clone(&self.base);
         let place = base.tree.table().place(number.0).ok_or_else(|| gone(number))?;
         self.promote_place(&base, place)
+    }
+
+    /// Returns the inode of `place`, promoted if only the base had it.
+    pub(super) fn promote_at(&mut self, _guard: &impl TreeAccess, place: &TreePlace) -> Result<EntryId> {
+        let base = Arc::clone(&self.base);
+        match self.state.at_place(&base.tree, place) {
+            Some(id) => Ok(id),
+            None => self.promote_place(&base, place.clone()),
+        }
     }
 
     fn promote_place(&mut self, base: &Base, place: TreePlace) -> Result<EntryId> {

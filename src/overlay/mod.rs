@@ -203,6 +203,8 @@ impl WorkingTree {
                 base: Arc::new(base),
                 generation: 0,
                 refused: HashSet::new(),
+                old_versions: HashSet::new(),
+                opens_held: None,
             }),
             tree_lock: tokio::sync::RwLock::new(()),
             undecided: AtomicBool::new(false),

@@ -78,7 +78,7 @@ impl WorkingTree {
             let mut locked = self.lock();
             for (_, places) in foreign {
                 for place in places {
-                    let id = locked.promote(guard, Ino::of_place(&base.tree, place))?;
+                    let id = locked.promote_at(guard, place)?;
                     wanted.push(id);
                 }
             }
@@ -104,19 +104,20 @@ impl WorkingTree {
         Ok(is_needed)
     }
 
-    /// Adds the numbers by which the kernel knows the inodes: one that was created here and committed keeps the number it had.
+    /// Adds the other numbers by which the kernel knows the inodes: one that was created here and committed keeps the number it had, and the name
+    /// of an old version has got another one.
     pub fn for_kernel(&self, mut invalidations: Vec<Invalidation>) -> Vec<Invalidation> {
         let locked = self.lock();
-        let own = |number: Ino| {
-            let inode = locked.state.get(locked.state.by_number(number)?)?;
-            Some(inode.number).filter(|own| *own != number)
-        };
         let more: Vec<Invalidation> = invalidations
             .iter()
-            .filter_map(|invalidation| match invalidation {
-                Invalidation::Entry(parent, name) => Some(Invalidation::Entry(own(*parent)?, name.clone())),
-                Invalidation::Inode(number) => own(*number).map(Invalidation::Inode),
-                Invalidation::Attributes(number) => own(*number).map(Invalidation::Attributes),
+            .flat_map(|invalidation| {
+                let (Invalidation::Entry(number, _) | Invalidation::Inode(number) | Invalidation::Attributes(number)) =
+                    invalidation;
+                locked.state.other_numbers(*number).map(move |number| match invalidation {
+                    Invalidation::Entry(_, name) => Invalidation::Entry(number, name.clone()),
+                    Invalidation::Inode(_) => Invalidation::Inode(number),
+                    Invalidation::Attributes(_) => Invalidation::Attributes(number),
+                })
             })
             .collect();
         invalidations.extend(more);

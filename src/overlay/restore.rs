@@ -185,7 +185,7 @@ impl Edit<'_> {
                     ),
                 ));
             }
-            if let Some(id) = self.state.by_number(Ino::of_place(&tree, &place)) {
+            if let Some(id) = self.state.at_place(&tree, &place) {
                 in_the_way.extend(self.files_below(id));
                 self.drop_directory(id);
             }
@@ -369,7 +369,7 @@ impl Edit<'_> {
         let mut missing = Vec::new();
         let mut at = place.clone();
         let mut parent = loop {
-            if let Some(id) = self.state.by_number(Ino::of_place(&tree, &at)) {
+            if let Some(id) = self.state.at_place(&tree, &at) {
                 break id;
             }
             let (above, name) = tree.parent_of(&at).ok_or_else(|| Error::corrupt("a place without a parent"))?;

@@ -8,11 +8,13 @@
 //! kernel knows it. Ancestors are promoted first, so that every change can be reached from the root. A promoted directory shows the
 //! base's entries except those that it has or hides itself.
 
+mod numbers;
+
 use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 
-use super::node::{Directory, Entry, Ino, Inode, UPPER};
+use super::node::{Directory, Entry, Ino, Inode};
 use super::sparse_copy::SparseCopy;
 use crate::error::{Error, Result};
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
@@ -182,43 +184,6 @@ impl State {
     /// Returns all inodes.
     pub fn iter(&self) -> impl Iterator<Item = (EntryId, &Inode)> {
         self.inodes.iter().map(|(id, inode)| (*id, inode))
-    }
-
-    /// Returns the inode that the kernel knows by `number`, if it is in the working tree.
-    pub fn by_number(&self, number: Ino) -> Option<EntryId> {
-        if !number.is_of_base() {
-            let id = EntryId(number.0 - UPPER);
-            return self.inodes.contains_key(&id).then_some(id);
-        }
-        self.promoted.get(&number).or_else(|| self.shown.get(&number)).copied()
-    }
-
-    /// Returns the number of the base's file whose bytes file `number` shows; none if its bytes are elsewhere.
-    pub(super) fn base_number(&self, number: Ino) -> Option<Ino> {
-        match self.by_number(number).and_then(|id| self.get(id)) {
-            Some(inode) => inode.lower_number.filter(|_| inode.source() == Some(&Source::Lower)),
-            None => Some(number).filter(|number| number.is_of_base()),
-        }
-    }
-
-    /// Returns the inode whose kernel number is `number`: the one that lookup counts are about.
-    pub fn by_kernel_number(&mut self, number: Ino) -> Option<&mut Inode> {
-        let id = self.by_number(number)?;
-        self.inodes.get_mut(&id).filter(|inode| inode.number == number)
-    }
-
-    /// Returns true if the base's entry at `place` shows: no entry of the working tree is in its place, nor above it.
-    pub(super) fn shows_base_at(&self, tree: &Tree, place: &TreePlace) -> bool {
-        let mut at = place.clone();
-        while let Some((above, name)) = tree.parent_of(&at) {
-            if let Some(id) = self.by_number(Ino::of_place(tree, &above)) {
-                let living = self.get(id).filter(|inode| id == ROOT || !inode.names.is_empty());
-                let directory = living.and_then(Inode::directory);
-                return directory.is_some_and(|directory| directory.get(&Name::new(name.as_bytes())).is_none());
-            }
-            at = above;
-        }
-        false
     }
 
     /// Returns a path of the inode, for messages and classification. An inode without names has none.

@@ -13,6 +13,7 @@ mod exclusive;
 mod executed;
 mod expired_branch;
 mod listings;
+mod open_readers;
 mod posix;
 mod replaced;
 mod roots;

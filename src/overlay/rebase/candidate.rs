@@ -41,6 +41,10 @@ pub struct Candidate {
     pub(in super::super) has_all_bytes: bool,
     /// Files with a backing that a commit left to its passthrough handles, if both bases have the same bytes of them.
     pub(in super::super) same_backings: HashSet<Ino>,
+    /// Files that were open to read and that the candidate was compared with.
+    pub(in super::super) seen: HashSet<Ino>,
+    /// Those among them that keep what they had, without a name.
+    pub(in super::super) old_versions: HashSet<Ino>,
     /// Generation of the state that the candidate was made from.
     pub(in super::super) generation: u64,
 }
@@ -64,6 +68,8 @@ impl Candidate {
             is_published: false,
             has_all_bytes: false,
             same_backings: HashSet::new(),
+            seen: HashSet::new(),
+            old_versions: HashSet::new(),
             generation,
         }
     }

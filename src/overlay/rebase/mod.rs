@@ -14,16 +14,19 @@
 //! commit show.
 //!
 //! The tree lock is held for writing throughout, so that no program changes anything. Reads continue and lookup counts change: decisions that
-//! depend on them are made last, under the lock.
+//! depend on them are made last, under the lock. Files of the base that programs have open keep their bytes ([`open_readers`]).
 
 mod candidate;
 mod files;
 mod merge;
+pub(super) mod open_readers;
 mod whiteout;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use tokio::sync::watch;
 
 pub use self::candidate::Candidate;
 use self::merge::{Merge, Merged};
@@ -52,6 +55,15 @@ pub enum Purpose<'a> {
         /// True if chunks among them may have given way to those of concurrent commits.
         gave_way: bool,
     },
+}
+
+/// Result of [`WorkingTree::install`].
+#[derive(Debug)]
+pub enum Installed {
+    /// The candidate is shown, and the kernel needs these invalidations.
+    Shown(Vec<Invalidation>),
+    /// Nothing has changed: files were opened that the candidate was not compared with.
+    Opened(Box<Candidate>),
 }
 
 /// Name of the working tree that no merge can join with the new base's entry of that name.
@@ -131,12 +143,16 @@ impl WorkingTree {
         (locked.state.clone(), locked.open_files.keys().copied().collect(), locked.generation)
     }
 
-    /// Shows `candidate` after writing its journal durably. Returns the invalidations for the kernel.
+    /// Shows `candidate` after writing its journal durably, unless files are open that it was not compared with
+    /// ([`WorkingTree::keep_open_files`]) and `is_last` is not set. From then on no file is opened until [`WorkingTree::admit_opens`].
     ///
     /// If the journal cannot be written, nothing changes, unless the changes are published: the tree then moves all the same, and accepts
     /// no changes until the journal can be written. So it does if the new journal is in place, but not certain to outlive a power cut.
-    pub fn install(&self, _guard: &TreeGuard<'_>, candidate: Candidate) -> Result<Vec<Invalidation>> {
+    pub fn install(&self, _guard: &TreeGuard<'_>, candidate: Candidate, is_last: bool) -> Result<Installed> {
         let mut locked = self.lock();
+        if !is_last && !locked.open_readers(&candidate.seen).is_empty() {
+            return Ok(Installed::Opened(Box::new(candidate)));
+        }
         if locked.generation != candidate.generation {
             drop(locked);
             self.abandon(candidate);
@@ -144,14 +160,20 @@ impl WorkingTree {
         }
         let Candidate { mut state, base, disposable, invalidations, gone, new_data, is_published, .. } = candidate;
         let (has_all_bytes, same_backings) = (candidate.has_all_bytes, candidate.same_backings);
+        let old_versions = candidate.old_versions;
         state.take_counts(&locked.state);
+        state.drop_closed(&old_versions, &locked.open_files);
         if !is_published {
             state.take_unpublished(&locked.state);
         }
         for (parent, name, id) in disposable {
             let is_known = state.get(id).is_some_and(|inode| {
                 let has_entries = inode.directory().is_some_and(|directory| !directory.is_empty());
-                has_entries || inode.lookup_count > 0 || locked.open_files.contains_key(&inode.number)
+                // The number of the base would be that of an old version.
+                let is_taken = inode
+                    .lower_number
+                    .is_some_and(|number| old_versions.contains(&number) || locked.old_versions.contains(&number));
+                has_entries || is_taken || inode.lookup_count > 0 || locked.open_files.contains_key(&inode.number)
             });
             if !is_known {
                 state.leave(parent, &name);
@@ -174,6 +196,8 @@ impl WorkingTree {
         locked.is_stale = !is_in_place;
         let old = std::mem::replace(&mut locked.state, state);
         locked.base = base;
+        locked.take_old_versions(old_versions);
+        locked.opens_held.get_or_insert_with(|| watch::channel(()).0);
         self.replaced.fetch_add(1, Ordering::Relaxed);
         let passthrough_data = locked.release_old_files(&old, has_all_bytes, &same_backings);
         // The journal on disk does not need them. Files that passthrough handles still use are removed when those are closed.
@@ -188,7 +212,7 @@ impl WorkingTree {
         }
         drop(locked);
         self.lock().journal.durable().keep_reserve();
-        Ok(invalidations)
+        Ok(Installed::Shown(invalidations))
     }
 
     /// Returns how many times the tree was replaced by a candidate. Only a replacement changes it otherwise than by requests.
@@ -212,7 +236,7 @@ impl Locked {
         has_all_bytes: bool,
         same_backings: &HashSet<Ino>,
     ) -> HashSet<DataFileId> {
-        let Locked { state, open_files, .. } = self;
+        let Locked { state, open_files, old_versions, .. } = self;
         let mut backings = HashSet::new();
         for (number, open) in open_files.iter_mut() {
             let data_file = |state: &State| state.by_number(*number).and_then(|id| state.get(id)?.data_file());
@@ -223,7 +247,7 @@ impl Locked {
             open.backing = open.backing.take().filter(|(data, _)| match (before, current) {
                 (_, Some(current)) => *data == current,
                 (Some(before), None) => *data == before && has_all_bytes,
-                (None, None) => same_backings.contains(number),
+                (None, None) => same_backings.contains(number) || old_versions.contains(number),
             });
             backings.extend(open.backing.as_ref().map(|(data, _)| *data));
         }

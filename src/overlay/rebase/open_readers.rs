@@ -1,0 +1,249 @@
+//! Files of the base that programs have open to read while the tree moves: each keeps its bytes until it is closed.
+//!
+//! The kernel has one page cache and one length for each inode number. A file that has other bytes in the new base, or is gone there, therefore
+//! becomes two: its number stays with the *old version*, a reference to the stored chunk without a name, for the programs that have it open, and the
+//! name gets an inode with another number. A changed file that nobody has open keeps its number, and the kernel drops what it has of it. Until it has
+//! done so, files are not opened ([`WorkingTree::admit_opens`]): a program would read old bytes from the kernel and new ones from here.
+//!
+//! Only files whose bytes are the base's before and after the move become two. So no two inodes ever have one data file, which the close of one
+//! would take from the other: bytes that programs wrote stay with the inode that has them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::super::invalidation::Invalidation;
+use super::super::node::UPPER;
+use super::super::opens::OpenFiles;
+use super::super::replace::TreeGuard;
+use super::super::state::{State, numbered};
+use super::super::{Base, Ino, Locked, WorkingTree};
+use super::Candidate;
+use crate::error::Result;
+use crate::format::chunk_payload::ChunkPayload;
+use crate::scratch::record::{Body, EntryId, Meta, Name, Source, Stored};
+use crate::tree::nodes::TreePlace;
+
+/// Longest wait of an open for the end of a move. The kernel drops what it has within milliseconds, unless it waits for reads from slow storage:
+/// then a program may get bytes of both states.
+const LONGEST_HOLD: Duration = Duration::from_secs(1);
+
+/// File of the base that is open to read.
+pub(super) struct OpenReader {
+    number: Ino,
+    /// Number of the file in the base.
+    in_base: Ino,
+    meta: Meta,
+    /// Names that the kernel may know it by.
+    names: Vec<Invalidation>,
+}
+
+impl WorkingTree {
+    /// Gives other numbers to names in `candidate` whose files have other bytes there, as far as programs have these open. Returns true if it changed
+    /// anything.
+    ///
+    /// Fails if the old bytes of such a file cannot be found out, unless the candidate's changes are published.
+    pub async fn keep_open_files(&self, _guard: &TreeGuard<'_>, candidate: &mut Candidate) -> Result<bool> {
+        let (readers, kept_before) = {
+            let locked = self.lock();
+            (locked.open_readers(&candidate.seen), locked.old_versions.clone())
+        };
+        let mut is_changed = false;
+        for number in kept_before {
+            is_changed |= candidate.spare_number(number).await?;
+        }
+        for reader in readers {
+            candidate.seen.insert(reader.number);
+            let old = match self.old_bytes(&reader, candidate).await {
+                Ok(old) => old,
+                Err(error) if candidate.is_published => {
+                    tracing::warn!("a program may read parts of two versions of {}: {error}", reader.number);
+                    None
+                }
+                Err(error) => return Err(error),
+            };
+            if let Some(payload) = old {
+                let number = reader.number;
+                candidate.part(reader, payload);
+                candidate.spare_number(number).await?;
+                is_changed = true;
+            }
+        }
+        Ok(is_changed)
+    }
+
+    /// Returns the bytes of an open file, as a reference, if it has others in `candidate`.
+    async fn old_bytes(&self, reader: &OpenReader, candidate: &Candidate) -> Result<Option<ChunkPayload>> {
+        let inode = candidate.state.by_number(reader.number).and_then(|id| candidate.state.get(id));
+        if inode.is_some_and(|inode| inode.source() != Some(&Source::Lower)) {
+            // The merge has made it independent of the base.
+            return Ok(None);
+        }
+        let old = self.base().tree.payload_of(reader.in_base.0).await?;
+        let new = match candidate.state.base_number(reader.number) {
+            // One that cannot be read is another: programs that open it get the error.
+            Some(number) => candidate.base.tree.payload_of(number.0).await.ok().flatten(),
+            None => None,
+        };
+        Ok(old.filter(|old| new.as_ref() != Some(old)))
+    }
+
+    /// Lets files be opened, after a move: the kernel has no old bytes any more.
+    pub fn admit_opens(&self) {
+        // A dropped sender is the signal.
+        drop(self.lock().opens_held.take());
+    }
+
+    /// Waits until `held` is dropped, or it is `deadline`. Returns false then.
+    pub(in super::super) async fn wait_for_admission(mut held: watch::Receiver<()>, deadline: Instant) -> bool {
+        tokio::time::timeout_at(deadline, held.changed()).await.is_ok()
+    }
+}
+
+/// Returns the time until which an open that begins now waits for the end of a move.
+pub(in super::super) fn deadline() -> Instant {
+    Instant::now() + LONGEST_HOLD
+}
+
+impl Locked {
+    /// Returns the files of the base that are open to read only, except those in `seen`.
+    pub(super) fn open_readers(&self, seen: &HashSet<Ino>) -> Vec<OpenReader> {
+        let open = self.open_files.iter().filter(|(number, open)| open.writers == 0 && !seen.contains(number));
+        let reader = |number: Ino| {
+            let in_base = self.state.base_number(number)?;
+            let tree = &self.base.tree;
+            let place = tree.table().place(in_base.0).filter(|place| !tree.is_directory_place(place))?;
+            let inode = self.state.by_number(number).and_then(|id| self.state.get(id));
+            let meta = inode.map_or_else(|| self.base.meta_of(&place), |inode| inode.meta);
+            Some(OpenReader { number, in_base, meta, names: names_of(&self.state, &self.base, number) })
+        };
+        open.filter_map(|(number, _)| reader(*number)).collect()
+    }
+
+    /// Takes over the old versions of `new`, as far as they are still without a name.
+    pub(super) fn take_old_versions(&mut self, new: HashSet<Ino>) {
+        let state = &self.state;
+        self.old_versions.extend(new);
+        self.old_versions.retain(|number| state.at_number(*number).is_some_and(|(_, inode)| inode.names.is_empty()));
+    }
+}
+
+impl Candidate {
+    /// Makes `payload` the bytes of the number of `reader`, without a name. Names go to another number.
+    fn part(&mut self, reader: OpenReader, payload: ChunkPayload) {
+        let OpenReader { number, meta, names, .. } = reader;
+        self.invalidations.extend(names);
+        let moved = self.state.part_old_version(number, Source::Stored(Stored(payload)), meta);
+        for (parent, name) in moved {
+            self.invalidate_name(parent, name);
+        }
+        self.old_versions.insert(number);
+    }
+
+    /// Gives the name of the base's file that has `number`, which is that of an old version, another number. Returns true if there is such a file.
+    async fn spare_number(&mut self, number: Ino) -> Result<bool> {
+        let (base, tree) = (Arc::clone(&self.base), Arc::clone(&self.base.tree));
+        if self.state.at_number(number).is_none_or(|(_, inode)| !inode.names.is_empty()) {
+            return Ok(false);
+        }
+        let place = Some(number).filter(|number| number.is_of_base()).and_then(|number| tree.table().place(number.0));
+        let is_file = |place: &TreePlace| Ino::of_place(&tree, place) == number && !tree.is_directory_place(place);
+        let Some(place) = place.filter(is_file).filter(|place| self.state.shows_base_at(&tree, place)) else {
+            return Ok(false);
+        };
+        if !tree.has(&place).await? {
+            return Ok(false);
+        }
+        let renumbered = self.state.renumber_base(&base, place);
+        let is_renumbered = renumbered.is_some();
+        if let Some((parent, name)) = renumbered {
+            self.invalidate_name(parent, name);
+        }
+        Ok(is_renumbered)
+    }
+
+    fn invalidate_name(&mut self, parent: EntryId, name: Name) {
+        if let Some(parent) = self.state.get(parent) {
+            self.invalidations.push(Invalidation::Entry(parent.number, name));
+        }
+    }
+}
+
+impl State {
+    /// Drops those of `old_versions` that are not in `open`.
+    pub(super) fn drop_closed(&mut self, old_versions: &HashSet<Ino>, open: &OpenFiles) {
+        for number in old_versions.iter().filter(|number| !open.contains_key(number)) {
+            let nameless =
+                self.at_number(*number).filter(|(_, inode)| inode.names.is_empty() && inode.lookup_count == 0);
+            if let Some((id, _)) = nameless {
+                self.drop_inode(id);
+            }
+        }
+    }
+
+    /// Makes `source` the bytes of `number`, without a name. The names of the inode that has the number go to a new one; returns them.
+    fn part_old_version(&mut self, number: Ino, source: Source, meta: Meta) -> Vec<(EntryId, Name)> {
+        let body = Body::File(source);
+        let Some((id, _)) = self.at_number(number) else {
+            let id = if number.is_of_base() { self.next_entry() } else { EntryId(number.0 - UPPER) };
+            self.insert_bare(id, number, body, meta, 0);
+            return Vec::new();
+        };
+        let Some(inode) = self.get_mut(id) else { return Vec::new() };
+        let names = std::mem::take(&mut inode.names);
+        let (new_body, new_meta) = (std::mem::replace(&mut inode.body, body), std::mem::replace(&mut inode.meta, meta));
+        let lower = inode.lower.clone().zip(inode.lower_number);
+        self.bind(id, None);
+        if names.is_empty() {
+            return Vec::new();
+        }
+        let new = self.next_entry();
+        self.insert_bare(new, Ino::of_entry(new), new_body, new_meta, 0);
+        self.bind(new, lower);
+        for (parent, name) in &names {
+            let entry = self.get(*parent).and_then(|inode| inode.directory()?.get(name));
+            let (covers, order) = (entry.is_some_and(|entry| entry.covers), entry.map(|entry| entry.order));
+            self.put_entry(*parent, name.clone(), Some(new), covers, order);
+        }
+        names.into_vec()
+    }
+
+    /// Gives a file that only the base has, at `place`, a number of the working tree. Returns its directory and name.
+    fn renumber_base(&mut self, base: &Base, place: TreePlace) -> Option<(EntryId, Name)> {
+        let tree = &base.tree;
+        let (mut at, name) = tree.parent_of(&place)?;
+        let mut missing = Vec::new();
+        let mut parent = loop {
+            if let Some(id) = self.at_place(tree, &at) {
+                break id;
+            }
+            let (above, name) = tree.parent_of(&at)?;
+            missing.push((std::mem::replace(&mut at, above), name));
+        };
+        for (directory, name) in missing.into_iter().rev() {
+            let (name, meta) = (Name::new(name.as_bytes()), base.meta_of(&directory));
+            parent = self.make_directory(parent, name, meta, Some(numbered(tree, directory)));
+        }
+        let (name, id) = (Name::new(name.as_bytes()), self.next_entry());
+        self.insert_bare(id, Ino::of_entry(id), Body::File(Source::Lower), base.meta_of(&place), 0);
+        self.bind(id, Some(numbered(tree, place)));
+        self.put_entry(parent, name.clone(), Some(id), false, None);
+        Some((parent, name))
+    }
+}
+
+/// Returns the names by which the kernel may know file `number` of `state`.
+fn names_of(state: &State, base: &Base, number: Ino) -> Vec<Invalidation> {
+    let entry = |(parent, name): &(EntryId, Name)| Some(Invalidation::Entry(state.get(*parent)?.number, name.clone()));
+    if let Some(inode) = state.by_number(number).and_then(|id| state.get(id)) {
+        return inode.names.iter().filter_map(entry).collect();
+    }
+    let above = base.tree.table().place(number.0).and_then(|place| base.tree.parent_of(&place));
+    let Some((above, name)) = above else { return Vec::new() };
+    let natural = Ino::of_place(&base.tree, &above);
+    let parent = state.at_place(&base.tree, &above).and_then(|id| state.get(id)).map_or(natural, |inode| inode.number);
+    vec![Invalidation::Entry(parent, Name::new(name.as_bytes()))]
+}

@@ -1,0 +1,65 @@
+//! Inodes by their numbers, and by the places of the base that they show.
+
+use super::super::node::{Ino, Inode, UPPER};
+use super::State;
+use crate::scratch::record::{EntryId, Name, ROOT, Source};
+use crate::tree::Tree;
+use crate::tree::nodes::TreePlace;
+
+impl State {
+    /// Returns the inode that the kernel knows by `number`, if it is in the working tree.
+    pub fn by_number(&self, number: Ino) -> Option<EntryId> {
+        if !number.is_of_base() {
+            let id = EntryId(number.0 - UPPER);
+            return self.inodes.contains_key(&id).then_some(id);
+        }
+        self.promoted.get(&number).or_else(|| self.shown.get(&number)).copied()
+    }
+
+    /// Returns the number of the base's file whose bytes file `number` shows; none if its bytes are elsewhere.
+    pub(in super::super) fn base_number(&self, number: Ino) -> Option<Ino> {
+        match self.by_number(number).and_then(|id| self.get(id)) {
+            Some(inode) => inode.lower_number.filter(|_| inode.source() == Some(&Source::Lower)),
+            None => Some(number).filter(|number| number.is_of_base()),
+        }
+    }
+
+    /// Returns the inode whose kernel number is `number`: the one that lookup counts are about.
+    pub fn by_kernel_number(&mut self, number: Ino) -> Option<&mut Inode> {
+        let id = self.by_number(number)?;
+        self.inodes.get_mut(&id).filter(|inode| inode.number == number)
+    }
+
+    /// Returns the inode whose kernel number is `number`, to look at.
+    pub(in super::super) fn at_number(&self, number: Ino) -> Option<(EntryId, &Inode)> {
+        let id = self.by_number(number)?;
+        Some((id, self.get(id).filter(|inode| inode.number == number)?))
+    }
+
+    /// Returns the inode that shows `place` of the base: not another one that only has its number, with an old version of the file.
+    pub(in super::super) fn at_place(&self, tree: &Tree, place: &TreePlace) -> Option<EntryId> {
+        let number = Ino::of_place(tree, place);
+        self.shown.get(&number).or_else(|| self.promoted.get(&number)).copied()
+    }
+
+    /// Returns the numbers, other than `number`, of inodes that have it or show the base's entry with it.
+    pub(in super::super) fn other_numbers(&self, number: Ino) -> impl Iterator<Item = Ino> {
+        let ids = [self.promoted.get(&number), self.shown.get(&number)];
+        let numbers = ids.into_iter().flatten().filter_map(|id| Some(self.get(*id)?.number));
+        numbers.filter(move |other| *other != number)
+    }
+
+    /// Returns true if the base's entry at `place` shows: no entry of the working tree is in its place, nor above it.
+    pub(in super::super) fn shows_base_at(&self, tree: &Tree, place: &TreePlace) -> bool {
+        let mut at = place.clone();
+        while let Some((above, name)) = tree.parent_of(&at) {
+            if let Some(id) = self.by_number(Ino::of_place(tree, &above)) {
+                let living = self.get(id).filter(|inode| id == ROOT || !inode.names.is_empty());
+                let directory = living.and_then(Inode::directory);
+                return directory.is_some_and(|directory| directory.get(&Name::new(name.as_bytes())).is_none());
+            }
+            at = above;
+        }
+        false
+    }
+}
