@@ -25,6 +25,7 @@ use crate::failpoints;
 use crate::format::ids::ObjectId;
 use crate::overlay::frozen::Frozen;
 use crate::overlay::invalidation::Invalidation;
+use crate::overlay::rebase::Others;
 use crate::overlay::replace::TreeGuard;
 use crate::scratch::data::{FLUSH_FAILED, Files, WriterState};
 use crate::scratch::record::DataFileId;
@@ -235,8 +236,12 @@ impl Session {
             None => tree_at(&repository, &self.working, &self.reader, new_base).await,
         };
         let tree = tree.context(not_shown)?;
-        let gave_way = request.on_conflict == OnConflict::Theirs && !remote_commits.is_empty();
-        let changes = (&detected, gave_way);
+        let others = match (remote_commits.as_slice(), request.on_conflict) {
+            ([], _) => Others::Absent,
+            (_, OnConflict::Theirs) => Others::Preferred,
+            _ => Others::Merged,
+        };
+        let changes = (&detected, others);
         let moved = &detected.changes.moved;
         let mut invalidations = base_invalidations(&repository, (&base.tree, &tree), &remote_commits, moved).await;
         invalidations.extend(rebase::follow_commit(&self.working, guard, &tree, changes, &self.new_ids).await?);

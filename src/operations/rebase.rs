@@ -18,7 +18,7 @@ use crate::format::snapshot::Snapshot;
 use crate::overlay::WorkingTree;
 use crate::overlay::frozen::FrozenEntry;
 use crate::overlay::invalidation::Invalidation;
-use crate::overlay::rebase::{Candidate, Collision, Installed, Purpose};
+use crate::overlay::rebase::{Candidate, Collision, Installed, Others, Purpose};
 use crate::overlay::replace::{TreeGuard, node_ids};
 use crate::scratch::record::EntryId;
 use crate::tree::Tree;
@@ -27,6 +27,8 @@ use crate::zarr::Coords;
 
 /// Number of times that files which were opened meanwhile are compared, too, before the tree moves.
 const MOST_ROUNDS: u32 = 100;
+/// Number of times that the changes are detected, which takes longer than to compare a file: others wait meanwhile, and files are opened.
+const CHECKED_ROUNDS: u32 = 3;
 
 pub(super) enum Rebased {
     /// The tree is on the new base, and these invalidations must be sent.
@@ -53,16 +55,15 @@ pub(super) async fn rebase_uncommitted(
     install(working, guard, candidate, new_ids, &Accept::Kept(before, tree)).await.map(Rebased::Done)
 }
 
-/// Rebases `working` onto `tree`, the snapshot that its changes, `before`, were committed as. With `gave_way`, chunks among them may have given
-/// way to those of concurrent commits.
+/// Rebases `working` onto `tree`, the snapshot that its changes, `before`, were committed as over the commits of `others`.
 pub(super) async fn follow_commit(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
     tree: &Arc<Tree>,
-    (before, gave_way): (&DetectedChanges, bool),
+    (before, others): (&DetectedChanges, Others),
     new_ids: &NewIds,
 ) -> Result<Vec<Invalidation>> {
-    let purpose = Purpose::Published { tracked: &before.tracked, gave_way };
+    let purpose = Purpose::Published { tracked: &before.tracked, others };
     let candidate = working.plan_rebase(guard, tree, purpose).await?;
     install(working, guard, candidate, new_ids, &Accept::Committed(before)).await
 }
@@ -157,7 +158,9 @@ async fn install(
 ) -> Result<Vec<Invalidation>> {
     for round in 0.. {
         let checked = match working.keep_open_files(guard, &mut candidate).await {
-            Ok(is_changed) if round == 0 || is_changed => check_candidate(working, &candidate, new_ids, accept).await,
+            Ok(is_changed) if round == 0 || (is_changed && round < CHECKED_ROUNDS) => {
+                check_candidate(working, &candidate, new_ids, accept).await
+            }
             kept => kept.map(drop),
         };
         if let Err(error) = checked {

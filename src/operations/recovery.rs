@@ -14,6 +14,7 @@ use crate::commit::rebase::commits_since;
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::overlay::invalidation::Invalidation;
+use crate::overlay::rebase::Others;
 use crate::overlay::replace::TreeGuard;
 use crate::overlay::{Recovered, WorkingTree};
 use crate::reader::Reader;
@@ -128,7 +129,8 @@ pub(super) async fn finish(
     working.preserve(guard, &detected.untracked_entries(), &detected.foreign).await?;
     let tree = tree_at(repository, working, reader, id).await?;
     // Nothing records which conflicts with the commits between were resolved, and how.
-    let changes = (&detected, !remote_commits.is_empty());
+    let others = if remote_commits.is_empty() { Others::Absent } else { Others::Preferred };
+    let changes = (&detected, others);
     let moved = &detected.changes.moved;
     let mut invalidations = base_invalidations(repository, (&base.tree, &tree), &remote_commits, moved).await;
     invalidations.extend(rebase::follow_commit(working, guard, &tree, changes, &NewIds::default()).await?);

@@ -39,6 +39,8 @@ pub struct Candidate {
     pub(in super::super) is_published: bool,
     /// True if the bytes of every changed file are in the base: new passthrough handles continue with the backing of those before.
     pub(in super::super) has_all_bytes: bool,
+    /// True if all files that are not changed have the same numbers and bytes in the base as before.
+    pub(in super::super) keeps_rest: bool,
     /// Files with a backing that a commit left to its passthrough handles, if both bases have the same bytes of them.
     pub(in super::super) same_backings: HashSet<Ino>,
     /// Files that were open to read and that the candidate was compared with.
@@ -67,6 +69,7 @@ impl Candidate {
             new_data: Vec::new(),
             is_published: false,
             has_all_bytes: false,
+            keeps_rest: false,
             same_backings: HashSet::new(),
             seen: HashSet::new(),
             old_versions: HashSet::new(),

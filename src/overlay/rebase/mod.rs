@@ -52,9 +52,20 @@ pub enum Purpose<'a> {
     Published {
         /// Files whose bytes the commit took, by directory and name.
         tracked: &'a HashSet<(EntryId, Name)>,
-        /// True if chunks among them may have given way to those of concurrent commits.
-        gave_way: bool,
+        /// Commits of others that are in the new base, too.
+        others: Others,
     },
+}
+
+/// Commits of others in the base that a commit of this mount has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Others {
+    /// There are none: what was not changed here is as before.
+    Absent,
+    /// There are some, and all that was changed here is in the base.
+    Merged,
+    /// There are some, and chunks that were changed here may have given way to theirs.
+    Preferred,
 }
 
 /// Result of [`WorkingTree::install`].
@@ -97,11 +108,13 @@ impl WorkingTree {
         }
         merge.prune_directories().await?;
         let is_published = matches!(purpose, Purpose::Published { .. });
-        let has_all_bytes = matches!(purpose, Purpose::Published { gave_way: false, .. });
+        let has_all_bytes = matches!(purpose, Purpose::Published { others: Others::Absent | Others::Merged, .. });
+        let keeps_rest = matches!(purpose, Purpose::Published { others: Others::Absent, .. })
+            && to.tree.table().has_numbers_of(from.tree.table());
         let Merged { state, collisions, invalidations, disposable } = merge.finish();
         let same_backings = self.same_backings((&old, &from), (&state, &to)).await;
         let candidate = Candidate::of(state, to, &old, generation);
-        let candidate = Candidate { is_published, has_all_bytes, same_backings, ..candidate };
+        let candidate = Candidate { is_published, has_all_bytes, keeps_rest, same_backings, ..candidate };
         Ok(Candidate { collisions, invalidations, disposable, new_data, ..candidate })
     }
 
@@ -150,7 +163,7 @@ impl WorkingTree {
     /// no changes until the journal can be written. So it does if the new journal is in place, but not certain to outlive a power cut.
     pub fn install(&self, _guard: &TreeGuard<'_>, candidate: Candidate, is_last: bool) -> Result<Installed> {
         let mut locked = self.lock();
-        if !is_last && !locked.open_readers(&candidate.seen).is_empty() {
+        if !is_last && !candidate.keeps_rest && !locked.open_readers(&candidate.seen).is_empty() {
             return Ok(Installed::Opened(Box::new(candidate)));
         }
         if locked.generation != candidate.generation {
@@ -162,7 +175,7 @@ impl WorkingTree {
         let (has_all_bytes, same_backings) = (candidate.has_all_bytes, candidate.same_backings);
         let old_versions = candidate.old_versions;
         state.take_counts(&locked.state);
-        state.drop_closed(&old_versions, &locked.open_files);
+        state.drop_closed(old_versions.union(&locked.old_versions), &locked.open_files);
         if !is_published {
             state.take_unpublished(&locked.state);
         }
@@ -197,7 +210,9 @@ impl WorkingTree {
         let old = std::mem::replace(&mut locked.state, state);
         locked.base = base;
         locked.take_old_versions(old_versions);
-        locked.opens_held.get_or_insert_with(|| watch::channel(()).0);
+        if !candidate.keeps_rest {
+            locked.opens_held.get_or_insert_with(|| watch::channel(()).0);
+        }
         self.replaced.fetch_add(1, Ordering::Relaxed);
         let passthrough_data = locked.release_old_files(&old, has_all_bytes, &same_backings);
         // The journal on disk does not need them. Files that passthrough handles still use are removed when those are closed.

@@ -49,7 +49,9 @@ impl WorkingTree {
     pub async fn keep_open_files(&self, _guard: &TreeGuard<'_>, candidate: &mut Candidate) -> Result<bool> {
         let (readers, kept_before) = {
             let locked = self.lock();
-            (locked.open_readers(&candidate.seen), locked.old_versions.clone())
+            let is_concerned = !candidate.keeps_rest;
+            let readers = if is_concerned { locked.open_readers(&candidate.seen) } else { Vec::new() };
+            (readers, locked.old_versions.clone())
         };
         let mut is_changed = false;
         for number in kept_before {
@@ -174,8 +176,8 @@ impl Candidate {
 
 impl State {
     /// Drops those of `old_versions` that are not in `open`.
-    pub(super) fn drop_closed(&mut self, old_versions: &HashSet<Ino>, open: &OpenFiles) {
-        for number in old_versions.iter().filter(|number| !open.contains_key(number)) {
+    pub(super) fn drop_closed<'a>(&mut self, old_versions: impl Iterator<Item = &'a Ino>, open: &OpenFiles) {
+        for number in old_versions.filter(|number| !open.contains_key(number)) {
             let nameless =
                 self.at_number(*number).filter(|(_, inode)| inode.names.is_empty() && inode.lookup_count == 0);
             if let Some((id, _)) = nameless {
