@@ -113,6 +113,11 @@ impl Control {
         Control { session, errors, handles, next_handle, written, listed_at_root, outcome }
     }
 
+    /// Has the kernel forget bytes and attributes of inodes `numbers`.
+    pub async fn forget(&self, numbers: Vec<Ino>) {
+        self.session.forget(numbers).await;
+    }
+
     /// Returns the most recent failures.
     pub fn errors(&self) -> &RecentErrors {
         &self.errors

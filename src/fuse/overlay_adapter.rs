@@ -312,11 +312,11 @@ impl Requests for WorkingAdapter {
         if kind.backed {
             self.shared.backings.release(inode.0);
         }
-        self.serve(
-            Call::on("close", inode),
-            reply,
-            move |shared| async move { shared.working.release(number, kind).await },
-        );
+        self.serve(Call::on("close", inode), reply, move |shared| async move {
+            let released = shared.working.release(number, kind).await;
+            shared.control.forget(shared.working.take_outdated()).await;
+            released
+        });
     }
 
     fn read(&self, inode: INodeNo, handle: FileHandle, offset: u64, size: u32, reply: ReplyData) {
@@ -420,6 +420,7 @@ impl Requests for WorkingAdapter {
                 let listed = shared.attached.list_with_attributes(number, offset, extent, &mut reply).await;
                 return shared.send(call, reply, listed);
             }
+            let replaced = shared.working.replaced();
             let mut listed_numbers = Vec::new();
             let mut sink = |entry: Listed<'_>| {
                 let (timeout, attributes) = shared.timed(&entry.attributes);
@@ -434,10 +435,14 @@ impl Requests for WorkingAdapter {
             };
             let listed = shared.list(inode, handle, offset, extent, &mut sink).await;
             // Each entry but the dots increments the lookup count.
-            for number in listed_numbers {
-                shared.working.increment_lookups_of(number);
+            for number in &listed_numbers {
+                shared.working.increment_lookups_of(*number);
             }
             shared.send(call, reply, listed);
+            if shared.working.replaced() != replaced {
+                // The kernel did not know them when it was told what the move made outdated.
+                shared.control.forget(listed_numbers).await;
+            }
         });
     }
 

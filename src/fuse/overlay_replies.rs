@@ -331,6 +331,9 @@ impl Shared {
             Ok(opened) => opened,
             Err(error) => return fail(reply, self.errno("open", &error.context(self.working.describe(number)))),
         };
+        if self.working.is_settling() {
+            self.control.forget(vec![number]).await;
+        }
         let handle = if options.write { WRITES } else { 0 } | if options.execute { EXECUTES } else { 0 };
         let Some(file) = opened.backing else {
             reply.opened(FileHandle(handle), self.plain(options, opened.in_scratch));

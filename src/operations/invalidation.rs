@@ -49,17 +49,31 @@ pub async fn invalidate_all(kernel: Arc<dyn Invalidator>, invalidations: Vec<Inv
 }
 
 impl Session {
-    pub(super) async fn invalidate(&self, invalidations: Vec<Invalidation>) -> Result<()> {
+    /// Has the kernel forget bytes and attributes of inodes `numbers`.
+    pub async fn forget(&self, numbers: Vec<Ino>) {
+        if let Some(kernel) = self.kernel.get().filter(|_| !numbers.is_empty()) {
+            let inodes = numbers.into_iter().map(Invalidation::Inode).collect();
+            let _ = invalidate_all(Arc::clone(kernel), self.working.for_kernel(inodes)).await;
+        }
+    }
+
+    pub(super) async fn invalidate(&self, mut invalidations: Vec<Invalidation>) -> Result<()> {
         let Some(kernel) = self.kernel.get().map(Arc::clone) else { return Ok(()) };
+        invalidations.extend(self.working.take_outdated().into_iter().map(Invalidation::Inode));
         if !invalidations.is_empty() {
             let all = self.working.for_kernel(invalidations).into_iter();
             let (names, files): (Vec<_>, Vec<_>) = all.partition(|one| matches!(one, Invalidation::Entry(..)));
-            invalidate_all(Arc::clone(&kernel), files).await?;
+            invalidate_all(Arc::clone(&kernel), files.clone()).await?;
             // To drop names the kernel waits for lookups, and those may wait for slow storage.
             self.working.admit_opens();
+            let again = if names.is_empty() { Vec::new() } else { files };
             invalidate_all(Arc::clone(&kernel), names).await?;
+            // Lookups and listings that had been answered before the move are through by now, and may have brought inodes that the kernel did not
+            // know before, with their old lengths.
+            invalidate_all(Arc::clone(&kernel), again).await?;
         }
         self.working.admit_opens();
+        self.working.settle();
         let base = self.working.base().id();
         // The files of the new base are visible before it is announced.
         if self.announced.lock().replace(base).is_some_and(|before| before != base) {

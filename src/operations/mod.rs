@@ -83,6 +83,7 @@ struct Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.working.admit_opens();
+        self.working.settle();
     }
 }
 

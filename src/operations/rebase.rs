@@ -18,17 +18,12 @@ use crate::format::snapshot::Snapshot;
 use crate::overlay::WorkingTree;
 use crate::overlay::frozen::FrozenEntry;
 use crate::overlay::invalidation::Invalidation;
-use crate::overlay::rebase::{Candidate, Collision, Installed, Others, Purpose};
+use crate::overlay::rebase::{Candidate, Collision, Others, Purpose};
 use crate::overlay::replace::{TreeGuard, node_ids};
 use crate::scratch::record::EntryId;
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 use crate::zarr::Coords;
-
-/// Number of times that files which were opened meanwhile are compared, too, before the tree moves.
-const MOST_ROUNDS: u32 = 100;
-/// Number of times that the changes are detected, which takes longer than to compare a file: others wait meanwhile, and files are opened.
-const CHECKED_ROUNDS: u32 = 3;
 
 pub(super) enum Rebased {
     /// The tree is on the new base, and these invalidations must be sent.
@@ -156,23 +151,20 @@ async fn install(
     new_ids: &NewIds,
     accept: &Accept<'_>,
 ) -> Result<Vec<Invalidation>> {
-    for round in 0.. {
-        let checked = match working.keep_open_files(guard, &mut candidate).await {
-            Ok(is_changed) if round == 0 || (is_changed && round < CHECKED_ROUNDS) => {
-                check_candidate(working, &candidate, new_ids, accept).await
-            }
-            kept => kept.map(drop),
-        };
-        if let Err(error) = checked {
+    let checked = async {
+        working.keep_open_files(guard, &mut candidate).await?;
+        check_candidate(working, &candidate, new_ids, accept).await?;
+        // The check takes long enough for other files to be opened. They are few, and each of them changes one name alone.
+        working.hold_opens(&candidate);
+        working.keep_open_files(guard, &mut candidate).await
+    };
+    match checked.await {
+        Ok(()) => working.install(guard, candidate),
+        Err(error) => {
             working.abandon(candidate);
-            return Err(error);
-        }
-        match working.install(guard, candidate, round == MOST_ROUNDS)? {
-            Installed::Shown(invalidations) => return Ok(invalidations),
-            Installed::Opened(same) => candidate = *same,
+            Err(error)
         }
     }
-    Ok(Vec::new())
 }
 
 /// Detects the changes in `candidate`, and lets `accept` judge them.

@@ -30,7 +30,7 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    fn sized(self, size: u64) -> Self {
+    pub(super) fn sized(self, size: u64) -> Self {
         Attributes { size, blocks: size.div_ceil(512), ..self }
     }
 }
@@ -68,6 +68,16 @@ pub(super) enum PartialAttributes {
     SizeOfLower(Attributes, TreePlace),
     /// All but size and times, which are those of a data file.
     OfData(Attributes, DataFileId),
+}
+
+impl PartialAttributes {
+    fn whole_mut(&mut self) -> &mut Attributes {
+        match self {
+            PartialAttributes::Whole(whole)
+            | PartialAttributes::SizeOfLower(whole, _)
+            | PartialAttributes::OfData(whole, _) => whole,
+        }
+    }
 }
 
 impl Inode {
@@ -110,7 +120,12 @@ impl Locked {
     /// Returns the attributes that are in memory.
     fn partial_attributes(&self, id: EntryId) -> Result<PartialAttributes> {
         let inode = self.state.get(id).ok_or_else(|| no_such(id))?;
-        Ok(match (inode.attributes(), self.partial_size(inode.number)) {
+        let mut known = inode.attributes();
+        if self.old_versions.contains(&inode.number) {
+            // The kernel refuses links to a file that has no name, and the name that it knows is another file's.
+            known.whole_mut().links = 1;
+        }
+        Ok(match (known, self.partial_size(inode.number)) {
             // The file is being overwritten from its beginning, and the rest is still the base's.
             (PartialAttributes::SizeOfLower(whole, _), Some(size)) => PartialAttributes::Whole(whole.sized(size)),
             (other, _) => other,
@@ -129,7 +144,8 @@ impl WorkingTree {
         match partly {
             Some(partly) => self.complete(partly?, &base).await,
             None if !number.is_of_base() => Err(gone(number)),
-            None => Ok(base.attributes(base.tree.attributes(number.0).await?)),
+            // One of an array's former grid has another number by its name.
+            None => Ok(Attributes { number, ..base.attributes(base.tree.attributes(number.0).await?) }),
         }
     }
 

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::reader::Data;
 use crate::scratch::data::copy_range;
+use crate::scratch::journal::fits_in_journal;
 use crate::scratch::record::{Record, Source, Stored, Time};
 
 /// Largest number of bytes that one request copies: the program asks again for the rest.
@@ -93,7 +94,7 @@ impl WorkingTree {
         }
         let whole = offset == 0 && at == 0 && length == size;
         if whole
-            && let Some(payload) = payload.await?
+            && let Some(payload) = payload.await?.filter(fits_in_journal)
             && self.refer(target, payload).await?
         {
             return Ok(Rest::Nothing(length));

@@ -17,7 +17,7 @@ use super::returned::Returned;
 use super::state::{State, numbered};
 use crate::compare::scope::is_below;
 use crate::error::{Error, ErrorKind, Result};
-use crate::scratch::record::{EntryId, Meta, Name, ROOT, Source, Time};
+use crate::scratch::record::{EntryId, Meta, Name, ROOT, Time};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 
@@ -199,13 +199,8 @@ impl Discard<'_> {
             if !self.opens.contains(&inode.number) || inode.is_directory() {
                 continue;
             }
-            // An old version, or another file that shares no bytes with one that has a name, keeps its number.
-            match inode.source() {
-                Some(Source::Stored(_)) if inode.names.is_empty() => {
-                    new.insert_bare(id, inode.number, inode.body.clone(), inode.meta, inode.lookup_count);
-                }
-                _ => new.adopt(id, inode, inode.meta, None),
-            }
+            // Its handles know it by its number. The bytes are of no other inode.
+            new.insert_bare(id, inode.number, inode.body.clone(), inode.meta, inode.lookup_count);
         }
     }
 

@@ -50,11 +50,13 @@ impl WorkingTree {
     pub async fn open_file(&self, number: Ino, options: OpenOptions) -> Result<Opened> {
         let mut is_patient = true;
         let deadline = open_readers::deadline();
+        self.refuse_gone(number, false).await?;
         loop {
             match self.try_open(number, options, is_patient).await? {
                 Ok(opened) => return Ok(opened),
                 Err(held) => is_patient = WorkingTree::wait_for_admission(held, deadline).await,
             }
+            self.refuse_gone(number, true).await?;
         }
     }
 
@@ -245,7 +247,9 @@ impl WorkingTree {
         }
         let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));
         if let (true, Some(id)) = (last, id) {
-            locked.drop_if_gone(id);
+            // The name that the kernel knows is another file's.
+            let is_old = locked.old_versions.contains(&number);
+            if is_old { locked.drop_unless_open(id) } else { locked.drop_if_gone(id) }
         }
         written.filter(|_| !deleted)
     }

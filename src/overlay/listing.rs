@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::attributes::Attributes;
 use super::{Ino, WorkingTree};
 use crate::error::Result;
-use crate::scratch::record::{EntryId, Name, ROOT};
+use crate::scratch::record::{EntryId, Name, ROOT, Source};
 use crate::tree;
 use crate::tree::directory::{Entry, Extent};
 
@@ -55,6 +55,25 @@ impl WorkingTree {
         extent: Extent,
         sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
     ) -> Result<()> {
+        let mut from = offset;
+        while let Some(rest) = self.list_of_one_state(number, from, limit, extent, sink).await? {
+            from = rest;
+        }
+        Ok(())
+    }
+
+    /// Lists as [`WorkingTree::list`] does, until the tree moves: then it returns the offset from which the rest has to be listed.
+    async fn list_of_one_state(
+        &self,
+        number: Ino,
+        offset: u64,
+        limit: u64,
+        extent: Extent,
+        sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
+    ) -> Result<Option<u64>> {
+        let replaced = self.replaced();
+        // Lengths of the one base must not come with names of the other.
+        let (mut taken, mut has_moved) = (offset, false);
         let (base, has_open, upper) = {
             let locked = self.lock();
             let upper = locked.state.by_number(number).and_then(|id| {
@@ -77,16 +96,22 @@ impl WorkingTree {
         let Some((id, lower, own, parent)) = upper else {
             let mut forward = |entry: Entry<'_>| {
                 let (attributes, is_sized) = of_base(&entry);
-                sink(Listed { is_sized, ..Listed::new(entry.name.as_bytes(), attributes, entry.offset) })
+                has_moved = self.replaced() != replaced;
+                let is_taken = !has_moved
+                    && sink(Listed { is_sized, ..Listed::new(entry.name.as_bytes(), attributes, entry.offset) });
+                taken = if is_taken { entry.offset } else { taken };
+                is_taken
             };
-            return base.tree.list(number.0, offset, extent, &mut forward).await;
+            base.tree.list(number.0, offset, extent, &mut forward).await?;
+            return Ok(has_moved.then_some(taken));
         };
         for (at, name, number) in [(DOT, ".", own), (DOT_DOT, "..", parent)] {
             let lower = tree::Attributes { inode: number.0, kind: tree::Kind::Directory, size: 0 };
             let attributes = base.attributes(lower);
             if at > offset && !sink(Listed::new(name.as_bytes(), attributes, at)) {
-                return Ok(());
+                return Ok(None);
             }
+            taken = taken.max(at);
         }
         if let Some(place) = lower.filter(|_| offset < UPPER_OFFSET) {
             let mut full = false;
@@ -98,18 +123,27 @@ impl WorkingTree {
                 let own = self.lock().state.get(id).and_then(|inode| inode.directory()?.get(&name));
                 let found = match own {
                     None => Some(of_base(&entry)),
-                    // Replaced since the listing began: not among the entries that follow, which are older.
-                    Some(own) if own.order >= limit => own.id.and_then(|id| self.listed_attributes_now(id)),
+                    // Replaced since the listing began: not among the entries that follow, which are older. So is what is listed in place of
+                    // the base's ([`super::node::IN_PLACE`]).
+                    Some(own) if own.order >= limit => own.id.and_then(|id| self.listed_in_place(id, &entry)),
                     Some(_) => None,
                 };
+                has_moved = self.replaced() != replaced;
+                if has_moved {
+                    return false;
+                }
                 let Some((attributes, is_sized)) = found else { return true };
                 full = !sink(Listed { is_sized, ..Listed::new(entry.name.as_bytes(), attributes, entry.offset) });
+                taken = if full { taken } else { entry.offset };
                 !full
             };
             base.tree.list(base.tree.table().inode(&place), offset, extent, &mut forward).await?;
+            if has_moved {
+                return Ok(Some(taken));
+            }
             // Omitted chunks come in the next part, before the entries that follow here.
             if full || extent == Extent::BeforeChunks {
-                return Ok(());
+                return Ok(None);
             }
         }
         let mut from = offset.max(UPPER_OFFSET).saturating_sub(UPPER_OFFSET) + u64::from(offset >= UPPER_OFFSET);
@@ -122,15 +156,32 @@ impl WorkingTree {
                 let entries = entries.take_while(|(order, ..)| *order < limit).take(256);
                 entries.map(|(order, name, id)| (order, name.clone(), id)).collect()
             };
-            let Some((last, ..)) = page.last() else { return Ok(()) };
+            let Some((last, ..)) = page.last() else { return Ok(None) };
             from = last + 1;
             for (order, name, id) in page {
                 // None if the entry was removed meanwhile. One whose size cannot be found out is listed all the same: it is in the tree.
                 let Some((attributes, is_sized)) = self.listed_attributes(id).await else { continue };
                 if !sink(Listed { is_sized, ..Listed::new(&name.0, attributes, UPPER_OFFSET + order) }) {
-                    return Ok(());
+                    return Ok(None);
                 }
             }
+        }
+    }
+}
+
+impl WorkingTree {
+    /// Returns the attributes of `id`, which is listed in the place of `entry` of the base, and whether the size is known. A file with the bytes of
+    /// the base has the entry's size: the kernel would cut what programs have open and mapped if it was told another one.
+    fn listed_in_place(&self, id: EntryId, entry: &Entry<'_>) -> Option<(Attributes, bool)> {
+        let (attributes, is_sized) = self.listed_attributes_now(id)?;
+        let is_entry = || {
+            let locked = self.lock();
+            let inode = locked.state.get(id).filter(|inode| inode.source() == Some(&Source::Lower));
+            inode.is_some_and(|inode| inode.lower_number == Some(Ino(entry.attributes.inode)))
+        };
+        match !is_sized && is_entry() {
+            true => Some((attributes.sized(entry.attributes.size), entry.is_sized)),
+            false => Some((attributes, is_sized)),
         }
     }
 }

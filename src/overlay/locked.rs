@@ -35,7 +35,9 @@ pub(super) struct Locked {
     pub(super) refused: HashSet<Ino>,
     /// Numbers of files that programs read as they were before a move, and that have no name.
     pub(super) old_versions: HashSet<Ino>,
-    /// Set while no file is opened: the tree has moved, and the kernel may have old bytes. Files are opened again when it is dropped.
+    /// Numbers of the base that were those of old versions. The kernel may have the old bytes, if something but an open file keeps its inode.
+    pub(super) outdated: Vec<Ino>,
+    /// Set while no file is opened: the tree moves, and the kernel may have old bytes. Files are opened again when it is dropped.
     pub(super) opens_held: Option<watch::Sender<()>>,
 }
 
@@ -122,6 +124,10 @@ impl Locked {
         let id = self.state.by_number(number).filter(|_| number.is_of_base())?;
         let inode = self.state.get(id).filter(|inode| inode.number == number && !inode.is_directory());
         let place = inode.and_then(|_| self.base.tree.table().place(number.0))?;
+        // Numbers of old grids keep their meaning, and are those of no name.
+        if Ino::of_place(&self.base.tree, &place) != number || self.old_versions.contains(&number) {
+            return None;
+        }
         self.state.shows_base_at(&self.base.tree, &place).then_some(id)
     }
 
@@ -153,9 +159,16 @@ impl Locked {
 
     fn drop_inode(&mut self, id: EntryId) {
         let Some(inode) = self.state.drop_inode(id) else { return };
-        self.old_versions.remove(&inode.number);
+        self.forget_old_version(inode.number);
         if let Some(data) = inode.data_file() {
             self.retire(data);
+        }
+    }
+
+    /// Records that `number` is not that of an old version any more.
+    pub(super) fn forget_old_version(&mut self, number: Ino) {
+        if self.old_versions.remove(&number) && number.is_of_base() {
+            self.outdated.push(number);
         }
     }
 

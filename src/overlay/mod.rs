@@ -120,6 +120,8 @@ pub struct WorkingTree {
     counted_bytes: Mutex<gauges::CountedBytes>,
     /// Number of times that the tree was replaced by a candidate.
     replaced: AtomicU64,
+    /// True since the tree has moved, until the kernel has dropped all that the move made outdated.
+    settling: AtomicBool,
 }
 
 /// Meaning of a name.
@@ -204,6 +206,7 @@ impl WorkingTree {
                 generation: 0,
                 refused: HashSet::new(),
                 old_versions: HashSet::new(),
+                outdated: Vec::new(),
                 opens_held: None,
             }),
             tree_lock: tokio::sync::RwLock::new(()),
@@ -220,6 +223,7 @@ impl WorkingTree {
             file_locks: FileLocks::default(),
             counted_bytes: Mutex::default(),
             replaced: AtomicU64::new(0),
+            settling: AtomicBool::new(false),
         };
         working.salvaged = working.drop_orphans(&named)?;
         if let Err(error) = working.compact() {

@@ -7,7 +7,7 @@ use super::attributes::Attributes;
 use super::node::{Directory, Inode};
 use super::opens::add_handle;
 use super::replace::SharedTreeGuard;
-use super::{Ino, Locked, Lookup, WorkingTree, generations, no_such, not_a_directory};
+use super::{Ino, Locked, Lookup, WorkingTree, generations, gone, no_such, not_a_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
 use crate::tree;
@@ -108,6 +108,7 @@ impl WorkingTree {
         }
         let id = {
             let mut locked = self.lock();
+            locked.refuse_old_version(number)?;
             let id = locked.promote(&guard, number)?;
             let inode = locked.state.get(id).ok_or_else(|| no_such(number))?;
             if inode.is_directory() {
@@ -222,6 +223,10 @@ impl WorkingTree {
         let guard = self.enter().await?;
         let source = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
         let target = self.find(new_parent, &new_name).await?;
+        self.refuse_unknown(&source)?;
+        if let (Some(target), RenameMode::Exchange) = (&target, how) {
+            self.refuse_unknown(target)?;
+        }
         match (&target, how) {
             (Some(_), RenameMode::NoReplace) => return Err(exists(&new_name)),
             (None, RenameMode::Exchange) => return Err(missing(&new_name)),
@@ -241,6 +246,17 @@ impl WorkingTree {
         self.rename_found(&guard, (parent, name, source), (new_parent, new_name, target), how, hide, replaces)?;
         self.unlink_if_nearly_full().await;
         Ok(())
+    }
+
+    /// Refuses to move a file that the kernel does not know: it has an older one by the name, from before the tree was moved, which it would show
+    /// under the new name. It then looks the name up again.
+    fn refuse_unknown(&self, found: &Lookup) -> Result<()> {
+        let Lookup::Upper(id) = found else { return Ok(()) };
+        let locked = self.lock();
+        match locked.state.get(*id) {
+            Some(inode) if !inode.number.is_of_base() && inode.lookup_count == 0 => Err(gone(inode.number)),
+            _ => Ok(()),
+        }
     }
 
     /// Renames after both names have been looked up.

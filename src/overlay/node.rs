@@ -11,6 +11,10 @@ use crate::tree::{self, Tree};
 /// Offset of inode numbers that were never in the base: their [`EntryId`] is added. Numbers of the base are far below.
 pub const UPPER: u64 = 1 << 62;
 
+/// Position in listings of an entry that is listed in the place of the base's entry that it shows, behind all others: see
+/// [`super::listing`].
+pub(super) const IN_PLACE: u64 = u64::MAX;
+
 /// Inode number by which the kernel knows a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ino(pub u64);
@@ -125,7 +129,7 @@ impl Directory {
 
     pub(super) fn set(&mut self, name: Name, id: Option<EntryId>, is_directory: bool, covers: bool, order: u64) {
         self.clear(&name);
-        if id.is_some() {
+        if id.is_some() && order != IN_PLACE {
             self.order.insert(order, name.clone());
         }
         self.directories += u32::from(is_directory);

@@ -27,13 +27,11 @@ use crate::format::ids::NodeId;
 use crate::format::transaction_log::Move;
 use crate::printable;
 use crate::restore::Plan;
+use crate::scratch::journal::MOST_INLINE;
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Source, Stored, Time};
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::KeyEncoding;
-
-/// Largest document, in bytes, that goes into the journal, where a byte takes two and the length of a line is limited.
-const MOST_INLINE: usize = 256 << 10;
 
 /// Untracked files that a message lists.
 const LISTED: usize = 5;

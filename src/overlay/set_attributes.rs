@@ -31,9 +31,7 @@ impl WorkingTree {
         let guard = self.enter().await?;
         let id = {
             let mut locked = self.lock();
-            if settings.size.is_some() {
-                locked.refuse_old_version(number)?;
-            }
+            locked.refuse_old_version(number)?;
             locked.promote(&guard, number)?
         };
         if let Some(size) = settings.size {

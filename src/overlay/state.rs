@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 
-use super::node::{Directory, Entry, Ino, Inode};
+use super::node::{Directory, Entry, IN_PLACE, Ino, Inode};
 use super::sparse_copy::SparseCopy;
 use crate::error::{Error, Result};
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
@@ -109,7 +109,11 @@ impl State {
         covers: bool,
         order: Option<u64>,
     ) {
-        let order = order.unwrap_or_else(|| self.take_next());
+        // Only what shows the base's entry of the name is listed in its place.
+        let shows_base =
+            |inode: &Inode| inode.lower.is_some() && (inode.is_directory() || inode.source() == Some(&Source::Lower));
+        let in_place = id.and_then(|id| self.get(id)).is_some_and(shows_base);
+        let order = order.filter(|order| *order != IN_PLACE || in_place).unwrap_or_else(|| self.take_next());
         let is_directory = id.and_then(|id| self.get(id)).is_some_and(Inode::is_directory);
         if let Some(directory) = self.get_mut(parent).and_then(|inode| inode.entries.as_mut()) {
             directory.set(name.clone(), id, is_directory, covers, order);
@@ -331,7 +335,7 @@ impl State {
     fn attach_over(&mut self, parent: EntryId, name: Name, id: EntryId, covers: bool, at: Option<Time>) -> Result<()> {
         // A name that is replaced keeps its place in listings: one that is under way would miss it otherwise.
         let replaced = self.touch(parent, at)?.get(&name).filter(|entry| entry.id.is_some());
-        let order = replaced.map(|entry| entry.order);
+        let order = replaced.map(|entry| entry.order).filter(|order| *order != IN_PLACE);
         self.put_entry(parent, name, Some(id), covers, order);
         Ok(())
     }

@@ -25,6 +25,7 @@ use super::record::{DataFileId, Record};
 use super::requirements::open_file;
 use super::salvage;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
 
 /// Version of the journal's format. Version 1 did not record which entries cover an entry of the base, and had no
 /// [`Record::Unpublished`].
@@ -35,6 +36,8 @@ pub(super) const NAME: &str = "journal";
 const NEW_NAME: &str = "journal.new";
 /// Longest line that is read, in bytes: a name, a path and a virtual location, with room to spare.
 const MAX_LINE: usize = 1 << 20;
+/// Largest document or inline chunk, in bytes, that goes into a line, where a byte takes two.
+pub const MOST_INLINE: usize = 256 << 10;
 /// Open journal, to which changes are appended.
 #[derive(Debug)]
 pub struct Journal {
@@ -299,7 +302,19 @@ pub(super) fn encode(record: &Record, line: &mut Vec<u8>) -> Result<()> {
         place.copy_from_slice(checksum.as_bytes());
     }
     line.push(b'\n');
+    if line.len() > MAX_LINE {
+        // It could be written, but no mount could read it.
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("a line of {} bytes in the scratch journal, which takes {MAX_LINE}", line.len()),
+        ));
+    }
     Ok(())
+}
+
+/// Returns true if a reference to `payload` fits into the journal. If it does not, its bytes are copied to a data file.
+pub fn fits_in_journal(payload: &ChunkPayload) -> bool {
+    !matches!(payload, ChunkPayload::Inline(bytes) if bytes.len() > MOST_INLINE)
 }
 
 fn parse(line: &[u8]) -> Result<Record> {

@@ -17,12 +17,10 @@ use super::merge::{FileName, Merge, same_but_times};
 use crate::error::{Context, Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::overlay::invalidation::Invalidation;
+use crate::scratch::journal::fits_in_journal;
 use crate::scratch::record::{Body, DataFileId, EntryId, Source, Stored};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
-
-/// Largest document, in bytes, that goes into the journal, where a byte takes two and the length of a line is limited.
-const MOST_INLINE: usize = 256 << 10;
 
 /// Files that show bytes of the old base and have names elsewhere.
 #[derive(Default)]
@@ -71,11 +69,10 @@ impl WorkingTree {
             let payload = match place {
                 TreePlace::Chunk(..) => tree.stored(number).await?,
                 TreePlace::Metadata(node) | TreePlace::Directory(node) => {
-                    let bytes = tree.zarr_json(*node).filter(|bytes| bytes.len() <= MOST_INLINE);
-                    bytes.map(|bytes| ChunkPayload::Inline(Bytes::copy_from_slice(bytes)))
+                    tree.zarr_json(*node).map(|bytes| ChunkPayload::Inline(Bytes::copy_from_slice(bytes)))
                 }
             };
-            if let Some(payload) = payload {
+            if let Some(payload) = payload.filter(fits_in_journal) {
                 return Ok(Source::Stored(Stored(payload)));
             }
         }

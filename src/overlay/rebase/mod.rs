@@ -26,8 +26,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tokio::sync::watch;
-
 pub use self::candidate::Candidate;
 use self::merge::{Merge, Merged};
 use super::invalidation::Invalidation;
@@ -66,15 +64,6 @@ pub enum Others {
     Merged,
     /// There are some, and chunks that were changed here may have given way to theirs.
     Preferred,
-}
-
-/// Result of [`WorkingTree::install`].
-#[derive(Debug)]
-pub enum Installed {
-    /// The candidate is shown, and the kernel needs these invalidations.
-    Shown(Vec<Invalidation>),
-    /// Nothing has changed: files were opened that the candidate was not compared with.
-    Opened(Box<Candidate>),
 }
 
 /// Name of the working tree that no merge can join with the new base's entry of that name.
@@ -156,16 +145,13 @@ impl WorkingTree {
         (locked.state.clone(), locked.open_files.keys().copied().collect(), locked.generation)
     }
 
-    /// Shows `candidate` after writing its journal durably, unless files are open that it was not compared with
-    /// ([`WorkingTree::keep_open_files`]) and `is_last` is not set. From then on no file is opened until [`WorkingTree::admit_opens`].
+    /// Shows `candidate` after writing its journal durably. Returns the invalidations for the kernel. The caller has called
+    /// [`WorkingTree::keep_open_files`].
     ///
     /// If the journal cannot be written, nothing changes, unless the changes are published: the tree then moves all the same, and accepts
     /// no changes until the journal can be written. So it does if the new journal is in place, but not certain to outlive a power cut.
-    pub fn install(&self, _guard: &TreeGuard<'_>, candidate: Candidate, is_last: bool) -> Result<Installed> {
+    pub fn install(&self, _guard: &TreeGuard<'_>, candidate: Candidate) -> Result<Vec<Invalidation>> {
         let mut locked = self.lock();
-        if !is_last && !candidate.keeps_rest && !locked.open_readers(&candidate.seen).is_empty() {
-            return Ok(Installed::Opened(Box::new(candidate)));
-        }
         if locked.generation != candidate.generation {
             drop(locked);
             self.abandon(candidate);
@@ -175,23 +161,38 @@ impl WorkingTree {
         let (has_all_bytes, same_backings) = (candidate.has_all_bytes, candidate.same_backings);
         let old_versions = candidate.old_versions;
         state.take_counts(&locked.state);
-        state.drop_closed(old_versions.union(&locked.old_versions), &locked.open_files);
         if !is_published {
             state.take_unpublished(&locked.state);
         }
         for (parent, name, id) in disposable {
+            // Another inode may have got the name since.
+            let entry = state.get(parent).and_then(|parent| parent.directory()?.get(&name));
+            if entry.is_none_or(|entry| entry.id != Some(id)) {
+                continue;
+            }
             let is_known = state.get(id).is_some_and(|inode| {
                 let has_entries = inode.directory().is_some_and(|directory| !directory.is_empty());
-                // The number of the base would be that of an old version.
-                let is_taken = inode
-                    .lower_number
-                    .is_some_and(|number| old_versions.contains(&number) || locked.old_versions.contains(&number));
+                // The number of the base would be that of a file without a name, which programs have open.
+                let is_taken = inode.lower_number.is_some_and(|number| state.is_nameless(number));
                 has_entries || is_taken || inode.lookup_count > 0 || locked.open_files.contains_key(&inode.number)
             });
             if !is_known {
                 state.leave(parent, &name);
                 state.drop_inode(id);
             }
+        }
+        if let Some(id) = state.nameless_shown(&base.tree) {
+            let error = Error::new(
+                ErrorKind::Io,
+                format!("{id} would be in the place of a file of the snapshot, without a name"),
+            );
+            tracing::error!("{error}");
+            if !is_published {
+                drop(locked);
+                new_data.into_iter().for_each(|number| self.files.remove(number));
+                return Err(error.context("the working tree was not moved"));
+            }
+            state.bind(id, None);
         }
         let replaced = locked.journal.supersede(&records(&locked.origin, &state, &base));
         let (is_written, is_in_place) =
@@ -209,10 +210,8 @@ impl WorkingTree {
         locked.is_stale = !is_in_place;
         let old = std::mem::replace(&mut locked.state, state);
         locked.base = base;
-        locked.take_old_versions(old_versions);
-        if !candidate.keeps_rest {
-            locked.opens_held.get_or_insert_with(|| watch::channel(()).0);
-        }
+        locked.take_old_versions(old_versions, &old);
+        self.settling.store(true, Ordering::Release);
         self.replaced.fetch_add(1, Ordering::Relaxed);
         let passthrough_data = locked.release_old_files(&old, has_all_bytes, &same_backings);
         // The journal on disk does not need them. Files that passthrough handles still use are removed when those are closed.
@@ -227,7 +226,7 @@ impl WorkingTree {
         }
         drop(locked);
         self.lock().journal.durable().keep_reserve();
-        Ok(Installed::Shown(invalidations))
+        Ok(invalidations)
     }
 
     /// Returns how many times the tree was replaced by a candidate. Only a replacement changes it otherwise than by requests.

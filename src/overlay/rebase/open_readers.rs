@@ -10,21 +10,22 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::super::invalidation::Invalidation;
-use super::super::node::UPPER;
-use super::super::opens::OpenFiles;
+use super::super::node::{IN_PLACE, UPPER};
 use super::super::replace::TreeGuard;
 use super::super::state::{State, numbered};
-use super::super::{Base, Ino, Locked, WorkingTree};
+use super::super::{Base, Ino, Locked, WorkingTree, gone};
 use super::Candidate;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
-use crate::scratch::record::{Body, EntryId, Meta, Name, Source, Stored};
+use crate::scratch::record::{Body, EntryId, Meta, Name, ROOT, Source, Stored};
+use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 
 /// Longest wait of an open for the end of a move. The kernel drops what it has within milliseconds, unless it waits for reads from slow storage:
@@ -42,39 +43,81 @@ pub(super) struct OpenReader {
 }
 
 impl WorkingTree {
-    /// Gives other numbers to names in `candidate` whose files have other bytes there, as far as programs have these open. Returns true if it changed
-    /// anything.
+    /// Gives other numbers to names in `candidate` whose files have other bytes there, as far as programs have these open, and to names whose number
+    /// in the base is that of an open file without a name.
     ///
     /// Fails if the old bytes of such a file cannot be found out, unless the candidate's changes are published.
-    pub async fn keep_open_files(&self, _guard: &TreeGuard<'_>, candidate: &mut Candidate) -> Result<bool> {
-        let (readers, kept_before) = {
-            let locked = self.lock();
-            let is_concerned = !candidate.keeps_rest;
-            let readers = if is_concerned { locked.open_readers(&candidate.seen) } else { Vec::new() };
-            (readers, locked.old_versions.clone())
-        };
-        let mut is_changed = false;
-        for number in kept_before {
-            is_changed |= candidate.spare_number(number).await?;
+    pub async fn keep_open_files(&self, _guard: &TreeGuard<'_>, candidate: &mut Candidate) -> Result<()> {
+        let nameless = candidate.state.iter().filter(|(id, inode)| *id != ROOT && inode.names.is_empty());
+        let nameless: Vec<Ino> = nameless.map(|(_, inode)| inode.number).collect();
+        for number in nameless {
+            candidate.spare_number(number).await?;
         }
+        let is_concerned = !candidate.keeps_rest;
+        let readers = if is_concerned { self.lock().open_readers(&candidate.seen) } else { Vec::new() };
         for reader in readers {
             candidate.seen.insert(reader.number);
             let old = match self.old_bytes(&reader, candidate).await {
                 Ok(old) => old,
+                // There is nothing to keep: the base had lost it before, under a program that has it open.
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
                 Err(error) if candidate.is_published => {
                     tracing::warn!("a program may read parts of two versions of {}: {error}", reader.number);
                     None
                 }
                 Err(error) => return Err(error),
             };
-            if let Some(payload) = old {
-                let number = reader.number;
+            let Some(payload) = old else { continue };
+            let number = reader.number;
+            let is_named = candidate.state.at_number(number).is_some_and(|(_, inode)| !inode.names.is_empty());
+            if is_named || candidate.can_spare(number) {
                 candidate.part(reader, payload);
                 candidate.spare_number(number).await?;
-                is_changed = true;
             }
         }
-        Ok(is_changed)
+        Ok(())
+    }
+
+    /// Keeps programs from opening files until [`WorkingTree::admit_opens`], if `candidate` changes files of the base.
+    pub fn hold_opens(&self, candidate: &Candidate) {
+        if !candidate.keeps_rest {
+            self.lock().opens_held.get_or_insert_with(|| watch::channel(()).0);
+        }
+    }
+
+    /// Returns true while the kernel may have what the last move made outdated: a lookup that was answered before it may bring an inode with its
+    /// old length after it.
+    pub fn is_settling(&self) -> bool {
+        self.settling.load(Ordering::Acquire)
+    }
+
+    /// Records that the kernel has dropped all that the last move made outdated.
+    pub fn settle(&self) {
+        self.settling.store(false, Ordering::Release);
+    }
+
+    /// Returns the numbers whose bytes and attributes the kernel must drop since files were closed, each once.
+    pub fn take_outdated(&self) -> Vec<Ino> {
+        std::mem::take(&mut self.lock().outdated)
+    }
+
+    /// Refuses file `number`, which a program opens while the tree moves or after it has waited for that, if only the base before had it: the kernel
+    /// then looks the name up again.
+    pub(in super::super) async fn refuse_gone(&self, number: Ino, has_waited: bool) -> Result<()> {
+        if !number.is_of_base() || !(has_waited || self.is_settling()) {
+            return Ok(());
+        }
+        let (base, is_upper) = {
+            let locked = self.lock();
+            (Arc::clone(&locked.base), locked.state.by_number(number).is_some())
+        };
+        let is_there = match base.tree.table().place(number.0) {
+            _ if is_upper => true,
+            // If it cannot be found out, reading it tells.
+            Some(place) => base.tree.has(&place).await.unwrap_or(true),
+            None => false,
+        };
+        if is_there { Ok(()) } else { Err(gone(number)) }
     }
 
     /// Returns the bytes of an open file, as a reference, if it has others in `candidate`.
@@ -125,11 +168,19 @@ impl Locked {
         open.filter_map(|(number, _)| reader(*number)).collect()
     }
 
-    /// Takes over the old versions of `new`, as far as they are still without a name.
-    pub(super) fn take_old_versions(&mut self, new: HashSet<Ino>) {
-        let state = &self.state;
-        self.old_versions.extend(new);
-        self.old_versions.retain(|number| state.at_number(*number).is_some_and(|(_, inode)| inode.names.is_empty()));
+    /// Takes over the old versions of `new`, and files that lost their names by the move from `old`. Drops those that nobody has open any more.
+    pub(super) fn take_old_versions(&mut self, new: HashSet<Ino>, old: &State) {
+        let had_names = |number: &Ino| old.at_number(*number).is_some_and(|(_, inode)| !inode.names.is_empty());
+        let nameless = self.state.iter().filter(|(id, inode)| *id != ROOT && inode.names.is_empty());
+        let parted = nameless.map(|(_, inode)| inode.number).filter(had_names);
+        self.old_versions.extend(parted.chain(new));
+        let numbers: Vec<Ino> = self.old_versions.iter().copied().collect();
+        for number in numbers {
+            match self.state.at_number(number).filter(|(id, _)| self.state.is_without_name(*id)) {
+                Some((id, _)) => self.drop_unless_open(id),
+                None => self.forget_old_version(number),
+            }
+        }
     }
 }
 
@@ -139,32 +190,38 @@ impl Candidate {
         let OpenReader { number, meta, names, .. } = reader;
         self.invalidations.extend(names);
         let moved = self.state.part_old_version(number, Source::Stored(Stored(payload)), meta);
+        self.disposable.retain(|(parent, name, _)| !moved.iter().any(|moved| (&moved.0, &moved.1) == (parent, name)));
         for (parent, name) in moved {
             self.invalidate_name(parent, name);
         }
         self.old_versions.insert(number);
     }
 
-    /// Gives the name of the base's file that has `number`, which is that of an old version, another number. Returns true if there is such a file.
-    async fn spare_number(&mut self, number: Ino) -> Result<bool> {
-        let (base, tree) = (Arc::clone(&self.base), Arc::clone(&self.base.tree));
-        if self.state.at_number(number).is_none_or(|(_, inode)| !inode.names.is_empty()) {
-            return Ok(false);
-        }
-        let place = Some(number).filter(|number| number.is_of_base()).and_then(|number| tree.table().place(number.0));
-        let is_file = |place: &TreePlace| Ino::of_place(&tree, place) == number && !tree.is_directory_place(place);
-        let Some(place) = place.filter(is_file).filter(|place| self.state.shows_base_at(&tree, place)) else {
-            return Ok(false);
-        };
-        if !tree.has(&place).await? {
-            return Ok(false);
-        }
-        let renumbered = self.state.renumber_base(&base, place);
-        let is_renumbered = renumbered.is_some();
-        if let Some((parent, name)) = renumbered {
+    /// Gives the name of the base's file that has `number` another one, if the number is that of a file without a name.
+    async fn spare_number(&mut self, number: Ino) -> Result<()> {
+        let base = Arc::clone(&self.base);
+        if self.state.is_nameless(number)
+            && let Some(place) = self.shown_at(number).filter(|place| is_below_its_parents(&base.tree, place))
+            && base.tree.has(&place).await?
+            && let Some((parent, name)) = self.state.renumber_base(&base, place)
+        {
             self.invalidate_name(parent, name);
         }
-        Ok(is_renumbered)
+        Ok(())
+    }
+
+    /// Returns the place of the base's file with `number`, if that shows.
+    fn shown_at(&self, number: Ino) -> Option<TreePlace> {
+        let tree = &self.base.tree;
+        let place =
+            Some(number).filter(|number| number.is_of_base()).and_then(|number| tree.table().place(number.0))?;
+        let is_file = Ino::of_place(tree, &place) == number && !tree.is_directory_place(&place);
+        (is_file && self.state.shows_base_at(tree, &place)).then_some(place)
+    }
+
+    /// Returns true unless the base's file with `number` shows in a place where a file of the working tree would count as another one.
+    fn can_spare(&self, number: Ino) -> bool {
+        self.shown_at(number).is_none_or(|place| is_below_its_parents(&self.base.tree, &place))
     }
 
     fn invalidate_name(&mut self, parent: EntryId, name: Name) {
@@ -175,17 +232,6 @@ impl Candidate {
 }
 
 impl State {
-    /// Drops those of `old_versions` that are not in `open`.
-    pub(super) fn drop_closed<'a>(&mut self, old_versions: impl Iterator<Item = &'a Ino>, open: &OpenFiles) {
-        for number in old_versions.filter(|number| !open.contains_key(number)) {
-            let nameless =
-                self.at_number(*number).filter(|(_, inode)| inode.names.is_empty() && inode.lookup_count == 0);
-            if let Some((id, _)) = nameless {
-                self.drop_inode(id);
-            }
-        }
-    }
-
     /// Makes `source` the bytes of `number`, without a name. The names of the inode that has the number go to a new one; returns them.
     fn part_old_version(&mut self, number: Ino, source: Source, meta: Meta) -> Vec<(EntryId, Name)> {
         let body = Body::File(source);
@@ -225,16 +271,33 @@ impl State {
             let (above, name) = tree.parent_of(&at)?;
             missing.push((std::mem::replace(&mut at, above), name));
         };
+        // A listing that is under way may be before the places or behind them: all of these stay there.
         for (directory, name) in missing.into_iter().rev() {
-            let (name, meta) = (Name::new(name.as_bytes()), base.meta_of(&directory));
-            parent = self.make_directory(parent, name, meta, Some(numbered(tree, directory)));
+            let (id, meta) = (self.next_entry(), base.meta_of(&directory));
+            let (directory, number) = numbered(tree, directory);
+            self.insert_bare(id, number, Body::Directory, meta, 0);
+            self.bind(id, Some((directory, number)));
+            self.put_entry(parent, Name::new(name.as_bytes()), Some(id), false, Some(IN_PLACE));
+            parent = id;
         }
         let (name, id) = (Name::new(name.as_bytes()), self.next_entry());
         self.insert_bare(id, Ino::of_entry(id), Body::File(Source::Lower), base.meta_of(&place), 0);
         self.bind(id, Some(numbered(tree, place)));
-        self.put_entry(parent, name.clone(), Some(id), false, None);
+        self.put_entry(parent, name.clone(), Some(id), false, Some(IN_PLACE));
         Some((parent, name))
     }
+}
+
+/// Returns true if `place` is what its name means in the directory above it, and so on: not a chunk in a directory that is a group as well.
+fn is_below_its_parents(tree: &Tree, place: &TreePlace) -> bool {
+    let mut at = place.clone();
+    while let Some((above, name)) = tree.parent_of(&at) {
+        if tree.child_place(&above, &name) != Some(at) {
+            return false;
+        }
+        at = above;
+    }
+    true
 }
 
 /// Returns the names by which the kernel may know file `number` of `state`.

@@ -36,6 +36,25 @@ impl State {
         Some((id, self.get(id).filter(|inode| inode.number == number)?))
     }
 
+    /// Returns true if `number` is that of an inode without a name.
+    pub(in super::super) fn is_nameless(&self, number: Ino) -> bool {
+        self.at_number(number).is_some_and(|(id, _)| self.is_without_name(id))
+    }
+
+    /// Returns true if inode `id` has no name.
+    pub(in super::super) fn is_without_name(&self, id: EntryId) -> bool {
+        id != ROOT && self.get(id).is_some_and(|inode| inode.names.is_empty())
+    }
+
+    /// Returns an inode without a name in the place of a file of the base that shows. None may be there: what is written to it would be lost.
+    pub(in super::super) fn nameless_shown(&self, tree: &Tree) -> Option<EntryId> {
+        let nameless = self.shown.values().filter(|id| **id != ROOT).find(|id| {
+            let inode = self.get(**id).filter(|inode| inode.names.is_empty());
+            inode.and_then(|inode| inode.lower.as_ref()).is_some_and(|place| self.shows_base_at(tree, place))
+        });
+        nameless.copied()
+    }
+
     /// Returns the inode that shows `place` of the base: not another one that only has its number, with an old version of the file.
     pub(in super::super) fn at_place(&self, tree: &Tree, place: &TreePlace) -> Option<EntryId> {
         let number = Ino::of_place(tree, place);
