@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common::disk::Disk;
 use crate::common::writing::{GROUP, Reference, Writable, array, create, put};
-use crate::common::{Files, errno, read_files, watchdog};
+use crate::common::{Files, errno, read_files, wait_until, watchdog};
 
 /// Creates a repository with an array `a` of 64 chunks of which `c/0` to `c/7` exist, on another disk than the scratch
 /// directory.
@@ -50,6 +50,9 @@ fn full(disk: &Disk, repository: &Path) -> (Writable, Files) {
     // More than the whole disk: a partial file is no torn chunk, since the program got the error.
     assert_eq!(errno(std::fs::write(root.join("a/c/11"), vec![1; 16 << 20])), libc::ENOSPC);
     std::fs::remove_file(root.join("a/c/11")).unwrap();
+    // Its bytes are freed soon after: the disk must not be filled before.
+    let data = mount.scratch().join("data");
+    wait_until("the data file is removed", || std::fs::read_dir(&data).unwrap().count() == 2);
     disk.fill(0);
     assert_eq!(until_refused(&root), libc::ENOSPC);
     let shown = read_files(&root);
