@@ -289,7 +289,7 @@ impl World {
             }
             93..97 => {
                 self.log.push("discard".to_owned());
-                // What was written here has no other place that a program could read it from afterwards.
+                // Nothing is expected of files that were changed here: their bytes are discarded.
                 let local = self.local();
                 let stay = |name: &&String| self.view.contains_key(*name) && !local.contains(*name);
                 let stay: BTreeSet<FileId> = self.ids.keys().filter(stay).map(|name| self.ids[name]).collect();
