@@ -49,12 +49,15 @@ impl WorkingTree {
     /// Waits for the end of a move that is being told to the kernel.
     pub async fn open_file(&self, number: Ino, options: OpenOptions) -> Result<Opened> {
         let mut is_patient = true;
-        let deadline = open_readers::deadline();
+        let mut deadline = None;
         self.refuse_gone(number, false).await?;
         loop {
             match self.try_open(number, options, is_patient).await? {
                 Ok(opened) => return Ok(opened),
-                Err(held) => is_patient = WorkingTree::wait_for_admission(held, deadline).await,
+                Err(held) => {
+                    let deadline = *deadline.get_or_insert_with(open_readers::deadline);
+                    is_patient = WorkingTree::wait_for_admission(held, deadline).await;
+                }
             }
             self.refuse_gone(number, true).await?;
         }

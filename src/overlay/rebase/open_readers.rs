@@ -24,7 +24,7 @@ use super::super::{Base, Ino, Locked, WorkingTree, gone};
 use super::Candidate;
 use crate::error::{ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
-use crate::scratch::record::{Body, EntryId, Meta, Name, ROOT, Source, Stored};
+use crate::scratch::record::{Body, EntryId, Meta, Name, Source, Stored};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 
@@ -48,8 +48,7 @@ impl WorkingTree {
     ///
     /// Fails if the old bytes of such a file cannot be found out, unless the candidate's changes are published.
     pub async fn keep_open_files(&self, _guard: &TreeGuard<'_>, candidate: &mut Candidate) -> Result<()> {
-        let nameless = candidate.state.iter().filter(|(id, inode)| *id != ROOT && inode.names.is_empty());
-        let nameless: Vec<Ino> = nameless.map(|(_, inode)| inode.number).collect();
+        let nameless: Vec<Ino> = candidate.state.nameless().collect();
         for number in nameless {
             candidate.spare_number(number).await?;
         }
@@ -171,8 +170,7 @@ impl Locked {
     /// Takes over the old versions of `new`, and files that lost their names by the move from `old`. Drops those that nobody has open any more.
     pub(super) fn take_old_versions(&mut self, new: HashSet<Ino>, old: &State) {
         let had_names = |number: &Ino| old.at_number(*number).is_some_and(|(_, inode)| !inode.names.is_empty());
-        let nameless = self.state.iter().filter(|(id, inode)| *id != ROOT && inode.names.is_empty());
-        let parted = nameless.map(|(_, inode)| inode.number).filter(had_names);
+        let parted = self.state.nameless().filter(had_names);
         self.old_versions.extend(parted.chain(new));
         let numbers: Vec<Ino> = self.old_versions.iter().copied().collect();
         for number in numbers {

@@ -46,6 +46,11 @@ impl State {
         id != ROOT && self.get(id).is_some_and(|inode| inode.names.is_empty())
     }
 
+    /// Returns the numbers of all inodes without a name.
+    pub(in super::super) fn nameless(&self) -> impl Iterator<Item = Ino> {
+        self.iter().filter(|(id, _)| self.is_without_name(*id)).map(|(_, inode)| inode.number)
+    }
+
     /// Returns an inode without a name in the place of a file of the base that shows. None may be there: what is written to it would be lost.
     pub(in super::super) fn nameless_shown(&self, tree: &Tree) -> Option<EntryId> {
         let nameless = self.shown.values().filter(|id| **id != ROOT).find(|id| {
