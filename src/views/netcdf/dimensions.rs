@@ -1,5 +1,8 @@
 //! Dimensions of a file: arrays name theirs one by one, a group has each once.
 //!
+//! Different names stay different dimensions. One that must be changed takes no name that arrays give to another dimension, nor that of a variable
+//! that bears another name in the repository: programs would take this for its coordinates.
+//!
 //! A group shares the dimensions of the groups above it, by name and size, as NetCDF programs expect: they look for coordinates
 //! where the dimension is. A group with a coordinate variable of its own has a dimension of its own.
 
@@ -34,18 +37,52 @@ pub(super) struct Dimensions {
     pub(super) list: Vec<Dimension>,
     /// Parent of each group.
     parents: Vec<usize>,
-    /// Number by group, the name that arrays give, and the size.
-    by_wish: HashMap<(usize, String, u64), usize>,
+    /// Number by group, the name that arrays give, if any, and the size.
+    by_wish: HashMap<(usize, Option<String>, u64), usize>,
     /// Number by group and name, of shared ones too.
     names: HashMap<(usize, String), usize>,
     /// Names that dimensions of groups cannot have: those of groups in them.
     reserved: HashSet<(usize, String)>,
+    given: GivenNames,
+}
+
+/// Names that the arrays of a file give, by group.
+#[derive(Debug, Default)]
+pub(super) struct GivenNames {
+    /// Those of dimensions that need no change.
+    dimensions: HashSet<(usize, String)>,
+    /// Those of arrays, by the names of their variables.
+    arrays: HashMap<(usize, String), String>,
+}
+
+impl GivenNames {
+    /// Adds the names that an array of `group` gives: its own, which its variable shows as `shown`, and those of its dimensions.
+    pub(super) fn add<'a>(
+        &mut self,
+        group: usize,
+        (stored, shown): (&str, &str),
+        dimensions: impl Iterator<Item = &'a str>,
+    ) {
+        self.arrays.insert((group, shown.to_owned()), stored.to_owned());
+        let plain = dimensions.filter(|name| names::allowed_member(name).as_deref() == Some(*name));
+        self.dimensions.extend(plain.map(|name| (group, name.to_owned())));
+    }
+
+    /// Returns true if a dimension of `group` that arrays call `original`, or nothing, can have the name `shown`.
+    fn allow(&self, group: usize, original: Option<&str>, shown: &str) -> bool {
+        if original == Some(shown) {
+            return true;
+        }
+        let key = (group, shown.to_owned());
+        let is_of_other = |stored: &String| original != Some(stored.as_str());
+        !self.dimensions.contains(&key) && !self.arrays.get(&key).is_some_and(is_of_other)
+    }
 }
 
 impl Dimensions {
-    /// Creates the dimensions of a file with groups: the parent and the name of each, the root first.
-    pub(super) fn new<'a>(groups: impl Iterator<Item = (usize, &'a str)>) -> Self {
-        let mut dimensions = Dimensions::default();
+    /// Creates the dimensions of a file with groups: the parent and the name of each, the root first. `given` has the names of all arrays.
+    pub(super) fn new<'a>(groups: impl Iterator<Item = (usize, &'a str)>, given: GivenNames) -> Self {
+        let mut dimensions = Dimensions { given, ..Dimensions::default() };
         for (parent, name) in groups {
             dimensions.parents.push(parent);
             dimensions.reserved.insert((parent, name.to_owned()));
@@ -59,7 +96,7 @@ impl Dimensions {
         let name = asked.name.filter(|name| !name.is_empty());
         let allowed = name.and_then(names::allowed_member);
         let is_allowed = allowed.as_deref() == name;
-        let number = self.number_of(allowed.unwrap_or_else(|| format!("dim_{}", asked.size)), asked);
+        let number = self.number_of(allowed.unwrap_or_else(|| format!("dim_{}", asked.size)), Asked { name, ..asked });
         let shown = self.list.get(number).map(|dimension| &dimension.name);
         if let (Some(name), Some(shown)) = (name, shown)
             && name != shown
@@ -80,13 +117,17 @@ impl Dimensions {
     /// Returns the number of the dimension that is asked for, and that is called `wish` if possible.
     fn number_of(&mut self, wish: String, asked: Asked<'_>) -> usize {
         let Asked { size, group, .. } = asked;
-        if let Some(number) = self.by_wish.get(&(group, wish.clone(), size)) {
+        let original = asked.name.map(str::to_owned);
+        let key = (group, original, size);
+        if let Some(number) = self.by_wish.get(&key) {
             return *number;
         }
-        let is_new = !self.names.contains_key(&(group, wish.clone()));
-        if let Some(number) = self.inherited(&wish, size, group).filter(|_| is_new && !asked.is_coordinate) {
-            self.names.insert((group, wish.clone()), number);
-            self.by_wish.insert((group, wish, size), number);
+        let may_share = !asked.is_coordinate
+            && !self.names.contains_key(&(group, wish.clone()))
+            && self.given.allow(group, asked.name, &wish);
+        if let Some(number) = self.inherited(&wish, &key).filter(|_| may_share) {
+            self.names.insert((group, wish), number);
+            self.by_wish.insert(key, number);
             return number;
         }
         let candidates = std::iter::once(wish.clone())
@@ -94,25 +135,25 @@ impl Dimensions {
             .chain((2..).map(|count: u64| names::with_suffix(&wish, &format!("_{size}_{count}"))));
         let is_free = |name: &String| {
             let key = (group, name.clone());
-            !self.names.contains_key(&key) && !self.reserved.contains(&key)
+            !self.names.contains_key(&key) && !self.reserved.contains(&key) && self.given.allow(group, asked.name, name)
         };
         let free = candidates.into_iter().find(is_free).unwrap_or_else(|| wish.clone());
         let number = self.list.len();
         self.names.insert((group, free.clone()), number);
-        self.by_wish.insert((group, wish, size), number);
+        self.by_wish.insert(key, number);
         self.list.push(Dimension { name: free, size, group });
         number
     }
 
-    /// Returns the dimension that arrays of the nearest group above `group` call `wish`; none if it has another name there, as the group
+    /// Returns the dimension of the nearest group above that of `key` whose arrays have it, too; none if it is not called `wish` there, as the group
     /// below can have one of that name, or if a group on the way has another dimension of that name: programs look for dimensions by
     /// name, and find that one.
-    fn inherited(&self, wish: &str, size: u64, group: usize) -> Option<usize> {
-        let mut at = group;
+    fn inherited(&self, wish: &str, key: &(usize, Option<String>, u64)) -> Option<usize> {
+        let (mut at, original, size) = key.clone();
         while at > 0 {
             // Each group comes after its parent.
             at = self.parents.get(at).copied().filter(|parent| *parent < at)?;
-            if let Some(number) = self.by_wish.get(&(at, wish.to_owned(), size)) {
+            if let Some(number) = self.by_wish.get(&(at, original.clone(), size)) {
                 return Some(*number).filter(|number| self.list.get(*number).is_some_and(|it| it.name == wish));
             }
             if self.names.contains_key(&(at, wish.to_owned())) {
@@ -140,7 +181,8 @@ mod tests {
 
     #[test]
     fn a_name_means_one_size() {
-        let (mut dimensions, mut findings) = (Dimensions::new([(0, "")].into_iter()), Vec::new());
+        let (mut dimensions, mut findings) =
+            (Dimensions::new([(0, "")].into_iter(), GivenNames::default()), Vec::new());
         let mut number = |name: Option<&str>, size| dimensions.number(asked(name, size, 0), "/a", &mut findings);
         assert_eq!(
             [number(Some("x"), 3), number(Some("x"), 4), number(Some("x"), 3), number(Some("x"), 4)],
@@ -152,17 +194,36 @@ mod tests {
         // Each array has its line: those with `x_4`, `dim_4_5` and `a_b`.
         assert_eq!(findings.len(), 4);
         let mut findings = Vec::new();
-        dimensions.number(asked(Some("a_b"), 1, 0), "/a", &mut findings);
-        assert!(findings.is_empty());
-        dimensions.number(asked(Some("a\\b"), 1, 0), "/c", &mut findings);
-        assert_eq!(findings[0].deed, "dimension a\\b renamed to a_b");
+        assert_eq!(dimensions.number(asked(Some("a/b"), 1, 0), "/a", &mut findings), 4);
+        // Another name is another dimension.
+        assert_eq!(dimensions.number(asked(Some("a\\b"), 1, 0), "/c", &mut findings), 5);
+        assert_eq!(findings[1].deed, "dimension a\\b renamed to a_b_1");
+    }
+
+    #[test]
+    fn a_changed_name_is_none_that_arrays_give_to_others() {
+        let mut given = GivenNames::default();
+        given.add(0, ("m", "m"), ["a/b", "a_b", "e\u{301}"].into_iter());
+        given.add(0, ("é", "é"), ["e\u{301}"].into_iter());
+        given.add(0, ("dim_2", "dim_2"), std::iter::empty());
+        given.add(0, ("t\u{7}", "t_"), ["t\u{7}"].into_iter());
+        given.add(1, ("n", "n"), ["a_b"].into_iter());
+        let (mut dimensions, mut findings) = (Dimensions::new([(0, ""), (0, "g")].into_iter(), given), Vec::new());
+        let mut number = |name, group| dimensions.number(asked(name, 2, group), "/v", &mut findings);
+        assert_eq!([number(Some("a/b"), 0), number(Some("a_b"), 0), number(Some("e\u{301}"), 0)], [0, 1, 2]);
+        // Of an array with the same name, whose coordinates it is, and none.
+        assert_eq!([number(Some("t\u{7}"), 0), number(None, 0)], [3, 4]);
+        // Below, the first one has another name than above, and so it is a dimension of its own.
+        assert_eq!([number(Some("a/b"), 1), number(Some("a_b"), 1), number(None, 1)], [5, 1, 6]);
+        let names: Vec<&str> = dimensions.list.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["a_b_2", "a_b", "é_2", "t_", "dim_2_2", "a_b_2", "dim_2"]);
     }
 
     #[test]
     fn a_dimension_that_another_one_hides_is_not_inherited() {
         // The root, /a, /a/b and /a/b/c.
         let groups = [(0, ""), (0, "a"), (1, "b"), (2, "c")];
-        let (mut dimensions, mut findings) = (Dimensions::new(groups.into_iter()), Vec::new());
+        let (mut dimensions, mut findings) = (Dimensions::new(groups.into_iter(), GivenNames::default()), Vec::new());
         let mut number = |size, group| dimensions.number(asked(Some("z"), size, group), "/v", &mut findings);
         assert_eq!([number(3, 0), number(2, 1)], [0, 1]);
         // Programs that look for `z` from /a/b find that of /a.
@@ -173,7 +234,8 @@ mod tests {
 
     #[test]
     fn inherited_dimensions_that_are_renamed_have_a_line_for_each_array() {
-        let (mut dimensions, mut findings) = (Dimensions::new([(0, ""), (0, "g")].into_iter()), Vec::new());
+        let (mut dimensions, mut findings) =
+            (Dimensions::new([(0, ""), (0, "g")].into_iter(), GivenNames::default()), Vec::new());
         assert_eq!(dimensions.number(asked(Some("a/b"), 2, 0), "/v", &mut findings), 0);
         assert_eq!(dimensions.number(asked(Some("a/b"), 2, 1), "/g/v", &mut findings), 0);
         assert_eq!(findings.iter().map(|finding| finding.path.as_str()).collect::<Vec<_>>(), ["/v", "/g/v"]);
@@ -181,7 +243,8 @@ mod tests {
 
     #[test]
     fn long_names_have_room_for_a_suffix() {
-        let (mut dimensions, mut findings) = (Dimensions::new([(0, "")].into_iter()), Vec::new());
+        let (mut dimensions, mut findings) =
+            (Dimensions::new([(0, "")].into_iter(), GivenNames::default()), Vec::new());
         let (long, longer) = ("x".repeat(255), "x".repeat(256));
         for (name, size) in [(&long, 3), (&long, 77), (&longer, 4)] {
             dimensions.number(asked(Some(name), size, 0), "/v", &mut findings);
@@ -194,7 +257,7 @@ mod tests {
     fn groups_share_the_dimensions_above_them() {
         // The root, /a, /a/b, /c and /c/d.
         let groups = [(0, ""), (0, "a"), (1, "b"), (0, "c"), (3, "d")];
-        let (mut dimensions, mut findings) = (Dimensions::new(groups.into_iter()), Vec::new());
+        let (mut dimensions, mut findings) = (Dimensions::new(groups.into_iter(), GivenNames::default()), Vec::new());
         let mut number = |asked: Asked<'_>| dimensions.number(asked, "/v", &mut findings);
         assert_eq!(number(asked(Some("x"), 3, 0)), 0);
         assert_eq!([number(asked(Some("x"), 3, 2)), number(asked(Some("x"), 3, 1))], [0, 0]);

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use super::chunks::Units;
 use super::datasets::{self, Named};
-use super::dimensions::Dimensions;
+use super::dimensions::{Dimensions, GivenNames};
 use super::document::StoredAttributes;
 use super::file_chunks;
 use super::hdf5::model::{Attribute, FileModel, Group, Value};
 use super::hdf5::plan::Plan;
-use super::members::{FileGroup, Members};
-use super::names::MAX_MEMBER;
+use super::members::{FileGroup, Member, Members};
+use super::names::MAX_NAME;
 use super::variable::Variable;
 use super::{attributes, record_dimension};
 use crate::error::{Context, Result};
@@ -56,7 +56,12 @@ impl GroupFile {
         let mut members = list;
         loop {
             let mut found = Vec::new();
-            let mut dimensions = Dimensions::new(groups.iter().map(|group| (group.parent, group.name.as_str())));
+            let mut given = GivenNames::default();
+            for Member { group, stored_name, name, variable, .. } in &members {
+                let dimensions = variable.dimension_names.iter().flatten();
+                given.add(*group, (stored_name, name), dimensions.map(AsRef::as_ref));
+            }
+            let mut dimensions = Dimensions::new(groups.iter().map(|group| (group.parent, group.name.as_str())), given);
             let variables = members.drain(..).map(|member| Named::new(member, &mut dimensions, &mut found));
             let mut variables: Vec<Named> = variables.collect();
             let unlimited =
@@ -138,9 +143,9 @@ fn bad_variables(variables: &[Named], dimensions: &Dimensions, unlimited: &HashS
         let dataset = datasets::dataset(named, named.member.attributes.clone(), dimensions, unlimited);
         let reason = match Plan::check_dataset(&dataset) {
             // With the prefix of a variable that has the name of a dimension.
-            Ok(_) if dataset.name.len() > MAX_MEMBER => {
+            Ok(_) if dataset.name.len() > MAX_NAME => {
                 format!(
-                    "a dimension has its name, and with the prefix that tells them apart it exceeds {MAX_MEMBER} bytes"
+                    "a dimension has its name, and with the prefix that tells them apart it exceeds {MAX_NAME} bytes"
                 )
             }
             Ok(length) => match left.checked_sub(length) {

@@ -32,6 +32,8 @@ pub(super) struct FileGroup {
 pub(super) struct Member {
     pub(super) group: usize,
     pub(super) name: String,
+    /// Name of the array, which programs may not accept.
+    pub(super) stored_name: String,
     /// Path of the array.
     pub(super) path: String,
     pub(super) variable: Variable,
@@ -42,7 +44,7 @@ impl Member {
     /// Returns true if the variable bears the name of its first dimension.
     pub(super) fn is_coordinate(&self) -> bool {
         let first = self.variable.dimension_names.first().and_then(|name| name.as_deref());
-        first.and_then(names::allowed_member).is_some_and(|first| first == self.name)
+        first.is_some_and(|first| first == self.stored_name)
     }
 }
 
@@ -123,6 +125,7 @@ impl Members {
                 if name != stored {
                     found(format!("renamed to {name}"), "programs do not accept the name");
                 }
+                let stored_name = stored.to_owned();
                 let Some((variable, stored)) = variable else {
                     members.groups.push(FileGroup { node: child, name, parent: group, depth: depth + 1 });
                     continue;
@@ -138,7 +141,7 @@ impl Members {
                         reason: "programs would read other values: the data type says what they mean".to_owned(),
                     });
                 }
-                members.list.push(Member { group, name, path, variable, attributes });
+                members.list.push(Member { group, name, stored_name, path, variable, attributes });
             }
             group += 1;
         }

@@ -2,10 +2,9 @@
 
 use icu_normalizer::ComposingNormalizerBorrowed;
 
-/// Longest name of an attribute in bytes (`NC_MAX_NAME`).
-const MAX_NAME: usize = 256;
-/// Longest name of a variable, a dimension or a group in bytes: netCDF-C reads those of HDF5 links into as much, with a NUL.
-pub(super) const MAX_MEMBER: usize = 255;
+/// Longest name in bytes. netCDF-C reads those of HDF5 links into 256 (`NC_MAX_NAME`), with a NUL; attributes may have as many there, but then
+/// `ncdump` prints nothing of the file.
+pub(super) const MAX_NAME: usize = 255;
 
 /// Returns `name` in a form that programs accept: one bad name makes `ncdump` refuse the whole file. None if it is too long, or
 /// empty.
@@ -31,12 +30,12 @@ const NOT_THE_PREFIX: &str = "_nc4_noncoord_";
 
 /// Returns the name of a variable, a dimension or a group: as [`allowed`], and none that NetCDF takes for another.
 pub(super) fn allowed_member(name: &str) -> Option<String> {
-    allowed(name).map(without_prefix).filter(|name| name.len() <= MAX_MEMBER)
+    allowed(name).map(without_prefix)
 }
 
 /// Returns the name of a dimension: `name`, which is allowed, followed by `suffix`. A long name is shortened to make room for it.
 pub(super) fn with_suffix(name: &str, suffix: &str) -> String {
-    let start = name.floor_char_boundary(MAX_MEMBER.saturating_sub(suffix.len()));
+    let start = name.floor_char_boundary(MAX_NAME.saturating_sub(suffix.len()));
     without_prefix(format!("{}{suffix}", name.get(..start).unwrap_or_default()))
 }
 
@@ -72,7 +71,7 @@ mod tests {
         for (name, wanted) in cases {
             assert_eq!(allowed(name).as_deref(), Some(wanted), "{name:?}");
         }
-        assert_eq!(allowed(&"x".repeat(257)), None);
+        assert_eq!(allowed(&"x".repeat(256)), None);
         assert_eq!(allowed(""), None);
     }
 
@@ -91,10 +90,8 @@ mod tests {
     }
 
     #[test]
-    fn members_have_shorter_names_than_attributes() {
-        let long = "x".repeat(256);
-        assert!(allowed(&long).is_some() && allowed_member(&long).is_none());
-        assert!(allowed_member(&long[1..]).is_some());
+    fn a_suffix_shortens_long_names() {
+        assert!(allowed_member(&"x".repeat(256)).is_none() && allowed_member(&"x".repeat(255)).is_some());
         let shortened = with_suffix(&"é".repeat(127), "_12");
         assert_eq!((shortened.len(), shortened.ends_with("é_12")), (255, true));
         assert_eq!(with_suffix("x", "_12"), "x_12");
