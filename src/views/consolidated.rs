@@ -22,11 +22,13 @@ use crate::memory::{self, Evict, Reservation};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, ZARR_JSON};
 use crate::zarr::document;
-use crate::zarr::members::{Members, check_portable_within, quoted, shorten, string};
+use crate::zarr::members::{Members, check_portable_within, must_understand, quoted, shorten, string};
 use crate::zarr::reshard::rewrite;
 
 /// Member of a group's document.
 const MEMBER: &str = "consolidated_metadata";
+/// Members of a group's `zarr.json` that zarr-python knows.
+const GROUP_MEMBERS: [&str; 4] = ["zarr_format", "node_type", "attributes", MEMBER];
 /// Consolidated metadata of a group within others.
 const EMPTY: &str = r#"{"kind":"inline","must_understand":false,"metadata":{}}"#;
 /// Most bytes of a document: a few hundred thousand arrays. Programs hold several times as many in memory.
@@ -186,8 +188,8 @@ fn make(tree: &Tree, node: NodeIndex) -> Result<Bytes> {
     Ok(memory::with_reservation(document.into(), memory))
 }
 
-/// Calls `visit` for each node below `node` with its entry, or with the reason why it has none. Nodes below such a node, and below arrays,
-/// are skipped. Ends early if `visit` returns false.
+/// Calls `visit` for each node below `node` with its entry, or with the reason why it has none, as those below arrays. Nodes below such a node are
+/// skipped. Ends early if `visit` returns false.
 fn walk(
     tree: &Tree,
     node: NodeIndex,
@@ -197,10 +199,18 @@ fn walk(
     let (mut at, end) = (node.checked_add(1), *table.subtree(node).end());
     while let Some(below) = at.filter(|below| *below <= end) {
         let entry = entry(tree, below)?;
-        let is_leaf = entry.is_err() || table.array(below).is_some();
+        let (is_left_out, is_array) = (entry.is_err(), table.array(below).is_some());
         if !visit(below, entry)? {
             break;
         }
+        if is_array && !is_left_out {
+            for child in table.children(below) {
+                if !visit(*child, Err("it is below an array, where Zarr has no nodes".to_owned()))? {
+                    return Ok(());
+                }
+            }
+        }
+        let is_leaf = is_array || is_left_out;
         at = if is_leaf { table.subtree(below).end().checked_add(1) } else { below.checked_add(1) };
     }
     Ok(())
@@ -232,7 +242,15 @@ fn entry_of(tree: &Tree, node: NodeIndex) -> Result<String, String> {
     }
     match expected {
         "array" => Ok(text.trim().to_owned()),
-        _ => Ok(rewrite(&members, &[(MEMBER, EMPTY.to_owned())], &[])),
+        _ => {
+            // zarr-python opens no group with a member that it does not know, nor one above with this among its entries.
+            let unknown: Vec<&str> =
+                members.iter().map(|(name, _)| name).filter(|name| !GROUP_MEMBERS.contains(name)).collect();
+            if let Some(name) = unknown.iter().find(|name| members.get(name).is_some_and(must_understand)) {
+                return Err(format!("the unknown member `{}`, which readers must understand", shorten(name)));
+            }
+            Ok(rewrite(&members, &[(MEMBER, EMPTY.to_owned())], &unknown))
+        }
     }
 }
 

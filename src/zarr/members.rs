@@ -184,8 +184,8 @@ pub(crate) fn unknown_member<'m>(members: &'m Members<'_>) -> Option<&'m str> {
     members.iter().find(|(name, value)| !ARRAY_MEMBERS.contains(name) && must_understand(value)).map(|(name, _)| name)
 }
 
-/// Returns true if a program that does not know a member with this value must not read the array.
-fn must_understand(value: &str) -> bool {
+/// Returns true if a program that does not know a member with this value must not read the node.
+pub(crate) fn must_understand(value: &str) -> bool {
     Members::parse(value).ok().and_then(|members| members.get("must_understand")) != Some("false")
 }
 

@@ -100,9 +100,15 @@ fn entries_that_programs_cannot_parse_are_left_out_and_reported() {
         ("number", with(&format!("{{\"x\":{long}}}"))),
         ("deep", with(&format!("{{\"x\":{deep}}}"))),
         ("version", plain.replace("\"zarr_format\":3", "\"zarr_format\":4")),
+        ("member", GROUP.replacen('{', "{\"ext\":{\"name\":\"x\"},", 1)),
+        // Below an array.
+        ("good/below", plain.clone()),
     ];
+    let ignored = GROUP.replacen('{', "{\"ext\":{\"must_understand\":false},", 1);
     let mut files = Files::from([("zarr.json".to_owned(), GROUP.as_bytes().to_vec())]);
     files.insert("good/zarr.json".to_owned(), plain.clone().into_bytes());
+    files.insert("ignored/zarr.json".to_owned(), ignored.into_bytes());
+    files.insert("ignored/inner/zarr.json".to_owned(), plain.clone().into_bytes());
     for (name, document) in &bad {
         files.insert(format!("{name}/zarr.json"), document.clone().into_bytes());
     }
@@ -111,9 +117,14 @@ fn entries_that_programs_cannot_parse_are_left_out_and_reported() {
     create(repo, &files.into_iter().collect::<Vec<_>>());
     let mount = Mount::new(repo, &["--view", "zarr", "--consolidated", "-o", "memory=64M"]);
     let report = fs::read_to_string(mount.path().join(".icechunk/zarr")).unwrap();
-    assert_eq!(entries(&mount.path()), ["good"], "{report}");
+    assert_eq!(entries(&mount.path()), ["good", "ignored", "ignored/inner"], "{report}");
+    // zarr-python fails upon a group with a member that it does not know.
+    let shown = &document(&mount.path())["consolidated_metadata"]["metadata"]["ignored"];
+    assert!(shown.get("ext").is_none() && shown["node_type"] == "group", "{shown}");
     for (name, document) in bad {
         assert!(report.contains(&format!("/{name}\tleft out of consolidated metadata\t")), "{name}: {report}");
-        assert!(read_files(&mount.path())[&format!("{name}/zarr.json")] == document.into_bytes(), "{name}");
+        let shown = read_files(&mount.path());
+        // A group has metadata of its own.
+        assert!(name == "member" || shown[&format!("{name}/zarr.json")] == document.into_bytes(), "{name}");
     }
 }
