@@ -46,7 +46,8 @@ pub fn parse_time(text: &str) -> Result<u64> {
             return Err(wrong());
         }
         let last = date.at(23, 59, 59, 999_999_000);
-        last.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| wrong())?.timestamp()
+        // The last days of the year 9999, which mean the newest, have no timestamp.
+        last.to_zoned(jiff::tz::TimeZone::UTC).map_or(jiff::Timestamp::MAX, |time| time.timestamp())
     };
     u64::try_from(timestamp.as_microsecond()).map_err(|_| wrong())
 }
@@ -110,6 +111,7 @@ mod tests {
         assert_eq!(parse_time("2026-11-20T08:36:29+01:00").unwrap(), 1_795_160_189_000_000);
         assert_eq!(parse_time("2026-11-20T07:36:29Z").unwrap(), 1_795_160_189_000_000);
         assert_eq!(format_time(parse_time("2026-11-20").unwrap()), "2026-11-20T23:59:59.999999+00:00");
+        assert!(parse_time("9999-12-31").unwrap() > parse_time("9999-12-29").unwrap());
         for wrong in ["", "yesterday", "2026-13-01", "2026-11-20T07:36:29", "1969-12-31"] {
             assert!(parse_time(wrong).is_err(), "{wrong}");
         }

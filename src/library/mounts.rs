@@ -32,6 +32,7 @@ use crate::scratch::record::Name;
 use crate::scratch::relocate;
 use crate::times::system_clock;
 use crate::tree::ROOT;
+use crate::tree::nodes::{TreePlace, ZARR_JSON};
 use crate::tree::numbering::Numbering;
 use crate::views::native::NativeView;
 use crate::views::options::ViewOptions;
@@ -157,7 +158,8 @@ fn name_of<'a>(repository: &'a Repository, root: &'a str) -> &'a str {
     if root.is_empty() { repository.storage().location() } else { root }
 }
 
-/// Returns the number of directory `path` of a working tree; none if there is no such directory.
+/// Returns the number of directory `path` of a working tree; none if there is no such directory, or no group or array in it: one with a document,
+/// or with nodes of the snapshot below.
 async fn shown_root(session: &Session, path: &str) -> Option<u64> {
     let mut number = Ino::ROOT;
     for part in path.split('/').filter(|part| !part.is_empty()) {
@@ -168,7 +170,9 @@ async fn shown_root(session: &Session, path: &str) -> Option<u64> {
         }
         number = found.number;
     }
-    Some(number.0)
+    let is_in_base = matches!(session.working().base().tree.place_of(path), Some(TreePlace::Directory(_)));
+    let document = session.working().lookup(number, &Name::new(ZARR_JSON.as_bytes())).await.ok().flatten();
+    (is_in_base || document.is_some_and(|found| found.kind == libc::S_IFREG)).then_some(number.0)
 }
 
 /// Prepares the trees below `.icechunk` of a mount that shows `served`.

@@ -58,8 +58,12 @@ fn a_mounted_group_has_the_files_of_its_part_of_the_whole() {
             _ => assert_eq!(seen["x/0"], inner["g/h/x/0"]),
         }
     }
-    let failure = Mount::prepare().command(repo, &["--root", "g/none"]).failure();
-    assert!(failure.contains("has no group `g/none`"), "{failure}");
+    for root in ["g/none", "g/h/x/c", "g/h/x/c/0"] {
+        for words in [&["--read-only"][..], &["--ephemeral"]] {
+            let failure = Mount::prepare().command(repo, &[words, &["--root", root]].concat()).failure();
+            assert!(failure.contains(&format!("has no group `{root}`")), "{words:?}: {failure}");
+        }
+    }
     for wrong in [["--root", "a//b"], ["--root", "../x"], ["--subdir", "a/b"], ["--subdir", ".icechunk"]] {
         assert_eq!(Mount::prepare().command(repo, &wrong).status.code(), Some(2), "{wrong:?}");
     }
