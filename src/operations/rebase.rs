@@ -331,6 +331,8 @@ fn unaccounted(what: &str) -> Error {
     tracing::error!("the working tree was not moved, since its changes would not be the same afterwards: {what}");
     Error::new(
         ErrorKind::Stale,
-        format!("the working tree cannot be moved without changing what it would commit ({what}): nothing was done"),
+        format!(
+            "the working tree cannot be moved without changing what it would commit ({what}): it was left as it was"
+        ),
     )
 }

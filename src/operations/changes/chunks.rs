@@ -95,6 +95,9 @@ impl Detection<'_> {
         let mut pending = vec![(position, String::new(), place, false)];
         while let Some((position, relative, natural, is_shared)) = pending.pop() {
             let directory = self.get(position)?;
+            if is_shared {
+                self.shared_directories.insert(directory.id);
+            }
             let lower =
                 directory.lower.as_ref().map(|place| tree.shared_chunks(place).unwrap_or_else(|| place.clone()));
             let in_place = natural.is_some() && lower == natural;

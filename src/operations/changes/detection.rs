@@ -30,6 +30,8 @@ pub(super) struct Detection<'a> {
     pub(super) not_text: HashSet<EntryId>,
     /// Chunks that an array has in the directory of a node below it, by directory and name: they are not files of that node.
     pub(super) shared_chunks: HashSet<(EntryId, Name)>,
+    /// Directories of an array that belong to a node below it, too.
+    pub(super) shared_directories: HashSet<EntryId>,
 }
 
 impl<'a> Detection<'a> {

@@ -39,9 +39,20 @@ pub async fn detect_changes(
 ) -> Result<DetectedChanges> {
     let kept = vec![false; base.tree.table().len()];
     let (out, pending) = (DetectedChanges::default(), vec![(Frozen::ROOT, "/".to_owned())]);
-    let (groups_like_chunks, not_text, shared_chunks) = Default::default();
-    let mut detection =
-        Detection { contents, base, frozen, out, new_ids, kept, pending, groups_like_chunks, not_text, shared_chunks };
+    let (groups_like_chunks, not_text, shared_chunks, shared_directories) = Default::default();
+    let mut detection = Detection {
+        contents,
+        base,
+        frozen,
+        out,
+        new_ids,
+        kept,
+        pending,
+        groups_like_chunks,
+        not_text,
+        shared_chunks,
+        shared_directories,
+    };
     while let Some((position, path)) = detection.pending.pop() {
         detection.walk_directory(position, path).await?;
     }
@@ -226,7 +237,8 @@ impl Detection<'_> {
         if let Some(index) = lower {
             self.untouched_children(directory, path, index);
         }
-        if let Some(place) = &directory.lower {
+        // The array above has dealt with all chunks that a directory of both shows.
+        if let Some(place) = directory.lower.as_ref().filter(|_| !self.shared_directories.contains(&directory.id)) {
             let mut stray = Vec::new();
             for (place, rest) in self.untouched_chunks(directory, place).await? {
                 let child = below(path, &rest);
