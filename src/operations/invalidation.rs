@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use super::Session;
 use crate::blocking::blocking;
+use crate::commit::changes::ChangeSet;
 use crate::commit::rebase::read_log;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::format::transaction_log::Move;
-use crate::overlay::Ino;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::replace::node_ids;
+use crate::overlay::{Ino, WorkingTree};
 use crate::repo::Repository;
 use crate::scratch::record::Name;
 use crate::tree::Tree;
@@ -64,16 +65,15 @@ impl Session {
             let all = self.working.for_kernel(invalidations).into_iter();
             let (names, files): (Vec<_>, Vec<_>) = all.partition(|one| matches!(one, Invalidation::Entry(..)));
             invalidate_all(Arc::clone(&kernel), files.clone()).await?;
-            // To drop names the kernel waits for lookups, and those may wait for slow storage.
-            self.working.admit_opens();
             let again = if names.is_empty() { Vec::new() } else { files };
             invalidate_all(Arc::clone(&kernel), names).await?;
             // Lookups and listings that had been answered before the move are through by now, and may have brought inodes that the kernel did not
-            // know before, with their old lengths.
+            // know before, with their old lengths. No file may be opened before: where an invalidation overtakes a program's `fstat`, the kernel
+            // gives the program the new length and keeps the old one.
             invalidate_all(Arc::clone(&kernel), again).await?;
         }
-        self.working.admit_opens();
         self.working.settle();
+        self.working.admit_opens();
         let base = self.working.base().id();
         // The files of the new base are visible before it is announced.
         if self.announced.lock().replace(base).is_some_and(|before| before != base) {
@@ -81,6 +81,21 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// Returns what the kernel must forget of the chunks of the base that a commit of `changes` gives other bytes: numbers follow from places, and the
+/// kernel has the bytes of these chunks as they were, as long as a program watches them, say. Of those that were changed in their
+/// places, it has the new ones. To be asked before the move.
+pub(super) fn own_invalidations(working: &WorkingTree, changes: &ChangeSet) -> Vec<Invalidation> {
+    let base = working.base();
+    let ids = node_ids(&base.tree);
+    let of_base = changes.chunks.iter().filter_map(|(id, chunks)| Some((*ids.get(id)?, chunks)));
+    let places = of_base.flat_map(|(index, chunks)| {
+        let grid = base.tree.table().array(index).map_or(&[][..], |array| &array.grid);
+        let had = chunks.keys().filter(|coords| is_in_grid(coords, grid));
+        had.map(move |coords| TreePlace::Chunk(index, coords.clone()))
+    });
+    working.unless_in_place(places).into_iter().map(Invalidation::Inode).collect()
 }
 
 /// Returns what the kernel must forget when the base moves from `old` to `new`: arrays whose chunks have other numbers, and the

@@ -111,7 +111,11 @@ impl Discard<'_> {
             if taken.insert(*id)
                 && let Some(inode) = self.state.get(*id)
             {
-                new.adopt(*id, inode, inode.meta, None);
+                match self.opens.contains(&inode.number) && !inode.is_directory() {
+                    // Its handles know it by its number. The file of the base that comes back gets another one.
+                    true => new.insert_bare(*id, inode.number, inode.body.clone(), inode.meta, inode.lookup_count),
+                    false => new.adopt(*id, inode, inode.meta, None),
+                }
             }
             new.put_entry(parent, Name::new(name.as_bytes()), Some(*id), false, None);
         }

@@ -35,6 +35,8 @@ pub(super) struct Locked {
     pub(super) refused: HashSet<Ino>,
     /// Numbers of files that programs read as they were before a move, and that have no name.
     pub(super) old_versions: HashSet<Ino>,
+    /// Numbers of the base with nothing in their places, that files have which programs had open during the last move.
+    pub(super) vacant: HashSet<Ino>,
     /// Numbers of the base that were those of old versions. The kernel may have the old bytes, if something but an open file keeps its inode.
     pub(super) outdated: Vec<Ino>,
     /// Set while no file is opened: the tree moves, and the kernel may have old bytes. Files are opened again when it is dropped.
@@ -125,7 +127,8 @@ impl Locked {
         let inode = self.state.get(id).filter(|inode| inode.number == number && !inode.is_directory());
         let place = inode.and_then(|_| self.base.tree.table().place(number.0))?;
         // Numbers of old grids keep their meaning, and are those of no name.
-        if Ino::of_place(&self.base.tree, &place) != number || self.old_versions.contains(&number) {
+        let is_old = self.old_versions.contains(&number) || self.vacant.contains(&number);
+        if is_old || Ino::of_place(&self.base.tree, &place) != number {
             return None;
         }
         self.state.shows_base_at(&self.base.tree, &place).then_some(id)

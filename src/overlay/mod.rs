@@ -206,6 +206,7 @@ impl WorkingTree {
                 generation: 0,
                 refused: HashSet::new(),
                 old_versions: HashSet::new(),
+                vacant: HashSet::new(),
                 outdated: Vec::new(),
                 opens_held: None,
             }),

@@ -124,6 +124,18 @@ impl WorkingTree {
         invalidations
     }
 
+    /// Returns the numbers of `places` of the base, except of files that were changed in their places: a commit of these shows the bytes that the
+    /// kernel has.
+    pub fn unless_in_place(&self, places: impl Iterator<Item = TreePlace>) -> Vec<Ino> {
+        let (base, locked) = (self.base(), self.lock());
+        let (tree, state, none) = (&base.tree, &locked.state, HashSet::new());
+        let is_in_place = |number: Ino| {
+            let found = state.at_number(number).filter(|(_, inode)| inode.source() != Some(&Source::Lower));
+            found.is_some_and(|(_, inode)| has_home_name(tree, state, inode, &none))
+        };
+        places.map(|place| Ino::of_place(tree, &place)).filter(|number| !is_in_place(*number)).collect()
+    }
+
     /// Plans to discard the changes at and below `path`, except for files of `untracked`. Those in the place of an entry of the base,
     /// which comes back, are removed from the set and discarded too.
     pub async fn plan_discard(

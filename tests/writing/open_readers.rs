@@ -1,7 +1,9 @@
 //! Programs that have files open while a writable mount moves to another snapshot: each reads one version to its end.
 
+mod during;
 mod names;
 mod random;
+mod untracked;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};

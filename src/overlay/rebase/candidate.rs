@@ -47,6 +47,8 @@ pub struct Candidate {
     pub(in super::super) seen: HashSet<Ino>,
     /// Those among them that keep what they had, without a name.
     pub(in super::super) old_versions: HashSet<Ino>,
+    /// Numbers of files elsewhere in whose places the base has nothing.
+    pub(in super::super) vacant: HashSet<Ino>,
     /// Generation of the state that the candidate was made from.
     pub(in super::super) generation: u64,
 }
@@ -73,6 +75,7 @@ impl Candidate {
             same_backings: HashSet::new(),
             seen: HashSet::new(),
             old_versions: HashSet::new(),
+            vacant: HashSet::new(),
             generation,
         }
     }

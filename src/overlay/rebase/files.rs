@@ -177,6 +177,8 @@ impl Merge<'_> {
         let is_renumbered = !is_split && !stays && !self.opens.contains(&inode.number);
         if is_renumbered {
             self.out.state.renumber(new);
+            // The number has the bytes of the base from now on.
+            self.out.invalidations.push(Invalidation::Inode(inode.number));
         }
         for name in names {
             let covers = name.entry.covers && (name.place.is_some() || self.hides(&name));
@@ -206,6 +208,11 @@ impl Merge<'_> {
                 self.out.invalidations.push(Invalidation::Inode(inode.number));
                 continue;
             };
+            // What the kernel may have of the number that the name gets is another file, which had the name before.
+            let other = Ino::of_place(&self.to.tree, &place);
+            if other != inode.number {
+                self.out.invalidations.push(Invalidation::Inode(other));
+            }
             if natural == Some(at) {
                 if is_published {
                     self.out.invalidations.push(Invalidation::Attributes(inode.number));
@@ -217,6 +224,8 @@ impl Merge<'_> {
                 }
             } else if inode.number.is_of_base() {
                 self.invalidate_name(name.parent, &name.name);
+                // Another name has the number and other bytes from now on, and the kernel may keep the pages: a program watches the file, say.
+                self.out.invalidations.push(Invalidation::Inode(inode.number));
             } else {
                 self.adopt(id, inode, Some(&place));
                 if let Some(inode) = self.out.state.get_mut(id) {

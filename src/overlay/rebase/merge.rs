@@ -41,6 +41,8 @@ pub(super) struct Merge<'a> {
     pub(super) out: Merged,
     /// Names of files, by inode.
     pub(super) names: BTreeMap<EntryId, Vec<FileName>>,
+    /// True if the new base has files of the old one under other names: numbers follow from places, so that they mean other bytes there.
+    pub(super) has_moved: bool,
     /// Nodes of the new base.
     ids: Arc<NodeIds>,
     /// Directories, in order of creation.
@@ -114,7 +116,7 @@ impl<'a> Merge<'a> {
         let ids = node_ids(&to.tree);
         let out = Merged { state: old.successor(), ..Merged::default() };
         let (names, created, pending) = Default::default();
-        Merge { old, opens, from: Arc::clone(from), to, purpose, out, names, ids, created, pending }
+        Merge { old, opens, from: Arc::clone(from), to, purpose, out, names, has_moved: false, ids, created, pending }
     }
 
     pub(super) fn finish(self) -> Merged {
@@ -237,6 +239,7 @@ impl<'a> Merge<'a> {
             return Ok(());
         };
         let (before, number_before) = (inode.lower.clone(), inode.lower_number);
+        self.has_moved |= self.is_published() && before.is_some() && before != here.old_place;
         let is_other = before != placement.lower || !Arc::ptr_eq(&self.from.tree, &self.to.tree);
         if is_other {
             self.out.invalidations.push(Invalidation::Inode(inode.number));
@@ -325,6 +328,7 @@ impl<'a> Merge<'a> {
             Purpose::Published { tracked, .. } => (is_in(tracked), false),
         };
         let is_home = inode.lower.is_some() && inode.lower == here.old_place;
+        self.has_moved |= is_published && inode.lower.is_some() && !is_home;
         let place = here.new_place.clone().filter(|_| here.has_new);
         // A chunk whose array became a group by the commit is not a chunk any more, and stays as it is.
         let follows = !self.is_published() || place.is_some();

@@ -99,6 +99,7 @@ impl WorkingTree {
         let is_published = matches!(purpose, Purpose::Published { .. });
         let has_all_bytes = matches!(purpose, Purpose::Published { others: Others::Absent | Others::Merged, .. });
         let keeps_rest = matches!(purpose, Purpose::Published { others: Others::Absent, .. })
+            && !merge.has_moved
             && to.tree.table().has_numbers_of(from.tree.table());
         let Merged { state, collisions, invalidations, disposable } = merge.finish();
         let same_backings = self.same_backings((&old, &from), (&state, &to)).await;
@@ -159,7 +160,7 @@ impl WorkingTree {
         }
         let Candidate { mut state, base, disposable, invalidations, gone, new_data, is_published, .. } = candidate;
         let (has_all_bytes, same_backings) = (candidate.has_all_bytes, candidate.same_backings);
-        let old_versions = candidate.old_versions;
+        let (old_versions, vacant) = (candidate.old_versions, candidate.vacant);
         state.take_counts(&locked.state);
         if !is_published {
             state.take_unpublished(&locked.state);
@@ -210,6 +211,7 @@ impl WorkingTree {
         locked.is_stale = !is_in_place;
         let old = std::mem::replace(&mut locked.state, state);
         locked.base = base;
+        locked.vacant = vacant;
         locked.take_old_versions(old_versions, &old);
         self.settling.store(true, Ordering::Release);
         self.replaced.fetch_add(1, Ordering::Relaxed);

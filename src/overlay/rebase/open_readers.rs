@@ -44,12 +44,12 @@ pub(super) struct OpenReader {
 
 impl WorkingTree {
     /// Gives other numbers to names in `candidate` whose files have other bytes there, as far as programs have these open, and to names whose number
-    /// in the base is that of an open file without a name.
+    /// in the base is that of a file elsewhere.
     ///
     /// Fails if the old bytes of such a file cannot be found out, unless the candidate's changes are published.
     pub async fn keep_open_files(&self, _guard: &TreeGuard<'_>, candidate: &mut Candidate) -> Result<()> {
-        let nameless: Vec<Ino> = candidate.state.nameless().collect();
-        for number in nameless {
+        let elsewhere: Vec<Ino> = candidate.state.elsewhere().collect();
+        for number in elsewhere {
             candidate.spare_number(number).await?;
         }
         let is_concerned = !candidate.keeps_rest;
@@ -195,12 +195,17 @@ impl Candidate {
         self.old_versions.insert(number);
     }
 
-    /// Gives the name of the base's file that has `number` another one, if the number is that of a file without a name.
+    /// Gives the name of the base's file that has `number` another one, if the number is that of a file elsewhere. Records that there is no such file
+    /// otherwise.
     async fn spare_number(&mut self, number: Ino) -> Result<()> {
         let base = Arc::clone(&self.base);
-        if self.state.is_nameless(number)
-            && let Some(place) = self.shown_at(number).filter(|place| is_below_its_parents(&base.tree, place))
-            && base.tree.has(&place).await?
+        if !self.state.is_elsewhere(number) {
+            return Ok(());
+        }
+        let Some(place) = self.shown_at(number) else { return Ok(()) };
+        if !base.tree.has(&place).await? {
+            self.vacant.insert(number);
+        } else if is_below_its_parents(&base.tree, &place)
             && let Some((parent, name)) = self.state.renumber_base(&base, place)
         {
             self.invalidate_name(parent, name);

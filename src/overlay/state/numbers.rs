@@ -51,6 +51,19 @@ impl State {
         self.iter().filter(|(id, _)| self.is_without_name(*id)).map(|(_, inode)| inode.number)
     }
 
+    /// Returns true if `number` is the base's of a place where the file that has it is not, as programs have it open: it has no name, or others.
+    pub(in super::super) fn is_elsewhere(&self, number: Ino) -> bool {
+        number.is_of_base()
+            && self.at_number(number).is_some_and(|(id, inode)| {
+                self.is_without_name(id) || (!inode.is_directory() && inode.lower_number != Some(number))
+            })
+    }
+
+    /// Returns the numbers of all files that are not in the place of the base that has their number.
+    pub(in super::super) fn elsewhere(&self) -> impl Iterator<Item = Ino> {
+        self.iter().map(|(_, inode)| inode.number).filter(|number| self.is_elsewhere(*number))
+    }
+
     /// Returns an inode without a name in the place of a file of the base that shows. None may be there: what is written to it would be lost.
     pub(in super::super) fn nameless_shown(&self, tree: &Tree) -> Option<EntryId> {
         let nameless = self.shown.values().filter(|id| **id != ROOT).find(|id| {
