@@ -13,6 +13,8 @@ use crate::common::writing::{GROUP, Reference, Writable, array, number, put};
 use crate::common::{io_modes, read_files, watchdog};
 
 const CHUNKS: usize = 6;
+/// Bytes of each chunk: the kernel would drop the pages of a file that gets another length.
+const LENGTH: usize = 9000;
 /// Path descriptors that are held at a time: those of a few rounds.
 const HELD: usize = 40;
 
@@ -40,9 +42,11 @@ impl World {
         put(&root.join("zarr.json"), GROUP).unwrap();
         put(&root.join("a/zarr.json"), array(&[CHUNKS as u64], &[1])).unwrap();
         put(&root.join("b/zarr.json"), array(&[1000], &[1])).unwrap();
-        let committed: Chunks = (0..CHUNKS).map(|n| (name(n), vec![n as u8 + 1; 1000 * (n + 3)])).collect();
+        let committed: Chunks = (0..CHUNKS).map(|n| (name(n), vec![n as u8 + 1; LENGTH])).collect();
         committed.iter().for_each(|(name, bytes)| put(&root.join(name), bytes).unwrap());
         mount.commit("made").unwrap();
+        // The kernel knows them by the numbers of the snapshot.
+        mount.remount();
         let reference = Reference::open(mount.repository());
         let (view, held) = (committed.clone(), VecDeque::new());
         World { mount, reference, random: Random::new(seed), committed, view, held, log: vec![format!("{io} {seed}")] }
@@ -73,7 +77,7 @@ impl World {
                 self.view.remove(&from);
             }
             4 => {
-                let bytes = vec![self.random.below(200) as u8 + 20; 1 + self.random.below(9000)];
+                let bytes = vec![self.random.below(200) as u8 + 20; LENGTH];
                 put(&new, &bytes).unwrap();
                 self.view.insert(to.clone(), bytes);
             }
@@ -83,8 +87,8 @@ impl World {
     }
 
     fn settle(&mut self, round: usize) {
-        let step = self.random.below(4);
-        self.log.push(["commit", "commit", "discard", "refresh"][step].to_owned());
+        let step = self.random.below(5);
+        self.log.push(["commit", "commit", "discard", "refresh", "remount"][step].to_owned());
         match step {
             0 | 1 => {
                 self.mount.commit("ours").unwrap();
@@ -97,9 +101,13 @@ impl World {
                 self.mount.touch("discard").unwrap();
                 self.view = self.committed.clone();
             }
-            _ => {
+            3 => {
                 self.reference.commit(&[(&format!("b/c/{round}"), b"theirs")], "theirs");
                 self.mount.touch("refresh").unwrap();
+            }
+            _ => {
+                self.held.clear();
+                self.mount.remount();
             }
         }
     }
