@@ -185,7 +185,7 @@ impl Keep {
     fn new(uncommitted: &Uncommitted, logs: BTreeSet<ObjectId>) -> Self {
         let mut needed = ReachableObjects::default();
         for chunk in &uncommitted.chunks {
-            needed.chunks.add(*chunk, 0, 0);
+            needed.chunks.add_unknown_parts(*chunk);
         }
         Keep { needed, logs }
     }

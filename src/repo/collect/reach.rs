@@ -33,9 +33,16 @@ pub(super) struct Chunks {
     single: HashMap<ObjectId, u64>,
     /// Offsets and lengths of the chunks in all other objects.
     packed: HashMap<ObjectId, BTreeMap<u64, u64>>,
+    /// Objects that uncommitted work refers to, to unknown parts of them.
+    unknown: HashSet<ObjectId>,
 }
 
 impl Chunks {
+    /// Adds an object of which any part may be referred to.
+    pub(super) fn add_unknown_parts(&mut self, chunk: ObjectId) {
+        self.unknown.insert(chunk);
+    }
+
     pub(super) fn add(&mut self, chunk: ObjectId, offset: u64, length: u64) {
         if let Some(parts) = self.packed.get_mut(&chunk) {
             add_part(parts, offset, length);
@@ -57,11 +64,14 @@ impl Chunks {
     }
 
     pub(super) fn has(&self, chunk: &ObjectId) -> bool {
-        self.single.contains_key(chunk) || self.packed.contains_key(chunk)
+        self.single.contains_key(chunk) || self.packed.contains_key(chunk) || self.unknown.contains(chunk)
     }
 
-    /// Returns the bytes of object `chunk`, of `size` bytes, that nothing refers to.
+    /// Returns the bytes of object `chunk`, of `size` bytes, that certainly nothing refers to.
     pub(super) fn dead(&self, chunk: &ObjectId, size: u64) -> u64 {
+        if self.unknown.contains(chunk) {
+            return 0;
+        }
         let used = match (self.single.get(chunk), self.packed.get(chunk)) {
             (Some(length), _) => *length,
             (None, Some(parts)) => union(parts),
@@ -157,5 +167,9 @@ mod tests {
         assert_eq!((chunks.dead(&id(2), 40), chunks.dead(&id(3), 100)), (15, 90));
         assert!(chunks.has(&id(3)) && !chunks.has(&id(4)));
         assert_eq!((chunks.single.len(), chunks.packed.len()), (1, 2));
+        // Uncommitted work may refer to the rest of one, and to one that no commit needs.
+        [id(2), id(4)].into_iter().for_each(|id| chunks.add_unknown_parts(id));
+        assert!(chunks.has(&id(4)));
+        assert_eq!((chunks.dead(&id(2), 40), chunks.dead(&id(4), 40)), (0, 0));
     }
 }
