@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::changes::guard::reject_unexplained_deletions;
 use super::hook::NewCommit;
-use super::invalidation::{base_invalidations, own_invalidations};
+use super::invalidation::base_invalidations;
 use super::rebase;
 use super::recovery::{finish, tree_at};
 use super::{DetectedChanges, Session};
@@ -244,7 +244,6 @@ impl Session {
         let changes = (&detected, others);
         let moved = &detected.changes.moved;
         let mut invalidations = base_invalidations(&repository, (&base.tree, &tree), &remote_commits, moved).await;
-        invalidations.extend(own_invalidations(&self.working, &detected.changes));
         let followed = rebase::follow_commit(&self.working, guard, &tree, changes, &self.new_ids).await;
         invalidations.extend(followed.context(not_shown)?);
         let committed = Committed {

@@ -83,10 +83,10 @@ impl Session {
     }
 }
 
-/// Returns what the kernel must forget of the chunks of the base that a commit of `changes` gives other bytes: numbers follow from places, and the
-/// kernel has the bytes of these chunks as they were, as long as a program watches them, say. Of those that were changed in their
-/// places, it has the new ones. To be asked before the move.
-pub(super) fn own_invalidations(working: &WorkingTree, changes: &ChangeSet) -> Vec<Invalidation> {
+/// Returns the numbers of the chunks of the base that a commit of `changes` gives other bytes. Numbers follow from places, and the kernel has the bytes of
+/// these chunks as they were, as long as a program watches them, say: it must forget them. Of those that were changed in their places, which
+/// are left out, it has the new ones. To be asked before the move.
+pub(super) fn changed_numbers(working: &WorkingTree, changes: &ChangeSet) -> Vec<Ino> {
     let base = working.base();
     let ids = node_ids(&base.tree);
     let of_base = changes.chunks.iter().filter_map(|(id, chunks)| Some((*ids.get(id)?, chunks)));
@@ -95,7 +95,7 @@ pub(super) fn own_invalidations(working: &WorkingTree, changes: &ChangeSet) -> V
         let had = chunks.keys().filter(|coords| is_in_grid(coords, grid));
         had.map(move |coords| TreePlace::Chunk(index, coords.clone()))
     });
-    working.unless_in_place(places).into_iter().map(Invalidation::Inode).collect()
+    working.unless_in_place(places)
 }
 
 /// Returns what the kernel must forget when the base moves from `old` to `new`: arrays whose chunks have other numbers, and the

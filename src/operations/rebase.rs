@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::changes::nodes::detect_changes;
 use super::changes::{DetectedChanges, NewIds};
 use super::discarded;
+use super::invalidation::changed_numbers;
 use super::restore::Check;
 use crate::commit::changes::ChunkChange;
 use crate::commit::conflicts::{Conflict, ConflictKind};
@@ -58,9 +59,12 @@ pub(super) async fn follow_commit(
     (before, others): (&DetectedChanges, Others),
     new_ids: &NewIds,
 ) -> Result<Vec<Invalidation>> {
-    let purpose = Purpose::Published { tracked: &before.tracked, others };
+    let changed = changed_numbers(working, &before.changes);
+    let purpose = Purpose::Published { tracked: &before.tracked, changed: &changed, others };
     let candidate = working.plan_rebase(guard, tree, purpose).await?;
-    install(working, guard, candidate, new_ids, &Accept::Committed(before)).await
+    let mut invalidations = install(working, guard, candidate, new_ids, &Accept::Committed(before)).await?;
+    invalidations.extend(changed.into_iter().map(Invalidation::Inode));
+    Ok(invalidations)
 }
 
 /// Discards the changes at and below `path`, but not untracked files.

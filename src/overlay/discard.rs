@@ -101,7 +101,7 @@ impl Discard<'_> {
                 && taken.insert(*id)
                 && let Some(inode) = self.state.get(*id)
             {
-                new.adopt(*id, inode, inode.meta, inode.lower.clone().map(|place| numbered(self.tree, place)));
+                self.take_over(&mut new, *id, inode, inode.lower.clone().map(|place| numbered(self.tree, place)));
             }
             new.put_entry(*parent, name.clone(), entry.id, entry.covers, Some(entry.order));
         }
@@ -111,16 +111,23 @@ impl Discard<'_> {
             if taken.insert(*id)
                 && let Some(inode) = self.state.get(*id)
             {
-                match self.opens.contains(&inode.number) && !inode.is_directory() {
-                    // Its handles know it by its number. The file of the base that comes back gets another one.
-                    true => new.insert_bare(*id, inode.number, inode.body.clone(), inode.meta, inode.lookup_count),
-                    false => new.adopt(*id, inode, inode.meta, None),
-                }
+                self.take_over(&mut new, *id, inode, None);
             }
             new.put_entry(parent, Name::new(name.as_bytes()), Some(*id), false, None);
         }
         self.keep_open_files(&mut new, &taken);
         Ok((new, invalidations))
+    }
+
+    /// Takes `inode` over to `new`, at `lower`. One that is open keeps its number, by which its handles know it: what the base has in the place of that
+    /// number gets another one.
+    fn take_over(&self, new: &mut State, id: EntryId, inode: &Inode, lower: Option<(TreePlace, Ino)>) {
+        if self.opens.contains(&inode.number) && !inode.is_directory() {
+            new.insert_bare(id, inode.number, inode.body.clone(), inode.meta, inode.lookup_count);
+            new.bind(id, lower);
+        } else {
+            new.adopt(id, inode, inode.meta, lower);
+        }
     }
 
     /// Refuses a path below a directory that was deleted or replaced: the base's entries could not show again there.

@@ -50,9 +50,12 @@ impl WorkingTree {
     pub async fn open_file(&self, number: Ino, options: OpenOptions) -> Result<Opened> {
         let mut is_patient = true;
         let mut deadline = None;
+        let before = self.replaced();
         self.refuse_gone(number, false).await?;
         loop {
-            match self.try_open(number, options, is_patient).await? {
+            // The kernel may have found the number before a move that is not through yet.
+            let is_late = || deadline.is_some() || self.replaced() != before;
+            match self.try_open(number, options, is_patient, is_late).await? {
                 Ok(opened) => return Ok(opened),
                 Err(held) => {
                     let deadline = *deadline.get_or_insert_with(open_readers::deadline);
@@ -63,12 +66,14 @@ impl WorkingTree {
         }
     }
 
-    /// Opens inode `number`. If `is_patient` and files are not opened at the moment, returns the signal to wait for.
+    /// Opens inode `number`. If `is_patient` and files are not opened at the moment, returns the signal to wait for. `is_late` tells whether the kernel
+    /// may have found the number before a move.
     async fn try_open(
         &self,
         number: Ino,
         options: OpenOptions,
         is_patient: bool,
+        is_late: impl Fn() -> bool,
     ) -> Result<std::result::Result<Opened, watch::Receiver<()>>> {
         let held = |locked: &Locked| locked.opens_held.as_ref().filter(|_| is_patient).map(watch::Sender::subscribe);
         if !options.write {
@@ -76,6 +81,7 @@ impl WorkingTree {
             if let Some(held) = held(&locked) {
                 return Ok(Err(held));
             }
+            locked.refuse_moved(number, is_late())?;
             locked.refuse_other_file(number)?;
             let source = locked.source_of(number);
             if source.is_none() && !number.is_of_base() {
@@ -89,6 +95,7 @@ impl WorkingTree {
             if let Some(held) = held(&locked) {
                 return Ok(Err(held));
             }
+            locked.refuse_moved(number, is_late())?;
             locked.refuse_old_version(number)?;
             let is_executed = |open: &Open| open.executing_handles > 0;
             if options.unless_executed && locked.open_files.get(&number).is_some_and(is_executed) {

@@ -1,6 +1,6 @@
 //! The part of a working tree under one lock: inodes, open files and the journal. Nothing here waits for storage.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -37,6 +37,9 @@ pub(super) struct Locked {
     pub(super) old_versions: HashSet<Ino>,
     /// Numbers of the base with nothing in their places, that files have which programs had open during the last move.
     pub(super) vacant: HashSet<Ino>,
+    /// Numbers of the base whose places have other files since the last move, as these changed their places, and whether the kernel has looked them up
+    /// since.
+    pub(super) moved: HashMap<Ino, bool>,
     /// Numbers of the base that were those of old versions. The kernel may have the old bytes, if something but an open file keeps its inode.
     pub(super) outdated: Vec<Ino>,
     /// Set while no file is opened: the tree moves, and the kernel may have old bytes. Files are opened again when it is dropped.
@@ -105,6 +108,22 @@ impl Locked {
     /// name up again, and the change is made to the file that has it now.
     pub(super) fn refuse_old_version(&self, number: Ino) -> Result<()> {
         if self.old_versions.contains(&number) { Err(gone(number)) } else { Ok(()) }
+    }
+
+    /// Refuses `number` if it means another file since a move before which the kernel has looked the name up: it does so again then. `is_late` is true if
+    /// the operation has waited for the move.
+    pub(super) fn refuse_moved(&self, number: Ino, is_late: bool) -> Result<()> {
+        match self.moved.get(&number) {
+            Some(is_found) if is_late || !is_found => Err(gone(number)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Records that the kernel has looked `number` up.
+    pub(super) fn find_moved(&mut self, number: Ino) {
+        if let Some(is_found) = self.moved.get_mut(&number) {
+            *is_found = true;
+        }
     }
 
     /// Refuses `number` if it is that of a file that programs have open since it was removed, replaced or moved, and the base shows
@@ -176,7 +195,8 @@ impl Locked {
     }
 
     /// Returns the inode of `number`, promoted if only the base had it.
-    pub(super) fn promote(&mut self, _guard: &impl TreeAccess, number: Ino) -> Result<EntryId> {
+    pub(super) fn promote(&mut self, guard: &impl TreeAccess, number: Ino) -> Result<EntryId> {
+        self.refuse_moved(number, guard.is_late())?;
         if let Some(id) = self.state.by_number(number) {
             return Ok(id);
         }

@@ -44,7 +44,7 @@ pub mod sparse_copy;
 pub mod state;
 pub mod uploads;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -207,6 +207,7 @@ impl WorkingTree {
                 refused: HashSet::new(),
                 old_versions: HashSet::new(),
                 vacant: HashSet::new(),
+                moved: HashMap::new(),
                 outdated: Vec::new(),
                 opens_held: None,
             }),
@@ -295,7 +296,9 @@ impl WorkingTree {
 
     /// Waits for shared access, for an operation that changes the tree.
     async fn enter(&self) -> Result<SharedTreeGuard<'_>> {
-        let guard = SharedTreeGuard { _lock: self.tree_lock.read().await };
+        let before = self.replaced();
+        let lock = self.tree_lock.read().await;
+        let guard = SharedTreeGuard { _lock: lock, is_late: self.replaced() != before };
         if self.is_undecided() {
             return Err(Error::new(
                 ErrorKind::Io,
@@ -421,6 +424,7 @@ impl WorkingTree {
                 None => return Ok(None),
                 Some(Lookup::Lower(_, attributes)) => {
                     locked.refuse_other_file(Ino(attributes.inode))?;
+                    locked.find_moved(Ino(attributes.inode));
                     return Ok(Some(locked.base.attributes(attributes)));
                 }
                 // If there is no such inode, another file has got the name meanwhile, and this one is gone.
@@ -428,6 +432,9 @@ impl WorkingTree {
                     if locked.state.increment_lookups(id)
                         && let Some(known) = known
                     {
+                        if let Some(number) = locked.state.get(id).map(|inode| inode.number) {
+                            locked.find_moved(number);
+                        }
                         return known.map(Some);
                     }
                 }
@@ -437,7 +444,9 @@ impl WorkingTree {
 
     /// Raises the lookup count of inode `number`.
     pub fn increment_lookups_of(&self, number: Ino) {
-        if let Some(inode) = self.lock().state.by_kernel_number(number) {
+        let mut locked = self.lock();
+        locked.find_moved(number);
+        if let Some(inode) = locked.state.by_kernel_number(number) {
             inode.lookup_count += 1;
         }
     }

@@ -32,13 +32,27 @@ pub struct TreeGuard<'a> {
 #[derive(Debug)]
 pub(super) struct SharedTreeGuard<'a> {
     pub(super) _lock: RwLockReadGuard<'a, ()>,
+    /// True if the tree was replaced while the operation waited for access.
+    pub(super) is_late: bool,
 }
 
 /// Proof that the tree is not replaced meanwhile.
-pub(super) trait TreeAccess {}
+pub(super) trait TreeAccess {
+    /// Returns true if the numbers that the operation has are those from before a move.
+    fn is_late(&self) -> bool;
+}
 
-impl TreeAccess for TreeGuard<'_> {}
-impl TreeAccess for SharedTreeGuard<'_> {}
+impl TreeAccess for TreeGuard<'_> {
+    fn is_late(&self) -> bool {
+        false
+    }
+}
+
+impl TreeAccess for SharedTreeGuard<'_> {
+    fn is_late(&self) -> bool {
+        self.is_late
+    }
+}
 
 impl WorkingTree {
     /// Waits for operations that change the tree to end, and keeps new ones out.
@@ -124,7 +138,7 @@ impl WorkingTree {
         invalidations
     }
 
-    /// Returns the numbers of `places` of the base, except of files that were changed in their places: a commit of these shows the bytes that the
+    /// Returns the numbers of `places` of the base, except of those that were changed in their places: a commit of these shows the bytes that the
     /// kernel has.
     pub fn unless_in_place(&self, places: impl Iterator<Item = TreePlace>) -> Vec<Ino> {
         let (base, locked) = (self.base(), self.lock());

@@ -49,6 +49,8 @@ pub struct Candidate {
     pub(in super::super) old_versions: HashSet<Ino>,
     /// Numbers of files elsewhere in whose places the base has nothing.
     pub(in super::super) vacant: HashSet<Ino>,
+    /// Numbers of the base that mean other files, as these have changed their places.
+    pub(in super::super) moved: HashSet<Ino>,
     /// Generation of the state that the candidate was made from.
     pub(in super::super) generation: u64,
 }
@@ -76,6 +78,7 @@ impl Candidate {
             seen: HashSet::new(),
             old_versions: HashSet::new(),
             vacant: HashSet::new(),
+            moved: HashSet::new(),
             generation,
         }
     }

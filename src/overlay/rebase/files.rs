@@ -135,8 +135,8 @@ impl Merge<'_> {
             if !base.is_empty() {
                 self.out.invalidations.push(Invalidation::Attributes(inode.number));
             }
-            // The number stays with the file that the base shows under it.
-            let mut is_split = is_known_as_base || (inode.number.is_of_base() && !base.is_empty());
+            // The number stays with the file that the base shows under it, if it is still this one: another one there gets another number.
+            let mut is_split = is_known_as_base;
             if inode.source() != Some(&Source::Lower) {
                 self.place_own(id, inode, inode.body.clone(), own, is_split);
                 continue;

@@ -252,6 +252,7 @@ impl<'a> Merge<'a> {
         };
         if self.out.state.get(id).is_some_and(is_other) {
             self.invalidate_name(parent, &here.name);
+            self.invalidate_children(id, before.as_ref(), placement.lower.as_ref()).await?;
         }
         self.out.state.put_entry(parent, here.name.clone(), Some(id), placement.covers, Some(entry.order));
         let is_needed = placement.is_moved || (placement.covers && here.has_new);
@@ -265,6 +266,31 @@ impl<'a> Merge<'a> {
             lower_new: placement.lower,
             hides_rest: placement.hides_rest,
         });
+        Ok(())
+    }
+
+    /// Invalidates all names in directory `id`, which was over place `before` of the old base and is over `after` of the new one. With the name
+    /// of the directory the kernel drops those below it, but not such as programs use at the moment; and when it finds the directory again, these
+    /// are there again, with the numbers of other files.
+    async fn invalidate_children(
+        &mut self,
+        id: EntryId,
+        before: Option<&TreePlace>,
+        after: Option<&TreePlace>,
+    ) -> Result<()> {
+        let mut names = HashSet::new();
+        if let Some(directory) = self.old.get(id).and_then(Inode::directory) {
+            names.extend(directory.entries().map(|(name, _)| name.clone()));
+        }
+        for (tree, place) in [(&self.from.tree, before), (&self.to.tree, after)] {
+            let Some(place) = place else { continue };
+            let mut sink = |entry: crate::tree::directory::Entry<'_>| {
+                names.insert(Name::new(entry.name.as_bytes()));
+                true
+            };
+            tree.list(tree.table().inode(place), 0, Extent::All, &mut sink).await?;
+        }
+        names.into_iter().for_each(|name| self.invalidate_name(id, &name));
         Ok(())
     }
 

@@ -50,6 +50,8 @@ pub enum Purpose<'a> {
     Published {
         /// Files whose bytes the commit took, by directory and name.
         tracked: &'a HashSet<(EntryId, Name)>,
+        /// Numbers of the old base in whose places the commit has put other bytes.
+        changed: &'a [Ino],
         /// Commits of others that are in the new base, too.
         others: Others,
     },
@@ -101,10 +103,15 @@ impl WorkingTree {
         let keeps_rest = matches!(purpose, Purpose::Published { others: Others::Absent, .. })
             && !merge.has_moved
             && to.tree.table().has_numbers_of(from.tree.table());
+        let changed = match purpose {
+            Purpose::Published { changed, .. } if merge.has_moved => changed,
+            _ => &[],
+        };
         let Merged { state, collisions, invalidations, disposable } = merge.finish();
         let same_backings = self.same_backings((&old, &from), (&state, &to)).await;
         let candidate = Candidate::of(state, to, &old, generation);
-        let candidate = Candidate { is_published, has_all_bytes, keeps_rest, same_backings, ..candidate };
+        let moved = changed.iter().copied().collect();
+        let candidate = Candidate { is_published, has_all_bytes, keeps_rest, same_backings, moved, ..candidate };
         Ok(Candidate { collisions, invalidations, disposable, new_data, ..candidate })
     }
 
@@ -160,7 +167,7 @@ impl WorkingTree {
         }
         let Candidate { mut state, base, disposable, invalidations, gone, new_data, is_published, .. } = candidate;
         let (has_all_bytes, same_backings) = (candidate.has_all_bytes, candidate.same_backings);
-        let (old_versions, vacant) = (candidate.old_versions, candidate.vacant);
+        let (old_versions, vacant, moved) = (candidate.old_versions, candidate.vacant, candidate.moved);
         state.take_counts(&locked.state);
         if !is_published {
             state.take_unpublished(&locked.state);
@@ -212,6 +219,10 @@ impl WorkingTree {
         let old = std::mem::replace(&mut locked.state, state);
         locked.base = base;
         locked.vacant = vacant;
+        // A file elsewhere has its number as before.
+        let moved = moved.into_iter().filter(|number| !locked.state.is_elsewhere(*number));
+        let moved = moved.map(|number| (number, false)).collect();
+        locked.moved = moved;
         locked.take_old_versions(old_versions, &old);
         self.settling.store(true, Ordering::Release);
         self.replaced.fetch_add(1, Ordering::Relaxed);
