@@ -33,8 +33,9 @@ fn each_array_with_a_renamed_dimension_has_its_line() {
     let repo = import(directory.path(), &files);
     let mount = Mount::new(&repo, &["--view", "netcdf"]);
     let expected = [
-        "/g: dimension a/b renamed to a_b",
-        "/h: dimension a\\b renamed to a_b",
+        // Three dimensions, one of which has the name that the others would have.
+        "/g: dimension a/b renamed to a_b_2",
+        "/h: dimension a\\b renamed to a_b_2_2",
         "/v4: dimension x renamed to x_4",
         "/w4: dimension x renamed to x_4",
     ];
