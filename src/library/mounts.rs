@@ -170,9 +170,11 @@ async fn shown_root(session: &Session, path: &str) -> Option<u64> {
         }
         number = found.number;
     }
-    let is_in_base = matches!(session.working().base().tree.place_of(path), Some(TreePlace::Directory(_)));
+    if matches!(session.working().base().tree.place_of(path), Some(TreePlace::Directory(_))) {
+        return Some(number.0);
+    }
     let document = session.working().lookup(number, &Name::new(ZARR_JSON.as_bytes())).await.ok().flatten();
-    (is_in_base || document.is_some_and(|found| found.kind == libc::S_IFREG)).then_some(number.0)
+    document.is_some_and(|found| found.kind == libc::S_IFREG).then_some(number.0)
 }
 
 /// Prepares the trees below `.icechunk` of a mount that shows `served`.

@@ -121,7 +121,7 @@ fn directories_that_change_their_places_twice_have_their_files() {
                 assert!(found == expected, "{how}, {round}: {:?}, not {:?}", brief(&found), brief(&expected));
                 open.assert_reads_to_the_end(&how);
             }
-            // What is written goes to the file that has the name.
+            // A write goes to the file that has the name.
             put(&root.join("a/c/2/1"), vec![99; LENGTH]).unwrap();
             let expected = read_files(&root);
             mount.commit("written").unwrap();

@@ -50,7 +50,7 @@ pub struct Candidate {
     /// Numbers of files elsewhere in whose places the base has nothing.
     pub(in super::super) vacant: HashSet<Ino>,
     /// Numbers of the base that mean other files, as these have changed their places.
-    pub(in super::super) moved: HashSet<Ino>,
+    pub(in super::super) moved: Vec<Ino>,
     /// Generation of the state that the candidate was made from.
     pub(in super::super) generation: u64,
 }
@@ -78,7 +78,7 @@ impl Candidate {
             seen: HashSet::new(),
             old_versions: HashSet::new(),
             vacant: HashSet::new(),
-            moved: HashSet::new(),
+            moved: Vec::new(),
             generation,
         }
     }

@@ -208,7 +208,7 @@ impl Merge<'_> {
                 self.out.invalidations.push(Invalidation::Inode(inode.number));
                 continue;
             };
-            // What the kernel may have of the number that the name gets is another file, which had the name before.
+            // The kernel may have another file, which had the name before, by the number that the name gets.
             let other = Ino::of_place(&self.to.tree, &place);
             if other != inode.number {
                 self.out.invalidations.push(Invalidation::Inode(other));

@@ -110,7 +110,7 @@ impl WorkingTree {
         let Merged { state, collisions, invalidations, disposable } = merge.finish();
         let same_backings = self.same_backings((&old, &from), (&state, &to)).await;
         let candidate = Candidate::of(state, to, &old, generation);
-        let moved = changed.iter().copied().collect();
+        let moved = changed.to_vec();
         let candidate = Candidate { is_published, has_all_bytes, keeps_rest, same_backings, moved, ..candidate };
         Ok(Candidate { collisions, invalidations, disposable, new_data, ..candidate })
     }
@@ -221,8 +221,7 @@ impl WorkingTree {
         locked.vacant = vacant;
         // A file elsewhere has its number as before.
         let moved = moved.into_iter().filter(|number| !locked.state.is_elsewhere(*number));
-        let moved = moved.map(|number| (number, false)).collect();
-        locked.moved = moved;
+        locked.moved = moved.map(|number| (number, false)).collect();
         locked.take_old_versions(old_versions, &old);
         self.settling.store(true, Ordering::Release);
         self.replaced.fetch_add(1, Ordering::Relaxed);

@@ -51,6 +51,20 @@ fn set_aside(mount: &Writable, is_changed: bool, is_link: bool) {
     if is_link { fs::hard_link(&chunk, &note).unwrap() } else { fs::rename(&chunk, &note).unwrap() }
 }
 
+/// Puts another chunk in the place of the first, and checks that it and `note`, of `byte`, are files of their own, also after a crash.
+#[track_caller]
+fn assert_apart(mount: &Writable, byte: u8, how: &str) {
+    let (chunk, note) = (mount.root().join("a/c/0"), mount.root().join("a/note"));
+    put(&chunk, vec![8; LENGTH]).unwrap();
+    mount.commit("ours").unwrap();
+    assert_at(&chunk, 8, how);
+    assert_at(&note, byte, how);
+    assert_eq!(mount.fresh()["a/c/0"], vec![8; LENGTH], "{how}");
+    mount.kill_and_remount();
+    assert_at(&chunk, 8, how);
+    assert_at(&note, byte, how);
+}
+
 #[test]
 fn a_file_that_was_a_chunk_can_be_opened_after_commits() {
     watchdog();
@@ -72,14 +86,7 @@ fn a_file_that_was_a_chunk_can_be_opened_after_commits() {
             assert_is(&open, byte, &how);
             drop(open);
             assert_at(&note, byte, &how);
-            put(&chunk, vec![8; LENGTH]).unwrap();
-            mount.commit("ours").unwrap();
-            assert_at(&chunk, 8, &how);
-            assert_at(&note, byte, &how);
-            assert_eq!(mount.fresh()["a/c/0"], vec![8; LENGTH], "{how}");
-            mount.kill_and_remount();
-            assert_at(&chunk, 8, &how);
-            assert_at(&note, byte, &how);
+            assert_apart(&mount, byte, &how);
         }
     }
 }
@@ -100,7 +107,7 @@ fn an_open_file_that_was_a_chunk_keeps_its_bytes_when_a_discard_brings_that_back
                 assert_at(&note, byte, &how);
                 assert_is(&open, byte, &how);
                 if is_changed {
-                    // What is changed by the descriptor is the file's.
+                    // The descriptor changes the file, not the chunk.
                     open.set_permissions(Permissions::from_mode(0o600)).unwrap();
                     let mode = |path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
                     assert_eq!([mode(&note), mode(&chunk)], [0o600, 0o644], "{how}");
@@ -108,13 +115,7 @@ fn an_open_file_that_was_a_chunk_keeps_its_bytes_when_a_discard_brings_that_back
                 drop(open);
                 assert_at(&chunk, 0, &how);
                 assert_at(&note, byte, &how);
-                put(&chunk, vec![8; LENGTH]).unwrap();
-                mount.commit("ours").unwrap();
-                assert_at(&chunk, 8, &how);
-                assert_at(&note, byte, &how);
-                assert_eq!(mount.fresh()["a/c/0"], vec![8; LENGTH], "{how}");
-                mount.kill_and_remount();
-                assert_at(&note, byte, &how);
+                assert_apart(&mount, byte, &how);
             }
         }
     }
