@@ -19,15 +19,17 @@ impl WorkingTree {
     /// Returns the current values. May block on the scratch directory's disk.
     pub fn gauges(&self) -> Vec<Gauge> {
         let gauge = |name, help, value| Gauge { name, help, value };
-        let (open, writing) = {
+        let (open, writing, old) = {
             let locked = self.lock();
-            (locked.open_files.len(), locked.open_files.values().filter(|open| open.writers > 0).count())
+            let writing = locked.open_files.values().filter(|open| open.writers > 0).count();
+            (locked.open_files.len(), writing, locked.old_versions.len())
         };
         let free =
             rustix::fs::statvfs(self.scratch().path()).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
         vec![
             gauge("open_files", "Files that programs have open, as far as the daemon is told.", open as u64),
             gauge("open_files_writing", "Files that programs have open for writing.", writing as u64),
+            gauge("old_versions", "Old versions of files that programs may read.", old as u64),
             gauge("scratch_bytes", "Bytes that uncommitted changes take on disk.", self.scratch_bytes()),
             gauge("scratch_free_bytes", "Free bytes of the disk of the scratch directory.", free),
         ]

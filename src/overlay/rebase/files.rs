@@ -151,8 +151,10 @@ impl Merge<'_> {
         }
         let nameless = self.old.iter().filter(|(_, inode)| inode.names.is_empty() && !inode.is_directory());
         for (id, inode) in nameless {
-            // Open handles use it until they are closed.
-            if self.opens.contains(&inode.number) {
+            // Open handles use it until they are closed. An old version, whose bytes are the repository's, can be opened as long as the kernel knows it.
+            let is_stored = matches!(inode.source(), Some(Source::Stored(_)));
+            let is_known = is_stored && !inode.number.is_of_base() && inode.lookup_count > 0;
+            if is_known || self.opens.contains(&inode.number) {
                 self.out.state.insert_bare(id, inode.number, inode.body.clone(), inode.meta, inode.lookup_count);
             }
         }

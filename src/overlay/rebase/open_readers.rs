@@ -167,7 +167,11 @@ impl Locked {
         open.filter_map(|(number, _)| reader(*number)).collect()
     }
 
-    /// Takes over the old versions of `new`, and files that lost their names by the move from `old`. Drops those that nobody has open any more.
+    /// Takes over the old versions of `new`, and files that lost their names by the move from `old`. Drops those that nobody has open any more; those
+    /// with numbers of the working tree as soon as the kernel has forgotten them.
+    ///
+    /// A program that has found such a number before the move may open it after the move: it gets the old version then, as it would have a moment
+    /// before. If it were refused, the kernel would look the name up again, but once only, and the next move may be quicker.
     pub(super) fn take_old_versions(&mut self, new: HashSet<Ino>, old: &State) {
         let had_names = |number: &Ino| old.at_number(*number).is_some_and(|(_, inode)| !inode.names.is_empty());
         let parted = self.state.nameless().filter(had_names);
@@ -175,7 +179,8 @@ impl Locked {
         let numbers: Vec<Ino> = self.old_versions.iter().copied().collect();
         for number in numbers {
             match self.state.at_number(number).filter(|(id, _)| self.state.is_without_name(*id)) {
-                Some((id, _)) => self.drop_unless_open(id),
+                Some((id, _)) if number.is_of_base() => self.drop_unless_open(id),
+                Some((id, _)) => self.drop_if_gone(id),
                 None => self.forget_old_version(number),
             }
         }
