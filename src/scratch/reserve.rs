@@ -69,8 +69,12 @@ impl Reserve {
         let opened = open_file(&*self.directory, NAME, OFlags::WRONLY | OFlags::CREATE);
         // The reserve is optional: a file system may not support it, a quota may be used up.
         let Ok(file) = opened else { return };
-        let resized = rustix::fs::ftruncate(&file, size)
-            .and_then(|()| if grows { rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size) } else { Ok(()) });
+        // The length grows with the space, so that it never shows more than there is.
+        let resized = if grows {
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size)
+        } else {
+            rustix::fs::ftruncate(&file, size)
+        };
         if resized.is_ok() {
             kept.size = size;
         } else if kept.size == 0 {
