@@ -100,7 +100,7 @@ impl Journal {
 
     /// Replaces the journal by one of `records`. The new one is durable when this returns; until then the old one holds.
     pub fn replace(directory: &Arc<OwnedFd>, records: &[Record]) -> Result<Self> {
-        let use_reserve = || rustix::fs::unlinkat(&**directory, super::reserve::NAME, AtFlags::empty()).is_ok();
+        let use_reserve = || rustix::fs::unlinkat(&**directory, super::reserve::NAME, AtFlags::empty()).ok();
         let (file, length) = write_new(directory, records, use_reserve)?;
         let renamed = rustix::fs::renameat(directory, NEW_NAME, directory, NAME);
         renamed.and_then(|()| rustix::fs::fsync(directory)).map_err(|e| failed(e.into()))?;
@@ -133,8 +133,7 @@ impl Journal {
     /// Replaces this journal as [`Journal::rewrite`] does, and tells after a failure which of the two is in place.
     pub fn supersede(&self, records: &[Record]) -> std::result::Result<(), RewriteError> {
         let before = |error| RewriteError { error, is_in_place: false };
-        let (file, length) =
-            write_new(&self.directory, records, || self.durable.reserve().release_all()).map_err(before)?;
+        let (file, length) = write_new(&self.directory, records, || self.durable.reserve().lend()).map_err(before)?;
         let new = Replacement { name: NEW_NAME, file: Arc::new(file), length, end: None };
         let switched = self.durable.switch_to(&new);
         switched.map_err(|error| RewriteError { error, is_in_place: self.durable.is_current(&new.file) })
@@ -190,9 +189,12 @@ fn failed(error: std::io::Error) -> Error {
     Error::io("writing the scratch journal", error)
 }
 
-fn write_new(directory: &OwnedFd, records: &[Record], use_reserve: impl Fn() -> bool) -> Result<(File, u64)> {
+/// Writes a journal of `records`: durable except for its name. On a full disk it gets the space that `use_reserve` frees until its result is dropped.
+fn write_new<L>(directory: &OwnedFd, records: &[Record], use_reserve: impl Fn() -> Option<L>) -> Result<(File, u64)> {
     let written = write_as(directory, NEW_NAME, records);
-    if is_full(&written) && use_reserve() {
+    if is_full(&written)
+        && let Some(_loan) = use_reserve()
+    {
         return write_as(directory, NEW_NAME, records);
     }
     written

@@ -1,11 +1,12 @@
 //! Reserves space for operations that free space.
 //!
 //! On a full disk a deletion, a discard or a commit needs some bytes before it frees any: lines of the journal, or a whole new one. The
-//! file [`NAME`] holds that space until then. Three rules make it last:
+//! file [`NAME`] holds that space until then. Four rules make it last:
 //!
 //! - The size follows the journal: removing everything again takes fewer lines than creating it.
 //! - Growth takes a part of the free space, never all ([`GREEDIEST`]): a program that writes at the same time must not find the disk
 //!   full.
+//! - While a whole journal is written in the space that was reserved, nothing is reserved again ([`Reserve::lend`]): the journal may need most of it.
 //! - Lines of the journal use it [`STEP`] by [`STEP`]: on a full disk, other programs take free space at once.
 
 use std::os::fd::OwnedFd;
@@ -37,6 +38,17 @@ struct Kept {
     size: u64,
     /// Length of the journal, in bytes, at the last change of size.
     followed: u64,
+    /// True while a new journal is being written in the space.
+    is_lent: bool,
+}
+
+/// Space that was freed for a new journal. It is reserved again, by the next change of size, once this is dropped.
+pub(super) struct Loan<'a>(&'a Reserve);
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        self.0.kept.lock().is_lent = false;
+    }
 }
 
 impl Reserve {
@@ -45,7 +57,7 @@ impl Reserve {
         let found = rustix::fs::statat(&**directory, NAME, AtFlags::SYMLINK_NOFOLLOW);
         // A file with holes reserves no space.
         let size = found.map_or(0, |stat| stat.st_size.min(stat.st_blocks.saturating_mul(512)).unsigned_abs());
-        Reserve { directory: Arc::clone(directory), kept: Mutex::new(Kept { size, followed: 0 }) }
+        Reserve { directory: Arc::clone(directory), kept: Mutex::new(Kept { size, followed: 0, is_lent: false }) }
     }
 
     /// Adjusts the size to a journal of `length` bytes, if the journal has grown by much since the last time.
@@ -58,6 +70,9 @@ impl Reserve {
     /// Adjusts the size to a journal of `length` bytes: as much as a new journal takes and a quarter more.
     pub(super) fn resize(&self, length: u64) {
         let mut kept = self.kept.lock();
+        if kept.is_lent {
+            return;
+        }
         kept.followed = length;
         let wanted = (STEP + length + length / 4).next_multiple_of(STEP);
         let grows = wanted > kept.size;
@@ -101,9 +116,12 @@ impl Reserve {
         true
     }
 
-    /// Frees all of the space. Returns false if there was none.
-    pub(super) fn release_all(&self) -> bool {
-        self.give(&mut self.kept.lock())
+    /// Frees all of the space for a new journal. Returns `None` if there was none.
+    pub(super) fn lend(&self) -> Option<Loan<'_>> {
+        let mut kept = self.kept.lock();
+        kept.is_lent = self.give(&mut kept);
+        // Made only if there is one: its end takes the lock.
+        kept.is_lent.then(|| Loan(self))
     }
 
     fn give(&self, kept: &mut Kept) -> bool {
@@ -140,7 +158,7 @@ mod tests {
         };
         let spare = Reserve::new(&open());
         let size = || std::fs::metadata(place.path().join(NAME)).map_or(0, |metadata| metadata.len());
-        assert!(!spare.release_step() && !spare.release_all() && size() == 0);
+        assert!(!spare.release_step() && spare.lend().is_none() && size() == 0);
         spare.resize(0);
         assert_eq!(size(), STEP);
         spare.follow(STEP / 2);
@@ -159,6 +177,13 @@ mod tests {
         spare.resize(100 * STEP);
         spare.resize(0);
         assert_eq!(size(), STEP);
-        assert!(spare.release_all() && size() == 0 && !spare.release_all());
+        let loan = spare.lend();
+        assert!(loan.is_some() && size() == 0);
+        spare.resize(100 * STEP);
+        assert_eq!(size(), 0);
+        drop(loan);
+        assert!(spare.lend().is_none());
+        spare.resize(0);
+        assert_ne!(size(), 0);
     }
 }
