@@ -25,7 +25,7 @@ struct FileRow {
 pub(super) fn run(arguments: &LsArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     let rows = open::runtime()?.block_on(async {
-        let repository = arguments.repo.open().await?;
+        let repository = arguments.repo.open_with(&arguments.virtuals).await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
         let view = arguments.view.options()?.make(tree, repository.storage().location()).await?;
         let start = views::resolve(&*view, &arguments.path).await.context(|| spec.to_string())?;

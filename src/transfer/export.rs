@@ -19,7 +19,7 @@ use super::{Counters, MAX_LISTED, SkippedPath};
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::directory::{Entry, Extent};
-use crate::tree::{Kind, Tree};
+use crate::tree::{Attributes, Kind, Tree};
 use crate::views::{self, ViewTree};
 
 /// Advice about files that cannot be read.
@@ -109,10 +109,7 @@ pub async fn export(
     confirm: &(dyn Fn(&[String]) -> Result<()> + Sync),
 ) -> Result<ExportResult> {
     let tree = Arc::clone(view.tree());
-    let start = views::resolve(&*view, path).await?;
-    if start.kind != Kind::Directory {
-        return Err(Error::invalid(format!("`{path}` is one file: `icechunkfs cat` writes it to standard output")));
-    }
+    let start = directory(&*view, path).await?;
     let mut out = ExportResult {
         snapshot: tree.snapshot().id().to_string(),
         dry_run: options.dry_run,
@@ -168,13 +165,19 @@ pub async fn export(
     Ok(out)
 }
 
-/// Returns the names in directory `path` of `view` that are also those of the markers of exports.
-pub async fn marker_names(view: &dyn ViewTree, path: &str) -> Result<BTreeSet<String>> {
+/// Returns directory `path` of `view`. Fails if it is a file.
+async fn directory(view: &dyn ViewTree, path: &str) -> Result<Attributes> {
     let start = views::resolve(view, path).await?;
-    let mut names = BTreeSet::new();
     if start.kind != Kind::Directory {
-        return Ok(names);
+        return Err(Error::invalid(format!("`{path}` is one file: `icechunkfs cat` writes it to standard output")));
     }
+    Ok(start)
+}
+
+/// Returns the names in directory `path` of `view` that are also those of the markers of exports. Fails if it is a file.
+pub async fn marker_names(view: &dyn ViewTree, path: &str) -> Result<BTreeSet<String>> {
+    let start = directory(view, path).await?;
+    let mut names = BTreeSet::new();
     let mut sink = |entry: Entry<'_>| {
         if is_marker(entry.name) {
             names.insert(entry.name.to_owned());

@@ -196,6 +196,10 @@ fn value(json: &Json) -> Option<Value> {
         }
         Json::Array(list) if !list.is_empty() => {
             if let Some(texts) = list.iter().map(Json::as_str).collect::<Option<Vec<_>>>() {
+                // Programs read each text of a list up to its first NUL.
+                if texts.iter().any(|text| text.contains('\0')) {
+                    return Some(Value::Text(json.to_string()));
+                }
                 return Some(Value::Texts(texts.into_iter().map(str::to_owned).collect()));
             }
             match common_type(list) {
@@ -327,6 +331,7 @@ mod tests {
             ),
             (json!([true, false]), numbers(int8, &[1, 0], Some(2))),
             (json!(["a", ""]), Some(Value::Texts(vec!["a".into(), "".into()]))),
+            (json!(["a\0b", "c"]), Some(Value::Text("[\"a\\u0000b\",\"c\"]".into()))),
             (json!(["a", 1]), Some(Value::Text("[\"a\",1]".into()))),
             (json!([]), Some(Value::Text("[]".into()))),
             (json!(null), Some(Value::Text("null".into()))),

@@ -239,6 +239,7 @@ fn a_subtree_is_exported_by_its_path() {
     let output = command(&[&"export", &repo, &missing, &"--path", &"nothing"]).failure();
     assert!(output.contains("nothing") && !missing.exists(), "{output}");
     assert!(command(&[&"export", &repo, &missing, &"--path", &"x/zarr.json"]).failure().contains("one file"));
+    assert!(!missing.exists());
     assert!(command(&[&"export", &repo, &"s3://somewhere/x"]).failure().contains("directory of this machine"));
     assert!(command(&[&"export", &repo, &repo.join("x")]).failure().contains("the repository is there"));
 }

@@ -87,4 +87,13 @@ fn inner_chunks_of_virtual_shards_are_listed() {
     assert!(run(&mut plain(&words)).failure().contains("--allow-virtual"));
     let listed = run(&mut plain(&[&words[..], &["--allow-virtual", &web.url("shard")]].concat())).json();
     assert!(listed.to_string().matches("offset").count() >= INNER.0, "{listed}");
+    // As files, too.
+    let words = ["ls", repository.to_str().unwrap(), "-r", "--unshard", "--json"];
+    let sizes = |words: &[&str]| {
+        let rows = run(&mut plain(words)).json();
+        let files = rows.as_array().unwrap().iter().filter(|row| row["path"].as_str().unwrap().contains("/c/"));
+        files.filter(|row| row["bytes"].is_u64()).count()
+    };
+    assert_eq!(sizes(&words), 0);
+    assert!(sizes(&[&words[..], &["--allow-virtual", &web.url("shard")]].concat()) >= INNER.0);
 }
