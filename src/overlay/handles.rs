@@ -257,9 +257,7 @@ impl WorkingTree {
         }
         let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));
         if let (true, Some(id)) = (last, id) {
-            // A number of the base is another file's as soon as nobody has the old version open.
-            let is_needed = number.is_of_base() && locked.old_versions.contains(&number);
-            if is_needed { locked.drop_unless_open(id) } else { locked.drop_if_gone(id) }
+            locked.drop_if_gone(id);
         }
         written.filter(|_| !deleted)
     }

@@ -157,9 +157,11 @@ impl Locked {
     ///
     /// Not while it is open, nor while the kernel knows it: a program that opens a name has its number before another program replaces the
     /// name, and must get the bytes of one of both files. Most lookups of what the base has are not counted, but the kernel forgets
-    /// all of them at once.
+    /// all of them at once. A number of the base that an old version has is another file's as soon as nobody has that open.
     pub(super) fn drop_if_gone(&mut self, id: EntryId) {
-        if self.state.get(id).is_some_and(|inode| inode.lookup_count == 0) {
+        let Some(inode) = self.state.get(id) else { return };
+        let is_lent = inode.number.is_of_base() && self.old_versions.contains(&inode.number);
+        if is_lent || inode.lookup_count == 0 {
             self.drop_unless_open(id);
         }
     }

@@ -179,7 +179,6 @@ impl Locked {
         let numbers: Vec<Ino> = self.old_versions.iter().copied().collect();
         for number in numbers {
             match self.state.at_number(number).filter(|(id, _)| self.state.is_without_name(*id)) {
-                Some((id, _)) if number.is_of_base() => self.drop_unless_open(id),
                 Some((id, _)) => self.drop_if_gone(id),
                 None => self.forget_old_version(number),
             }
