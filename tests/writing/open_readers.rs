@@ -3,6 +3,7 @@
 mod during;
 mod names;
 mod random;
+mod restored;
 mod untracked;
 
 use std::fs::{self, File};

@@ -37,6 +37,8 @@ pub(super) struct OpenReader {
     number: Ino,
     /// Number of the file in the base.
     in_base: Ino,
+    /// True if only the base has the file, and a name of the working tree hides it.
+    is_hidden: bool,
     meta: Meta,
     /// Names that the kernel may know it by.
     names: Vec<Invalidation>,
@@ -52,8 +54,9 @@ impl WorkingTree {
         for number in elsewhere {
             candidate.spare_number(number).await?;
         }
-        let is_concerned = !candidate.keeps_rest;
-        let readers = if is_concerned { self.lock().open_readers(&candidate.seen) } else { Vec::new() };
+        let mut readers = self.lock().open_readers(&candidate.seen);
+        // Where the rest stays as it is, only files whose places have others now, after a restore, say, can have other bytes in the base.
+        readers.retain(|reader| reader.is_hidden || !candidate.keeps_rest);
         for reader in readers {
             candidate.seen.insert(reader.number);
             let old = match self.old_bytes(&reader, candidate).await {
@@ -162,7 +165,8 @@ impl Locked {
             let place = tree.table().place(in_base.0).filter(|place| !tree.is_directory_place(place))?;
             let inode = self.state.by_number(number).and_then(|id| self.state.get(id));
             let meta = inode.map_or_else(|| self.base.meta_of(&place), |inode| inode.meta);
-            Some(OpenReader { number, in_base, meta, names: names_of(&self.state, &self.base, number) })
+            let is_hidden = self.state.at_number(number).is_none() && !self.state.shows_base_at(tree, &place);
+            Some(OpenReader { number, in_base, is_hidden, meta, names: names_of(&self.state, &self.base, number) })
         };
         open.filter_map(|(number, _)| reader(*number)).collect()
     }
