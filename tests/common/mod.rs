@@ -238,6 +238,20 @@ pub fn wait_for_end(id: i32) {
 #[track_caller]
 pub fn signal(id: i32, name: &str) {
     run(Command::new("kill").arg(name).arg(id.to_string())).success();
+    if name == "-STOP" {
+        // The kernel stops the threads one by one, and on a busy machine others go on with their work for a while.
+        wait_until("threads do not stop", || !has_running_threads(id));
+    }
+}
+
+/// Returns true if a thread of process `id` runs, or waits for something other than a disk.
+fn has_running_threads(id: i32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok()).any(|stat| {
+        // The name before the state may have any byte in it.
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        matches!(state, Some('R' | 'S'))
+    })
 }
 
 /// Returns the errno of a failure.

@@ -29,6 +29,13 @@ pub(super) fn check() -> Result<Vec<Finding>> {
                 format!("{place} does not answer: its daemon is stopped or overloaded"),
                 format!("Resume it, or run `icechunkfs unmount --force {quoted}`"),
             ),
+            // One that was unmounted meanwhile needs nothing.
+            Health::Unknown if mount_table::find(&mount.mountpoint)?.is_some_and(|now| now.device == mount.device) => {
+                let text = format!("{place} could not be asked");
+                let remedy = format!("Look at it with `ls {quoted}`, and run `icechunkfs doctor` again");
+                found.push(Finding::warn(CHECK, text, remedy));
+                continue;
+            }
             Health::Alive | Health::Private | Health::Covered | Health::Unknown => continue,
         };
         found.push(Finding::fail(CHECK, text, remedy));
