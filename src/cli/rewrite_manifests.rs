@@ -126,7 +126,7 @@ pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
         let outcome = engine.commit(&base, &changes, &request, &CommitProgress::default()).await;
         bar.finish_and_clear();
         match outcome.context(|| repository.storage().location().to_owned())? {
-            CommitOutcome::Committed { snapshot, rebased_over } => {
+            CommitOutcome::Committed { snapshot, rebased_over, .. } => {
                 // The commit may be based on a newer snapshot than the one read first.
                 let before = rebased_over.last().copied().unwrap_or(tip);
                 print_rewrite(&repository, [before, snapshot], repacked.as_ref(), arguments).await

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tracing::info;
 
 use super::changes::ChangeSet;
-use super::conflicts::{self, Conflict};
+use super::conflicts::{self, ChunkSet, Conflict};
 use super::engine::{Engine, RESERVED, WrittenCommit};
 use super::gc_guard;
 use super::hierarchy::{Extent, write_nodes};
@@ -121,7 +121,12 @@ impl Engine {
                 match self.attempt(work, attempt - 1, &repository).await? {
                     (snapshot, Published::Done(_)) => {
                         let rebased_over = std::mem::take(&mut work.rebased_over);
-                        return Ok(CommitOutcome::Committed { snapshot, rebased_over });
+                        let mut kept = ChunkSet::new();
+                        if work.request.on_conflict == OnConflict::Theirs && !rebased_over.is_empty() {
+                            let chunks = std::mem::take(&mut work.changes.chunks).into_iter();
+                            kept.extend(chunks.map(|(id, chunks)| (id, chunks.into_keys().collect())));
+                        }
+                        return Ok(CommitOutcome::Committed { snapshot, rebased_over, kept });
                     }
                     (_, Published::Lost(current)) => {
                         losses += 1;

@@ -244,7 +244,8 @@ impl ConflictSet<'_> {
     }
 }
 
-pub(super) type ChunkSet = BTreeMap<NodeId, BTreeSet<Coords>>;
+/// Chunks, by array.
+pub type ChunkSet = BTreeMap<NodeId, BTreeSet<Coords>>;
 
 /// Returns all conflicts of `changes`, made for `base`, with `commits`, oldest first, which led to `tip`. For `agreed` chunks
 /// both sides end up with the same bytes, or the commits with those of the base.

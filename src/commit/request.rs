@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::changes::{ChangeSet, ChunkChange};
-use super::conflicts::Conflict;
+use super::conflicts::{ChunkSet, Conflict};
 use super::merge_record::MergeCommit;
 use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
@@ -179,6 +179,8 @@ pub enum CommitOutcome {
         snapshot: ObjectId,
         /// Concurrent commits that the changes were rebased over, oldest first.
         rebased_over: Vec<ObjectId>,
+        /// Chunks of the change set that did not give way to the ones of these commits; collected for [`OnConflict::Theirs`] only.
+        kept: ChunkSet,
     },
     /// Concurrent commits touched the same things. Nothing was committed.
     Conflicts(Vec<Conflict>),

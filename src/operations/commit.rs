@@ -16,19 +16,21 @@ use super::recovery::{finish, tree_at};
 use super::{DetectedChanges, Session};
 use crate::blocking::blocking;
 use crate::commit::changes::ChunkChange;
+use crate::commit::conflicts::ChunkSet;
 use crate::commit::engine::{CommitOutcome, OnConflict, RebaseCheck, Request};
 use crate::commit::membership::ungrouped_by;
 use crate::commit::progress::CommitProgress;
 use crate::commit::rebase::commits_since;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
-use crate::format::ids::ObjectId;
+use crate::format::ids::{NodeId, ObjectId};
 use crate::overlay::frozen::Frozen;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::rebase::Others;
 use crate::overlay::replace::TreeGuard;
 use crate::scratch::data::{FLUSH_FAILED, Files, WriterState};
 use crate::scratch::record::DataFileId;
+use crate::zarr::Coords;
 
 /// Longest wait for files to be closed before a commit is refused. Closes under way take microseconds.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -168,6 +170,11 @@ impl Session {
             unconfirmed: self.working.unpublished(),
             may_rebase_onto: Some(self.may_rebase_onto(&detected)),
         };
+        let prefers_theirs = request.on_conflict == OnConflict::Theirs;
+        let own: Vec<(DataFileId, NodeId, Coords)> = match prefers_theirs {
+            true => detected.chunk_files().map(|(data, id, coords)| (data, id, coords.clone())).collect(),
+            false => Vec::new(),
+        };
         let progress = Arc::new(CommitProgress::default());
         *self.progress.lock() = Arc::clone(&progress);
         let mut files = self.working.uploads().is_enabled().then(|| detected.changes.clone());
@@ -192,6 +199,7 @@ impl Session {
                 }
             }
         };
+        let mut kept = ChunkSet::new();
         let published = match outcome {
             CommitOutcome::Conflicts(conflicts) => {
                 let named: Vec<&str> = conflicts.iter().map(|conflict| conflict.path.as_str()).take(LISTED).collect();
@@ -209,7 +217,10 @@ impl Session {
             // A concurrent commit won every conflict (`theirs`), or an earlier commit of this mount landed late with the changes:
             // the tree is still rebased.
             CommitOutcome::Nothing => None,
-            CommitOutcome::Committed { snapshot, rebased_over } => Some((snapshot, rebased_over)),
+            CommitOutcome::Committed { snapshot, rebased_over, kept: chunks } => {
+                kept = chunks;
+                Some((snapshot, rebased_over))
+            }
         };
         // Nothing may change until the tree is rebased onto the snapshot.
         self.working.set_undecided(guard, published.is_some());
@@ -236,10 +247,13 @@ impl Session {
             None => tree_at(&repository, &self.working, &self.reader, new_base).await,
         };
         let tree = tree.context(not_shown)?;
-        let others = match (remote_commits.as_slice(), request.on_conflict) {
-            ([], _) => Others::Absent,
-            (_, OnConflict::Theirs) => Others::Preferred,
-            _ => Others::Merged,
+        let has_given_way =
+            |(_, id, coords): &&(_, NodeId, Coords)| kept.get(id).is_none_or(|kept| !kept.contains(coords));
+        // With several names, one that has given way is enough: the others have its number and its handles.
+        let given_up = own.iter().filter(has_given_way).map(|(data, ..)| *data).collect();
+        let others = match remote_commits.as_slice() {
+            [] => Others::Absent,
+            _ => Others::Merged { given_up: &given_up },
         };
         let changes = (&detected, others);
         let moved = &detected.changes.moved;

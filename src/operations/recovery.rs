@@ -129,7 +129,8 @@ pub(super) async fn finish(
     working.preserve(guard, &detected.untracked_entries(), &detected.foreign).await?;
     let tree = tree_at(repository, working, reader, id).await?;
     // Nothing records which conflicts with the commits between were resolved, and how.
-    let others = if remote_commits.is_empty() { Others::Absent } else { Others::Preferred };
+    let given_up = detected.data_files();
+    let others = if remote_commits.is_empty() { Others::Absent } else { Others::Merged { given_up: &given_up } };
     let changes = (&detected, others);
     let moved = &detected.changes.moved;
     let mut invalidations = base_invalidations(repository, (&base.tree, &tree), &remote_commits, moved).await;

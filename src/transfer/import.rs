@@ -196,7 +196,7 @@ pub async fn import(
     match Box::pin(engine.commit(&base, &changes, &request, progress)).await? {
         CommitOutcome::Nothing => {}
         CommitOutcome::Conflicts(conflicts) => out.conflicts = conflicts,
-        CommitOutcome::Committed { snapshot, rebased_over } => {
+        CommitOutcome::Committed { snapshot, rebased_over, .. } => {
             out.snapshot = Some(snapshot.to_string());
             out.rebased_over = rebased_over.iter().map(ToString::to_string).collect();
         }

@@ -658,7 +658,7 @@ async fn commits_of_both_implementations_alternate_without_loss() {
         ours.chunk("/a1", &[n], format!("ours {n}"));
         let changes: ChangeSet = ours.changes_since(&before, &lab.scratch);
         let outcome = lab.commit(&base, &changes).await.unwrap();
-        let CommitOutcome::Committed { snapshot, rebased_over } = outcome else { panic!("{outcome:?}") };
+        let CommitOutcome::Committed { snapshot, rebased_over, .. } = outcome else { panic!("{outcome:?}") };
         assert_eq!(rebased_over.len(), n as usize * 2);
         over.extend(rebased_over);
         over.insert(snapshot);

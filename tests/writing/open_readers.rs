@@ -1,5 +1,6 @@
 //! Programs that have files open while a writable mount moves to another snapshot: each reads one version to its end.
 
+mod conflicts;
 mod during;
 mod names;
 mod random;

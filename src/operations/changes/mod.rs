@@ -25,6 +25,7 @@ use crate::format::ids::NodeId;
 use crate::scratch::record::DataFileId;
 use crate::scratch::record::{EntryId, Name};
 use crate::tree::nodes::TreePlace;
+use crate::zarr::Coords;
 
 /// Change set of a working tree, with its violations and untracked files.
 #[derive(Debug, Default)]
@@ -48,13 +49,17 @@ pub struct DetectedChanges {
 impl DetectedChanges {
     /// Returns the numbers of the data files that become chunks.
     pub fn data_files(&self) -> HashSet<DataFileId> {
-        self.changes
-            .chunk_changes()
-            .filter_map(|change| match change {
-                ChunkChange::File(file) => DataFileId::from_file_name(&file.name),
-                _ => None,
-            })
-            .collect()
+        self.chunk_files().map(|(data, ..)| data).collect()
+    }
+
+    /// Returns the data files that become chunks, with array and coordinates. One with several names becomes several.
+    pub fn chunk_files(&self) -> impl Iterator<Item = (DataFileId, NodeId, &Coords)> {
+        let chunks = self.changes.chunks.iter();
+        let all = chunks.flat_map(|(id, chunks)| chunks.iter().map(move |(coords, change)| (id, coords, change)));
+        all.filter_map(|(id, coords, change)| match change {
+            ChunkChange::File(file) => Some((DataFileId::from_file_name(&file.name)?, *id, coords)),
+            _ => None,
+        })
     }
 
     /// Returns the names of untracked files, by directory.

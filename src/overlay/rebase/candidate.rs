@@ -37,8 +37,9 @@ pub struct Candidate {
     pub(in super::super) new_data: Vec<DataFileId>,
     /// True if the changes are in the base.
     pub(in super::super) is_published: bool,
-    /// True if the bytes of every changed file are in the base: new passthrough handles continue with the backing of those before.
-    pub(in super::super) has_all_bytes: bool,
+    /// Data files whose bytes the base need not have, though the changes are in it. New passthrough handles of the others continue with the backing
+    /// of those before.
+    pub(in super::super) given_up: HashSet<DataFileId>,
     /// True if all files that are not changed have the same numbers and bytes in the base as before.
     pub(in super::super) keeps_rest: bool,
     /// Files with a backing that a commit left to its passthrough handles, if both bases have the same bytes of them.
@@ -72,7 +73,7 @@ impl Candidate {
             gone,
             new_data: Vec::new(),
             is_published: false,
-            has_all_bytes: false,
+            given_up: HashSet::new(),
             keeps_rest: false,
             same_backings: HashSet::new(),
             seen: HashSet::new(),

@@ -53,19 +53,20 @@ pub enum Purpose<'a> {
         /// Numbers of the old base in whose places the commit has put other bytes.
         changed: &'a [Ino],
         /// Commits of others that are in the new base, too.
-        others: Others,
+        others: Others<'a>,
     },
 }
 
 /// Commits of others in the base that a commit of this mount has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Others {
+pub enum Others<'a> {
     /// There are none: what was not changed here is as before.
     Absent,
-    /// There are some, and all that was changed here is in the base.
-    Merged,
-    /// There are some, and chunks that were changed here may have given way to theirs.
-    Preferred,
+    /// There are some.
+    Merged {
+        /// Data files of chunks that were changed here and may have given way to theirs.
+        given_up: &'a HashSet<DataFileId>,
+    },
 }
 
 /// Name of the working tree that no merge can join with the new base's entry of that name.
@@ -99,7 +100,10 @@ impl WorkingTree {
         }
         merge.prune_directories().await?;
         let is_published = matches!(purpose, Purpose::Published { .. });
-        let has_all_bytes = matches!(purpose, Purpose::Published { others: Others::Absent | Others::Merged, .. });
+        let given_up = match purpose {
+            Purpose::Published { others: Others::Merged { given_up }, .. } => given_up.clone(),
+            _ => HashSet::new(),
+        };
         let keeps_rest = matches!(purpose, Purpose::Published { others: Others::Absent, .. })
             && !merge.has_moved
             && to.tree.table().has_numbers_of(from.tree.table());
@@ -111,7 +115,7 @@ impl WorkingTree {
         let same_backings = self.same_backings((&old, &from), (&state, &to)).await;
         let candidate = Candidate::of(state, to, &old, generation);
         let moved = changed.to_vec();
-        let candidate = Candidate { is_published, has_all_bytes, keeps_rest, same_backings, moved, ..candidate };
+        let candidate = Candidate { is_published, given_up, keeps_rest, same_backings, moved, ..candidate };
         Ok(Candidate { collisions, invalidations, disposable, new_data, ..candidate })
     }
 
@@ -166,7 +170,7 @@ impl WorkingTree {
             return Err(Error::new(ErrorKind::Stale, "the working tree changed while it was moved: try again"));
         }
         let Candidate { mut state, base, disposable, invalidations, gone, new_data, is_published, .. } = candidate;
-        let (has_all_bytes, same_backings) = (candidate.has_all_bytes, candidate.same_backings);
+        let (given_up, same_backings) = (candidate.given_up, candidate.same_backings);
         let (old_versions, vacant, moved) = (candidate.old_versions, candidate.vacant, candidate.moved);
         state.take_counts(&locked.state);
         if !is_published {
@@ -225,7 +229,7 @@ impl WorkingTree {
         locked.take_old_versions(old_versions, &old);
         self.settling.store(true, Ordering::Release);
         self.replaced.fetch_add(1, Ordering::Relaxed);
-        let passthrough_data = locked.release_old_files(&old, has_all_bytes, &same_backings);
+        let passthrough_data = locked.release_old_files(&old, is_published.then_some(&given_up), &same_backings);
         // The journal on disk does not need them. Files that passthrough handles still use are removed when those are closed.
         let gone = gone.into_iter().filter(|number| !passthrough_data.contains(number));
         if is_written {
@@ -254,12 +258,12 @@ impl WorkingTree {
 
 impl Locked {
     /// Releases the data files of open files whose bytes are elsewhere now, after the state `old`, and the backings of passthrough handles
-    /// that do not have the file's bytes any more: only their handles use them then. `has_all_bytes` and `same_backings` are those of the
-    /// candidate. Returns the data files of the remaining backings.
+    /// that do not have the file's bytes any more: only their handles use them then. `given_up` and `same_backings` are those of the candidate;
+    /// without `given_up` the changes are not in the base. Returns the data files of the remaining backings.
     fn release_old_files(
         &mut self,
         old: &State,
-        has_all_bytes: bool,
+        given_up: Option<&HashSet<DataFileId>>,
         same_backings: &HashSet<Ino>,
     ) -> HashSet<DataFileId> {
         let Locked { state, open_files, old_versions, .. } = self;
@@ -272,7 +276,7 @@ impl Locked {
             }
             open.backing = open.backing.take().filter(|(data, _)| match (before, current) {
                 (_, Some(current)) => *data == current,
-                (Some(before), None) => *data == before && has_all_bytes,
+                (Some(before), None) => *data == before && given_up.is_some_and(|given_up| !given_up.contains(data)),
                 (None, None) => same_backings.contains(number) || old_versions.contains(number),
             });
             backings.extend(open.backing.as_ref().map(|(data, _)| *data));
