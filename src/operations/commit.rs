@@ -170,11 +170,10 @@ impl Session {
             unconfirmed: self.working.unpublished(),
             may_rebase_onto: Some(self.may_rebase_onto(&detected)),
         };
-        let prefers_theirs = request.on_conflict == OnConflict::Theirs;
-        let own: Vec<(DataFileId, NodeId, Coords)> = match prefers_theirs {
-            true => detected.chunk_files().map(|(data, id, coords)| (data, id, coords.clone())).collect(),
-            false => Vec::new(),
-        };
+        let mut may_give_way: Vec<(DataFileId, NodeId, Coords)> = Vec::new();
+        if request.on_conflict == OnConflict::Theirs {
+            may_give_way.extend(detected.chunk_files().map(|(data, id, coords)| (data, id, coords.clone())));
+        }
         let progress = Arc::new(CommitProgress::default());
         *self.progress.lock() = Arc::clone(&progress);
         let mut files = self.working.uploads().is_enabled().then(|| detected.changes.clone());
@@ -250,7 +249,7 @@ impl Session {
         let has_given_way =
             |(_, id, coords): &&(_, NodeId, Coords)| kept.get(id).is_none_or(|kept| !kept.contains(coords));
         // With several names, one that has given way is enough: the others have its number and its handles.
-        let given_up = own.iter().filter(has_given_way).map(|(data, ..)| *data).collect();
+        let given_up = may_give_way.iter().filter(has_given_way).map(|(data, ..)| *data).collect();
         let others = match remote_commits.as_slice() {
             [] => Others::Absent,
             _ => Others::Merged { given_up: &given_up },

@@ -37,8 +37,6 @@ pub(super) struct OpenReader {
     number: Ino,
     /// Number of the file in the base.
     in_base: Ino,
-    /// True if only the base has the file, and a name of the working tree hides it.
-    is_hidden: bool,
     meta: Meta,
     /// Names that the kernel may know it by.
     names: Vec<Invalidation>,
@@ -54,9 +52,8 @@ impl WorkingTree {
         for number in elsewhere {
             candidate.spare_number(number).await?;
         }
-        let mut readers = self.lock().open_readers(&candidate.seen);
         // Where the rest stays as it is, only files whose places have others now, after a restore, say, can have other bytes in the base.
-        readers.retain(|reader| reader.is_hidden || !candidate.keeps_rest);
+        let readers = self.lock().open_readers(&candidate.seen, candidate.keeps_rest);
         for reader in readers {
             candidate.seen.insert(reader.number);
             let old = match self.old_bytes(&reader, candidate).await {
@@ -156,17 +153,21 @@ pub(in super::super) fn deadline() -> Instant {
 }
 
 impl Locked {
-    /// Returns the files of the base that are open to read only, except those in `seen`.
-    pub(super) fn open_readers(&self, seen: &HashSet<Ino>) -> Vec<OpenReader> {
+    /// Returns the files of the base that are open to read only, except those in `seen`; if `only_hidden`, those that only the base has and whose
+    /// places a name of the working tree hides.
+    pub(super) fn open_readers(&self, seen: &HashSet<Ino>, only_hidden: bool) -> Vec<OpenReader> {
         let open = self.open_files.iter().filter(|(number, open)| open.writers == 0 && !seen.contains(number));
         let reader = |number: Ino| {
             let in_base = self.state.base_number(number)?;
             let tree = &self.base.tree;
             let place = tree.table().place(in_base.0).filter(|place| !tree.is_directory_place(place))?;
+            let is_hidden = || self.state.at_number(number).is_none() && !self.state.shows_base_at(tree, &place);
+            if only_hidden && !is_hidden() {
+                return None;
+            }
             let inode = self.state.by_number(number).and_then(|id| self.state.get(id));
             let meta = inode.map_or_else(|| self.base.meta_of(&place), |inode| inode.meta);
-            let is_hidden = self.state.at_number(number).is_none() && !self.state.shows_base_at(tree, &place);
-            Some(OpenReader { number, in_base, is_hidden, meta, names: names_of(&self.state, &self.base, number) })
+            Some(OpenReader { number, in_base, meta, names: names_of(&self.state, &self.base, number) })
         };
         open.filter_map(|(number, _)| reader(*number)).collect()
     }

@@ -30,7 +30,7 @@ fn chunks_that_do_not_give_way_can_be_opened_beside_their_readers() {
         for (name, reader) in names.iter().zip(&readers) {
             let what = format!("{io}, {keeps}, {name}");
             let has_given_way = (*name, keeps) == ("a/c/0", "theirs");
-            // What was written here, and is dropped, is read from the snapshot.
+            // Bytes that were written here and are dropped are read from the snapshot.
             if !has_given_way {
                 reader.check(&what);
             }
@@ -44,6 +44,8 @@ fn chunks_that_do_not_give_way_can_be_opened_beside_their_readers() {
             assert!(fs::read(root.join(name)).unwrap() == fs::read(other.root().join(name)).unwrap(), "{what}");
         }
         drop(readers);
+        // The kernel tells later that a file is closed.
+        wait_until("a closed file is busy", || File::open(root.join("a/c/0")).is_ok());
         assert!(read_files(&root) == mount.fresh(), "{io}, {keeps}");
         assert!(fs::read(root.join("a/c/0")).unwrap() == bytes(if keeps == "theirs" { 1 } else { 2 }, true));
     }
