@@ -108,8 +108,9 @@ pub(crate) enum Command {
     Squash(Box<SquashArgs>),
     /// Make a repository with everything that the branches and tags of another reach, under the same ids.
     ///
-    /// Objects are copied byte for byte, in parallel, and checked: metadata is decoded, lengths are compared. A clone that was interrupted
-    /// continues where it was. The new repository has the configuration, metadata and feature flags of REPO, and its own operations log.
+    /// Objects are copied byte for byte, in parallel, and checked: metadata is decoded, and what is there already is compared. A clone that was
+    /// interrupted continues where it was. The new repository has the configuration, metadata and feature flags of REPO, and its own
+    /// operations log.
     #[command(after_help = examples::CLONE)]
     Clone(Box<CloneArgs>),
     /// Bring branches and tags of another repository to where this one has them, and copy what it lacks for that.

@@ -4,11 +4,12 @@ use clap::Args;
 use indicatif::HumanBytes;
 use serde_json::json;
 
-use super::sync_args::{TwoRepos, watched};
+use super::sync_args::{TwoRepos, agreements, watched};
 use super::{open, print_result};
 use crate::error::Result;
 use crate::storage;
-use crate::sync::{Counters, clone};
+use crate::sync::Counters;
+use crate::sync::clone::{self, CloneOptions};
 use crate::times::system_clock;
 
 #[derive(Debug, Args)]
@@ -27,13 +28,13 @@ pub(crate) struct CloneArgs {
 pub(crate) fn run(arguments: &CloneArgs) -> Result<()> {
     let ((repo, of_repo), (dest, of_dest)) = arguments.repos.places(&arguments.dest)?;
     let counters = Counters::default();
-    let memory = open::MemoryLimits::default().uploads();
+    let options = CloneOptions { memory: open::MemoryLimits::default().uploads(), agreements: agreements() };
     let cloned = watched(&counters, || {
         open::runtime()?.block_on(async {
             // The source is there before a directory is made for the copy.
             let source = open::repository(repo, &of_repo).await?;
             let destination = storage::open_new(dest, &of_dest).await?;
-            clone::clone(source, &destination, memory, &counters, system_clock).await
+            clone::clone(source, &destination, &options, &counters, system_clock).await
         })
     })?;
     let (objects, bytes) = counters.copied();

@@ -11,9 +11,11 @@ use super::{open, print, print_json, progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
 use crate::repo::Repository;
+use crate::scratch::directory::state_directory;
 use crate::storage::location::{Location, StorePlace};
 use crate::storage::settings::Settings;
 use crate::sync::Counters;
+use crate::sync::agreements::Agreements;
 use crate::sync::push::{Change, PushOptions, Pushed};
 use crate::times::system_clock;
 
@@ -74,6 +76,11 @@ pub(crate) fn watched<T>(counters: &Counters, work: impl FnOnce() -> T) -> T {
     progress::watched("{pos}/{len} objects {wide_bar} {msg} {elapsed}", draw, work)
 }
 
+/// Returns this user's notes on what repositories were compared; none without a home directory.
+pub(crate) fn agreements() -> Option<Agreements> {
+    Some(Agreements::new(state_directory().ok()?.join(".compared")))
+}
+
 /// Location of a repository, and the settings to reach it.
 pub(crate) type Place<'a> = (&'a str, Settings);
 
@@ -96,6 +103,7 @@ impl Pushing<'_> {
             force: self.force,
             dry_run: self.dry_run,
             memory: open::MemoryLimits::default().uploads(),
+            agreements: agreements(),
         };
         let pushed = watched(&counters, || {
             open::runtime()?.block_on(async {

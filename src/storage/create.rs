@@ -6,6 +6,9 @@
 //! unpublished commit. The bytes are flushed here, by as many threads as store at the same time, since the disk combines many flushes that
 //! wait together into one journal entry; [`sync`] flushes each directory once.
 //!
+//! An object whose key another writer may use, too, is staged ([`Staged`]): it gets its name when its bytes are on the disk, and only if nothing has
+//! that name.
+//!
 //! A file on the same file system is *linked*: the object is another name of the file. The file must not be written to any more, which
 //! the scratch layer ensures by checking the number of links.
 
@@ -16,8 +19,9 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::changed_file;
 use super::replace::{open_beneath, open_folder};
+use super::staging::StagingName;
+use super::{Body, changed, changed_file};
 use crate::beneath;
 use crate::error::{Error, Result};
 
@@ -96,7 +100,7 @@ fn store(root: &OwnedFd, key: &str, flush: Flush, fill: impl Fn(&mut File) -> Re
 
 /// Returns a file without a name, with the content that `fill` writes; `None` where the file system has no such files.
 fn nameless(folder: &OwnedFd, fill: impl Fn(&mut File) -> Result<()>) -> Result<Option<File>> {
-    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::openat(folder, ".", flags, Mode::from_raw_mode(0o666)) else { return Ok(None) };
     let mut file = File::from(file);
     fill(&mut file)?;
@@ -109,6 +113,60 @@ fn named(file: &File, folder: &OwnedFd, name: &str) -> Result<bool, Errno> {
         Err(Errno::EXIST) => Err(Errno::EXIST),
         linked => Ok(linked.is_ok()),
     }
+}
+
+/// Object below its folder that is written and does not have its name yet. What is dropped before that is gone.
+#[derive(Debug)]
+pub(super) struct Staged {
+    key: String,
+    folder: OwnedFd,
+    file: File,
+    /// Name for the time being, where the file system has no files without names.
+    staging: Option<StagingName>,
+}
+
+impl Staged {
+    /// Writes `body`, the object `key` below `root`.
+    pub(super) fn write(root: &OwnedFd, key: &str, body: &Body) -> Result<Self> {
+        let (folder, name) = split(key);
+        let folder = open_folder(root, folder).map_err(|errno| Error::io(key, errno.into()))?;
+        let fill = |file: &mut File| match body {
+            Body::Bytes(bytes) => file.write_all(bytes).map_err(|e| Error::io(key, e)),
+            Body::File(source, length) => copy(source, file, key, *length),
+        };
+        if let Some(file) = nameless(&folder, fill)? {
+            return Ok(Staged { key: key.to_owned(), folder, file, staging: None });
+        }
+        let (mut file, staging) = StagingName::create(&folder, name).map_err(|e| Error::io(key, e))?;
+        fill(&mut file)?;
+        Ok(Staged { key: key.to_owned(), folder, file, staging: Some(staging) })
+    }
+
+    /// Gives the object its name, when the caller has flushed its bytes. Fails with [`ErrorKind::Contended`] if there is one of that name.
+    pub(super) fn publish(self) -> Result<()> {
+        let Staged { key, folder, file, staging } = self;
+        let (_, name) = split(&key);
+        let published = match staging {
+            Some(staging) => staging.publish(name),
+            None => match beneath::link(&file, &folder, name) {
+                Err(errno) if errno != Errno::EXIST => {
+                    // A security policy may forbid that a file without a name gets one.
+                    copied(&file, &folder, name).map_err(|e| Error::io(&key, e))?.publish(name)
+                }
+                linked => linked,
+            },
+        };
+        published.map_err(|errno| if errno == Errno::EXIST { changed(&key) } else { Error::io(&key, errno.into()) })
+    }
+}
+
+/// Copies `file` to a staging file for the object `name` in `folder`, and flushes it.
+fn copied(mut file: &File, folder: &OwnedFd, name: &str) -> std::io::Result<StagingName> {
+    let (mut copy, staging) = StagingName::create(folder, name)?;
+    file.rewind()?;
+    std::io::copy(&mut file, &mut copy)?;
+    copy.sync_all()?;
+    Ok(staging)
 }
 
 /// Flushes the whole file system of `root`, which is faster than flushing many files one by one.
@@ -137,6 +195,7 @@ fn split(key: &str) -> (&str, &str) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::error::ErrorKind;
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
 
@@ -168,6 +227,26 @@ mod tests {
         put_new(&root, "chunks/A", b"one").unwrap();
         assert!(put_new(&root, "chunks/A", b"two").is_err());
         assert_eq!(std::fs::read(directory.path().join("chunks/A")).unwrap(), b"one");
+    }
+
+    #[test]
+    fn a_staged_object_has_no_name_before_it_is_published_and_replaces_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = OwnedFd::from(File::open(directory.path()).unwrap());
+        let read = || std::fs::read_to_string(directory.path().join("chunks/A"));
+        let stage = |text: &'static str| Staged::write(&root, "chunks/A", &Body::Bytes(text.into())).unwrap();
+        let (first, second) = (stage("first"), stage("second"));
+        assert!(read().is_err());
+        first.publish().unwrap();
+        assert_eq!(second.publish().unwrap_err().kind(), ErrorKind::Contended);
+        assert_eq!(read().unwrap(), "first");
+        // Where files without names cannot get one.
+        let file = tempfile::tempfile_in(directory.path()).unwrap();
+        (&file).write_all(b"third").unwrap();
+        let folder = open_folder(&root, "chunks").unwrap();
+        copied(&file, &folder, "B").unwrap().publish("B").unwrap();
+        assert_eq!(std::fs::read_to_string(directory.path().join("chunks/B")).unwrap(), "third");
+        assert_eq!(std::fs::read_dir(directory.path().join("chunks")).unwrap().count(), 2);
     }
 
     /// A process that is killed while it writes leaves nothing.

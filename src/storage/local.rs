@@ -20,13 +20,15 @@ use bytes::Bytes;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::create::Staged;
 use super::deadline::{flatten_join, run_blocking, timed_out};
 use super::explain::error_chain;
 use super::file_locks::{Locks, refresh};
+use super::flush_group::FlushGroup;
 use super::object::{DELETED_AT_ONCE, too_large, too_short};
 use super::replace::ReplaceArbiter;
 use super::{
-    Capabilities, Content, DEADLINE, ListMode, ObjectSource, ReadMode, Removal, Storage, StoredObject, Version,
+    Body, Capabilities, Content, DEADLINE, ListMode, ObjectSource, ReadMode, Removal, Storage, StoredObject, Version,
     Visitor, create, local_listing, no_copy, replace,
 };
 use crate::beneath;
@@ -55,6 +57,8 @@ pub struct LocalStorage {
     /// Number of copies stored without a flush, and number of those flushed since. The mutex serializes flushes.
     copies: AtomicU64,
     flushed: tokio::sync::Mutex<u64>,
+    /// Those who store objects that get their names after a flush.
+    staged: FlushGroup,
 }
 
 /// Files of a local repository, by key.
@@ -179,7 +183,7 @@ impl LocalStorage {
             ..Capabilities::new(location)
         };
         let (copies, flushed) = (AtomicU64::new(0), tokio::sync::Mutex::new(0));
-        Ok(LocalStorage { capabilities, files, deadline: DEADLINE, copies, flushed })
+        Ok(LocalStorage { capabilities, files, deadline: DEADLINE, copies, flushed, staged: FlushGroup::default() })
     }
 
     /// Runs `work` on a blocking thread until the deadline; a thread that takes longer is abandoned.
@@ -208,6 +212,15 @@ impl LocalStorage {
                 Err(_) => Err(timed_out(key, deadline * 2)),
             },
         }
+    }
+
+    async fn put_exclusive(&self, key: &str, body: Body) -> Result<()> {
+        let timeout = store_timeout(body.length());
+        let stage = move |files: &LocalFiles, key: &str| Staged::write(&files.root, key, &body);
+        let staged = self.run_blocking_for(timeout, key, stage).await?;
+        let sync = move |files: &LocalFiles, _: &str| create::sync_all(&files.root);
+        self.staged.flush(|| self.run_blocking_for(FLUSH_ALL_DEADLINE, "flushing what was stored", sync)).await?;
+        self.run_blocking(key, move |_, _| staged.publish()).await
     }
 
     async fn run_blocking_for<T: Send + 'static>(
@@ -288,6 +301,7 @@ impl Storage for LocalStorage {
                 Ok(())
             }
             Content::ObjectCopy(..) => Err(no_copy(key)),
+            Content::Exclusive(body) => self.put_exclusive(key, body).await,
         }
     }
 

@@ -18,6 +18,7 @@ mod deadline;
 pub mod decoded;
 mod explain;
 mod file_locks;
+mod flush_group;
 mod listing;
 pub mod local;
 mod local_listing;
@@ -28,6 +29,7 @@ mod replace;
 pub mod request_rules;
 pub mod secrets;
 pub mod settings;
+mod staging;
 mod transport;
 pub mod virtuals;
 
@@ -122,6 +124,11 @@ pub struct Capabilities {
     pub classes: Arc<ClassesOfNewObjects>,
     /// Rules for requests, if there are any over a network.
     pub requests: Option<Arc<RequestRules>>,
+    /// True if an entity tag of 32 hexadecimal digits is the MD5 sum of the object's bytes, as Amazon's protocol has it for objects that were
+    /// sent in one part and are not encrypted with a key of the user's.
+    pub has_md5_tags: bool,
+    /// Address that requests go to, where `location` does not tell.
+    pub endpoint: Option<String>,
 }
 
 impl Capabilities {
@@ -150,7 +157,7 @@ pub enum ReadMode<'a> {
     IfChanged(&'a Version),
     /// Exactly as many bytes as the limit, from this offset on. Fails with [`ErrorKind::Corrupt`] if the object ends earlier.
     Range(u64),
-    /// No bytes: the size and the modification time.
+    /// No bytes: the size, the modification time, and the version if the store names it without the bytes.
     Head,
 }
 
@@ -173,6 +180,25 @@ impl From<Bytes> for StoredObject {
     }
 }
 
+/// Bytes of an object that is stored.
+#[derive(Debug)]
+pub enum Body {
+    /// Bytes in memory.
+    Bytes(Bytes),
+    /// The whole of a file of this length, which is copied.
+    File(File, u64),
+}
+
+impl Body {
+    /// Returns the number of bytes.
+    pub fn length(&self) -> u64 {
+        match self {
+            Body::Bytes(bytes) => bytes.len() as u64,
+            Body::File(_, length) => *length,
+        }
+    }
+}
+
 /// Content and durability of an object that is stored.
 #[derive(Debug)]
 pub enum Content<'a> {
@@ -187,6 +213,9 @@ pub enum Content<'a> {
     File(File, u64),
     /// A copy of a file of this length, which may be written to again, otherwise like `File`.
     FileCopy(File, u64),
+    /// A new object under a key that another writer may use, too: fails with [`ErrorKind::Contended`] if there is one. The key never names a
+    /// part of the object, and its bytes survive a power loss before they have the key, which does once [`Storage::sync`] has returned.
+    Exclusive(Body),
     /// A copy of an object of this size, made without a transfer through this machine. Fails with [`ErrorKind::Unsupported`] if the
     /// object is in another store, or if this store cannot copy it.
     ObjectCopy(&'a StoreAddress, u64),

@@ -27,7 +27,7 @@ use super::listing::{ListingLimits, ListingValidator, too_many};
 use super::settings::Settings;
 use super::transport::Transport;
 use super::{
-    Capabilities, Condition, Content, DEADLINE, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage,
+    Body, Capabilities, Condition, Content, DEADLINE, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage,
     StoreAddress, StoredObject, Version, Visitor, changed, changed_file, conditional, no_copy,
 };
 use crate::blocking::blocking;
@@ -75,6 +75,13 @@ pub struct ObjectStorage {
     bucket: Option<NamedBucket>,
 }
 
+/// Treatment of an object that has the key of one that is sent in parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Existing {
+    Replaced,
+    Kept,
+}
+
 #[derive(Debug)]
 struct NamedBucket {
     name: String,
@@ -110,7 +117,8 @@ impl ObjectStorage {
         settings: &Settings,
         name: Option<String>,
     ) -> Result<Self> {
-        let Connected { store, slash_prefixed, prefix, read_only, is_ordered, transport } = connected;
+        let Connected { store, slash_prefixed, prefix, read_only, is_ordered, has_md5_tags, endpoint, transport } =
+            connected;
         let bucket = name.map(|name| NamedBucket { name, store: Arc::clone(&store), prefix: prefix.clone() });
         let make = |store: Arc<dyn ObjectStore>, with_slash, bucket| -> Result<Self> {
             let store = if prefix.is_empty() { store } else { Arc::new(PrefixStore::new(store, path(&prefix)?)) };
@@ -123,6 +131,8 @@ impl ObjectStorage {
                     in_flight,
                     clock,
                     requests: Some(transport.rules()),
+                    has_md5_tags,
+                    endpoint: endpoint.clone(),
                     ..Capabilities::new(location.as_str())
                 },
                 deadline: Deadline::of(settings),
@@ -212,8 +222,7 @@ impl ObjectStorage {
         while let Some(sent) = sending.next().await {
             sent?;
         }
-        drop(sending);
-        self.timed(key, upload.complete()).await.map(drop)
+        Ok(())
     }
 
     /// Waits until `bytes` of object `key` may be sent. No deadline runs yet.
@@ -244,10 +253,48 @@ impl ObjectStorage {
         if length <= WHOLE {
             return self.put(key, read_part(file, length, true).await?.1, Condition::Always).await;
         }
+        self.put_parts(key, file, length, Existing::Replaced).await
+    }
+
+    async fn put_exclusive(&self, key: &str, body: Body) -> Result<()> {
+        if self.single_writer {
+            // Such a store does not compare, and nobody else writes to it.
+            self.check_absent(key).await?;
+        }
+        match body {
+            Body::Bytes(bytes) => self.put(key, bytes, Condition::Absent).await,
+            Body::File(file, length) if length <= WHOLE => {
+                self.put(key, read_part(file, length, true).await?.1, Condition::Absent).await
+            }
+            Body::File(file, length) => self.put_parts(key, file, length, Existing::Kept).await,
+        }
+    }
+
+    /// Fails with [`ErrorKind::Contended`] if there is an object `key`.
+    async fn check_absent(&self, key: &str) -> Result<()> {
+        match self.read(key, 0, ReadMode::Head).await {
+            Ok(_) => Err(changed(key)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends a file in several parts, which become an object together.
+    async fn put_parts(&self, key: &str, file: File, length: u64, existing: Existing) -> Result<()> {
+        if existing == Existing::Kept {
+            self.check_absent(key).await?;
+        }
         let (path, attributes) = (path(key)?, self.capabilities.classes.attributes(key)?);
         let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
         let mut upload = self.timed(key, self.store.put_multipart_opts(&path, options)).await?;
-        let sent = self.send_parts(key, &mut *upload, file, length).await;
+        let mut sent = self.send_parts(key, &mut *upload, file, length).await;
+        if existing == Existing::Kept && sent.is_ok() {
+            // No store compares when parts become an object, so this is as late as one can look.
+            sent = self.check_absent(key).await;
+        }
+        if sent.is_ok() {
+            sent = self.timed(key, upload.complete()).await.map(drop);
+        }
         if sent.is_err() {
             // Best effort: the store's own rules remove the parts that remain.
             let _ = self.timed(key, upload.abort()).await;
@@ -335,8 +382,9 @@ impl Storage for ObjectStorage {
                 let path = path(key)?;
                 let options = GetOptions { head: true, ..GetOptions::default() };
                 let found = self.timed(key, self.store.get_opts(&path, options)).await?;
-                let (modified, size) = (modified(&found.meta), Some(found.meta.size));
-                Ok(Some(StoredObject { modified, size, ..StoredObject::default() }))
+                let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+                let modified = modified(&found.meta);
+                Ok(Some(StoredObject { bytes: Bytes::new(), version, modified, size: Some(found.meta.size) }))
             }
         }
     }
@@ -347,6 +395,7 @@ impl Storage for ObjectStorage {
             Content::New(bytes) => self.put(key, bytes, Condition::Always).await,
             Content::File(file, length) | Content::FileCopy(file, length) => self.put_file(key, file, length).await,
             Content::ObjectCopy(from, bytes) => self.copy_object(from, key, bytes).await,
+            Content::Exclusive(body) => self.put_exclusive(key, body).await,
         }
     }
 

@@ -1,8 +1,7 @@
 //! Replacement and removal of local objects: whole or not at all, durable, and compared with the previous object.
 //!
-//! The bytes go to a staging file in the same directory (`NAME#DIGITS`, which the reference implementation and `object_store` omit from
-//! listings) and are flushed to the disk. A rename or a link then gives the file its name, and the directory is flushed. A crash leaves
-//! the old object or the new one, and at worst a staging file.
+//! The bytes go to a staging file ([`super::staging`]) and are flushed to the disk. A rename or a link then gives the file its name, and the
+//! directory is flushed. A crash leaves the old object or the new one, and at worst a staging file.
 //!
 //! A rename cannot compare. A replacement under [`Condition::Unchanged`] therefore holds the repository's locks ([`super::file_locks`]),
 //! checks the object again, past the caches of a network file system, and renames. That keeps any number of icechunkfs processes from
@@ -23,6 +22,7 @@ use rustix::io::Errno;
 use super::deadline::timed_out;
 use super::file_locks::{Locks, lock, refresh};
 use super::local::{WITHIN, is_stale, version_of};
+use super::staging::StagingName;
 use super::{Condition, Version, changed};
 use crate::beneath;
 use crate::error::{Error, Result};
@@ -58,25 +58,33 @@ pub(super) fn put(
         return Err(Error::invalid(format!("`{key}` is no object name")));
     }
     let folder = open_folder(root, folder).map_err(|e| Error::io(key, e.into()))?;
-    let staged = StagingFile::write(&folder, name, bytes).map_err(|e| Error::io(key, e))?;
+    let staged = staged(&folder, name, bytes).map_err(|e| Error::io(key, e))?;
     match condition {
         Condition::Always => {
             arbiter.begin(key, deadline)?;
-            staged.rename(name)
+            staged.replace(name)
         }
         Condition::Absent => {
             arbiter.begin(key, deadline)?;
-            staged.link(name)
+            staged.publish(name)
         }
         Condition::Unchanged(version) => {
             let _lock = lock(root, key, locks, deadline)?;
             check_version(&folder, key, name, version)?;
             arbiter.begin(key, deadline)?;
-            staged.rename(name)
+            staged.replace(name)
         }
     }
     .map_err(|errno| if errno == Errno::EXIST { changed(key) } else { Error::io(key, errno.into()) })?;
     rustix::fs::fsync(&folder).map_err(|e| Error::io(key, e.into()))
+}
+
+/// Writes `bytes` to a staging file for the object `name` in `folder`, and flushes them.
+fn staged(folder: &OwnedFd, name: &str, bytes: &[u8]) -> std::io::Result<StagingName> {
+    let (mut file, staging) = StagingName::create(folder, name)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    Ok(staging)
 }
 
 /// Removes `key` below `root` if it has `version`, and if the caller still waits, under the same locks as a replacement.
@@ -158,53 +166,6 @@ pub(super) fn open_folder(root: &OwnedFd, folder: &str) -> Result<OwnedFd, Errno
 
 pub(super) fn open_beneath(folder: &impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
     beneath::open(folder, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, WITHIN)
-}
-
-/// Staging file, which is removed when dropped unused.
-struct StagingFile<'a> {
-    folder: &'a OwnedFd,
-    name: String,
-}
-
-impl<'a> StagingFile<'a> {
-    fn write(folder: &'a OwnedFd, name: &str, bytes: &[u8]) -> std::io::Result<Self> {
-        loop {
-            let mut digits = [0; 8];
-            rustix::rand::getrandom(&mut digits, rustix::rand::GetRandomFlags::empty())?;
-            let staging = format!("{name}#{}", u64::from_le_bytes(digits));
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let file = match rustix::fs::openat(folder, staging.as_str(), flags, Mode::from_raw_mode(0o666)) {
-                Ok(file) => file,
-                Err(Errno::EXIST) => continue,
-                Err(errno) => return Err(errno.into()),
-            };
-            let staged = StagingFile { folder, name: staging };
-            let mut file = File::from(file);
-            file.write_all(bytes)?;
-            file.sync_all()?;
-            return Ok(staged);
-        }
-    }
-
-    fn rename(mut self, name: &str) -> Result<(), Errno> {
-        rustix::fs::renameat(self.folder, self.name.as_str(), self.folder, name)?;
-        self.name.clear();
-        Ok(())
-    }
-
-    /// Links the file to `name`. Fails if `name` exists.
-    fn link(self, name: &str) -> Result<(), Errno> {
-        rustix::fs::linkat(self.folder, self.name.as_str(), self.folder, name, AtFlags::empty())
-    }
-}
-
-impl Drop for StagingFile<'_> {
-    fn drop(&mut self) {
-        if !self.name.is_empty() {
-            // Listings omit a staging file that remains.
-            let _ = rustix::fs::unlinkat(self.folder, self.name.as_str(), AtFlags::empty());
-        }
-    }
 }
 
 #[cfg(test)]

@@ -4,10 +4,12 @@
 //! deleted tags. Its operations log begins with its creation, and it takes writes even if the source does not. It exists once its `repo` does, or in version 1 its branch
 //! `main`; until then the place holds objects, and another clone of the same source goes on there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::history::Missing;
+use super::agreements::Agreements;
+use super::destination::Destination;
+use super::history::Outstanding;
 use super::objects::Copy;
 use super::{Counters, Failure, begin_again, check_logs, check_source};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -31,21 +33,33 @@ pub struct Cloned {
     pub commits: usize,
 }
 
-/// Makes a copy of `source` in `destination`, which is empty or has an unfinished clone. Holds at most `memory` bytes of objects at a time.
+/// Options of a clone.
+#[derive(Clone, Debug, Default)]
+pub struct CloneOptions {
+    /// Most memory that objects on their way may take, in bytes.
+    pub memory: u64,
+    /// Notes that later copies go by; none if they compare everything.
+    pub agreements: Option<Agreements>,
+}
+
+/// Makes a copy of `source` in `destination`, which is empty or has an unfinished clone.
 ///
 /// Errors: [`ErrorKind::AlreadyExists`] if the destination holds anything else.
 pub async fn clone(
     source: Repository,
     destination: &Arc<dyn Storage>,
-    memory: u64,
+    options: &CloneOptions,
     counters: &Counters,
     clock: Clock,
 ) -> Result<Cloned> {
     check_source(&source)?;
+    if let Some(agreements) = &options.agreements {
+        agreements.forget(&**destination)?;
+    }
     let (mut source, mut tries) = (source, 0);
     loop {
         tries += 1;
-        let error = match attempt(&source, destination, memory, counters, clock).await {
+        let error = match attempt(&source, destination, options, counters, clock).await {
             Ok(cloned) => return Ok(cloned),
             Err(Failure::Final(error)) => return Err(error),
             Err(Failure::Changed(error)) => error,
@@ -57,19 +71,24 @@ pub async fn clone(
 async fn attempt(
     source: &Repository,
     destination: &Arc<dyn Storage>,
-    memory: u64,
+    options: &CloneOptions,
     counters: &Counters,
     clock: Clock,
 ) -> Result<Cloned, Failure> {
     let place = || destination.location().to_owned();
     let refs = ClonedRefs::read(source).await.context(|| source.storage().location().to_owned())?;
-    let stored = unfinished(&**destination, &refs).await.context(place)?;
-    let missing = Missing::find(source, refs.targets(), &Default::default()).await?;
-    let mut copy = Copy::new(source, destination, counters, memory).with_stored(stored);
-    copy.run(&missing).await?;
-    check_logs(source, &missing, copy.lacking_logs()).await?;
-    let kept: Vec<ObjectId> = missing.commits.iter().map(|commit| commit.id).collect();
+    let leftovers = unfinished(&**destination, &refs).await.context(place)?;
+    let none = HashSet::new();
+    let all = Outstanding::find(source, refs.targets(), &none).await?;
+    let to = Destination::new(destination, source.storage().location()).with_leftovers(leftovers);
+    let mut copy = Copy::new(source, to, &none, counters, options.memory);
+    copy.run(&all).await?;
+    check_logs(source, &all, copy.lacking_logs()).await?;
+    let kept: Vec<ObjectId> = all.commits.iter().map(|commit| commit.id).collect();
     refs.write(source, &**destination, &kept, clock).await.context(place)?;
+    if let Some(agreements) = &options.agreements {
+        agreements.note(&**destination, &**source.storage(), refs.targets());
+    }
     Ok(Cloned { branches: refs.branch_count(), tags: refs.tag_count(), commits: kept.len() })
 }
 

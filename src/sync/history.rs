@@ -1,4 +1,4 @@
-//! The commits that a destination lacks.
+//! The commits that are copied to a destination, or compared with it.
 
 use std::collections::HashSet;
 
@@ -7,30 +7,30 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::repo::Repository;
 
-/// Commits that are to be copied.
+/// Commits that are to be copied or compared.
 #[derive(Debug, Default)]
-pub(super) struct Missing {
-    /// The commits; a parent is before its children, or at the destination.
+pub(super) struct Outstanding {
+    /// The commits; a parent is before its children, or agreed about.
     pub(super) commits: Vec<SnapshotInfo>,
-    /// Commits at the destination that these follow.
+    /// Commits that these follow, about which both places agree.
     pub(super) boundary: HashSet<ObjectId>,
 }
 
-impl Missing {
-    /// Finds the commits of `source` that lead to `targets` and are not in `present`.
+impl Outstanding {
+    /// Finds the commits of `source` that lead to `targets` and are not in `agreed`.
     pub(super) async fn find(
         source: &Repository,
         targets: impl IntoIterator<Item = ObjectId>,
-        present: &HashSet<ObjectId>,
-    ) -> Result<Missing> {
-        let (mut missing, mut seen) = (Missing::default(), HashSet::new());
+        agreed: &HashSet<ObjectId>,
+    ) -> Result<Outstanding> {
+        let (mut missing, mut seen) = (Outstanding::default(), HashSet::new());
         for target in targets {
-            if present.contains(&target) || seen.contains(&target) {
+            if agreed.contains(&target) || seen.contains(&target) {
                 continue;
             }
             let mut chain = Vec::new();
             let visit = |commit: SnapshotInfo| {
-                if present.contains(&commit.id) {
+                if agreed.contains(&commit.id) {
                     missing.boundary.insert(commit.id);
                     return false;
                 }
@@ -38,7 +38,7 @@ impl Missing {
                 if is_new {
                     // Ancestors that have expired in the source.
                     let expired = commit.pruned_ancestor_tx_logs.iter();
-                    missing.boundary.extend(expired.rev().find(|ancestor| present.contains(ancestor)));
+                    missing.boundary.extend(expired.rev().find(|ancestor| agreed.contains(ancestor)));
                     chain.push(commit);
                 }
                 is_new

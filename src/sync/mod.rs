@@ -6,16 +6,17 @@
 //! | [`push`] | moves refs of one repository to where another has them |
 //! | [`history`] | the commits that the destination lacks |
 //! | [`objects`] | copies what these commits need |
+//! | [`destination`] | stores an object only where nothing is, and compares what is there |
+//! | [`agreements`] | notes what two places agree about, so that it is not compared again |
 //! | [`removal`] | waits for a collection at the destination that may remove some of it |
 //!
 //! Snapshots, logs, manifests and chunks never change and keep their names, so that they are copied byte for byte and ids stay. Refs come
 //! last, when everything below them is stored and survives a power cut: a copy that is killed leaves objects that nothing refers to, and
 //! the next one goes on there.
 //!
-//! **What the refs of the destination reach is there**, with everything that it needs: nobody removes it, and it is not copied again. An
-//! object that is merely stored proves nothing about others, since a killed copy or a collection of garbage may have left it. It is used if
-//! its length is that of the original: stores keep an object whole or not at all, and a file grows while it is written. Snapshots of version 1,
-//! which expiration writes again with another parent, are compared by their bytes.
+//! **Ids are no hashes.** Whatever is at the destination under an id that the refs reach is compared with the source, byte by byte
+//! ([`destination`]), also that of a commit that both have. What was compared with a source once is not compared with it again
+//! ([`agreements`]). In version 1, snapshots of one commit may name different parents, since expiration writes them again.
 //!
 //! **A collection of garbage at the destination** takes what is copied for garbage. As with a commit, refs move only if none has begun
 //! since the first object was stored; else all is looked at again. What an earlier copy or a deleted ref left may be found by a collection that
@@ -25,7 +26,9 @@
 //! **The source may change meanwhile.** Its refs are read once, in version 2 as one object. If an object is missing then, the source is
 //! opened again: a collection or an expiration may have removed it, and the copy begins again with the refs as they are now.
 
+pub mod agreements;
 pub mod clone;
+mod destination;
 mod history;
 mod objects;
 pub mod push;
@@ -37,12 +40,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing::info;
 
-use self::history::Missing;
+use self::history::Outstanding;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::repo::Repository;
+
+/// Folders of objects.
+const FOLDERS: [&str; 4] = ["chunks", "manifests", "transactions", "snapshots"];
 
 /// Attempts of a copy, each but the first after a change of the source or a collection of garbage.
 const TRIES: u32 = 3;
@@ -92,6 +98,15 @@ enum Failure {
     Final(Error),
 }
 
+impl Failure {
+    /// Names the place `source` in an error of the source. An object that is missing may be so because the source has changed.
+    fn of_source(error: Error, source: &str) -> Self {
+        let is_missing = error.kind() == ErrorKind::NotFound;
+        let error = error.context(source.to_owned());
+        if is_missing { Failure::Changed(error) } else { Failure::Final(error) }
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Failure::Final(error)
@@ -130,7 +145,7 @@ async fn begin_again(source: &Repository, error: Error, tries: u32) -> Result<Re
 }
 
 /// Fails with [`Failure::Changed`] if one of the logs `lacking` of the commits `copied` was collected while they were copied.
-async fn check_logs(source: &Repository, copied: &Missing, lacking: &HashSet<ObjectId>) -> Result<(), Failure> {
+async fn check_logs(source: &Repository, copied: &Outstanding, lacking: &HashSet<ObjectId>) -> Result<(), Failure> {
     // A first commit of version 1 never has one.
     let is_first = |id: &ObjectId| copied.commits.iter().any(|commit| commit.id == *id && commit.parent.is_none());
     let is_v1 = source.version() == SpecVersion::V1;
@@ -145,7 +160,7 @@ async fn check_logs(source: &Repository, copied: &Missing, lacking: &HashSet<Obj
     // What refs still need was needed all the time: its log was not collected, but was never there.
     let refs = again.refs().await?;
     let targets = refs.branches.into_values().chain(refs.tags.into_values());
-    let needed = Missing::find(&again, targets, &HashSet::new()).await?;
+    let needed = Outstanding::find(&again, targets, &HashSet::new()).await?;
     let needed: HashSet<ObjectId> = needed.commits.iter().flat_map(SnapshotInfo::log_ids).collect();
     if lacking.into_iter().all(|id| needed.contains(id)) {
         return Ok(());

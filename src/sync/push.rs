@@ -6,7 +6,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::history::Missing;
+use super::agreements::Agreements;
+use super::destination::Destination;
+use super::history::Outstanding;
 use super::objects::Copy;
 use super::{Counters, Failure, begin_again, check_logs, check_source, check_versions, removal};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -29,6 +31,8 @@ pub struct PushOptions {
     pub dry_run: bool,
     /// Most memory that objects on their way may take, in bytes.
     pub memory: u64,
+    /// Notes on what was compared before; none if everything is compared.
+    pub agreements: Option<Agreements>,
 }
 
 /// Change of a ref of the destination.
@@ -119,19 +123,27 @@ async fn attempt(
         found.from = of_kind.get(&found.name).copied();
         found.change = change_of(source, found, &present, &deleted, options.force).await?;
     }
-    let targets = refs.iter().filter(|found| is_move(&found.change)).map(|found| found.to);
-    let missing = Missing::find(source, targets, &present).await?;
-    let commits = missing.commits.len();
+    let agreed = agreed(source, destination, options, &present).await.context(place)?;
+    let is_refused = |found: &&PushedRef| matches!(found.change, Change::Refused(_));
+    let targets: HashSet<ObjectId> = refs.iter().filter(|found| !is_refused(found)).map(|found| found.to).collect();
+    let outstanding = Outstanding::find(source, targets.iter().copied(), &agreed).await?;
+    let new: HashSet<ObjectId> =
+        outstanding.commits.iter().map(|commit| commit.id).filter(|id| !present.contains(id)).collect();
+    let commits = new.len();
     if options.dry_run {
         return Ok(Pushed { refs, commits });
     }
-    let mut copy = Copy::new(source, destination.storage(), counters, options.memory);
-    copy.run(&missing).await?;
-    check_logs(source, &missing, copy.lacking_logs()).await?;
+    if let Some(agreements) = &options.agreements {
+        agreements.strike(&**destination.storage(), &**source.storage(), &new)?;
+    }
+    let to = Destination::new(destination.storage(), source.storage().location());
+    let mut copy = Copy::new(source, to, &present, counters, options.memory);
+    copy.run(&outstanding).await?;
+    check_logs(source, &outstanding, copy.lacking_logs()).await?;
     if removal::wait(destination, &copy.found(), &present, clock).await? {
         copy.restore_reused().await?;
     }
-    let records = records(source, &missing, &present)?;
+    let records = records(source, &outstanding, &present)?;
     for found in refs.iter_mut().filter(|found| is_move(&found.change)) {
         let import = RefImport {
             kind: found.kind,
@@ -154,7 +166,23 @@ async fn attempt(
         }
     }
     copy.restore_reused().await?;
+    if let Some(agreements) = &options.agreements {
+        agreements.note(&**destination.storage(), &**source.storage(), targets);
+    }
     Ok(Pushed { refs, commits })
+}
+
+/// Returns those of the commits `present` of the destination that were compared with the source before.
+async fn agreed(
+    source: &Repository,
+    destination: &Repository,
+    options: &PushOptions,
+    present: &HashSet<ObjectId>,
+) -> Result<HashSet<ObjectId>> {
+    let Some(agreements) = &options.agreements else { return Ok(HashSet::new()) };
+    let targets = agreements.targets(&**destination.storage(), &**source.storage());
+    let targets: Vec<ObjectId> = targets.into_iter().filter(|target| present.contains(target)).collect();
+    Ok(destination.histories(targets).await?.into_iter().map(|commit| commit.id).collect())
 }
 
 /// Returns the refs of `repository` for a push of those that `names` name, or of all. A push of all fails if one is damaged, because it
@@ -245,13 +273,13 @@ fn deleted_tag() -> Change {
     Change::Refused("it was deleted there, and names of deleted tags are not used again".to_owned())
 }
 
-/// Returns the records of the missing commits, parents first; none in version 1.
+/// Returns the records of the commits that the destination lacks, parents first; none in version 1.
 ///
 /// A commit whose ancestors have expired in the source follows the newest of them that the destination still has: else the push would
 /// expire them there, too.
 fn records(
     source: &Repository,
-    missing: &Missing,
+    outstanding: &Outstanding,
     present: &HashSet<ObjectId>,
 ) -> Result<Vec<(ObjectId, SnapshotRecord)>> {
     let Some(state) = source.state()? else { return Ok(Vec::new()) };
@@ -264,5 +292,6 @@ fn records(
         }
         Ok((id, record))
     };
-    missing.commits.iter().map(|commit| record(commit.id)).collect()
+    let new = outstanding.commits.iter().filter(|commit| !present.contains(&commit.id));
+    new.map(|commit| record(commit.id)).collect()
 }

@@ -104,7 +104,7 @@ impl Storage for Faulty {
     async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
         let what = match content {
             Content::Conditional(..) => format!("put {key}"),
-            Content::New(_) | Content::File(..) | Content::FileCopy(..) => format!("new {key}"),
+            Content::New(_) | Content::File(..) | Content::FileCopy(..) | Content::Exclusive(_) => format!("new {key}"),
             Content::ObjectCopy(..) => return Err(Error::new(ErrorKind::Unsupported, key)),
         };
         self.pass(&what, self.inner.store(key, content)).await

@@ -25,6 +25,7 @@ use object_store::{BackoffConfig, ClientOptions, HeaderMap, HeaderValue, ObjectS
 use url::Origin;
 
 use self::client::{Connector, Redirects};
+use self::s3::S3Stores;
 use super::location::StorePlace;
 use super::settings::Settings;
 use super::transport::Transport;
@@ -54,6 +55,10 @@ pub(super) struct Connected {
     pub(super) read_only: Option<&'static str>,
     /// True if the store lists by name.
     pub(super) is_ordered: bool,
+    /// True if entity tags are MD5 sums ([`super::Capabilities::has_md5_tags`]).
+    pub(super) has_md5_tags: bool,
+    /// Address that requests go to, where it is not the provider's only one.
+    pub(super) endpoint: Option<String>,
     pub(super) transport: Transport,
 }
 
@@ -160,13 +165,29 @@ async fn connect_over(place: &StorePlace, parameters: &StoreParameters) -> Resul
     let (slash_prefixed, read_only) = (None, None);
     let below = |store, prefix: &str| {
         let (prefix, transport) = (prefix.to_owned(), parameters.transport.clone());
-        Connected { store, slash_prefixed, prefix, read_only, is_ordered: true, transport }
+        let endpoint = parameters.settings.endpoint_url.clone();
+        Connected {
+            store,
+            slash_prefixed,
+            prefix,
+            read_only,
+            is_ordered: true,
+            has_md5_tags: false,
+            endpoint,
+            transport,
+        }
     };
     match place {
         StorePlace::S3(bucket) => {
-            let (store, slash_prefixed) = s3::connect(bucket, parameters).await?;
+            let S3Stores { store, slash_prefixed, endpoint } = s3::connect(bucket, parameters).await?;
             let is_ordered = !bucket.name.ends_with(DIRECTORY_BUCKET);
-            Ok(Connected { slash_prefixed: Some(slash_prefixed), is_ordered, ..below(store, &bucket.prefix) })
+            Ok(Connected {
+                slash_prefixed: Some(slash_prefixed),
+                is_ordered,
+                has_md5_tags: true,
+                endpoint: Some(endpoint),
+                ..below(store, &bucket.prefix)
+            })
         }
         StorePlace::Gcs(bucket) => Ok(below(gcs::connect(bucket, parameters)?, &bucket.prefix)),
         StorePlace::Azure(container, account) => {

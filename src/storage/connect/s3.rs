@@ -33,11 +33,17 @@ const AMAZON: &str = ".amazonaws.com";
 const ANYWHERE: &str = "s3";
 const BUCKET_REGION: &str = "x-amz-bucket-region";
 
+/// Access to a bucket.
+pub(super) struct S3Stores {
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// The same by keys that begin with a slash.
+    pub(super) slash_prefixed: Arc<dyn ObjectStore>,
+    /// Address that requests go to.
+    pub(super) endpoint: String,
+}
+
 /// Connects to the bucket, and to the bucket by keys that begin with a slash.
-pub(super) async fn connect(
-    bucket: &Bucket,
-    parameters: &StoreParameters,
-) -> Result<(Arc<dyn ObjectStore>, Arc<dyn ObjectStore>)> {
+pub(super) async fn connect(bucket: &Bucket, parameters: &StoreParameters) -> Result<S3Stores> {
     let settings = &parameters.settings;
     let mut builder = if parameters.use_environment { AmazonS3Builder::from_env() } else { AmazonS3Builder::new() };
     builder = builder
@@ -91,7 +97,11 @@ pub(super) async fn connect(
     let slash_prefixed = builder.with_virtual_hosted_style_request(true).with_endpoint(format!("{address}/"));
     let slash_prefixed = slash_prefixed.with_disable_bulk_delete(true);
     let slash_prefixed = SlashPrefixed(slash_prefixed.build().map_err(|e| build_error("s3", e))?);
-    Ok((Arc::new(plain.build().map_err(|e| build_error("s3", e))?), Arc::new(slash_prefixed)))
+    Ok(S3Stores {
+        store: Arc::new(plain.build().map_err(|e| build_error("s3", e))?),
+        slash_prefixed: Arc::new(slash_prefixed),
+        endpoint: home.to_string(),
+    })
 }
 
 /// Asks Amazon for the region of a bucket, without credentials.
