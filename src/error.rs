@@ -31,6 +31,8 @@ pub enum ErrorKind {
     AlreadyExists,
     /// Another writer won a race: the state that a conditional write relied on has changed. A retry may succeed.
     Contended,
+    /// The repository was migrated to another version since it was opened. A retry opens it anew.
+    Migrated,
     /// The operating system or the store denies access.
     PermissionDenied,
     /// The location of a virtual chunk is not among those that the user allowed.
@@ -201,7 +203,7 @@ impl Error {
             ErrorKind::Timeout => libc::ETIMEDOUT,
             ErrorKind::OutOfMemory => libc::ENOMEM,
             // Not EAGAIN: programs repeat the write on it, and each write of a commit message makes a commit.
-            ErrorKind::Busy | ErrorKind::Contended => libc::EBUSY,
+            ErrorKind::Busy | ErrorKind::Contended | ErrorKind::Migrated => libc::EBUSY,
             ErrorKind::Executed => libc::ETXTBSY,
             ErrorKind::NotEmpty => libc::ENOTEMPTY,
             ErrorKind::Stale => libc::ESTALE,

@@ -10,6 +10,7 @@ use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
 use super::{open, print, print_json, print_result, progress};
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
 use crate::printable;
 use crate::repo::migrate::in_place::{self, MigrationProgress, Summary, UnmigratedRef};
 use crate::repo::migrate::{Contents, elsewhere};
@@ -30,7 +31,7 @@ pub(crate) struct MigrateArgs {
     #[command(flatten)]
     confirm: ConfirmArgs,
     /// Print {"from_version", "to_version", "dry_run", "finished", "branches", "tags", "deleted_tags", "commits", "config",
-    /// "removed", "left"}; with --to the last three are {"to", "manifests", "chunks", "bytes", "linked", "copied_by_store",
+    /// "removed", "left", "stray"}; with --to the last four are {"to", "manifests", "chunks", "bytes", "linked", "copied_by_store",
     /// "found_chunks", "missing_chunks", "empty_chunks"}. "from_version" is 0 for releases before 0.2.
     #[arg(long)]
     json: bool,
@@ -59,10 +60,10 @@ pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
         })
     })?;
     print_summary(arguments, &summary)?;
-    if summary.unmigrated_refs.is_empty() {
-        return Ok(());
-    }
     let repo = shell::quote(&arguments.repo.location);
+    if summary.unmigrated_refs.is_empty() {
+        return check_stray(&summary.stray_snapshots, &repo);
+    }
     let describe = |(key, left): (&String, &UnmigratedRef)| {
         let UnmigratedRef { target, other_name, why } = left;
         let command = other_name.as_ref().map_or_else(String::new, |name| {
@@ -82,9 +83,28 @@ pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
     ))
 }
 
+/// Fails if `stray` has snapshots that may be commits of a program of version 1.
+fn check_stray(stray: &[ObjectId], repo: &str) -> Result<()> {
+    let Some(first) = stray.first() else { return Ok(()) };
+    let all: Vec<String> = stray.iter().map(ToString::to_string).collect();
+    Err(Error::new(
+        ErrorKind::Contended,
+        format!(
+            "migrated, but {} snapshots were stored meanwhile and are on no branch: if a program of version 1 reported one as committed, make a              branch of it (`icechunkfs branch {repo} create NAME --at {first}`) and merge it; the others are of attempts that failed, and              `icechunkfs gc` removes them: {}",
+            stray.len(),
+            all.join(", ")
+        ),
+    ))
+}
+
 fn print_summary(arguments: &MigrateArgs, summary: &Summary) -> Result<()> {
-    let Summary { contents, was_completed, has_config, removed, unmigrated_refs } = summary;
-    let more = json!({"config": has_config, "removed": removed, "left": unmigrated_refs.keys().collect::<Vec<_>>()});
+    let Summary { contents, was_completed, has_config, removed, unmigrated_refs, stray_snapshots } = summary;
+    let more = json!({
+        "config": has_config,
+        "removed": removed,
+        "left": unmigrated_refs.keys().collect::<Vec<_>>(),
+        "stray": stray_snapshots,
+    });
     let value = summary_json(arguments, 1, *was_completed, contents, more);
     print_result(arguments.json, &value, || {
         let [migrate, remove] = match arguments.dry_run {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::update::{self, UpdateOptions, backup_name};
 use super::v1::{CONFIG_KEY, MAX_CONFIG_FILE};
-use super::{Generation, Repository, alpha};
+use super::{Generation, Repository, alpha, v1};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::config_edit::{ConfigChange, encode};
@@ -106,7 +106,11 @@ impl Repository {
                 }
                 None => Condition::Absent,
             };
-            match self.storage.put(CONFIG_KEY, new.into(), condition).await {
+            match v1::put(&*self.storage, CONFIG_KEY, new.into(), condition).await {
+                Ok(()) if v1::is_migrated(&*self.storage).await? => {
+                    let why = "the repository is being migrated to version 2, and may not have this change: try again";
+                    return Err(Error::new(ErrorKind::Migrated, format!("{CONFIG_KEY}: {why}")));
+                }
                 Ok(()) => return Ok(Some(changed)),
                 Err(error) if error.kind() == ErrorKind::Contended => {}
                 Err(error) => return Err(error),

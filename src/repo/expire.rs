@@ -211,10 +211,11 @@ async fn expire_history(
     }
     let (snapshot, version) = read_v1(storage, stays.id).await?;
     let condition = version.map_or(Condition::Always, Condition::Unchanged);
+    // Beside `repo`, the parents in the files of commits mean nothing.
     let file = snapshot.with_parent(root.id)?;
     let key = format!("snapshots/{}", stays.id);
     storage.discard_cached(&key).await;
-    match storage.put(&key, file.into(), condition).await {
+    match v1::put(&**storage, &key, file.into(), condition).await {
         // Another expiration is running.
         Err(error) if error.kind() == ErrorKind::Contended => {
             Err(error.context("another program changes the history: run this again"))

@@ -72,12 +72,12 @@ pub(super) enum Damaged {
 
 impl Damaged {
     /// Returns the target that was read from the file of a ref; none if there is no file, or if it is damaged and left out.
-    pub(super) fn treat_file(self, target: Result<Option<ObjectId>>) -> Result<Option<ObjectId>> {
+    pub(super) fn treat_file<T>(self, target: Result<Option<T>>) -> Result<Option<T>> {
         self.treat(target, "put the file back from a copy, or remove it to give up that branch or tag")
     }
 
     /// Returns the target of a ref; none if it is damaged and left out. The error for a refused one ends with `remedy`.
-    fn treat(self, target: Result<Option<ObjectId>>, remedy: &str) -> Result<Option<ObjectId>> {
+    fn treat<T>(self, target: Result<Option<T>>, remedy: &str) -> Result<Option<T>> {
         match target {
             Err(why) if why.kind() == ErrorKind::Corrupt && self == Damaged::LeftOut => {
                 warn!("{why}; it is left out");

@@ -1,6 +1,12 @@
 //! Changes of the refs of version 1, and its configuration.
+//!
+//! **Beside `repo`, version 1 changes nothing any more**: a program that opened the repository before it was migrated would change what nobody
+//! reads. On a local disk the look for `repo` and the change are one step under the lock, which the migration holds when it makes `repo`. On a
+//! store the look comes once more after the change. If `repo` is there then, the change counts as made only if `repo` has it; else it is
+//! taken back, and fails.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -8,15 +14,23 @@ use futures_util::future::{BoxFuture, Shared};
 use serde::Deserialize;
 
 use super::change_refs::{RefKind, check_target, exists, ref_not_found, tag_was_deleted};
+use super::migrate::old_refs::{Migrated, OldRef};
 use super::ref_files::{Layout, MAX_REF_FILE, branch_key, is_absence, tombstone};
+use super::update;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
+use crate::format::repo_state::RepoState;
 use crate::storage::{Condition, Storage, Version};
 
 pub(super) const CONFIG_KEY: &str = "config.yaml";
 /// Maximum size of the configuration, in bytes.
 pub(super) const MAX_CONFIG_FILE: u64 = 1 << 24;
+/// Object of version 2, beside which nothing of version 1 is changed.
+const SUCCESSOR: &str = "repo";
+/// Longest wait for a migration to move a change to `repo`, and the pause between two looks.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(50);
 /// Attempts to write a ref's file, each but the first after a lost race.
 const TRIES: u32 = 100;
 
@@ -105,12 +119,17 @@ async fn swap_branch(
         }
         let version = branch.version.unwrap_or_default();
         let done = match new {
-            Some(new) => storage.put(&key, ref_file(new).into(), Condition::Unchanged(version)).await,
-            None => storage.delete_unchanged(&key, MAX_REF_FILE, &version).await,
+            Some(new) => put(storage, &key, ref_file(new).into(), Condition::Unchanged(version)).await,
+            None => storage.delete_unless(&key, MAX_REF_FILE, &version, SUCCESSOR).await,
         };
         match done {
             Err(error) if error.kind() == ErrorKind::Contended => {}
-            done => return done.map(|()| None),
+            Ok(()) => {
+                let kind = RefKind::Branch;
+                let change = RefChange { kind, name, key: &key, before: Some(expected), target: new };
+                return change.check_still_version_1(storage).await.map(|()| None);
+            }
+            Err(error) => return Err(error),
         }
     }
     Err(Error::new(ErrorKind::Contended, format!("{key}: concurrent writes came first {TRIES} times")))
@@ -120,9 +139,13 @@ async fn swap_branch(
 pub(super) async fn create_ref(storage: &dyn Storage, kind: RefKind, name: &str, target: ObjectId) -> Result<()> {
     let key = if kind == RefKind::Tag { Layout::V1.tag_key(name) } else { branch_key(name) };
     for _ in 0..TRIES {
-        match storage.put(&key, ref_file(target).into(), Condition::Absent).await {
+        match put(storage, &key, ref_file(target).into(), Condition::Absent).await {
             Err(error) if error.kind() == ErrorKind::Contended => {}
-            done => return done,
+            Ok(()) => {
+                let change = RefChange { kind, name, key: &key, before: None, target: Some(target) };
+                return change.check_still_version_1(storage).await;
+            }
+            Err(error) => return Err(error),
         }
         // Without a file, it existed and is gone: a concurrent deletion.
         let Some(there) = Layout::V1.read(storage, &key).await? else { continue };
@@ -155,9 +178,100 @@ pub(super) async fn delete_tag(storage: &dyn Storage, name: &str, expected: Obje
     // Tags never change, so that only another deletion can race with this one.
     let key = Layout::V1.tag_key(name);
     check_target(RefKind::Tag, name, Layout::V1.read(storage, &key).await?, expected)?;
-    match storage.put(&tombstone(&key), Bytes::new(), Condition::Absent).await {
+    match put(storage, &tombstone(&key), Bytes::new(), Condition::Absent).await {
         Err(error) if error.kind() == ErrorKind::Contended => Err(ref_not_found(RefKind::Tag, name)),
-        done => done,
+        Ok(()) => {
+            let change = RefChange { kind: RefKind::Tag, name, key: &key, before: Some(expected), target: None };
+            change.check_still_version_1(storage).await
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Stores the file of a ref, or the configuration, if there is no `repo`.
+pub(super) async fn put(storage: &dyn Storage, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
+    storage.put_unless(key, bytes, condition, SUCCESSOR).await
+}
+
+/// Returns true if a change that was just made in a repository of version 1 was made beside `repo`, which a store cannot prevent.
+pub(super) async fn is_migrated(storage: &dyn Storage) -> Result<bool> {
+    if storage.local_path().is_some() {
+        return Ok(false);
+    }
+    match storage.size(SUCCESSOR).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Change of a ref that was made.
+struct RefChange<'a> {
+    kind: RefKind,
+    name: &'a str,
+    /// Key of the ref's file.
+    key: &'a str,
+    /// Target before, which a migration may not have read yet; none if the ref was made.
+    before: Option<ObjectId>,
+    /// New target; none if the ref was deleted.
+    target: Option<ObjectId>,
+}
+
+impl RefChange<'_> {
+    /// Fails with [`ErrorKind::Migrated`] if `repo` has appeared and does not have the change.
+    async fn check_still_version_1(&self, storage: &dyn Storage) -> Result<()> {
+        if !is_migrated(storage).await? {
+            return Ok(());
+        }
+        let end = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let is_taken_back = self.is_taken_back(storage).await?;
+            if self.is_in(&update::read_state(storage).await?) {
+                return Ok(());
+            }
+            if is_taken_back || tokio::time::Instant::now() >= end {
+                return Err(Error::new(
+                    ErrorKind::Migrated,
+                    format!(
+                        "{} `{}`: the repository is being migrated to version 2, and does not have this change: try again",
+                        self.kind, self.name
+                    ),
+                ));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    fn is_in(&self, state: &RepoState) -> bool {
+        match (self.target, self.kind) {
+            (Some(target), _) => {
+                let key = self.key.to_owned();
+                let name = self.name.to_owned();
+                Migrated::new(state).has(&OldRef { key, kind: self.kind, name, target, version: Version::default() })
+            }
+            (None, RefKind::Branch) => !state.branches.contains_key(self.name),
+            (None, RefKind::Tag) => state.deleted_tags.contains(self.name),
+        }
+    }
+
+    /// Takes a new target back. Returns true if no migration can find it any more; false if one has removed the file, or the ref was deleted.
+    async fn is_taken_back(&self, storage: &dyn Storage) -> Result<bool> {
+        let Some(target) = self.target else { return Ok(false) };
+        let (bytes, version) = match storage.get_versioned(self.key, MAX_REF_FILE).await {
+            Err(error) if is_absence(&error) => return Ok(false),
+            found => found?,
+        };
+        if parse_ref(self.key, &bytes)? != target {
+            return Ok(false);
+        }
+        let done = match self.before {
+            Some(before) => storage.put(self.key, ref_file(before).into(), Condition::Unchanged(version)).await,
+            None => storage.delete_unchanged(self.key, MAX_REF_FILE, &version).await,
+        };
+        match done {
+            Err(error) if error.kind() == ErrorKind::Contended => Ok(false),
+            done => done.map(|()| true),
+        }
     }
 }
 

@@ -120,6 +120,11 @@ impl dyn Storage + '_ {
         self.store(key, Content::Conditional(bytes, condition)).await
     }
 
+    /// Stores `bytes` as object `key` if `condition` holds and there is no object `unless` ([`Content::Unless`]).
+    pub async fn put_unless(&self, key: &str, bytes: Bytes, condition: Condition, unless: &'static str) -> Result<()> {
+        self.store(key, Content::Unless { bytes, condition, unless }).await
+    }
+
     /// Stores `bytes` as the new object `key` ([`Content::New`]).
     pub async fn put_new(&self, key: &str, bytes: Bytes) -> Result<()> {
         self.store(key, Content::New(bytes)).await
@@ -182,7 +187,12 @@ impl dyn Storage + '_ {
 
     /// Removes object `key`, of at most `limit` bytes, if it still has `version` ([`Removal::Unchanged`]).
     pub async fn delete_unchanged(&self, key: &str, limit: u64, version: &Version) -> Result<()> {
-        self.remove(Removal::Unchanged { key, limit, version }).await
+        self.remove(Removal::Unchanged { key, limit, version, unless: None }).await
+    }
+
+    /// Removes an object like `delete_unchanged` if there is no object `unless`.
+    pub async fn delete_unless(&self, key: &str, limit: u64, version: &Version, unless: &'static str) -> Result<()> {
+        self.remove(Removal::Unchanged { key, limit, version, unless: Some(unless) }).await
     }
 
     /// Discards cached bytes of object `key`, whose last read turned out to be unusable ([`Removal::Cached`]).

@@ -23,13 +23,13 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::create::Staged;
 use super::deadline::{flatten_join, run_blocking, timed_out};
 use super::explain::error_chain;
-use super::file_locks::{Locks, refresh};
+use super::file_locks::{self, Locked, Locks, refresh};
 use super::flush_group::FlushGroup;
 use super::object::{DELETED_AT_ONCE, too_large, too_short};
-use super::replace::ReplaceArbiter;
+use super::replace::{ReplaceArbiter, Waits};
 use super::{
-    Body, Capabilities, Content, DEADLINE, ListMode, ObjectSource, ReadMode, Removal, Storage, StoredObject, Version,
-    Visitor, create, local_listing, no_copy, replace,
+    Body, Capabilities, Condition, Content, DEADLINE, ListMode, ObjectSource, ReadMode, Removal, Storage, StoredObject,
+    Version, Visitor, create, local_listing, no_copy, replace,
 };
 use crate::beneath;
 use crate::error::{Error, ErrorKind, Result};
@@ -61,6 +61,10 @@ pub struct LocalStorage {
     staged: FlushGroup,
 }
 
+/// Lock of a local repository, until dropped.
+#[derive(Debug)]
+pub struct RepositoryLock(#[expect(dead_code, reason = "dropping it unlocks")] Locked);
+
 /// Files of a local repository, by key.
 #[derive(Debug)]
 pub struct LocalFiles {
@@ -82,6 +86,11 @@ impl LocalFiles {
             Err(Errno::AGAIN | Errno::INVAL) => None,
             Err(errno) => Some(Err(open_error(key, errno))),
         }
+    }
+
+    /// Locks the repository, as every change under a condition does: until the lock is dropped, none is made by this program. Waits for it.
+    pub fn lock(&self) -> Result<RepositoryLock> {
+        file_locks::lock(&self.root, "the repository", self.locks, DEADLINE).map(RepositoryLock)
     }
 
     /// Returns true if this user may not create files in the directory.
@@ -214,6 +223,14 @@ impl LocalStorage {
         }
     }
 
+    async fn replace(&self, key: &str, bytes: Bytes, condition: Condition, unless: Option<&'static str>) -> Result<()> {
+        self.run_cancellable(key, move |files, key, arbiter, deadline| {
+            let waits = Waits { locks: files.locks, deadline, arbiter };
+            replace::put(&files.root, key, &bytes, &condition, unless, waits)
+        })
+        .await
+    }
+
     async fn put_exclusive(&self, key: &str, body: Body) -> Result<()> {
         let timeout = store_timeout(body.length());
         let stage = move |files: &LocalFiles, key: &str| Staged::write(&files.root, key, &body);
@@ -279,12 +296,8 @@ impl Storage for LocalStorage {
 
     async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
         match content {
-            Content::Conditional(bytes, condition) => {
-                self.run_cancellable(key, move |files, key, arbiter, deadline| {
-                    replace::put(&files.root, key, &bytes, &condition, arbiter, (files.locks, deadline))
-                })
-                .await
-            }
+            Content::Conditional(bytes, condition) => self.replace(key, bytes, condition, None).await,
+            Content::Unless { bytes, condition, unless } => self.replace(key, bytes, condition, Some(unless)).await,
             Content::New(bytes) => {
                 let timeout = store_timeout(bytes.len() as u64);
                 let put = move |files: &LocalFiles, key: &str| create::put_new(&files.root, key, &bytes);
@@ -346,10 +359,11 @@ impl Storage for LocalStorage {
                 Ok(())
             }
             Removal::Cached(_) => Ok(()),
-            Removal::Unchanged { key, version, .. } => {
+            Removal::Unchanged { key, version, unless, .. } => {
                 let version = version.clone();
                 self.run_cancellable(key, move |files, key, arbiter, deadline| {
-                    replace::remove(&files.root, key, &version, arbiter, (files.locks, deadline))
+                    let waits = Waits { locks: files.locks, deadline, arbiter };
+                    replace::remove(&files.root, key, &version, unless, waits)
                 })
                 .await
             }

@@ -205,6 +205,16 @@ pub enum Content<'a> {
     /// These bytes, whole or not at all, if the condition holds; fails with [`ErrorKind::Contended`] if it does not. When the operation
     /// returns, the object survives a power loss.
     Conditional(Bytes, Condition),
+    /// These bytes, as `Conditional` has it, if there is no object `unless`; fails with [`ErrorKind::Migrated`] if there is. In a local
+    /// repository that is one step under the lock ([`local::LocalFiles::lock`]). On a store the object may appear between: the caller looks again.
+    Unless {
+        /// The bytes.
+        bytes: Bytes,
+        /// The condition.
+        condition: Condition,
+        /// Key of the other object.
+        unless: &'static str,
+    },
     /// These bytes, as a new object, which nothing refers to yet and no other writer writes. Until [`Storage::sync`] has returned, the
     /// object may be torn, or gone after a power loss.
     New(Bytes),
@@ -245,6 +255,8 @@ pub enum Removal<'a> {
         limit: u64,
         /// Required version.
         version: &'a Version,
+        /// Key of an object that must not exist, as for [`Content::Unless`].
+        unless: Option<&'static str>,
     },
     /// Cached bytes of this object, whose last read turned out to be unusable. The object itself stays.
     Cached(&'a str),
@@ -297,6 +309,14 @@ pub trait Storage: Send + Sync + Debug {
     /// Errors: [`ErrorKind::NotFound`] if the object does not exist, [`ErrorKind::Unsupported`] if the storage does not compare,
     /// [`ErrorKind::PermissionDenied`] if it refuses writes.
     async fn check_conditions(&self, key: &str, limit: u64) -> Result<()>;
+}
+
+/// Returns the error for a change of `key` that is refused because there is `unless`.
+fn migrated(key: &str, unless: &str) -> Error {
+    Error::new(
+        ErrorKind::Migrated,
+        format!("{key}: the repository was migrated meanwhile (there is `{unless}`): try again"),
+    )
 }
 
 /// Returns the error of a precondition that does not hold.

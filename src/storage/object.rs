@@ -28,7 +28,7 @@ use super::settings::Settings;
 use super::transport::Transport;
 use super::{
     Body, Capabilities, Condition, Content, DEADLINE, ListMode, ObjectInfo, ObjectSource, ReadMode, Removal, Storage,
-    StoreAddress, StoredObject, Version, Visitor, changed, changed_file, conditional, no_copy,
+    StoreAddress, StoredObject, Version, Visitor, changed, changed_file, conditional, migrated, no_copy,
 };
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
@@ -270,6 +270,16 @@ impl ObjectStorage {
         }
     }
 
+    /// Fails with [`ErrorKind::Migrated`] if there is an object `unless`.
+    async fn check_not_migrated(&self, key: &str, unless: Option<&str>) -> Result<()> {
+        let Some(unless) = unless else { return Ok(()) };
+        match self.read(unless, 0, ReadMode::Head).await {
+            Ok(_) => Err(migrated(key, unless)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Fails with [`ErrorKind::Contended`] if there is an object `key`.
     async fn check_absent(&self, key: &str) -> Result<()> {
         match self.read(key, 0, ReadMode::Head).await {
@@ -392,6 +402,10 @@ impl Storage for ObjectStorage {
     async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
         match content {
             Content::Conditional(bytes, condition) => self.put(key, bytes, condition).await,
+            Content::Unless { bytes, condition, unless } => {
+                self.check_not_migrated(key, Some(unless)).await?;
+                self.put(key, bytes, condition).await
+            }
             Content::New(bytes) => self.put(key, bytes, Condition::Always).await,
             Content::File(file, length) | Content::FileCopy(file, length) => self.put_file(key, file, length).await,
             Content::ObjectCopy(from, bytes) => self.copy_object(from, key, bytes).await,
@@ -439,7 +453,8 @@ impl Storage for ObjectStorage {
         let keys = match removal {
             Removal::Objects(keys) => keys,
             Removal::Cached(_) => return Ok(()),
-            Removal::Unchanged { key, limit, version } => {
+            Removal::Unchanged { key, limit, version, unless } => {
+                self.check_not_migrated(key, unless).await?;
                 return match self.read(key, limit, ReadMode::IfChanged(version)).await {
                     Ok(None) => self.remove(Removal::Objects(&[key.to_owned()])).await,
                     Ok(Some(_)) => Err(changed(key)),

@@ -23,7 +23,7 @@ use super::deadline::timed_out;
 use super::file_locks::{Locks, lock, refresh};
 use super::local::{WITHIN, is_stale, version_of};
 use super::staging::StagingName;
-use super::{Condition, Version, changed};
+use super::{Condition, Version, changed, migrated};
 use crate::beneath;
 use crate::error::{Error, Result};
 
@@ -44,14 +44,22 @@ impl ReplaceArbiter {
     }
 }
 
-/// Stores `bytes` as `key` below `root` if `condition` holds, and if the caller still waits when all is prepared.
+/// Locks of a change, and its caller.
+#[derive(Clone, Copy)]
+pub(super) struct Waits<'a> {
+    pub(super) locks: Locks,
+    pub(super) deadline: Duration,
+    pub(super) arbiter: &'a ReplaceArbiter,
+}
+
+/// Stores `bytes` as `key` below `root` if `condition` holds, if there is no object `unless`, and if the caller still waits when all is prepared.
 pub(super) fn put(
     root: &OwnedFd,
     key: &str,
     bytes: &[u8],
     condition: &Condition,
-    arbiter: &ReplaceArbiter,
-    (locks, deadline): (Locks, Duration),
+    unless: Option<&str>,
+    Waits { locks, deadline, arbiter }: Waits<'_>,
 ) -> Result<()> {
     let (folder, name) = key.rsplit_once('/').unwrap_or(("", key));
     if name.is_empty() {
@@ -59,6 +67,9 @@ pub(super) fn put(
     }
     let folder = open_folder(root, folder).map_err(|e| Error::io(key, e.into()))?;
     let staged = staged(&folder, name, bytes).map_err(|e| Error::io(key, e))?;
+    let needs_lock = unless.is_some() || matches!(condition, Condition::Unchanged(_));
+    let _lock = needs_lock.then(|| lock(root, key, locks, deadline)).transpose()?;
+    check_not_migrated(root, key, unless)?;
     match condition {
         Condition::Always => {
             arbiter.begin(key, deadline)?;
@@ -69,7 +80,6 @@ pub(super) fn put(
             staged.publish(name)
         }
         Condition::Unchanged(version) => {
-            let _lock = lock(root, key, locks, deadline)?;
             check_version(&folder, key, name, version)?;
             arbiter.begin(key, deadline)?;
             staged.replace(name)
@@ -87,17 +97,30 @@ fn staged(folder: &OwnedFd, name: &str, bytes: &[u8]) -> std::io::Result<Staging
     Ok(staging)
 }
 
-/// Removes `key` below `root` if it has `version`, and if the caller still waits, under the same locks as a replacement.
+/// Fails with [`crate::error::ErrorKind::Migrated`] if there is an object `unless`. The result is reliable only under the lock.
+fn check_not_migrated(root: &OwnedFd, key: &str, unless: Option<&str>) -> Result<()> {
+    let Some(unless) = unless else { return Ok(()) };
+    refresh(root);
+    match rustix::fs::statat(root, unless, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Ok(()),
+        Ok(_) => Err(migrated(key, unless)),
+        Err(errno) => Err(Error::io(unless, errno.into())),
+    }
+}
+
+/// Removes `key` below `root` if it has `version` and there is no object `unless`, and if the caller still waits, under the same locks as a
+/// replacement.
 pub(super) fn remove(
     root: &OwnedFd,
     key: &str,
     version: &Version,
-    arbiter: &ReplaceArbiter,
-    (locks, deadline): (Locks, Duration),
+    unless: Option<&str>,
+    Waits { locks, deadline, arbiter }: Waits<'_>,
 ) -> Result<()> {
     let failed = |errno: Errno| Error::io(key, errno.into());
     let (folder, name) = key.rsplit_once('/').unwrap_or((".", key));
     let _lock = lock(root, key, locks, deadline)?;
+    check_not_migrated(root, key, unless)?;
     let folder = match open_beneath(root, folder) {
         Err(Errno::NOENT) => return Err(changed(key)),
         opened => opened.map_err(failed)?,
@@ -182,14 +205,9 @@ mod tests {
         let version = version_of(&std::fs::metadata(directory.path().join("repo")).unwrap());
         let attempt = || {
             let condition = Condition::Unchanged(version.clone());
-            put(
-                &root,
-                "repo",
-                b"new",
-                &condition,
-                &ReplaceArbiter::default(),
-                (Locks::OneMachine, Duration::from_millis(20)),
-            )
+            let arbiter = ReplaceArbiter::default();
+            let waits = Waits { locks: Locks::OneMachine, deadline: Duration::from_millis(20), arbiter: &arbiter };
+            put(&root, "repo", b"new", &condition, None, waits)
         };
         let held = lock(&root, "repo", Locks::OneMachine, Duration::ZERO).unwrap();
         assert_eq!(attempt().unwrap_err().kind(), ErrorKind::Timeout);
@@ -206,12 +224,38 @@ mod tests {
         let root = OwnedFd::from(File::open(directory.path()).unwrap());
         let arbiter = ReplaceArbiter::default();
         assert!(arbiter.take());
-        let late = put(&root, "repo", b"new", &Condition::Always, &arbiter, (Locks::OneMachine, Duration::ZERO));
+        let waits = Waits { locks: Locks::OneMachine, deadline: Duration::ZERO, arbiter: &arbiter };
+        let late = put(&root, "repo", b"new", &Condition::Always, None, waits);
         assert_eq!(late.unwrap_err().kind(), ErrorKind::Timeout);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
         let arbiter = ReplaceArbiter::default();
-        put(&root, "repo", b"new", &Condition::Always, &arbiter, (Locks::OneMachine, Duration::ZERO)).unwrap();
+        let waits = Waits { locks: Locks::OneMachine, deadline: Duration::ZERO, arbiter: &arbiter };
+        put(&root, "repo", b"new", &Condition::Always, None, waits).unwrap();
         assert!(!arbiter.take());
+    }
+
+    #[test]
+    fn no_change_of_version_1_is_made_beside_repo() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = OwnedFd::from(File::open(directory.path()).unwrap());
+        let put = |key: &str, unless| {
+            let arbiter = ReplaceArbiter::default();
+            let waits = Waits { locks: Locks::OneMachine, deadline: Duration::from_millis(20), arbiter: &arbiter };
+            super::put(&root, key, b"new", &Condition::Absent, unless, waits).map_err(|error| error.kind())
+        };
+        assert_eq!(put("ref", Some("repo")), Ok(()));
+        // A migration holds the lock while it makes `repo`.
+        let held = lock(&root, "repo", Locks::OneMachine, Duration::ZERO).unwrap();
+        assert_eq!(put("other", Some("repo")), Err(ErrorKind::Timeout));
+        assert_eq!(put("repo", None), Ok(()));
+        drop(held);
+        assert_eq!(put("other", Some("repo")), Err(ErrorKind::Migrated));
+        let version = version_of(&std::fs::metadata(directory.path().join("ref")).unwrap());
+        let arbiter = ReplaceArbiter::default();
+        let waits = Waits { locks: Locks::OneMachine, deadline: Duration::from_millis(20), arbiter: &arbiter };
+        let removed = remove(&root, "ref", &version, Some("repo"), waits);
+        assert_eq!(removed.unwrap_err().kind(), ErrorKind::Migrated);
+        assert!(directory.path().join("ref").exists() && !directory.path().join("other").exists());
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl Storage for Faulty {
 
     async fn store(&self, key: &str, content: Content<'_>) -> Result<()> {
         let what = match content {
-            Content::Conditional(..) => format!("put {key}"),
+            Content::Conditional(..) | Content::Unless { .. } => format!("put {key}"),
             Content::New(_) | Content::File(..) | Content::FileCopy(..) | Content::Exclusive(_) => format!("new {key}"),
             Content::ObjectCopy(..) => return Err(Error::new(ErrorKind::Unsupported, key)),
         };

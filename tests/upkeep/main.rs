@@ -9,6 +9,7 @@ mod collect;
 mod life;
 mod migrate;
 mod migrate_elsewhere;
+mod migrate_race;
 mod race_collect;
 mod rewriting;
 mod stores;

@@ -5,32 +5,33 @@
 //! removed, `main` first, so that programs which know only version 1 find no repository any more instead of committing where no reader
 //! looks; then `config.yaml`, whose content `repo` now has.
 //!
-//! A program of version 1 may commit and make refs during the migration. The refs are therefore read again once `repo` exists, and once
-//! more before they are removed; what was made meanwhile is added to `repo` ([`super::old_refs`]). An old ref under whose name `repo` has
-//! something else stays, and is reported; its commits are added all the same, so that they can be read and get another ref. A migration
-//! that was killed is completed by the next one.
+//! Programs that have the repository open as version 1 may change refs meanwhile. Once `repo` is there, those of this program change nothing
+//! any more ([`crate::repo::v1`]); what was changed before, and what others change yet, is moved to `repo` before the old refs are removed
+//! ([`super::late_refs`]). An old ref under whose name `repo` has something else stays, and is reported; its commits are added, so that they can be
+//! read and get another ref. A migration that was killed is completed by the next one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::{StreamExt, stream};
 
-use super::old_refs::{Migrated, OldRef, OldRefs, Verdict};
+use super::late_refs::LateRefs;
+use super::old_refs::OldRefs;
 use super::{Contents, operations};
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
+use crate::format::config::RepoConfig;
 use crate::format::config_edit::encode;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{LogEntry, Operation, RawItem, RepoState, SnapshotRecord, Status};
-use crate::repo::change_refs::{RefKind, refs_of};
 use crate::repo::history::cycle;
-use crate::repo::ref_files::{Layout, branch_key};
-use crate::repo::refs::DEFAULT_BRANCH;
-use crate::repo::update;
+use crate::repo::ref_files::Layout;
 use crate::repo::{Generation, Repository, check_storage_writable, v1};
+use crate::storage::local::RepositoryLock;
 use crate::storage::{Condition, Storage};
 use crate::times::Clock;
 
@@ -59,6 +60,9 @@ pub struct Summary {
     pub unmigrated_refs: BTreeMap<String, UnmigratedRef>,
     /// True if `repo` existed before, and an earlier migration was completed.
     pub was_completed: bool,
+    /// Snapshots that appeared in a store during the migration and are on no ref: a program of version 1 may have committed them to a ref that was
+    /// being removed, which no store prevents.
+    pub stray_snapshots: Vec<ObjectId>,
 }
 
 /// Old ref that stays.
@@ -92,27 +96,38 @@ pub async fn migrate(
     if !dry_run {
         check_storage_writable(&**storage)?;
     }
-    let config = v1::config(&**storage).await?;
-    let mut summary = Summary { has_config: config.is_some(), ..Summary::default() };
+    let stored_config = v1::config(&**storage).await?;
+    let mut summary = Summary { has_config: stored_config.is_some(), ..Summary::default() };
+    let mut late = LateRefs::new(storage, clock, progress);
     match &repository.generation {
         Generation::Alpha(_) | Generation::V1(_) => {
             // First, so that a damaged ref is found before `repo` is there.
             let old = OldRefs::read(&**storage).await?;
-            summary.contents = read_contents(repository, progress).await?;
-            let config = config.map(|config| encode::flexbuffer(config.members())).transpose()?;
-            let state = build_repo(&summary.contents, config, clock)?;
-            let file = state.encode()?;
+            let listed = snapshots(&**storage).await?;
+            summary.contents = read_contents(repository, listed.iter().copied(), progress).await?;
+            let config =
+                |config: Option<RepoConfig>| config.map(|config| encode::flexbuffer(config.members())).transpose();
             if dry_run {
+                build_repo(&summary.contents, config(stored_config)?, clock)?.encode()?;
                 summary.removed = old.len() + usize::from(summary.has_config);
                 return Ok(summary);
             }
             failpoints::pass("migrate.repo")?;
+            // Reading the history took its time. Under the lock, what was read last is what `repo` gets, and changes of version 1 come before
+            // or fail.
+            let lock = lock(storage).await?;
+            update_contents(repository, &mut summary.contents).await?;
+            let config = config(v1::config(&**storage).await?)?;
+            let file = build_repo(&summary.contents, config.clone(), clock)?.encode()?;
             let created = storage.put("repo", file.into(), Condition::Absent).await;
             created.map_err(|error| match error.kind() {
                 ErrorKind::Contended => error.context("another migration was faster: run this again to finish it"),
                 _ => error,
             })?;
+            drop(lock);
             failpoints::pass("migrate.repo.done")?;
+            late.follow(&mut summary.contents, config).await?;
+            late.expect_no_snapshots_but(listed);
         }
         Generation::V2(_) => {
             let old = OldRefs::read(&**storage).await?;
@@ -126,135 +141,49 @@ pub async fn migrate(
             }
         }
     }
-    finish(storage, clock, &mut summary, progress).await?;
+    late.finish(&mut summary).await?;
     Ok(summary)
 }
 
-/// Adds to `repo` what programs of version 1 did since, and removes the objects that `repo` replaces.
-async fn finish(
-    storage: &Arc<dyn Storage>,
-    clock: Clock,
-    summary: &mut Summary,
-    progress: &MigrationProgress,
-) -> Result<()> {
-    // Once the ref of `main` is gone, programs of version 1 neither commit to `main` nor open the repository.
-    for only_main in [true, false] {
-        let old = OldRefs::read(&**storage).await?;
-        let mut removed = if only_main { Vec::new() } else { old.deleted };
-        summary.unmigrated_refs.clear();
-        let mut state = update::read_state(&**storage).await?;
-        for found in old.refs {
-            let left = match Migrated::new(&state).judge(storage, &found).await? {
-                Verdict::Settled => None,
-                Verdict::Missing(from, commits) => {
-                    progress.read.fetch_add(commits.len() as u64, Ordering::Relaxed);
-                    let added = add(storage, clock, &found, Some(from), &commits).await?;
-                    if added.is_some() {
-                        let refs = match found.kind {
-                            RefKind::Branch => &mut summary.contents.branches,
-                            RefKind::Tag => &mut summary.contents.tags,
-                        };
-                        refs.insert(found.name.clone(), found.target);
-                        summary.contents.commits.extend(commits.into_iter().map(|commit| (commit.id, commit)));
-                    }
-                    match renew(&mut state, added) {
-                        Some(()) => None,
-                        None => Some((false, "it changed concurrently: run this again".to_owned())),
-                    }
-                }
-                Verdict::Left(commits, why) => {
-                    // The ref can then be made anew under another name, and its commits be read.
-                    if let Some(commits) = commits.as_ref().filter(|commits| !commits.is_empty()) {
-                        renew(&mut state, add(storage, clock, &found, None, commits).await?);
-                    }
-                    Some((commits.is_some(), why))
-                }
-            };
-            let is_main = found.key == branch_key(DEFAULT_BRANCH);
-            match left {
-                Some((is_readable, why)) => {
-                    let other_name = is_readable.then(|| found.other_name());
-                    let unmigrated = UnmigratedRef { target: found.target, other_name, why };
-                    summary.unmigrated_refs.insert(found.key, unmigrated);
-                }
-                None if is_main || !only_main => removed.push(found.key),
-                None => {}
-            }
-        }
-        summary.removed += removed.len();
-        storage.delete(&removed).await?;
-        failpoints::pass(if only_main { "migrate.main.done" } else { "migrate.refs.done" })?;
-    }
-    if summary.unmigrated_refs.is_empty() {
-        summary.removed += usize::from(summary.has_config);
-        storage.delete(&[v1::CONFIG_KEY.to_owned()]).await?;
-    }
-    failpoints::pass("migrate.done")
+/// Locks a local repository.
+async fn lock(storage: &Arc<dyn Storage>) -> Result<Option<RepositoryLock>> {
+    let storage = Arc::clone(storage);
+    blocking(move || storage.local_files().map(|files| files.lock()).transpose()).await
 }
 
-/// Replaces `state` by the `written` one; returns none if nothing was written.
-fn renew(state: &mut RepoState, written: Option<RepoState>) -> Option<()> {
-    *state = written?;
-    Some(())
+/// Reads the refs again, and the commits that they lead to now.
+async fn update_contents(repository: &Repository, contents: &mut Contents) -> Result<()> {
+    read_refs(repository, contents).await?;
+    add_commits(repository, contents, BTreeMap::new()).await
 }
 
-/// Lists `commits` in `repo`, oldest first, and points the ref `old` to its target if it still points to `from`. Without `from`, no ref
-/// is changed. Returns the written state; none if the ref has changed concurrently.
-async fn add(
-    storage: &Arc<dyn Storage>,
-    clock: Clock,
-    old: &OldRef,
-    from: Option<Option<ObjectId>>,
-    commits: &[SnapshotInfo],
-) -> Result<Option<RepoState>> {
-    let OldRef { kind, ref name, target, .. } = *old;
-    let change = |state: &mut RepoState| {
-        let changed = || Error::new(ErrorKind::Contended, format!("{kind} `{name}` has changed concurrently"));
-        for commit in commits {
-            if commit.parent.is_some_and(|parent| !state.snapshots.contains_key(&parent)) {
-                return Err(changed());
-            }
-            state.snapshots.entry(commit.id).or_insert(record(commit)?);
-        }
-        let Some(from) = from else { return Ok(Operation::NewDetachedSnapshot { new: target }) };
-        let is_deleted = kind == RefKind::Tag && state.deleted_tags.contains(name);
-        let is_listed = state.snapshots.contains_key(&target);
-        let refs = refs_of(state, kind);
-        if is_deleted || !is_listed || refs.get(name) != from.as_ref() {
-            return Err(changed());
-        }
-        refs.insert(name.clone(), target);
-        let name = name.clone();
-        Ok(match (kind, from) {
-            (RefKind::Tag, _) => Operation::TagCreated { name },
-            (RefKind::Branch, None) => Operation::BranchCreated { name },
-            (RefKind::Branch, Some(previous)) if commits.is_empty() => Operation::BranchReset { name, previous },
-            (RefKind::Branch, Some(_)) => Operation::NewCommit { branch: name, new: target },
-        })
-    };
-    match update::update(&**storage, clock, change).await {
-        Ok(state) => Ok(Some(state)),
-        Err(error) if error.kind() == ErrorKind::Contended => {
-            tracing::warn!("{error}");
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// Reads everything that refs of version 1 lead to.
-pub(super) async fn read_contents(repository: &Repository, progress: &MigrationProgress) -> Result<Contents> {
-    let storage = &**repository.storage();
+/// Reads the refs into `contents`.
+async fn read_refs(repository: &Repository, contents: &mut Contents) -> Result<()> {
     let refs = repository.complete_refs().await?;
-    let deleted_tags = Layout::V1.deleted_tags(storage).await?;
-    let mut contents = Contents { branches: refs.branches, tags: refs.tags, deleted_tags, commits: BTreeMap::new() };
-    // Walking the histories would take a round trip for each commit, and most snapshot files belong to needed commits.
-    let ids: Vec<ObjectId> = storage
-        .list("snapshots/")
-        .await?
-        .iter()
-        .filter_map(|object| object.key.strip_prefix("snapshots/")?.parse().ok())
-        .collect();
+    contents.branches = refs.branches;
+    contents.tags = refs.tags;
+    contents.deleted_tags = Layout::V1.deleted_tags(&**repository.storage()).await?;
+    // They were read one after the other.
+    let Contents { tags, deleted_tags, .. } = contents;
+    tags.retain(|name, _| !deleted_tags.contains_key(name));
+    Ok(())
+}
+
+/// Returns the ids of all stored snapshots.
+pub(super) async fn snapshots(storage: &dyn Storage) -> Result<HashSet<ObjectId>> {
+    let objects = storage.list("snapshots/").await?;
+    Ok(objects.iter().filter_map(|object| object.key.strip_prefix("snapshots/")?.parse().ok()).collect())
+}
+
+/// Reads everything that refs of version 1 lead to. Reads the snapshots `ids` first: walking the histories would take a round trip for each
+/// commit, and most snapshot files belong to needed commits.
+pub(super) async fn read_contents(
+    repository: &Repository,
+    ids: impl ExactSizeIterator<Item = ObjectId>,
+    progress: &MigrationProgress,
+) -> Result<Contents> {
+    let mut contents = Contents::default();
+    read_refs(repository, &mut contents).await?;
     progress.snapshots.store(ids.len() as u64, Ordering::Relaxed);
     let read = stream::iter(ids).map(|id| async move {
         let commit = repository.read_commit(id).await;
@@ -262,12 +191,22 @@ pub(super) async fn read_contents(repository: &Repository, progress: &MigrationP
         commit.ok()
     });
     // A commit that cannot be read is read again if a history needs it, which then reports the error.
-    let mut all: BTreeMap<ObjectId, SnapshotInfo> =
+    let all: BTreeMap<ObjectId, SnapshotInfo> =
         read.buffer_unordered(READ_AT_ONCE).filter_map(std::future::ready).map(|c| (c.id, c)).collect().await;
+    add_commits(repository, &mut contents, all).await?;
+    Ok(contents)
+}
+
+/// Adds the commits that the refs lead to. Those that are not in `all` are read.
+async fn add_commits(
+    repository: &Repository,
+    contents: &mut Contents,
+    mut all: BTreeMap<ObjectId, SnapshotInfo>,
+) -> Result<()> {
     let tips: Vec<ObjectId> = contents.branches.values().chain(contents.tags.values()).copied().collect();
     for tip in tips {
         let mut next = Some(tip);
-        let mut path = std::collections::HashSet::new();
+        let mut path = HashSet::new();
         while let Some(id) = next.filter(|id| !contents.commits.contains_key(id)) {
             let commit = match all.remove(&id) {
                 Some(commit) => commit,
@@ -281,7 +220,7 @@ pub(super) async fn read_contents(repository: &Repository, progress: &MigrationP
             return Err(cycle(tip, id));
         }
     }
-    Ok(contents)
+    Ok(())
 }
 
 /// Returns the content of `repo` for `contents`.
@@ -315,7 +254,7 @@ pub(super) fn build_repo(contents: &Contents, config: Option<Vec<u8>>, clock: Cl
 }
 
 /// Returns the description of a commit in `repo`, where metadata values are FlexBuffers whatever the snapshot's own file has.
-fn record(commit: &SnapshotInfo) -> Result<SnapshotRecord> {
+pub(super) fn record(commit: &SnapshotInfo) -> Result<SnapshotRecord> {
     Ok(SnapshotRecord {
         parent: commit.parent,
         flushed_at: commit.flushed_at,

@@ -6,6 +6,7 @@
 
 pub mod elsewhere;
 pub mod in_place;
+mod late_refs;
 pub(super) mod old_refs;
 pub mod operations;
 

@@ -15,18 +15,20 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{Operation, RepoState};
 use crate::repo::change_refs::RefKind;
-use crate::repo::ref_files::{Layout, REFS_AT_ONCE, tombstone};
+use crate::repo::ref_files::{Layout, MAX_REF_FILE, REFS_AT_ONCE, is_absence, tombstone};
 use crate::repo::refs::Damaged;
-use crate::repo::{Generation, Repository};
-use crate::storage::Storage;
+use crate::repo::{Generation, Repository, v1};
+use crate::storage::{Storage, Version};
 
 /// Ref of version 1 and its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::repo) struct OldRef {
     pub(in crate::repo) key: String,
-    pub(super) kind: RefKind,
-    pub(super) name: String,
+    pub(in crate::repo) kind: RefKind,
+    pub(in crate::repo) name: String,
     pub(in crate::repo) target: ObjectId,
+    /// Version of the file.
+    pub(in crate::repo) version: Version,
 }
 
 impl OldRef {
@@ -40,6 +42,8 @@ impl OldRef {
 #[derive(Debug, Default)]
 pub(in crate::repo) struct OldRefs {
     pub(in crate::repo) refs: Vec<OldRef>,
+    /// Tags that are deleted, as far as their files say what they led to.
+    pub(super) deleted_tags: Vec<OldRef>,
     /// Markers of deleted tags, and the files of those tags.
     pub(super) deleted: Vec<String>,
 }
@@ -49,25 +53,46 @@ impl OldRefs {
     pub(in crate::repo) async fn read(storage: &dyn Storage) -> Result<Self> {
         let objects = storage.list("refs/").await?;
         let keys: HashSet<&str> = objects.iter().map(|object| object.key.as_str()).collect();
-        let (mut named, mut deleted) = (Vec::new(), Vec::new());
+        let mut refs = Vec::new();
+        let mut deleted_tags = Vec::new();
+        let mut deleted = Vec::new();
         for key in keys.iter().copied() {
             match Layout::V1.name_of(key) {
                 _ if key.ends_with("/ref.json.deleted") => deleted.push(key.to_owned()),
-                Some((RefKind::Tag, _)) if keys.contains(tombstone(key).as_str()) => deleted.push(key.to_owned()),
-                Some((kind, name)) => named.push((key, kind, name)),
+                Some((RefKind::Tag, name)) if keys.contains(tombstone(key).as_str()) => {
+                    deleted.push(key.to_owned());
+                    deleted_tags.push((key, RefKind::Tag, name));
+                }
+                Some((kind, name)) => refs.push((key, kind, name)),
                 // No program reads it as a ref.
                 None => {}
             }
         }
+        let refs = Self::read_files(storage, refs, Damaged::Refused).await?;
+        // Nothing depends on where a deleted one led.
+        let deleted_tags = Self::read_files(storage, deleted_tags, Damaged::LeftOut).await?;
+        Ok(OldRefs { refs, deleted_tags, deleted })
+    }
+
+    async fn read_files(
+        storage: &dyn Storage,
+        named: Vec<(&str, RefKind, String)>,
+        damaged: Damaged,
+    ) -> Result<Vec<OldRef>> {
         let read = async |(key, kind, name): (&str, RefKind, String)| {
-            let target = Damaged::Refused.treat_file(Layout::V1.read(storage, key).await)?;
-            Ok::<_, Error>(target.map(|target| OldRef { key: key.to_owned(), kind, name, target }))
+            let file = match storage.get_versioned(key, MAX_REF_FILE).await {
+                Ok((bytes, version)) => v1::parse_ref(key, &bytes).map(|target| Some((target, version))),
+                Err(error) if is_absence(&error) => Ok(None),
+                Err(error) => Err(error.context(storage.location())),
+            };
+            let found = damaged.treat_file(file)?;
+            Ok::<_, Error>(found.map(|(target, version)| OldRef { key: key.to_owned(), kind, name, target, version }))
         };
         let reads: Vec<_> = named.into_iter().map(read).collect();
         let read: Vec<_> = stream::iter(reads).buffer_unordered(REFS_AT_ONCE).try_collect().await?;
-        let mut refs: Vec<OldRef> = read.into_iter().flatten().collect();
-        refs.sort_by(|a, b| a.key.cmp(&b.key));
-        Ok(OldRefs { refs, deleted })
+        let mut all: Vec<OldRef> = read.into_iter().flatten().collect();
+        all.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(all)
     }
 
     /// Returns the number of files.
@@ -185,13 +210,13 @@ impl<'a> Migrated<'a> {
     }
 
     /// Returns true if `tip` is an ancestor of `target`, whose commits `new` are not listed.
-    fn follows(&self, new: &[SnapshotInfo], target: ObjectId, tip: ObjectId) -> bool {
+    pub(super) fn follows(&self, new: &[SnapshotInfo], target: ObjectId, tip: ObjectId) -> bool {
         let listed = new.first().map_or(Some(target), |oldest| oldest.parent);
         listed.is_some_and(|listed| self.leads(listed, tip))
     }
 
     /// Returns those of `target` and its ancestors that `repo` does not list, oldest first.
-    async fn unlisted(&self, storage: &Arc<dyn Storage>, target: ObjectId) -> Result<Vec<SnapshotInfo>> {
+    pub(super) async fn unlisted(&self, storage: &Arc<dyn Storage>, target: ObjectId) -> Result<Vec<SnapshotInfo>> {
         let mut new = Vec::new();
         if self.state.snapshots.contains_key(&target) {
             return Ok(new);

@@ -16,7 +16,10 @@ use crate::repo::{Generation, MAX_SNAPSHOT, Repository};
 pub(super) async fn contents(repository: &Repository) -> Result<Contents> {
     match &repository.generation {
         Generation::Alpha(layout) => of_alpha(repository, *layout).await,
-        Generation::V1(_) => in_place::read_contents(repository, &in_place::MigrationProgress::default()).await,
+        Generation::V1(_) => {
+            let listed = in_place::snapshots(&**repository.storage()).await?;
+            in_place::read_contents(repository, listed.into_iter(), &in_place::MigrationProgress::default()).await
+        }
         Generation::V2(_) => {
             Err(Error::invalid(format!("{} is of version 2 already", repository.storage().location())))
         }
