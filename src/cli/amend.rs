@@ -1,7 +1,7 @@
 //! `icechunkfs amend`: replaces the message or metadata of a branch's newest commit, without a mount.
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
@@ -47,7 +47,8 @@ pub(crate) fn run(arguments: &AmendArgs) -> Result<()> {
         squash::check(&repository).await?;
         let commits = repository.history(replace_commits::tip(&repository, branch).await?, 1).await?;
         let Some(tip) = commits.first() else { return Err(Error::invalid("the branch has no commit")) };
-        let mut metadata = tip.metadata.clone();
+        let before: Map<String, Value> = replace_commits::kept_metadata(tip).collect();
+        let mut metadata = before.clone();
         for key in &arguments.unset {
             if metadata.shift_remove(key).is_none() {
                 return Err(Error::invalid(format!("--unset {key}: the commit has no such metadata")));
@@ -55,7 +56,7 @@ pub(crate) fn run(arguments: &AmendArgs) -> Result<()> {
         }
         metadata.extend(set);
         let message = arguments.message.clone().unwrap_or_else(|| tip.message.clone());
-        if metadata == tip.metadata && message == tip.message {
+        if metadata == before && message == tip.message {
             let nothing = json!({"branch": branch, "snapshot": null, "replaced": [], "parent": tip.parent, "kept": []});
             return print_result(arguments.json, &nothing, || "nothing to amend\n".to_owned());
         }

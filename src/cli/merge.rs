@@ -1,8 +1,10 @@
 //! `icechunkfs merge`: brings the changes of a branch, tag or snapshot into a branch.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::open::MemoryLimits;
@@ -11,7 +13,7 @@ use super::repo_args::RepoArgs;
 use super::{open, print_json, print_result, progress, ref_commands, replace_commits};
 use crate::commit::engine::{Engine, EngineOptions, OnConflict};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::format::ids::ObjectId;
+use crate::format::ids::{NodeId, ObjectId};
 use crate::merge::{self, MergeOptions, Merged, Plan};
 use crate::printable;
 use crate::reader::Reader;
@@ -50,14 +52,18 @@ pub(crate) struct MergeArgs {
     /// Only show what the merge would do, and its conflicts.
     #[arg(long, conflicts_with = "delete_source")]
     dry_run: bool,
-    /// Print {"branch", "snapshot", "made", "source", "base", "commits", "nodes", "chunks", "conflicts", "deleted"}: the new snapshot's id
-    /// (null if there is none), the ids of all that were made (oldest first), the merged and the common snapshot, the ids of the merged
-    /// commits (newest first), counts, the conflicts as in `status --json`, and whether SOURCE was deleted.
+    /// Print {"branch", "snapshot", "made", "source", "base", "commits", "deletes", "nodes", "chunks", "conflicts", "deleted"}: the new
+    /// snapshot's id (null if there is none), the ids of all that were made (oldest first), the merged and the common snapshot, the ids of the
+    /// merged commits (newest first), what the merge deletes in BRANCH ({"path", "chunks"}, null for a whole node), counts of all changes, the
+    /// conflicts as in `status --json`, and whether SOURCE was deleted.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     repo: RepoArgs,
 }
+
+/// Number of deletions listed as text; the rest is counted.
+const LISTED_DELETIONS: usize = 20;
 
 /// Side whose chunks win a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -193,6 +199,7 @@ fn report(arguments: &MergeArgs, source: &Source, merged: &Merged, is_deleted: b
         "source": source.id,
         "base": base,
         "commits": commits.iter().map(|commit| commit.id).collect::<Vec<_>>(),
+        "deletes": deletions(&merged.plan),
         "nodes": changes.node_count(),
         "chunks": changes.chunk_count(),
         "conflicts": conflicts,
@@ -200,11 +207,66 @@ fn report(arguments: &MergeArgs, source: &Source, merged: &Merged, is_deleted: b
     })
 }
 
+/// Deletion that a merge makes in the branch.
+#[derive(Debug, Serialize)]
+struct Deletion {
+    path: String,
+    /// Number of chunks; none if the whole node is deleted.
+    chunks: Option<usize>,
+}
+
+/// Returns what `plan` deletes, by path: of a deleted group, the group itself.
+fn deletions(plan: &Plan) -> Vec<Deletion> {
+    let Plan { changes, tip, .. } = plan;
+    let paths: HashMap<NodeId, &str> = tip.nodes().map(|node| (node.id, node.path)).collect();
+    let mut nodes: Vec<&str> = changes.deleted.iter().map(|node| node.path.as_str()).collect();
+    nodes.sort_unstable();
+    let mut found: Vec<Deletion> = Vec::new();
+    for path in nodes {
+        let is_below = found.last().is_some_and(|last| {
+            path.strip_prefix(last.path.as_str()).is_some_and(|rest| rest.starts_with('/') || last.path == "/")
+        });
+        if !is_below {
+            found.push(Deletion { path: path.to_owned(), chunks: None });
+        }
+    }
+    let mut chunks: Vec<Deletion> = changes
+        .chunks
+        .iter()
+        .map(|(node, chunks)| Deletion {
+            path: paths.get(node).copied().unwrap_or_default().to_owned(),
+            chunks: Some(chunks.values().filter(|change| change.stored().is_none()).count()),
+        })
+        .filter(|deletion| deletion.chunks != Some(0))
+        .collect();
+    chunks.sort_by(|a, b| a.path.cmp(&b.path));
+    found.extend(chunks);
+    found
+}
+
+/// Formats deletions as lines; of many, the first ones.
+fn listed_deletions(deletions: &[Deletion]) -> String {
+    let line = |deletion: &Deletion| {
+        let path = printable::line(&deletion.path);
+        match deletion.chunks {
+            None => format!("deletes {path}\n"),
+            Some(1) => format!("deletes 1 chunk of {path}\n"),
+            Some(count) => format!("deletes {count} chunks of {path}\n"),
+        }
+    };
+    let mut text: String = deletions.iter().take(LISTED_DELETIONS).map(line).collect();
+    if deletions.len() > LISTED_DELETIONS {
+        text += &format!("and {} more deletions (--json lists all)\n", deletions.len() - LISTED_DELETIONS);
+    }
+    text
+}
+
 fn describe(arguments: &MergeArgs, source: &Source, merged: &Merged, is_deleted: bool) -> String {
     let Plan { commits, changes, .. } = &merged.plan;
     let (name, into) = (printable::line(&source.name), printable::line(&arguments.into));
     let counts = format!("{} nodes, {} chunks", changes.node_count(), changes.chunk_count());
-    let mut text = match merged.snapshot {
+    let mut text = listed_deletions(&deletions(&merged.plan));
+    text += &match merged.snapshot {
         Some(snapshot) => {
             let of_them =
                 if arguments.keep_commits { format!(" as {} commits", merged.made.len()) } else { String::new() };

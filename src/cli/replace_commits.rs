@@ -7,8 +7,7 @@ use serde_json::{Map, Value, json};
 use super::confirm::ConfirmArgs;
 use super::{print_result, ref_commands};
 use crate::commit::conflicts::Conflict;
-use crate::commit::engine::RESERVED;
-use crate::commit::merge_record::MERGE_RECORD;
+use crate::commit::replace_record::RESERVED_ITEMS;
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
@@ -40,14 +39,14 @@ pub(super) async fn tip(repository: &Repository, branch: &str) -> Result<ObjectI
     repository.resolve(&crate::repo::refs::RefSpec::Branch(branch.to_owned())).await
 }
 
-/// Returns the metadata items that the commit that replaces `commit` keeps: all but the notes of implementations.
+/// Returns the metadata items that the commit that replaces `commit` keeps: all but the notes and records of implementations, which it gets anew.
 pub(super) fn kept_metadata(commit: &SnapshotInfo) -> impl Iterator<Item = (String, Value)> {
-    commit.metadata.clone().into_iter().filter(|(name, _)| name != RESERVED)
+    commit.metadata.clone().into_iter().filter(|(name, _)| !RESERVED_ITEMS.contains(&name.as_str()))
 }
 
 /// Fails if one of the metadata items `names` is reserved.
 pub(super) fn check_not_reserved<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<()> {
-    match names.find(|name| [RESERVED, MERGE_RECORD].contains(&name.as_str())) {
+    match names.find(|name| RESERVED_ITEMS.contains(&name.as_str())) {
         Some(name) => Err(Error::invalid(format!("metadata `{name}` is reserved: choose another name"))),
         None => Ok(()),
     }

@@ -13,7 +13,6 @@ use super::repo_args::RepoArgs;
 use super::{open, print, print_json, progress, replace_commits};
 use crate::commit::changes::ChangeSet;
 use crate::commit::engine::{CommitOutcome, Engine, EngineOptions, Request, Rewrite};
-use crate::commit::merge_record::MERGE_RECORD;
 use crate::commit::progress::CommitProgress;
 use crate::commit::request::KnownObjects;
 use crate::commit::squash;
@@ -90,8 +89,7 @@ pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
             let commits = repository.history(tip, 1).await?;
             if let Some(replaced) = commits.first() {
                 message.clone_from(&replaced.message);
-                // The engine keeps the record of a merge that is amended.
-                metadata.extend(replace_commits::kept_metadata(replaced).filter(|(name, _)| name != MERGE_RECORD));
+                metadata.extend(replace_commits::kept_metadata(replaced));
             }
             let question = commits.first().map(|tip| replace_commits::question(branch, tip)).unwrap_or_default();
             replace_commits::confirm(&repository, branch, &commits, &question, arguments.confirm).await?;

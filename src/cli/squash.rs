@@ -7,7 +7,6 @@ use super::confirm::ConfirmArgs;
 use super::export::listed;
 use super::repo_args::RepoArgs;
 use super::{open, replace_commits};
-use crate::commit::merge_record::{MERGE_RECORD, MergeRecord};
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
 use crate::format::repo_info::SnapshotInfo;
@@ -75,10 +74,6 @@ pub(crate) fn run(arguments: &SquashArgs) -> Result<()> {
         let mut metadata = Map::new();
         for commit in commits.iter().rev() {
             metadata.extend(replace_commits::kept_metadata(commit));
-        }
-        // The branch still has all of what any of them merged.
-        if let Some(merged) = MergeRecord::unite(commits.iter().filter_map(MergeRecord::of)) {
-            metadata.insert(MERGE_RECORD.to_owned(), merged.to_value());
         }
         metadata.extend(set);
         let messages =

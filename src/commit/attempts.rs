@@ -26,6 +26,7 @@ use super::publish::{self, Publication, Published, Start, StoredSnapshot};
 use super::queue::{self, PlaceInLine};
 use super::rebase::{self, ReadAhead};
 use super::replace_moves::without_moves;
+use super::replace_record::{Replaced, records_of_replacement};
 use super::request::{CommitOutcome, OnConflict, Request, Sizes};
 use super::times::RenewedTimes;
 use super::upload::{self, StoredChunks};
@@ -418,7 +419,7 @@ impl Engine {
             version: work.version,
             parent: Some(parent),
             message: work.request.message.clone(),
-            metadata: metadata(work, attempt)?,
+            metadata: metadata(work, attempt, id)?,
             nodes: Vec::new(),
             manifests: Vec::new(),
         };
@@ -463,16 +464,15 @@ impl Engine {
 
 /// Returns the metadata as the commit's files store it, sorted by name. Like in the reference implementation, every commit
 /// except an amend notes the number of its rebase attempts.
-fn metadata(work: &CommitWork<'_>, attempt: u32) -> Result<Vec<RawItem>> {
+fn metadata(work: &CommitWork<'_>, attempt: u32, id: ObjectId) -> Result<Vec<RawItem>> {
     let (request, version) = (work.request, work.version);
     let mut all = request.metadata.clone();
     if let Some(merge) = &request.merge {
-        all.insert(MERGE_RECORD.to_owned(), merge.record.to_value());
+        all.insert(MERGE_RECORD.to_owned(), merge.record.to_value(id));
     }
-    if request.amend
-        && let Some(record) = work.base.metadata()?.remove(MERGE_RECORD)
-    {
-        all.insert(MERGE_RECORD.to_owned(), record);
+    if request.amend {
+        let replaced = Replaced::new(work.base.id(), &work.base.metadata()?);
+        all.extend(records_of_replacement(id, &[replaced]));
     }
     if let Some(rules) = &work.rewrite {
         all.insert(RESERVED.to_owned(), serde_json::json!({ "splitting_config": rules }));

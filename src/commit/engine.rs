@@ -12,9 +12,9 @@ use super::attempts::CommitWork;
 use super::changes::{ChangeSet, ChunkFile};
 use super::hierarchy::effective;
 use super::manifests::ManifestWriter;
-use super::merge_record::MERGE_RECORD;
 use super::progress::{CommitProgress, Stage};
 use super::rebase::{self, Comparison};
+use super::replace_record::RESERVED_ITEMS;
 pub use super::request::{
     CommitOutcome, EngineOptions, OnConflict, PublishCallback, RebaseCheck, Request, Rewrite, Sizes,
 };
@@ -194,7 +194,7 @@ impl Engine {
             ));
         }
         // A record of a merge that never was would let a later one leave out the commits that it names.
-        if let Some(name) = [RESERVED, MERGE_RECORD].into_iter().find(|name| request.metadata.contains_key(*name)) {
+        if let Some(name) = RESERVED_ITEMS.into_iter().find(|name| request.metadata.contains_key(*name)) {
             return Err(Error::invalid(format!("metadata `{name}` is reserved: choose another name")));
         }
         let changes = effective(base, changes);

@@ -3,6 +3,10 @@
 //! A commit has one parent; the record stands for the others. It has the snapshot that was merged and the other commits that came with it,
 //! since that snapshot may be gone one day (its branch was deleted, a clone does not have it) while some of these commits are still there.
 //! Older releases read the snapshot alone.
+//!
+//! Clients copy metadata from commit to commit, as a cherry-pick does, so that a record names the commit that it belongs to; in the metadata of
+//! another one it says nothing. Records of older releases do not name theirs. Whoever makes a commit can write any record, so that
+//! [`crate::merge`] compares what one says with the snapshots before it relies on it.
 
 use std::collections::HashSet;
 
@@ -12,9 +16,12 @@ use super::conflicts::{Conflict, ConflictKind};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 
-/// Metadata item of a merge: `{"source": REF, "snapshot": ID, "commits": [ID, ..]}`, and `"incomplete": true` if it does not have all
-/// commits. An amended merge keeps it: the branch still has all of what it merged.
+/// Metadata item of a merge: `{"commit": ID, "source": REF, "snapshot": ID, "commits": [ID, ..]}`, and `"incomplete": true` if it does not have
+/// all commits. `commit` is the commit that has the record. A commit that replaces merges has a record of all that they merged.
 pub const MERGE_RECORD: &str = "icechunkfs.merge";
+
+/// Member of a record: the commit that has it.
+pub(super) const OWNER: &str = "commit";
 
 /// Most commits that the record of one merge has besides the snapshot: 5 KB, as the file `repo` has the metadata of every commit.
 const MAX_COMMITS: usize = 200;
@@ -40,12 +47,17 @@ impl MergeRecord {
         MergeRecord { source: source.to_owned(), snapshot, commits: some, is_complete: commits.next().is_none() }
     }
 
-    /// Returns the record of `commit`; none if it is no merge.
+    /// Returns the record of `commit`; none if it is no merge, or has the record of another commit.
     pub fn of(commit: &SnapshotInfo) -> Option<Self> {
-        Self::parse(commit.metadata.get(MERGE_RECORD)?)
+        Self::parse(&commit.metadata, commit.id)
     }
 
-    fn parse(value: &Value) -> Option<Self> {
+    /// Returns the record in the metadata of commit `owner`.
+    pub fn parse(metadata: &Map<String, Value>, owner: ObjectId) -> Option<Self> {
+        let value = metadata.get(MERGE_RECORD)?;
+        if !is_owned(value, owner) {
+            return None;
+        }
         let snapshot = id(value.get("snapshot")?)?;
         let source = value.get("source").and_then(Value::as_str).unwrap_or_default().to_owned();
         let listed = value.get("commits").and_then(Value::as_array);
@@ -66,10 +78,11 @@ impl MergeRecord {
         Some(united)
     }
 
-    /// Returns the value of the metadata item.
-    pub fn to_value(&self) -> Value {
+    /// Returns the value of the metadata item of commit `owner`.
+    pub fn to_value(&self, owner: ObjectId) -> Value {
         let text = |id: &ObjectId| Value::String(id.to_string());
         let mut members = Map::new();
+        members.insert(OWNER.to_owned(), text(&owner));
         members.insert("source".to_owned(), Value::String(self.source.clone()));
         members.insert("snapshot".to_owned(), text(&self.snapshot));
         members.insert("commits".to_owned(), self.commits.iter().map(text).collect());
@@ -85,7 +98,12 @@ impl MergeRecord {
     }
 }
 
-fn id(value: &Value) -> Option<ObjectId> {
+/// Returns true if a record with this value is that of commit `owner`, or does not say whose it is, as those of older releases.
+pub(super) fn is_owned(value: &Value, owner: ObjectId) -> bool {
+    value.get(OWNER).is_none_or(|of| id(of) == Some(owner))
+}
+
+pub(super) fn id(value: &Value) -> Option<ObjectId> {
     value.as_str()?.parse().ok()
 }
 
@@ -134,20 +152,27 @@ mod tests {
         ObjectId([n; 12])
     }
 
+    fn parse(value: Value, owner: ObjectId) -> Option<MergeRecord> {
+        MergeRecord::parse(&Map::from_iter([(MERGE_RECORD.to_owned(), value)]), owner)
+    }
+
     #[test]
     fn records_are_read_as_they_were_written() {
+        let owner = ObjectId([9; 12]);
         for commits in [0, 1, MAX_COMMITS, MAX_COMMITS + 1] {
             let ids = (0..commits).map(|n| ObjectId([1 + (n % 250) as u8; 12]));
             let record = MergeRecord::new("branch `dev`", object_id(0), ids.chain([object_id(0)]));
             assert_eq!((record.is_complete, record.commits.len()), (commits <= MAX_COMMITS, commits.min(MAX_COMMITS)));
-            assert_eq!(MergeRecord::parse(&record.to_value()).unwrap(), record);
+            assert_eq!(parse(record.to_value(owner), owner).unwrap(), record);
+            assert_eq!(parse(record.to_value(owner), object_id(8)), None, "copied to another commit");
         }
         // An older release has no list, and what is no id cannot be looked for.
         for commits in [Value::Null, json!([object_id(3), "no id"]), json!({"0": object_id(3)})] {
             let value = json!({"source": "dev", "snapshot": object_id(1), "commits": commits});
-            assert!(!MergeRecord::parse(&value).unwrap().is_complete, "{value}");
+            assert!(!parse(value.clone(), owner).unwrap().is_complete, "{value}");
         }
-        assert_eq!(MergeRecord::parse(&json!({"snapshot": 1})), None);
+        assert_eq!(parse(json!({"snapshot": 1}), owner), None);
+        assert_eq!(parse(json!({"snapshot": object_id(1), "commit": 7}), owner), None);
     }
 
     #[test]
@@ -159,7 +184,7 @@ mod tests {
         assert_eq!(MergeRecord::unite([]), None);
         let united = MergeRecord::unite([record("new", &[4, 3]), record("old", &[2, 3, 1])]).unwrap();
         assert_eq!(united, record("new", &[4, 3, 2, 1]));
-        let alone = MergeRecord::parse(&json!({"source": "older", "snapshot": object_id(6)})).unwrap();
+        let alone = parse(json!({"source": "older", "snapshot": object_id(6)}), object_id(9)).unwrap();
         let united = MergeRecord::unite([record("new", &[4, 3]), alone]).unwrap();
         assert_eq!(united, MergeRecord { is_complete: false, ..record("new", &[4, 3, 6]) });
     }
@@ -178,7 +203,7 @@ mod tests {
         };
         let of = |commits: &[u8]| {
             let ids = commits.iter().map(|n| object_id(*n));
-            Some(MergeRecord::new("other", object_id(5), ids).to_value())
+            Some(MergeRecord::new("other", object_id(5), ids).to_value(object_id(8)))
         };
         assert_eq!(conflicts(8, None, vec![]), None);
         assert_eq!(conflicts(8, of(&[3, 4]), vec![]), None);

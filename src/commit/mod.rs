@@ -40,6 +40,7 @@ mod queue;
 pub mod rebase;
 mod references;
 mod replace_moves;
+pub mod replace_record;
 pub mod request;
 mod splitting;
 pub mod squash;

@@ -81,7 +81,7 @@ pub struct Request {
     pub branch: String,
     /// Commit message.
     pub message: String,
-    /// Commit metadata, without [`super::merge_record::MERGE_RECORD`].
+    /// Commit metadata, without [`super::replace_record::RESERVED_ITEMS`].
     pub metadata: Map<String, Value>,
     /// Merge that the commit makes, if it is one. It conflicts with concurrent merges of the same commits.
     pub merge: Option<MergeCommit>,

@@ -19,6 +19,7 @@ use super::moves;
 use super::nodes::{self, Planned, PlannedNode, Sources};
 use super::publish::{self, Publication, Published, Start, no_amend_of_the_first};
 use super::rebase::read_log;
+use super::replace_record::{Replaced, records_of_replacement};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
@@ -42,7 +43,7 @@ pub struct SquashOptions<'a> {
     pub commits: &'a [SnapshotInfo],
     /// Message of the new commit.
     pub message: String,
-    /// All metadata of the new commit.
+    /// Metadata of the new commit, without [`super::replace_record::RESERVED_ITEMS`].
     pub metadata: Map<String, Value>,
 }
 
@@ -99,9 +100,12 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
             PlannedNode::Drafted(node) => nodes.push(node),
         }
     }
+    let id = ObjectId::random()?;
+    let replaced: Vec<Replaced> = commits.iter().map(|commit| Replaced::new(commit.id, &commit.metadata)).collect();
+    let mut metadata = metadata.clone();
+    metadata.extend(records_of_replacement(id, &replaced));
     let items =
         metadata.iter().map(|(name, value)| RawItem::new(SpecVersion::V2, name, value)).collect::<Result<Vec<_>>>();
-    let id = ObjectId::random()?;
     let draft = SnapshotDraft {
         id,
         flushed_at: moment.time,

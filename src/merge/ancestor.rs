@@ -1,7 +1,11 @@
 //! The common ancestors of two snapshots.
 //!
-//! A commit has one parent; a merge records the merged snapshot in its metadata ([`MergeRecord`]), as a second one, with the commits that came
-//! with it. A branch can therefore be merged again and again, in both directions, and only what is new since the last merge is compared.
+//! A commit has one parent. It was also made from others: a merge records the merged snapshot in its metadata ([`MergeRecord`]), with the commits
+//! that came with it, and a commit that replaced others records those ([`ReplaceRecord`]); where the reference implementation amended, the
+//! operations log tells. A branch can therefore be merged again and again, in both directions, also after its history was rewritten, and only what
+//! is new since the last merge is compared.
+//!
+//! Records are claims: [`super::claims`] compares them with the snapshots, and the history leaves out those that are rejected.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
@@ -9,9 +13,11 @@ use std::collections::{HashMap, HashSet};
 
 use crate::commit::merge_record::{MergeCommit, MergeRecord};
 use crate::commit::rebase::read_log;
+use crate::commit::replace_record::ReplaceRecord;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
+use crate::format::repo_state::Operation;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 
 /// Returns the snapshot that a commit has merged.
@@ -19,75 +25,216 @@ pub(super) fn merged(commit: &SnapshotInfo) -> Option<ObjectId> {
     MergeRecord::of(commit).map(|merge| merge.snapshot)
 }
 
+/// Commits, besides its parent, that a commit is said to have been made from.
+#[derive(Clone, Debug, Default)]
+struct Claim {
+    /// The commits. Of those that one record lists, the first has what the others have.
+    commits: Vec<ObjectId>,
+    /// True if a record does not list all of them.
+    is_incomplete: bool,
+}
+
+impl Claim {
+    fn of(commit: &SnapshotInfo) -> Option<Self> {
+        let merge = MergeRecord::of(commit);
+        let replaced = ReplaceRecord::of(commit);
+        if merge.is_none() && replaced.is_none() {
+            return None;
+        }
+        let merged = merge.iter().flat_map(MergeRecord::all);
+        let all = merged.chain(replaced.iter().flat_map(|record| record.commits.iter().copied()));
+        let is_incomplete =
+            merge.as_ref().is_some_and(|merge| !merge.is_complete) || replaced.as_ref().is_some_and(|r| !r.is_complete);
+        Some(Claim { commits: all.collect(), is_incomplete })
+    }
+}
+
 /// Commits of a repository, with what they were made from.
+#[derive(Default)]
 pub(super) struct History {
     commits: HashMap<ObjectId, SnapshotInfo>,
-    /// Snapshots that were merged and are not there any more: what they were made from is unknown.
+    /// Snapshots that something was made from and that are not there any more: what they were made from is unknown.
     missing: HashSet<ObjectId>,
+    claims: HashMap<ObjectId, Claim>,
+    /// Commits whose claims are false, or cannot be shown.
+    rejected: HashSet<ObjectId>,
 }
 
 impl History {
-    /// Reads the histories of `tips`, and those of all snapshots that were merged into them.
+    /// Reads the histories of `tips`, and those of all snapshots that went into them.
     pub(super) async fn read(repository: &Repository, tips: [ObjectId; 2]) -> Result<Self> {
-        let (mut commits, mut missing) = (HashMap::new(), HashSet::new());
-        let mut left = tips.to_vec();
+        let mut history = History::default();
+        history.add(repository, tips.to_vec(), &tips).await?;
+        let amended = history.amended(repository, tips).await?;
+        let mut previous = Vec::new();
+        for (new, before) in amended {
+            // One that was replaced itself may be no ancestor of either tip any more.
+            history.claims.entry(new).or_default().commits.push(before);
+            previous.push(before);
+        }
+        history.add(repository, previous, &tips).await?;
+        Ok(history)
+    }
+
+    /// Adds the histories of `left`, and those of all snapshots that went into them. Those of `tips` must be there.
+    async fn add(&mut self, repository: &Repository, mut left: Vec<ObjectId>, tips: &[ObjectId]) -> Result<()> {
         while let Some(tip) = left.pop() {
-            if commits.contains_key(&tip) || missing.contains(&tip) {
+            if self.commits.contains_key(&tip) || self.missing.contains(&tip) {
                 continue;
             }
-            let found = match repository.histories([tip]).await {
-                Ok(found) => found,
-                // A merged snapshot may have expired since, or its branch was deleted.
-                Err(error) if !tips.contains(&tip) && is_gone(repository, tip, &error).await? => {
-                    missing.insert(tip);
-                    continue;
+            let mut found = Vec::new();
+            let visit = |commit: SnapshotInfo| {
+                let is_new = !self.commits.contains_key(&commit.id);
+                if is_new {
+                    found.push(commit);
                 }
-                Err(error) => return Err(error),
+                is_new
             };
-            // The snapshot of each comes last, and so is read first: mostly its history has the other commits.
-            for merge in found.iter().filter_map(MergeRecord::of) {
-                left.extend(merge.commits.into_iter().rev().chain([merge.snapshot]));
+            let walked = repository.walk(tip, visit).await;
+            if let Err(error) = walked {
+                // A merged snapshot may have expired since, or its branch was deleted. In version 1, a collection may have removed an older
+                // commit and not yet a newer one.
+                let gone = found.last().map_or(Some(tip), |last: &SnapshotInfo| last.parent);
+                match gone {
+                    Some(gone) if !tips.contains(&tip) && is_gone(repository, gone, &error).await? => {
+                        self.missing.insert(gone);
+                    }
+                    _ => return Err(error),
+                }
             }
-            commits.extend(found.into_iter().map(|commit| (commit.id, commit)));
+            for commit in found {
+                if let Some(claim) = Claim::of(&commit) {
+                    // The first of each comes last, and so is read first: mostly its history has the other commits.
+                    left.extend(claim.commits.iter().rev());
+                    let known = self.claims.entry(commit.id).or_default();
+                    known.is_incomplete |= claim.is_incomplete;
+                    known.commits.extend(claim.commits);
+                }
+                self.commits.insert(commit.id, commit);
+            }
         }
-        Ok(History { commits, missing })
+        Ok(())
+    }
+
+    /// Returns the commits that were amended since what `tips` have in common was made, by the operations log: the new commit and the one
+    /// before. The log does not tell of what happened in other repositories.
+    async fn amended(&self, repository: &Repository, tips: [ObjectId; 2]) -> Result<Vec<(ObjectId, ObjectId)>> {
+        if repository.state()?.is_none() {
+            return Ok(Vec::new());
+        }
+        let common = self.common_ancestors(&tips[..1], &tips[1..]);
+        let since = common.iter().filter_map(|id| self.get(*id)).map(|commit| commit.flushed_at).min().unwrap_or(0);
+        let mut operations = repository.operations()?;
+        let mut amended = Vec::new();
+        while let Some(entry) = operations.next().await? {
+            if entry.updated_at < since {
+                break;
+            }
+            if let Ok(Operation::CommitAmended { previous, new, .. }) = entry.operation {
+                amended.push((new, previous));
+            }
+        }
+        Ok(amended)
     }
 
     pub(super) fn get(&self, id: ObjectId) -> Option<&SnapshotInfo> {
         self.commits.get(&id)
     }
 
-    /// Returns the parent of a commit, and the commits that it has merged. Those that are gone lead to none, so that the others count, too.
+    /// Returns the parent of a commit, and the commits that it was made from besides. Those that are gone lead to none, so that the others count,
+    /// too.
     fn parents(&self, id: ObjectId) -> impl Iterator<Item = ObjectId> {
-        let commit = self.commits.get(&id);
-        let merged = commit.and_then(MergeRecord::of);
-        let merged: Vec<ObjectId> = merged.iter().flat_map(MergeRecord::all).collect();
-        let all = commit.and_then(|commit| commit.parent).into_iter().chain(merged);
+        let parent = self.commits.get(&id).and_then(|commit| commit.parent);
+        let claimed = self.claims.get(&id).filter(|_| !self.rejected.contains(&id));
+        let claimed = claimed.map(|claim| claim.commits.as_slice()).unwrap_or_default();
+        let all = parent.into_iter().chain(claimed.iter().copied());
         all.filter(|id| self.commits.contains_key(id) || self.missing.contains(id))
     }
 
-    /// Returns a commit of `of` that has merged something of which nothing is known: it is gone, and the record does not have all commits that
+    /// Returns the parent of a commit, and its parent, and so on, beginning with the commit itself.
+    pub(super) fn first_parents(&self, id: ObjectId) -> impl Iterator<Item = &SnapshotInfo> {
+        let mut seen = HashSet::new();
+        let mut next = self.get(id);
+        std::iter::from_fn(move || {
+            let commit = next.filter(|commit| seen.insert(commit.id))?;
+            next = commit.parent.and_then(|parent| self.get(parent));
+            Some(commit)
+        })
+    }
+
+    /// Returns those of the commits that `id` claims to have been made from that none of the others was made from, as far as they are there.
+    pub(super) fn claimed(&self, id: ObjectId) -> Vec<ObjectId> {
+        let Some(claim) = self.claims.get(&id) else { return Vec::new() };
+        let there: Vec<ObjectId> = claim.commits.iter().copied().filter(|id| self.commits.contains_key(id)).collect();
+        let older: HashSet<ObjectId> = there.iter().flat_map(|id| self.older(*id)).collect();
+        there.into_iter().filter(|id| !older.contains(id)).collect()
+    }
+
+    /// Returns all that `id` was made from, without itself.
+    fn older(&self, id: ObjectId) -> HashSet<ObjectId> {
+        let mut found = HashSet::new();
+        let mut left: Vec<ObjectId> = self.parents(id).collect();
+        while let Some(id) = left.pop() {
+            if found.insert(id) {
+                left.extend(self.parents(id));
+            }
+        }
+        found
+    }
+
+    /// Returns the commits of `tips` and before whose claims lead to one of `bases`.
+    pub(super) fn claimants(&self, tips: [ObjectId; 2], bases: &[ObjectId]) -> Vec<ObjectId> {
+        let leads = |id: &ObjectId| {
+            let claimed = self.claims.get(id).map(|claim| claim.commits.as_slice()).unwrap_or_default();
+            claimed.iter().any(|claimed| bases.iter().any(|base| self.ancestors(*claimed).contains(base)))
+        };
+        let below: HashSet<ObjectId> = bases.iter().flat_map(|id| self.ancestors(*id)).collect();
+        let above: HashSet<ObjectId> = tips.into_iter().flat_map(|tip| self.ancestors(tip)).collect();
+        let mut found: Vec<ObjectId> = above
+            .difference(&below)
+            .filter(|id| !self.rejected.contains(*id))
+            .filter(|id| leads(id))
+            .copied()
+            .collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// Leaves out what commit `id` claims.
+    pub(super) fn reject(&mut self, id: ObjectId) {
+        self.rejected.insert(id);
+    }
+
+    /// Returns the commits whose claims are left out.
+    pub(super) fn rejected(&self) -> &HashSet<ObjectId> {
+        &self.rejected
+    }
+
+    /// Takes the claims of `rejected` for true again.
+    pub(super) fn accept_all(&mut self) {
+        self.rejected.clear();
+    }
+
+    /// Returns a commit of `of` that was made from something of which nothing is known: it is gone, and the record does not have all commits that
     /// came with it.
     pub(super) fn with_unknown_merge(&self, of: &HashSet<ObjectId>) -> Option<&SnapshotInfo> {
         let is_unknown = |commit: &&SnapshotInfo| {
-            MergeRecord::of(commit).is_some_and(|merge| !merge.is_complete && merge.all().any(|id| self.is_missing(id)))
+            self.claims
+                .get(&commit.id)
+                .is_some_and(|claim| claim.is_incomplete && claim.commits.iter().any(|id| self.is_missing(*id)))
         };
         of.iter().filter_map(|id| self.get(*id)).filter(is_unknown).min_by_key(|commit| (commit.flushed_at, commit.id))
     }
 
-    /// Returns true if `id` was merged and is not there any more.
+    /// Returns true if `id` was merged or replaced, and is not there any more.
     pub(super) fn is_missing(&self, id: ObjectId) -> bool {
         self.missing.contains(&id)
     }
 
     /// Returns `tip` and all that it was made from.
     pub(super) fn ancestors(&self, tip: ObjectId) -> HashSet<ObjectId> {
-        let (mut found, mut left) = (HashSet::new(), vec![tip]);
-        while let Some(id) = left.pop() {
-            if found.insert(id) {
-                left.extend(self.parents(id));
-            }
-        }
+        let mut found = self.older(tip);
+        found.insert(tip);
         found
     }
 
@@ -222,7 +369,9 @@ pub(super) mod tests {
             }
             (commit.id, commit)
         });
-        History { commits: made.collect(), missing: HashSet::new() }
+        let commits: HashMap<ObjectId, SnapshotInfo> = made.collect();
+        let claims = commits.values().filter_map(|commit| Some((commit.id, Claim::of(commit)?))).collect();
+        History { commits, claims, ..History::default() }
     }
 
     fn ancestors(history: &History, one: u8, other: u8) -> Vec<u8> {
@@ -275,6 +424,7 @@ pub(super) mod tests {
         let mut history = history("1 2<1+9 3<1");
         let commit = history.commits.get_mut(&object_id(3)).unwrap();
         commit.metadata.insert(MERGE_RECORD.to_owned(), json!({"snapshot": "no id"}));
+        assert!(Claim::of(commit).is_none());
         history
     }
 }

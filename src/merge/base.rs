@@ -5,15 +5,23 @@
 //!
 //! An ancestor that is older than what both sides really have in common is worse than none, for the same reason. A merge is refused where one
 //! can know that: a snapshot is gone that both have merged, or that one has merged without a record of the commits that came with it; commits behind
-//! the ancestor have expired; or both sides have a node that the ancestor lacks. Who knows better may name the ancestor.
+//! the ancestor have expired; or both sides have a node that the ancestor lacks. Where it is in doubt, since a record is false ([`super::claims`]) or
+//! may be lost ([`super::doubt`]), the merge is computed with each candidate, and refused if the results differ. Who knows better may name the
+//! ancestor.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use tracing::warn;
+
 use super::MergeOptions;
 use super::ancestor::History;
+use super::claims;
+use super::doubt::{self, Side};
 use super::repacked;
+use super::sameness::come_to_the_same;
 use super::sides::{self, Applied, ChunkSet, in_both};
+use crate::commit::changes::ChangeSet;
 use crate::commit::conflicts::are_solvable;
 use crate::commit::engine::{Engine, OnConflict, Request};
 use crate::commit::moves::find_moved;
@@ -22,6 +30,7 @@ use crate::compare::changes::changes_between;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
+use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -36,6 +45,16 @@ pub(super) struct Base {
     pub(super) snapshot: Arc<Snapshot>,
     /// Chunks that several ancestors have changed, each in its own way: nothing tells which of both sides has changed one since.
     pub(super) disputed: ChunkSet,
+    /// True if no record says that both were made from it.
+    pub(super) is_inferred: bool,
+}
+
+/// Repository of a merge, and what reads and stores its snapshots.
+#[derive(Clone, Copy)]
+pub(super) struct Parts<'a> {
+    pub(super) repository: &'a Repository,
+    pub(super) reader: &'a Arc<Reader>,
+    pub(super) engine: &'a Engine,
 }
 
 /// Repository of a merge, and what reads, stores and knows its snapshots.
@@ -47,30 +66,128 @@ pub(super) struct Surroundings<'a> {
     pub(super) history: &'a History,
 }
 
-/// Returns the snapshot to compare the source and tip `into` of the branch with.
+impl<'a> Parts<'a> {
+    fn with(self, history: &'a History) -> Surroundings<'a> {
+        let Parts { repository, reader, engine } = self;
+        Surroundings { repository, reader, engine, history }
+    }
+}
+
+/// Snapshot to compare with, and others that it may have to be.
+pub(super) struct Found {
+    pub(super) base: Base,
+    pub(super) others: Vec<Base>,
+}
+
+/// Returns the snapshot to compare the source and tip `into` of the branch with. Leaves out of `history` what cannot be believed.
 ///
 /// Errors: [`ErrorKind::InvalidInput`] if there is none, or if what both have in common is lost.
-pub(super) async fn find(around: Surroundings<'_>, options: &MergeOptions, into: ObjectId) -> Result<Base> {
-    let Surroundings { repository, history, .. } = around;
+pub(super) async fn find(
+    parts: Parts<'_>,
+    history: &mut History,
+    options: &MergeOptions,
+    into: ObjectId,
+) -> Result<Found> {
     let tips = [options.source, into];
-    let found = match options.ancestor {
-        Some(id) => {
-            if !tips.iter().all(|tip| history.ancestors(*tip).contains(&id)) || history.is_missing(id) {
-                let (source, branch) = (&options.source_name, &options.into);
-                return Err(Error::invalid(format!(
-                    "--ancestor: {source} and branch `{branch}` were not both made from snapshot {id}"
-                )));
-            }
-            return Base::of(repository, id).await;
+    let Some(id) = options.ancestor else { return among_known(parts, history, options, tips).await };
+    let made_both = tips.iter().all(|tip| history.ancestors(*tip).contains(&id)) && !history.is_missing(id);
+    if !made_both {
+        // One that is in doubt may be named, too.
+        let known = among_known(parts, history, options, tips).await.ok();
+        if !known.is_some_and(|known| known.others.iter().any(|other| other.id == id)) {
+            let (source, branch) = (&options.source_name, &options.into);
+            return Err(Error::invalid(format!(
+                "--ancestor: {source} and branch `{branch}` were not both made from snapshot {id}"
+            )));
         }
-        None => history.common_ancestors(&[options.source], &[into]),
+    }
+    Ok(Found { base: Base::of(parts.repository, id).await?, others: Vec::new() })
+}
+
+/// Returns the snapshot to compare both with, by what is known of the history.
+async fn among_known(
+    parts: Parts<'_>,
+    history: &mut History,
+    options: &MergeOptions,
+    tips: [ObjectId; 2],
+) -> Result<Found> {
+    let claimed = history.common_ancestors(&tips[..1], &tips[1..]);
+    reject_false_claims(parts, history, tips).await?;
+    let found = history.common_ancestors(&tips[..1], &tips[1..]);
+    let mut others = Vec::new();
+    if found != claimed && !claimed.is_empty() {
+        let rejected: Vec<ObjectId> = history.rejected().iter().copied().collect();
+        history.accept_all();
+        let base = of_ancestors(parts.with(history), options, tips, &claimed).await;
+        rejected.into_iter().for_each(|id| history.reject(id));
+        others.push(base?);
+    }
+    let around = parts.with(history);
+    let base = of_ancestors(around, options, tips, &found).await?;
+    for id in candidates(around, &base, tips, &found).await? {
+        others.push(Base { is_inferred: true, ..Base::of(parts.repository, id).await? });
+    }
+    Ok(Found { base, others })
+}
+
+/// Rejects the claims that decide about the common ancestor and are not shown by the snapshots.
+async fn reject_false_claims(parts: Parts<'_>, history: &mut History, tips: [ObjectId; 2]) -> Result<()> {
+    let mut checked = HashSet::new();
+    loop {
+        let found = history.common_ancestors(&tips[..1], &tips[1..]);
+        let mut pending = history.claimants(tips, &found);
+        pending.retain(|id| checked.insert(*id));
+        if pending.is_empty() {
+            return Ok(());
+        }
+        for id in pending {
+            if !claims::is_shown(parts.with(history), id).await? {
+                warn!("what commit {id} is said to have been made from is not in it: the record is not believed");
+                history.reject(id);
+            }
+        }
+    }
+}
+
+/// Returns the commits that one side may have been made from although no record says so.
+async fn candidates(
+    around: Surroundings<'_>,
+    base: &Base,
+    tips: [ObjectId; 2],
+    found: &[ObjectId],
+) -> Result<Vec<ObjectId>> {
+    let Surroundings { repository, history, .. } = around;
+    let below: HashSet<ObjectId> = found.iter().flat_map(|id| history.ancestors(*id)).collect();
+    let line = |tip| -> Vec<&SnapshotInfo> {
+        history.first_parents(tip).take_while(|commit| !below.contains(&commit.id)).collect()
     };
+    let [one, other] = tips.map(line);
+    if one.is_empty() || other.is_empty() {
+        return Ok(Vec::new());
+    }
+    let load = |id| repository.snapshot(id, MAX_SNAPSHOT);
+    let (source, tip) = tokio::try_join!(load(tips[0]), load(tips[1]))?;
+    let source = Side { tip: &source, line: &one };
+    let tip = Side { tip: &tip, line: &other };
+    let of_source = doubt::candidate(around, &base.snapshot, source, tip).await?;
+    let of_tip = doubt::candidate(around, &base.snapshot, tip, source).await?;
+    Ok(of_source.into_iter().chain(of_tip).collect())
+}
+
+/// Returns the snapshot that stands for the common ancestors `found` of `tips`.
+async fn of_ancestors(
+    around: Surroundings<'_>,
+    options: &MergeOptions,
+    tips: [ObjectId; 2],
+    found: &[ObjectId],
+) -> Result<Base> {
+    let Surroundings { repository, history, .. } = around;
     let Some(first) = found.first().copied() else {
         return Err(unknown(options, "their histories were expired or rewritten", &[]));
     };
     if let Some(gone) = found.iter().find(|id| history.is_missing(**id)) {
         let why = format!("both have merged snapshot {gone}, which is not there any more");
-        return Err(unknown(options, &why, &found));
+        return Err(unknown(options, &why, found));
     }
     if tips.contains(&first) {
         return Base::of(repository, first).await;
@@ -80,13 +197,63 @@ pub(super) async fn find(around: Surroundings<'_>, options: &MergeOptions, into:
         let above = history.ancestors(tip).difference(&below).copied().collect();
         if let Some(commit) = history.with_unknown_merge(&above) {
             let why = format!("commit {} has merged a snapshot that is not there any more", commit.id);
-            return Err(unknown(options, &why, &found));
+            return Err(unknown(options, &why, found));
         }
     }
-    if let Some(commit) = history.shortened(repository, &found, tips).await? {
-        return Err(unknown(options, &format!("what was before commit {} has expired", commit.id), &found));
+    if let Some(commit) = history.shortened(repository, found, tips).await? {
+        return Err(unknown(options, &format!("what was before commit {} has expired", commit.id), found));
     }
-    merged(around, &found, 0).await
+    merged(around, found, 0).await
+}
+
+/// Both sides of a merge.
+#[derive(Clone, Copy)]
+pub(super) struct Sides<'a> {
+    pub(super) source: &'a Snapshot,
+    pub(super) tip: &'a Snapshot,
+    /// Description of the tip.
+    pub(super) tip_commit: &'a SnapshotInfo,
+}
+
+/// Fails if the merge would not come to the same as `changes` if both sides were compared with one of the `others`.
+pub(super) async fn check_others(
+    around: Surroundings<'_>,
+    options: &MergeOptions,
+    base: &Base,
+    others: Vec<Base>,
+    sides: Sides<'_>,
+    changes: &ChangeSet,
+) -> Result<()> {
+    if others.is_empty() {
+        return Ok(());
+    }
+    let Sides { source, tip, tip_commit } = sides;
+    let reader = around.reader;
+    let mut others = others;
+    if options.on_conflict != OnConflict::Fail {
+        let undecided = sides::apply(reader, &base.snapshot, source, (tip, tip_commit), OnConflict::Fail).await?;
+        // Where both changed the same and the user has said whose it shall be, nothing more is to be asked about chance.
+        others.retain(|other| !other.is_inferred || undecided.conflicts.is_empty());
+    }
+    let mut different = changes_between(reader, tip, source).await?;
+    for other in others {
+        let Applied { changes: also, conflicts, .. } =
+            sides::apply(reader, &other.snapshot, source, (tip, tip_commit), options.on_conflict).await?;
+        if conflicts.is_empty() && come_to_the_same(reader, [changes, &also], (tip, source), &mut different).await? {
+            continue;
+        }
+        let (name, into) = (&options.source_name, &options.into);
+        let [one, two] = [base.id, other.id];
+        return Err(Error::new(
+            ErrorKind::Stale,
+            format!(
+                "what {name} and branch `{into}` have in common is in doubt: snapshot {one} or {two}, with which the merge would come to \
+                 different results. Nothing was merged. A commit was amended, squashed or merged without a record, or its record is \
+                 false; name the snapshot that both were made from: --ancestor {one} or --ancestor {two}"
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// Fails if both sides have a node that their common ancestor lacks: then they have a newer one, which nothing tells any more.
@@ -126,7 +293,7 @@ fn unknown(options: &MergeOptions, why: &str, known: &[ObjectId]) -> Error {
 impl Base {
     async fn of(repository: &Repository, id: ObjectId) -> Result<Self> {
         let snapshot = Arc::new(repository.snapshot(id, MAX_SNAPSHOT).await?);
-        Ok(Base { id, snapshot, disputed: ChunkSet::new() })
+        Ok(Base { id, snapshot, disputed: ChunkSet::new(), is_inferred: false })
     }
 
     fn dispute(&mut self, chunks: ChunkSet) {

@@ -6,32 +6,30 @@
 //!
 //! Each new commit records the one that it was made of, and the last one the source, so that a later merge knows what the branch has.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use tracing::debug;
 
 use super::ancestor::{self, History};
 use super::base::{self, Surroundings};
-use super::repacked;
+use super::sameness::are_same;
 use super::sides::{self, Applied};
 use super::{MergeOptions, Merged, Plan};
 use crate::commit::chain::StoredCommit;
-use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::commit::conflicts::Conflict;
-use crate::commit::engine::{Engine, OnConflict, RESERVED, Request};
-use crate::commit::merge_record::{MERGE_RECORD, MergeCommit, MergeRecord};
+use crate::commit::engine::{Engine, OnConflict, Request};
+use crate::commit::merge_record::{MergeCommit, MergeRecord};
+use crate::commit::replace_record::RESERVED_ITEMS;
 use crate::commit::request::KnownObjects;
 use crate::compare::changes::changes_between;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::chunk_payload::ChunkPayload;
-use crate::format::ids::{NodeId, ObjectId};
+use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
 use crate::repo::history::cycle;
 use crate::repo::{MAX_SNAPSHOT, Repository};
-use crate::zarr::Coords;
 
 /// Makes the commits of `plan` commits of the branch, published together. [`MergeOptions::message`] is not used; the metadata is added to
 /// each. Returns none if other commits came first.
@@ -203,9 +201,7 @@ fn no_merge(commit: ObjectId, options: &MergeOptions) -> Error {
 /// Describes the commit that is made of `commit` and makes `merge`.
 fn request(commit: &SnapshotInfo, merge: MergeCommit, options: &MergeOptions) -> Request {
     let mut metadata = commit.metadata.clone();
-    for name in [RESERVED, MERGE_RECORD] {
-        metadata.remove(name);
-    }
+    metadata.retain(|name, _| !RESERVED_ITEMS.contains(&name.as_str()));
     // Commits that change nothing are left out.
     Request { records: false, ..super::request(options, &commit.message, metadata, merge) }
 }
@@ -238,45 +234,6 @@ async fn check(around: Surroundings<'_>, plan: &Plan, last: &Snapshot, options: 
             options.source_name
         ),
     ))
-}
-
-/// Returns true if two change sets change the same. A chunk may be stored twice, as it is where a commit meets a collection of garbage.
-async fn are_same(reader: &Arc<Reader>, one: &ChangeSet, other: &ChangeSet) -> Result<bool> {
-    if outline(one) != outline(other) {
-        return Ok(false);
-    }
-    // Chunks are in one order, since the outlines are equal.
-    let pairs = std::iter::zip(payloads(one), payloads(other)).filter(|(one, other)| one != other);
-    repacked::are_all_same(reader, pairs.collect()).await
-}
-
-/// Returns the payloads of the chunks that are there after `changes`.
-fn payloads(changes: &ChangeSet) -> impl Iterator<Item = &ChunkPayload> {
-    changes.chunk_changes().filter_map(ChunkChange::stored)
-}
-
-/// Changes of nodes, and the chunks that change: equal for equal changes.
-#[derive(PartialEq)]
-struct Outline<'a> {
-    deleted: BTreeSet<NodeId>,
-    written: BTreeMap<NodeId, (&'a str, &'a [u8])>,
-    moved: BTreeMap<NodeId, &'a str>,
-    /// Chunks of each array, with the length of those that are there afterwards.
-    chunks: BTreeMap<NodeId, Vec<(&'a Coords, Option<u64>)>>,
-}
-
-fn outline<'a>(changes: &'a ChangeSet) -> Outline<'a> {
-    let written = changes.created.iter().chain(&changes.updated);
-    let chunks = changes.chunks.iter().filter(|(_, chunks)| !chunks.is_empty()).map(|(id, chunks)| {
-        let length = |change: &'a ChunkChange| change.stored().map(ChunkPayload::length);
-        (*id, chunks.iter().map(|(coords, change)| (coords, length(change))).collect())
-    });
-    Outline {
-        deleted: changes.deleted.iter().map(|node| node.id).collect(),
-        written: written.map(|node| (node.id, (node.path.as_str(), &*node.zarr_json))).collect(),
-        moved: changes.moved.iter().map(|moved| (moved.node, moved.to.as_str())).collect(),
-        chunks: chunks.collect(),
-    }
 }
 
 #[cfg(test)]

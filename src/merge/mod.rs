@@ -9,8 +9,11 @@
 
 mod ancestor;
 mod base;
+mod claims;
 mod commit_by_commit;
+mod doubt;
 mod repacked;
+mod sameness;
 mod sides;
 
 use std::sync::Arc;
@@ -120,8 +123,9 @@ async fn plan_on(
     options: &MergeOptions,
 ) -> Result<(Plan, History)> {
     let into = repository.resolve(&RefSpec::Branch(options.into.clone())).await?;
-    let history = History::read(repository, [options.source, into]).await?;
-    let base = base::find(base::Surroundings { repository, reader, engine, history: &history }, options, into).await?;
+    let mut history = History::read(repository, [options.source, into]).await?;
+    let parts = base::Parts { repository, reader, engine };
+    let base::Found { base, others } = base::find(parts, &mut history, options, into).await?;
     let load = |id| repository.snapshot(id, MAX_SNAPSHOT);
     let (source, tip) = tokio::try_join!(load(options.source), load(into))?;
     base::check(options, &base, &source, &tip)?;
@@ -134,6 +138,11 @@ async fn plan_on(
     let tip_commit = tip_commit.ok_or_else(|| Error::corrupt(format!("{into} is not in its own history")))?;
     let Applied { changes, conflicts, .. } =
         sides::apply(reader, before, &source, (&tip, &tip_commit), options.on_conflict).await?;
+    if conflicts.is_empty() && options.ancestor.is_none() {
+        let around = base::Surroundings { repository, reader, engine, history: &history };
+        let sides = base::Sides { source: &source, tip: &tip, tip_commit: &tip_commit };
+        base::check_others(around, options, &base, others, sides, &changes).await?;
+    }
     Ok((Plan { base: base.id, tip: Arc::new(tip), tip_commit, commits, changes, conflicts }, history))
 }
 

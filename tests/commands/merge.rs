@@ -89,7 +89,12 @@ fn changes_of_both_sides_are_in_one_commit() {
         let commit = repo.newest();
         assert_eq!(commit["metadata"]["run"], json!(7));
         let others = [&said["commits"][1]];
-        let record = json!({"source": "branch `dev`", "snapshot": said["source"], "commits": others});
+        let record = json!({
+            "commit": said["snapshot"],
+            "source": "branch `dev`",
+            "snapshot": said["source"],
+            "commits": others
+        });
         assert_eq!(commit["metadata"]["icechunkfs.merge"], record);
         assert_eq!(repo.keys("dev").len(), keys.len() - 1, "the source stays as it is");
         run_on(&repo.place, &["verify"]).success();
@@ -386,9 +391,15 @@ fn an_amended_merge_is_still_one() {
     repo.commit("dev", &[("a/c/2", b"dev")]);
     repo.commit("main", &[("a/c/5", b"main")]);
     repo.merge(&["dev", "-m", "Both", "--metadata", "run=7"]).success();
-    let record = repo.newest()["metadata"]["icechunkfs.merge"].clone();
+    let mut record = repo.newest()["metadata"]["icechunkfs.merge"].clone();
+    assert_eq!(record["commit"], repo.newest()["id"]);
+    let replaced = repo.newest()["id"].clone();
     run_on(&repo.place, &["rewrite-manifests", "--amend", "--yes", "--metadata", "more=1"]).success();
     let commit = repo.newest();
+    // The record is that of the new commit, which says for which one it stands.
+    record["commit"] = commit["id"].clone();
+    let stands_for = json!({"commit": commit["id"], "commits": [replaced]});
+    assert_eq!(commit["metadata"]["icechunkfs.replaces"], stands_for);
     assert_eq!((&commit["message"], &commit["metadata"]["run"]), (&json!("Both"), &json!(7)));
     assert_eq!((&commit["metadata"]["more"], &commit["metadata"]["icechunkfs.merge"]), (&json!(1), &record));
     let mount = Writable::of(&repo.place, &["--branch", "main"]);
@@ -403,6 +414,7 @@ fn an_amended_merge_is_still_one() {
     }
     drop(mount);
     let commit = repo.newest();
+    record["commit"] = commit["id"].clone();
     assert_eq!((&commit["message"], &commit["metadata"]["icechunkfs.merge"]), (&json!("Amended"), &record));
     // A chunk that main takes back stays away: the source has nothing new.
     repo.commit("main", &[("a/c/2", b"again")]);

@@ -1,0 +1,163 @@
+//! The record of a commit that stands for others, which it replaced, in its metadata.
+//!
+//! A squash, an amend and a rewritten manifest give a branch a new commit in the place of others. Other branches may still have those: without the
+//! record, the newest commit that both have would be an older one, and what was taken back since would look as if it had never been there. The
+//! replaced commits may be collected one day, so that the record also has those that they had replaced themselves.
+//!
+//! As with [`super::merge_record`], the record names its own commit. Where the reference implementation amends, the operations log tells.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value};
+
+use super::engine::RESERVED;
+use super::merge_record::{MERGE_RECORD, MergeRecord, OWNER, id, is_owned};
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::SnapshotInfo;
+
+/// Metadata item of a commit that replaced others: `{"commit": ID, "commits": [ID, ..]}`, newest first, and `"incomplete": true` if there were more.
+pub const REPLACE_RECORD: &str = "icechunkfs.replaces";
+
+/// Most commits that a record has: 23 KB, as the file `repo` has the metadata of every commit.
+const MAX_COMMITS: usize = 1000;
+
+/// Names of metadata items that belong to implementations, and cannot be set by users.
+pub const RESERVED_ITEMS: [&str; 3] = [RESERVED, MERGE_RECORD, REPLACE_RECORD];
+
+/// Commits for which another one stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplaceRecord {
+    /// The commits, newest first. The content of the first one is a part of the new commit's.
+    pub commits: Vec<ObjectId>,
+    /// True if there are no others.
+    pub is_complete: bool,
+}
+
+impl ReplaceRecord {
+    /// Returns the record of `commit`; none if it replaced nothing that is known, or has the record of another commit.
+    pub fn of(commit: &SnapshotInfo) -> Option<Self> {
+        Self::parse(&commit.metadata, commit.id)
+    }
+
+    fn parse(metadata: &Map<String, Value>, owner: ObjectId) -> Option<Self> {
+        let value = metadata.get(REPLACE_RECORD)?;
+        let listed = value.get("commits")?.as_array()?;
+        if !is_owned(value, owner) || listed.is_empty() {
+            return None;
+        }
+        let commits: Vec<ObjectId> = listed.iter().filter_map(id).collect();
+        let is_complete = value.get("incomplete").is_none() && commits.len() == listed.len();
+        (!commits.is_empty()).then_some(ReplaceRecord { commits, is_complete })
+    }
+
+    fn to_value(&self, owner: ObjectId) -> Value {
+        let text = |id: &ObjectId| Value::String(id.to_string());
+        let mut members = Map::new();
+        members.insert(OWNER.to_owned(), text(&owner));
+        members.insert("commits".to_owned(), self.commits.iter().map(text).collect());
+        if !self.is_complete {
+            members.insert("incomplete".to_owned(), Value::Bool(true));
+        }
+        Value::Object(members)
+    }
+}
+
+/// Commit that is replaced, as far as its successor needs it.
+#[derive(Clone, Debug)]
+pub(super) struct Replaced {
+    id: ObjectId,
+    merged: Option<MergeRecord>,
+    replaced: Option<ReplaceRecord>,
+}
+
+impl Replaced {
+    /// Returns commit `id` with these metadata.
+    pub(super) fn new(id: ObjectId, metadata: &Map<String, Value>) -> Self {
+        Replaced { id, merged: MergeRecord::parse(metadata, id), replaced: ReplaceRecord::parse(metadata, id) }
+    }
+}
+
+/// Returns the records of commit `owner`, which replaces `commits`, newest first: what it stands for, and all that any of them merged, since the branch
+/// still has it.
+pub(super) fn records_of_replacement(owner: ObjectId, commits: &[Replaced]) -> Vec<(String, Value)> {
+    let mut seen = HashSet::new();
+    let own = commits.iter().map(|commit| commit.id);
+    let earlier =
+        commits.iter().filter_map(|commit| commit.replaced.as_ref()).flat_map(|record| record.commits.iter().copied());
+    let mut all = own.chain(earlier).filter(|id| seen.insert(*id));
+    let listed: Vec<ObjectId> = all.by_ref().take(MAX_COMMITS).collect();
+    let is_complete = all.next().is_none()
+        && commits.iter().all(|commit| commit.replaced.as_ref().is_none_or(|record| record.is_complete));
+    let mut records = Vec::new();
+    if !listed.is_empty() {
+        let record = ReplaceRecord { commits: listed, is_complete };
+        records.push((REPLACE_RECORD.to_owned(), record.to_value(owner)));
+    }
+    if let Some(merged) = MergeRecord::unite(commits.iter().filter_map(|commit| commit.merged.clone())) {
+        records.push((MERGE_RECORD.to_owned(), merged.to_value(owner)));
+    }
+    records
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn object_id(n: u8) -> ObjectId {
+        ObjectId([n; 12])
+    }
+
+    fn commit(n: u8, records: impl IntoIterator<Item = (String, Value)>) -> SnapshotInfo {
+        let mut commit = SnapshotInfo::new(object_id(n), None, 0, "");
+        commit.metadata.extend(records);
+        commit
+    }
+
+    fn replaced(commit: &SnapshotInfo) -> Replaced {
+        Replaced::new(commit.id, &commit.metadata)
+    }
+
+    #[test]
+    fn a_commit_stands_for_those_that_its_predecessors_stood_for() {
+        let first = commit(1, []);
+        let second = commit(2, records_of_replacement(object_id(2), &[replaced(&first)]));
+        assert_eq!(ReplaceRecord::of(&second).unwrap().commits, [object_id(1)]);
+        let other = commit(3, []);
+        let squashed = commit(4, records_of_replacement(object_id(4), &[replaced(&other), replaced(&second)]));
+        let record = ReplaceRecord::of(&squashed).unwrap();
+        assert_eq!((record.commits, record.is_complete), ([3, 2, 1].map(object_id).to_vec(), true));
+        assert_eq!(MergeRecord::of(&squashed), None);
+    }
+
+    #[test]
+    fn a_commit_in_the_place_of_merges_has_all_that_they_had() {
+        let merged = MergeRecord::new("branch `dev`", object_id(7), [object_id(6)]);
+        let merge = commit(1, [(MERGE_RECORD.to_owned(), merged.to_value(object_id(1)))]);
+        let amended = commit(2, records_of_replacement(object_id(2), &[replaced(&merge)]));
+        assert_eq!(MergeRecord::of(&amended), Some(merged));
+    }
+
+    #[test]
+    fn records_that_were_copied_say_nothing() {
+        let first = commit(1, []);
+        let second = commit(2, records_of_replacement(object_id(2), &[replaced(&first)]));
+        let copy = commit(3, second.metadata);
+        assert_eq!(ReplaceRecord::of(&copy), None);
+        assert_eq!(ReplaceRecord::of(&commit(4, [(REPLACE_RECORD.to_owned(), Value::from("nonsense"))])), None);
+    }
+
+    #[test]
+    fn a_record_is_bounded() {
+        let many: Vec<Replaced> = (0..=MAX_COMMITS)
+            .map(|n| {
+                let mut id = [0; 12];
+                id[..8].copy_from_slice(&(n as u64).to_be_bytes());
+                Replaced::new(ObjectId(id), &Map::new())
+            })
+            .collect();
+        let commit = commit(9, records_of_replacement(object_id(9), &many));
+        let record = ReplaceRecord::of(&commit).unwrap();
+        assert_eq!((record.commits.len(), record.is_complete), (MAX_COMMITS, false));
+    }
+}
