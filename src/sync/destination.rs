@@ -2,7 +2,8 @@
 //!
 //! **An object that exists is never written again.** Ids are random numbers: the same id says nothing about the bytes. An object is stored only
 //! where nothing is; if something is there, its bytes are compared with those of the source, and other bytes are an error that names both
-//! places. A copy that was interrupted leaves whole objects only, which the next one finds to be equal.
+//! places. A copy that was interrupted leaves whole objects only, which the next one finds to be equal. Where there is no repository yet, other bytes
+//! are removed, and the object is copied: no ref can lead to them.
 //!
 //! Bytes are compared by a checksum where a store vouches for one: the MD5 sum of Amazon's protocol, against that of another such store or of a
 //! local file. Else they are read at both places.
@@ -17,6 +18,7 @@ use data_encoding::HEXLOWER_PERMISSIVE;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use md5::{Digest, Md5};
+use tracing::warn;
 
 use super::removal::FoundObject;
 use super::{FOLDERS, Failure};
@@ -172,12 +174,13 @@ impl Destination {
     ///
     /// Errors: [`ErrorKind::Corrupt`] if something else is there.
     pub(super) async fn put(&self, key: &str, bytes: Bytes) -> Result<Placed, Failure> {
-        if let Some(there) = self.stored.get(key) {
-            return self.compare(key, there.size, &Original::Bytes(&bytes)).await;
+        let original = Original::Bytes(&bytes);
+        if self.has(key) && self.compare_or_remove(key, &original).await? == Placed::Found {
+            return Ok(Placed::Found);
         }
         match self.store(key, Body::Bytes(bytes.clone())).await? {
             Placed::New => Ok(Placed::New),
-            Placed::Found => self.compare_now(key, &Original::Bytes(&bytes)).await,
+            Placed::Found => self.compare_now(key, &original).await,
         }
     }
 
@@ -195,6 +198,10 @@ impl Destination {
         let (there, version) = self.storage.get_versioned(key, MAX_SNAPSHOT).await.context(|| self.place())?;
         if there == bytes {
             return Ok(Placed::Found);
+        }
+        if !self.is_repository {
+            self.storage.delete(&[key.to_owned()]).await.context(|| self.place())?;
+            return self.store(key, Body::Bytes(bytes)).await;
         }
         let one = Snapshot::decode(&bytes, MAX_SNAPSHOT)?;
         let other = Snapshot::decode(&there, MAX_SNAPSHOT);
@@ -216,11 +223,16 @@ impl Destination {
         }
     }
 
-    /// Compares object `key`, which was found, with that of the source.
-    pub(super) async fn compare_found(&self, key: &str, original: &Original<'_>) -> Result<Placed, Failure> {
-        match self.stored.get(key) {
-            Some(there) => self.compare(key, there.size, original).await,
-            None => self.compare_now(key, original).await,
+    /// Compares object `key`, which was found, with that of the source. Returns [`Placed::New`] if it is to be stored: what an unfinished clone left,
+    /// or whatever else lies there, is removed if it is something else, since no ref can lead to it.
+    pub(super) async fn compare_or_remove(&self, key: &str, original: &Original<'_>) -> Result<Placed, Failure> {
+        match self.compare_now(key, original).await {
+            Err(Failure::Final(error)) if error.kind() == ErrorKind::Corrupt && !self.is_repository => {
+                warn!("{error}");
+                self.storage.delete(&[key.to_owned()]).await.context(|| self.place())?;
+                Ok(Placed::New)
+            }
+            compared => compared,
         }
     }
 
@@ -296,15 +308,13 @@ impl Destination {
         let sizes = if there == here { format!("{here} bytes in each") } else { format!("{there} and {here} bytes") };
         let remedy = if self.is_repository {
             format!(
-                "`icechunkfs verify --chunks` tells which of them is damaged, if one is; what no ref of {place} needs, `icechunkfs gc` removes"
+                "nothing was replaced and no ref was moved; `icechunkfs verify --chunks` tells which of them is damaged, if one is; what no ref of \
+                 {place} needs, `icechunkfs gc` removes"
             )
         } else {
-            "remove it there, or name another place".to_owned()
+            "the latter is copied".to_owned()
         };
-        Error::corrupt(format!(
-            "{key} is one object in {place} and another in {} ({sizes}): nothing was replaced and no ref was moved; {remedy}",
-            self.source,
-        ))
+        Error::corrupt(format!("{key} is one object in {place} and another in {} ({sizes}): {remedy}", self.source))
     }
 }
 

@@ -325,17 +325,20 @@ impl<'a> Copy<'a> {
         if let Some(file) = file {
             let length = file.metadata().map_err(|e| Error::io(key.clone(), e))?.len();
             self.check_length(&key, length, end)?;
-            let placed = match self.to.has(&key) {
-                true => self.to.compare_found(&key, &Original::File(&file, length)).await?,
-                false => self.to.put_file(&key, file, length).await?,
-            };
+            let original = Original::File(&file, length);
+            if self.to.has(&key) && self.to.compare_or_remove(&key, &original).await? == Placed::Found {
+                return Ok(self.count(Placed::Found, &key, length));
+            }
+            let placed = self.to.put_file(&key, file, length).await?;
             return Ok(self.count(placed, &key, length));
         }
         if self.to.has(&key) {
             let length = self.from.size(&key).await.map_err(of_source)?;
             self.check_length(&key, length, end)?;
-            let placed = self.to.compare_found(&key, &Original::Stored(&*self.from, length)).await?;
-            return Ok(self.count(placed, &key, length));
+            let original = Original::Stored(&*self.from, length);
+            if self.to.compare_or_remove(&key, &original).await? == Placed::Found {
+                return Ok(self.count(Placed::Found, &key, length));
+            }
         }
         if end <= IN_MEMORY {
             match self.from.get_fixed(&key, IN_MEMORY).await {
