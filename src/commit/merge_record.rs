@@ -5,8 +5,8 @@
 //! Older releases read the snapshot alone.
 //!
 //! Clients copy metadata from commit to commit, as a cherry-pick does, so that a record names the commit that it belongs to; in the metadata of
-//! another one it says nothing. Records of older releases do not name theirs. Whoever makes a commit can write any record, so that
-//! [`crate::merge`] compares what one says with the snapshots before it relies on it.
+//! another one it says nothing. Records of older releases do not name theirs. A client can write any record, so that [`crate::merge`] compares
+//! what one says with the snapshots before it relies on it.
 
 use std::collections::HashSet;
 

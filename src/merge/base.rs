@@ -74,7 +74,7 @@ impl<'a> Parts<'a> {
 }
 
 /// Snapshot to compare with, and others that it may have to be.
-pub(super) struct Found {
+pub(super) struct CommonAncestor {
     pub(super) base: Base,
     pub(super) others: Vec<Base>,
 }
@@ -87,7 +87,7 @@ pub(super) async fn find(
     history: &mut History,
     options: &MergeOptions,
     into: ObjectId,
-) -> Result<Found> {
+) -> Result<CommonAncestor> {
     let tips = [options.source, into];
     let Some(id) = options.ancestor else { return among_known(parts, history, options, tips).await };
     let made_both = tips.iter().all(|tip| history.ancestors(*tip).contains(&id)) && !history.is_missing(id);
@@ -101,7 +101,7 @@ pub(super) async fn find(
             )));
         }
     }
-    Ok(Found { base: Base::of(parts.repository, id).await?, others: Vec::new() })
+    Ok(CommonAncestor { base: Base::of(parts.repository, id).await?, others: Vec::new() })
 }
 
 /// Returns the snapshot to compare both with, by what is known of the history.
@@ -110,7 +110,7 @@ async fn among_known(
     history: &mut History,
     options: &MergeOptions,
     tips: [ObjectId; 2],
-) -> Result<Found> {
+) -> Result<CommonAncestor> {
     let claimed = history.common_ancestors(&tips[..1], &tips[1..]);
     reject_false_claims(parts, history, tips).await?;
     let found = history.common_ancestors(&tips[..1], &tips[1..]);
@@ -127,7 +127,7 @@ async fn among_known(
     for id in candidates(around, &base, tips, &found).await? {
         others.push(Base { is_inferred: true, ..Base::of(parts.repository, id).await? });
     }
-    Ok(Found { base, others })
+    Ok(CommonAncestor { base, others })
 }
 
 /// Rejects the claims that decide about the common ancestor and are not shown by the snapshots.

@@ -1,4 +1,4 @@
-//! What commits claim to have been made from, compared with the snapshots.
+//! Comparison of what commits claim to have been made from with the snapshots.
 //!
 //! A record can be forged, or be copied by a client that knows nothing of it. A later merge that relied on a false one would drop what the branch never
 //! had, or bring back what it has taken away. So a claim that decides about the common ancestor is believed only if the snapshots show it: every

@@ -1,6 +1,6 @@
 //! Common ancestors that no record tells of.
 //!
-//! What a commit was made from can be lost: the reference implementation amends a merge and drops its record, a clone does not have the operations log
+//! A repository can lose what a commit was made from: the reference implementation amends a merge and drops its record, a clone does not have the operations log
 //! that tells of it, a collection has removed the replaced commit. The common ancestor that is known is then too old, and a merge with it would
 //! bring back what one side has taken away since, or take away what it has brought. The snapshots give that away: one side has everything
 //! that the other had at some commit, or has changed the same things.

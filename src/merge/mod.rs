@@ -125,7 +125,7 @@ async fn plan_on(
     let into = repository.resolve(&RefSpec::Branch(options.into.clone())).await?;
     let mut history = History::read(repository, [options.source, into]).await?;
     let parts = base::Parts { repository, reader, engine };
-    let base::Found { base, others } = base::find(parts, &mut history, options, into).await?;
+    let base::CommonAncestor { base, others } = base::find(parts, &mut history, options, into).await?;
     let load = |id| repository.snapshot(id, MAX_SNAPSHOT);
     let (source, tip) = tokio::try_join!(load(options.source), load(into))?;
     base::check(options, &base, &source, &tip)?;

@@ -27,12 +27,12 @@ use crate::common::writing::number;
 use crate::common::{block_on, copy_tree, read_files, watchdog};
 use crate::life::world::fast_place;
 
-/// What was reported as done.
+/// Changes that were reported as done.
 #[derive(Default)]
 struct Acknowledged {
     /// Commits, by branch.
     commits: Vec<(String, ObjectId)>,
-    /// Whether a ref was made or deleted last, with its target; none where a failure leaves it open.
+    /// The last target of each ref: none for one that was deleted last, nothing where a failure leaves it open.
     refs: BTreeMap<(RefKind, String), Option<Option<ObjectId>>>,
 }
 
