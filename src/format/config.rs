@@ -69,6 +69,12 @@ impl RepoConfig {
         }
     }
 
+    /// Returns true if objects may be stored with user metadata.
+    pub fn uses_metadata(&self) -> bool {
+        let set = self.members.get("storage").and_then(|storage| storage.get("unsafe_use_metadata")?.as_bool());
+        set.unwrap_or(true)
+    }
+
     /// Returns the numbers and times of requests to the store.
     pub fn request_settings(&self) -> RequestSettings {
         let retries = self.members.get("storage").and_then(|storage| storage.get("retries"));
@@ -262,6 +268,8 @@ mod tests {
         assert_eq!(read(both).compression(), Compression::of_level(19));
         let odd = read(json!({"storage": {"chunks_storage_class": 3, "storage_class": ""}, "compression": "zstd"}));
         assert_eq!((odd.storage_classes(), odd.compression()), (classes(None, None), Compression::default()));
+        let uses_metadata = |value: Value| read(json!({"storage": {"unsafe_use_metadata": value}})).uses_metadata();
+        assert_eq!([json!(false), json!(true), json!(null), json!("no")].map(uses_metadata), [false, true, true, true]);
     }
 
     #[test]

@@ -189,6 +189,10 @@ impl Repository {
     pub async fn check_changes_allowed(&self) -> Result<()> {
         self.check_writable()?;
         check_storage_writable(&*self.storage)?;
+        if let Generation::V1(_) = self.generation {
+            // It has rules for what is written. One that cannot be read is reported where it is needed.
+            let _ = self.config().await;
+        }
         self.check_store(DEFAULT_BRANCH).await
     }
 

@@ -1,10 +1,10 @@
 //! Conditional writes over a network that may lose responses.
 //!
 //! A conditional write that is repeated because its response was lost finds its own result and looks refused. Each write therefore
-//! carries a unique id (`icechunk_write_id`, as in the reference implementation). After a refusal, or without a response, the writer
-//! checks which id the object has before it reports the error. Where that cannot be read, since the store or a proxy before it keeps no such
-//! metadata or answers no HEAD, the writer compares the bytes. If it cannot read these either, the outcome is unknown, and the error says
-//! so: it is no refusal, after which the caller would report that another writer was faster.
+//! carries a unique id in its user metadata, as in the reference implementation. After a refusal, or without a response, the writer
+//! checks which id the object has before it reports the error. Where that cannot be read, since the configuration allows no metadata, or
+//! the store or a proxy before it keeps none or answers no HEAD, the writer compares the bytes. If it cannot read these either, the outcome
+//! is unknown, and the error says so: it is no refusal, after which the caller would report that another writer was faster.
 
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
@@ -14,20 +14,24 @@ use object_store::{Attribute, Error as StoreError, GetOptions, ObjectStore, PutM
 use super::object::collect;
 use crate::error::{Error, ErrorKind};
 
-/// User metadata key of the write id.
-const WRITE_ID: &str = "icechunk_write_id";
+/// User metadata key of the write id, which is a part of the name of a header. Letters only: nginx drops headers with a `_` in their names,
+/// so that the store behind it finds another signature, and Azure takes no `-`.
+const WRITE_ID: &str = "icechunkwriteid";
 /// Value that is no object's entity tag or generation.
 const NO_VERSION: &str = "1";
 
-/// Puts `bytes` at `path` if the mode of `options` allows it.
+/// Puts `bytes` at `path` if the mode of `options` allows it. Unless `uses_metadata`, the object gets no write id.
 pub(super) async fn put(
     store: &dyn ObjectStore,
     path: &Path,
     bytes: Bytes,
     mut options: PutOptions,
+    uses_metadata: bool,
 ) -> object_store::Result<()> {
-    let (name, id) = (Attribute::Metadata(WRITE_ID.into()), write_id());
-    options.attributes.insert(name.clone(), id.clone().into());
+    let id = uses_metadata.then(write_id);
+    if let Some(id) = &id {
+        options.attributes.insert(write_id_attribute(), id.clone().into());
+    }
     let error = match store.put_opts(path, bytes.clone().into(), options).await {
         Ok(_) => return Ok(()),
         Err(error) => error,
@@ -35,7 +39,7 @@ pub(super) async fn put(
     if !may_be_done(&error) {
         return Err(error);
     }
-    match is_stored(store, path, &bytes, (&name, &id)).await {
+    match is_stored(store, path, &bytes, id.as_deref()).await {
         Ok(true) => Ok(()),
         Ok(false) => Err(error),
         Err(why) if is_refusal(&error) => Err(unknown(path, &why)),
@@ -43,21 +47,27 @@ pub(super) async fn put(
     }
 }
 
-/// Returns true if the object at `path` is the one that a write of `bytes` with this attribute stores.
+fn write_id_attribute() -> Attribute {
+    Attribute::Metadata(WRITE_ID.into())
+}
+
+/// Returns true if the object at `path` is the one that a write of `bytes`, with the write id `id` if there is one, stores.
 async fn is_stored(
     store: &dyn ObjectStore,
     path: &Path,
     bytes: &Bytes,
-    (name, id): (&Attribute, &str),
+    id: Option<&str>,
 ) -> object_store::Result<bool> {
-    match store.get_opts(path, GetOptions { head: true, ..GetOptions::default() }).await {
-        Ok(found) => {
-            if let Some(value) = found.attributes.get(name) {
-                return Ok(value.as_ref() == id);
+    if let Some(id) = id {
+        match store.get_opts(path, GetOptions { head: true, ..GetOptions::default() }).await {
+            Ok(found) => {
+                if let Some(value) = found.attributes.get(&write_id_attribute()) {
+                    return Ok(value.as_ref() == id);
+                }
             }
+            Err(StoreError::NotFound { .. }) => return Ok(false),
+            Err(_) => {}
         }
-        Err(StoreError::NotFound { .. }) => return Ok(false),
-        Err(_) => {}
     }
     let size = bytes.len() as u64;
     match store.get_opts(path, GetOptions::default()).await {
@@ -126,4 +136,14 @@ fn write_id() -> String {
         bytes = now.as_nanos().to_le_bytes();
     }
     HEXLOWER.encode(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_write_id_passes_every_server() {
+        assert!(WRITE_ID.bytes().all(|byte| byte.is_ascii_lowercase()));
+    }
 }

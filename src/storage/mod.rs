@@ -8,7 +8,6 @@
 //! [`deadline`].
 
 mod cached;
-pub mod classes;
 mod clock;
 mod conditional;
 mod connect;
@@ -23,6 +22,7 @@ mod listing;
 pub mod local;
 mod local_listing;
 pub mod location;
+pub mod new_objects;
 mod new_place;
 pub mod object;
 mod replace;
@@ -45,10 +45,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use self::classes::ClassesOfNewObjects;
 pub use self::clock::StoreClock;
 use self::local::LocalStorage;
 use self::location::{Location, StorePlace};
+use self::new_objects::NewObjectRules;
 use self::request_rules::RequestRules;
 use self::settings::Settings;
 use crate::disk_cache::DiskCache;
@@ -120,8 +120,8 @@ pub struct Capabilities {
     pub in_flight: Arc<AtomicUsize>,
     /// Clock of the store.
     pub clock: Arc<StoreClock>,
-    /// Storage classes of new objects.
-    pub classes: Arc<ClassesOfNewObjects>,
+    /// Rules for new objects.
+    pub new_objects: Arc<NewObjectRules>,
     /// Rules for requests, if there are any over a network.
     pub requests: Option<Arc<RequestRules>>,
     /// True if an entity tag of 32 hexadecimal digits is the MD5 sum of the object's bytes, as Amazon's protocol has it for objects that were
@@ -139,7 +139,7 @@ impl Capabilities {
 
     /// Applies what the repository's configuration says about access to the storage.
     pub fn apply(&self, config: &RepoConfig) {
-        self.classes.set(config.storage_classes());
+        self.new_objects.set(config);
         if let Some(requests) = &self.requests {
             requests.set(config.request_settings());
         }

@@ -240,13 +240,14 @@ impl ObjectStorage {
             Condition::Absent => PutMode::Create,
             Condition::Unchanged(Version { e_tag, version }) => PutMode::Update(UpdateVersion { e_tag, version }),
         };
-        let (path, attributes) = (path(key)?, self.capabilities.classes.attributes(key)?);
+        let (path, attributes) = (path(key)?, self.capabilities.new_objects.attributes(key)?);
         self.admit(key, bytes.len() as u64).await;
         let options = PutOptions { mode, attributes, ..PutOptions::default() };
         if matches!(options.mode, PutMode::Overwrite) {
             return self.timed(key, self.store.put_opts(&path, bytes.into(), options)).await.map(drop);
         }
-        self.timed(key, conditional::put(&*self.store, &path, bytes, options)).await
+        let uses_metadata = self.capabilities.new_objects.uses_metadata();
+        self.timed(key, conditional::put(&*self.store, &path, bytes, options, uses_metadata)).await
     }
 
     async fn put_file(&self, key: &str, file: File, length: u64) -> Result<()> {
@@ -294,7 +295,7 @@ impl ObjectStorage {
         if existing == Existing::Kept {
             self.check_absent(key).await?;
         }
-        let (path, attributes) = (path(key)?, self.capabilities.classes.attributes(key)?);
+        let (path, attributes) = (path(key)?, self.capabilities.new_objects.attributes(key)?);
         let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
         let mut upload = self.timed(key, self.store.put_multipart_opts(&path, options)).await?;
         let mut sent = self.send_parts(key, &mut *upload, file, length).await;

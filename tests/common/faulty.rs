@@ -37,6 +37,18 @@ pub enum Fault {
     Late,
 }
 
+/// Rule of a proxy or a store for the headers of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderRule {
+    /// All headers pass.
+    All,
+    /// Headers with a `_` in their names are dropped, as nginx does unless `underscores_in_headers` is on. Where such a header is signed, the
+    /// store finds another signature.
+    NoUnderscores,
+    /// The store takes no user metadata.
+    NoMetadata,
+}
+
 /// After this long without a request no other one follows from those before.
 const QUIET: Duration = Duration::from_millis(200);
 
@@ -53,6 +65,7 @@ pub struct Line {
 struct Shared {
     server: u16,
     decide: Mutex<Decide>,
+    headers: Mutex<HeaderRule>,
     requests: AtomicUsize,
     faults: AtomicUsize,
     received: AtomicU64,
@@ -74,6 +87,7 @@ impl Line {
         let shared = Arc::new(Shared {
             server: port,
             decide: Mutex::new(Box::new(|_, _| Fault::Pass)),
+            headers: Mutex::new(HeaderRule::All),
             requests: AtomicUsize::new(0),
             faults: AtomicUsize::new(0),
             received: AtomicU64::new(0),
@@ -97,6 +111,11 @@ impl Line {
         self.shared.received.store(0, Ordering::Relaxed);
         self.shared.answers.lock().unwrap().clear();
         *self.shared.gate.0.lock().unwrap() = false;
+    }
+
+    /// Applies `rule` to the headers of all requests from now on.
+    pub fn set_header_rule(&self, rule: HeaderRule) {
+        *self.shared.headers.lock().unwrap() = rule;
     }
 
     /// Ends all silence; no more faults are injected.
@@ -175,6 +194,11 @@ impl Shared {
             let decide = self.decide.lock().unwrap();
             decide(self.requests.fetch_add(1, Ordering::Relaxed), &first)
         };
+        let rule = *self.headers.lock().unwrap();
+        let (head, fault) = match allowed_head(&head, rule) {
+            Ok(head) => (head, fault),
+            Err(refusal) => (head, refusal),
+        };
         if fault != Fault::Pass {
             self.faults.fetch_add(1, Ordering::Relaxed);
         }
@@ -229,6 +253,30 @@ impl Shared {
         let mut answer = Vec::new();
         server.read_to_end(&mut answer)?;
         Ok(answer)
+    }
+}
+
+/// Returns `head` with the headers that pass `rule`, or the refusal of the request.
+fn allowed_head(head: &str, rule: HeaderRule) -> Result<String, Fault> {
+    let name = |line: &str| line.split(':').next().unwrap_or_default().to_ascii_lowercase();
+    let has_underscore = |line: &str| name(line).contains('_');
+    match rule {
+        HeaderRule::All => Ok(head.to_owned()),
+        HeaderRule::NoMetadata => {
+            if head.lines().skip(1).any(|line| name(line).starts_with("x-amz-meta-")) {
+                return Err(Fault::Says("400 Bad Request", "MetadataNotAllowed"));
+            }
+            Ok(head.to_owned())
+        }
+        HeaderRule::NoUnderscores => {
+            let authorization = head.lines().find(|line| name(line) == "authorization").unwrap_or_default();
+            let signed = authorization.split("SignedHeaders=").nth(1).unwrap_or_default();
+            if signed.split(',').next().unwrap_or_default().contains('_') {
+                return Err(Fault::Says("403 Forbidden", "SignatureDoesNotMatch"));
+            }
+            let kept = head.lines().enumerate().filter(|(n, line)| *n == 0 || !has_underscore(line));
+            Ok(kept.map(|(_, line)| format!("{line}\r\n")).collect())
+        }
     }
 }
 

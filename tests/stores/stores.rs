@@ -3,9 +3,10 @@
 //!
 //! Other suites show that everything else is as on a local disk: `scripts/with-server` runs them over a store.
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::faulty::{Fault, Line};
+use crate::common::faulty::{Fault, HeaderRule, Line};
 use crate::common::moto::{
     self, BUCKET, SECRET, command, commit, commits, fill, free_port, icechunkfs, made, mount, python_server,
     repository, request, s3, try_to_mount,
@@ -153,6 +154,53 @@ fn a_repository_whose_keys_begin_with_a_slash_is_read_and_written() {
     icechunkfs(line.port, &["refs", &repo]).success();
     // `repo`, and what a repository of version 1 would have.
     assert!((1..=2).contains(&line.counts().0), "{:?}", line.counts());
+}
+
+/// nginx drops headers with a `_`, and the store behind it then finds another signature.
+#[test]
+fn commits_pass_a_server_that_drops_headers_with_an_underscore() {
+    let Some(server) = s3() else { return };
+    let line = Line::to(server.port);
+    line.set_header_rule(HeaderRule::NoUnderscores);
+    let repo = made(line.port, "nginx");
+    icechunkfs(line.port, &["branch", &repo, "create", "other"]).success();
+    assert_commits_survive_lost_answers(&line, &repo);
+}
+
+/// The write id is user metadata, which a configuration turns off for a store that takes none.
+#[test]
+fn a_configuration_without_metadata_is_obeyed() {
+    let Some(server) = s3() else { return };
+    let old = moto::upload(server.port, &project("tests/fixtures/repos/own-v1-basic"), "plain-v1");
+    for repo in [made(server.port, "plain"), old] {
+        let line = Line::to(server.port);
+        line.set_header_rule(HeaderRule::NoMetadata);
+        let create = |name: &str| icechunkfs(line.port, &["tag", &repo, "create", name]);
+        let refused = create("one").failure();
+        assert!(refused.contains("MetadataNotAllowed"), "{refused}");
+        icechunkfs(server.port, &["config", &repo, "set", "storage.unsafe_use_metadata", "false"]).success();
+        create("one").success();
+        assert_commits_survive_lost_answers(&line, &repo);
+    }
+}
+
+/// Commits to `repo` through `line`, which loses the answer to the first write of a ref.
+#[track_caller]
+fn assert_commits_survive_lost_answers(line: &Line, repo: &str) {
+    let mount = mount(line.port, repo, &["--ephemeral"]);
+    let before = commits(line.port, repo);
+    for n in 1..=2 {
+        let is_lost = AtomicBool::new(false);
+        line.decide(move |_, request| {
+            let is_ref = request.starts_with("PUT ") && (request.contains("/repo ") || request.contains("/ref.json "));
+            if is_ref && !is_lost.swap(true, Ordering::Relaxed) { Fault::Lost } else { Fault::Pass }
+        });
+        fill(&mount.path().join("new"), n);
+        commit(&mount).unwrap_or_else(|e| panic!("{e}: {}", mount.log()));
+        assert_eq!(line.counts().1, 1, "no answer was lost");
+        line.release();
+        assert_eq!(commits(line.port, repo), before + usize::from(n), "{}", mount.log());
+    }
 }
 
 /// The store says of each object which class it has.
