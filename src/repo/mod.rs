@@ -180,7 +180,10 @@ impl Repository {
             return Ok(Repository { read, ..Repository::new(storage, Generation::V1(Some(main))) });
         }
         // Without a version 1 branch `main`, the listing of refs decides.
-        let objects = storage.list("refs/").await.context(|| storage.location().to_owned())?;
+        let objects = match storage.list("refs/").await {
+            Err(error) if error.kind() == ErrorKind::Unsupported => return Err(no_repository(&*storage)),
+            listed => listed.context(|| storage.location().to_owned())?,
+        };
         if let Some((layout, storage)) = alpha::detect(&storage, &objects).await? {
             info!("{}: a repository of a release before 0.2", storage.location());
             return Ok(Repository::new(storage, Generation::Alpha(layout)));
@@ -188,10 +191,7 @@ impl Repository {
         if objects.iter().any(|object| object.key.ends_with("/ref.json")) {
             return Ok(Repository::new(storage, Generation::V1(None)));
         }
-        Err(Error::new(
-            ErrorKind::NotARepository,
-            format!("{} holds no Icechunk repository: there is neither `repo` nor `refs` in it", storage.location()),
-        ))
+        Err(no_repository(&*storage))
     }
 
     fn new(storage: Arc<dyn Storage>, generation: Generation) -> Self {
@@ -418,4 +418,11 @@ fn check_storage_writable(storage: &dyn Storage) -> Result<()> {
         Some(why) => Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location()))),
         None => Ok(()),
     }
+}
+
+/// Returns the error for a place that has no repository, as far as its server lists what it has: many web servers do not.
+fn no_repository(storage: &dyn Storage) -> Error {
+    let message =
+        format!("{} holds no Icechunk repository: there is neither `repo` nor `refs` in it", storage.location());
+    Error::new(ErrorKind::NotARepository, message)
 }

@@ -11,6 +11,7 @@ use data_encoding::HEXLOWER;
 use object_store::path::Path;
 use object_store::{Attribute, Error as StoreError, GetOptions, ObjectStore, PutMode, PutOptions, UpdateVersion};
 
+use super::explain::is_not_supported;
 use super::object::collect;
 use crate::error::{Error, ErrorKind};
 
@@ -92,15 +93,14 @@ fn unknown(path: &Path, why: &StoreError) -> StoreError {
 
 /// Returns true if a write that failed with `error` may have been carried out.
 fn may_be_done(error: &StoreError) -> bool {
-    !matches!(
+    let is_refused = matches!(
         error,
         StoreError::NotFound { .. }
             | StoreError::PermissionDenied { .. }
             | StoreError::Unauthenticated { .. }
-            | StoreError::NotSupported { .. }
-            | StoreError::NotImplemented { .. }
             | StoreError::InvalidPath { .. }
-    )
+    );
+    !is_refused && !is_not_supported(error)
 }
 
 /// Checks that `store` compares before it writes, with an existing object that never changes: `bytes` at `path`. A store that does not
@@ -111,7 +111,7 @@ pub(super) async fn check(store: &dyn ObjectStore, path: &Path, bytes: &Bytes) -
         match store.put_opts(path, bytes.clone().into(), PutOptions::from(mode)).await {
             Ok(_) => return Ok(false),
             Err(error) if is_refusal(&error) => {}
-            Err(StoreError::NotImplemented { .. } | StoreError::NotSupported { .. }) => return Ok(false),
+            Err(error) if is_not_supported(&error) => return Ok(false),
             Err(error) => return Err(error),
         }
     }

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 
+use super::transport::NotSupportedByServer;
 use crate::error::{Error, ErrorKind};
 
 /// Error texts of stores, with the kind of error and the advice for the user.
@@ -60,6 +61,7 @@ pub(super) fn from_store(what: impl Display, error: StoreError) -> Error {
         StoreError::Unauthenticated { .. } => (ErrorKind::PermissionDenied, ": the store wants credentials"),
         StoreError::NotSupported { .. } | StoreError::NotImplemented { .. } => (ErrorKind::Unsupported, ""),
         StoreError::InvalidPath { .. } => (ErrorKind::InvalidInput, ""),
+        error if is_not_supported(error) => (ErrorKind::Unsupported, ": the server does not support this request"),
         _ => match error_chain(&error).find_map(|cause| cause.downcast_ref::<HttpError>()).map(HttpError::kind) {
             Some(HttpErrorKind::Timeout) => (ErrorKind::Timeout, ": the store did not answer in time"),
             Some(HttpErrorKind::Connect) => (ErrorKind::Io, ": the store cannot be reached"),
@@ -67,6 +69,12 @@ pub(super) fn from_store(what: impl Display, error: StoreError) -> Error {
         },
     };
     Error::with_source(kind, format!("{what}{advice}"), error)
+}
+
+/// Returns true if the store, or a server before it, does not support the request.
+pub(super) fn is_not_supported(error: &StoreError) -> bool {
+    matches!(error, StoreError::NotSupported { .. } | StoreError::NotImplemented { .. })
+        || error_chain(error).any(|cause| cause.is::<NotSupportedByServer>())
 }
 
 pub(super) fn error_chain<'a>(

@@ -182,9 +182,8 @@ fn web(words: &str) -> Result<Location> {
              ICECHUNKFS_PASSWORD, or name a file that has a line `password = ...` with --secrets FILE",
         ));
     }
-    if !url.path().ends_with('/') {
-        url.set_path(&format!("{}/", url.path()));
-    }
+    let path = format!("{}/", url.path().trim_end_matches('/'));
+    url.set_path(&path);
     let mut shown = url.clone();
     if shown.set_username("").is_err() || shown.set_password(None).is_err() {
         return Err(wrong("has no host"));
@@ -265,6 +264,7 @@ mod tests {
 
     #[test]
     fn passwords_are_not_shown() {
+        assert_eq!(place("https://host/data/repo"), place("https://host/data/repo//"));
         let location = Location::parse("https://user@host:8080/data/repo").unwrap();
         assert_eq!(location.shown, "https://host:8080/data/repo");
         assert!(

@@ -515,7 +515,7 @@ fn head(client: &mut TcpStream) -> Result<Option<(Request, usize)>> {
     let mut words = lines.next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let url = url::Url::parse("http://x").unwrap().join(target).unwrap();
-    let path = percent_encoding::percent_decode_str(url.path()).decode_utf8_lossy().replace("//", "/");
+    let path = percent_encoding::percent_decode_str(url.path()).decode_utf8_lossy().into_owned();
     let query = url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
     let headers = lines.filter_map(|line| line.split_once(':'));
     let headers: BTreeMap<String, String> =

@@ -45,7 +45,7 @@ fn start(mut command: Command, port: u16, reservation: UdpSocket) -> Server {
 pub fn python_server(directory: &Path) -> Server {
     let (port, reservation) = reserve_port();
     let mut command = Command::new("python3");
-    command.args(["-m", "http.server", &port.to_string(), "--bind", "127.0.0.1", "--directory"]).arg(directory);
+    command.arg("-B").arg(project("tests/python/web_server.py")).arg(port.to_string()).arg(directory);
     start(command, port, reservation)
 }
 

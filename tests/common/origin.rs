@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::listener::Listener;
+use crate::common::listener::{Listener, NOT_PLAIN, has_plain_path};
 
 /// A request: its first line, and all of its headers in lower case.
 #[derive(Clone, Debug)]
@@ -81,8 +81,11 @@ fn answer(mut connection: TcpStream, seen: &Mutex<Vec<Seen>>, redirects: &[Redir
     let (first, headers) = head.split_once("\r\n").unwrap_or((&head, ""));
     let headers = headers.to_ascii_lowercase();
     seen.lock().unwrap().push(Seen { first: first.to_owned(), headers: headers.clone() });
-    // Some clients double the slash between the repository and its keys.
-    let target = first.split(' ').nth(1).unwrap_or_default().replace("//", "/");
+    if !has_plain_path(first) {
+        let _ = connection.write_all(NOT_PLAIN);
+        return;
+    }
+    let target = first.split(' ').nth(1).unwrap_or_default();
     let mut say = |status: &str, more: &str, body: &[u8]| {
         let length = body.len();
         let _ = write!(connection, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n{more}\r\n");

@@ -4,6 +4,12 @@ from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
+def is_plain(path: str) -> bool:
+    """False if the path of a request has an empty segment, `.` or `..` in it."""
+    segments = path.split("?")[0].removeprefix("/").removesuffix("/")
+    return not segments or not any(segment in ("", ".", "..") for segment in segments.split("/"))
+
+
 class Turns:
     """A lock for each key."""
 
@@ -28,7 +34,9 @@ class Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def _answer(self) -> None:
-        status, headers, body = self.reply(self._body())
+        body = self._body()
+        # As a server that does not merge slashes.
+        status, headers, body = self.reply(body) if is_plain(self.path) else (404, [], b"")
         self.send_response_only(status)
         for name, value in headers:
             self.send_header(name, value)

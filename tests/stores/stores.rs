@@ -2,8 +2,10 @@
 //! committing. With a real server behind the proxy.
 //!
 //! Other suites show that everything else is as on a local disk: `scripts/with-server` runs them over a store.
+use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::faulty::{Fault, HeaderRule, Line};
@@ -109,6 +111,58 @@ fn a_web_server_is_mounted_read_only() {
     assert!(made.contains("a web server only gives"), "{made}");
     let wanted = try_to_mount(server.port, &url, &["--ephemeral"]).1.failure();
     assert!(wanted.contains("a web server only gives"), "{wanted}");
+}
+
+/// The client of stores repeats what a server answers with 501, as those do that cannot list.
+#[test]
+fn what_a_server_does_not_have_or_support_is_asked_for_once() {
+    let server = python_server(&project("tests/fixtures/repos"));
+    let line = Line::to(server.port);
+    let asked = record(&line, |_| Fault::Pass);
+    let none = icechunkfs(line.port, &["refs", &format!("http://127.0.0.1:{}/none", line.port)]).failure();
+    assert!(none.contains("holds no Icechunk repository"), "{none}");
+    let asked = asked.lock().unwrap();
+    assert!(asked.iter().any(|request| request.starts_with("PROPFIND ")), "{asked:?}");
+    assert_each_once(&asked);
+
+    let Some(server) = s3() else { return };
+    let repo = made(server.port, "refused");
+    let line = Line::to(server.port);
+    for status in ["404 Not Found", "405 Method Not Allowed", "501 Not Implemented"] {
+        let asked = record(&line, move |_| Fault::Says(status, "Refused"));
+        let why = icechunkfs(line.port, &["refs", &repo]).failure();
+        assert!(status.starts_with("404") || why.contains("the server does not support this request"), "{why}");
+        assert!(!asked.lock().unwrap().is_empty());
+        assert_each_once(&asked.lock().unwrap());
+        // A store that does not know conditions can say so.
+        let asked =
+            record(
+                &line,
+                move |request| {
+                    if request.starts_with("PUT ") { Fault::Says(status, "Refused") } else { Fault::Pass }
+                },
+            );
+        let writer = try_to_mount(line.port, &repo, &["--ephemeral"]).1.failure();
+        assert!(status.starts_with("404") || writer.contains("does not compare before it writes"), "{writer}");
+        assert_each_once(&asked.lock().unwrap());
+    }
+}
+
+/// Lets `line` record the first lines of requests, which `fault` decides about.
+fn record(line: &Line, fault: impl Fn(&str) -> Fault + Send + 'static) -> Arc<Mutex<Vec<String>>> {
+    let asked = Arc::<Mutex<Vec<String>>>::default();
+    let seen = Arc::clone(&asked);
+    line.decide(move |_, request| {
+        seen.lock().unwrap().push(request.to_owned());
+        fault(request)
+    });
+    asked
+}
+
+#[track_caller]
+fn assert_each_once(requests: &[String]) {
+    let distinct: BTreeSet<&String> = requests.iter().collect();
+    assert_eq!(distinct.len(), requests.len(), "{requests:#?}");
 }
 
 /// Old releases wrote repositories at the root of a bucket under keys that begin with a slash.

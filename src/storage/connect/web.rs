@@ -26,8 +26,10 @@ pub(super) fn connect(url: &url::Url, parameters: &StoreParameters) -> Result<Ar
         let host = || Error::invalid("the repository's URL has no host");
         plain.set_username("").and_then(|()| plain.set_password(None)).map_err(|()| host())?;
     }
+    // The client adds a slash and the key.
+    let base = plain.as_str().trim_end_matches('/');
     let builder = HttpBuilder::new()
-        .with_url(plain.as_str())
+        .with_url(base)
         .with_client_options(options)
         .with_retry(parameters.retry())
         .with_http_connector(parameters.connector(Some(plain.origin()))?);

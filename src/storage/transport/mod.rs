@@ -9,6 +9,8 @@ mod body;
 pub(super) mod concurrency;
 mod rate_limit;
 
+use std::error::Error;
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
 use std::sync::Arc;
@@ -169,8 +171,37 @@ impl HttpService for TransportService {
         self.transport.clock.record(&parts.headers);
         let bound = asked.bound(parts.status, &parts.headers)?;
         attempt.begin_body();
-        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(LimitedBody::new(body, attempt, bound, permit))))
+        let status = parts.status;
+        let body = HttpResponseBody::new(LimitedBody::new(body, attempt, bound, permit));
+        let response = HttpResponse::from_parts(parts, body);
+        if matches!(status, StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED) {
+            return Err(not_supported(status, response).await);
+        }
+        Ok(response)
     }
+}
+
+/// Answer of a server that does not support a request. The store's client would repeat a request that is answered with 501.
+#[derive(Debug)]
+pub(super) struct NotSupportedByServer {
+    status: StatusCode,
+    /// Document that came with the answer.
+    text: String,
+}
+
+impl Error for NotSupportedByServer {}
+
+impl fmt::Display for NotSupportedByServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server answered {}: {}", self.status, self.text)
+    }
+}
+
+async fn not_supported(status: StatusCode, response: HttpResponse) -> HttpError {
+    // The document is for people only.
+    let text = response.into_body().bytes().await.unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    HttpError::new(HttpErrorKind::Unknown, NotSupportedByServer { status, text })
 }
 
 /// Returns the error of the last try that the repository's configuration allows. The store's client does not repeat it.
