@@ -23,8 +23,9 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::create::Staged;
 use super::deadline::{flatten_join, run_blocking, timed_out};
 use super::explain::error_chain;
-use super::file_locks::{self, Locked, Locks, refresh};
+use super::file_locks::{self, Locked, refresh};
 use super::flush_group::FlushGroup;
+use super::lock_reach::Locks;
 use super::object::{DELETED_AT_ONCE, too_large, too_short};
 use super::replace::{ReplaceArbiter, Waits};
 use super::{

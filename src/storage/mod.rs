@@ -22,6 +22,7 @@ mod listing;
 pub mod local;
 mod local_listing;
 pub mod location;
+mod lock_reach;
 pub mod new_objects;
 mod new_place;
 pub mod object;

@@ -20,8 +20,9 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::deadline::timed_out;
-use super::file_locks::{Locks, lock, refresh};
+use super::file_locks::{lock, refresh};
 use super::local::{WITHIN, is_stale, version_of};
+use super::lock_reach::Locks;
 use super::staging::StagingName;
 use super::{Condition, Version, changed, migrated};
 use crate::beneath;
