@@ -2,8 +2,8 @@
 //!
 //! For a single commit this amends its message and metadata. The new snapshot has the tree of the branch's tip, manifest by
 //! manifest, and takes its place; its parent is the parent of the oldest commit that is replaced. Its transaction log is the
-//! union of their logs, as the reference implementation makes it when it amends, and it keeps the logs of expired commits
-//! that they kept, so that a comparison across it gives the same result. The replaced commits stay in the repository, for
+//! net result of their logs, and it keeps the logs of expired commits that they kept, so that a comparison across it gives
+//! the same result. The replaced commits stay in the repository, for
 //! tags, other branches and recovery, until garbage is collected.
 //!
 //! The branch moves only if it still points to the tip and the commits below are the same: a concurrent commit is never removed.
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::changes::ChangeSet;
-use super::log::LogUnion;
+use super::log::NetLog;
 use super::moves;
 use super::nodes::{self, Planned, PlannedNode, Sources};
 use super::publish::{self, Publication, Published, Start, no_amend_of_the_first};
@@ -80,11 +80,11 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
     if oldest.parent.is_none() {
         return Err(no_amend_of_the_first());
     }
-    let mut union = LogUnion::default();
+    let mut net = NetLog::default();
     for commit in commits.iter().rev() {
-        union.add(&read_log(&**storage, commit.id).await?)?;
+        net.add(&read_log(&**storage, commit.id).await?)?;
     }
-    let log = union.finish();
+    let log = net.finish();
     let snapshot = repository.snapshot(tip.id, MAX_SNAPSHOT).await?;
     if let Some(parent) = oldest.parent.filter(|_| !log.moves.is_empty()) {
         check_moves(&log, &snapshot, &repository.snapshot(parent, MAX_SNAPSHOT).await?)?;

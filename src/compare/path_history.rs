@@ -16,7 +16,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
-use crate::format::transaction_log::NodeChange;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::zarr::Coords;
 use crate::zarr::array::ArrayMetadata;
@@ -79,7 +78,7 @@ impl Tracked {
 
     /// Returns true if a commit with this log touched any of the nodes; with a region, its chunks there, or the array as a whole.
     fn is_touched(&self, log: &LogUnion, region: Option<&Region>) -> bool {
-        let mut nodes = log.nodes.iter().filter(|(change, _)| region.is_none() || !is_update(*change));
+        let mut nodes = log.nodes.iter().filter(|(change, _)| region.is_none() || !change.is_update());
         let in_region = |coords: &Coords| {
             region.is_none_or(|region| {
                 region.len() == coords.len() && region.iter().zip(coords).all(|(range, at)| range.contains(at))
@@ -91,13 +90,9 @@ impl Tracked {
     }
 }
 
-fn is_update(change: NodeChange) -> bool {
-    matches!(change, NodeChange::UpdatedGroups | NodeChange::UpdatedArrays)
-}
-
 /// Returns true if a commit with this log may have changed what is at which path.
 fn is_structural(log: &LogUnion) -> bool {
-    !log.moves.is_empty() || log.nodes.iter().any(|(change, _)| !is_update(*change))
+    !log.moves.is_empty() || log.nodes.iter().any(|(change, _)| !change.is_update())
 }
 
 /// Returns those of the commits in `history`, newest first, that touched what is at and below `path` (absolute): at most `limit`. With

@@ -3,7 +3,7 @@
 //! Encoding sorts the lists that files have sorted, and refuses a draft that the reference implementation would not
 //! read, or would panic on later.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flatbuffers::WIPOffset;
 
@@ -317,8 +317,9 @@ fn write_array(b: &mut Builder, version: SpecVersion, array: &ArrayDraft) -> WIP
 /// Transaction log to write. Lists may be in any order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransactionLogDraft {
-    /// Nodes created, deleted (including those below a deleted group) and updated, without those that only moved.
-    pub nodes: BTreeSet<(NodeChange, NodeId)>,
+    /// Nodes created, deleted (including those below a deleted group) and updated, without those that only moved. A node has one change:
+    /// the format allows it in one list only.
+    pub nodes: BTreeMap<NodeId, NodeChange>,
     /// Chunks written or deleted, per array.
     pub updated_chunks: Vec<(NodeId, Vec<Vec<u32>>)>,
     /// Nodes moved, each together with everything below it.
@@ -331,8 +332,8 @@ impl TransactionLogDraft {
         let mut b = Builder::new();
         let [new_groups, new_arrays, deleted_groups, deleted_arrays, updated_groups, updated_arrays] = NodeChange::ALL
             .map(|change| {
-                let ids = self.nodes.iter().filter(|(of, _)| *of == change);
-                let ids: Vec<_> = ids.map(|(_, id)| fb::ObjectId8(id.0)).collect();
+                let ids = self.nodes.iter().filter(|(_, of)| **of == change);
+                let ids: Vec<_> = ids.map(|(id, _)| fb::ObjectId8(id.0)).collect();
                 Some(b.create_vector(&ids))
             });
         let mut updated: Vec<&(NodeId, Vec<Vec<u32>>)> = self.updated_chunks.iter().collect();
@@ -450,7 +451,7 @@ mod tests {
     fn transaction_logs_survive_the_round_trip() {
         let moved = |to: &str| Move { from: "/x".into(), to: to.into(), node: node_id(5), is_array: true };
         let draft = TransactionLogDraft {
-            nodes: [node_id(2), node_id(1), node_id(2)].map(|id| (NodeChange::NewGroups, id)).into(),
+            nodes: [node_id(2), node_id(1), node_id(2)].map(|id| (id, NodeChange::NewGroups)).into(),
             updated_chunks: vec![(node_id(4), vec![]), (node_id(3), vec![vec![1, 0], vec![0, 5], vec![1, 0]])],
             moves: vec![moved("/a-b"), moved("/a/b"), moved("/a")],
         };

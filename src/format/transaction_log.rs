@@ -71,6 +71,26 @@ impl NodeChange {
     pub fn update(is_array: bool) -> Self {
         if is_array { NodeChange::UpdatedArrays } else { NodeChange::UpdatedGroups }
     }
+
+    /// Returns true for a creation.
+    pub fn is_creation(self) -> bool {
+        matches!(self, NodeChange::NewGroups | NodeChange::NewArrays)
+    }
+
+    /// Returns true for a deletion.
+    pub fn is_deletion(self) -> bool {
+        matches!(self, NodeChange::DeletedGroups | NodeChange::DeletedArrays)
+    }
+
+    /// Returns true for a change of `zarr.json`.
+    pub fn is_update(self) -> bool {
+        matches!(self, NodeChange::UpdatedGroups | NodeChange::UpdatedArrays)
+    }
+
+    /// Returns true for a change of an array.
+    pub fn is_array(self) -> bool {
+        matches!(self, NodeChange::NewArrays | NodeChange::DeletedArrays | NodeChange::UpdatedArrays)
+    }
 }
 
 impl TransactionLog {

@@ -78,7 +78,7 @@ async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
     let parent = ObjectId::INITIAL;
     let nodes = vec![NodeDraft { id: node, path: "/".to_owned(), zarr_json: GROUP_DOCUMENT.to_vec(), array: None }];
     let snapshot = SnapshotDraft { nodes, ..SnapshotDraft::new(ObjectId::random()?, clock(), GROUP_MESSAGE) };
-    let log = TransactionLogDraft { nodes: [(NodeChange::NewGroups, node)].into(), ..TransactionLogDraft::default() };
+    let log = TransactionLogDraft { nodes: [(node, NodeChange::NewGroups)].into(), ..TransactionLogDraft::default() };
     write_commit(storage, &snapshot, &log).await?;
     update::update(storage, clock, |state| {
         if state.branches.get(DEFAULT_BRANCH) != Some(&parent) {

@@ -201,7 +201,7 @@ async fn verify_reports_logged_moves_onto_nodes_or_outside_groups() {
     let now = |path: &str| snapshot.nodes().find(|node| node.path == path).unwrap().id;
     let moved = |from: &str, to: &str| Move { from: from.into(), to: to.into(), node: now(to), is_array: true };
     let log = TransactionLogDraft {
-        nodes: [a, b, c].map(|id| (NodeChange::DeletedArrays, id)).into(),
+        nodes: [a, b, c].map(|id| (id, NodeChange::DeletedArrays)).into(),
         moves: vec![moved("/a", "/b"), moved("/c", "/none/c")],
         ..TransactionLogDraft::default()
     };

@@ -183,6 +183,10 @@ fn check_log(repo: &Path, id: ObjectId, nodes: &BTreeSet<NodeId>, version: SpecV
     for change in [NodeChange::DeletedGroups, NodeChange::DeletedArrays] {
         assert!(list(change).iter().all(|node| !nodes.contains(node)), "{what}: a deleted node is there");
     }
+    let mut seen = BTreeSet::new();
+    for (change, node) in log.changed_nodes() {
+        assert!(!is_ours(&file) || seen.insert(node), "{what}: {node} is in two lists, one of them {change:?}");
+    }
     let arrays: Vec<NodeId> = log.updated_chunks().map(|(node, _)| node).collect();
     assert!(arrays.is_sorted_by(|a, b| a < b), "{what}: chunks by array");
     for (_, chunks) in log.updated_chunks() {

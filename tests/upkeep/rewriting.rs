@@ -7,15 +7,17 @@ use std::path::Path;
 
 use crate::common::fsck;
 use crate::common::lab::{
-    Lab, Model, create, expire_before, history, keys_at, new_lab, random_config, reference_keys, reopen, request, set,
+    GROUP, Lab, Model, create, expire_before, history, keys_at, new_lab, random_config, reference_keys, reopen,
+    request, session_on, set,
 };
 use crate::common::random::Random;
 use crate::common::reference_diff::reference_logs;
 use crate::common::scramble::scramble;
-use crate::common::writing::number;
+use crate::common::writing::{array, number};
 use crate::common::{Output, block_on, run_on, run_with_fault};
 use futures_util::TryStreamExt;
 use icechunk::RepositoryConfig;
+use icechunk::conflicts::detector::ConflictDetector;
 use icechunk::format::SnapshotId;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::format::repo_info::UpdateType;
@@ -27,6 +29,7 @@ use icechunkfs::commit::squash::{SquashOptions, squash};
 use icechunkfs::error::ErrorKind;
 use icechunkfs::failpoints;
 use icechunkfs::format::ids::ObjectId;
+use icechunkfs::format::transaction_log::{NodeChange, TransactionLog};
 use icechunkfs::times::system_clock;
 use serde_json::{Value, json};
 
@@ -42,10 +45,19 @@ async fn ids(lab: &Lab) -> Vec<ObjectId> {
     repository.history(tip, usize::MAX).await.unwrap().into_iter().map(|commit| commit.id).collect()
 }
 
-/// Returns the reference's view of the logs, without moves: those of several commits become one.
+/// Returns the reference's view of the logs, without moves: those of several commits become one. A node is in one list only, as in the log
+/// of one commit.
 async fn touched(place: &Path, from: ObjectId, to: ObjectId) -> Value {
     let mut output = reference_logs(&reopen(place).await, from, to).await.unwrap();
     output.as_object_mut().unwrap().remove("moved_nodes");
+    for kind in ["groups", "arrays"] {
+        let listed = |name: &str| output[format!("{name}_{kind}")].as_array().unwrap().clone();
+        let others = [listed("new"), listed("deleted")].concat();
+        output[format!("updated_{kind}")].as_array_mut().unwrap().retain(|path| !others.contains(path));
+    }
+    let (deleted, new) = (output["deleted_arrays"].clone(), output["new_arrays"].clone());
+    let is_in = |list: &Value, path: &str| list.as_array().unwrap().iter().any(|one| one == path);
+    output["updated_chunks"].as_object_mut().unwrap().retain(|path, _| !is_in(&deleted, path) || is_in(&new, path));
     output
 }
 
@@ -217,6 +229,60 @@ async fn three(place: &Path, spec: SpecVersionBin) -> Model {
         lab.commit_as(&lab.tip().await, &changes, request(&format!("commit {n}"))).await.unwrap();
     }
     model
+}
+
+/// The reference's amend makes the union of two logs. Ours has the net changes, which the reference reads, and rebases over.
+#[tokio::test]
+async fn logs_of_amends_and_squashes_have_each_node_in_one_list() {
+    let (place, lab) = new_lab(SpecVersionBin::V2).await;
+    let place = place.path();
+    let text = |shape: &[u64]| array(shape, &vec![1; shape.len()]);
+    set(place, &[("zarr.json", GROUP.as_bytes()), ("old/zarr.json", text(&[4]).as_bytes())], "first").await;
+    let first = ids(&lab).await[0];
+    let repository = reopen(place).await;
+    let before = (session_on(&repository, "main").await, session_on(&repository, "main").await);
+    set(
+        place,
+        &[("a/zarr.json", text(&[4]).as_bytes()), ("a/c/0", b"x"), ("b/zarr.json", text(&[4]).as_bytes())],
+        "second",
+    )
+    .await;
+    let (session, store) = session_on(&reopen(place).await, "main").await;
+    store.set("a/zarr.json", text(&[5]).into()).await.unwrap();
+    store.set("old/zarr.json", text(&[5]).into()).await.unwrap();
+    store.delete_dir("b").await.unwrap();
+    session.write().await.commit("amended by them").amend().execute().await.unwrap();
+    let noted = async || {
+        let (tip, report) = (ids(&lab).await[0], command("verify", place, ["--json"]).json());
+        assert_eq!((report["errors"].as_u64(), report["warnings"].as_u64()), (Some(0), Some(0)), "{report:#}");
+        let of_tip = |found: &&Value| found["rule"] == "log-lists" && found["object"] == format!("transactions/{tip}");
+        report["findings"].as_array().unwrap().iter().find(of_tip).map(|found| found["times"].clone())
+    };
+    assert_eq!(noted().await, Some(json!(2)));
+
+    let lists = async || {
+        let tip = ids(&lab).await[0];
+        let file = lab.storage.get(&format!("transactions/{tip}"), 1 << 20).await.unwrap();
+        TransactionLog::decode(&file, 1 << 20).unwrap().changed_nodes().map(|(change, _)| change).collect::<Vec<_>>()
+    };
+    assert_eq!(lists().await.len(), 5);
+    command("amend", place, ["-m", "amended by us", "--yes"]).success();
+    assert_eq!(lists().await, [NodeChange::NewArrays, NodeChange::UpdatedArrays]);
+    set(place, &[("a/zarr.json", text(&[6]).as_bytes())], "third").await;
+    command("squash", place, ["--last", "2", "--yes"]).success();
+    assert_eq!(lists().await, [NodeChange::NewArrays, NodeChange::UpdatedArrays]);
+    assert_eq!(noted().await, None);
+    let tip = ids(&lab).await[0];
+    let read = reference_logs(&reopen(place).await, first, tip).await.unwrap();
+    assert_eq!((&read["new_arrays"], &read["updated_arrays"]), (&json!(["/a"]), &json!(["/old"])));
+    assert_eq!(read["updated_chunks"], json!({"/a": [[0]]}));
+    // The reference rebases over it, and finds conflicts by it.
+    for (key, conflicts) in [("c/zarr.json", false), ("old/zarr.json", true)] {
+        let (session, store) = if conflicts { &before.0 } else { &before.1 };
+        store.set(key, text(&[7]).into()).await.unwrap();
+        let done = session.write().await.commit("rebased").rebase(&ConflictDetector, 3).execute().await;
+        assert_eq!(done.is_err(), conflicts, "{key}: {done:?}");
+    }
 }
 
 #[tokio::test]

@@ -114,6 +114,7 @@ fn check_log(object: Subject<'_>, id: ObjectId, log: &TransactionLog) {
             object.warning("log-sorted", format!("the {name} are not sorted by id, or one is there twice"));
         }
     }
+    check_lists(object, log);
     if !log.updated_chunks().map(|(node, _)| node).is_sorted_by(|a, b| a < b) {
         object.warning("log-sorted", "the arrays with changed chunks are not sorted by id, or one is there twice");
     }
@@ -133,6 +134,21 @@ fn check_log(object: Subject<'_>, id: ObjectId, log: &TransactionLog) {
     for one in &moves {
         if one.from == one.to || !one.from.starts_with('/') || !one.to.starts_with('/') {
             object.warning("log-move", format!("a move from `{}` to `{}` is none", one.from, one.to));
+        }
+    }
+}
+
+/// Notes nodes that are in several lists. The format forbids it, amends of the reference implementation do it, and readers expect it.
+fn check_lists(object: Subject<'_>, log: &TransactionLog) {
+    let mut lists: HashMap<NodeId, &str> = HashMap::new();
+    for (change, name) in std::iter::zip(NodeChange::ALL, LISTS) {
+        for id in log.nodes(change) {
+            if let Some(first) = lists.insert(id, name).filter(|first| *first != name) {
+                object.note(
+                    "log-lists",
+                    format!("node {id} is among the {first} and the {name}, and may be in one list"),
+                );
+            }
         }
     }
 }

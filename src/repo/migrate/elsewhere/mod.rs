@@ -245,7 +245,7 @@ impl Migration<'_> {
                 Some(before) if before.zarr_json != node.zarr_json => Some(NodeChange::update(node.array.is_some())),
                 Some(_) => None,
             };
-            log.nodes.extend(change.map(|change| (change, node.id)));
+            log.nodes.extend(change.map(|change| (node.id, change)));
             let (id, old_id) = (node.id, node.old_id);
             let Some(array) = &mut node.array else { continue };
             let known = before.and_then(|before| before.array.as_ref().map(|array| (before.old_id, array)));
@@ -259,7 +259,7 @@ impl Migration<'_> {
         }
         let ids = done.by_id();
         for node in parent.nodes.values().filter(|node| !ids.contains_key(&node.id)) {
-            log.nodes.insert((NodeChange::deletion(node.array.is_some()), node.id));
+            log.nodes.insert(node.id, NodeChange::deletion(node.array.is_some()));
         }
         drop(ids);
         let draft = SnapshotDraft {
