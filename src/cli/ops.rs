@@ -8,7 +8,7 @@ use super::{open, print_result};
 use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::format::operations_log::DisplayedEntry;
-use crate::format::repo_state::Operation;
+use crate::format::repo_state::{Operation, Status};
 use crate::printable;
 use crate::times::format_time;
 
@@ -101,20 +101,11 @@ fn describe(operation: &Operation) -> (&'static str, &'static str, Subject<'_>, 
             ("feature_flag_changed", "feature flag changed", None, (format!("{id} {to}"), value))
         }
         Operation::StatusChanged { status } => {
-            let availability = status.as_ref().map(|status| availability(status.availability));
+            let availability = status.as_ref().map(Status::name);
             let reason = status.as_ref().and_then(|status| status.reason.as_deref());
             let text = [availability, reason].into_iter().flatten().collect::<Vec<_>>().join(": ");
             ("status_changed", "status changed", None, (text, json!({"status": availability, "reason": reason})))
         }
-    }
-}
-
-fn availability(number: u8) -> &'static str {
-    match number {
-        0 => "online",
-        1 => "read_only",
-        2 => "offline",
-        _ => "unknown",
     }
 }
 

@@ -10,6 +10,7 @@ use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::ObjectId;
 use super::metadata;
+use super::repo_state::Status;
 use super::verified::VerifiedFlatbuffer;
 use crate::error::{Context, Error, ErrorKind, Result};
 
@@ -154,14 +155,9 @@ impl RepoInfo {
         metadata::to_json(self.buffer.root().metadata(), SpecVersion::V2)
     }
 
-    /// Returns true if the repository accepts no writes, except to the status itself.
-    pub fn is_read_only(&self) -> bool {
-        self.buffer.root().status().availability() == fb::RepoAvailability::ReadOnly
-    }
-
-    /// Returns the stored reason for a limited availability.
-    pub fn availability_reason(&self) -> Option<&str> {
-        self.buffer.root().status().limited_availability_reason()
+    /// Returns the availability for writes.
+    pub fn status(&self) -> Status {
+        Status::of(self.buffer.root().status())
     }
 
     /// Returns the ids of the feature flags that are switched on, and of those that are switched off; none where no list is stored.

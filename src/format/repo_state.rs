@@ -112,12 +112,38 @@ pub struct LogEntry<O = Operation> {
 /// Availability of the repository for writes, and its reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Availability: 0 online, 1 read-only, 2 offline (which every reader treats as online).
+    /// Availability: 0 online, 1 read-only, 2 offline.
     pub availability: u8,
     /// Time of the last change, in microseconds since 1970-01-01 UTC.
     pub set_at: u64,
     /// Reason that the user gave.
     pub reason: Option<String>,
+}
+
+impl Status {
+    pub(super) fn of(stored: fb::RepoStatus<'_>) -> Self {
+        Status {
+            availability: stored.availability().0,
+            set_at: stored.set_at(),
+            reason: stored.limited_availability_reason().map(str::to_owned),
+        }
+    }
+
+    /// Returns true unless the repository is online: nothing can be written then but the status itself. What is offline, or in a state that
+    /// a newer release has, can be read.
+    pub fn is_read_only(&self) -> bool {
+        self.availability != fb::RepoAvailability::Online.0
+    }
+
+    /// Returns the name of the availability.
+    pub fn name(&self) -> &'static str {
+        match fb::RepoAvailability(self.availability) {
+            fb::RepoAvailability::Online => "online",
+            fb::RepoAvailability::ReadOnly => "read_only",
+            fb::RepoAvailability::Offline => "offline",
+            _ => "unknown",
+        }
+    }
 }
 
 /// Content of `repo`.
@@ -172,7 +198,7 @@ impl RepoState {
             branches: info.branches().into_iter().map(|(name, id)| Ok((name, id?))).collect::<Result<_>>()?,
             deleted_tags: info.deleted_tags().into_iter().collect(),
             snapshots,
-            status: read_status(root.status()),
+            status: Status::of(root.status()),
             metadata: raw_items(root.metadata()),
             updates,
             repo_before_updates: root.repo_before_updates().map(str::to_owned),
@@ -181,11 +207,6 @@ impl RepoState {
             disabled_feature_flags,
             extra: root.extra().map(|bytes| bytes.bytes().to_vec()),
         })
-    }
-
-    /// Returns true if the repository accepts no writes, except to the status itself.
-    pub fn is_read_only(&self) -> bool {
-        self.status.availability == fb::RepoAvailability::ReadOnly.0
     }
 
     /// Records `operation` at time `now`, for a file whose predecessor was copied to `overwritten/{backup}`.
@@ -336,14 +357,6 @@ fn snapshot_info(
     Ok(fb::SnapshotInfo::create(b, &args))
 }
 
-fn read_status(status: fb::RepoStatus<'_>) -> Status {
-    Status {
-        availability: status.availability().0,
-        set_at: status.set_at(),
-        reason: status.limited_availability_reason().map(str::to_owned),
-    }
-}
-
 fn write_status(b: &mut Builder, status: &Status) -> WIPOffset<fb::RepoStatus<'static>> {
     let limited_availability_reason = status.reason.as_ref().map(|reason| b.create_string(reason));
     let availability = fb::RepoAvailability(status.availability);
@@ -419,7 +432,7 @@ fn read_operation(stored: fb::Update<'_>) -> Option<Operation> {
             Operation::FeatureFlagChanged { id: table.id(), new_value: table.new_value(), is_set: table.is_set() }
         }
         Kind::RepoStatusChangedUpdate => Operation::StatusChanged {
-            status: stored.update_type_as_repo_status_changed_update()?.status().map(read_status),
+            status: stored.update_type_as_repo_status_changed_update()?.status().map(Status::of),
         },
         _ => return None,
     })

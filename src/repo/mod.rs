@@ -292,8 +292,8 @@ impl Repository {
     pub fn check_writable(&self) -> Result<()> {
         match &self.generation {
             Generation::Alpha(_) => Err(alpha::read_only(self.storage.location())),
-            Generation::V2(info) if info.is_read_only() => {
-                Err(update::read_only(self.storage.location(), info.availability_reason()))
+            Generation::V2(info) if info.status().is_read_only() => {
+                Err(update::read_only(self.storage.location(), &info.status()))
             }
             _ => Ok(()),
         }

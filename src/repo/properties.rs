@@ -21,7 +21,7 @@ const MAX_TEXT: usize = 4096;
 impl Repository {
     /// Returns the status. Fails with [`ErrorKind::Unsupported`] before version 2.
     pub fn status(&self) -> Result<Status> {
-        Ok(RepoState::from_info(self.properties()?)?.status)
+        Ok(self.properties()?.status())
     }
 
     /// Returns the metadata of the repository. Fails with [`ErrorKind::Unsupported`] before version 2.
@@ -45,9 +45,10 @@ impl Repository {
         let state = RepoState { enabled_feature_flags, disabled_feature_flags, ..RepoState::default() };
         let flags =
             FeatureFlag::ALL.into_iter().filter_map(|flag| Some((flag.name().to_owned(), flag.set_to(&state)?)));
+        let status = info.status();
         Some(json!({
-            "status": if info.is_read_only() { "read_only" } else { "online" },
-            "reason": info.availability_reason(),
+            "status": status.name(),
+            "reason": status.reason,
             "metadata": info.metadata().ok()?,
             "flags": flags.map(|(name, is_on)| (name, Value::from(is_on))).collect::<Map<_, _>>(),
         }))

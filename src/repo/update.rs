@@ -13,7 +13,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
-use crate::format::repo_state::{DEFAULT_UPDATES_PER_FILE, Operation, RepoState};
+use crate::format::repo_state::{DEFAULT_UPDATES_PER_FILE, Operation, RepoState, Status};
 use crate::storage::decoded::{self, Decoded};
 use crate::storage::{Condition, Storage, Version};
 use crate::times::Clock;
@@ -180,8 +180,8 @@ impl<'a> Update<'a> {
             };
             let RepoFile { info, bytes, version, copy } = known.insert(read);
             let mut state = RepoState::from_info(info)?;
-            if state.is_read_only() && !options.is_of_status {
-                return Err(read_only(storage.location(), state.status.reason.as_deref()));
+            if state.status.is_read_only() && !options.is_of_status {
+                return Err(read_only(storage.location(), &state.status));
             }
             let operation = change(&mut state)?;
             let moment = ChangeTime::after(*clock, state.updates.first().map_or(0, |newest| newest.updated_at)).await;
@@ -227,9 +227,10 @@ pub(super) async fn read_state(storage: &dyn Storage) -> Result<RepoState> {
 }
 
 /// Returns the error for a repository that takes no writes.
-pub(super) fn read_only(location: &str, reason: Option<&str>) -> Error {
-    let reason = reason.unwrap_or("no reason is given");
-    Error::new(ErrorKind::ReadOnly, format!("{location} is set read-only: {reason}"))
+pub(super) fn read_only(location: &str, status: &Status) -> Error {
+    let reason = status.reason.as_deref().unwrap_or("no reason is given");
+    let name = status.name().replace('_', "-");
+    Error::new(ErrorKind::ReadOnly, format!("{location} is set {name}: {reason}"))
 }
 
 /// Returns the name, below `overwritten/`, of a copy of `file` made at `now` (microseconds since 1970-01-01 UTC).

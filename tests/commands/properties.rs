@@ -9,6 +9,8 @@ use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::format::repo_info::{RepoAvailability, RepoStatus};
 use icechunk::format::snapshot::SnapshotProperties;
 use icechunkfs::error::ErrorKind;
+use icechunkfs::format::repo_info::RepoInfo;
+use icechunkfs::format::repo_state::{RepoState, Status};
 use serde_json::{Value, json};
 
 fn config(place: &Path, words: &[&str]) -> Output {
@@ -80,6 +82,31 @@ async fn a_read_only_repository_takes_no_changes_from_anyone() {
     let ours = config(place, &["status", "--json"]).json();
     assert_eq!((&ours["status"], &ours["reason"]), (&json!("read_only"), &json!("theirs")));
     assert!(ours["set_at"].as_str().unwrap().starts_with("2026-01-02T03:04:05"), "{ours}");
+}
+
+/// The reference takes an offline repository for online. A state that only newer programs know is none in which to write.
+#[tokio::test]
+async fn a_repository_that_is_not_online_is_read_only() {
+    for (availability, name) in [(2, "offline"), (9, "unknown")] {
+        let directory = new_repository(SpecVersionBin::V2).await;
+        let place = directory.path();
+        let file = place.join("repo");
+        let info = RepoInfo::decode(&std::fs::read(&file).unwrap()).unwrap();
+        let mut state = RepoState::from_info(&info).unwrap();
+        state.status = Status { availability, set_at: 5, reason: Some("moving".to_owned()) };
+        std::fs::write(&file, state.encode().unwrap()).unwrap();
+        let before = std::fs::read(&file).unwrap();
+        for words in [&["branch", "create", "other"][..], &["gc", "--older-than", "0s", "--yes"]] {
+            let refused = run_on(place, words).failure();
+            assert!(refused.contains(&format!("is set {name}: moving")), "{refused}");
+        }
+        drop(Mount::new(place, &["--read-only"]));
+        assert_eq!(std::fs::read(&file).unwrap(), before);
+        assert_eq!(config(place, &["status", "--json"]).json()["status"], name);
+        run_on(place, &["log"]).success();
+        config(place, &["status", "online"]).success();
+        run_on(place, &["branch", "create", "other"]).success();
+    }
 }
 
 #[tokio::test]

@@ -11,9 +11,6 @@ use crate::repo::flags::FeatureFlag;
 use crate::storage::settings::Settings;
 use crate::times::{format_time, system_clock};
 
-/// Names of a status in the format, by its number.
-const STATUSES: [&str; 3] = ["online", "read_only", "offline"];
-
 #[derive(Debug, Args)]
 pub(in crate::cli) struct StatusArgs {
     /// The new status: `read-only` refuses commits, changes of refs and collections by all programs, at once; only the status can then
@@ -82,7 +79,7 @@ pub(super) async fn status(repo: &str, arguments: &StatusArgs) -> Result<()> {
         repository = open::repository(repo, &arguments.store).await?;
     }
     let found = repository.status()?;
-    let name = STATUSES.get(usize::from(found.availability)).copied().unwrap_or("unknown");
+    let name = found.name();
     let set_at = format_time(found.set_at);
     print_result(arguments.json, &json!({"status": name, "reason": found.reason, "set_at": set_at}), || {
         let reason = found.reason.as_ref().map(|reason| format!(": {}", printable::line(reason)));
