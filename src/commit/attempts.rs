@@ -422,6 +422,7 @@ impl Engine {
             metadata: metadata(work, attempt, id)?,
             nodes: Vec::new(),
             manifests: Vec::new(),
+            extra: None,
         };
         failpoints::pass("commit.manifests")?;
         let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;

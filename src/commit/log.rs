@@ -45,6 +45,7 @@ pub(super) struct NetLog {
 impl NetLog {
     /// Adds the log of the next commit; the oldest commit comes first.
     pub(super) fn add(&mut self, log: &TransactionLog) -> Result<()> {
+        log.check_known()?;
         self.add_parts(log.changed_nodes().collect(), log.updated_chunks(), log.moves()?);
         Ok(())
     }

@@ -137,7 +137,8 @@ pub(super) fn apply<'a>(
             dimension_names: None,
             manifests: sources.get(&written.id).and_then(|source| lent.get(source)).cloned().unwrap_or_default(),
         });
-        let mut draft = NodeDraft { id: written.id, path: written.path.clone(), zarr_json: Vec::new(), array };
+        let mut draft =
+            NodeDraft { id: written.id, path: written.path.clone(), zarr_json: Vec::new(), array, extra: None };
         rewrite(&mut draft, written, version)?;
         let chunks_of = sources.get(&written.id).copied().unwrap_or(written.id);
         planned.push(Planned { node: PlannedNode::Drafted(draft), is_written: true, chunks_of });
@@ -162,7 +163,8 @@ fn draft_unchanged(node: &Node<'_>) -> Result<NodeDraft> {
             ));
         }
     };
-    Ok(NodeDraft { id: node.id, path: node.path.to_owned(), zarr_json: node.zarr_json.to_vec(), array })
+    let extra = node.extra()?.map(<[u8]>::to_vec);
+    Ok(NodeDraft { id: node.id, path: node.path.to_owned(), zarr_json: node.zarr_json.to_vec(), array, extra })
 }
 
 /// Sets a node's `zarr.json`, and the shape and dimension names that follow from it.

@@ -115,6 +115,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
         metadata: items.context(|| "metadata of the commit")?,
         nodes,
         manifests: snapshot.manifests().into_iter().filter(|info| used.contains(&info.id)).collect(),
+        extra: snapshot.extra().map(<[u8]>::to_vec),
     };
     let kept = KeptNodes { snapshot: Arc::new(snapshot), positions };
     let record =

@@ -3,7 +3,7 @@
 //! Encoding sorts the lists that files have sorted, and refuses a draft that the reference implementation would not
 //! read, or would panic on later.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use flatbuffers::WIPOffset;
 
@@ -14,6 +14,7 @@ use super::kept_nodes::{KeptNodes, ListedNode, Tail};
 use super::repo_state::{Builder, RawItem, tables, write_items};
 use super::snapshot::{ArrayData, Dimension, ManifestInfo, ManifestRef, Node, NodeData};
 use super::transaction_log::{Move, NodeChange};
+use super::unknown;
 use crate::error::{Error, Result};
 
 /// Bytes that a snapshot may have more than the one whose nodes it keeps, before its buffer has to grow.
@@ -38,6 +39,8 @@ pub struct SnapshotDraft {
     pub nodes: Vec<NodeDraft>,
     /// All manifests that the nodes refer to, and no others, in any order.
     pub manifests: Vec<ManifestInfo>,
+    /// Bytes that newer releases give a meaning.
+    pub extra: Option<Vec<u8>>,
 }
 
 /// Group or array of a [`SnapshotDraft`].
@@ -51,6 +54,8 @@ pub struct NodeDraft {
     pub zarr_json: Vec<u8>,
     /// Shape and manifests of an array; `None` for a group.
     pub array: Option<ArrayDraft>,
+    /// Bytes that newer releases give a meaning.
+    pub extra: Option<Vec<u8>>,
 }
 
 /// Shape of an array, and the manifests that list its chunks.
@@ -72,6 +77,14 @@ enum Entry<'a> {
 }
 
 impl Entry<'_> {
+    /// Fails if the node cannot be written again without a loss.
+    fn check(&self) -> Result<()> {
+        match self {
+            Entry::Drafted(_) => Ok(()),
+            Entry::Kept(_, node) => node.extra().map(drop),
+        }
+    }
+
     fn path(&self) -> &str {
         match self {
             Entry::Drafted(node) => &node.path,
@@ -103,6 +116,7 @@ impl SnapshotDraft {
             metadata: Vec::new(),
             nodes: Vec::new(),
             manifests: Vec::new(),
+            extra: None,
         }
     }
 
@@ -118,6 +132,10 @@ impl SnapshotDraft {
 
     /// Returns the uncompressed payload of the file, which has the nodes `kept`, too. Their manifests are among those of the draft.
     pub(crate) fn payload_with(&self, kept: Option<&KeptNodes>) -> Result<Vec<u8>> {
+        let extras = match kept {
+            Some(kept) => unknown::extras_of_manifests(kept.snapshot.root())?,
+            None => HashMap::new(),
+        };
         let kept = kept.filter(|kept| !kept.positions.is_empty());
         if let Some(kept) = kept.filter(|kept| kept.snapshot.version() != self.version) {
             return Err(Error::invalid(format!("nodes of snapshot {} are of another version", kept.snapshot.id())));
@@ -151,6 +169,9 @@ impl SnapshotDraft {
 
         // The time, which is never 0, gives the front the alignment that the tail has.
         let tail = kept.filter(|_| self.flushed_at > 0).and_then(|kept| Tail::of(kept, &self.nodes));
+        if tail.is_none() {
+            nodes.iter().try_for_each(Entry::check)?;
+        }
         let kept_bytes = kept.filter(|_| tail.is_none()).map_or(0, |kept| kept.snapshot.size());
         // Growing copies what is there.
         let mut b = Builder::with_capacity(kept_bytes + nodes.len() * size_of::<u32>() + ROOM_TO_GROW);
@@ -186,7 +207,8 @@ impl SnapshotDraft {
                 (b.create_vector_from_iter(manifests.iter().map(info)), None)
             }
             SpecVersion::V2 => {
-                (b.create_vector::<fb::ManifestFileInfo>(&[]), Some(tables(&mut b, &manifests, write_info)))
+                let infos = tables(&mut b, &manifests, |b, info| write_info(b, info, extras.get(&info.id)));
+                (b.create_vector::<fb::ManifestFileInfo>(&[]), Some(infos))
             }
         };
         let parent = self.parent.filter(|_| self.version == SpecVersion::V1).map(|id| fb::ObjectId12(id.0));
@@ -199,7 +221,7 @@ impl SnapshotDraft {
             metadata: Some(write_items(&mut b, &self.metadata)),
             manifest_files: Some(old),
             manifest_files_v2: new,
-            extra: None,
+            extra: self.extra.as_ref().map(|extra| b.create_vector(extra)),
         };
         let root = fb::Snapshot::create(&mut b, &args);
         b.finish(root, Some(envelope::FILE_IDENTIFIER));
@@ -238,9 +260,14 @@ fn sort(nodes: &mut [Entry<'_>]) -> Result<()> {
     }
 }
 
-fn write_info(b: &mut Builder, info: &ManifestInfo) -> WIPOffset<fb::ManifestFileInfoV2<'static>> {
+fn write_info(
+    b: &mut Builder,
+    info: &ManifestInfo,
+    extra: Option<&Vec<u8>>,
+) -> WIPOffset<fb::ManifestFileInfoV2<'static>> {
     let (id, num_chunk_refs) = (Some(&fb::ObjectId12(info.id.0)), info.chunk_refs);
-    let args = fb::ManifestFileInfoV2Args { id, size_bytes: info.size, num_chunk_refs, extra: None };
+    let extra = extra.map(|extra| b.create_vector(extra));
+    let args = fb::ManifestFileInfoV2Args { id, size_bytes: info.size, num_chunk_refs, extra };
     fb::ManifestFileInfoV2::create(b, &args)
 }
 
@@ -249,7 +276,7 @@ pub(super) fn write_node(
     version: SpecVersion,
     node: &NodeDraft,
 ) -> WIPOffset<fb::NodeSnapshot<'static>> {
-    write_parts(b, version, (node.id, &node.path, &node.zarr_json), node.array.as_ref())
+    write_parts(b, version, (node.id, &node.path, &node.zarr_json), node.array.as_ref(), node.extra.as_deref())
 }
 
 fn write_kept(b: &mut Builder, version: SpecVersion, node: &Node<'_>) -> WIPOffset<fb::NodeSnapshot<'static>> {
@@ -258,7 +285,8 @@ fn write_kept(b: &mut Builder, version: SpecVersion, node: &Node<'_>) -> WIPOffs
         NodeData::Array(stored) => Some(ArrayDraft::of(stored).unwrap_or_default()),
         _ => None,
     };
-    write_parts(b, version, (node.id, node.path, node.zarr_json), array.as_ref())
+    let extra = node.stored.extra().map(|extra| extra.bytes());
+    write_parts(b, version, (node.id, node.path, node.zarr_json), array.as_ref(), extra)
 }
 
 fn write_parts(
@@ -266,6 +294,7 @@ fn write_parts(
     version: SpecVersion,
     (id, path, zarr_json): (NodeId, &str, &[u8]),
     array: Option<&ArrayDraft>,
+    extra: Option<&[u8]>,
 ) -> WIPOffset<fb::NodeSnapshot<'static>> {
     let (node_data_type, node_data) = match array {
         None => (fb::NodeData::Group, fb::GroupNodeData::create(b, &fb::GroupNodeDataArgs {}).as_union_value()),
@@ -277,7 +306,7 @@ fn write_parts(
         user_data: Some(b.create_vector(zarr_json)),
         node_data_type,
         node_data: Some(node_data),
-        extra: None,
+        extra: extra.map(|extra| b.create_vector(extra)),
     };
     fb::NodeSnapshot::create(b, &args)
 }
@@ -392,7 +421,7 @@ mod tests {
     use crate::format::transaction_log::TransactionLog;
 
     fn group(n: u8, path: &str) -> NodeDraft {
-        NodeDraft { id: node_id(n), path: path.into(), zarr_json: b"{}".to_vec(), array: None }
+        NodeDraft { id: node_id(n), path: path.into(), zarr_json: b"{}".to_vec(), array: None, extra: None }
     }
 
     fn draft(nodes: Vec<NodeDraft>, manifests: Vec<ManifestInfo>) -> SnapshotDraft {

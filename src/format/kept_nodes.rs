@@ -213,7 +213,13 @@ impl Node<'_> {
             (NodeData::Array(one), NodeData::Array(other)) => one.is_same(other),
             _ => false,
         };
-        self.id == other.id && self.path == other.path && self.zarr_json == other.zarr_json && is_same_data
+        let extras = [self, other].map(|node| node.stored.extra().map(|extra| extra.bytes()));
+        let [extra, other_extra] = extras;
+        self.id == other.id
+            && self.path == other.path
+            && self.zarr_json == other.zarr_json
+            && extra == other_extra
+            && is_same_data
     }
 }
 
@@ -241,6 +247,7 @@ mod tests {
             path: format!("/g{}/a{number}", number % 7),
             zarr_json: format!("{{\"number\":{number}}}").into_bytes(),
             array: (number % 11 != 5).then_some(ArrayDraft { shape, dimension_names: names, manifests }),
+            extra: None,
         }
     }
 
@@ -322,6 +329,7 @@ mod tests {
                         NodeData::Array(array) => ArrayDraft::of(array),
                         _ => None,
                     },
+                    extra: None,
                 });
                 let plain = SnapshotDraft { nodes: all.chain(draft.nodes.clone()).collect(), ..draft.clone() };
                 let plain = Snapshot::from_draft(&plain).unwrap();

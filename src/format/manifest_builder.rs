@@ -25,7 +25,8 @@ const LOCATION: usize = 5;
 const ETAG: usize = 6;
 const LAST_MODIFIED: usize = 7;
 const COMPRESSED_LOCATION: usize = 8;
-const SLOTS: usize = 9;
+const EXTRA: usize = 9;
+const SLOTS: usize = 10;
 /// Value of `compression_algorithm` if no location is compressed.
 const PLAIN: u8 = 0;
 /// Size of an array's table, in bytes: offset to the vtable 4, references 4, node 8.
@@ -95,6 +96,7 @@ struct RefMembers<'a> {
     etag: Option<&'a str>,
     last_modified: u32,
     compressed_location: Option<&'a [u8]>,
+    extra: Option<&'a [u8]>,
 }
 
 impl ManifestBuilder {
@@ -173,16 +175,20 @@ impl ManifestBuilder {
         self.add(coords.len(), coords.iter().copied(), &members)
     }
 
-    /// Adds reference `at` of an older manifest unchanged; it must sort after all previous ones.
+    /// Adds reference `at` of an older manifest unchanged; it must sort after all previous ones. Fails if that manifest has members that
+    /// this one would lose.
     #[inline]
     pub fn copy(&mut self, refs: &ArrayRefs<'_>, at: usize) -> Result<()> {
+        refs.manifest().check_known()?;
         let stored = refs.raw(at);
+        let extra = stored.extra().map(|v| v.bytes());
         let coords = stored.index();
         if let Some(id) = stored.chunk_id() {
             let members = RefMembers {
                 chunk_id: Some(id.0),
                 offset: stored.offset(),
                 length: stored.length(),
+                extra,
                 ..RefMembers::default()
             };
             return self.add(coords.len(), coords.iter(), &members);
@@ -194,6 +200,7 @@ impl ManifestBuilder {
             etag: stored.checksum_etag(),
             last_modified: stored.checksum_last_modified(),
             compressed_location: stored.compressed_location().map(|v| v.bytes()),
+            extra,
             ..RefMembers::default()
         };
         let plain;
@@ -218,7 +225,8 @@ impl ManifestBuilder {
             | u16::from(members.location.is_some()) << LOCATION
             | u16::from(members.etag.is_some()) << ETAG
             | u16::from(members.last_modified != 0) << LAST_MODIFIED
-            | u16::from(members.compressed_location.is_some()) << COMPRESSED_LOCATION;
+            | u16::from(members.compressed_location.is_some()) << COMPRESSED_LOCATION
+            | u16::from(members.extra.is_some()) << EXTRA;
         let found = self.layouts.iter().position(|layout| layout.members == present);
         let number = found.unwrap_or_else(|| self.add_layout(present));
         let Some(layout) = self.layouts.get(number) else { return Ok(()) };
@@ -264,6 +272,7 @@ impl ManifestBuilder {
         for (slot, bytes, is_text) in [
             (INLINE, members.inline, false),
             (COMPRESSED_LOCATION, members.compressed_location, false),
+            (EXTRA, members.extra, false),
             (LOCATION, members.location.map(str::as_bytes), true),
             (ETAG, members.etag.map(str::as_bytes), true),
         ] {
@@ -281,7 +290,8 @@ impl ManifestBuilder {
         // The offset to the vtable comes first.
         let mut size: u16 = 4;
         // This order needs no padding: one offset of 4 bytes, then all members of 8 bytes, then those of 4 and of 12.
-        for slot in [INDEX, OFFSET, LENGTH, CHUNK_ID, INLINE, LOCATION, COMPRESSED_LOCATION, ETAG, LAST_MODIFIED] {
+        for slot in [INDEX, OFFSET, LENGTH, CHUNK_ID, INLINE, LOCATION, COMPRESSED_LOCATION, ETAG, LAST_MODIFIED, EXTRA]
+        {
             if members & 1 << slot == 0 {
                 continue;
             }
@@ -296,9 +306,11 @@ impl ManifestBuilder {
         }
         pad(&mut self.body, 8);
         let vtable = self.body.len();
-        self.body.extend_from_slice(&(4 + 2 * SLOTS as u16).to_le_bytes());
+        // Nearly no reference has the last member.
+        let slots = if members & 1 << EXTRA == 0 { EXTRA } else { SLOTS };
+        self.body.extend_from_slice(&(4 + 2 * slots as u16).to_le_bytes());
         self.body.extend_from_slice(&size.to_le_bytes());
-        for place in at {
+        for place in at.into_iter().take(slots) {
             self.body.extend_from_slice(&place.to_le_bytes());
         }
         self.layouts.push(Layout { members, vtable, at, size: usize::from(size) });

@@ -46,5 +46,6 @@ pub mod snapshot;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod transaction_log;
+pub(crate) mod unknown;
 mod verified;
 mod yaml;

@@ -17,6 +17,7 @@ use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::ObjectId;
 use super::repo_info::RepoInfo;
+use super::unknown;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Default number of updates in one file, as in the reference implementation.
@@ -176,9 +177,11 @@ pub struct RepoState {
 }
 
 impl RepoState {
-    /// Reads the state from `info`. Fails if an index is out of range or an operation is unknown.
+    /// Reads the state from `info`. Fails if an index is out of range, or if an operation or a member is unknown, which would be lost when
+    /// the state is written.
     pub fn from_info(info: &RepoInfo) -> Result<Self> {
         let root = info.root();
+        unknown::check_repo(root)?;
         let mut snapshots = BTreeMap::new();
         for (position, stored) in root.snapshots().iter().enumerate() {
             let pruned = stored.pruned_ancestor_tx_logs();

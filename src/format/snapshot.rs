@@ -14,6 +14,7 @@ use super::envelope::{self, Compression, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
 use super::metadata;
+use super::unknown;
 use super::verified::VerifiedFlatbuffer;
 use crate::error::{Context, Error, Result};
 
@@ -37,9 +38,17 @@ pub struct Node<'a> {
     pub zarr_json: &'a [u8],
     /// Kind of the node, with its data.
     pub data: NodeData<'a>,
+    /// The table as it is stored.
+    pub(crate) stored: fb::NodeSnapshot<'a>,
 }
 
 impl Node<'_> {
+    /// Returns bytes that newer releases give a meaning, for a node that is written again. Fails if that would lose other members.
+    pub fn extra(&self) -> Result<Option<&[u8]>> {
+        unknown::check_node(self.stored)?;
+        Ok(self.stored.extra().map(|extra| extra.bytes()))
+    }
+
     /// Returns true if the node is an array.
     pub fn is_array(&self) -> bool {
         matches!(self.data, NodeData::Array(_))
@@ -127,6 +136,11 @@ impl Snapshot {
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
         let (header, payload) = envelope::decode(file, FileType::Snapshot, limit)?;
         Self::from_verified(VerifiedFlatbuffer::new(payload)?, header.version)
+    }
+
+    /// Returns bytes of the snapshot that newer releases give a meaning.
+    pub fn extra(&self) -> Option<&[u8]> {
+        self.buffer.root().extra().map(|extra| extra.bytes())
     }
 
     /// Returns the root table, for [`crate::repo::verify`], which checks members that nothing else reads.
@@ -300,7 +314,7 @@ fn node(stored: fb::NodeSnapshot<'_>) -> Node<'_> {
     } else {
         NodeData::Unknown(stored.node_data_type().0)
     };
-    Node { id: NodeId::from(stored.id()), path: stored.path(), zarr_json: stored.user_data().bytes(), data }
+    Node { id: NodeId::from(stored.id()), path: stored.path(), zarr_json: stored.user_data().bytes(), data, stored }
 }
 
 /// Returns a dimension as version 1 stores it; none if a stored length is impossible.

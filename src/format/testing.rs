@@ -7,7 +7,7 @@ use super::draft::{ArrayDraft, NodeDraft, write_node};
 use super::envelope::{MAGIC, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
-use super::repo_state::tables;
+use super::repo_state::{Builder, tables};
 use super::snapshot::ManifestRef;
 
 /// Returns a file with these bytes in its header.
@@ -16,7 +16,7 @@ pub(crate) fn file_of(version: u8, file_type: u8, compression: u8, body: &[u8]) 
 }
 
 /// Returns a file of version 2 with a compressed payload.
-fn file(file_type: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn file(file_type: u8, payload: &[u8]) -> Vec<u8> {
     file_of(2, file_type, 1, &zstd::encode_all(payload, 3).unwrap())
 }
 
@@ -37,11 +37,19 @@ pub(crate) fn node_id(n: u8) -> NodeId {
 
 /// Returns a `repo` with snapshots (id, parent's position), the `n`th committed at second `n`, and branches (name, position).
 pub(crate) fn repo(snapshots: &[(ObjectId, i32)], branches: &[(&str, u32)]) -> Vec<u8> {
-    let mut b = FlatBufferBuilder::new();
-    let branches = Some(tables(&mut b, branches, |b, (name, index)| {
+    repo_with(snapshots, branches, |b, name, snapshot_index| {
         let name = Some(b.create_string(name));
-        fb::Ref::create(b, &fb::RefArgs { name, snapshot_index: *index })
-    }));
+        fb::Ref::create(b, &fb::RefArgs { name, snapshot_index })
+    })
+}
+
+/// Writes the table of a ref.
+type WriteRef = fn(&mut Builder, &str, u32) -> WIPOffset<fb::Ref<'static>>;
+
+/// Returns a `repo` like [`repo`], with branches as `write` writes them.
+pub(crate) fn repo_with(snapshots: &[(ObjectId, i32)], branches: &[(&str, u32)], write: WriteRef) -> Vec<u8> {
+    let mut b = FlatBufferBuilder::new();
+    let branches = Some(tables(&mut b, branches, |b, (name, index)| write(b, name, *index)));
     let tags = Some(tables(&mut b, [(); 0], |b, ()| fb::Ref::create(b, &Default::default())));
     let deleted_tags = Some(tables(&mut b, [""; 0], |b, name| b.create_string(name)));
     let snapshots = Some(tables(&mut b, snapshots.iter().enumerate(), |b, (n, (id, parent_offset))| {
@@ -109,6 +117,7 @@ pub(crate) fn snapshot(id: ObjectId, nodes: &[TestNode<'_>]) -> Vec<u8> {
         path: node.path.to_owned(),
         zarr_json: node.zarr_json.into(),
         array: node.manifests.as_ref().map(array),
+        extra: None,
     });
     let nodes: Vec<_> = nodes.map(|node| write_node(&mut b, SpecVersion::V1, &node)).collect();
     snapshot_of(b, id, &nodes)

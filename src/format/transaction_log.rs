@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use super::envelope::{self, FileType};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
+use super::unknown;
 use super::verified::VerifiedFlatbuffer;
 use crate::error::{Error, Result};
 
@@ -98,6 +99,14 @@ impl TransactionLog {
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
         let (_, payload) = envelope::decode(file, FileType::TransactionLog, limit)?;
         Ok(TransactionLog { buffer: VerifiedFlatbuffer::new(payload)? })
+    }
+
+    /// Fails if the log has members that its net changes together with other logs would lose.
+    pub fn check_known(&self) -> Result<()> {
+        if unknown::is_in_log(self.buffer.root()) {
+            return Err(unknown::would_lose_members(format!("transaction log {}", self.id())));
+        }
+        Ok(())
     }
 
     /// Returns the id of the snapshot that the log belongs to.

@@ -76,7 +76,13 @@ pub(super) async fn refuse_occupied(storage: &dyn Storage, verb: &str) -> Result
 async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
     let node = NodeId::random()?;
     let parent = ObjectId::INITIAL;
-    let nodes = vec![NodeDraft { id: node, path: "/".to_owned(), zarr_json: GROUP_DOCUMENT.to_vec(), array: None }];
+    let nodes = vec![NodeDraft {
+        id: node,
+        path: "/".to_owned(),
+        zarr_json: GROUP_DOCUMENT.to_vec(),
+        array: None,
+        extra: None,
+    }];
     let snapshot = SnapshotDraft { nodes, ..SnapshotDraft::new(ObjectId::random()?, clock(), GROUP_MESSAGE) };
     let log = TransactionLogDraft { nodes: [(node, NodeChange::NewGroups)].into(), ..TransactionLogDraft::default() };
     write_commit(storage, &snapshot, &log).await?;

@@ -109,7 +109,7 @@ mod tests {
 
     /// Returns a snapshot of a group and arrays, of which each has the manifest and the length that `arrays` gives.
     fn snapshot(arrays: &[(u8, u64)]) -> Snapshot {
-        let group = NodeDraft { id: node_id(0), path: "/".into(), zarr_json: b"{}".to_vec(), array: None };
+        let group = NodeDraft { id: node_id(0), path: "/".into(), zarr_json: b"{}".to_vec(), array: None, extra: None };
         let array = |(number, &(manifest, length)): (usize, &(u8, u64))| {
             let document = format!(
                 r#"{{"zarr_format":3,"node_type":"array","shape":[{length}],"data_type":"uint8","fill_value":0,"codecs":["bytes"],
@@ -122,6 +122,7 @@ mod tests {
                 path: format!("/a{number}"),
                 zarr_json: document.into_bytes(),
                 array: Some(ArrayDraft { shape, dimension_names: None, manifests }),
+                extra: None,
             }
         };
         let mut manifests: Vec<ManifestInfo> =

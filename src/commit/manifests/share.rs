@@ -135,7 +135,8 @@ mod tests {
             let manifests = vec![ManifestRef { id: id(n), extents: vec![(0, references)] }];
             let shape = vec![Dimension { array_length: 1000, num_chunks: 1000, chunk_length: 1 }];
             let array = Some(ArrayDraft { shape, dimension_names: None, manifests });
-            let node = NodeDraft { id: node_id(n), path: format!("/{n:03}"), zarr_json: Vec::new(), array };
+            let node =
+                NodeDraft { id: node_id(n), path: format!("/{n:03}"), zarr_json: Vec::new(), array, extra: None };
             Planned { node: PlannedNode::Drafted(node), is_written: false, chunks_of: node_id(n) }
         };
         let info = |n: u8| (id(n), ManifestInfo { id: id(n), size: 100, chunk_refs: references });

@@ -257,6 +257,7 @@ impl AlphaSnapshot {
             metadata,
             nodes,
             manifests: used.into_values().collect(),
+            extra: None,
         })
     }
 }
@@ -291,7 +292,7 @@ fn node_draft(
             (fields.document(&attributes)?, Some(array))
         }
     };
-    Ok(NodeDraft { id: node.id.0, path: node.path, zarr_json, array })
+    Ok(NodeDraft { id: node.id.0, path: node.path, zarr_json, array, extra: None })
 }
 
 fn manifest_infos(manifests: impl Iterator<Item = (ObjectId, u64, u64)>) -> BTreeMap<ObjectId, ManifestInfo> {

@@ -26,6 +26,8 @@ pub(super) struct Order {
     pub(super) unsorted: Vec<usize>,
     /// True if the list of arrays itself is sorted.
     pub(super) arrays_sorted: bool,
+    /// True if a reference has members that the schema does not have.
+    pub(super) has_unknown_members: bool,
 }
 
 /// Verifies `bytes` as a manifest, and returns the order of its lists; otherwise says what is wrong. All is looked at as little-endian
@@ -36,9 +38,17 @@ pub(super) fn check(bytes: &[u8], options: &VerifierOptions) -> Result<Order, St
     // SAFETY: what was just verified is all that is read here: the root, the list of arrays, their ids, and the extent of their lists of
     // references, but no reference.
     let arrays = unsafe { flatbuffers::root_unchecked::<fb::Manifest<'_>>(bytes) }.arrays();
-    let mut references =
-        References { bytes, options, vtable: None, fields: [0; FIELDS], text: 0..0, tables: 0, seen: 0 };
-    let mut order = Order { unsorted: Vec::new(), arrays_sorted: true };
+    let mut references = References {
+        bytes,
+        options,
+        vtable: None,
+        fields: [0; FIELDS],
+        text: 0..0,
+        tables: 0,
+        seen: 0,
+        is_unknown: false,
+    };
+    let mut order = Order { unsorted: Vec::new(), arrays_sorted: true, has_unknown_members: false };
     for (at, array) in arrays.iter().enumerate() {
         let offsets = array.refs();
         // The vector is part of the buffer.
@@ -48,6 +58,7 @@ pub(super) fn check(bytes: &[u8], options: &VerifierOptions) -> Result<Order, St
             order.unsorted.push(at);
         }
     }
+    order.has_unknown_members = references.is_unknown;
     order.arrays_sorted = arrays.iter().is_sorted_by(|a, b| a.node_id().0 < b.node_id().0);
     Ok(order)
 }
@@ -99,6 +110,8 @@ struct References<'a> {
     tables: usize,
     /// Bytes of all vectors and strings, each as often as something refers to it.
     seen: u64,
+    /// True if a vtable has fields behind those of the schema.
+    is_unknown: bool,
 }
 
 /// Reason why a reference is not valid.
@@ -167,6 +180,9 @@ impl<'a> References<'a> {
         let mut fields = [0; FIELDS];
         for (position, field) in (VTABLE_HEAD..length).step_by(2).zip(&mut fields) {
             *field = self.short(vtable + position)?;
+        }
+        for position in (VTABLE_HEAD + 2 * FIELDS as u64..length).step_by(2) {
+            self.is_unknown |= self.short(vtable + position)? != 0;
         }
         (self.vtable, self.fields) = (Some(vtable), fields);
         Ok(())
@@ -276,7 +292,7 @@ mod tests {
     #[test]
     fn damaged_bytes_are_refused_just_as_the_library_refuses_them() {
         let right = manifest();
-        let sorted = Order { unsorted: vec![], arrays_sorted: true };
+        let sorted = Order { unsorted: vec![], arrays_sorted: true, has_unknown_members: false };
         assert_eq!(check(&right, &options(right.len())), Ok(sorted));
         let (mut accepted, mut refused) = (0, 0);
         for at in 0..right.len() {

@@ -18,6 +18,7 @@ use super::chunk_payload::{Checksum, ChunkPayload};
 use super::envelope::FileType;
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
+use super::unknown;
 use super::verified::VerifiedFlatbuffer;
 use crate::error::{Context, Error, ErrorKind, Result};
 
@@ -64,7 +65,8 @@ impl Manifest {
             Unwrapped::Alpha(body) => alpha::manifest::translate(&body, id, limit)?.into(),
         };
         // SAFETY: `check` accepts only valid manifests.
-        let (buffer, order) = unsafe { VerifiedFlatbuffer::verified_by(payload.into(), check::check) }?;
+        let (buffer, mut order) = unsafe { VerifiedFlatbuffer::verified_by(payload.into(), check::check) }?;
+        order.has_unknown_members |= unknown::is_in_manifest(buffer.root());
         Ok(Manifest { buffer, order })
     }
 
@@ -76,12 +78,22 @@ impl Manifest {
     pub(super) unsafe fn new_unchecked(payload: Vec<u8>) -> Self {
         // SAFETY: the caller guarantees that `payload` is a valid `Manifest`.
         let buffer = unsafe { VerifiedFlatbuffer::new_unchecked(payload) };
-        Manifest { buffer, order: Order { unsorted: Vec::new(), arrays_sorted: true } }
+        let order = Order { unsorted: Vec::new(), arrays_sorted: true, has_unknown_members: false };
+        Manifest { buffer, order }
     }
 
     /// Returns the root table, for [`crate::repo::verify`], which checks members that nothing else reads.
     pub(crate) fn root(&self) -> fb::Manifest<'_> {
         self.buffer.root()
+    }
+
+    /// Fails if the manifest has members that other manifests with its references would lose. The `extra` of a reference is kept.
+    #[inline]
+    pub(super) fn check_known(&self) -> Result<()> {
+        if self.order.has_unknown_members {
+            return Err(unknown::would_lose_members(format!("manifest {}", self.id())));
+        }
+        Ok(())
     }
 
     /// Returns the id that the file contains.

@@ -414,17 +414,10 @@ fn export_reports_hostile_names_and_writes_nothing_outside() {
             path: (*path).to_owned(),
             zarr_json: GROUP.into(),
             array: None,
+            extra: None,
         };
-        let snapshot = SnapshotDraft {
-            id,
-            flushed_at: system_clock(),
-            version: SpecVersion::V2,
-            parent: None,
-            message: "hostile".into(),
-            metadata: Vec::new(),
-            nodes: paths.iter().map(node).collect(),
-            manifests: Vec::new(),
-        };
+        let nodes = paths.iter().map(node).collect();
+        let snapshot = SnapshotDraft { nodes, ..SnapshotDraft::new(id, system_clock(), "hostile") };
         storage.put(&format!("snapshots/{id}"), snapshot.encode().unwrap().into(), Condition::Always).await.unwrap();
         let log = TransactionLogDraft::default().encode(id, SpecVersion::V2, Compression::default()).unwrap();
         storage.put(&format!("transactions/{id}"), log.into(), Condition::Always).await.unwrap();

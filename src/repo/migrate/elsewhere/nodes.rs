@@ -64,6 +64,7 @@ impl MigratedNodes {
             path: path.clone(),
             zarr_json: node.zarr_json.clone(),
             array: node.array.as_ref().map(array),
+            extra: None,
         };
         self.nodes.iter().map(draft).collect()
     }
