@@ -3,7 +3,7 @@
 Members that a newer program adds are ignored; those that an older one lacks have their defaults.
 
 >>> from_json(Committed, {"snapshot": None, "rebased_over": ["A"], "nodes": 0, "chunks": 0, "new": 1})
-Committed(snapshot=None, rebased_over=('A',), nodes=0, chunks=0, untracked=(), ungrouped=())
+Committed(snapshot=None, rebased_over=('A',), nodes=0, chunks=0, untracked=(), ungrouped=(), warnings=())
 >>> from_json(Status, {"branch": "main", "moved": [{"from": "a", "to": "b"}]}).moved
 (Move(from_='a', to='b'),)
 >>> from_json(Commit, {"id": "A", "written_at": "2026-08-20T12:00:00Z"}).written_at.year
@@ -22,6 +22,14 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
+class Warning:
+    """An array that some programs cannot read as it is stored."""
+
+    path: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Committed:
     """Result of a commit."""
 
@@ -37,6 +45,8 @@ class Committed:
     untracked: Tuple[str, ...] = ()
     #: Nodes whose parent directory has no ``zarr.json``.
     ungrouped: Tuple[str, ...] = ()
+    #: Arrays that some programs cannot read as they are stored.
+    warnings: Tuple[Warning, ...] = ()
 
     def __bool__(self) -> bool:
         return self.snapshot is not None
@@ -108,6 +118,8 @@ class Status:
     open_for_writing: Tuple[str, ...] = ()
     untracked: Tuple[Untracked, ...] = ()
     ungrouped: Tuple[str, ...] = ()
+    #: Arrays that some programs cannot read as they are stored.
+    warnings: Tuple[Warning, ...] = ()
     #: Commit of this mount that seemed to fail but is on the branch.
     landed: Optional[str] = None
     #: Reasons for which a commit is refused.

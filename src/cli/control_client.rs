@@ -38,7 +38,11 @@ pub(crate) struct CommitArgs {
     /// Resolve conflicts between chunks: ours keeps the chunks of this mount, theirs those of concurrent commits [default: refuse].
     #[arg(long, value_name = "WHOSE")]
     on_conflict: Option<OnConflict>,
-    /// Print {"snapshot", "rebased_over", "nodes", "chunks"}; snapshot is null if there was nothing to commit.
+    /// Commit nothing if there are warnings: about arrays that the Icechunk library cannot read, chunks of a wrong length, nodes in no group.
+    #[arg(long)]
+    strict: bool,
+    /// Print {"snapshot", "rebased_over", "nodes", "chunks", "untracked", "ungrouped", "warnings": [{"path", "why"}]}; snapshot is null if
+    /// there was nothing to commit.
     #[arg(long)]
     json: bool,
 }
@@ -67,6 +71,7 @@ pub(crate) fn commit(arguments: &CommitArgs) -> Result<()> {
         metadata: replace_commits::metadata(&arguments.metadata)?,
         amend: arguments.amend,
         on_conflict: arguments.on_conflict,
+        strict: arguments.strict,
     });
     let control = control(&or_current(arguments.mountpoint.as_deref())?)?;
     let draw = |bar: &ProgressBar| {

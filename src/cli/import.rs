@@ -58,7 +58,7 @@ pub(crate) struct ImportArgs {
     pack_below: u64,
     /// Print {"snapshot", "created_repository", "rebased_over", "nodes_created", "nodes_updated", "nodes_deleted",
     /// "chunks_written", "bytes_written", "chunks_deleted", "chunks_unchanged", "untracked": [PATH], "untracked_count",
-    /// "faults": [{"path", "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if nothing was committed, lists
+    /// "warnings": [{"path", "why"}], "warnings_count", "faults": [{"path", "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if nothing was committed, lists
     /// have at most a thousand entries.
     #[arg(long)]
     json: bool,
@@ -196,6 +196,10 @@ fn to_text(imported: &ImportResult, arguments: &ImportArgs) -> String {
     if imported.untracked_count > 0 {
         let paths = imported.untracked.iter().map(|path| format!("  {path}"));
         text += &format!("left out, since Zarr has no place for it:\n{}\n", listed(paths, imported.untracked_count));
+    }
+    if imported.warnings_count > 0 {
+        let warnings = imported.warnings.iter().map(|warning| printable::line(&format!("  {warning}")));
+        text += &format!("warning:\n{}\n", listed(warnings, imported.warnings_count));
     }
     text
 }

@@ -47,3 +47,4 @@ pub mod squash;
 pub mod three_way;
 mod times;
 mod upload;
+pub mod warnings;

@@ -21,6 +21,7 @@ use crate::commit::engine::{CommitOutcome, OnConflict, RebaseCheck, Request};
 use crate::commit::membership::ungrouped_by;
 use crate::commit::progress::CommitProgress;
 use crate::commit::rebase::commits_since;
+use crate::commit::warnings::{Warning, warnings_of};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::ids::{NodeId, ObjectId};
@@ -55,6 +56,9 @@ pub struct CommitOptions {
     /// Resolution of chunks that a concurrent commit changed too.
     #[serde(default)]
     pub on_conflict: Option<OnConflict>,
+    /// True if the commit is refused where it would only warn.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub strict: bool,
 }
 
 /// Result of a commit.
@@ -72,6 +76,8 @@ pub struct Committed {
     pub untracked: Vec<String>,
     /// Nodes whose parent directory has no `zarr.json`: for Zarr they are members of no group.
     pub ungrouped: Vec<String>,
+    /// Arrays that some programs cannot read as they are stored.
+    pub warnings: Vec<Warning>,
 }
 
 impl std::fmt::Display for Committed {
@@ -89,15 +95,20 @@ impl std::fmt::Display for Committed {
             count => write!(f, "; {count} untracked files were not committed (status lists them)")?,
         }
         match self.ungrouped.as_slice() {
-            [] => Ok(()),
+            [] => {}
             [path] => {
-                write!(f, "; warning: {path} is in a directory without zarr.json, so that it belongs to no group")
+                write!(f, "; warning: {path} is in a directory without zarr.json, so that it belongs to no group")?;
             }
             [path, rest @ ..] => write!(
                 f,
                 "; warning: {path} and {} more are in directories without zarr.json, so that they belong to no group",
                 rest.len()
-            ),
+            )?,
+        }
+        match self.warnings.as_slice() {
+            [] => Ok(()),
+            [one] => write!(f, "; warning: {one}"),
+            [first, rest @ ..] => write!(f, "; warning: {first}; and {} more warnings", rest.len()),
         }
     }
 }
@@ -126,11 +137,15 @@ impl Session {
             }
             let base = self.working.base();
             let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
+            let (detected, warnings) = self.find_warnings(detected).await?;
+            if options.strict {
+                refuse_warnings(&ungrouped, &warnings)?;
+            }
             self.working.set_linking(true);
             let published = self.publish(&guard, detected, options).await;
             self.working.set_linking(false);
             let (committed, invalidations) = published?;
-            (base.id(), (Committed { untracked, ungrouped, ..committed }, invalidations))
+            (base.id(), (Committed { untracked, ungrouped, warnings, ..committed }, invalidations))
         };
         // Sent once the tree lock is open: an invalidation may wait for requests that wait for the tree lock.
         let shown = self.invalidate(invalidations).await;
@@ -139,6 +154,16 @@ impl Session {
         }
         shown?;
         Ok(committed)
+    }
+
+    /// Returns the warnings about a change set, with the change set itself.
+    pub(super) async fn find_warnings(&self, detected: DetectedChanges) -> Result<(DetectedChanges, Vec<Warning>)> {
+        let base = self.working.base();
+        blocking(move || {
+            let warnings = warnings_of(base.tree.snapshot(), &detected.changes);
+            Ok((detected, warnings))
+        })
+        .await
     }
 
     async fn publish(
@@ -464,6 +489,16 @@ fn refuse_violations(detected: &DetectedChanges) -> Result<()> {
     let has_flush_failed = detected.violations.iter().any(|violation| violation.why == FLUSH_FAILED);
     let kind = if has_flush_failed { ErrorKind::Io } else { ErrorKind::InvalidInput };
     Err(Error::new(kind, format!("not committed; {}", listed(&violations))))
+}
+
+/// Refuses a change set with warnings.
+fn refuse_warnings(ungrouped: &[String], warnings: &[Warning]) -> Result<()> {
+    let no_group = ungrouped.iter().map(|path| format!("{path}: it is in a directory without zarr.json"));
+    let all: Vec<String> = no_group.chain(warnings.iter().map(Warning::to_string)).collect();
+    if all.is_empty() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("not committed, because warnings are refused (--strict); {}", listed(&all))))
 }
 
 fn listed(items: &[String]) -> String {

@@ -7,6 +7,7 @@ use super::changes::{Untracked, Violation};
 use super::paths::lost_root_message;
 use super::recovery::find_landed;
 use crate::commit::membership::ungrouped_by;
+use crate::commit::warnings::Warning;
 use crate::error::{ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::printable;
@@ -66,6 +67,9 @@ pub struct Status {
     pub untracked: Vec<Untracked>,
     /// Nodes created or moved here whose parent directory has no `zarr.json`: for Zarr they are members of no group.
     pub ungrouped: Vec<String>,
+    /// Arrays that some programs cannot read as they are stored.
+    #[serde(default)]
+    pub warnings: Vec<Warning>,
     /// Commit of this mount that seemed to fail but is on the branch: the next one follows it.
     pub landed: Option<ObjectId>,
     /// Violations, for which a commit is refused.
@@ -127,6 +131,7 @@ impl Session {
     /// Returns the status of the working tree; says nothing about the branch, which may be far away or have a long history.
     pub async fn local_status(&self) -> Result<Status> {
         let (frozen, detected) = self.detect_changes().await?;
+        let (detected, warnings) = self.find_warnings(detected).await?;
         let base = self.working.base();
         let origin = self.working.origin();
         let arrays = self.changed_arrays(&detected).into_iter();
@@ -138,6 +143,7 @@ impl Session {
         let changes = detected.changes;
         Ok(Status {
             ungrouped,
+            warnings,
             repository: origin.repository.clone(),
             branch: origin.branch.clone(),
             base: base.id(),
@@ -239,6 +245,7 @@ impl Status {
         list(&mut text, "open for writing (a commit waits for them)", &self.open_for_writing);
         list(&mut text, "untracked (never committed)", self.untracked.iter().map(|file| &file.path));
         list(&mut text, "in a directory without zarr.json, so that they belong to no group", &self.ungrouped);
+        list(&mut text, "warnings (`commit --strict` refuses them)", self.warnings.iter().map(Warning::to_string));
         let violations = self.violations.iter().map(|violation| format!("{}: {}", violation.path, violation.why));
         list(&mut text, "cannot be committed", violations);
         text + &format!("changes wait in {}\n", printable::line(&self.scratch))

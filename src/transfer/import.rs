@@ -20,6 +20,7 @@ use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{CommitOutcome, Engine, EngineOptions, OnConflict, Request};
 use crate::commit::progress::CommitProgress;
+use crate::commit::warnings::{Warning, warnings_of};
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::Snapshot;
 use crate::operations::changes::{DetectedChanges, NewIds, Violation, nodes};
@@ -91,6 +92,10 @@ pub struct ImportResult {
     pub untracked: Vec<String>,
     /// Number of untracked files.
     pub untracked_count: u64,
+    /// Arrays that some programs cannot read as they are stored.
+    pub warnings: Vec<Warning>,
+    /// Number of warnings.
+    pub warnings_count: u64,
     /// Violations, which prevent the commit.
     #[serde(rename = "faults")]
     pub violations: Vec<SkippedPath>,
@@ -164,6 +169,15 @@ pub async fn import(
         out.chunks_unchanged = known::remove_unchanged(&tree, &mut detected.changes, options.jobs, counters).await?;
     }
     tally(&mut out, &detected.changes);
+    let snapshot = Arc::clone(tree.snapshot());
+    let find = move || {
+        let warnings = warnings_of(&snapshot, &detected.changes);
+        Ok((detected, warnings))
+    };
+    let (mut detected, mut warnings) = blocking(find).await?;
+    out.warnings_count = warnings.len() as u64;
+    warnings.truncate(MAX_LISTED);
+    out.warnings = warnings.into_iter().map(|one| Warning { path: relative(&one.path), ..one }).collect();
     if options.dry_run || detected.changes.is_empty() {
         return Ok(out);
     }

@@ -6,6 +6,7 @@
 
 pub mod array;
 pub mod chunk_key;
+pub mod chunk_rules;
 pub(crate) mod document;
 pub(crate) mod members;
 pub mod reshard;

@@ -33,3 +33,4 @@ mod sync;
 mod sync_collected;
 mod transfer;
 mod verify;
+mod warnings;

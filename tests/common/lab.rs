@@ -46,7 +46,7 @@ pub fn array_json(shape: &[u32], chunks: &[u32], attributes: &str) -> String {
         "attributes": {"note": attributes},
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "codecs": [{"name": "bytes"}],
+        "codecs": [{"name": "bytes"}, {"name": "zstd"}],
         "dimension_names": (0..shape.len()).map(|n| format!("dim{n}")).collect::<Vec<_>>(),
     })
     .to_string()

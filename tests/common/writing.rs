@@ -333,13 +333,13 @@ impl Reference {
 /// The document of a group.
 pub const GROUP: &str = r#"{"zarr_format":3,"node_type":"group"}"#;
 
-/// The document of an array of bytes.
+/// The document of an array of bytes. Its chunks are compressed: any length can be right.
 pub fn array(shape: &[u64], chunks: &[u64]) -> String {
     serde_json::json!({
         "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint8", "fill_value": 0, "attributes": {},
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "codecs": [{"name": "bytes"}]
+        "codecs": [{"name": "bytes"}, {"name": "zstd"}]
     })
     .to_string()
 }

@@ -135,6 +135,9 @@ impl Work {
                 *side = (side.0.min(*c), side.1.max(c.saturating_add(1)));
             }
             let is_needed = check_place(chunk, &coords, uses);
+            if let Some(why) = length_problem(uses, refs.length(at)).filter(|_| is_needed) {
+                chunk.warning("chunk-length", why);
+            }
             let from = || Reference { manifest: self.key.clone(), path: Arc::clone(&name), coords: coords.clone() };
             self.check_payload(chunk, refs, at, is_needed, from);
             last = Some(coords);
@@ -190,6 +193,13 @@ impl Work {
             _ => {}
         }
     }
+}
+
+/// Returns the reason why a chunk of `length` bytes is right in none of the arrays that refer to it, if there is one.
+fn length_problem(uses: &[ArrayUse], length: u64) -> Option<String> {
+    let mut problems = uses.iter().map(|one| one.rules?.length_problem(length));
+    let first = problems.next()??;
+    (length > 0 && problems.all(|problem| problem.is_some())).then_some(first)
 }
 
 /// Checks the position of a chunk in the arrays that refer to it. Returns true if any of them has the chunk.

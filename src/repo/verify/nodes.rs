@@ -12,6 +12,7 @@ use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{ArrayData, ManifestInfo, ManifestRef, Node, NodeData, Snapshot};
 use crate::zarr::array::ArraySummary;
+use crate::zarr::chunk_rules::{ChunkRules, OTHER_NAMES};
 
 /// Pairs of extents of one array that are compared at most. The rest is trusted: the comparison grows with the square.
 const MAX_PAIRS: usize = 4_000_000;
@@ -22,6 +23,8 @@ pub(super) struct ArrayUse {
     pub(super) path: Arc<str>,
     /// Chunks per dimension; none if unknown.
     pub(super) grid: Option<Arc<[u32]>>,
+    /// Rules for its chunks; none if unknown.
+    pub(super) rules: Option<ChunkRules>,
     pub(super) manifest: ManifestRef,
     /// All manifests of the array.
     pub(super) all: Arc<[ManifestRef]>,
@@ -51,7 +54,9 @@ impl ManifestUse {
 
     fn add(&mut self, node: NodeId, new: ArrayUse) {
         let known = self.arrays.entry(node).or_default();
-        let is_same = |one: &ArrayUse| one.manifest == new.manifest && one.grid == new.grid && one.all == new.all;
+        let is_same = |one: &ArrayUse| {
+            one.manifest == new.manifest && one.grid == new.grid && one.rules == new.rules && one.all == new.all
+        };
         if !known.iter().any(is_same) {
             known.push(new);
         }
@@ -182,6 +187,10 @@ fn check_array(
         _ => {}
     }
     let summary = summary.ok();
+    let rules = summary.as_ref().and_then(|_| ChunkRules::parse_reserved(node.zarr_json).ok());
+    if rules.is_some_and(|rules| !rules.has_default_names) {
+        object.warning("chunk-names", OTHER_NAMES);
+    }
     check_shape(object, snapshot.version(), array, summary.as_ref());
     let grid: Option<Arc<[u32]>> = match &summary {
         Some(summary) => Some(summary.dimensions.iter().map(|dimension| dimension.1).collect()),
@@ -201,7 +210,7 @@ fn check_array(
             }
         }
         let (path, grid, manifest) = (Arc::clone(&path), grid.clone(), reference.clone());
-        used.add(node.id, ArrayUse { path, grid, manifest, all: Arc::clone(&all), snapshot: id });
+        used.add(node.id, ArrayUse { path, grid, rules, manifest, all: Arc::clone(&all), snapshot: id });
     }
 }
 

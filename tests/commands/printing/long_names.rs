@@ -95,6 +95,7 @@ fn ls_stats_verify_and_cat_accept_too_long_chunk_names() {
     assert_eq!(rows.as_array().unwrap().len(), 4, "{rows}");
     icechunkfs(["stats", repo]).success();
     let verified = icechunkfs(["verify", repo]);
-    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+    // Its chunks have names that the Icechunk library does not know: warnings.
+    assert_eq!(verified.status.code(), Some(3), "{}", String::from_utf8_lossy(&verified.stdout));
     assert_eq!(icechunkfs(["cat", repo, "good/c.4000"]).success(), vec![7; 10]);
 }

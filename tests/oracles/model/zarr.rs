@@ -88,7 +88,7 @@ pub fn array_document(shape: &[u64], chunks: &[u64], encoding: Encoding, note: u
     serde_json::json!({
         "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint8", "fill_value": 0,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
-        "chunk_key_encoding": encoding.json(), "codecs": [{"name": "bytes"}], "attributes": {"note": note}
+        "chunk_key_encoding": encoding.json(), "codecs": [{"name": "bytes"}, {"name": "zstd"}], "attributes": {"note": note}
     })
     .to_string()
 }
