@@ -91,8 +91,7 @@ fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
 
 fn as_json(collected: &Collected, found: &SearchResult, older_than: u64, dry_run: bool) -> Value {
     let count = |count: Count| json!({"objects": count.objects, "bytes": count.bytes});
-    let work =
-        |needs: &Requirements| json!({"scratch": needs.scratch, "branch": needs.branch, "snapshots": needs.snapshots});
+    let work = |needs: &Requirements| json!({"scratch": needs.scratch, "branch": needs.branch, "snapshots": needs.snapshots, "changes": needs.has_work});
     json!({
         "older_than": format_time(older_than),
         "dry_run": dry_run,
@@ -114,8 +113,9 @@ fn as_json(collected: &Collected, found: &SearchResult, older_than: u64, dry_run
 fn text(collected: &Collected, found: &SearchResult, older_than: u64, would: bool) -> String {
     let mut text = String::new();
     for needs in &found.work {
+        let what = if needs.has_work { "uncommitted work on" } else { "a mount of" };
         text += &format!(
-            "kept for uncommitted work on branch `{}`: {}\n",
+            "kept for {what} branch `{}`: {}\n",
             printable::line(&needs.branch),
             printable::bytes(needs.scratch.as_os_str().as_bytes())
         );

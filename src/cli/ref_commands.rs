@@ -135,7 +135,7 @@ pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
     let is_same: Option<&dyn Fn(&str) -> bool> = storage.local_path().is_none().then_some(&is_same);
     let waiting = pending::look(&mounts::scratch_location(repository), name, is_same);
     let in_use = waiting.iter().find_map(|work| {
-        let changes = if work.has_changes { ", with changes that are not committed" } else { "" };
+        let changes = if work.has_work { ", with changes that are not committed" } else { "" };
         Some(format!("It is in use on this machine ({}){changes}.", work.holder.as_ref()?))
     });
     // A mount may have its scratch directory elsewhere.
@@ -144,7 +144,7 @@ pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
         let place = printable::bytes(mount.mountpoint.as_os_str().as_bytes());
         Some(format!("It is mounted at {place}, perhaps with changes that are not committed."))
     });
-    let unmounted = waiting.iter().filter(|work| work.holder.is_none() && work.has_changes);
+    let unmounted = waiting.iter().filter(|work| work.holder.is_none() && work.has_work);
     let stay = unmounted.map(|work| {
         let place = printable::bytes(work.path.as_os_str().as_bytes());
         format!("Its uncommitted changes stay in {place}.")

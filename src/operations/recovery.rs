@@ -11,8 +11,9 @@ use super::identity;
 use super::invalidation::base_invalidations;
 use super::rebase::{self, Rebased};
 use crate::commit::rebase::commits_since;
-use crate::error::{Context, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::format::snapshot::Snapshot;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::rebase::Others;
 use crate::overlay::replace::TreeGuard;
@@ -53,20 +54,18 @@ pub async fn open(
     let scratch = ScratchDirectory::open(opening.scratch, opening.mountpoint, opening.local)?;
     let origin = identity::origin_of(repository, opening.branch).await?;
     let recovered = if opening.discard { Recovered::empty() } else { Recovered::read(&scratch, &origin)? };
-    let moved = match &recovered.origin {
-        Some(recorded) => identity::compare(repository, recorded, &origin, scratch.path()).await?,
-        None => None,
-    };
-    let tip = repository.resolve(&RefSpec::Branch(opening.branch.to_owned())).await;
-    let (base, publishing) = (recovered.base, recovered.publishing);
-    let id = base.map_or(tip, Ok)?;
-    let loaded = repository.snapshot(id, opening.limit).await.map_err(|error| {
-        if base.is_none() {
-            return error.context(repository.storage().location().to_owned());
+    let mut moved = None;
+    let mut is_of_other = false;
+    if let Some(recorded) = &recovered.origin {
+        match identity::compare(repository, recorded, &origin, scratch.path()).await {
+            // What a mount of another repository left without any work concerns nobody.
+            Err(error) if error.kind() == ErrorKind::InvalidInput && !recovered.has_work => is_of_other = true,
+            compared => moved = compared?,
         }
-        let place = opening.scratch.display();
-        error.context(format!("the changes in {place} are based on a snapshot that cannot be read"))
-    })?;
+    }
+    let recovered = if is_of_other { Recovered::empty() } else { recovered };
+    let (recovered, loaded) = load_base(repository, opening, recovered).await?;
+    let publishing = recovered.publishing;
     let mut numbering = Numbering::default();
     let snapshot = Arc::new(loaded);
     let table = NodeTable::build_below(&snapshot, &mut numbering, "")?;
@@ -92,6 +91,36 @@ pub async fn open(
     let message = message.map(|message| moved.map_or(message.clone(), |moved| format!("{message}; {moved}")));
     let message = [working.salvaged(), message].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
     Ok((working, reader, message))
+}
+
+/// Loads the snapshot that `recovered` is based on, or else the tip. Without work to resume, a base that was removed is given up.
+async fn load_base(
+    repository: &Repository,
+    opening: &RecoveryOptions<'_>,
+    recovered: Recovered,
+) -> Result<(Recovered, Snapshot)> {
+    // Other failures may pass.
+    let is_unreadable = |error: &Error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt);
+    if let Some(base) = recovered.base {
+        match repository.snapshot(base, opening.limit).await {
+            Err(error) if is_unreadable(&error) && !recovered.has_work => {
+                info!(
+                    "the snapshot that was last mounted is gone, and nothing waits for a commit: the branch is mounted as it is now"
+                );
+            }
+            Err(error) => {
+                let place = opening.scratch.display();
+                return Err(
+                    error.context(format!("the changes in {place} are based on a snapshot that cannot be read"))
+                );
+            }
+            Ok(snapshot) => return Ok((recovered, snapshot)),
+        }
+    }
+    let tip = repository.resolve(&RefSpec::Branch(opening.branch.to_owned())).await?;
+    let snapshot = repository.snapshot(tip, opening.limit).await;
+    let recovered = if recovered.base.is_some() { Recovered::empty() } else { recovered };
+    Ok((recovered, snapshot.context(|| repository.storage().location().to_owned())?))
 }
 
 /// Returns the tree of snapshot `id`, for `working` to be put on.

@@ -9,6 +9,7 @@ use crate::scratch::data::Files;
 use crate::scratch::directory::ScratchDirectory;
 use crate::scratch::journal::{FORMAT, Journal, OLDEST_FORMAT};
 use crate::scratch::record::Record;
+use crate::scratch::work::WorkSearch;
 
 /// Content of a scratch directory, before its base is loaded.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub struct Recovered {
     pub base: Option<ObjectId>,
     /// Snapshot that a commit was about to publish.
     pub publishing: Option<ObjectId>,
+    /// True if there is uncommitted work.
+    pub has_work: bool,
     /// True if the journal does not record which entries cover an entry of the base.
     pub(super) is_old: bool,
 }
@@ -31,7 +34,9 @@ impl Recovered {
     pub fn read(scratch: &ScratchDirectory, origin: &Origin) -> Result<Self> {
         let mut records = Vec::new();
         let mut first = None;
+        let mut work = WorkSearch::default();
         let journal = Journal::open(scratch.directory(), |record| {
+            work.add(&record);
             if first.is_none() {
                 first = Some(record)
             } else {
@@ -44,6 +49,7 @@ impl Recovered {
         if journal.is_none() {
             refuse_without_journal(scratch)?;
         }
+        let has_work = work.has_work();
         let mut is_old = false;
         let (origin, base) = match first {
             None => (None, None),
@@ -53,6 +59,9 @@ impl Recovered {
                 is_old = format < FORMAT;
                 let identity = identity.map(|text| text.parse()).transpose()?;
                 let recorded = Origin { repository, branch, identity };
+                if recorded.branch != origin.branch && !has_work {
+                    return Ok(Recovered::empty());
+                }
                 if recorded.branch != origin.branch {
                     return Err(recorded.mismatch_error(origin, scratch.path()));
                 }
@@ -76,12 +85,21 @@ impl Recovered {
             Record::Unpublished { .. } => Some(None),
             _ => None,
         });
-        Ok(Recovered { journal, records, origin, base, publishing: publishing.flatten().transpose()?, is_old })
+        let publishing = publishing.flatten().transpose()?;
+        Ok(Recovered { journal, records, origin, base, publishing, has_work, is_old })
     }
 
     /// Returns an empty content, for changes that are discarded.
     pub fn empty() -> Self {
-        Recovered { journal: None, records: Vec::new(), origin: None, base: None, publishing: None, is_old: false }
+        Recovered {
+            journal: None,
+            records: Vec::new(),
+            origin: None,
+            base: None,
+            publishing: None,
+            has_work: false,
+            is_old: false,
+        }
     }
 }
 

@@ -33,3 +33,4 @@ pub mod requirements;
 mod reserve;
 pub mod salvage;
 pub mod search;
+pub mod work;

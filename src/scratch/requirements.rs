@@ -1,22 +1,26 @@
-//! Finds out which objects of the repository uncommitted work needs, so that garbage collection and expiration keep them.
+//! Finds out which objects of the repository a scratch directory needs, so that garbage collection and expiration keep them.
 //!
 //! A scratch directory refers to its base snapshot and, for chunks that were copied whole or are sparse copies, to chunk objects. The
 //! journal is read while its daemon may be writing it; nothing is changed.
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::journal;
 use super::record::{Body, Record, Source, Stored};
+use super::work::WorkSearch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
 
+/// Bytes read of a lock file: a process and a mountpoint.
+const MAX_HOLDER: u64 = 4096;
 /// Number of attempts to read a journal that looks damaged: its daemon may just be writing it.
 const TRIES: u32 = 3;
 
@@ -33,6 +37,10 @@ pub struct Requirements {
     pub snapshots: BTreeSet<ObjectId>,
     /// Chunk objects that the journal refers to directly.
     pub chunks: BTreeSet<ObjectId>,
+    /// True if there is uncommitted work ([`WorkSearch`]).
+    pub has_work: bool,
+    /// True if a daemon uses the directory.
+    pub is_in_use: bool,
 }
 
 impl Requirements {
@@ -55,13 +63,31 @@ impl Requirements {
         loop {
             tries += 1;
             let Some(journal) = journal::find(directory, path)?.filter(&mut counts) else { return Ok(None) };
-            let (repository, branch, snapshots, chunks) = Default::default();
-            let mut needs = Requirements { scratch: path.to_owned(), repository, branch, snapshots, chunks };
-            match journal::look(journal, path, |record| needs.add(record)) {
+            let mut needs = Requirements {
+                scratch: path.to_owned(),
+                repository: String::new(),
+                branch: String::new(),
+                snapshots: BTreeSet::new(),
+                chunks: BTreeSet::new(),
+                has_work: false,
+                is_in_use: holder(directory).is_some(),
+            };
+            let mut work = WorkSearch::default();
+            let looked = journal::look(journal, path, |record| {
+                work.add(&record);
+                needs.add(record)
+            });
+            needs.has_work = work.has_work();
+            match looked {
                 Err(error) if error.kind() == ErrorKind::Corrupt && tries < TRIES => {}
                 looked => return looked.map(|()| Some(needs)),
             }
         }
+    }
+
+    /// Returns true if the directory needs its objects: nothing else keeps the base of uncommitted work, nor what a mount shows.
+    pub fn are_needed(&self) -> bool {
+        self.has_work || self.is_in_use
     }
 
     fn add(&mut self, record: Record) -> Result<()> {
@@ -91,6 +117,20 @@ impl Requirements {
         }
         Ok(())
     }
+}
+
+/// Returns the process and the mountpoint that use the scratch directory `directory`, as text; none if it is not in use.
+pub(super) fn holder(directory: &OwnedFd) -> Option<String> {
+    let mut lock = open_file(directory, "lock", OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
+    // A daemon that starts at this moment waits a little for the lock.
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) => {}
+        _ => return None,
+    }
+    let mut text = String::new();
+    // A failure only shortens the message.
+    let _ = Read::by_ref(&mut lock).take(MAX_HOLDER).read_to_string(&mut text);
+    Some(text.trim().to_owned())
 }
 
 /// Opens directory `name` for reading, with the flags `more`.
@@ -161,6 +201,7 @@ mod tests {
         let needs = Requirements::of(&scratch).unwrap().unwrap();
         assert_eq!((needs.branch.as_str(), &needs.snapshots), ("main", &BTreeSet::from([id(1), id(2)])));
         assert_eq!(needs.chunks, BTreeSet::from([id(7), id(9)]));
+        assert!(needs.has_work && !needs.is_in_use && needs.are_needed());
         assert_eq!(std::fs::metadata(&path).unwrap().len() as usize, whole + 4, "nothing is changed");
         bytes.splice(10..11, *b"!");
         bytes.push(b'\n');

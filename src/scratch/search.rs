@@ -42,7 +42,7 @@ impl SearchLocation {
 /// Result of the search.
 #[derive(Clone, Debug, Default)]
 pub struct SearchResult {
-    /// Objects that the work of trusted users needs.
+    /// Objects that scratch directories of trusted users need: those with uncommitted work, and those in use.
     pub work: Vec<Requirements>,
     /// Possible work of users who are not trusted.
     pub foreign: Vec<Foreign>,
@@ -192,7 +192,7 @@ impl SearchResult {
             };
             other.is_none()
         })?;
-        self.work.extend(needs);
+        self.work.extend(needs.filter(Requirements::are_needed));
         self.foreign.extend(other.map(foreign));
         Ok(())
     }

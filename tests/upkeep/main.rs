@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod clean_scratch;
 mod collect;
 mod life;
 mod migrate;
