@@ -36,7 +36,7 @@ pub(crate) struct GcArgs {
     #[arg(long, value_name = "DIR")]
     keep_scratch: Vec<PathBuf>,
     /// Print {"older_than", "dry_run", "commits": [ID], "snapshots", "transaction_logs", "manifests", "chunks", "copies_of_repo", "total",
-    /// "packs", "unknown_objects", "uncommitted": [{"scratch", "branch", "snapshots"}], "not_looked_at": [DIR], "not_counted": [{"path",
+    /// "packs", "unknown_objects", "uncommitted": [{"scratch", "branch", "snapshots", "changes"}], "not_looked_at": [DIR], "not_counted": [{"path",
     /// "user"}]}, where each kind is {"objects", "bytes"}; "packs" are objects that stay, with the bytes in them that nothing needs.
     #[arg(long)]
     json: bool,

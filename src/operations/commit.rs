@@ -130,7 +130,8 @@ impl Session {
             refuse_violations(&detected)?;
             reject_unexplained_deletions(&self.working.base().tree, &frozen, &detected.changes)?;
             let detected = self.refuse_mapped(detected).await?;
-            let untracked: Vec<String> = detected.untracked.iter().map(|file| file.path.clone()).collect();
+            let detected = self.own_foreign(&guard, detected).await?;
+            let untracked = detected.untracked_paths();
             // An earlier commit that seemed to fail may have landed; an empty change set then has to undo it.
             if detected.changes.is_empty() && !options.amend && self.working.unpublished().is_empty() {
                 return Ok(Committed { untracked, ..Committed::default() });
@@ -156,6 +157,16 @@ impl Session {
         Ok(committed)
     }
 
+    /// Makes the foreign chunks inodes of the working tree with their own bytes: the commit deletes those that they show. They are then
+    /// untracked files like others.
+    async fn own_foreign(&self, guard: &TreeGuard<'_>, detected: DetectedChanges) -> Result<DetectedChanges> {
+        if detected.foreign.is_empty() {
+            return Ok(detected);
+        }
+        self.working.preserve(guard, &detected.untracked_entries(), &detected.foreign_places()).await?;
+        Ok(self.detect_changes().await?.1)
+    }
+
     /// Returns the warnings about a change set, with the change set itself.
     pub(super) async fn find_warnings(&self, detected: DetectedChanges) -> Result<(DetectedChanges, Vec<Warning>)> {
         let base = self.working.base();
@@ -172,7 +183,7 @@ impl Session {
         mut detected: DetectedChanges,
         options: CommitOptions,
     ) -> Result<(Committed, Vec<Invalidation>)> {
-        self.working.preserve(guard, &detected.untracked_entries(), &detected.foreign).await?;
+        self.working.preserve(guard, &detected.untracked_entries(), &[]).await?;
         self.working.complete_sparse(&detected.data_files()).await?;
         self.spare_open_files(&mut detected);
         let base = self.working.base();
@@ -308,7 +319,7 @@ impl Session {
     fn may_rebase_onto(&self, detected: &DetectedChanges) -> RebaseCheck {
         let (working, reader) = (Arc::clone(&self.working), Arc::clone(&self.reader));
         let untracked = Arc::new(detected.untracked_entries());
-        let paths: Arc<HashSet<String>> = Arc::new(detected.untracked.iter().map(|file| file.path.clone()).collect());
+        let paths: Arc<HashSet<String>> = Arc::new(detected.untracked_paths().into_iter().collect());
         Arc::new(move |snapshot, has_landed| {
             let (working, reader, untracked) = (Arc::clone(&working), Arc::clone(&reader), Arc::clone(&untracked));
             let paths = Arc::clone(&paths);

@@ -155,7 +155,7 @@ pub(super) async fn finish(
     let remote_commits: Vec<ObjectId> = below.take_while(|commit| *commit != base.id()).collect();
     let frozen = working.freeze();
     let detected = detect_changes(working.base(), working, &frozen, &NewIds::default()).await?;
-    working.preserve(guard, &detected.untracked_entries(), &detected.foreign).await?;
+    working.preserve(guard, &detected.untracked_entries(), &detected.foreign_places()).await?;
     let tree = tree_at(repository, working, reader, id).await?;
     // Nothing records which conflicts with the commits between were resolved, and how.
     let given_up = detected.data_files();
@@ -211,7 +211,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         let tip = tip?;
         if tip != base {
             let guard = working.quiesce().await;
-            working.preserve(&guard, &detected.untracked_entries(), &detected.foreign).await?;
+            working.preserve(&guard, &detected.untracked_entries(), &detected.foreign_places()).await?;
             let tree = tree_at(repository, working, reader, tip).await?;
             // No commit depends on this: remote changes must not keep a mount from starting.
             match rebase::rebase_uncommitted(working, &guard, &tree, &detected, &NewIds::default()).await {

@@ -85,11 +85,11 @@ impl Session {
                     ),
                 ));
             }
-            let detected = match self.working.preserve(&guard, &detected.untracked_entries(), &detected.foreign).await?
-            {
-                true => self.detect_changes().await?.1,
-                false => detected,
-            };
+            let detected =
+                match self.working.preserve(&guard, &detected.untracked_entries(), &detected.foreign_places()).await? {
+                    true => self.detect_changes().await?.1,
+                    false => detected,
+                };
             let tree = self.working.tree_of(compared.tip, Arc::clone(&self.reader))?;
             let mut invalidations = base_invalidations(&repository, (&base.tree, &tree), &compared.commits, &[]).await;
             match rebase::rebase_uncommitted(&self.working, &guard, &tree, &detected, &self.new_ids).await? {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Session;
-use super::changes::{Untracked, Violation};
+use super::changes::Violation;
 use super::paths::lost_root_message;
 use super::recovery::find_landed;
 use crate::commit::membership::ungrouped_by;
@@ -64,7 +64,7 @@ pub struct Status {
     /// Files open for writing, for which a commit is refused.
     pub open_for_writing: Vec<String>,
     /// Untracked files.
-    pub untracked: Vec<Untracked>,
+    pub untracked: Vec<UntrackedFile>,
     /// Nodes created or moved here whose parent directory has no `zarr.json`: for Zarr they are members of no group.
     pub ungrouped: Vec<String>,
     /// Arrays that some programs cannot read as they are stored.
@@ -77,6 +77,13 @@ pub struct Status {
     pub violations: Vec<Violation>,
     /// Scratch directory that holds the changes.
     pub scratch: String,
+}
+
+/// File that a commit leaves out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UntrackedFile {
+    /// Path of the file.
+    pub path: String,
 }
 
 /// Move of a node.
@@ -140,6 +147,7 @@ impl Session {
             arrays.map(|(path, written, deleted)| ArrayStatus { path, written, deleted }).collect();
         let (uploaded_chunks, uploaded_bytes) = self.uploaded(&detected.changes)?;
         let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
+        let untracked = detected.untracked_paths().into_iter().map(|path| UntrackedFile { path }).collect();
         let changes = detected.changes;
         Ok(Status {
             ungrouped,
@@ -165,7 +173,7 @@ impl Session {
             uploaded_chunks,
             uploaded_bytes,
             open_for_writing: frozen.open_for_writing,
-            untracked: detected.untracked,
+            untracked,
             landed: None,
             violations: detected.violations,
             scratch: self.working.scratch().path().to_string_lossy().into_owned(),

@@ -78,23 +78,20 @@ impl WorkingTree {
     }
 
     /// Copies up all bytes that only the base has and no commit will keep: untracked files and their missing ranges, deleted files that
-    /// are still open, and files below the directories `foreign`, which are chunks in the wrong place. Returns true if there were any:
+    /// are still open, and `foreign` chunks, which show where they are none. Returns true if there were any:
     /// their other names then refer to the copies and not to the base.
     pub async fn preserve(
         &self,
         guard: &TreeGuard<'_>,
         untracked: &HashSet<(EntryId, Name)>,
-        foreign: &[(EntryId, Vec<TreePlace>)],
+        foreign: &[TreePlace],
     ) -> Result<bool> {
         let base = self.base();
         let mut wanted: Vec<EntryId> = Vec::new();
         {
             let mut locked = self.lock();
-            for (_, places) in foreign {
-                for place in places {
-                    let id = locked.promote_at(guard, place)?;
-                    wanted.push(id);
-                }
+            for place in foreign {
+                wanted.push(locked.promote_at(guard, place)?);
             }
             let lacks = |inode: &Inode| inode.data_file().is_some_and(|data| locked.state.borrowed(data).is_some());
             // A file with a name where the base has its bytes is parted by the rebase.

@@ -155,7 +155,7 @@ pub async fn import(
     let mut violations: Vec<SkippedPath> =
         violations.map(|Violation { path, why }| SkippedPath { path: relative(path), why: why.clone() }).collect();
     violations.extend(clashes);
-    let mut untracked: Vec<String> = detected.untracked.iter().map(|file| relative(&file.path)).collect();
+    let mut untracked: Vec<String> = detected.untracked_paths().iter().map(|path| relative(path)).collect();
     untracked.extend(scanned.others.iter().cloned());
     untracked.sort();
     (out.untracked_count, out.violations_count) = (untracked.len() as u64, violations.len() as u64);

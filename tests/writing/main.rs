@@ -18,6 +18,7 @@ mod open_readers;
 mod posix;
 mod replaced;
 mod roots;
+mod untracked;
 mod upload;
 mod watched;
 mod write_faults;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::detection::{Detection, document_name};
 use super::documents::MAX_DOCUMENT;
-use super::{below, join_key};
+use super::{ForeignChunk, below, join_key};
 use crate::commit::changes::ChunkChange;
 use crate::error::{Context, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -21,6 +21,9 @@ use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
 use crate::zarr::{Coords, is_in_grid};
 
+/// Reason for which a chunk of a replaced array is a violation.
+const REPLACED: &str = "it is a chunk by the names that the array had: its rank or chunk_key_encoding has changed; give it its new name, or \
+    remove it";
 /// References that are listed at a time.
 const PAGE: usize = 4096;
 
@@ -33,6 +36,8 @@ pub(super) struct ArrayContext {
     index: Option<NodeIndex>,
     grid: Vec<u32>,
     encoding: KeyEncoding,
+    /// Array that the snapshot has in this very directory, whatever the directory is now.
+    owner: Option<NodeIndex>,
 }
 
 /// Role of a file in its array.
@@ -46,7 +51,13 @@ enum FileRole {
 impl ArrayContext {
     /// Returns the array `id`, at `path` now, which is node `index` of the snapshot if it is there.
     pub(super) fn new(id: NodeId, path: &str, index: Option<NodeIndex>, grid: Vec<u32>, encoding: KeyEncoding) -> Self {
-        ArrayContext { id, path: path.to_owned(), index, grid, encoding }
+        ArrayContext { id, path: path.to_owned(), index, grid, encoding, owner: None }
+    }
+
+    /// Returns true if `place` is a chunk of an array that this one replaced. Leaving it out as any file without a place in Zarr would lose
+    /// the data of an array whose document a user has edited.
+    fn is_of_replaced(&self, place: &TreePlace) -> bool {
+        self.owner != self.index && is_of(place, self.owner)
     }
 
     /// Classifies the file at `key`, relative to the array.
@@ -84,9 +95,8 @@ pub(super) fn is_number(name: &str) -> bool {
 impl Detection<'_> {
     /// Detects the chunk changes in the directory of `array`, at `position`.
     pub(super) async fn walk_chunks(&mut self, position: usize, array: ArrayContext) -> Result<()> {
+        let array = ArrayContext { owner: self.get(position)?.base_node(), ..array };
         let place = array.index.map(TreePlace::Directory);
-        // Array that the snapshot has in this very directory, whatever the directory is now.
-        let owner = self.get(position)?.base_node();
         let base = Arc::clone(&self.base);
         let tree = &base.tree;
         let mut changes = BTreeMap::new();
@@ -150,7 +160,7 @@ impl Detection<'_> {
                 }
             }
             if !in_place && let Some(place) = &lower {
-                self.adopt_chunks((&array, owner), &relative, directory, place, &mut changes).await?;
+                self.adopt_chunks(&array, &relative, directory, place, &mut changes).await?;
             }
         }
         self.report_out_of_grid(&array, &changes).await?;
@@ -222,7 +232,12 @@ impl Detection<'_> {
                 return Ok(());
             }
             FileRole::Nothing => {
-                self.report_untracked(path, file.id, entry);
+                if file.source == Source::Lower && file.lower.as_ref().is_some_and(|place| array.is_of_replaced(place))
+                {
+                    self.report_violation(path, REPLACED);
+                } else {
+                    self.report_untracked(path, file.id, entry);
+                }
                 return Ok(());
             }
         };
@@ -303,31 +318,25 @@ impl Detection<'_> {
         }
     }
 
-    /// Makes the chunks that `directory` shows of `place`, where they do not belong, chunks of `array`.
+    /// Makes the chunks that `directory` shows of `place`, where they do not belong, chunks of `array`. They are classified like files that are
+    /// inodes of the working tree: the kernel, and earlier commits, decide which are.
     async fn adopt_chunks(
         &mut self,
-        (array, owner): (&ArrayContext, Option<NodeIndex>),
+        array: &ArrayContext,
         relative: &str,
         directory: &FrozenDirectory,
         place: &TreePlace,
         changes: &mut BTreeMap<Coords, ChunkChange>,
     ) -> Result<()> {
-        let mut stray = Vec::new();
-        for (chunk, rest) in self.untouched_chunks(directory, place).await? {
+        for (place, rest) in self.untouched_chunks(directory, place).await? {
             let key = join_key(relative, &rest);
-            match (array.role_of(&key), self.stored_at(Some(&chunk)).await?) {
+            let path = below(&array.path, &key);
+            match (array.role_of(&key), self.stored_at(Some(&place)).await?) {
                 (FileRole::Chunk(coords), Some(change)) => drop(changes.insert(coords, change)),
-                // Leaving out chunks of this array silently would lose them.
-                _ if is_of(&chunk, owner) => {
-                    let why = "it is a chunk by the names that the array had: its rank or chunk_key_encoding has changed; \
-                               give it its new name, or remove it";
-                    self.report_violation(below(&array.path, &key), why);
-                }
-                _ => stray.push(chunk),
+                _ if array.is_of_replaced(&place) => self.report_violation(path, REPLACED),
+                (FileRole::Wrong(why), _) => self.report_violation(path, why),
+                (FileRole::Chunk(_) | FileRole::Nothing, _) => self.out.foreign.push(ForeignChunk { place, path }),
             }
-        }
-        if !stray.is_empty() {
-            self.out.foreign.push((directory.id, stray));
         }
         Ok(())
     }

@@ -36,8 +36,8 @@ pub struct DetectedChanges {
     pub violations: Vec<Violation>,
     /// Files that a commit leaves out.
     pub untracked: Vec<Untracked>,
-    /// Chunks of the snapshot that show where no array is, by the directory that shows them: a commit leaves them out too.
-    pub foreign: Vec<(EntryId, Vec<TreePlace>)>,
+    /// Chunks of the snapshot that show where they are none, and that are no inodes of the working tree: untracked files, too.
+    pub foreign: Vec<ForeignChunk>,
     /// Files that a commit contains, by directory and name: a file can have another, untracked name.
     pub tracked: HashSet<(EntryId, Name)>,
     /// Content of each changed node's `zarr.json` before, by path after the change; for a diff.
@@ -62,7 +62,20 @@ impl DetectedChanges {
         })
     }
 
-    /// Returns the names of untracked files, by directory.
+    /// Returns the paths of all files that a commit leaves out, sorted.
+    pub fn untracked_paths(&self) -> Vec<String> {
+        let foreign = self.foreign.iter().map(|chunk| chunk.path.clone());
+        let mut paths: Vec<String> = self.untracked.iter().map(|file| file.path.clone()).chain(foreign).collect();
+        paths.sort();
+        paths
+    }
+
+    /// Returns the places of the foreign chunks.
+    pub fn foreign_places(&self) -> Vec<TreePlace> {
+        self.foreign.iter().map(|chunk| chunk.place.clone()).collect()
+    }
+
+    /// Returns the names of untracked files that are inodes of the working tree, by directory.
     pub fn untracked_entries(&self) -> HashSet<(EntryId, Name)> {
         self.untracked.iter().map(|file| file.entry.clone()).collect()
     }
@@ -77,17 +90,24 @@ pub struct Violation {
     pub why: String,
 }
 
-/// File that a commit leaves out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Inode of the working tree that a commit leaves out.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Untracked {
     /// Path of the file.
     pub path: String,
     /// Inode.
-    #[serde(skip)]
     pub id: EntryId,
     /// Directory and name.
-    #[serde(skip)]
     pub entry: (EntryId, Name),
+}
+
+/// Chunk of the snapshot that a moved directory shows where it is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignChunk {
+    /// Place in the snapshot.
+    pub place: TreePlace,
+    /// Path of the file.
+    pub path: String,
 }
 
 /// IDs of nodes created here, by the directory's inode and whether it is an array: repeated detection gives the same IDs.

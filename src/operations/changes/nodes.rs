@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::chunks::{ArrayContext, is_number};
 use super::detection::{Detection, document_name};
 use super::documents::{Document, MAX_DOCUMENT};
-use super::{DetectedChanges, NewIds, below};
+use super::{DetectedChanges, ForeignChunk, NewIds, below};
 use crate::commit::changes::WrittenNode;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::NodeId;
@@ -239,17 +239,13 @@ impl Detection<'_> {
         }
         // The array above has dealt with all chunks that a directory of both shows.
         if let Some(place) = directory.lower.as_ref().filter(|_| !self.shared_directories.contains(&directory.id)) {
-            let mut stray = Vec::new();
             for (place, rest) in self.untouched_chunks(directory, place).await? {
                 let child = below(path, &rest);
                 if self.is_stray(&child) {
                     self.report_violation(child, STRAY);
                 } else {
-                    stray.push(place);
+                    self.out.foreign.push(ForeignChunk { place, path: child });
                 }
-            }
-            if !stray.is_empty() {
-                self.out.foreign.push((directory.id, stray));
             }
         }
         Ok(())
