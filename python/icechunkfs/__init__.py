@@ -35,6 +35,7 @@ from ._options import MountOptions, StoreOptions
 from ._program import program, version
 from ._types import (
     ArrayChanges,
+    ArrayWarning,
     ChunkCount,
     ChunkCounts,
     Cloned,
@@ -63,6 +64,7 @@ from ._types import (
 __all__ = [
     "AccessError",
     "ArrayChanges",
+    "ArrayWarning",
     "BusyError",
     "ChunkCount",
     "ChunkCounts",

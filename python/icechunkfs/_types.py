@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Warning:
+class ArrayWarning:
     """An array that some programs cannot read as it is stored."""
 
     path: str = ""
@@ -46,7 +46,7 @@ class Committed:
     #: Nodes whose parent directory has no ``zarr.json``.
     ungrouped: Tuple[str, ...] = ()
     #: Arrays that some programs cannot read as they are stored.
-    warnings: Tuple[Warning, ...] = ()
+    warnings: Tuple[ArrayWarning, ...] = ()
 
     def __bool__(self) -> bool:
         return self.snapshot is not None
@@ -119,7 +119,7 @@ class Status:
     untracked: Tuple[Untracked, ...] = ()
     ungrouped: Tuple[str, ...] = ()
     #: Arrays that some programs cannot read as they are stored.
-    warnings: Tuple[Warning, ...] = ()
+    warnings: Tuple[ArrayWarning, ...] = ()
     #: Commit of this mount that seemed to fail but is on the branch.
     landed: Optional[str] = None
     #: Reasons for which a commit is refused.

@@ -5,6 +5,7 @@
 
 pub mod changes;
 mod commit;
+mod committed;
 mod diff;
 mod discarded;
 mod eager_upload;
@@ -25,7 +26,8 @@ use parking_lot::Mutex;
 
 use self::changes::nodes::detect_changes;
 use self::changes::{DetectedChanges, NewIds};
-pub use self::commit::{CommitOptions, Committed};
+pub use self::commit::CommitOptions;
+pub use self::committed::Committed;
 pub use self::eager_upload::UploadMode;
 use self::hook::Hook;
 pub use self::invalidation::{Invalidator, announce_head, invalidate_all};

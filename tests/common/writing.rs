@@ -335,11 +335,20 @@ pub const GROUP: &str = r#"{"zarr_format":3,"node_type":"group"}"#;
 
 /// The document of an array of bytes. Its chunks are compressed: any length can be right.
 pub fn array(shape: &[u64], chunks: &[u64]) -> String {
+    array_with(shape, chunks, serde_json::json!([{"name": "bytes"}, {"name": "zstd"}]))
+}
+
+/// The document of an array of bytes whose chunks are stored as they are.
+pub fn raw_array(shape: &[u64], chunks: &[u64]) -> String {
+    array_with(shape, chunks, serde_json::json!([{"name": "bytes"}]))
+}
+
+fn array_with(shape: &[u64], chunks: &[u64], codecs: serde_json::Value) -> String {
     serde_json::json!({
         "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint8", "fill_value": 0, "attributes": {},
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "codecs": [{"name": "bytes"}, {"name": "zstd"}]
+        "codecs": codecs
     })
     .to_string()
 }

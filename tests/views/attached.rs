@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::writing::{Reference, Writable, array, put};
+use crate::common::writing::{Reference, Writable, put, raw_array};
 use crate::common::{FixtureSet, Mount, assert_same, block_on, errno, icechunkfs, read_files, run_on, wait_until};
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::change_refs::RefKind;
@@ -49,7 +49,7 @@ fn refs(repo: &Path, kind: &str) -> Vec<(String, String)> {
 /// A repository with an array, a tag `v1` of its first commit, and a second commit with another chunk 0 and a chunk 1.
 pub fn two_commits() -> Writable {
     let mount = Writable::new(&[]);
-    put(&mount.root().join("x/zarr.json"), array(&[3 * SIZE], &[SIZE])).unwrap();
+    put(&mount.root().join("x/zarr.json"), raw_array(&[3 * SIZE], &[SIZE])).unwrap();
     put(&mount.root().join("x/c/0"), chunk(1)).unwrap();
     mount.commit("one").unwrap();
     run_on(mount.repository(), &["tag", "create", "v1"]).success();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::writing::{Reference, Writable, array, echo, put, touch};
+use crate::common::writing::{Reference, Writable, array, echo, put, raw_array, touch};
 use crate::common::{Files, Mount, Output, assert_same, errno, program, python, read_files, run, run_on, wait_until};
 
 const GROUP: &str = r#"{"zarr_format":3,"node_type":"group","attributes":{}}"#;
@@ -16,7 +16,7 @@ fn nested() -> Writable {
         put(&mount.root().join(format!("{group}zarr.json")), GROUP).unwrap();
     }
     for name in ["g/h/x", "y"] {
-        put(&mount.root().join(name).join("zarr.json"), array(&[4], &[2])).unwrap();
+        put(&mount.root().join(name).join("zarr.json"), raw_array(&[4], &[2])).unwrap();
         put(&mount.root().join(name).join("c/0"), [1, 2]).unwrap();
     }
     mount.commit("one").unwrap();

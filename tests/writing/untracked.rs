@@ -1,7 +1,5 @@
 //! Untracked files: named by `status` and `commit` whatever happened in the mount before, and never lost.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 
 use crate::common::writing::{GROUP, Writable, array, put};
@@ -10,13 +8,13 @@ use crate::common::{icechunkfs, run_on};
 /// Events before the move of a chunk directory: after some of them the chunks are inodes of the working tree, after others not.
 const EVENTS: [&str; 5] = ["commit", "discard", "remount", "read", "discard again"];
 
-/// A mount with two arrays of four chunks, and a group.
+/// A mount with arrays of four chunks, and a group.
 fn mounted(event: &str) -> Writable {
     let mount = Writable::new(&[]);
     let root = mount.root();
     put(&root.join("zarr.json"), GROUP).unwrap();
     put(&root.join("g/zarr.json"), GROUP).unwrap();
-    for name in ["a", "b"] {
+    for name in ["a", "b", "d", "e"] {
         put(&root.join(name).join("zarr.json"), array(&[4, 4], &[1, 4])).unwrap();
         for n in 0..4_u8 {
             put(&root.join(name).join(format!("c/{n}/0")), [n; 5]).unwrap();
@@ -52,28 +50,29 @@ fn paths(files: &Value) -> Vec<String> {
     files.as_array().unwrap().iter().map(path).collect()
 }
 
-fn move_chunks(root: &Path, to: &str) {
-    std::fs::rename(root.join("a/c"), root.join(to)).unwrap();
-}
-
 #[test]
 fn chunks_that_are_moved_away_are_untracked_whatever_happened_before() {
+    // Within the array, to a group, and to another array.
+    let moves = [("a/c", "a/old"), ("d/c", "g/old"), ("e/c", "b/old")];
     for event in EVENTS {
-        for to in ["a/old", "g/old", "b/old"] {
-            let mount = mounted(event);
-            move_chunks(&mount.root(), to);
-            let expected: Vec<String> = (0..4).map(|n| format!("/{to}/{n}/0")).collect();
-            let what = format!("{event}, {to}");
-            let before = status(&mount);
-            assert_eq!(paths(&before["untracked"]), expected, "{what}");
-            assert_eq!((&before["chunks_deleted"], &before["faults"]), (&json!(4), &json!([])), "{what}");
-            let committed = icechunkfs(["commit", mount.root().to_str().unwrap(), "-m", "moved", "--json"]).json();
-            assert_eq!(paths(&committed["untracked"]), expected, "{what}");
-            mount.remount();
-            let after = status(&mount);
-            assert_eq!((paths(&after["untracked"]), &after["clean"]), (expected, &json!(true)), "{what}");
+        let mount = mounted(event);
+        let mut expected = Vec::new();
+        for (from, to) in moves {
+            std::fs::rename(mount.root().join(from), mount.root().join(to)).unwrap();
+            expected.extend((0..4).map(|n| format!("/{to}/{n}/0")));
+        }
+        expected.sort();
+        let before = status(&mount);
+        assert_eq!(paths(&before["untracked"]), expected, "{event}");
+        assert_eq!((&before["chunks_deleted"], &before["faults"]), (&json!(12), &json!([])), "{event}");
+        let committed = icechunkfs(["commit", mount.root().to_str().unwrap(), "-m", "moved", "--json"]).json();
+        assert_eq!(paths(&committed["untracked"]), expected, "{event}");
+        mount.remount();
+        let after = status(&mount);
+        assert_eq!((paths(&after["untracked"]), &after["clean"]), (expected, &json!(true)), "{event}");
+        for (_, to) in moves {
             for n in 0..4_u8 {
-                assert_eq!(std::fs::read(mount.root().join(format!("{to}/{n}/0"))).unwrap(), [n; 5], "{what}");
+                assert_eq!(std::fs::read(mount.root().join(format!("{to}/{n}/0"))).unwrap(), [n; 5], "{event}");
             }
         }
     }
@@ -91,7 +90,7 @@ fn moved_chunks_are_classified_by_their_new_names() {
 
         let mount = mounted(event);
         std::fs::remove_dir_all(mount.root().join("b/c")).unwrap();
-        move_chunks(&mount.root(), "b/c");
+        std::fs::rename(mount.root().join("a/c"), mount.root().join("b/c")).unwrap();
         let before = status(&mount);
         assert_eq!((&before["untracked"], &before["faults"]), (&json!([]), &json!([])), "{event}");
         assert_eq!((&before["chunks_written"], &before["chunks_deleted"]), (&json!(4), &json!(4)), "{event}");
