@@ -82,7 +82,7 @@ fn arrays_that_the_icechunk_library_cannot_read_are_warned_of() {
     run_on(mount.repository(), &["export", exported.path().join("new").to_str().unwrap()]).success();
     let repo = exported.path().join("repo");
     let source = exported.path().join("new");
-    let imported = icechunkfs([&"import"[..], source.to_str().unwrap(), repo.to_str().unwrap()]).text();
+    let imported = icechunkfs(["import", source.to_str().unwrap(), repo.to_str().unwrap()]).text();
     assert!(imported.contains("warning:\n  dot: its chunk_key_encoding"), "{imported}");
 }
 
