@@ -160,6 +160,7 @@ fn nothing() -> Result<Snapshot> {
         metadata: Vec::new(),
         nodes: Vec::new(),
         manifests: Vec::new(),
+        extra: None,
     })
 }
 
