@@ -119,11 +119,12 @@ impl Detection<'_> {
                 if key == ZARR_JSON {
                     continue;
                 }
-                let here = natural.as_ref().filter(|_| in_place).and_then(|place| {
+                let home = natural.as_ref().and_then(|place| {
                     let step =
                         tree.child_place(place, name.text()?).map(|place| tree.shared_chunks(&place).unwrap_or(place));
                     step.filter(|place| is_of(place, array.index))
                 });
+                let here = home.clone().filter(|_| in_place);
                 match entry {
                     FrozenEntry::Whiteout | FrozenEntry::Other(_) => {
                         if let Some(place) = here {
@@ -147,7 +148,7 @@ impl Detection<'_> {
                             self.shared_chunks.insert((directory.id, name.clone()));
                         }
                         let entry = (directory.id, name.clone());
-                        self.walk_file(&array, &key, file, entry, here, &mut changes).await?;
+                        self.walk_file(&array, &key, file, entry, home, &mut changes).await?;
                     }
                 }
             }
@@ -214,14 +215,14 @@ impl Detection<'_> {
         Ok(())
     }
 
-    /// Classifies one file below an array. `here` is the chunk of the snapshot that it stands in place of.
+    /// Classifies one file below an array. `home` is the chunk of the snapshot that has this name.
     async fn walk_file(
         &mut self,
         array: &ArrayContext,
         key: &str,
         file: &FrozenFile,
         entry: (EntryId, Name),
-        here: Option<TreePlace>,
+        home: Option<TreePlace>,
         changes: &mut BTreeMap<Coords, ChunkChange>,
     ) -> Result<()> {
         let path = below(&array.path, key);
@@ -243,7 +244,11 @@ impl Detection<'_> {
         };
         self.out.tracked.insert(entry);
         let change = match &file.source {
-            Source::Lower if here.is_some() && file.lower == here => return Ok(()),
+            Source::Lower if home.is_some() && file.lower == home => {
+                // A directory that is not in its place takes its chunks away, but this one is.
+                changes.remove(&coords);
+                return Ok(());
+            }
             Source::Lower => match self.stored_at(file.lower.as_ref()).await? {
                 Some(change) => change,
                 // The file is a document under a chunk's name.

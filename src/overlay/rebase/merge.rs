@@ -12,6 +12,7 @@ use super::super::node::{Directory, Entry, Inode};
 use super::super::replace::{node_ids, translate};
 use super::super::state::{State, numbered};
 use super::super::{Base, Ino};
+use super::additions::{is_of_node, names_in};
 use super::whiteout::{Visibility, Whiteouts};
 use super::{Collision, Purpose};
 use crate::error::{Error, Result};
@@ -44,11 +45,11 @@ pub(super) struct Merge<'a> {
     /// True if the new base has files of the old one under other names: numbers follow from places, so that they mean other bytes there.
     pub(super) has_moved: bool,
     /// Nodes of the new base.
-    ids: Arc<NodeIds>,
+    pub(super) ids: Arc<NodeIds>,
     /// Directories, in order of creation.
-    created: Vec<CreatedDirectory>,
+    pub(super) created: Vec<CreatedDirectory>,
     /// Directories whose entries are still to be visited.
-    pending: Vec<Visit>,
+    pub(super) pending: Vec<Visit>,
 }
 
 /// Name of a file, with the result of the merge for it.
@@ -68,30 +69,36 @@ pub(super) struct FileName {
 }
 
 /// Directory of the new state.
-struct CreatedDirectory {
-    id: EntryId,
+pub(super) struct CreatedDirectory {
+    pub(super) id: EntryId,
     /// Parent and name; `None` for the root.
-    name: Option<(EntryId, Name)>,
+    pub(super) name: Option<(EntryId, Name)>,
     /// True if the new base has something at its place.
-    has_base: bool,
+    pub(super) has_base: bool,
     /// Place of the old base that it was over; `None` if it was created here.
-    old_lower: Option<TreePlace>,
+    pub(super) old_lower: Option<TreePlace>,
     /// True if it must stay even without entries: it hides something, or was moved here.
-    is_needed: bool,
+    pub(super) is_needed: bool,
 }
 
 /// Directory whose entries are still to be visited.
-struct Visit {
+pub(super) struct Visit {
     /// Inode in the old state; `None` if only whiteouts are translated below.
-    old: Option<EntryId>,
-    new: EntryId,
-    path: String,
+    pub(super) old: Option<EntryId>,
+    pub(super) new: EntryId,
+    pub(super) path: String,
     /// Place of the old base that the entries are relative to.
-    lower_old: Option<TreePlace>,
+    pub(super) lower_old: Option<TreePlace>,
     /// Place of the new base that the directory is over.
-    lower_new: Option<TreePlace>,
+    pub(super) lower_new: Option<TreePlace>,
     /// True if everything of the old base here that has no entry was hidden.
-    hides_rest: bool,
+    pub(super) hides_rest: bool,
+    /// True if nothing shows that the old base did not have here: the directory is of no node and was moved, so that what others have added to it
+    /// stays where they put it.
+    pub(super) hides_new: bool,
+    /// True if the directory is not over `lower_new`, since a directory that was moved away is: each entry that others have added to that place
+    /// is an entry of its own.
+    pub(super) is_detached: bool,
 }
 
 /// Place of a directory on the new base.
@@ -102,6 +109,9 @@ struct Placement {
     /// Place of the old base that the entries are relative to; `hides_rest` if all of it was hidden.
     lower_old: Option<TreePlace>,
     hides_rest: bool,
+    hides_new: bool,
+    /// True if another directory is over `lower`, so that this one is not.
+    is_detached: bool,
     is_moved: bool,
 }
 
@@ -126,7 +136,7 @@ impl<'a> Merge<'a> {
         out
     }
 
-    fn is_published(&self) -> bool {
+    pub(super) fn is_published(&self) -> bool {
         matches!(self.purpose, Purpose::Published { .. })
     }
 
@@ -151,13 +161,18 @@ impl<'a> Merge<'a> {
             lower_old: Some(top.clone()),
             lower_new: Some(top),
             hides_rest: false,
+            hides_new: false,
+            is_detached: false,
         });
         while let Some(visit) = self.pending.pop() {
-            for (name, entry) in self.entries(&visit).await? {
+            let entries = self.entries(&visit).await?;
+            self.hide_new(&visit, &entries).await?;
+            self.show_new(&visit, &entries).await?;
+            for (name, entry) in entries {
                 let step = |tree: &Tree, place: &Option<TreePlace>| tree.child_place(place.as_ref()?, name.text()?);
                 let (old_place, new_place) = (step(&from.tree, &visit.lower_old), step(&to.tree, &visit.lower_new));
                 let has_new = match &new_place {
-                    Some(place) => to.tree.has(place).await?,
+                    Some(place) => to.tree.has(place).await? && self.shows(&visit, old_place.as_ref(), place).await?,
                     None => false,
                 };
                 let path = join(&visit.path, &name.to_string());
@@ -182,15 +197,7 @@ impl<'a> Merge<'a> {
         let mut entries: Vec<(Name, Entry)> =
             directory.into_iter().flat_map(Directory::entries).map(|(name, entry)| (name.clone(), entry)).collect();
         if let (true, Some(place)) = (visit.hides_rest, &visit.lower_old) {
-            let mut names = Vec::new();
-            let mut sink = |entry: crate::tree::directory::Entry<'_>| {
-                if !matches!(entry.name, "." | "..") {
-                    names.push(Name::new(entry.name.as_bytes()));
-                }
-                true
-            };
-            let tree = &self.from.tree;
-            tree.list(tree.table().inode(place), 0, Extent::All, &mut sink).await?;
+            let names = names_in(&self.from.tree, place).await?;
             let own: HashSet<&Name> = entries.iter().map(|(name, _)| name).collect();
             let rest: Vec<Name> = names.into_iter().filter(|name| !own.contains(name)).collect();
             entries.iter_mut().for_each(|(_, entry)| entry.covers = true);
@@ -203,18 +210,32 @@ impl<'a> Merge<'a> {
 
     async fn whiteout(&mut self, here: EntryContext<'_>, covers: bool) -> Result<()> {
         let parent = here.visit.new;
-        let Some(place) = here.new_place.filter(|_| here.has_new) else { return Ok(()) };
+        let Some(place) = here.new_place.clone().filter(|_| here.has_new) else { return Ok(()) };
         // The published base does not have anything that was deleted here.
         let visibility = match here.old_place.as_ref().filter(|_| covers && !self.is_published()) {
             Some(old) => here.whiteouts.visibility(Some(old), &place).await?,
             None => Visibility::All,
         };
-        if visibility == Visibility::Nothing {
-            self.out.state.put_entry(parent, here.name, None, true, None);
+        let is_detached = here.visit.is_detached;
+        let is_elsewhere = self.is_elsewhere(&here, None);
+        // What others have added to a node goes where the node goes.
+        let goes_along = is_elsewhere && here.old_place.as_ref().is_some_and(|old| is_of_node(&self.from.tree, old));
+        if visibility == Visibility::Nothing || (visibility == Visibility::Some && goes_along) {
+            if !is_detached {
+                self.out.state.put_entry(parent, here.name, None, true, None);
+            }
             return Ok(());
         }
         self.invalidate_name(parent, &here.name);
+        if visibility == Visibility::All && is_detached {
+            self.show(parent, here.name, &place);
+            return Ok(());
+        }
         if visibility == Visibility::Some && self.to.tree.is_directory_place(&place) {
+            if is_elsewhere {
+                self.detach(here, place);
+                return Ok(());
+            }
             let meta = self.to.meta_of(&place);
             let lower = Some(numbered(&self.to.tree, place.clone()));
             let id = self.out.state.make_directory(parent, here.name.clone(), meta, lower);
@@ -228,13 +249,15 @@ impl<'a> Merge<'a> {
                 lower_old: here.old_place,
                 lower_new: Some(place),
                 hides_rest: true,
+                hides_new: here.visit.hides_new,
+                is_detached: false,
             });
         }
         Ok(())
     }
 
     async fn directory(&mut self, here: EntryContext<'_>, (id, inode, entry): (EntryId, &Inode, Entry)) -> Result<()> {
-        let Some(placement) = self.placement(&here, inode, entry).await? else {
+        let Some(placement) = self.placement(&here, (id, inode, entry)).await? else {
             self.out.collisions.push(Collision { path: here.path, is_untracked: false });
             return Ok(());
         };
@@ -244,7 +267,7 @@ impl<'a> Merge<'a> {
         if is_other {
             self.out.invalidations.push(Invalidation::Inode(inode.number));
         }
-        self.adopt(id, inode, placement.lower.as_ref());
+        self.adopt(id, inode, placement.lower.as_ref().filter(|_| !placement.is_detached));
         let parent = here.visit.new;
         let is_other = |new: &Inode| {
             // The base's files in it have other numbers, if it kept its own.
@@ -255,7 +278,8 @@ impl<'a> Merge<'a> {
             self.invalidate_children(id, before.as_ref(), placement.lower.as_ref()).await?;
         }
         self.out.state.put_entry(parent, here.name.clone(), Some(id), placement.covers, Some(entry.order));
-        let is_needed = placement.is_moved || (placement.covers && here.has_new);
+        let is_needed =
+            placement.is_moved || placement.is_detached || here.visit.is_detached || (placement.covers && here.has_new);
         let name = Some((parent, here.name));
         self.created.push(CreatedDirectory { id, name, has_base: placement.has_base, old_lower: before, is_needed });
         self.pending.push(Visit {
@@ -265,6 +289,8 @@ impl<'a> Merge<'a> {
             lower_old: placement.lower_old,
             lower_new: placement.lower,
             hides_rest: placement.hides_rest,
+            hides_new: placement.hides_new,
+            is_detached: placement.is_detached,
         });
         Ok(())
     }
@@ -284,18 +310,18 @@ impl<'a> Merge<'a> {
         }
         for (tree, place) in [(&self.from.tree, before), (&self.to.tree, after)] {
             let Some(place) = place else { continue };
-            let mut sink = |entry: crate::tree::directory::Entry<'_>| {
-                names.insert(Name::new(entry.name.as_bytes()));
-                true
-            };
-            tree.list(tree.table().inode(place), 0, Extent::All, &mut sink).await?;
+            names.extend(names_in(tree, place).await?);
         }
         names.into_iter().for_each(|name| self.invalidate_name(id, &name));
         Ok(())
     }
 
     /// Returns the placement of a directory; `None` if it cannot be joined with the new base's entry of that name.
-    async fn placement(&self, here: &EntryContext<'_>, inode: &Inode, entry: Entry) -> Result<Option<Placement>> {
+    async fn placement(
+        &self,
+        here: &EntryContext<'_>,
+        (id, inode, entry): (EntryId, &Inode, Entry),
+    ) -> Result<Option<Placement>> {
         let tree = &self.to.tree;
         let is_directory = here.new_place.as_ref().is_some_and(|place| tree.is_directory_place(place));
         if self.is_published() {
@@ -317,15 +343,23 @@ impl<'a> Merge<'a> {
                 Some(place) => tree.has(place).await?,
                 None => false,
             };
+            let hides_new = !is_of_node(&self.from.tree, place);
             let placement = Placement::over(lower, has_base, inode.lower.clone());
-            return Ok(Some(Placement { covers: entry.covers, is_moved: has_base, ..placement }));
+            return Ok(Some(Placement { covers: entry.covers, is_moved: has_base, hides_new, ..placement }));
         }
         if here.has_new && !is_directory {
             return Ok(None);
         }
         let lower = here.new_place.clone().filter(|_| is_directory);
+        if inode.lower.is_none() && here.has_new && self.is_elsewhere(here, Some(id)) {
+            let placement = Placement::over(lower, true, here.old_place.clone());
+            return Ok(Some(Placement { covers: true, hides_rest: true, is_detached: true, ..placement }));
+        }
         if is_home || !entry.covers || here.old_place.is_none() {
-            return Ok(Some(Placement::over(lower, here.has_new, inode.lower.clone())));
+            let hides_new =
+                is_home && here.visit.hides_new && lower.as_ref().is_some_and(|place| !is_of_node(tree, place));
+            let placement = Placement::over(lower, here.has_new, inode.lower.clone());
+            return Ok(Some(Placement { hides_new, ..placement }));
         }
         // Created here in the place of a removed entry.
         if here.has_new && !self.is_covered(here, entry).await? {
@@ -374,6 +408,10 @@ impl<'a> Merge<'a> {
         }
         let place = place.filter(|place| !self.to.tree.is_directory_place(place));
         let (parent, name) = (here.visit.new, here.name);
+        if let (true, true, 1, Some(place)) = (here.visit.is_detached, is_base, inode.names.len(), &place) {
+            self.show_again(parent, name, place, (id, inode, entry));
+            return Ok(());
+        }
         // Files that remain after a commit are those that it did not take.
         let is_untracked = is_untracked || (self.is_published() && !is_base);
         let file = FileName { parent, name, entry, is_base, is_home, is_untracked, place };
@@ -457,20 +495,29 @@ impl<'a> Merge<'a> {
 }
 
 /// Entry of a directory, and the places of both bases under its name.
-struct EntryContext<'a> {
-    visit: &'a Visit,
-    whiteouts: &'a Whiteouts<'a>,
-    name: Name,
-    path: String,
-    old_place: Option<TreePlace>,
-    new_place: Option<TreePlace>,
+pub(super) struct EntryContext<'a> {
+    pub(super) visit: &'a Visit,
+    pub(super) whiteouts: &'a Whiteouts<'a>,
+    pub(super) name: Name,
+    pub(super) path: String,
+    pub(super) old_place: Option<TreePlace>,
+    pub(super) new_place: Option<TreePlace>,
     /// True if the new base has something there.
-    has_new: bool,
+    pub(super) has_new: bool,
 }
 
 impl Placement {
     fn over(lower: Option<TreePlace>, has_base: bool, lower_old: Option<TreePlace>) -> Self {
-        Placement { lower, has_base, covers: false, lower_old, hides_rest: false, is_moved: false }
+        Placement {
+            lower,
+            has_base,
+            covers: false,
+            lower_old,
+            hides_rest: false,
+            hides_new: false,
+            is_detached: false,
+            is_moved: false,
+        }
     }
 }
 

@@ -16,6 +16,7 @@
 //! The tree lock is held for writing throughout, so that no program changes anything. Reads continue and lookup counts change: decisions that
 //! depend on them are made last, under the lock. Files of the base that programs have open keep their bytes ([`open_readers`]).
 
+mod additions;
 mod candidate;
 mod files;
 mod merge;

@@ -630,3 +630,130 @@ fn a_chunk_that_others_wrote_and_removed_again_is_no_conflict() {
     commit(&pair.a, "ours");
     assert_eq!(pair.committed()["y/c/0"], "ours");
 }
+
+/// Compares the files of a mount with `expected`; only that a document is there is compared of it.
+fn assert_files(mount: &Writable, expected: &[(&str, Option<&str>)]) {
+    for (key, wanted) in expected {
+        match wanted {
+            Some("") => assert!(read(mount, key).is_ok(), "{key}"),
+            Some(content) => assert_eq!(read(mount, key).unwrap(), *content, "{key}"),
+            None => assert_absent(mount, key),
+        }
+    }
+}
+
+fn assert_committed(pair: &Pair, expected: &[(&str, Option<&str>)]) {
+    let committed = pair.committed();
+    for (key, wanted) in expected {
+        let found = committed.get(*key).map(String::as_str);
+        assert!(found == *wanted || (*wanted == Some("") && found.is_some()), "{key}: {found:?}");
+    }
+}
+
+/// A directory of no node has no identity: what others have put into it stays where they put it, and what was in it has moved.
+#[test]
+fn refresh_leaves_what_others_put_into_a_directory_that_was_moved_here() {
+    for remounts in [false, true] {
+        let pair = Pair::with(&[
+            ("new/zarr.json", GROUP.to_owned()),
+            ("i/z/zarr.json", line()),
+            ("i/z/c/0", "z".to_owned()),
+            ("i/deep/x/zarr.json", line()),
+            ("s/zarr.json", square()),
+            ("s/c/0/0", "00".to_owned()),
+        ]);
+        let (a, b) = (&pair.a, &pair.b);
+        std::fs::rename(a.root().join("i"), a.root().join("new/i")).unwrap();
+        std::fs::rename(a.root().join("s/c/0"), a.root().join("s/c/3")).unwrap();
+        write(a, "new/i/z/c/1", "mine");
+        let before = changes(a);
+        let refresh_and_check = |expected: &[(&str, Option<&str>)]| {
+            refresh(a);
+            if remounts {
+                remount(a);
+            }
+            assert_eq!(changes(a), before);
+            assert_files(a, expected);
+        };
+        for (key, content) in [("i/q/zarr.json", line()), ("i/q/c/0", "q".to_owned()), ("i/deep/y/zarr.json", line())] {
+            write(b, key, content);
+        }
+        write(b, "s/c/0/1", "01");
+        write(b, "i/z/c/2", "theirs");
+        commit(b, "theirs");
+        let mut expected = vec![
+            ("i/q/c/0", Some("q")),
+            ("i/deep/y/zarr.json", Some("")),
+            ("new/i/z/c/0", Some("z")),
+            ("new/i/z/c/1", Some("mine")),
+            ("new/i/z/c/2", Some("theirs")),
+            ("new/i/deep/x/zarr.json", Some("")),
+            ("s/c/0/1", Some("01")),
+            ("s/c/3/0", Some("00")),
+            ("i/z/c/0", None),
+            ("i/deep/x/zarr.json", None),
+            ("new/i/q/c/0", None),
+            ("new/i/deep/y/zarr.json", None),
+            ("s/c/0/0", None),
+            ("s/c/3/1", None),
+        ];
+        refresh_and_check(&expected);
+        for (key, content) in [("i/r/zarr.json", line()), ("i/r/c/0", "r".to_owned()), ("i/q/c/1", "q1".to_owned())] {
+            write(b, key, content);
+        }
+        write(b, "i/deep/v/w/zarr.json", line());
+        write(b, "s/c/0/2", "02");
+        commit(b, "theirs again");
+        expected.extend([
+            ("i/r/c/0", Some("r")),
+            ("i/q/c/1", Some("q1")),
+            ("i/deep/v/w/zarr.json", Some("")),
+            ("s/c/0/2", Some("02")),
+            ("new/i/r/c/0", None),
+            ("new/i/deep/v/w/zarr.json", None),
+            ("s/c/3/2", None),
+        ]);
+        refresh_and_check(&expected);
+        commit(a, "mine");
+        assert_committed(&pair, &expected);
+        assert_files(a, &expected);
+        assert_clean(a);
+    }
+}
+
+#[test]
+fn refresh_shows_what_others_put_into_a_directory_that_was_moved_and_made_again() {
+    let pair = Pair::with(&[
+        ("new/zarr.json", GROUP.to_owned()),
+        ("i/z/zarr.json", line()),
+        ("i/z/c/0", "z".to_owned()),
+        ("i/deep/x/zarr.json", line()),
+    ]);
+    let (a, b) = (&pair.a, &pair.b);
+    std::fs::rename(a.root().join("i"), a.root().join("new/i")).unwrap();
+    write(a, "i/mine/zarr.json", line());
+    write(a, "i/deep/mine/zarr.json", line());
+    write(b, "i/q/zarr.json", line());
+    write(b, "i/deep/y/zarr.json", line());
+    commit(b, "theirs");
+    let before = changes(a);
+    refresh(a);
+    remount(a);
+    assert_eq!(changes(a), before);
+    let expected = [
+        ("i/mine/zarr.json", Some("")),
+        ("i/deep/mine/zarr.json", Some("")),
+        ("i/q/zarr.json", Some("")),
+        ("i/deep/y/zarr.json", Some("")),
+        ("new/i/z/c/0", Some("z")),
+        ("new/i/deep/x/zarr.json", Some("")),
+        ("i/z/c/0", None),
+        ("new/i/q/zarr.json", None),
+        ("new/i/mine/zarr.json", None),
+        ("new/i/deep/y/zarr.json", None),
+    ];
+    assert_files(a, &expected);
+    commit(a, "mine");
+    assert_committed(&pair, &expected);
+    assert_clean(a);
+}
