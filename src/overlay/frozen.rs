@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::node::Directory;
+use super::node::{Directory, RestoredNode};
 use super::state::State;
 use super::{Base, WorkingTree};
 use crate::commit::changes::ChunkFile;
@@ -37,6 +37,8 @@ pub struct FrozenDirectory {
     pub id: EntryId,
     /// Place of the base whose entries it shows as well.
     pub lower: Option<TreePlace>,
+    /// Node that it was restored from.
+    pub restored: Option<RestoredNode>,
     /// Entries by name.
     pub entries: BTreeMap<Name, FrozenEntry>,
     /// Names of entries that stand for an entry of the base that an operation removed or replaced.
@@ -147,7 +149,8 @@ impl Frozen {
                     covering.insert(name.clone());
                 }
             }
-            directories.push(FrozenDirectory { id, lower: inode.lower.clone(), entries, covering });
+            let restored = state.restored(id);
+            directories.push(FrozenDirectory { id, lower: inode.lower.clone(), restored, entries, covering });
         }
         Frozen { directories, open_for_writing: Vec::new() }
     }

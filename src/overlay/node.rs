@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use smallvec::SmallVec;
 
+use crate::format::ids::NodeId;
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, Source};
 use crate::tree::nodes::TreePlace;
 use crate::tree::{self, Tree};
@@ -43,6 +44,15 @@ impl std::fmt::Display for Ino {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "inode {}", self.0)
     }
+}
+
+/// Node that a directory was restored from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestoredNode {
+    /// Id that it had.
+    pub id: NodeId,
+    /// True for an array.
+    pub is_array: bool,
 }
 
 /// Inode that differs, or may differ, from the base.

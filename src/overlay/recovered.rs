@@ -7,7 +7,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::scratch::data::Files;
 use crate::scratch::directory::ScratchDirectory;
-use crate::scratch::journal::{FORMAT, Journal, OLDEST_FORMAT};
+use crate::scratch::journal::{COVERS_SINCE, FORMAT, Journal, OLDEST_FORMAT};
 use crate::scratch::record::Record;
 use crate::scratch::work::WorkSearch;
 
@@ -56,7 +56,7 @@ impl Recovered {
             Some(Record::Base { format, repository, branch, snapshot, identity })
                 if (OLDEST_FORMAT..=FORMAT).contains(&format) =>
             {
-                is_old = format < FORMAT;
+                is_old = format < COVERS_SINCE;
                 let identity = identity.map(|text| text.parse()).transpose()?;
                 let recorded = Origin { repository, branch, identity };
                 if recorded.branch != origin.branch && !has_work {

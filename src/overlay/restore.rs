@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::invalidation::Invalidation;
 use super::listing::join;
-use super::node::{Directory, Entry, Ino, Inode};
+use super::node::{Directory, Entry, Ino, Inode, RestoredNode};
 use super::rebase::Candidate;
 use super::replace::{TreeGuard, node_ids};
 use super::state::{State, numbered};
@@ -215,6 +215,7 @@ impl Edit<'_> {
         if is_there && parents.contains(&node.path) {
             return Ok(());
         }
+        self.state.set_restored(directory, RestoredNode { id: node.id, is_array: node.is_array });
         self.put_document(directory, &node.zarr_json).await
     }
 

@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 
-use super::node::{Directory, Entry, IN_PLACE, Ino, Inode};
+use super::node::{Directory, Entry, IN_PLACE, Ino, Inode, RestoredNode};
 use super::sparse_copy::SparseCopy;
 use crate::error::{Error, Result};
 use crate::scratch::record::{Body, DataFileId, EntryId, Meta, Name, ROOT, Record, Source, Time};
@@ -34,6 +34,8 @@ pub struct State {
     next: u64,
     /// Missing ranges of sparse copies, by data file.
     borrowed: HashMap<DataFileId, SparseCopy>,
+    /// Nodes that directories were restored from: each gets the id that it had.
+    restored: HashMap<EntryId, RestoredNode>,
     /// Snapshot that a commit was about to publish when the journal ended.
     pub publishing: Option<String>,
     /// Snapshots that earlier commits were about to publish and that were not found.
@@ -50,7 +52,8 @@ impl State {
 
     /// Returns an empty state whose numbers continue those of this one.
     pub(super) fn successor(&self) -> Self {
-        State { next: self.next, borrowed: self.borrowed.clone(), ..State::default() }
+        let (borrowed, restored) = (self.borrowed.clone(), self.restored.clone());
+        State { next: self.next, borrowed, restored, ..State::default() }
     }
 
     /// Adds an inode without names that shows nothing of the base.
@@ -147,6 +150,21 @@ impl State {
     pub fn take_next(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
+    }
+
+    /// Makes directory `id` one of a restored node.
+    pub(super) fn set_restored(&mut self, id: EntryId, node: RestoredNode) {
+        self.restored.insert(id, node);
+    }
+
+    /// Returns the node that directory `id` was restored from.
+    pub(super) fn restored(&self, id: EntryId) -> Option<RestoredNode> {
+        self.restored.get(&id).copied()
+    }
+
+    /// Forgets what directories were restored from: the nodes are in the base.
+    pub(super) fn forget_restored(&mut self) {
+        self.restored.clear();
     }
 
     /// Returns the missing ranges of data file `data`, if it is a sparse copy.
@@ -291,6 +309,11 @@ impl State {
                 Ok(())
             }
             Record::Whiteout { parent, name } => self.clear_entry(parent, name, true, None),
+            Record::Restored { id, node, is_array } => {
+                self.directory(id)?;
+                self.set_restored(id, RestoredNode { id: node, is_array });
+                Ok(())
+            }
         }
     }
 
@@ -456,6 +479,8 @@ impl State {
                 records.extend(self.borrowed.get(&data).map(|borrowed| borrowed.record(data)));
             }
         }
+        let restored = self.restored.iter().filter(|(id, _)| seen.contains(*id));
+        records.extend(restored.map(|(id, node)| Record::Restored { id: *id, node: node.id, is_array: node.is_array }));
         // The records above have changed the times of directories.
         let touched = self.inodes.iter().filter(|(id, inode)| inode.is_directory() && seen.contains(*id));
         records.extend(touched.map(|(id, inode)| Record::Attributes { id: *id, meta: inode.meta }));

@@ -63,6 +63,12 @@ fn written(node: &Node<'_>, id: NodeId, path: &str) -> WrittenNode {
     WrittenNode { id, path: path.to_owned(), zarr_json, is_array: node.is_array() }
 }
 
+/// Returns the id of `node` of the source where it has no counterpart: its own, so that it is the node that it was, also for branches that still have
+/// it. A copy of a node that is still there is another one.
+fn id_for(taken: &HashSet<NodeId>, node: &Node<'_>) -> Result<NodeId> {
+    if taken.contains(&node.id) { NodeId::random() } else { Ok(node.id) }
+}
+
 /// Returns the path of a node of the source at or below `from`, moved to `to`.
 fn moved_path(path: &str, from: &str, to: &str) -> String {
     if from == to {
@@ -93,6 +99,7 @@ fn matches<'a>(now: &'a Snapshot, source: &'a Snapshot, target: &Target) -> Resu
     let wanted: Vec<Node<'a>> = source.nodes().filter(|node| is_below(node.path, &target.source)).collect();
     let counterpart = |node: &Node<'_>| here.get(&node.id).filter(|other| can_become(other, node));
     let mut used: HashSet<NodeId> = wanted.iter().filter_map(counterpart).map(|node| node.id).collect();
+    let taken: HashSet<NodeId> = now.nodes().map(|node| node.id).collect();
     let mut all = Vec::with_capacity(wanted.len());
     for node in wanted {
         let path = moved_path(node.path, &target.source, &target.node);
@@ -100,7 +107,7 @@ fn matches<'a>(now: &'a Snapshot, source: &'a Snapshot, target: &Target) -> Resu
             let other = here.get(by_path.get(path.as_str())?)?;
             (can_become(other, &node) && used.insert(other.id)).then_some(other)
         });
-        let id = same.map_or_else(NodeId::random, |same| Ok(same.id))?;
+        let id = same.map_or_else(|| id_for(&taken, &node), |same| Ok(same.id))?;
         all.push(Match { source: node, path, id, now: same.cloned() });
     }
     Ok(all)
@@ -171,6 +178,7 @@ pub(super) async fn subtree(
 /// Adds the groups above the target that are missing now and that the source has. Returns their paths.
 fn add_parents(now: &Snapshot, source: &Snapshot, target: &Target, changes: &mut ChangeSet) -> Result<Vec<String>> {
     let mut added = Vec::new();
+    let taken: HashSet<NodeId> = now.nodes().map(|node| node.id).collect();
     let mut path = target.node.as_str();
     while let Some((above, _)) = path.rsplit_once('/').filter(|(above, _)| !above.is_empty()) {
         path = above;
@@ -187,7 +195,7 @@ fn add_parents(now: &Snapshot, source: &Snapshot, target: &Target, changes: &mut
             Some(_) => {}
             None => {
                 if let Some(node) = node_at(source, above).filter(|node| !node.is_array()) {
-                    changes.created.push(written(&node, NodeId::random()?, above));
+                    changes.created.push(written(&node, id_for(&taken, &node)?, above));
                     added.push(above.to_owned());
                 }
             }
@@ -203,7 +211,8 @@ pub(super) fn document(now: &Snapshot, source: &Snapshot, target: &Target) -> Re
     let node = node_at(source, &target.source).ok_or_else(|| missing(source, &target.source))?;
     match node_at(now, &target.node) {
         None => {
-            changes.created.push(written(&node, NodeId::random()?, &target.node));
+            let taken = now.nodes().map(|node| node.id).collect();
+            changes.created.push(written(&node, id_for(&taken, &node)?, &target.node));
             notes.parents = add_parents(now, source, target, &mut changes)?;
         }
         Some(here) if here.is_array() != node.is_array() => {

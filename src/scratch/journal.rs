@@ -28,8 +28,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 
 /// Version of the journal's format. Version 1 did not record which entries cover an entry of the base, and had no
-/// [`Record::Unpublished`].
-pub const FORMAT: u32 = 2;
+/// [`Record::Unpublished`]; version 2 had no [`Record::Restored`].
+pub const FORMAT: u32 = 3;
+/// First version that records which entries cover an entry of the base.
+pub const COVERS_SINCE: u32 = 2;
 /// Oldest version that is read.
 pub const OLDEST_FORMAT: u32 = 1;
 pub(super) const NAME: &str = "journal";

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::format::chunk_payload::{Checksum, ChunkPayload};
+use crate::format::ids::NodeId;
 
 /// Number of an inode in the scratch directory, never reused. [`ROOT`] is the root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -247,6 +248,15 @@ pub enum Record {
         parent: EntryId,
         /// Name.
         name: Name,
+    },
+    /// Directory of a node that was restored: the node gets the id that it had. Only in a rewritten journal.
+    Restored {
+        /// Directory.
+        id: EntryId,
+        /// Node.
+        node: NodeId,
+        /// True for an array.
+        is_array: bool,
     },
     /// A commit is about to publish this snapshot. If the branch has it, everything before this line is in it.
     Publishing {

@@ -68,6 +68,7 @@ impl WorkSearch {
                 }
             }
             Record::Whiteout { parent, name } => self.hide((*parent, name.clone()), true),
+            Record::Restored { .. } => {}
             Record::Publishing { .. } => self.is_publishing = true,
             Record::Unpublished { .. } => self.is_publishing = false,
         }

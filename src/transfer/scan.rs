@@ -235,7 +235,13 @@ impl Scanned {
             }
             let below = lower.as_ref().and_then(|place| tree.child_place(place, name));
             let below = below.filter(|place| tree.is_directory_place(place));
-            out.push(FrozenDirectory { id: take(&mut next_id), lower, entries, covering: BTreeSet::new() });
+            out.push(FrozenDirectory {
+                id: take(&mut next_id),
+                lower,
+                restored: None,
+                entries,
+                covering: BTreeSet::new(),
+            });
             lower = below;
         }
         let first = out.len();
@@ -271,7 +277,13 @@ impl Scanned {
             if let (Some(place), true) = (&lower, delete) {
                 hide_rest(tree, place, &mut entries).await?;
             }
-            out.push(FrozenDirectory { id: take(&mut next_id), lower, entries, covering: BTreeSet::new() });
+            out.push(FrozenDirectory {
+                id: take(&mut next_id),
+                lower,
+                restored: None,
+                entries,
+                covering: BTreeSet::new(),
+            });
         }
         Ok((Frozen::of(out), clashes))
     }

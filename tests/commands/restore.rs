@@ -161,6 +161,65 @@ fn a_mount_shows_it_as_an_uncommitted_change_without_reading_chunks() {
     }
 }
 
+/// A node that comes back is the node that it was: what other branches do to it is merged with it.
+#[test]
+fn a_restored_node_is_the_node_that_it_was() {
+    for (version, in_mount) in versions().into_iter().flat_map(|version| [(version, false), (version, true)]) {
+        let repo = setup(version);
+        let before = repo.reference().node_ids();
+        for (branch, path) in [("delete", "g/a"), ("write", "g/new")] {
+            run_on(&repo.place, &["branch", "create", branch]).success();
+            let side = Writable::of(&repo.place, &["--branch", branch]);
+            match branch {
+                "delete" => fs::remove_dir_all(side.root().join(path)).unwrap(),
+                _ => put(&side.root().join("g/new/c/1"), b"written").unwrap(),
+            }
+            side.commit(branch).unwrap();
+        }
+        let mount = Writable::of(&repo.place, &[]);
+        for path in ["g/a", "g/new"] {
+            fs::remove_dir_all(mount.root().join(path)).unwrap();
+        }
+        mount.commit("removed").unwrap();
+        let newest = repo.commits.last().unwrap();
+        if in_mount {
+            restore_in(&mount, &["g", "--from", newest]).success();
+            mount.kill_and_remount();
+            fs::rename(mount.root().join("g/a"), mount.root().join("g/moved")).unwrap();
+            fs::rename(mount.root().join("g/moved"), mount.root().join("g/a")).unwrap();
+            mount.commit("back").unwrap();
+        } else {
+            drop(mount);
+            repo.restore(&["g", "--from", newest]).success();
+        }
+        assert_eq!(repo.reference().node_ids(), before, "{version:?}, in a mount: {in_mount}");
+        for branch in ["delete", "write"] {
+            run_on(&repo.place, &["merge", branch, "--into", "main"]).success();
+        }
+        let keys = repo.keys();
+        assert!(!keys.contains_key("g/a/zarr.json"), "{version:?}, in a mount: {in_mount}");
+        assert_eq!((&*keys["g/new/c/0"], &*keys["g/new/c/1"]), (&b"new"[..], &b"written"[..]));
+        run_on(&repo.place, &["verify"]).success();
+    }
+}
+
+/// A copy is another node: the one that was moved away, or restored before, has the id.
+#[test]
+fn a_node_that_is_restored_twice_is_two() {
+    let repo = setup(SpecVersionBin::V2);
+    let mount = Writable::of(&repo.place, &[]);
+    fs::remove_dir_all(mount.root().join("g/new")).unwrap();
+    mount.commit("removed").unwrap();
+    for to in ["g/first", "g/second"] {
+        restore_in(&mount, &["g/new", "--from", repo.commits.last().unwrap()]).success();
+        fs::rename(mount.root().join("g/new"), mount.root().join(to)).unwrap();
+    }
+    mount.commit("back").unwrap();
+    let keys = repo.keys();
+    assert_eq!((&*keys["g/first/c/0"], &*keys["g/second/c/0"]), (&b"new"[..], &b"new"[..]));
+    run_on(&repo.place, &["verify"]).success();
+}
+
 #[test]
 fn a_discard_takes_it_back() {
     let repo = setup(SpecVersionBin::V2);

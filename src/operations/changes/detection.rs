@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{DetectedChanges, NewIds, Untracked, Violation, below};
 use crate::commit::changes::DeletedNode;
 use crate::error::{Error, Result};
+use crate::format::ids::NodeId;
 use crate::format::snapshot::Node as SnapshotNode;
 use crate::format::transaction_log::Move;
 use crate::overlay::Base;
@@ -32,6 +33,8 @@ pub(super) struct Detection<'a> {
     pub(super) shared_chunks: HashSet<(EntryId, Name)>,
     /// Directories of an array that belong to a node below it, too.
     pub(super) shared_directories: HashSet<EntryId>,
+    /// Ids that a restored node cannot get: those of the snapshot and of restored nodes that have been met. Filled when the first one is met.
+    pub(super) taken_ids: Option<HashSet<NodeId>>,
 }
 
 impl<'a> Detection<'a> {

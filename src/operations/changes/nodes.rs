@@ -52,6 +52,7 @@ pub async fn detect_changes(
         not_text,
         shared_chunks,
         shared_directories,
+        taken_ids: None,
     };
     while let Some((position, path)) = detection.pending.pop() {
         detection.walk_directory(position, path).await?;
@@ -170,8 +171,8 @@ impl Detection<'_> {
                 let node = self.stored(index)?;
                 (node.id, Some(node.zarr_json.to_vec()))
             }
-            None => match NodeId::random() {
-                Ok(new) => (*self.new_ids.lock().entry((directory.id, is_array)).or_insert(new), None),
+            None => match self.new_id(directory, is_array) {
+                Ok(new) => (new, None),
                 Err(_) => {
                     self.report_violation(path, "the system has no random numbers");
                     return None;
@@ -189,6 +190,21 @@ impl Detection<'_> {
             Document::Group => None,
             Document::Array(metadata) => Some(ArrayContext::new(id, path, same, metadata.grid, metadata.key_encoding)),
         }
+    }
+
+    /// Returns the id of the new node in `directory`: a restored one has its own, unless another node has it.
+    fn new_id(&mut self, directory: &FrozenDirectory, is_array: bool) -> Result<NodeId> {
+        let restored = directory.restored.filter(|node| node.is_array == is_array).map(|node| node.id);
+        if let Some(id) = restored {
+            let base = Arc::clone(&self.base);
+            let taken =
+                self.taken_ids.get_or_insert_with(|| base.tree.snapshot().nodes().map(|node| node.id).collect());
+            if taken.insert(id) {
+                return Ok(id);
+            }
+        }
+        let new = NodeId::random()?;
+        Ok(*self.new_ids.lock().entry((directory.id, is_array)).or_insert(new))
     }
 
     /// Returns node `index` of the snapshot, now at `path`, if it is an array.

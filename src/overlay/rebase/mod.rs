@@ -174,7 +174,9 @@ impl WorkingTree {
         let (given_up, same_backings) = (candidate.given_up, candidate.same_backings);
         let (old_versions, vacant, moved) = (candidate.old_versions, candidate.vacant, candidate.moved);
         state.take_counts(&locked.state);
-        if !is_published {
+        if is_published {
+            state.forget_restored();
+        } else {
             state.take_unpublished(&locked.state);
         }
         for (parent, name, id) in disposable {
