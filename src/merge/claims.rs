@@ -74,6 +74,14 @@ impl Touched {
         self.has_node(node) || self.chunks.get(&node).is_some_and(|chunks| chunks.contains(coords))
     }
 
+    /// Returns true if these commits changed anything that `others` did.
+    pub(super) fn meets(&self, others: &Touched) -> bool {
+        let has_chunks = |(node, chunks): (&NodeId, &BTreeSet<Coords>)| {
+            self.chunks.get(node).is_some_and(|own| !chunks.is_disjoint(own))
+        };
+        !others.nodes.is_disjoint(&self.nodes) || others.chunks.iter().any(has_chunks)
+    }
+
     /// Returns true if these commits changed everything that `others` did, each chunk and each node.
     pub(super) fn covers(&self, others: &Touched) -> bool {
         let has_chunks = |(node, chunks): (&NodeId, &BTreeSet<Coords>)| {

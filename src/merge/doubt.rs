@@ -2,8 +2,8 @@
 //!
 //! A repository can lose what a commit was made from: the reference implementation amends a merge and drops its record, a clone does not have the operations log
 //! that tells of it, a collection has removed the replaced commit. The common ancestor that is known is then too old, and a merge with it would
-//! bring back what one side has taken away since, or take away what it has brought. The snapshots give that away: one side has everything
-//! that the other had at some commit, or has changed the same things.
+//! bring back what one side has taken away since, or take away what it has brought. The snapshots give that away: one side has, or had at one of its
+//! commits, something that the other had at some commit, and has changed the rest.
 //!
 //! Such a commit is a *candidate*. It may also be chance, so that it is not believed: the merge is computed with it, too, and refused if the result
 //! differs.
@@ -15,7 +15,7 @@ use super::base::Surroundings;
 use super::claims::{MAX_LOGS, Touched, read_logs};
 use super::repacked;
 use super::sides::{ChunkSet, in_both};
-use crate::commit::changes::ChangeSet;
+use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::compare::changes::changes_between;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
@@ -25,6 +25,9 @@ use crate::repo::MAX_SNAPSHOT;
 
 /// Difference between clocks within which the order of two commits says nothing, in microseconds.
 const CLOCK_TOLERANCE: u64 = Duration::from_secs(600).as_micros() as u64;
+
+/// Most commits of a line that are compared with one of the other line: a comparison reads manifests.
+const MAX_LOOKED_AT: usize = 64;
 
 /// One side of a merge.
 #[derive(Clone, Copy)]
@@ -59,15 +62,54 @@ pub(super) async fn candidate(
             break;
         }
         let then = repository.snapshot(commit.id, MAX_SNAPSHOT).await?;
-        let (changed, mut differs) =
-            tokio::try_join!(changes_between(reader, before, &then), changes_between(reader, &then, other.tip))?;
-        let both = in_both(&differs, &chunks_of(&changed));
-        repacked::drop_unchanged(reader, (&then, other.tip), &mut differs, both).await?;
-        if has_common(&changed, &differs) {
+        let mut changed = changes_between(reader, before, &then).await?;
+        let has_common = has_common_at(around, &changed, &then, other.tip).await?;
+        // Both may well have deleted the same, and one has it again: only what was written has bytes that tell.
+        changed.deleted.clear();
+        changed
+            .chunks
+            .values_mut()
+            .for_each(|chunks| chunks.retain(|_, change| !matches!(change, ChunkChange::Delete)));
+        if has_common || had_common(around, &changed, &then, (&own, other.line)).await? {
             found = Some(commit.id);
         }
     }
     Ok(found)
+}
+
+/// Returns true if snapshot `at` has one of the changes that led to `then`.
+async fn has_common_at(around: Surroundings<'_>, changed: &ChangeSet, then: &Snapshot, at: &Snapshot) -> Result<bool> {
+    let reader = around.reader;
+    let mut differs = changes_between(reader, then, at).await?;
+    let both = in_both(&differs, &chunks_of(changed));
+    repacked::drop_unchanged(reader, (then, at), &mut differs, both).await?;
+    Ok(has_common(changed, &differs))
+}
+
+/// Returns true if one of the changes that led to `then` was there at a commit of `line`, which may have taken it back since. `own` is what changed.
+async fn had_common(
+    around: Surroundings<'_>,
+    changed: &ChangeSet,
+    then: &Snapshot,
+    (own, line): (&Touched, &[&SnapshotInfo]),
+) -> Result<bool> {
+    let repository = around.repository;
+    let mut looked_at = 0;
+    for commit in line.iter().skip(1) {
+        let Some(touched) = Touched::read(repository, &[commit]).await? else { continue };
+        if !touched.meets(own) {
+            continue;
+        }
+        looked_at += 1;
+        if looked_at > MAX_LOOKED_AT {
+            break;
+        }
+        let at = repository.snapshot(commit.id, MAX_SNAPSHOT).await?;
+        if has_common_at(around, changed, then, &at).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn chunks_of(changes: &ChangeSet) -> ChunkSet {

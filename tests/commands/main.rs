@@ -26,6 +26,7 @@ mod ref_faults;
 mod reference_pages;
 mod refs;
 mod restore;
+mod rewritten;
 mod same_ids;
 mod service;
 mod stats;
