@@ -67,6 +67,8 @@ const README_INODE: u64 = (1 << 63) - 4;
 /// Number of the first file about the mount, which only tree 0 has; the others are below it.
 const MOUNT_FILES: u64 = (1 << 63) - 5;
 
+/// File of a tree: the tree, the number in it, and the ref or time under which the tree is attached.
+pub type NativeFile = (Arc<Tree>, u64, Option<String>);
 /// Source of the tree that the mount shows now.
 pub type Shown = Box<dyn Fn() -> Arc<dyn ViewTree> + Send + Sync>;
 /// Receiver of the numbers of directories whose listings the kernel must not keep.
@@ -380,7 +382,7 @@ impl AttachedTrees {
 
     /// Returns the tree that `number` is in, its number there, and the ref or time under which the tree is attached; none if the number is
     /// no file of a tree.
-    pub async fn native(&self, number: u64) -> Result<Option<(Arc<Tree>, u64, Option<String>)>> {
+    pub async fn native(&self, number: u64) -> Result<Option<NativeFile>> {
         let AttachedPlace::In(tree, inode) = self.place(number)? else { return Ok(None) };
         let reference = match self.key(tree)?.0.name {
             TreeName::At(kind, name) => Some(format!("{} {name}", kind.directory())),

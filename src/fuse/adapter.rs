@@ -16,7 +16,7 @@ use fuser::{
 use tokio::runtime::Handle;
 use tracing::warn;
 
-use super::answer::{Reply, answer, outcome_of};
+use super::answer::{Reply, XattrValue, answer, outcome_of};
 use super::attached_files::{self, AttachedFiles, file_type};
 use super::backing::Backings;
 use super::call::Call;
@@ -34,7 +34,7 @@ use super::reply::{
 use super::requests::Requests;
 use super::root_map::{Inner, RootMap, TOP};
 use super::xattr::Xattr;
-use crate::attached::{AttachedTrees, is_attached, is_mount_file};
+use crate::attached::{AttachedTrees, NativeFile, is_attached, is_mount_file};
 use crate::error::{Error, Result};
 use crate::follow::shown::{View, ViewState};
 use crate::metrics::Outcome;
@@ -128,6 +128,18 @@ impl Shared {
             Inner::Top => None,
             Inner::Tree(number) => Some(number),
         }
+    }
+
+    /// Returns the file of a tree that `inode` of the kernel is; none for one that a view makes.
+    async fn native(&self, view: &View, inode: INodeNo) -> Result<Option<NativeFile>> {
+        Ok(match self.inner(inode) {
+            _ if is_attached(inode.0) => self.attached.trees().native(inode.0).await?,
+            Some(number) => {
+                let files = view.files_of(number);
+                files.native(number).map(|native| (Arc::clone(files.tree()), native, None))
+            }
+            None => Some((Arc::clone(view.tree()), ROOT, None)),
+        })
     }
 
     /// Lists directory `inode` of the kernel after `offset`.
@@ -423,15 +435,21 @@ impl Requests for Adapter {
         // Programs such as `ls` ask each file for others, and stop after this answer.
         let Some(xattr) = name.to_str().and_then(Xattr::named) else { return reply.error(Errno::EOPNOTSUPP) };
         self.serve(Call::on("getxattr", inode), reply, move |shared, view| async move {
-            let found = match shared.inner(inode) {
-                _ if is_attached(inode.0) => shared.attached.trees().native(inode.0).await?,
-                Some(number) => {
-                    let files = view.files_of(number);
-                    files.native(number).map(|native| (Arc::clone(files.tree()), native, None))
+            let found = shared.native(&view, inode).await?;
+            Ok(XattrValue(shared.attached.xattr(xattr, found.as_ref()).await?, size))
+        });
+    }
+
+    fn listxattr(&self, inode: INodeNo, size: u32, reply: ReplyXattr) {
+        self.serve(Call::on("listxattr", inode), reply, move |shared, view| async move {
+            let found = shared.native(&view, inode).await?;
+            let mut names = String::new();
+            for xattr in Xattr::ALL {
+                if shared.attached.xattr(xattr, found.as_ref()).await?.is_some() {
+                    xattr.add_to(&mut names);
                 }
-                None => Some((Arc::clone(view.tree()), ROOT, None)),
-            };
-            shared.attached.xattr(xattr, found, size).await
+            }
+            Ok(XattrValue(Some(names), size))
         });
     }
 }

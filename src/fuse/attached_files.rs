@@ -6,16 +6,15 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, INodeNo};
 
-use super::answer::XattrValue;
 use super::overlay_replies::{BLOCK, FOREVER};
 use super::presentation::Presentation;
 use super::reply::{ReplyDirectory, ReplyDirectoryPlus};
 use super::xattr::{self, Xattr};
-use crate::attached::{AttachedTrees, Found, Listed, is_above_trees, is_private};
+use crate::attached::{AttachedTrees, Found, Listed, NativeFile, is_above_trees, is_private};
 use crate::error::Result;
 use crate::reader::Data;
 use crate::tree::directory::Extent;
-use crate::tree::{Attributes, Kind, ROOT, Tree};
+use crate::tree::{Attributes, Kind, ROOT};
 
 /// Attached trees, in the kernel's terms.
 #[derive(Debug)]
@@ -85,17 +84,11 @@ impl AttachedFiles {
         self.trees.list(inode.0, offset, extent, &mut sink).await
     }
 
-    /// Returns an extended attribute of a file of a tree, for a program that has room for `size` bytes; `found` is as
-    /// [`AttachedTrees::native`] returns it.
-    pub(super) async fn xattr(
-        &self,
-        xattr: Xattr,
-        found: Option<(Arc<Tree>, u64, Option<String>)>,
-        size: u32,
-    ) -> Result<XattrValue> {
-        let Some((tree, number, reference)) = found else { return Ok(XattrValue(None, size)) };
-        let reference = reference.unwrap_or_else(|| self.trees.facts().spec.to_string());
-        Ok(XattrValue(xattr::value(xattr, &tree, number, &reference).await?, size))
+    /// Returns an extended attribute of a file of a tree; `found` is as [`AttachedTrees::native`] returns it.
+    pub(super) async fn xattr(&self, xattr: Xattr, found: Option<&NativeFile>) -> Result<Option<String>> {
+        let Some((tree, number, reference)) = found else { return Ok(None) };
+        let reference = reference.clone().unwrap_or_else(|| self.trees.facts().spec.to_string());
+        xattr::value(xattr, tree, *number, &reference).await
     }
 
     fn timed(&self, found: &Found) -> (Duration, FileAttr) {

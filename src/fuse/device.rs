@@ -143,6 +143,7 @@ impl<R: Requests> Filesystem for Device<R> {
             _flags: CopyFileRangeFlags
         ) -> ReplyWrite => (FileBytes { inode: from, offset }, FileBytes { inode: to, offset: at }, length);
         getxattr(inode: INodeNo, name: &OsStr, size: u32) -> ReplyXattr;
+        listxattr(inode: INodeNo, size: u32) -> ReplyXattr;
     }
 
     fn setattr(
@@ -210,7 +211,6 @@ impl<R: Requests> Filesystem for Device<R> {
     }
 
     declined! {
-        listxattr(INodeNo, u32) -> fuser::ReplyXattr;
         setxattr(INodeNo, &OsStr, &[u8], i32, u32) -> fuser::ReplyEmpty;
         removexattr(INodeNo, &OsStr) -> fuser::ReplyEmpty;
         access(INodeNo, AccessFlags) -> fuser::ReplyEmpty;

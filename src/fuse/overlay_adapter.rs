@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tracing::warn;
 
-use super::answer::{Reply, answer};
+use super::answer::{Reply, XattrValue, answer};
 use super::attached_files::AttachedFiles;
 use super::backing::Backings;
 use super::call::Call;
@@ -529,10 +529,23 @@ impl Requests for WorkingAdapter {
             return reply.error(Errno::ENOSYS);
         }
         let Some(xattr) = name.to_str().and_then(Xattr::named) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.serve(
-            Call::on("getxattr", inode),
-            reply,
-            move |shared| async move { shared.xattr(xattr, inode, size).await },
-        );
+        self.serve(Call::on("getxattr", inode), reply, move |shared| async move {
+            Ok(XattrValue(shared.xattr(xattr, inode).await?, size))
+        });
+    }
+
+    fn listxattr(&self, inode: INodeNo, size: u32, reply: ReplyXattr) {
+        if !self.shared.xattrs {
+            return reply.error(Errno::ENOSYS);
+        }
+        self.serve(Call::on("listxattr", inode), reply, move |shared| async move {
+            let mut names = String::new();
+            for xattr in Xattr::ALL {
+                if shared.xattr(xattr, inode).await?.is_some() {
+                    xattr.add_to(&mut names);
+                }
+            }
+            Ok(XattrValue(Some(names), size))
+        });
     }
 }

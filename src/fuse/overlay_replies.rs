@@ -10,7 +10,7 @@ use std::time::Duration;
 use fuser::{BackingId, Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, OpenAccMode, OpenFlags, TimeOrNow};
 use parking_lot::Mutex;
 
-use super::answer::{Reply, XattrValue, outcome_of};
+use super::answer::{Reply, outcome_of};
 use super::attached_files::AttachedFiles;
 use super::backing::Backings;
 use super::call::Call;
@@ -263,13 +263,13 @@ impl Shared {
         }
     }
 
-    /// Returns an extended attribute of `inode`, for a program that has room for `size` bytes.
-    pub(super) async fn xattr(&self, xattr: Xattr, inode: INodeNo, size: u32) -> Result<XattrValue> {
+    /// Returns an extended attribute of `inode`.
+    pub(super) async fn xattr(&self, xattr: Xattr, inode: INodeNo) -> Result<Option<String>> {
         let base = |number| Some((Arc::clone(&self.working.base().tree), number, None));
         let number = match self.target(inode) {
             Target::Attached(number) => {
                 let found = self.attached.trees().native(number.0).await?;
-                return self.attached.xattr(xattr, found, size).await;
+                return self.attached.xattr(xattr, found.as_ref()).await;
             }
             Target::Control(_) | Target::Top => Ino::ROOT,
             Target::Tree(number) => number,
@@ -280,14 +280,14 @@ impl Shared {
             _ => None,
         };
         if own.is_some() {
-            return Ok(XattrValue(own, size));
+            return Ok(own);
         }
         let number = match xattr {
             // Of the mount, whatever the file is.
             Xattr::Snapshot | Xattr::Ref => Some(Ino::ROOT.0),
             Xattr::NodeId | Xattr::Chunk => self.working.base_number(number),
         };
-        self.attached.xattr(xattr, number.and_then(base), size).await
+        self.attached.xattr(xattr, number.and_then(base).as_ref()).await
     }
 
     /// Returns the path of `name` in directory `parent`, for messages.

@@ -129,4 +129,6 @@ requests! {
     fn copy_file_range(from: FileBytes, to: FileBytes, length: u64) -> ReplyWrite;
     /// Returns an extended attribute, for a program that has room for `size` bytes.
     fn getxattr(inode: INodeNo, name: &OsStr, size: u32) -> ReplyXattr;
+    /// Lists the names of extended attributes, for a program that has room for `size` bytes.
+    fn listxattr(inode: INodeNo, size: u32) -> ReplyXattr;
 }

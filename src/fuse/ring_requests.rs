@@ -101,6 +101,7 @@ pub(super) fn dispatch<R: Requests>(requests: &R, message: &Message<'_>, slot: S
             requests.readdirplus(inode, numbers.handle(), numbers.u64(8), listing);
         }
         opcode::STATFS => requests.statfs(slot.into()),
+        opcode::LISTXATTR => requests.listxattr(inode, numbers.u32(0), slot.into()),
         opcode::FALLOCATE => {
             let (offset, length) = (numbers.u64(8), numbers.u64(16));
             requests.fallocate(inode, offset, length, numbers.i32(24), slot.into());
@@ -200,6 +201,7 @@ mod tests {
             lseek(inode: INodeNo, offset: i64, whence: i32) -> ReplyLseek;
             copy_file_range(from: FileBytes, to: FileBytes, length: u64) -> ReplyWrite;
             getxattr(inode: INodeNo, name: &OsStr, size: u32) -> ReplyXattr;
+            listxattr(inode: INodeNo, size: u32) -> ReplyXattr;
         }
     }
 
@@ -250,6 +252,7 @@ mod tests {
         );
         assert_eq!(said(opcode::LSEEK, &[(8, &long(6)), (16, &short(4))], b""), "lseek INodeNo(7) 6 4");
         assert_eq!(said(opcode::GETXATTR, &[(0, &short(99))], b"user.x\0"), "getxattr INodeNo(7) \"user.x\" 99");
+        assert_eq!(said(opcode::LISTXATTR, &[(0, &short(99))], b""), "listxattr INodeNo(7) 99");
         let copied = [(8, long(1)), (16, long(9)), (32, long(2)), (40, long(3))];
         let copied: Vec<(usize, &[u8])> = copied.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
         assert_eq!(

@@ -7,7 +7,7 @@
 //! | `user.icechunk.node_id` | id of the array or group |
 //! | `user.icechunk.chunk` | `native OBJECT OFFSET LENGTH`, `virtual URL OFFSET LENGTH`, `inline LENGTH`, or `uncommitted` |
 //!
-//! They are not listed: `cp -a` and `rsync -X` would copy them, and fail where they cannot be set.
+//! A list of a file's names has those that it has a value of, so that `getfattr -d` and `tar --xattrs` show and keep them.
 
 use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
@@ -26,14 +26,27 @@ pub(super) enum Xattr {
 }
 
 impl Xattr {
+    /// All attributes.
+    pub(super) const ALL: [Xattr; 4] = [Xattr::Snapshot, Xattr::Ref, Xattr::NodeId, Xattr::Chunk];
+
     /// Returns the attribute called `name`; none for those that no file has.
     pub(super) fn named(name: &str) -> Option<Self> {
-        match name.strip_prefix(PREFIX)? {
-            "snapshot" => Some(Xattr::Snapshot),
-            "ref" => Some(Xattr::Ref),
-            "node_id" => Some(Xattr::NodeId),
-            "chunk" => Some(Xattr::Chunk),
-            _ => None,
+        let end = name.strip_prefix(PREFIX)?;
+        Self::ALL.into_iter().find(|xattr| xattr.end() == end)
+    }
+
+    /// Adds the name to a list of names, each of which has a zero byte after it.
+    pub(super) fn add_to(self, names: &mut String) {
+        names.extend([PREFIX, self.end(), "\0"]);
+    }
+
+    /// Returns the name after [`PREFIX`].
+    fn end(self) -> &'static str {
+        match self {
+            Xattr::Snapshot => "snapshot",
+            Xattr::Ref => "ref",
+            Xattr::NodeId => "node_id",
+            Xattr::Chunk => "chunk",
         }
     }
 }

@@ -50,6 +50,7 @@ operations! {
     Readdir "readdir",
     Statfs "statfs",
     Getxattr "getxattr",
+    Listxattr "listxattr",
     Lseek "lseek",
     Fallocate "fallocate",
     CopyFileRange "copy_file_range",

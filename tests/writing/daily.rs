@@ -34,6 +34,16 @@ impl Watch {
     }
 }
 
+/// Returns the names of the extended attributes.
+fn xattr_names(path: &Path) -> Vec<String> {
+    let mut buffer = [0_u8; 1024];
+    let length: usize = rustix::fs::listxattr(path, &mut buffer[..]).unwrap();
+    let mut short = [0_u8; 1];
+    assert_eq!(rustix::fs::listxattr(path, &mut short[..]), Err(rustix::io::Errno::RANGE));
+    let names = buffer[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    names.map(|name| String::from_utf8(name.to_vec()).unwrap()).collect()
+}
+
 /// Returns an extended attribute, or the errno.
 fn xattr(path: &Path, name: &str) -> Result<String, i32> {
     let mut buffer = [0_u8; 512];
@@ -185,9 +195,15 @@ fn extended_attributes_tell_where_a_file_comes_from() {
         }
         assert_eq!(of("a", "user.icechunk.chunk"), Err(libc::ENODATA));
         assert_eq!(of("a", "user.icechunk.color"), Err(libc::EOPNOTSUPP));
-        // A copy does not take them with it.
-        let mut list = [0_u8; 64];
-        assert!(!matches!(rustix::fs::listxattr(place.join("a/c/0"), &mut list[..]), Ok(length) if length > 0));
+        // The names that are listed are those that have a value.
+        for (path, expected) in [("a", 3), ("a/c/0", 4), ("a/zarr.json", 3), ("", 3)] {
+            let names = xattr_names(&place.join(path));
+            assert_eq!(names.len(), expected, "{path}: {names:?}");
+            let named = ["snapshot", "ref", "node_id", "chunk"].map(|name| format!("user.icechunk.{name}"));
+            for name in &named {
+                assert_eq!(names.contains(name), of(path, name).is_ok(), "{path} {name}");
+            }
+        }
     }
     assert_eq!(xattr(&chunk, "user.icechunk.ref").unwrap(), "branch main");
     assert_eq!(xattr(&reader.path(), "user.icechunk.ref").unwrap(), "tag v1");
