@@ -52,6 +52,14 @@ impl Directory {
         numbers::FIRST | (place as u64 + 1)
     }
 
+    /// Returns the directory in `.icechunk` that has it, or is it.
+    pub(super) fn part(self) -> Directory {
+        match self {
+            Directory::Names(_) => Directory::At,
+            own => own,
+        }
+    }
+
     /// Returns the directories in this one.
     pub(super) fn children(self) -> &'static [Directory] {
         match self {

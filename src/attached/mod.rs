@@ -131,9 +131,18 @@ pub fn is_attached(number: u64) -> bool {
     number >= numbers::FIRST
 }
 
-/// Returns true if `number` belongs to a directory above the trees.
-pub fn is_above_trees(number: u64) -> bool {
-    is_attached(number) && numbers::unpack(number).0 == 0
+/// Returns the part of `.icechunk` that `number` belongs to, by its name, if that is no tree: a directory above the trees, or a file about the
+/// mount. The control directory itself has its own name.
+pub fn part_of(number: u64) -> Option<&'static str> {
+    let (tree, inode) = if is_attached(number) { numbers::unpack(number) } else { return None };
+    if tree != 0 {
+        return None;
+    }
+    Some(match (Directory::at(inode), mount_file(number)) {
+        (Some(directory), _) => directory.part().name(),
+        (None, Some(file)) => file.name(),
+        (None, None) => Directory::Views.name(),
+    })
 }
 
 /// Number of `HEAD` in the directory [`CONTROL`].
@@ -144,11 +153,6 @@ pub fn head_number() -> u64 {
 /// Returns true if `number` is that of a file about a read-only mount: its contents change.
 pub fn is_mount_file(number: u64) -> bool {
     mount_file(number).is_some()
-}
-
-/// Returns true if file `number` is for the user who mounted alone.
-pub fn is_private(number: u64) -> bool {
-    mount_file(number).is_some_and(MountFile::is_private)
 }
 
 fn mount_file(number: u64) -> Option<MountFile> {
@@ -236,6 +240,12 @@ impl AttachedTrees {
     /// Returns the facts about the mount.
     pub fn facts(&self) -> &MountFacts {
         self.files.facts()
+    }
+
+    /// Returns the name of the view that the mount shows.
+    pub fn view_name(&self) -> &str {
+        let view = self.facts().options.get("view").and_then(serde_json::Value::as_str).unwrap_or_default();
+        view.split(',').next().unwrap_or_default()
     }
 
     /// Returns the control directory of a read-only mount if the root shows it: not if a node has its name.

@@ -57,11 +57,6 @@ impl MountFile {
     pub(super) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|file| file.name() == name)
     }
-
-    /// Returns true if only the user who mounted may read it: messages may have paths and locations of others' data.
-    pub(super) fn is_private(self) -> bool {
-        self == MountFile::Errors
-    }
 }
 
 /// Texts of the files.

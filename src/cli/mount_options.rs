@@ -14,6 +14,7 @@ use super::repo_args::{RefArgs, RepoArgs};
 use super::view_args::ViewArgs;
 use super::virtual_args::VirtualArgs;
 use crate::error::{Error, Result};
+use crate::fuse::control_parts::ControlParts;
 use crate::fuse::io_mode::IoOption;
 use crate::fuse::mount::Flag;
 use crate::fuse::presentation::{Presentation, parse_mask};
@@ -147,6 +148,10 @@ pub(crate) struct MountArgs {
     /// A mask like --umask, for directories only.
     #[arg(long, value_name = "MASK", value_parser = parse_mask)]
     pub(super) dmask: Option<u16>,
+    /// With --allow-other, let other users read these parts of .icechunk, which is for you alone otherwise: at, view, HEAD, info.json, log,
+    /// status, stats, netcdf and others, separated by commas. Repeatable.
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = ControlParts::named)]
+    pub(super) share_control: Vec<ControlParts>,
     /// Answer requests for extended attributes (`getfattr -n user.icechunk.chunk FILE`) in a writable mount, too. Each write to a file
     /// then takes another request.
     #[arg(long)]
@@ -233,6 +238,7 @@ impl MountArgs {
                 gid: self.gid,
                 fmask: self.fmask.or(self.umask),
                 dmask: self.dmask.or(self.umask),
+                shared: self.share_control.iter().copied().fold(ControlParts::default(), ControlParts::with),
             },
             xattrs: self.xattrs,
             source: self.source.clone(),
@@ -243,6 +249,11 @@ impl MountArgs {
     /// Fails if the options contradict one another: if a mount that follows its branch shows the past or is writable, for instance.
     pub(crate) fn check(&self, spec: &RefSpec) -> Result<()> {
         let view = self.view.options()?;
+        if !self.share_control.is_empty() && !self.allow_other {
+            return Err(Error::invalid(
+                "--share-control is for mounts that other users may enter: pass --allow-other, too",
+            ));
+        }
         if self.follow.is_some() && !view.is_native() {
             return Err(Error::invalid(format!("the view {view} cannot follow a branch: leave out --follow")));
         }

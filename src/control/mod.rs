@@ -29,6 +29,7 @@ use crate::overlay::node::UPPER;
 use crate::recent_errors::RecentErrors;
 use crate::scratch::record::{Meta, Name, Time};
 use crate::tree::ROOT;
+use crate::views::report;
 
 /// Name of the directory, in the root. No other file has this name.
 pub const CONTROL_DIRECTORY: &[u8] = b".icechunk";
@@ -73,6 +74,12 @@ struct Handle {
 /// Returns true if `number` is the control directory or a control file.
 pub fn is_control(number: u64) -> bool {
     (DIRECTORY..UPPER).contains(&number)
+}
+
+/// Returns the part of the control directory that `number` is, by its name; the directory itself has its own name. None for other numbers.
+pub fn part_of(number: u64) -> Option<&'static str> {
+    let name = ControlFile::at(number).map_or(report::DIRECTORY, ControlFile::name);
+    is_control(number).then_some(name)
 }
 
 /// Returns the path of a control file, for messages.

@@ -41,7 +41,7 @@ use crate::metrics::Outcome;
 use crate::overlay::Base;
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::{Attributes, Kind, ROOT};
-use crate::views::Sink;
+use crate::views::{Sink, report};
 
 /// Handle of files, which need none: the inode number is enough.
 const PLAIN: FileHandle = FileHandle(0);
@@ -84,7 +84,7 @@ impl Adapter {
         runtime: Handle,
     ) -> Self {
         let (presentation, mode, insist) = (options.presentation, options.mode, options.insist);
-        let attached = AttachedFiles::new(attached, false, presentation);
+        let attached = AttachedFiles::new(attached, presentation);
         let (backings, hint, log) = (Backings::default(), ListingHint::default(), QuietLog::default());
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let shared = Shared { shown, attached, root, owner, presentation, mode, backings, hint, log };
@@ -116,7 +116,10 @@ impl Shared {
         if let Some(allocated) = allocated {
             attr.blocks = allocated.div_ceil(512);
         }
-        let attr = self.presentation.apply(attr);
+        let attr = match report::is_report(of.inode) {
+            true => self.presentation.apply_control(self.attached.trees().view_name(), attr),
+            false => self.presentation.apply(attr),
+        };
         // A request that began before the mount moved to another snapshot may end long after it.
         let is_cacheable = view.is_cacheable() && self.shown.is_current(view);
         (if is_cacheable { FOREVER } else { Duration::ZERO }, attr)

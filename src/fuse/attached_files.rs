@@ -10,11 +10,12 @@ use super::overlay_replies::{BLOCK, FOREVER};
 use super::presentation::Presentation;
 use super::reply::{ReplyDirectory, ReplyDirectoryPlus};
 use super::xattr::{self, Xattr};
-use crate::attached::{AttachedTrees, Found, Listed, NativeFile, is_above_trees, is_private};
+use crate::attached::{AttachedTrees, Found, Listed, NativeFile, part_of};
 use crate::error::Result;
 use crate::reader::Data;
 use crate::tree::directory::Extent;
 use crate::tree::{Attributes, Kind, ROOT};
+use crate::views::report;
 
 /// Attached trees, in the kernel's terms.
 #[derive(Debug)]
@@ -22,15 +23,13 @@ pub(super) struct AttachedFiles {
     trees: Arc<AttachedTrees>,
     /// User and group of every file: those of this process.
     owner: (u32, u32),
-    /// True if the directories above the trees are for the owner alone, as the control directory of a writable mount is.
-    is_private: bool,
     presentation: Presentation,
 }
 
 impl AttachedFiles {
-    pub(super) fn new(trees: Arc<AttachedTrees>, is_private: bool, presentation: Presentation) -> Self {
+    pub(super) fn new(trees: Arc<AttachedTrees>, presentation: Presentation) -> Self {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        AttachedFiles { trees, owner, is_private, presentation }
+        AttachedFiles { trees, owner, presentation }
     }
 
     pub(super) fn trees(&self) -> &Arc<AttachedTrees> {
@@ -104,10 +103,7 @@ impl AttachedFiles {
             crtime: found.time,
             kind: file_type(kind),
             perm: match kind {
-                Kind::Directory if self.is_private && is_above_trees(inode) => 0o700,
                 Kind::Directory => 0o755,
-                // Messages may have paths and locations of others' data.
-                Kind::File if is_private(inode) => 0o600,
                 Kind::File => 0o644,
             },
             // One name for directories too means that subdirectories are not counted.
@@ -118,7 +114,12 @@ impl AttachedFiles {
             blksize: BLOCK,
             flags: 0,
         };
-        (timeout, self.presentation.apply(attr))
+        let shown = match part_of(inode) {
+            Some(part) => self.presentation.apply_control(part, attr),
+            None if report::is_report(inode) => self.presentation.apply_control(self.trees.view_name(), attr),
+            None => self.presentation.apply(attr),
+        };
+        (timeout, shown)
     }
 }
 

@@ -12,6 +12,7 @@ pub mod answer;
 mod attached_files;
 pub mod backing;
 mod call;
+pub mod control_parts;
 pub mod daemon_mark;
 mod device;
 pub mod health;

@@ -74,7 +74,7 @@ impl WorkingAdapter {
         let shared = Shared {
             working,
             control,
-            attached: AttachedFiles::new(attached, true, presentation),
+            attached: AttachedFiles::new(attached, presentation),
             root,
             backings: Backings::default(),
             passthrough,

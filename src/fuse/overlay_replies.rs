@@ -158,7 +158,11 @@ impl Shared {
 
     /// Returns attributes with the kernel's number.
     pub(super) fn attr(&self, of: &Attributes) -> FileAttr {
-        self.presentation.apply(FileAttr { ino: INodeNo(self.root.outer(of.number.0)), ..attr(of) })
+        let attr = FileAttr { ino: INodeNo(self.root.outer(of.number.0)), ..attr(of) };
+        match control::part_of(of.number.0) {
+            Some(part) => self.presentation.apply_control(part, attr),
+            None => self.presentation.apply(attr),
+        }
     }
 
     /// Returns attributes, and the time for which the kernel may cache them: control files change without the kernel's doing.

@@ -7,6 +7,9 @@
 
 use fuser::{FileAttr, FileType};
 
+use super::control_parts::ControlParts;
+use crate::views::report;
+
 /// Permissions of a file before a mask; files of Zarr are no programs.
 const FILE: u16 = 0o666;
 /// Permissions of a directory before a mask.
@@ -23,7 +26,12 @@ pub struct Presentation {
     pub fmask: Option<u16>,
     /// Permissions that no directory has.
     pub dmask: Option<u16>,
+    /// Parts of `.icechunk` that other users may read.
+    pub shared: ControlParts,
 }
+
+/// Permissions for the owner alone.
+const OWNER: u16 = 0o700;
 
 impl Presentation {
     /// Returns the attributes as they are shown.
@@ -39,6 +47,20 @@ impl Presentation {
             gid: self.gid.unwrap_or(attr.gid),
             ..attr
         }
+    }
+
+    /// Returns the attributes of `.icechunk`, or of the part of it called `part`, as they are shown: for the owner alone, unless masks give other
+    /// modes, or that part is open to others.
+    pub(super) fn apply_control(&self, part: &str, attr: FileAttr) -> FileAttr {
+        let shown = self.apply(FileAttr { perm: attr.perm & OWNER, ..attr });
+        let opened = match attr.kind {
+            // To be entered, not to be listed.
+            FileType::Directory if part == report::DIRECTORY && !self.shared.is_empty() => 0o011,
+            FileType::Directory if self.shared.has(part) => 0o055,
+            FileType::RegularFile if self.shared.has(part) => 0o044,
+            _ => 0,
+        };
+        FileAttr { perm: shown.perm | opened, ..shown }
     }
 
     /// Returns true if the modes that programs set are not shown.
@@ -89,10 +111,25 @@ mod tests {
         };
         let plain = Presentation::default();
         assert_eq!(shown(plain, FileType::RegularFile, 0o640), (0o640, 1, 2));
-        let group = Presentation { uid: None, gid: Some(50), fmask: Some(0o007), dmask: Some(0o027) };
+        let masks = (Some(0o007), Some(0o027));
+        let group = Presentation { gid: Some(50), fmask: masks.0, dmask: masks.1, ..plain };
         assert_eq!(shown(group, FileType::RegularFile, 0o600), (0o660, 1, 50));
         assert_eq!(shown(group, FileType::Directory, 0o700), (0o750, 1, 50));
         assert_eq!(shown(group, FileType::Symlink, 0o777), (0o777, 1, 50));
+        let control =
+            |presentation: Presentation, part, kind, perm| presentation.apply_control(part, attr(kind, perm)).perm;
+        let (directory, file) = (FileType::Directory, FileType::RegularFile);
+        assert_eq!(control(plain, ".icechunk", directory, 0o755), 0o700);
+        assert_eq!((control(plain, "at", directory, 0o755), control(plain, "log", file, 0o644)), (0o700, 0o600));
+        assert_eq!((control(group, "at", directory, 0o755), control(group, "log", file, 0o644)), (0o750, 0o660));
+        let open = Presentation { shared: ControlParts::named("at").unwrap(), ..plain };
+        assert_eq!(
+            (control(open, ".icechunk", directory, 0o755), control(open, "at", directory, 0o755)),
+            (0o711, 0o755)
+        );
+        assert_eq!((control(open, "view", directory, 0o755), control(open, "log", file, 0o644)), (0o700, 0o600));
+        let log = Presentation { shared: ControlParts::named("log").unwrap(), ..group };
+        assert_eq!((control(log, "log", file, 0o644), control(log, ".icechunk", directory, 0o755)), (0o664, 0o751));
         assert!(parse_mask("027") == Ok(0o027) && ["8", "1000", "-1", ""].iter().all(|text| parse_mask(text).is_err()));
     }
 }
