@@ -5,6 +5,8 @@
 //! `main`; until then the place holds objects, and another clone of the same source goes on there.
 
 use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::agreements::Agreements;
@@ -12,12 +14,14 @@ use super::destination::Destination;
 use super::history::Outstanding;
 use super::objects::Copy;
 use super::{Counters, Failure, begin_again, check_logs, check_source};
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::repo::Repository;
 use crate::repo::clone_refs::ClonedRefs;
 use crate::storage::{ObjectInfo, Storage};
 use crate::times::Clock;
+use crate::trust;
 
 /// Folders of objects that an unfinished clone leaves.
 const FOLDERS: [&str; 4] = ["chunks/", "manifests/", "snapshots/", "transactions/"];
@@ -78,6 +82,10 @@ async fn attempt(
     let place = || destination.location().to_owned();
     let refs = ClonedRefs::read(source).await.context(|| source.storage().location().to_owned())?;
     let leftovers = unfinished(&**destination, &refs).await.context(place)?;
+    // After the listing: what is added later is not in it.
+    if let Some(root) = destination.local_path() {
+        blocking(move || check_owners(root)).await.context(place)?;
+    }
     let none = HashSet::new();
     let all = Outstanding::find(source, refs.targets(), &none).await?;
     let to = Destination::new(destination, source.storage().location()).with_leftovers(leftovers);
@@ -122,6 +130,33 @@ async fn unfinished(destination: &dyn Storage, refs: &ClonedRefs) -> Result<Hash
             "a clone is made in an empty place only, and there is `{key}`: move it away, or name another place"
         )),
     }
+}
+
+/// Fails if there is a file of another user in the directory `root`, who could have put other bytes there under the ids of the source.
+fn check_owners(root: PathBuf) -> Result<()> {
+    let mut left = vec![root];
+    while let Some(directory) = left.pop() {
+        let failed = |e| Error::io(directory.display(), e);
+        for entry in std::fs::read_dir(&directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let found = entry.metadata().map_err(failed)?;
+            let path = entry.path();
+            if !trust::is_trusted(found.uid()) {
+                let owner = trust::name_of(found.uid());
+                return Err(Error::new(
+                    ErrorKind::AlreadyExists,
+                    format!(
+                        "a clone is made in an empty place only, and {} belongs to user {owner}: name another place",
+                        path.display()
+                    ),
+                ));
+            }
+            if found.is_dir() {
+                left.push(path);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Returns true if `key` is that of an object of a repository.

@@ -11,6 +11,10 @@
 //! compared if the machine has been restarted since, when names may have survived whose bytes did not, and if the directory
 //! had other content: all files of a snapshot have one time, so a file of another array may have the same size and time.
 //!
+//! **Only what is the user's own counts**: another user who prepares the directory could otherwise have a marker, and files of the right size and
+//! time, taken for the work of an earlier export. So a file counts as complete only if it belongs to the user who exports, or to root, and
+//! so does the marker; a marker of another user in that user's directory lets the export go on, but no file counts then.
+//!
 //! Before the flush, the marker is changed to say that it has begun. If it fails, or the process is killed meanwhile, the kernel has reported
 //! the failed writes and does so to nobody else, while the lost pages stay in its cache as if they were on the disk: the next export writes
 //! every file again. Writes that fail before the flush are reported to it, because the directory's descriptor is older than the first write
@@ -37,6 +41,7 @@ use crate::file_name::is_dots;
 use crate::printable;
 use crate::scratch::directory::real;
 use crate::times::set_modified;
+use crate::trust;
 
 /// Name of the file that records what is being exported; `-1` and so on follow if it is taken.
 const MARKER: &str = ".icechunkfs-export";
@@ -81,6 +86,13 @@ struct Marker {
     flush: bool,
 }
 
+/// Marker of an earlier export.
+struct FoundMarker {
+    marker: Marker,
+    /// True if no other user can have written it.
+    is_own: bool,
+}
+
 /// Content of the directory before the export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
@@ -92,6 +104,8 @@ pub enum Before {
     ResumedUnverified,
     /// The flush of an earlier export failed or was interrupted: bytes in the kernel's cache may not be on the disk.
     Unflushed,
+    /// The directory belongs to another user, who says that an earlier export of the same source had begun.
+    Foreign,
     /// The directory had other content.
     OtherContent,
 }
@@ -119,6 +133,8 @@ pub(super) struct ExistingFile {
     pub(super) size: u64,
     /// Modification time, in seconds and nanoseconds since 1970-01-01 UTC.
     time: (i64, u64),
+    /// True if it belongs to a trusted user.
+    pub(super) is_own: bool,
 }
 
 impl ExistingFile {
@@ -202,12 +218,16 @@ impl Destination {
     }
 
     fn read_state(&mut self, taken: &BTreeSet<String>, force: bool) -> Result<()> {
-        let (earlier, marker) = self.find_marker()?.unzip();
+        let found = self.find_marker()?;
+        let is_foreign = found.as_ref().is_some_and(|(_, found)| !found.is_own);
+        let (earlier, marker) = found.map(|(name, found)| (name, found.marker)).unzip();
         self.marker = self.free_marker(earlier.as_deref(), taken)?;
         self.earlier_marker = earlier;
         let (name, source) = (self.path.display(), &self.source);
         let is_of_boot = |marker: &Marker| !marker.boot.is_empty() && marker.boot == boot();
         self.before = match marker {
+            Some(marker) if is_foreign && marker.source == *source => Before::Foreign,
+            Some(_) if is_foreign && force => Before::Foreign,
             Some(marker) if marker.flush && is_of_boot(&marker) && (force || marker.source == *source) => {
                 Before::Unflushed
             }
@@ -270,7 +290,7 @@ impl Destination {
     }
 
     /// Returns the marker of an earlier export, with its name.
-    fn find_marker(&self) -> Result<Option<(String, Marker)>> {
+    fn find_marker(&self) -> Result<Option<(String, FoundMarker)>> {
         let failed = |e| self.failed("", e);
         let mut names: Vec<String> = Vec::new();
         for entry in Dir::read_from(&self.root).map_err(failed)? {
@@ -294,15 +314,27 @@ impl Destination {
         Ok(None)
     }
 
-    fn read_marker(&self, name: &str) -> Result<Marker> {
+    fn read_marker(&self, name: &str) -> Result<FoundMarker> {
         let file = open_beneath(&self.root, name.as_bytes(), OFlags::NONBLOCK).map_err(|e| self.failed(name, e))?;
+        let is_own = trust::check_file(&file).is_ok();
+        let owner =
+            |file: &OwnedFd| rustix::fs::fstat(file).map(|found| found.st_uid).map_err(|e| self.failed(name, e));
+        if !is_own && owner(&file)? != owner(&self.root)? {
+            let place = self.path.join(name);
+            let message = format!(
+                "{}: other users could have written this note of an unfinished export: remove it, or choose another directory",
+                place.display()
+            );
+            return Err(Error::new(ErrorKind::PermissionDenied, message));
+        }
         let mut text = Vec::new();
         let place = self.path.join(name);
         File::from(file).take(MAX_MARKER).read_to_end(&mut text).map_err(|e| Error::io(place.display(), e))?;
-        serde_json::from_slice(&text).map_err(|e| {
+        let marker = serde_json::from_slice(&text).map_err(|e| {
             let message = format!("{}: it is no note of an export: remove it", place.display());
             Error::with_source(ErrorKind::NotEmpty, message, e)
-        })
+        })?;
+        Ok(FoundMarker { marker, is_own })
     }
 
     /// Returns a name for the marker that neither the exported tree, with the names `taken`, nor the directory has: that of the `earlier`
@@ -342,6 +374,8 @@ impl Destination {
             // Until this export is complete, files that it has not compared yet look like complete ones.
             Before::ResumedUnverified | Before::OtherContent => self.write_marker(String::new(), false)?,
             Before::Unflushed => self.write_marker(boot(), true)?,
+            // As above, for the next export by this user.
+            Before::Foreign => self.write_marker(String::new(), false)?,
         }
         match self.earlier_marker.as_ref().filter(|earlier| **earlier != self.marker) {
             Some(earlier) => self.remove_marker(earlier),
@@ -361,6 +395,9 @@ impl Destination {
             serde_json::to_vec(&marker).map_err(|e| Error::with_source(ErrorKind::Io, "the note of an export", e))?;
         let failed = |e: std::io::Error| Error::io(self.path.join(&self.marker).display(), e);
         let mut file = NewFile::named(Arc::clone(&self.root), self.marker.clone()).map_err(|e| failed(e.into()))?;
+        // Whatever the umask: a marker counts only if no other user can write to it. Some file systems have fixed modes.
+        let found = rustix::fs::fstat(file.file()).map_err(|e| failed(e.into()))?;
+        let _ = rustix::fs::fchmod(file.file(), Mode::from_raw_mode(found.st_mode & 0o644));
         file.file().write_all(&text).and_then(|()| file.file().sync_all()).map_err(failed)?;
         file.take_name().map_err(|e| failed(e.into()))?;
         rustix::fs::fsync(&self.root).map_err(|e| failed(e.into()))
@@ -429,6 +466,7 @@ impl Destination {
             FileType::RegularFile => Ok(Some(ExistingFile {
                 size: stat.st_size.unsigned_abs(),
                 time: (stat.st_mtime, stat.st_mtime_nsec as u64),
+                is_own: trust::is_trusted(stat.st_uid),
             })),
             FileType::Directory => Err(Error::new(
                 ErrorKind::IsADirectory,
@@ -438,7 +476,7 @@ impl Destination {
                 ),
             )),
             // A link, for instance: the export replaces the link and leaves its target alone.
-            _ => Ok(Some(ExistingFile { size: u64::MAX, time: (0, 1) })),
+            _ => Ok(Some(ExistingFile { size: u64::MAX, time: (0, 1), is_own: false })),
         }
     }
 
@@ -455,9 +493,12 @@ impl Destination {
         set_modified(file.file(), timespec(micros)).and_then(|()| file.take_name()).map_err(|e| self.failed(&place, e))
     }
 
-    pub(super) fn open_file(&self, folder: &OwnedFd, path: &str, name: &str) -> Result<File> {
-        let file = open_beneath(folder, name.as_bytes(), OFlags::NONBLOCK);
-        file.map(File::from).map_err(|e| self.failed(&join(path, name), e))
+    /// Opens the file `name` in `folder`, which is at `path`; none if it belongs to another user by now.
+    pub(super) fn open_file(&self, folder: &OwnedFd, path: &str, name: &str) -> Result<Option<File>> {
+        let failed = |e| self.failed(&join(path, name), e);
+        let file = open_beneath(folder, name.as_bytes(), OFlags::NONBLOCK).map_err(failed)?;
+        let is_own = trust::is_trusted(rustix::fs::fstat(&file).map_err(failed)?.st_uid);
+        Ok(is_own.then(|| file.into()))
     }
 
     /// Removes the entry `name` of `folder`, with everything below.

@@ -65,7 +65,7 @@ impl ExportTarget {
         let trust = match destination.before() {
             Before::Nothing => Completeness::Empty,
             // A comparison would read the kernel's cache.
-            Before::Unflushed => Completeness::Never,
+            Before::Unflushed | Before::Foreign => Completeness::Never,
             Before::ResumedUnverified | Before::OtherContent => Completeness::Bytes,
             Before::Resumed if checksum => Completeness::Bytes,
             Before::Resumed => Completeness::SizeAndTime,
@@ -92,7 +92,8 @@ impl ExportTarget {
             }
             let folder = last.as_ref().and_then(|(_, folder)| folder.as_ref());
             let found = folder.map(|folder| self.destination.find(folder, &item.folder, &item.name)).transpose()?;
-            let need = match (found.flatten(), self.trust) {
+            let own = found.flatten().filter(|found| found.is_own);
+            let need = match (own, self.trust) {
                 (Some(found), Completeness::Bytes) if found.size == item.size => Action::Compare,
                 (Some(found), Completeness::SizeAndTime) if found.size == item.size && found.is_of(self.time) => {
                     Action::Nothing
@@ -143,13 +144,13 @@ impl ExportTarget {
         if self.dry_run {
             return Ok(());
         }
-        let file = self.destination.open_file(folder, &item.folder, &item.name)?;
+        let Some(file) = self.destination.open_file(folder, &item.folder, &item.name)? else { return Ok(()) };
         set_modified(&file, timespec(self.time)).map_err(|e| self.failed(item)(e.into()))
     }
 
     /// Returns true if the existing file, whose length is right, has the bytes of `content`.
     fn is_same(&self, folder: &OwnedFd, item: &Item, content: &mut Content) -> Result<bool> {
-        let mut there = self.destination.open_file(folder, &item.folder, &item.name)?;
+        let Some(mut there) = self.destination.open_file(folder, &item.folder, &item.name)? else { return Ok(false) };
         let same = match content {
             Content::Part(data, range) => is_next(&mut there, data.get(range.clone()).unwrap_or_default()),
             Content::File(file) => are_same(file, &mut there),
@@ -207,12 +208,13 @@ impl ExportTarget {
         payload: Option<&ChunkPayload>,
     ) -> Result<bool> {
         let (this, own) = (Arc::clone(self), item.clone());
-        let (folder, mut file) = blocking(move || {
+        let (folder, file) = blocking(move || {
             let folder = this.destination.folder(&own.folder)?;
             let file = this.destination.open_file(&folder, &own.folder, &own.name)?;
             Ok((folder, file))
         })
         .await?;
+        let Some(mut file) = file else { return Ok(false) };
         let mut offset = 0;
         while offset < item.size {
             let data = step(view, item, payload, offset).await?;

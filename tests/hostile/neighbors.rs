@@ -5,6 +5,7 @@
 mod cache;
 mod collection;
 mod control;
+mod destinations;
 mod listing;
 mod logs;
 mod scratch;
