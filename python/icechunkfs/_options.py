@@ -81,6 +81,7 @@ class MountOptions(StoreOptions, total=False):
     dmask: Union[int, str]
     xattrs: bool
     metrics: str
+    metrics_host: Sequence[str]
     share_control: Sequence[str]
     access_log: Path
     on_commit: str

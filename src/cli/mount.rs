@@ -140,7 +140,7 @@ fn observe(runtime: &Runtime, arguments: &MountArgs, mounted: &Mounted, listener
     metrics::begin();
     if let Some(listener) = listener {
         let counts = Counts { reader: Arc::clone(&mounted.reader), session: mounted.branch.clone() };
-        metrics_server::serve_all(runtime, listener, counts);
+        metrics_server::serve_all(runtime, listener, counts, &arguments.metrics_host);
     }
     if let (Some(command), Some(session)) = (&arguments.on_commit, &mounted.branch) {
         let _runtime = runtime.enter();

@@ -159,6 +159,10 @@ pub(crate) struct MountArgs {
     /// Serve the counts of .icechunk/stats over HTTP at ADDRESS:PORT, for Prometheus. All who can connect can read them.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(super) metrics: Option<SocketAddr>,
+    /// Answer requests for the counts that call this server NAME, too, not only by its address, `localhost` or the name of the machine.
+    /// Repeatable.
+    #[arg(long, value_name = "NAME", requires = "metrics")]
+    pub(super) metrics_host: Vec<String>,
     /// Log each request that reaches the daemon to this file, one JSON object a line. Other users must neither own it nor be able to
     /// write to it.
     #[arg(long, value_name = "FILE")]

@@ -100,7 +100,8 @@ fn has_access_list(file: impl AsFd) -> bool {
         .map_or_else(|e| !absent.contains(&e), |_| true)
 }
 
-/// Opens the log file at `path` for appending, and creates it if necessary.
+/// Opens the log file at `path` for appending, and creates it if necessary: for its owner alone, since it names files that other users may
+/// not see. The mode of an existing file stays.
 ///
 /// Errors: [`ErrorKind::PermissionDenied`] if another user could have put it there or may write to it. Devices of root, such
 /// as `/dev/null`, may be writable for everyone.
@@ -110,7 +111,7 @@ pub fn open_log(path: &Path) -> Result<File> {
     let flags =
         OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let made = flags | OFlags::CREATE | OFlags::EXCL;
-    let file = match rustix::fs::openat(&directory, &name, made, Mode::from_raw_mode(0o644)) {
+    let file = match rustix::fs::openat(&directory, &name, made, Mode::from_raw_mode(0o600)) {
         Err(Errno::EXIST) => rustix::fs::openat(&directory, &name, flags, Mode::empty()),
         opened => opened,
     };

@@ -289,30 +289,37 @@ fn stats_and_top_count_what_programs_did() {
 
 #[test]
 fn metrics_are_served_to_those_who_may_connect() {
-    let writer = Writable::new(&["--metrics", "127.0.0.1:0"]);
+    let writer = Writable::new(&["--metrics", "127.0.0.1:0", "--metrics-host", "ocean.example"]);
     let address = wait_for("the address in the log", || {
         let log = writer.log();
         let (_, rest) = log.split_once("metrics are at http://")?;
         Some(rest.split_once('/')?.0.to_owned())
     });
-    let get = |path: &str| {
+    let ask = |path: &str, host: &str| {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(&address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
     };
+    let get = |path: &str| ask(path, &address);
     std::fs::create_dir(writer.root().join("d")).unwrap();
     let answer = get("/metrics");
     let (head, text) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/plain; version=0.0.4"), "{head}");
     assert_eq!(count(&parse(text), "mkdir"), 1.0);
     assert!(get("/").starts_with("HTTP/1.1 404"));
-    // An idle connection, and one that sends nonsense, keep nobody else out.
-    let _idle: Vec<_> = (0..4).map(|_| std::net::TcpStream::connect(&address).unwrap()).collect();
+    // A page that calls this machine by a name of its own learns nothing.
+    assert!(ask("/metrics", "attacker.example").starts_with("HTTP/1.1 421"));
+    assert!(!ask("/metrics", "attacker.example").contains("mkdir"));
+    assert!(ask("/metrics", "ocean.example:9100").starts_with("HTTP/1.1 200"));
+    // Idle connections keep nobody else out, however many there are.
+    let _idle: Vec<_> = (0..64).map(|_| std::net::TcpStream::connect(&address).unwrap()).collect();
+    let begin = std::time::Instant::now();
     assert!(get("/metrics").starts_with("HTTP/1.1 200"));
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
     let taken = Mount::prepare();
     let refused = taken.command(writer.repository(), &["--follow", "5", "--metrics", &address]).failure();
     assert!(refused.contains(&address) && taken.mounted_as().is_none(), "{refused}");

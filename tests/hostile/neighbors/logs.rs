@@ -75,3 +75,28 @@ fn users_log_to_their_own_files() {
     set_owner(&log, 0);
     run(&mut command).failure();
 }
+
+#[test]
+fn logs_are_for_their_owner() {
+    let commons = Commons::new();
+    let (log, accesses) = (commons.path("log"), commons.path("accesses"));
+    let mount = Mount::prepare();
+    // Another process, since the mask of this one is that of all its threads.
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "umask 022 && exec \"$@\"", "sh", crate::common::program(), "mount"]);
+    command.arg(FixtureSet::own().get("own-v2-basic").repository).arg(mount.path());
+    run(command.args(["-o", "ro", "--log-file"]).arg(&log).arg("--access-log").arg(&accesses)).success();
+    std::fs::read(mount.path().join("zarr.json")).unwrap();
+    mount.unmount();
+    for file in [&log, &accesses] {
+        assert_eq!(crate::common::users::mode(file), 0o600, "{}", file.display());
+        assert!(file.metadata().unwrap().len() > 0, "{}", file.display());
+        run(as_nobody("cat").arg(file)).failure();
+    }
+    // A user who wants others to read a log makes it before.
+    set_mode(&log, 0o644);
+    let mut command = std::process::Command::new(crate::common::program());
+    command.arg("mount").arg(FixtureSet::own().get("own-v2-basic").repository).arg(mount.path());
+    run(command.args(["-o", "ro", "--log-file"]).arg(&log)).success();
+    assert_eq!(crate::common::users::mode(&log), 0o644);
+}
