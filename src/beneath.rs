@@ -70,7 +70,7 @@ fn open_by_steps(
         // Such a path is that of a user who is trusted. Its links, also those of /proc, are followed.
         return openat(directory, path, flags, Mode::empty());
     }
-    let mount = if resolve.contains(ResolveFlags::NO_XDEV) { Some(mount_of(directory)?) } else { None };
+    let mount = if resolve.contains(ResolveFlags::NO_XDEV) { Some(mount_id(directory)?) } else { None };
     let found = Walk { directory, above: Vec::new(), mount, no_links: resolve.contains(ResolveFlags::NO_SYMLINKS) }
         .run(path.as_os_str().as_bytes(), flags)?;
     Ok(found)
@@ -143,7 +143,7 @@ impl Walk<'_> {
 
     fn checked(&self, found: OwnedFd) -> Result<OwnedFd, Errno> {
         match self.mount {
-            Some(mount) if mount_of(found.as_fd())? != mount => Err(Errno::XDEV),
+            Some(mount) if mount_id(found.as_fd())? != mount => Err(Errno::XDEV),
             _ => Ok(found),
         }
     }
@@ -165,7 +165,8 @@ fn names(path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
 
 /// Returns the id of the mount that an open file is in. Device numbers do not tell: a directory can be mounted on another of its file
 /// system.
-fn mount_of(file: BorrowedFd<'_>) -> Result<u64, Errno> {
+pub fn mount_id(file: impl AsFd) -> Result<u64, Errno> {
+    let file = file.as_fd();
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).map_err(|_| Errno::XDEV)?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
     id.and_then(|id| id.trim().parse().ok()).ok_or(Errno::XDEV)

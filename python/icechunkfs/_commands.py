@@ -55,7 +55,7 @@ def commit(
     """
     words = ["commit", f"--message={message}", *_metadata(metadata)]
     words += to_words({"amend": amend, "on_conflict": on_conflict, "strict": strict})
-    watch = _progress.of_commit(path) if _progress.is_shown(progress) else None
+    watch = _progress.Watch() if _progress.is_shown(progress) else None
     return from_json(Committed, _program.run_json([*words, "--", os.fspath(path)], watch))
 
 

@@ -94,7 +94,7 @@ class Mount:
     @property
     def mounted(self) -> bool:
         """True until the mount is removed, here or by ``umount``."""
-        return self._finalizer.alive and os.path.ismount(self.path)
+        return self._finalizer.alive and _is_mounted(self.path)
 
     def unmount(self) -> None:
         """Remove the mount. Files that are still open keep working for ten seconds; uncommitted changes stay in the scratch
@@ -103,6 +103,21 @@ class Mount:
             # Datasets that nobody refers to may still have files open.
             gc.collect()
             self._finalizer()
+
+
+def _is_mounted(path: Path) -> bool:
+    """Return True if an icechunkfs mount is at ``path``, by the kernel's table: a file system at the path may never answer.
+
+    >>> _is_mounted(Path("/proc"))
+    False
+    """
+    # The table has no symbolic links, and blanks and backslashes as octal numbers.
+    place = os.fsencode(os.path.join(os.path.realpath(path.parent), path.name))
+    for blank in (b"\\", b" ", b"\t", b"\n"):
+        place = place.replace(blank, b"\\%03o" % ord(blank))
+    with open("/proc/self/mountinfo", "rb") as table:
+        lines = [line.split(b" ") for line in table]
+    return any(line[4] == place and b"fuse.icechunkfs" in line[6:] for line in lines if len(line) > 6)
 
 
 def mount(repo: PathLike, mountpoint: Optional[PathLike] = None, **options: "Unpack[MountOptions]") -> Mount:

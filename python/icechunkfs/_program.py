@@ -9,9 +9,10 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ._errors import Error, UsageError, error_of, NotFoundError
+from ._progress import Watch
 
 VARIABLE = "ICECHUNKFS_BINARY"
 
@@ -57,36 +58,40 @@ def start(words: List[str], **options: Any) -> "subprocess.Popen[bytes]":
         raise error_of(failure.errno or errno.EIO, f"{path}: {failure.strerror}") from failure
 
 
-def run(words: List[str], watch: Optional[Callable[["subprocess.Popen[bytes]"], None]] = None) -> str:
-    """Run the program and return its standard output; ``watch`` is called while it runs."""
+def run(words: List[str], watch: Optional[Watch] = None) -> str:
+    """Run the program and return its standard output; ``watch`` shows its progress."""
     out, err = run_with_notes(words, watch)
     return out
 
 
-def run_with_notes(
-    words: List[str], watch: Optional[Callable[["subprocess.Popen[bytes]"], None]] = None
-) -> Tuple[str, str]:
+def run_with_notes(words: List[str], watch: Optional[Watch] = None) -> Tuple[str, str]:
     """Run the program and return its standard output and standard error."""
     pipe = subprocess.PIPE
-    process = start(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     try:
+        passed = [] if watch is None else [watch.write]
+        process = start(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, pass_fds=passed)
+        try:
+            if watch is not None:
+                watch.run()
+            out, err = process.communicate()
+        except BaseException:
+            # An interrupt ends the command, too; the daemon finishes what it has begun.
+            process.kill()
+            process.communicate()
+            raise
+    finally:
         if watch is not None:
-            watch(process)
-        out, err = process.communicate()
-    except BaseException:
-        # An interrupt ends the command, too; the daemon finishes what it has begun.
-        process.kill()
-        process.communicate()
-        raise
+            watch.close()
     text = out.decode(errors="replace"), err.decode(errors="replace")
     if process.returncode != 0:
         raise failure_of(process.returncode, *text)
     return text
 
 
-def run_json(words: List[str], watch: Optional[Callable[["subprocess.Popen[bytes]"], None]] = None) -> Any:
+def run_json(words: List[str], watch: Optional[Watch] = None) -> Any:
     """Run the program with ``--json`` and return its result."""
-    return json.loads(run([words[0], "--json", *words[1:]], watch))
+    told = [] if watch is None else watch.words()
+    return json.loads(run([words[0], "--json", *told, *words[1:]], watch))
 
 
 def failure_of(status: int, out: str, err: str) -> Error:

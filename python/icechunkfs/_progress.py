@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from typing import Any, Callable, Optional, Union
-
-#: Seconds between two looks at the progress.
-INTERVAL = 0.1
+from typing import Any, List, Optional
 
 
 def is_shown(progress: Optional[bool]) -> bool:
@@ -33,29 +29,41 @@ def _in_notebook() -> bool:
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-def of_commit(path: Union[str, "os.PathLike[str]"]) -> Callable[["subprocess.Popen[bytes]"], None]:
-    """Return a function that shows a bar until a commit in the mount at ``path`` ends."""
-    place = os.path.join(os.fspath(path), ".icechunk", "progress")
+class Watch:
+    """Shows what the program says about a commit. It alone looks into the mount, whose files may be anything."""
 
-    def watch(process: "subprocess.Popen[bytes]") -> None:
-        with _tqdm()(unit="B", unit_scale=True, unit_divisor=1024, leave=False, desc="commit") as bar:
-            while True:
-                try:
-                    process.wait(INTERVAL)
-                    return
-                except subprocess.TimeoutExpired:
-                    _draw(bar, place)
+    def __init__(self) -> None:
+        self._read, self.write = os.pipe()
 
-    return watch
+    def words(self) -> List[str]:
+        """Return the words that make the program write its progress to the pipe."""
+        return [f"--progress-fd={self.write}"]
+
+    def close(self) -> None:
+        """Close what is left of the pipe."""
+        for number in (self._read, self.write):
+            if number >= 0:
+                os.close(number)
+        self._read = self.write = -1
+
+    def run(self) -> None:
+        """Show a bar until the program has closed its end of the pipe."""
+        os.close(self.write)
+        self.write = -1
+        with os.fdopen(self._read, "rb") as lines, _tqdm()(
+            unit="B", unit_scale=True, unit_divisor=1024, leave=False, desc="commit"
+        ) as bar:
+            self._read = -1
+            for line in lines:
+                _draw(bar, line)
 
 
-def _draw(bar: Any, place: str) -> None:
+def _draw(bar: Any, line: bytes) -> None:
     try:
-        with open(place, "rb") as file:
-            progress = json.load(file)
+        progress = json.loads(line)
         bar.total = progress["bytes"] or None
         bar.n = progress["bytes_done"]
         bar.set_description(progress["stage"], refresh=True)
-    except (OSError, ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         # The commit goes on without the bar.
         pass

@@ -1,26 +1,28 @@
 //! `icechunkfs commit`, `status`, `diff`, `discard`, `refresh`: commands to the daemon of a mount, through its control files.
 
-use std::ffi::OsStr;
-use std::fs::File;
-use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{print, print_json, progress, replace_commits};
 use crate::commit::engine::OnConflict;
-use crate::control::CONTROL_DIRECTORY;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::{mount_table, probe};
+use crate::fuse::mount_table;
+use crate::fuse::open_mount::{Deadline, OpenMount, REPLY_TIMEOUT};
 use crate::mount_facts::MountInfo;
 use crate::operations::CommitOptions;
 use crate::operations::paths::ShownPart;
 use crate::operations::request::{Answer, Command};
 use crate::operations::status::Status;
+use crate::printable;
+
+/// File that takes commands; only writable mounts have it.
+const REQUEST: &str = "request";
+/// Longest time for a look at the progress.
+const GLANCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 pub(crate) struct CommitArgs {
@@ -45,6 +47,9 @@ pub(crate) struct CommitArgs {
     /// there was nothing to commit.
     #[arg(long)]
     json: bool,
+    /// Write the progress to this descriptor, a JSON object a line, for the Python package.
+    #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(i32).range(3..))]
+    progress_fd: Option<i32>,
 }
 
 #[derive(Debug, Args)]
@@ -73,42 +78,54 @@ pub(crate) fn commit(arguments: &CommitArgs) -> Result<()> {
         on_conflict: arguments.on_conflict,
         strict: arguments.strict,
     });
-    let control = control(&or_current(arguments.mountpoint.as_deref())?)?;
-    let draw = |bar: &ProgressBar| {
-        let text = std::fs::read(control.join("progress")).unwrap_or_default();
-        let Ok(progress) = serde_json::from_slice::<ProgressFile>(&text) else { return };
-        bar.set_length(progress.bytes);
-        bar.set_position(progress.bytes_done);
-        bar.set_message(progress.stage);
+    let mount = open_writable(&or_current(arguments.mountpoint.as_deref())?)?;
+    let look = || progress_of(&mount);
+    let work = || execute(&mount, &command);
+    let answer = match arguments.progress_fd {
+        Some(number) => progress::reported(number, look, work)?,
+        None => {
+            let draw = |bar: &ProgressBar| {
+                let Some(CommitProgress { stage, bytes, bytes_done }) = look() else { return };
+                bar.set_length(bytes);
+                bar.set_position(bytes_done);
+                bar.set_message(stage);
+            };
+            progress::watched("{msg} {bar:40} {bytes}/{total_bytes} {bytes_per_sec}", draw, work)?
+        }
     };
-    let template = "{msg} {bar:40} {bytes}/{total_bytes} {bytes_per_sec}";
-    let answer = progress::watched(template, draw, || ask(&control, &command))?;
     print_answer(&answer, arguments.json)
 }
 
 /// Content of the control file `progress`.
-#[derive(Deserialize)]
-struct ProgressFile {
+#[derive(Deserialize, Serialize)]
+struct CommitProgress {
     stage: String,
     bytes: u64,
     bytes_done: u64,
 }
 
+/// Returns the progress of a commit, for a terminal.
+fn progress_of(mount: &OpenMount) -> Option<CommitProgress> {
+    let text = mount.read("progress", Deadline::after(GLANCE)).ok()?.ok()?;
+    let progress: CommitProgress = serde_json::from_slice(&text).ok()?;
+    Some(CommitProgress { stage: printable::line(&progress.stage), ..progress })
+}
+
 /// Discards uncommitted changes.
 pub(crate) fn discard(DiscardArgs { mount, path }: &DiscardArgs) -> Result<()> {
-    let mountpoint = or_current(mount.mountpoint.as_deref())?;
-    let path = repository_path(&mountpoint, path.as_deref().unwrap_or_default())?;
-    run(&MountpointArgs { mountpoint: Some(mountpoint), json: mount.json }, &Command::Discard { path })
+    let open = open_writable(&or_current(mount.mountpoint.as_deref())?)?;
+    let path = repository_path(&open, path.as_deref().unwrap_or_default())?;
+    print_answer(&execute(&open, &Command::Discard { path })?, mount.json)
 }
 
 /// Runs `command` in the daemon of a mount, and prints the answer.
 pub(crate) fn run(MountpointArgs { mountpoint, json }: &MountpointArgs, command: &Command) -> Result<()> {
-    let mountpoint = or_current(mountpoint.as_deref())?;
-    match control(&mountpoint) {
+    let mount = open(&or_current(mountpoint.as_deref())?)?;
+    match require_writable(&mount) {
         Err(error) if error.kind() == ErrorKind::ReadOnly && *command == Command::Status => {
-            print_read_only(&mountpoint, *json)
+            print_read_only(&mount, *json)
         }
-        control => print_answer(&ask(&control?, command)?, *json),
+        writable => writable.and_then(|()| print_answer(&execute(&mount, command)?, *json)),
     }
 }
 
@@ -126,10 +143,9 @@ pub(crate) fn local_status(ask: impl Fn(&[u8]) -> Result<Option<Vec<u8>>>) -> Re
 }
 
 /// Prints what a read-only mount shows.
-fn print_read_only(mountpoint: &Path, json: bool) -> Result<()> {
-    let path = control_directory(mountpoint).join(if json { "info.json" } else { "status" });
-    let text = std::fs::read_to_string(&path).map_err(|e| Error::io(path.display(), e))?;
-    print(&text)
+fn print_read_only(mount: &OpenMount, json: bool) -> Result<()> {
+    let text = read(mount, if json { "info.json" } else { "status" })?;
+    print(&printable::text(&text))
 }
 
 /// Returns `mountpoint`, or the mountpoint of the mount that the current directory is in.
@@ -137,44 +153,56 @@ fn or_current(mountpoint: Option<&Path>) -> Result<PathBuf> {
     mountpoint.map_or_else(mount_table::current_mountpoint, |path| Ok(path.to_owned()))
 }
 
-/// Returns the control directory of the mount at `mountpoint`. Fails if the mount is read-only.
-fn control(mountpoint: &Path) -> Result<PathBuf> {
-    let mountpoint = probe::require_responsive_mount(mountpoint)?;
-    let control = control_directory(&mountpoint);
-    // A read-only mount has the directory, too, but takes no commands.
-    match std::fs::metadata(control.join("request")) {
-        Ok(_) => Ok(control),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            Err(Error::new(ErrorKind::ReadOnly, format!("{} is mounted read-only", mountpoint.display())))
+/// Opens the mount at `mountpoint`, whose daemon answers and may be asked.
+pub(super) fn open(mountpoint: &Path) -> Result<OpenMount> {
+    let mount = OpenMount::open(mountpoint)?;
+    mount.require_answers()?;
+    Ok(mount)
+}
+
+/// Opens the mount at `mountpoint` as [`open`] does. Fails with [`ErrorKind::ReadOnly`] if it is read-only.
+pub(super) fn open_writable(mountpoint: &Path) -> Result<OpenMount> {
+    let mount = open(mountpoint)?;
+    require_writable(&mount)?;
+    Ok(mount)
+}
+
+/// Fails with [`ErrorKind::ReadOnly`] if the mount takes no commands. A read-only mount has the directory, but not the file for them.
+fn require_writable(mount: &OpenMount) -> Result<()> {
+    match mount.read(REQUEST, Deadline::after(REPLY_TIMEOUT))? {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let place = mount.mount().mountpoint.display();
+            Err(Error::new(ErrorKind::ReadOnly, format!("{place} is mounted read-only")))
         }
-        Err(e) => Err(Error::io(control.display(), e)),
+        Err(error) => Err(mount.failure(REQUEST, error)),
     }
 }
 
-/// Returns the path of the control directory of a mount, whether or not it has one.
-pub(super) fn control_directory(mountpoint: &Path) -> PathBuf {
-    mountpoint.join(OsStr::from_bytes(CONTROL_DIRECTORY))
+/// Reads `file` of the control directory.
+pub(super) fn read(mount: &OpenMount, file: &str) -> Result<Vec<u8>> {
+    mount.read(file, Deadline::after(REPLY_TIMEOUT))?.map_err(|error| mount.failure(file, error))
+}
+
+/// Returns what `mount` says about itself.
+pub(super) fn info(mount: &OpenMount) -> Result<MountInfo> {
+    let wrong = |e| {
+        let place = mount.mount().mountpoint.display();
+        Error::with_source(ErrorKind::Corrupt, format!("{place}: info.json"), e)
+    };
+    serde_json::from_slice(&read(mount, "info.json")?).map_err(wrong)
 }
 
 /// Converts `path`, on this machine or in the mount, to one in the mount.
-pub(super) fn path_in_mount(mountpoint: &Path, path: &str) -> Result<String> {
-    Ok(inside_mount(mountpoint, path)?.unwrap_or_else(|| path.to_owned()))
+pub(super) fn path_in_mount(mount: &OpenMount, path: &str) -> Result<String> {
+    Ok(inside_mount(&mount.mount().mountpoint, path)?.unwrap_or_else(|| path.to_owned()))
 }
 
 /// Converts `path` to one of the repository, for a command to the daemon: a path that lies in the mount on this machine is mapped through
 /// what the mount shows, any other is one of the repository already. The empty path stays.
-///
-/// Fails with [`ErrorKind::ReadOnly`] if the mount is read-only.
-pub(super) fn repository_path(mountpoint: &Path, path: &str) -> Result<String> {
-    let control = control(mountpoint)?;
-    let path = match inside_mount(mountpoint, path)? {
-        Some(inside) => {
-            let place = control.join("info.json");
-            let info = std::fs::read(&place).map_err(|e| Error::io(place.display(), e))?;
-            let info: MountInfo = serde_json::from_slice(&info)
-                .map_err(|e| Error::with_source(ErrorKind::Corrupt, place.display().to_string(), e))?;
-            ShownPart::of(&info.options).path_of(&inside)?
-        }
+pub(super) fn repository_path(mount: &OpenMount, path: &str) -> Result<String> {
+    let path = match inside_mount(&mount.mount().mountpoint, path)? {
+        Some(inside) => ShownPart::of(&info(mount)?.options).path_of(&inside)?,
         None => path.to_owned(),
     };
     // The daemon takes an absolute path below its mountpoint for one of the mount.
@@ -189,9 +217,8 @@ fn inside_mount(mountpoint: &Path, path: &str) -> Result<Option<String>> {
     }
     // Without a current directory, a relative path names nothing on this machine.
     let Ok(absolute) = std::path::absolute(path) else { return Ok(None) };
-    let mountpoint = mount_table::absolute(mountpoint)?;
     let text = |inside: &Path| Some(inside.to_string_lossy().into_owned());
-    if let Ok(inside) = absolute.strip_prefix(&mountpoint) {
+    if let Ok(inside) = absolute.strip_prefix(mountpoint) {
         return Ok(text(inside));
     }
     // A symbolic link above the mount may lead to it. One in the mount is not followed: the command is about the link.
@@ -200,7 +227,7 @@ fn inside_mount(mountpoint: &Path, path: &str) -> Result<Option<String>> {
     while let Some(component) = components.next() {
         above.push(component);
         let Ok(real) = mount_table::absolute(&above) else { return Ok(None) };
-        if let Ok(inside) = real.strip_prefix(&mountpoint) {
+        if let Ok(inside) = real.strip_prefix(mountpoint) {
             return Ok(text(&inside.join(components.as_path())));
         }
     }
@@ -212,25 +239,14 @@ pub(super) fn encode_command(command: &Command) -> Result<Vec<u8>> {
     serde_json::to_vec(command).map_err(|e| Error::with_source(ErrorKind::InvalidInput, "the command", e))
 }
 
-/// Sends `command` to the daemon behind `control` and returns its answer.
-pub(super) fn ask(control: &Path, command: &Command) -> Result<Answer> {
-    let place = control.join("request");
-    let failed = |e| Error::io(place.display(), e);
-    let mut file = File::options().read(true).write(true).open(&place).map_err(failed)?;
-    file.write_all(&encode_command(command)?).map_err(failed)?;
-    let mut answer = Vec::new();
-    // The answer is at the beginning, whatever offset the write left.
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match file.read_at(&mut buffer, answer.len() as u64).map_err(failed)? {
-            0 => break,
-            count => answer.extend_from_slice(buffer.get(..count).unwrap_or_default()),
-        }
-    }
-    serde_json::from_slice(&answer).map_err(|e| Error::with_source(ErrorKind::Io, "the daemon's answer", e))
+/// Sends `command` to the daemon of `mount` and returns its answer.
+pub(super) fn execute(mount: &OpenMount, command: &Command) -> Result<Answer> {
+    let reply = mount.execute(&encode_command(command)?)?.map_err(|error| mount.failure(REQUEST, error))?;
+    serde_json::from_slice(&reply).map_err(|e| Error::with_source(ErrorKind::Io, "the daemon's answer", e))
 }
 
-fn print_answer(answer: &Answer, json: bool) -> Result<()> {
+/// Prints an answer.
+pub(super) fn print_answer(answer: &Answer, json: bool) -> Result<()> {
     if !answer.ok {
         if json && !answer.conflicts.is_null() {
             print_json(&serde_json::json!({"error": answer.text, "conflicts": answer.conflicts}))?;

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::runtime::Runtime;
@@ -14,7 +13,8 @@ use super::service_manager::ServiceManager;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::mount::GRACE;
 use crate::fuse::preopened;
-use crate::fuse::unmount::{self, UnmountMode};
+use crate::fuse::served_mount::ServedMount;
+use crate::fuse::unmount::UnmountMode;
 
 /// Signals that end a mount.
 pub(super) struct EndSignals {
@@ -76,28 +76,29 @@ fn end_of_input() -> Result<oneshot::Receiver<()>> {
 pub(super) fn unmount_at_end(
     runtime: &Runtime,
     mut signals: EndSignals,
-    mountpoint: PathBuf,
+    served: ServedMount,
     manager: Option<Arc<ServiceManager>>,
 ) {
     runtime.spawn(async move {
         let cause = signals.receive().await;
-        info!("unmounting {}: {cause}", mountpoint.display());
+        info!("unmounting {}: {cause}", served.mountpoint().display());
         if let Some(manager) = manager {
             manager.report_stopping();
         }
-        let place = mountpoint.clone();
+        let mount = served.clone();
         let outcome = tokio::task::spawn_blocking(move || {
-            if preopened::descriptor(&place).is_some() {
+            let place = mount.mountpoint();
+            if preopened::descriptor(place).is_some() {
                 warn!("{}: the program that mounted it must unmount it", place.display());
                 return Ok(());
             }
-            unmount::unmount(&place, UnmountMode::Polite).or_else(|error| match error.kind() {
+            mount.unmount(UnmountMode::Polite).or_else(|error| match error.kind() {
                 ErrorKind::Busy => {
                     warn!(
                         "{error}; no new program gets in, and this daemon ends in {} s at the latest",
                         GRACE.as_secs()
                     );
-                    unmount::unmount(&place, UnmountMode::Detach)
+                    mount.unmount(UnmountMode::Detach)
                 }
                 _ => Err(error),
             })
@@ -106,7 +107,7 @@ pub(super) fn unmount_at_end(
             error!("{error}");
         }
         tokio::time::sleep(GRACE).await;
-        error!("{}: programs still have files open; they get errors from now on", mountpoint.display());
+        error!("{}: programs still have files open; they get errors from now on", served.mountpoint().display());
         std::process::exit(0);
     });
 }

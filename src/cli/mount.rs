@@ -15,7 +15,7 @@ use super::service_manager::ServiceManager;
 use super::{logging, metrics_server, open};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::access_log;
-use crate::fuse::mount::{self, Mounted};
+use crate::fuse::mount::{MountTarget, Mounted};
 use crate::fuse::preopened;
 use crate::library::mounts;
 use crate::metrics;
@@ -69,14 +69,14 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
         access_log::start(file, &path)?;
     }
     let runtime = open::runtime()?;
-    let mountpoint = mount::prepare(&arguments.mountpoint, arguments.nonempty)?;
+    let target = MountTarget::open(&arguments.mountpoint, arguments.nonempty)?;
     let options = arguments.options_of(spec)?;
     let (content, options, note) = runtime.block_on(async {
         let mut repository = arguments.repo.open_with(&arguments.virtuals).await?;
         if arguments.create && create_branch(&repository, spec, arguments).await? {
             repository = arguments.repo.open_with(&arguments.virtuals).await?;
         }
-        mounts::prepare(&repository, &mountpoint, &options).await
+        mounts::prepare(&repository, target.path(), &options).await
     })?;
     if arguments.check_only {
         return Ok(());
@@ -86,14 +86,14 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     // A signal that came right after the mount would otherwise leave a dead mount. A given descriptor does not wait for its mount either:
     // without one, the kernel refuses to read from it.
     let signals = EndSignals::listen(&runtime, arguments.until_eof)?;
-    let mounted = Mounted::new(content, mountpoint, &options, runtime.handle().clone())?;
+    let mounted = Mounted::new(content, target, &options, runtime.handle().clone())?;
     let manager = if outcome.is_none() { ServiceManager::from_environment() } else { None };
-    unmount_at_end(&runtime, signals, mounted.mountpoint().to_owned(), manager.clone());
+    unmount_at_end(&runtime, signals, mounted.served().clone(), manager.clone());
     listen_to_signals(&runtime, Arc::clone(&mounted.reader))?;
     observe(&runtime, arguments, &mounted, listener);
     // The place of a descriptor that the caller mounts may be unknown.
     if preopened::descriptor(mounted.mountpoint()).is_none() {
-        mounts::check_answers(mounted.mountpoint())?;
+        mounts::check_answers(mounted.served())?;
     }
     if let Some(outcome) = outcome.and_then(Option::take) {
         outcome.report_ready(&note)?;
@@ -101,7 +101,7 @@ fn serve(arguments: &MountArgs, spec: &RefSpec, outcome: Option<&mut Option<Daem
     if let Some(manager) = &manager {
         let place = mounted.mountpoint();
         manager.report_ready(&format!("{} is mounted at {}", options.source, place.display()));
-        manager.start_watchdog(place.to_owned(), runtime.handle().clone());
+        manager.start_watchdog(mounted.served().clone(), runtime.handle().clone());
     }
     let served = mounts::wait(mounted, runtime.handle(), arguments.ephemeral);
     // A thread that is blocked on a dead network file system must not keep the daemon alive.

@@ -4,22 +4,25 @@
 //! reads neighbors in sequence, so that the mount detects the access pattern and prefetches; there are several threads, because
 //! each waits most of the time.
 
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use clap::Args;
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
+use rustix::fs::{Dir, FileType, OFlags};
 use serde::Deserialize;
 
-use super::control_client::{control_directory, path_in_mount};
-use super::{print, progress};
+use super::{control_client, print, progress};
+use crate::control::CONTROL_DIRECTORY;
 use crate::error::{Context, Error, Result};
-use crate::fuse::probe;
+use crate::file_name::is_dots;
+use crate::fuse::open_mount::OpenMount;
 use crate::tree::nodes::ZARR_JSON;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
@@ -33,6 +36,8 @@ const WAITING: usize = 16;
 const READ: usize = 1 << 20;
 /// Alignment of the buffer for reads that bypass the page cache, in bytes.
 const ALIGNMENT: usize = 4096;
+/// Longest document of an array that is read, in bytes.
+const MAX_DOCUMENT: u64 = 256 << 20;
 /// Maximum depth of directories: deeper than any path can be.
 const DEEPEST: usize = 4096;
 
@@ -52,22 +57,22 @@ pub(crate) struct PrefetchArgs {
 
 /// Reads the files that the arguments select.
 pub(crate) fn run(arguments: &PrefetchArgs) -> Result<()> {
-    let mountpoint = probe::require_responsive_mount(&arguments.mountpoint)?;
-    let path = path_in_mount(&mountpoint, arguments.path.as_deref().unwrap_or_default())?;
-    let start = mountpoint.join(path.trim_matches('/'));
+    let mount = control_client::open(&arguments.mountpoint)?;
+    let path = control_client::path_in_mount(&mount, arguments.path.as_deref().unwrap_or_default())?;
+    let start = Path::new(path.trim_matches('/'));
     let slices = arguments.slice.as_deref().map(Slices::parse).transpose().map_err(|e| e.context("--slice"))?;
-    let part = slices.map(|slices| ChunkRanges::of(&start, &slices)).transpose()?;
+    let part = slices.map(|slices| ChunkRanges::of(&mount, start, &slices)).transpose()?;
     let bar = progress::bar("{pos}/{len} files {wide_bar} {msg} {per_sec}");
     let done = Mutex::new(PrefetchOutcome::default());
     let (sender, receiver) = sync_channel(WAITING);
     let receiver = Mutex::new(receiver);
     let looked = std::thread::scope(|scope| {
         let readers: Vec<_> =
-            (0..arguments.jobs).map(|_| scope.spawn(|| read_batches(&receiver, &done, &bar))).collect();
+            (0..arguments.jobs).map(|_| scope.spawn(|| read_batches(&mount, &receiver, &done, &bar))).collect();
         let mut files = Files { batch: Vec::new(), sender, bar: &bar };
         let looked = match &part {
-            Some(part) => part.find(&start, &mut files),
-            None => find(&start, &control_directory(&mountpoint), 0, &mut files),
+            Some(part) => part.find(&mount, start, &mut files),
+            None => find(&mount, start, 0, &mut files),
         };
         files.send();
         drop(files);
@@ -112,24 +117,37 @@ impl Files<'_> {
     }
 }
 
-/// Finds every file at or below `path`, except those in the directory `control`.
-fn find(path: &Path, control: &Path, depth: usize, files: &mut Files<'_>) -> Result<()> {
-    let failed = |e| Error::io(path.display(), e);
-    if !path.symlink_metadata().map_err(failed)?.is_dir() {
+/// Finds every file at or below `path` of `mount`, except those in the control directory.
+fn find(mount: &OpenMount, path: &Path, depth: usize, files: &mut Files<'_>) -> Result<()> {
+    let failed = |e| Error::io(shown(mount, path), e);
+    let start = mount.open_below(path, OFlags::PATH | OFlags::NOFOLLOW).map_err(failed)?;
+    if !File::from(start).metadata().map_err(failed)?.is_dir() {
         files.add(path.to_owned());
         return Ok(());
     }
-    for entry in std::fs::read_dir(path).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        match entry.file_type().map_err(failed)? {
-            kind if kind.is_dir() && entry.path() != control && depth < DEEPEST => {
-                find(&entry.path(), control, depth + 1, files)?;
-            }
-            kind if kind.is_file() => files.add(entry.path()),
+    for entry in entries(mount, path).map_err(failed)? {
+        let entry = entry.map_err(|e| failed(e.into()))?;
+        let name = entry.file_name().to_bytes();
+        let below = path.join(OsStr::from_bytes(name));
+        match entry.file_type() {
+            FileType::Directory if is_dots(name) || below.as_os_str().as_bytes() == CONTROL_DIRECTORY => {}
+            FileType::Directory if depth < DEEPEST => find(mount, &below, depth + 1, files)?,
+            FileType::RegularFile => files.add(below),
             _ => {}
         }
     }
     Ok(())
+}
+
+/// Lists directory `path` of `mount`.
+fn entries(mount: &OpenMount, path: &Path) -> io::Result<Dir> {
+    let directory = mount.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    Ok(Dir::new(directory)?)
+}
+
+/// Returns the path on this machine of `path` in `mount`, for messages.
+fn shown(mount: &OpenMount, path: &Path) -> String {
+    mount.mount().mountpoint.join(path).display().to_string()
 }
 
 /// Ranges of chunks of one array.
@@ -139,31 +157,37 @@ struct ChunkRanges {
 }
 
 impl ChunkRanges {
-    fn of(array: &Path, slices: &Slices) -> Result<Self> {
+    fn of(mount: &OpenMount, array: &Path, slices: &Slices) -> Result<Self> {
         #[derive(Deserialize)]
         struct Node {
             node_type: String,
         }
         let path = array.join(ZARR_JSON);
-        let document = std::fs::read(&path).map_err(|e| match e.kind() {
+        let place = shown(mount, array);
+        let mut document = Vec::new();
+        let file = mount.open_below(&path, OFlags::RDONLY | OFlags::NONBLOCK);
+        let read = file.and_then(|file| File::from(file).take(MAX_DOCUMENT).read_to_end(&mut document));
+        read.map_err(|e| match e.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-                Error::invalid(format!("--slice goes with an array, and {} is none", array.display()))
+                Error::invalid(format!("--slice goes with an array, and {place} is not one"))
             }
-            _ => Error::io(path.display(), e),
+            _ => Error::io(shown(mount, &path), e),
         })?;
         if serde_json::from_slice::<Node>(&document).is_ok_and(|node| node.node_type != "array") {
-            return Err(Error::invalid(format!("--slice goes with an array, and {} is a group", array.display())));
+            return Err(Error::invalid(format!("--slice goes with an array, and {place} is a group")));
         }
-        let metadata = ArrayMetadata::parse(&document).context(|| path.display().to_string())?;
+        let metadata = ArrayMetadata::parse(&document).context(|| shown(mount, &path))?;
         Ok(ChunkRanges { encoding: metadata.key_encoding, ranges: slices.chunks(&document)? })
     }
 
     /// Finds the stored chunks.
-    fn find(&self, array: &Path, files: &mut Files<'_>) -> Result<()> {
+    fn find(&self, mount: &OpenMount, array: &Path, files: &mut Files<'_>) -> Result<()> {
         match (self.encoding.separator, self.ranges.len()) {
-            (Separator::Slash, 1..) if self.encoding.prefixed => self.descend(&array.join("c"), &self.ranges, files),
-            (Separator::Slash, 1..) => self.descend(array, &self.ranges, files),
-            (_, rank) => each_name(array, |name| {
+            (Separator::Slash, 1..) if self.encoding.prefixed => {
+                self.descend(mount, &array.join("c"), &self.ranges, files)
+            }
+            (Separator::Slash, 1..) => self.descend(mount, array, &self.ranges, files),
+            (_, rank) => each_name(mount, array, |name| {
                 let coords = self.encoding.parse_flat(name, rank);
                 let inside =
                     |coords: Vec<u32>| std::iter::zip(&self.ranges, coords).all(|(range, at)| range.contains(&at));
@@ -175,9 +199,9 @@ impl ChunkRanges {
         }
     }
 
-    fn descend(&self, directory: &Path, ranges: &[Range<u32>], files: &mut Files<'_>) -> Result<()> {
+    fn descend(&self, mount: &OpenMount, directory: &Path, ranges: &[Range<u32>], files: &mut Files<'_>) -> Result<()> {
         let Some((range, below)) = ranges.split_first() else { return Ok(()) };
-        each_name(directory, |name| {
+        each_name(mount, directory, |name| {
             let at = if below.is_empty() { self.encoding.parse_last(name) } else { parse_number(name) };
             if !at.is_some_and(|at| range.contains(&at)) {
                 return Ok(());
@@ -187,27 +211,33 @@ impl ChunkRanges {
                 files.add(path);
                 return Ok(());
             }
-            self.descend(&path, below, files)
+            self.descend(mount, &path, below, files)
         })
     }
 }
 
 /// Calls `then` for each name in `directory`; an array without chunks does not have the directory.
-fn each_name(directory: &Path, mut then: impl FnMut(&str) -> Result<()>) -> Result<()> {
-    let failed = |e| Error::io(directory.display(), e);
-    let entries = match std::fs::read_dir(directory) {
+fn each_name(mount: &OpenMount, directory: &Path, mut then: impl FnMut(&str) -> Result<()>) -> Result<()> {
+    let failed = |e| Error::io(shown(mount, directory), e);
+    let entries = match entries(mount, directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries.map_err(failed)?,
     };
     for entry in entries {
-        if let Some(name) = entry.map_err(failed)?.file_name().to_str() {
+        let entry = entry.map_err(|e| failed(e.into()))?;
+        if let Ok(name) = entry.file_name().to_str() {
             then(name)?;
         }
     }
     Ok(())
 }
 
-fn read_batches(receiver: &Mutex<Receiver<Vec<PathBuf>>>, done: &Mutex<PrefetchOutcome>, bar: &ProgressBar) {
+fn read_batches(
+    mount: &OpenMount,
+    receiver: &Mutex<Receiver<Vec<PathBuf>>>,
+    done: &Mutex<PrefetchOutcome>,
+    bar: &ProgressBar,
+) {
     let mut memory = vec![0; READ + ALIGNMENT];
     let begin = memory.as_ptr().align_offset(ALIGNMENT);
     let Some(buffer) = memory.get_mut(begin..begin + READ) else { return };
@@ -216,7 +246,7 @@ fn read_batches(receiver: &Mutex<Receiver<Vec<PathBuf>>>, done: &Mutex<PrefetchO
         let batch = receiver.lock().recv();
         let Ok(batch) = batch else { return };
         for path in batch {
-            let read = read(&path, buffer);
+            let read = read(mount, &path, buffer);
             let mut done = done.lock();
             match read {
                 Ok(bytes) => {
@@ -226,7 +256,7 @@ fn read_batches(receiver: &Mutex<Receiver<Vec<PathBuf>>>, done: &Mutex<PrefetchO
                 }
                 Err(error) => {
                     done.failed += 1;
-                    done.first.get_or_insert_with(|| Error::io(path.display(), error));
+                    done.first.get_or_insert_with(|| Error::io(shown(mount, &path), error));
                 }
             }
             bar.inc(1);
@@ -234,20 +264,24 @@ fn read_batches(receiver: &Mutex<Receiver<Vec<PathBuf>>>, done: &Mutex<PrefetchO
     }
 }
 
-/// Reads the whole file at `path` and returns the number of bytes.
-fn read(path: &Path, buffer: &mut [u8]) -> io::Result<u64> {
-    match read_with(path, buffer, libc::O_DIRECT) {
+/// Reads the whole file `path` of `mount` and returns the number of bytes.
+fn read(mount: &OpenMount, path: &Path, buffer: &mut [u8]) -> io::Result<u64> {
+    match read_with(mount, path, buffer, OFlags::DIRECT) {
         // With passthrough, the file system below may not support `O_DIRECT`.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => read_with(path, buffer, 0),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => read_with(mount, path, buffer, OFlags::empty()),
         read => read,
     }
 }
 
-fn read_with(path: &Path, buffer: &mut [u8], flags: i32) -> io::Result<u64> {
-    let mut file = File::options().read(true).custom_flags(flags | libc::O_NOFOLLOW).open(path)?;
+fn read_with(mount: &OpenMount, path: &Path, buffer: &mut [u8], flags: OFlags) -> io::Result<u64> {
+    // Another user of a shared mount can put a FIFO in the place of a file, which would block without NONBLOCK.
+    let mut file = File::from(mount.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK | flags)?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
     let mut bytes = 0;
     loop {
-        match io::Read::read(&mut file, buffer) {
+        match file.read(buffer) {
             Ok(0) => return Ok(bytes),
             Ok(count) => bytes += count as u64,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

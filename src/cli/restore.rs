@@ -13,7 +13,7 @@ use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{CommitOutcome, Engine, EngineOptions};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::fuse::mount_table;
+use crate::fuse::open_mount;
 use crate::operations::request::Command;
 use crate::printable;
 use crate::reader::Reader;
@@ -58,7 +58,7 @@ pub(crate) struct RestoreArgs {
 
 /// Restores a path.
 pub(crate) fn run(arguments: &RestoreArgs) -> Result<()> {
-    if mount_table::is_own_mountpoint(Path::new(&arguments.place)) { in_mount(arguments) } else { on_branch(arguments) }
+    if open_mount::is_mountpoint(Path::new(&arguments.place)) { in_mount(arguments) } else { on_branch(arguments) }
 }
 
 /// Restores a path in the working tree of a mount.
@@ -73,13 +73,10 @@ fn in_mount(arguments: &RestoreArgs) -> Result<()> {
             "{option} does not go with a mount, where a restore is an uncommitted change: restore without it, then commit"
         )));
     }
-    let mountpoint = Path::new(&arguments.place).to_owned();
-    let path = control_client::repository_path(&mountpoint, &arguments.path)?;
+    let mount = control_client::open_writable(Path::new(&arguments.place))?;
+    let path = control_client::repository_path(&mount, &arguments.path)?;
     let command = Command::Restore { path, from: arguments.from.clone(), dry_run: arguments.dry_run };
-    control_client::run(
-        &control_client::MountpointArgs { mountpoint: Some(mountpoint), json: arguments.json },
-        &command,
-    )
+    control_client::print_answer(&control_client::execute(&mount, &command)?, arguments.json)
 }
 
 /// Restores a path on a branch of a repository, with a commit.

@@ -8,7 +8,6 @@ use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -16,8 +15,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tracing::{debug, info, warn};
 
-use crate::fuse::health::{self, Health};
-use crate::fuse::mount_table;
+use crate::fuse::health::Health;
+use crate::fuse::served_mount::ServedMount;
 use crate::printable;
 
 /// Connection to the manager.
@@ -53,15 +52,15 @@ impl ServiceManager {
         self.send("STOPPING=1\nSTATUS=Unmounting");
     }
 
-    /// Starts sending signs of life, at half the manager's interval, as long as the daemon of the mount at `mountpoint` answers.
-    pub(crate) fn start_watchdog(self: &Arc<Self>, mountpoint: PathBuf, runtime: Handle) {
+    /// Starts sending signs of life, at half the manager's interval, as long as the daemon of the mount `served` answers.
+    pub(crate) fn start_watchdog(self: &Arc<Self>, served: ServedMount, runtime: Handle) {
         let Some(interval) = self.watchdog else { return };
         let manager = Arc::clone(self);
         let watch = move || {
             loop {
                 std::thread::sleep(interval / 2);
                 // Both checks together end before the manager's interval does.
-                match check_progress(&runtime, interval / 8).and_then(|()| check_session(&mountpoint, interval / 4)) {
+                match check_progress(&runtime, interval / 8).and_then(|()| check_session(&served, interval / 4)) {
                     Ok(()) => manager.send("WATCHDOG=1"),
                     Err(why) => warn!("no sign of life to the service manager: {why}"),
                 }
@@ -100,13 +99,11 @@ fn check_progress(runtime: &Handle, timeout: Duration) -> Result<(), &'static st
 }
 
 /// Checks that the kernel gets a reply from the daemon. A mount that was removed needs none: its daemon still flushes changes.
-fn check_session(mountpoint: &std::path::Path, timeout: Duration) -> Result<(), &'static str> {
-    let mount = mount_table::find(mountpoint).ok().flatten();
-    let Some(mount) = mount.filter(|mount| mount.fs_type == mount_table::FILE_SYSTEM_TYPE) else { return Ok(()) };
-    match health::check(&mount, timeout) {
-        Health::Hanging => Err("the mount does not answer"),
-        Health::Dead => Err("the mount is dead"),
-        Health::Alive | Health::Private | Health::Covered | Health::Unknown => Ok(()),
+fn check_session(served: &ServedMount, timeout: Duration) -> Result<(), &'static str> {
+    match served.health(timeout) {
+        Some(Health::Hanging) => Err("the mount does not answer"),
+        Some(Health::Dead) => Err("the mount is dead"),
+        Some(Health::Alive | Health::Private | Health::Covered | Health::Unknown) | None => Ok(()),
     }
 }
 

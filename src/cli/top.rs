@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::fs::File;
-use std::io::{IsTerminal, Read};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::control_client::control_directory;
-use super::{print, print_raw};
+use super::{control_client, print, print_raw};
 use crate::error::{Error, Result};
-use crate::fuse::probe;
+use crate::fuse::open_mount::OpenMount;
 use crate::printable;
 
 /// Clears the screen and moves to its first line.
@@ -38,22 +36,23 @@ struct Sample(BTreeMap<String, f64>);
 
 /// Shows a mount until it is interrupted or unmounted.
 pub(crate) fn run(arguments: &TopArgs) -> Result<()> {
-    let mountpoint = probe::require_responsive_mount(&arguments.mountpoint)?;
     if !(0.1..=3600.0).contains(&arguments.delay) {
         return Err(Error::invalid("--delay is from 0.1 to 3600 seconds"));
     }
-    let control = control_directory(&mountpoint);
+    let mount = control_client::open(&arguments.mountpoint)?;
+    let place = mount.mount().mountpoint.display();
     let clears = std::io::stdout().is_terminal();
-    let mut before = Sample::read(&control)?;
+    let mut before = Sample::read(&mount)?;
     let mut at = Instant::now();
     let mut left = arguments.iterations;
     while left != Some(0) {
         std::thread::sleep(Duration::from_secs_f64(arguments.delay));
-        let now = Sample::read(&control)?;
+        let now = Sample::read(&mount)?;
         let seconds = at.elapsed().as_secs_f64();
         at = Instant::now();
-        let head = std::fs::read_to_string(control.join("HEAD")).unwrap_or_default().trim().replace('\n', ", ");
-        let text = format!("{}: {}\n\n{}", mountpoint.display(), printable::line(&head), now.since(&before, seconds));
+        let head = printable::text(&control_client::read(&mount, "HEAD").unwrap_or_default());
+        let head = head.trim().replace('\n', ", ");
+        let text = format!("{place}: {}\n\n{}", printable::line(&head), now.since(&before, seconds));
         if clears {
             print_raw(CLEAR)?;
         }
@@ -65,13 +64,8 @@ pub(crate) fn run(arguments: &TopArgs) -> Result<()> {
 }
 
 impl Sample {
-    fn read(control: &Path) -> Result<Self> {
-        let path = control.join("stats");
-        let failed = |e| Error::io(path.display(), e);
-        // The size of a control file is unknown: with room for all of it, it is one read, which is counted, too.
-        let mut text = String::with_capacity(1 << 16);
-        File::open(&path).map_err(failed)?.read_to_string(&mut text).map_err(failed)?;
-        Ok(Self::parse(&text))
+    fn read(mount: &OpenMount) -> Result<Self> {
+        Ok(Self::parse(&printable::text(&control_client::read(mount, "stats")?)))
     }
 
     fn parse(text: &str) -> Self {

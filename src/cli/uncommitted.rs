@@ -11,8 +11,9 @@ use parking_lot::Mutex;
 
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::file_name;
+use crate::fuse::health::Health;
 use crate::fuse::mount_table::{self, Mount};
-use crate::fuse::probe;
+use crate::fuse::open_mount::{Deadline, OpenMount, REPLY_TIMEOUT};
 use crate::mount_facts::MountInfo;
 use crate::repo::collect::{Uncommitted, UncommittedFinder};
 use crate::scratch::directory;
@@ -175,7 +176,18 @@ fn scratch_of(mount: &Mount) -> Result<Option<PathBuf>> {
         return Ok(None);
     }
     let place = mount.mountpoint.display();
-    let info = match probe::content(mount, ".icechunk/info.json")? {
+    let deadline = Deadline::after(REPLY_TIMEOUT);
+    // A covered mount is found by the directories that are searched, or not at all.
+    let not_asked = "is a mount of this repository, and this user may not query it: run this as its owner";
+    let opened = OpenMount::of(mount, deadline).map_err(|e| match e.kind() {
+        ErrorKind::PermissionDenied => Error::with_source(e.kind(), format!("{place} {not_asked}"), e),
+        _ => e,
+    })?;
+    let Some((open, health)) = opened else { return Ok(None) };
+    if health == Health::Hanging {
+        return Err(open.silent(REPLY_TIMEOUT));
+    }
+    let info = match open.read("info.json", deadline)? {
         Ok(info) => info,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         // The daemon has died: its scratch directory may be outside of the locations that are searched.
@@ -188,12 +200,7 @@ fn scratch_of(mount: &Mount) -> Result<Option<PathBuf>> {
                 ),
             ));
         }
-        Err(error) => {
-            return Err(Error::io(
-                format!("{place} is a mount of this repository, and this user may not query it: run this as its owner"),
-                error,
-            ));
-        }
+        Err(error) => return Err(Error::io(format!("{place} {not_asked}"), error)),
     };
     let info: MountInfo = serde_json::from_slice(&info)
         .map_err(|e| Error::with_source(ErrorKind::Corrupt, format!("{place}: info.json"), e))?;

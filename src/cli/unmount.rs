@@ -1,17 +1,20 @@
 //! `icechunkfs unmount`: removes a mount, even if its daemon has died.
 
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::Value;
 
 use super::{control_client, note};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::daemon_mark::Daemon;
-use crate::fuse::mount_table::{self, FILE_SYSTEM_TYPE};
-use crate::fuse::probe::{self, Probe};
+use crate::fuse::mountpoint::Mountpoint;
+use crate::fuse::open_mount::{Deadline, OpenMount};
 use crate::fuse::unmount::{self, UnmountMode};
 use crate::operations::status::Status;
+use crate::{shell, trust};
 
 /// Deadline for the daemon to count uncommitted changes: a second for a million files, and slow storage.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,60 +36,103 @@ pub(crate) struct UnmountArgs {
 
 /// Unmounts the mountpoint if icechunkfs is mounted there.
 pub(crate) fn run(arguments: &UnmountArgs) -> Result<()> {
+    let mountpoint = Mountpoint::find(&arguments.mountpoint)?;
+    let mount = OpenMount::at(&mountpoint)?;
     if arguments.force {
-        return unmount::unmount(&mount_table::require_mount(&arguments.mountpoint)?, UnmountMode::Detach);
+        return unmount::unmount(&mountpoint, mount, UnmountMode::Detach);
     }
-    let mountpoint = mount_table::absolute(&arguments.mountpoint)?;
-    let place = mountpoint.display();
-    match mount_table::find(&mountpoint)? {
-        None => Err(Error::new(ErrorKind::NotFound, format!("nothing is mounted at {place}"))),
-        Some(mount) if mount.fs_type != FILE_SYSTEM_TYPE => Err(Error::invalid(format!(
-            "{place} is a mount of type {}, not of icechunkfs: use umount for it",
-            mount.fs_type
-        ))),
-        Some(_) if unmount::remove_dead(&mountpoint)? => Ok(()),
-        Some(mount) => {
-            let (has_changes, left) = left_behind(&mountpoint)?;
-            let daemon = Daemon::of(&mount);
-            if has_changes && arguments.require_clean {
-                return Err(Error::new(ErrorKind::Busy, format!("{place} has uncommitted changes: {left}")));
+    if !mount.mount().is_own() {
+        return of_other_user(&mountpoint, mount, arguments.require_clean);
+    }
+    if mount.has_ended()? {
+        return unmount::unmount(&mountpoint, mount, UnmountMode::Detach);
+    }
+    let left = left_behind(&mount)?;
+    let daemon = Daemon::of(mount.mount());
+    if arguments.require_clean
+        && let Some(LeftBehind { has_changes: true, what, scratch, .. }) = &left
+    {
+        let place = mountpoint.path().display();
+        return Err(Error::new(ErrorKind::Busy, format!("{place} has uncommitted changes: {what}, in {scratch}")));
+    }
+    unmount::unmount(&mountpoint, mount, UnmountMode::Polite)?;
+    if let Some(daemon) = daemon
+        && !daemon.wait(ENDING)
+    {
+        note(&format!(
+            "process {} has not ended: it still writes changes to the disk, or the mount is also in another namespace",
+            daemon.pid()
+        ));
+    }
+    if let Some(left) = left {
+        note(&left.to_string());
+    }
+    Ok(())
+}
+
+/// Unmounts the mount of another user, whose daemon is not asked anything.
+fn of_other_user(mountpoint: &Mountpoint, mount: OpenMount, require_clean: bool) -> Result<()> {
+    if require_clean {
+        mount.require_own().map_err(|e| e.context("whether there are uncommitted changes is not known"))?;
+    }
+    let owner = mount.mount().owner.map_or_else(|| "unknown".to_owned(), trust::name_of);
+    unmount::unmount(mountpoint, mount, UnmountMode::Polite)?;
+    note(&format!(
+        "the mount was of user {owner}, whose daemon was not asked: uncommitted changes stay in its scratch directory"
+    ));
+    Ok(())
+}
+
+/// Remainder of an unmounted working tree in its scratch directory.
+struct LeftBehind {
+    /// True if there are changes; otherwise there are untracked files only.
+    has_changes: bool,
+    /// Counts.
+    what: String,
+    scratch: String,
+    /// True if only this mount uses the scratch directory by itself.
+    is_ephemeral: bool,
+}
+
+impl fmt::Display for LeftBehind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LeftBehind { has_changes, what, scratch, is_ephemeral } = self;
+        f.write_str(if *has_changes { "uncommitted changes: " } else { "not committed: " })?;
+        write!(f, "{what}, in {scratch}; ")?;
+        match (is_ephemeral, has_changes) {
+            (true, _) => {
+                let quoted = shell::quote(scratch);
+                write!(f, "only a mount with `--scratch {quoted}` shows them again; otherwise remove the directory")
             }
-            unmount::unmount(&mountpoint, UnmountMode::Polite)?;
-            if let Some(daemon) = daemon
-                && !daemon.wait(ENDING)
-            {
-                note(&format!(
-                    "process {} has not ended: it still writes changes to the disk, or the mount is also in another namespace",
-                    daemon.pid()
-                ));
-            }
-            match (has_changes, left.is_empty()) {
-                (true, _) => note(&format!("uncommitted changes: {left}; the next mount resumes them")),
-                (false, false) => note(&format!("not committed: {left}; they stay for the next mount")),
-                (false, true) => {}
-            }
-            Ok(())
+            (false, true) => f.write_str("the next mount resumes them"),
+            (false, false) => f.write_str("they stay for the next mount"),
         }
     }
 }
 
-/// Returns true if an unmount leaves uncommitted changes in the scratch directory, and describes what it leaves; empty if that is
-/// nothing, or unknown. Fails with [`ErrorKind::Timeout`] if the daemon does not answer in time.
-fn left_behind(mountpoint: &Path) -> Result<(bool, String)> {
-    let request = control_client::control_directory(mountpoint).join("request");
-    let ask = |question: &[u8]| Ok(probe::probe(mountpoint, &request, Probe::Reply(question), PATIENCE)?.ok());
-    let Some(status) = control_client::local_status(ask)? else { return Ok((false, String::new())) };
-    let Status { scratch, bytes, chunks_written, chunks_deleted, .. } = &status;
+/// Returns what an unmount leaves in the scratch directory; none if that is nothing, or unknown.
+///
+/// Errors: [`ErrorKind::Timeout`] if the daemon does not answer in time.
+fn left_behind(mount: &OpenMount) -> Result<Option<LeftBehind>> {
+    let deadline = Deadline::after(PATIENCE);
+    let ask = |question: &[u8]| Ok(mount.ask(question, deadline)?.ok());
+    let Some(status) = control_client::local_status(ask)? else { return Ok(None) };
+    let Status { scratch, bytes, chunks_written, chunks_deleted, clean, .. } = status;
     let untracked = match status.untracked.len() {
-        0 => String::new(),
-        1 => ", 1 untracked file".to_owned(),
-        files => format!(", {files} untracked files"),
+        0 => None,
+        1 => Some("1 untracked file".to_owned()),
+        files => Some(format!("{files} untracked files")),
     };
-    if status.clean {
-        let untracked = untracked.strip_prefix(", ").map(|untracked| format!("{untracked}, in {scratch}"));
-        return Ok((false, untracked.unwrap_or_default()));
-    }
     let nodes = status.added.len() + status.changed.len() + status.deleted.len() + status.moved.len();
     let chunks = chunks_written + chunks_deleted;
-    Ok((true, format!("{nodes} nodes, {chunks} chunks ({bytes} bytes){untracked}, in {scratch}")))
+    let changes = (!clean).then(|| format!("{nodes} nodes, {chunks} chunks ({bytes} bytes)"));
+    let what: Vec<String> = changes.into_iter().chain(untracked).collect();
+    if what.is_empty() {
+        return Ok(None);
+    }
+    // A daemon of another release may say other things about itself.
+    let info = mount.read("info.json", deadline)?.unwrap_or_default();
+    let info: Value = serde_json::from_slice(&info).unwrap_or_default();
+    let is_ephemeral = info.pointer("/options/ephemeral") == Some(&Value::Bool(true));
+    Ok(Some(LeftBehind { has_changes: !clean, what: what.join(", "), scratch, is_ephemeral }))
 }

@@ -5,14 +5,15 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, openat};
+use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -157,8 +158,44 @@ fn marked_mountpoint(file: &Path) -> Option<PathBuf> {
     if !std::fs::read_link(file).is_ok_and(|target| target.as_os_str().as_bytes().starts_with(LINK)) {
         return None;
     }
-    let mark = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(file).ok()?;
+    // A file of another file system can have that name, too, and its daemon need not answer. Files in memory are on one device of the
+    // kernel's, for which it is asked nothing.
+    let found = openat(CWD, file, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    if device_of(&found).is_none() || device_of(&found) != *MEMORY {
+        return None;
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let mark = openat(CWD, format!("/proc/self/fd/{}", found.as_raw_fd()), flags, Mode::empty()).ok()?;
     let mut marked = Vec::new();
-    mark.take(MAX_PATH).read_to_end(&mut marked).ok()?;
+    File::from(mark).take(MAX_PATH).read_to_end(&mut marked).ok()?;
     Some(PathBuf::from(std::ffi::OsString::from_vec(marked)))
+}
+
+/// Device of files in memory.
+static MEMORY: LazyLock<Option<(u32, u32)>> = LazyLock::new(|| {
+    let file = rustix::fs::memfd_create("icechunkfs", MemfdFlags::CLOEXEC).ok()?;
+    device_of(&file)
+});
+
+/// Returns the device of an open file, without a request to a daemon.
+fn device_of(file: &OwnedFd) -> Option<(u32, u32)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = statx(file, c"", flags, StatxFlags::empty()).ok()?;
+    Some((found.stx_dev_major, found.stx_dev_minor))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn only_files_in_memory_are_marks() {
+        let place = |file: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let mark = set(Path::new("/some/place")).unwrap();
+        assert_eq!(marked_mountpoint(&place(&mark)), Some(PathBuf::from("/some/place")));
+        let other = OwnedFd::from(tempfile::tempfile().unwrap());
+        assert_ne!(device_of(&other), *MEMORY);
+        assert_eq!(marked_mountpoint(&place(&other)), None);
+    }
 }

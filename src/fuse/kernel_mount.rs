@@ -5,20 +5,23 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use super::mount::{Flag, Options};
+use super::mount::{Flag, MountTarget, Options};
 use super::mount_table::FILE_SYSTEM_TYPE;
 use crate::error::{Error, Result};
 
 /// Mode of the root directory, which the kernel needs before it can ask: a directory.
 const ROOT_MODE: u32 = libc::S_IFDIR;
 
-/// Mounts at `mountpoint` and returns the connection to the kernel; none if this process may not mount.
-pub fn mount(mountpoint: &Path, options: &Options) -> Result<Option<OwnedFd>> {
+/// Mounts at `target` and returns the connection to the kernel; none if this process may not mount.
+pub fn mount(target: &MountTarget, options: &Options) -> Result<Option<OwnedFd>> {
+    let failed = |errno: Errno| Error::io(format!("mounting at {}", target.path().display()), errno.into());
+    // By the open directory: its path may lead to another one by now.
+    let directory = target.directory().ok_or_else(|| failed(Errno::BADF))?;
+    let mountpoint = format!("/proc/self/fd/{}", directory.as_raw_fd());
     let device = match File::options().read(true).write(true).open("/dev/fuse") {
         Ok(device) => OwnedFd::from(device),
         // The fallback reports this in more detail.
@@ -35,10 +38,16 @@ pub fn mount(mountpoint: &Path, options: &Options) -> Result<Option<OwnedFd>> {
     }
     let wrong = |_| Error::invalid("the repository's name has a NUL byte");
     let data = std::ffi::CString::new(data).map_err(wrong)?;
-    match rustix::mount::mount(options.source.as_str(), mountpoint, FILE_SYSTEM_TYPE, flags(options), data.as_c_str()) {
+    match rustix::mount::mount(
+        options.source.as_str(),
+        mountpoint.as_str(),
+        FILE_SYSTEM_TYPE,
+        flags(options),
+        data.as_c_str(),
+    ) {
         Ok(()) => Ok(Some(device)),
         Err(Errno::PERM | Errno::ACCESS) => Ok(None),
-        Err(errno) => Err(Error::io(format!("mounting at {}", mountpoint.display()), errno.into())),
+        Err(errno) => Err(failed(errno)),
     }
 }
 

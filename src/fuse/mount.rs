@@ -3,13 +3,15 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fuser::{BackgroundSession, Config, INodeNo, MountOption, SessionACL};
+use rustix::fs::{Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
@@ -19,7 +21,9 @@ use super::device::{Device, Shared};
 use super::helper;
 use super::io_mode::IoMode;
 use super::kernel_mount;
-use super::mount_table::{self, Mount};
+use super::mount_table::Mount;
+use super::mountpoint::Mountpoint;
+use super::open_mount::mounted_at;
 use super::overlay_adapter::WorkingAdapter;
 use super::preopened;
 use super::presentation::Presentation;
@@ -28,11 +32,13 @@ use super::requests::Requests;
 use super::ring::{Handler, Rings};
 use super::ring_requests::dispatch;
 use super::root_map::RootMap;
+use super::served_mount::ServedMount;
 use super::unmount::{self, UnmountMode};
 use crate::attached::{self, AttachedTrees, BRIEF, Forget};
 use crate::control::files::ControlFile;
 use crate::control::{self, Control};
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_name::is_dots;
 use crate::follow::Follower;
 use crate::follow::shown::ViewState;
 use crate::operations::{Invalidator, Session, invalidate_all};
@@ -221,7 +227,7 @@ pub struct Mounted {
     session: BackgroundSession,
     /// Threads for requests through io_uring.
     rings: Option<Rings>,
-    mountpoint: PathBuf,
+    served: ServedMount,
     /// Writable branch, if it is one.
     pub branch: Option<Arc<Session>>,
     /// Reader of the chunks.
@@ -230,49 +236,92 @@ pub struct Mounted {
     _mark: Option<OwnedFd>,
 }
 
-/// Checks that something can be mounted at `mountpoint` and returns its absolute path. Removes a dead icechunkfs mount. A
-/// [`preopened`] descriptor is only checked.
-pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
-    if let Some(number) = preopened::descriptor(mountpoint) {
-        preopened::check(number)?;
-        return Ok(mountpoint.to_owned());
+/// Place of a new mount, checked and open: the mount is made there, whatever its path means by then.
+#[derive(Debug)]
+pub struct MountTarget {
+    path: PathBuf,
+    /// Mountpoint, and the directory that it names; none for a [`preopened`] descriptor.
+    opened: Option<(Mountpoint, OwnedFd)>,
+}
+
+impl MountTarget {
+    /// Opens `mountpoint` and checks that something can be mounted there. Removes a dead icechunkfs mount. A [`preopened`] descriptor is only
+    /// checked.
+    pub fn open(mountpoint: &Path, nonempty: bool) -> Result<Self> {
+        if let Some(number) = preopened::descriptor(mountpoint) {
+            preopened::check(number)?;
+            return Ok(MountTarget { path: mountpoint.to_owned(), opened: None });
+        }
+        let mountpoint = Mountpoint::find(mountpoint).map_err(|e| e.context("the mountpoint"))?;
+        let place = mountpoint.path().display().to_string();
+        let failed = |e: Errno| Error::io(format!("the mountpoint {place}"), e.into());
+        if unmount::remove_dead(&mountpoint)? {
+            warn!("{place}: a mount whose daemon had died was taken away");
+        }
+        let directory = mountpoint.open().map_err(|errno| match errno {
+            Errno::NOENT => {
+                let message = format!("the mountpoint {place} does not exist: make it with mkdir");
+                Error::new(ErrorKind::NotFound, message)
+            }
+            errno => failed(errno),
+        })?;
+        // An automount point is where the mount belongs.
+        let mounted = mounted_at(&mountpoint)?.map(|(_, mount)| mount).filter(|mount| mount.fs_type != "autofs");
+        match mounted {
+            // Its daemon is not asked anything.
+            Some(_) if nonempty => {}
+            Some(Mount { fs_type, source, .. }) => {
+                let message = format!("the mountpoint {place} is busy: {source} ({fs_type}) is mounted there");
+                return Err(Error::new(ErrorKind::Busy, message));
+            }
+            None => check_directory(&directory, &place, nonempty)?,
+        }
+        Ok(MountTarget { path: mountpoint.path().to_owned(), opened: Some((mountpoint, directory)) })
     }
-    let absolute = mount_table::absolute(mountpoint).map_err(|e| e.context("the mountpoint"))?;
-    if unmount::wait_and_remove_dead(&absolute)? {
-        warn!("{}: a mount whose daemon had died was taken away", absolute.display());
+
+    /// Returns the path: that of the mountpoint without links, or the name of the descriptor.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
-    let metadata = std::fs::metadata(&absolute).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => Error::new(
-            ErrorKind::NotFound,
-            format!("the mountpoint {} does not exist: make it with mkdir", absolute.display()),
-        ),
-        _ => Error::io(format!("the mountpoint {}", absolute.display()), e),
-    })?;
-    if !metadata.is_dir() {
-        let message = format!("the mountpoint {} is not a directory", absolute.display());
-        return Err(Error::new(ErrorKind::NotADirectory, message));
+
+    /// Returns the directory on which the mount is made; none for a [`preopened`] descriptor.
+    pub(super) fn directory(&self) -> Option<BorrowedFd<'_>> {
+        self.opened.as_ref().map(|(_, directory)| directory.as_fd())
+    }
+
+    /// Returns the device number of the icechunkfs mount of this user that is here now.
+    fn device_number(&self) -> Option<String> {
+        let (mountpoint, _) = self.opened.as_ref()?;
+        let (_, mount) = mounted_at(mountpoint).ok()??;
+        let is_ours = mount.is_icechunkfs() && mount.owner == Some(rustix::process::geteuid().as_raw());
+        is_ours.then_some(mount.device)
+    }
+}
+
+/// Checks that `directory` can have a mount: it is a directory, and empty unless `nonempty`.
+fn check_directory(directory: &OwnedFd, place: &str, nonempty: bool) -> Result<()> {
+    let failed = |e: Errno| Error::io(format!("the mountpoint {place}"), e.into());
+    let found = rustix::fs::fstat(directory).map_err(failed)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
+        return Err(Error::new(ErrorKind::NotADirectory, format!("the mountpoint {place} is not a directory")));
     }
     if nonempty {
-        return Ok(absolute);
+        return Ok(());
     }
-    // An automount point is where the mount belongs.
-    let mounted = mount_table::find(&absolute)?.filter(|mount| mount.fs_type != "autofs");
-    if let Some(Mount { fs_type, source, .. }) = mounted {
-        let message = format!("the mountpoint {} is busy: {source} ({fs_type}) is mounted there", absolute.display());
-        return Err(Error::new(ErrorKind::Busy, message));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let listed = rustix::fs::openat(directory, ".", flags, Mode::empty()).map_err(failed)?;
+    for entry in Dir::new(listed).map_err(failed)? {
+        if !is_dots(entry.map_err(failed)?.file_name().to_bytes()) {
+            let message = format!("the mountpoint {place} is not empty: -o nonempty mounts over its files");
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
     }
-    let mut entries =
-        std::fs::read_dir(&absolute).map_err(|e| Error::io(format!("the mountpoint {}", absolute.display()), e))?;
-    if entries.next().is_some() {
-        let message = format!("the mountpoint {} is not empty: -o nonempty mounts over its files", absolute.display());
-        return Err(Error::new(ErrorKind::Busy, message));
-    }
-    Ok(absolute)
+    Ok(())
 }
 
 impl Mounted {
-    /// Mounts `content` at `mountpoint` (absolute, prepared) and serves it on separate threads until it is unmounted.
-    pub fn new(content: Content, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
+    /// Mounts `content` at `target` and serves it on separate threads until it is unmounted.
+    pub fn new(content: Content, target: MountTarget, options: &Options, runtime: Handle) -> Result<Self> {
         let Content { served, attached, root } = content;
         let reader = Arc::clone(served.tree().reader());
         let is_in_parts = served.is_read_in_parts();
@@ -281,7 +330,7 @@ impl Mounted {
                 let shown = Arc::new(ViewState::of(view));
                 let trees = Arc::clone(&attached);
                 let adapter = Adapter::new(shown, trees, Arc::clone(&root), options, runtime.clone());
-                let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
+                let mounted = Self::start(adapter, &target, options, None, reader)?;
                 let kernel = notifications(&mounted, root, &attached);
                 attached.attach(forget_listings(kernel, runtime));
                 mounted
@@ -290,7 +339,7 @@ impl Mounted {
                 let shown = Arc::clone(follower.shown());
                 let trees = Arc::clone(&attached);
                 let adapter = Adapter::new(shown, trees, Arc::clone(&root), options, runtime.clone());
-                let mounted = Self::start(adapter, mountpoint, options, None, reader)?;
+                let mounted = Self::start(adapter, &target, options, None, reader)?;
                 let _runtime = runtime.enter();
                 follower.begin(Arc::new(notifications(&mounted, root, &attached)));
                 mounted
@@ -299,13 +348,13 @@ impl Mounted {
                 let working = Arc::clone(session.working());
                 let trees = Arc::clone(&attached);
                 let adapter = WorkingAdapter::new(working, control, trees, Arc::clone(&root), options, runtime);
-                let mounted = Self::start(adapter, mountpoint, options, Some(Arc::clone(&session)), reader)?;
+                let mounted = Self::start(adapter, &target, options, Some(Arc::clone(&session)), reader)?;
                 session.attach(Arc::new(notifications(&mounted, root, &attached)));
                 mounted
             }
         };
         // A failure here does not matter.
-        if let Ok(Some(mount)) = mount_table::find(&mounted.mountpoint) {
+        if let Ok(Some(mount)) = mounted.served.find() {
             readahead::raise(&mount, is_in_parts);
         }
         Ok(mounted)
@@ -313,21 +362,18 @@ impl Mounted {
 
     fn start<R: Requests>(
         requests: R,
-        mountpoint: PathBuf,
+        target: &MountTarget,
         options: &Options,
         branch: Option<Arc<Session>>,
         reader: Arc<Reader>,
     ) -> Result<Self> {
-        let given = preopened::descriptor(&mountpoint).map(preopened::take).transpose()?;
-        let is_given = given.is_some();
-        // The caller of a given descriptor mounts it before it starts this program, or while the session waits.
-        let known = given.as_ref().and_then(preopened::mountpoint_of);
-        let device = given.map_or_else(|| kernel_mount::mount(&mountpoint, options), |device| Ok(Some(device)))?;
+        let place = target.path();
+        let given = preopened::descriptor(place).map(preopened::take).transpose()?;
+        let device = given.map_or_else(|| kernel_mount::mount(target, options), |device| Ok(Some(device)))?;
         // A mount without a daemon would hang every process that accesses it.
         let detach = || {
-            if !is_given {
-                let _ = unmount::unmount(&mountpoint, UnmountMode::Detach);
-            }
+            let mounted = ServedMount::new(place.to_owned(), target.device_number());
+            let _ = mounted.unmount(UnmountMode::Detach);
         };
         let adapter = Device::new(requests, options.rings);
         let shared = adapter.shared();
@@ -335,26 +381,38 @@ impl Mounted {
             Some(device) => {
                 fuser::Session::from_fd(adapter, device, options.acl(), config(options)).inspect_err(|_| detach())
             }
-            None => fuser::Session::new(adapter, &mountpoint, &config(options)),
+            None => fuser::Session::new(adapter, place, &config(options)),
         };
-        let session = session.map_err(|error| mount_error(&mountpoint, error))?;
+        let session = session.map_err(|error| mount_error(place, error))?;
         let started = start_rings(&shared, &session);
-        let rings = started.inspect_err(|_| detach()).map_err(|error| mount_error(&mountpoint, error))?;
-        let session = session.spawn().map_err(|error| mount_error(&mountpoint, error))?;
-        let mountpoint = known.unwrap_or(mountpoint);
+        let rings = started.inspect_err(|_| detach()).map_err(|error| mount_error(place, error))?;
+        // The caller of a given descriptor mounts it before it starts this program, or while the session waits.
+        let device = preopened::device_number(session.as_fd()).or_else(|| target.device_number());
+        let session = session.spawn().map_err(|error| mount_error(place, error))?;
+        let mountpoint = match &device {
+            Some(device) if target.opened.is_none() => preopened::mountpoint_of(device),
+            _ => None,
+        };
+        let mountpoint = mountpoint.unwrap_or_else(|| place.to_owned());
         info!("{} is mounted at {} ({})", options.source, mountpoint.display(), options.mode);
         let mark = daemon_mark::set(&mountpoint);
-        Ok(Mounted { session, rings, mountpoint, branch, reader, _mark: mark })
+        Ok(Mounted { session, rings, served: ServedMount::new(mountpoint, device), branch, reader, _mark: mark })
     }
 
     /// Returns the mountpoint.
     pub fn mountpoint(&self) -> &Path {
-        &self.mountpoint
+        self.served.mountpoint()
+    }
+
+    /// Returns what finds the mount again.
+    pub fn served(&self) -> &ServedMount {
+        &self.served
     }
 
     /// Waits until the file system is unmounted.
     pub fn wait(self) -> Result<()> {
-        let served = self.session.join().map_err(|e| Error::io(format!("serving {}", self.mountpoint.display()), e));
+        let served =
+            self.session.join().map_err(|e| Error::io(format!("serving {}", self.served.mountpoint().display()), e));
         if let Some(rings) = self.rings {
             rings.wait();
         }

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::trust;
 
 /// Type of icechunkfs mounts.
 pub const FILE_SYSTEM_TYPE: &str = "fuse.icechunkfs";
@@ -15,6 +16,8 @@ pub const FILE_SYSTEM_TYPE: &str = "fuse.icechunkfs";
 /// Mount in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// Number of the mount in this mount namespace, which no other one has as long as a descriptor of it is open.
+    pub id: u64,
     /// Mountpoint.
     pub mountpoint: PathBuf,
     /// File system type, for example `ext4` or `fuse.icechunkfs`.
@@ -41,6 +44,29 @@ impl Mount {
         let cuts = REFS.into_iter().flat_map(|mark| self.source.match_indices(mark)).map(|(at, _)| at);
         std::iter::once(self.source.len()).chain(cuts).filter_map(|end| self.source.get(..end))
     }
+
+    /// Returns true if it is an icechunkfs mount.
+    pub fn is_icechunkfs(&self) -> bool {
+        self.fs_type == FILE_SYSTEM_TYPE
+    }
+
+    /// Returns true if the user who mounted it is the current one or root: commands speak to no other daemon. The kernel, not the daemon,
+    /// names that user.
+    pub fn is_own(&self) -> bool {
+        self.owner.is_some_and(trust::is_trusted)
+    }
+
+    /// Returns true if another user may answer requests to its files. Such a file system can answer anything, or never.
+    pub fn is_foreign(&self) -> bool {
+        let is_fuse = self.fs_type.split('.').next().is_some_and(|family| ["fuse", "fuseblk"].contains(&family));
+        is_fuse && !self.is_own()
+    }
+
+    /// Returns the major and the minor number of the device.
+    pub fn device_numbers(&self) -> Option<(u32, u32)> {
+        let (major, minor) = self.device.split_once(':')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    }
 }
 
 /// Returns the mount at `mountpoint`, which must be absolute; the topmost of several. None if nothing is mounted at this very
@@ -49,26 +75,25 @@ pub fn find(mountpoint: &Path) -> Result<Option<Mount>> {
     Ok(read()?.into_iter().rfind(|mount| mount.mountpoint == mountpoint))
 }
 
-/// Returns true if an icechunkfs mount is at `path`. Asks no file system below it: the mount may hang.
-pub fn is_own_mountpoint(path: &Path) -> bool {
-    let found = absolute(path).and_then(|path| find(&path));
-    matches!(found, Ok(Some(mount)) if mount.fs_type == FILE_SYSTEM_TYPE)
+/// Returns the mounts of the file system with this device number, such as `0:51`: more than one if it is also bound elsewhere.
+pub fn mounts_of_device(device: &str) -> Result<Vec<Mount>> {
+    Ok(read()?.into_iter().filter(|mount| mount.device == device).collect())
 }
 
-/// Returns the first mount of the file system with this device number, such as `0:51`.
-pub fn find_device(device: &str) -> Result<Option<Mount>> {
-    Ok(read()?.into_iter().find(|mount| mount.device == device))
+/// Returns the mount with number `id`; none if it is in no directory that this process can reach.
+pub fn find_id(id: u64) -> Result<Option<Mount>> {
+    Ok(read()?.into_iter().find(|mount| mount.id == id))
 }
 
 /// Returns all icechunkfs mounts.
 pub fn own_mounts() -> Result<Vec<Mount>> {
-    Ok(read()?.into_iter().filter(|mount| mount.fs_type == FILE_SYSTEM_TYPE).collect())
+    Ok(read()?.into_iter().filter(Mount::is_icechunkfs).collect())
 }
 
 /// Returns the mountpoint of the icechunkfs mount that the current directory is in. Asks no file system: the mount may hang.
 pub fn current_mountpoint() -> Result<PathBuf> {
     let directory = std::env::current_dir().map_err(|e| Error::io("the current directory", e))?;
-    let mount = covering(read()?, &directory).filter(|mount| mount.fs_type == FILE_SYSTEM_TYPE);
+    let mount = covering(read()?, &directory).filter(Mount::is_icechunkfs);
     mount.map(|mount| mount.mountpoint).ok_or_else(|| {
         let place = directory.display();
         Error::new(
@@ -83,19 +108,6 @@ fn covering(mounts: Vec<Mount>, path: &Path) -> Option<Mount> {
     // The last of several mounts at one place is on top.
     let around = mounts.into_iter().filter(|mount| path.starts_with(&mount.mountpoint));
     around.max_by_key(|mount| mount.mountpoint.components().count())
-}
-
-/// Returns the absolute path of `mountpoint`. Fails if no icechunkfs mount is there.
-pub fn require_mount(mountpoint: &Path) -> Result<PathBuf> {
-    let mountpoint = absolute(mountpoint)?;
-    let place = mountpoint.display();
-    match find(&mountpoint)? {
-        None => Err(Error::new(ErrorKind::NotFound, format!("nothing is mounted at {place}"))),
-        Some(mount) if mount.fs_type != FILE_SYSTEM_TYPE => {
-            Err(Error::invalid(format!("{place} is a mount of type {}, not of icechunkfs", mount.fs_type)))
-        }
-        Some(_) => Ok(mountpoint),
-    }
 }
 
 fn read() -> Result<Vec<Mount>> {
@@ -115,6 +127,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let options = text(fields.get(separator + 3)?);
     let number = |name: &str| options.split(',').find_map(|option| option.strip_prefix(name)?.parse().ok());
     Some(Mount {
+        id: std::str::from_utf8(fields.first()?).ok()?.parse().ok()?,
         device: text(fields.get(2)?),
         read_only: text(fields.get(5)?).split(',').any(|option| option == "ro"),
         mountpoint: PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))),
@@ -173,6 +186,7 @@ mod tests {
         assert_eq!(
             mounts.last(),
             Some(&Mount {
+                id: 90,
                 mountpoint: "/mnt/a b".into(),
                 fs_type: FILE_SYSTEM_TYPE.into(),
                 source: "/repo\\x".into(),
@@ -182,6 +196,23 @@ mod tests {
                 group: Some(5),
             })
         );
+    }
+
+    #[test]
+    fn a_file_system_of_another_user_is_foreign() {
+        let is_foreign = |fs_type: &str, user: u32| {
+            let line = format!("9 1 0:5 / /m rw - {fs_type} x rw,user_id={user},group_id=0");
+            parse(line.as_bytes()).first().map(Mount::is_foreign)
+        };
+        let own = rustix::process::geteuid().as_raw();
+        for fs_type in ["fuse", "fuseblk", "fuse.icechunkfs", "fuse.sshfs", "fuseblk.ntfs"] {
+            assert_eq!(is_foreign(fs_type, own.wrapping_add(1_000_000)), Some(true), "{fs_type}");
+            assert_eq!((is_foreign(fs_type, own), is_foreign(fs_type, 0)), (Some(false), Some(false)), "{fs_type}");
+        }
+        assert_eq!(is_foreign("fusectl", own.wrapping_add(1_000_000)), Some(false));
+        // Which user answers is not known.
+        let unknown = parse(b"9 1 0:5 / /m rw - fuse.x x rw");
+        assert!(unknown.first().is_some_and(Mount::is_foreign));
     }
 
     #[test]

@@ -47,12 +47,17 @@ pub(super) fn take(number: RawFd) -> Result<OwnedFd> {
     Ok(device)
 }
 
-/// Returns where `device` is mounted, if the kernel tells: new ones do (6.18), in `fdinfo`.
-pub(super) fn mountpoint_of(device: impl AsFd) -> Option<PathBuf> {
+/// Returns the device number of the file system that `device` serves, if the kernel tells: new ones do (6.18), in `fdinfo`.
+pub(super) fn device_number(device: impl AsFd) -> Option<String> {
     let number = device.as_fd().as_raw_fd();
     let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
     let connection: u32 = facts.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?.trim().parse().ok()?;
-    mount_table::find_device(&format!("0:{connection}")).ok()?.map(|mount| mount.mountpoint)
+    Some(format!("0:{connection}"))
+}
+
+/// Returns where the file system with this device number is mounted.
+pub(super) fn mountpoint_of(device: &str) -> Option<PathBuf> {
+    mount_table::mounts_of_device(device).ok()?.into_iter().next().map(|mount| mount.mountpoint)
 }
 
 #[cfg(test)]

@@ -1,244 +1,224 @@
-//! Requests to a mount, with a deadline.
+//! Questions to the daemons of mounts, each by a child process ([`super::child`]).
 //!
-//! A request that a daemon has taken and does not answer cannot be interrupted: the process that waits for it does not end even
-//! when it is killed. So a child process makes the request, and is abandoned when the deadline has passed.
+//! Every file is opened below the descriptor of the mount, name by name and without following links, must be a regular file of the mount's
+//! device, and is read up to a limit. [`super::open_mount`] and [`super::survey`] decide which daemons are asked.
 
 use std::ffi::{CStr, CString};
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::mpsc;
-use std::time::Duration;
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, fstat, openat, statx};
 use rustix::io::Errno;
-use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, Signal, WaitOptions};
 
-use super::daemon_mark;
-use super::mount_table::{self, Mount};
-use crate::error::{Error, ErrorKind, Result};
+use super::child::{Child, ChildEnd};
+use super::mount_table::Mount;
 
-/// Longest time for replies that a daemon has in memory.
-pub const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest accepted answer, in bytes.
-const MAX_ANSWER: u64 = 256 << 20;
+/// Directory of the files.
+const DIRECTORY: &CStr = c".icechunk";
+/// Bytes that the child reads at a time, on its stack: most files are one read.
+const READ: usize = 1 << 16;
 
-/// Longest accepted answer of another user's mount, in bytes. That user decides what it answers.
-const MAX_FOREIGN_ANSWER: u64 = 4 << 20;
-
-/// Request about a file.
+/// Question to a daemon.
 #[derive(Clone, Copy, Debug)]
-pub enum Probe<'a> {
-    /// Existence of the file.
-    Exists,
-    /// Attributes of the file, from the daemon and not from the kernel's cache.
+pub enum Question<'a> {
+    /// The attributes of the root, from the daemon and not from the kernel's cache. It has them in memory: no storage is involved.
     Attributes,
-    /// Content of the file.
-    Content,
-    /// Content of the file once these bytes have been written to it.
-    Reply(&'a [u8]),
+    /// The content of a file in `.icechunk`.
+    Content(&'a str),
+    /// The content of a file in `.icechunk` once these bytes have been written to it.
+    Reply(&'a str, &'a [u8]),
 }
 
-/// User who makes a request, and file system that must answer it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Terms {
-    /// User and group to become; none to stay the current user.
-    identity: Option<(u32, u32)>,
-    /// Device number of the file system that the file must be in.
-    device: Option<(u32, u32)>,
+/// Mount that has to be where it is looked for. The kernel tells which one is there without a request to a daemon.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Identity {
+    id: u64,
+    device: (u32, u32),
 }
 
-impl Terms {
-    /// Returns the terms for `mount`. The kernel lets only its owner in, not even root, so root becomes the owner. Another user may change
-    /// the path meanwhile, or have covered the mount: nothing is written to, or believed of, another file system.
-    fn of(mount: &Mount) -> Option<Self> {
-        let (major, minor) = mount.device.split_once(':')?;
-        let device = Some((major.parse().ok()?, minor.parse().ok()?));
-        let owner = mount.owner.zip(mount.group).filter(|(owner, _)| *owner != 0);
-        Some(Terms { identity: owner.filter(|_| rustix::process::geteuid().is_root()), device })
+impl Identity {
+    /// Returns the identity of `mount`; none if its device number is not valid.
+    pub(super) fn of(mount: &Mount) -> Option<Self> {
+        Some(Identity { id: mount.id, device: mount.device_numbers()? })
     }
 
-    fn max_answer(self) -> u64 {
-        if self.identity.is_some() { MAX_FOREIGN_ANSWER } else { MAX_ANSWER }
+    /// Fails with `EXDEV` if another mount, or none, is at `name` in `directory`. An empty name is the directory itself.
+    pub(super) fn check(self, directory: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC | AtFlags::EMPTY_PATH;
+        // The kernel answers a request for no attributes by itself.
+        let found = statx(directory, name, flags, StatxFlags::empty())?;
+        // Kernels before 5.8 do not tell the number of the mount.
+        let is_it = if found.stx_mask & StatxFlags::MNT_ID.bits() != 0 {
+            found.stx_mnt_id == self.id
+        } else {
+            (found.stx_dev_major, found.stx_dev_minor) == self.device
+        };
+        if is_it { Ok(()) } else { Err(Errno::XDEV) }
     }
 }
 
-/// Makes a request about the file at `path` in `mount`, as its owner if that is possible and needed.
-///
-/// Fails with [`ErrorKind::Timeout`] if there is no answer within `timeout`. The inner result is that of the file system; its errno is
-/// `EXDEV` if another mount covers this one.
-pub fn ask(mount: &Mount, path: &Path, request: Probe<'_>, timeout: Duration) -> Result<io::Result<Vec<u8>>> {
-    let wrong = || Error::invalid(format!("{} is no device number", mount.device));
-    probe_on(Terms::of(mount).ok_or_else(wrong)?, &mount.mountpoint, path, request, timeout)
+/// Question as a child process asks it.
+struct Prepared<'a> {
+    name: CString,
+    request: Option<&'a [u8]>,
 }
 
-/// Makes a request about the file at `path` in the mount at `mountpoint`.
-///
-/// Fails with [`ErrorKind::Timeout`] if there is no answer within `timeout`. The inner result is that of the file system.
-pub fn probe(mountpoint: &Path, path: &Path, request: Probe<'_>, timeout: Duration) -> Result<io::Result<Vec<u8>>> {
-    probe_on(Terms::default(), mountpoint, path, request, timeout)
+impl<'a> Prepared<'a> {
+    fn new(question: Question<'a>) -> io::Result<Self> {
+        let (name, request) = match question {
+            // A file without a name is the root.
+            Question::Attributes => ("", None),
+            Question::Content(name) => (name, None),
+            Question::Reply(name, bytes) => (name, Some(bytes)),
+        };
+        Ok(Prepared { name: CString::new(name)?, request })
+    }
+
+    /// Asks the mount with this `root`, and passes the parts of the answer to `take`.
+    fn ask(
+        &self,
+        root: BorrowedFd<'_>,
+        device: (u32, u32),
+        mut take: impl FnMut(&[u8]) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        if self.name.is_empty() {
+            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+            return statx(root, c"", flags, StatxFlags::BASIC_STATS).and_then(|_| take(&[]));
+        }
+        let file = open_file(root, device, &self.name, self.request.is_some())?;
+        if let Some(request) = self.request {
+            rustix::io::write(&file, request)?;
+        }
+        let mut buffer = [0; READ];
+        let mut at = 0;
+        loop {
+            let count = rustix::io::pread(&file, &mut buffer, at)?;
+            take(buffer.get(..count).unwrap_or_default())?;
+            if count == 0 {
+                return Ok(());
+            }
+            at += count as u64;
+        }
+    }
 }
 
-fn probe_on(
-    terms: Terms,
-    mountpoint: &Path,
-    path: &Path,
-    request: Probe<'_>,
-    timeout: Duration,
-) -> Result<io::Result<Vec<u8>>> {
-    let failed = |e| Error::io(format!("asking {}", mountpoint.display()), e);
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| failed(e.into()))?;
-    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
-    // SAFETY: other threads may hold locks, of the allocator for instance. The child makes only system calls on existing memory,
-    // and exits without running anything else.
-    let child = match unsafe { libc::fork() } {
-        -1 => return Err(failed(io::Error::last_os_error())),
-        0 => run_child(terms, &name, request, &write),
-        child => child,
-    };
-    drop(write);
-    let (sender, receiver) = mpsc::sync_channel(1);
-    std::thread::spawn(move || {
-        let answer = receive(read, terms.max_answer());
-        if let Some(child) = Pid::from_raw(child) {
-            // The child has ended, or will when the daemon lets it.
-            let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
-        }
-        let _ = sender.send(answer);
-    });
-    receiver.recv_timeout(timeout).map_err(|_| {
-        if let Some(child) = Pid::from_raw(child) {
-            let _ = rustix::process::kill_process(child, Signal::KILL);
-        }
-        no_answer(mountpoint, timeout)
+fn open_file(
+    root: BorrowedFd<'_>,
+    device: (u32, u32),
+    name: &CStr,
+    is_written: bool,
+) -> Result<std::os::fd::OwnedFd, Errno> {
+    let below = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = openat(root, DIRECTORY, below | OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+    let access = if is_written { OFlags::RDWR } else { OFlags::RDONLY };
+    // A FIFO would block without NONBLOCK.
+    let file = openat(&directory, name, below | access | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
+    let found = fstat(&file)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    if (rustix::fs::major(found.st_dev), rustix::fs::minor(found.st_dev)) != device {
+        return Err(Errno::XDEV);
+    }
+    Ok(file)
+}
+
+/// Asks the mount whose root directory is `root`. The answer has at most `limit` bytes.
+pub(super) fn ask(root: BorrowedFd<'_>, identity: Identity, question: Question<'_>, limit: usize) -> io::Result<Child> {
+    let prepared = Prepared::new(question)?;
+    Child::start(root, limit, move |end| {
+        let mut has_begun = false;
+        prepared.ask(end.given, identity.device, |part| {
+            if !has_begun {
+                has_begun = true;
+                end.succeed()?;
+            }
+            end.send(part)
+        })
     })
 }
 
-/// Returns the absolute path of `mountpoint`, if an icechunkfs mount is there and answers.
-pub fn require_responsive_mount(mountpoint: &Path) -> Result<std::path::PathBuf> {
-    let mountpoint = mount_table::require_mount(mountpoint)?;
-    // Any answer will do.
-    let _ = exists(&mountpoint, &mountpoint.join(".icechunk"))?;
-    Ok(mountpoint)
-}
-
-/// Checks that there is a file at `path` in the mount at `mountpoint`. The inner error is that of the file system.
-pub fn exists(mountpoint: &Path, path: &Path) -> Result<io::Result<()>> {
-    Ok(probe(mountpoint, path, Probe::Exists, REPLY_TIMEOUT)?.map(drop))
-}
-
-fn no_answer(mountpoint: &Path, timeout: Duration) -> Error {
-    let mount = mount_table::find(mountpoint).ok().flatten();
-    let daemon = mount.as_ref().and_then(daemon_mark::find);
-    let daemon = daemon.map_or("its daemon".to_owned(), |process| format!("its daemon (process {process})"));
-    Error::new(
-        ErrorKind::Timeout,
-        format!(
-            "{}: the mount does not answer within {} s: {daemon} is stopped, or waits for storage. Resume it, or detach the mount \
-             with `icechunkfs unmount --force`; uncommitted changes stay in the scratch directory",
-            mountpoint.display(),
-            timeout.as_secs(),
-        ),
-    )
-}
-
-fn receive(pipe: OwnedFd, limit: u64) -> io::Result<Vec<u8>> {
-    let mut answer = Vec::new();
-    File::from(pipe).take(limit).read_to_end(&mut answer)?;
-    let died = || io::Error::from(io::ErrorKind::UnexpectedEof);
-    let (errno, content) = answer.split_first_chunk::<4>().ok_or_else(died)?;
-    match i32::from_le_bytes(*errno) {
-        0 => Ok(content.to_vec()),
-        errno => Err(io::Error::from_raw_os_error(errno)),
-    }
-}
-
-/// Makes the request, writes the answer to `pipe` and exits. Allocates nothing.
-fn run_child(terms: Terms, path: &CStr, request: Probe<'_>, pipe: &OwnedFd) -> ! {
-    let pipe = close_other_descriptors(pipe);
-    let answered = match request {
-        _ if !take(terms.identity) => Err(Errno::PERM),
-        Probe::Attributes => {
-            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
-            let found = rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::BASIC_STATS);
-            found.and_then(|found| check_device((found.stx_dev_major, found.stx_dev_minor), terms.device))
+/// Opens the mount `identity` at `path`, and asks it `questions`, the next one after the answer to the one before. File systems on the way may
+/// not answer either.
+///
+/// The child sends the descriptor of the mount, and then the answers as [`Answers`] reads them. The answer fails with `EXDEV` if another mount
+/// is there, which is asked nothing.
+pub(super) fn survey(path: &Path, identity: Identity, questions: &[Question<'_>], limit: usize) -> io::Result<Child> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let prepared = questions.iter().map(|question| Prepared::new(*question)).collect::<io::Result<Vec<_>>>()?;
+    let here = openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    Child::start(here.as_fd(), limit, |end| {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path.as_c_str(), flags, Mode::empty())?;
+        identity.check(root.as_fd(), c"")?;
+        end.send_descriptor(root.as_fd())?;
+        for question in &prepared {
+            send_answer(end, root.as_fd(), identity, question)?;
         }
-        Probe::Exists => rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(drop),
-        Probe::Content => read(terms, path, None, pipe),
-        Probe::Reply(bytes) => read(terms, path, Some(bytes), pipe),
-    };
+        Ok(())
+    })
+}
+
+/// Sends an answer: parts with their lengths, and at the end the errno, negative.
+fn send_answer(end: &ChildEnd, root: BorrowedFd<'_>, identity: Identity, question: &Prepared<'_>) -> Result<(), Errno> {
+    let answered = question.ask(root, identity.device, |part| {
+        let length = i32::try_from(part.len()).map_err(|_| Errno::OVERFLOW)?;
+        if length > 0 {
+            end.send(&length.to_le_bytes())?;
+        }
+        end.send(part)
+    });
     let errno = answered.map_or_else(Errno::raw_os_error, |()| 0);
-    if errno != 0 || matches!(request, Probe::Exists | Probe::Attributes) {
-        let _ = rustix::io::write(pipe, &errno.to_le_bytes());
-    }
-    // SAFETY: the process exits without running any code of its parent.
-    unsafe { libc::_exit(0) }
+    end.send(&errno.wrapping_neg().to_le_bytes())
 }
 
-/// Gives this process, which has one thread, another identity. Its memory stays hidden from that user: the kernel marks a process
-/// that changes its identity as not dumpable.
-fn take(identity: Option<(u32, u32)>) -> bool {
-    let Some((uid, gid)) = identity else { return true };
-    let none = std::ptr::null::<libc::gid_t>();
-    // SAFETY: the calls take numbers, and an empty list.
-    unsafe {
-        libc::syscall(libc::SYS_setgroups, 0, none) == 0
-            && libc::syscall(libc::SYS_setresgid, gid, gid, gid) == 0
-            && libc::syscall(libc::SYS_setresuid, uid, uid, uid) == 0
+/// Answers of a [`survey`], as far as they have come.
+#[derive(Debug)]
+pub(super) struct Answers<'a>(&'a [u8]);
+
+impl<'a> Answers<'a> {
+    /// Creates the answers in the content of a child's answer.
+    pub(super) fn new(content: &'a [u8]) -> Self {
+        Answers(content)
     }
 }
 
-/// Closes every descriptor but `pipe`, which it returns: this process may live long, and must not keep locks, or a standard
-/// output whose end another process waits for.
-fn close_other_descriptors(pipe: &OwnedFd) -> BorrowedFd<'static> {
-    // SAFETY: the calls take numbers. Nothing in this process uses a descriptor that is closed here.
-    unsafe {
-        libc::dup2(pipe.as_raw_fd(), 0);
-        if libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0) != 0 {
-            // Kernels before 5.9 lack `close_range`.
-            (1..1024).for_each(|number| {
-                libc::close(number);
-            });
+impl Iterator for Answers<'_> {
+    type Item = io::Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut answer = Vec::new();
+        loop {
+            let (length, rest) = self.0.split_first_chunk::<4>()?;
+            let length = i32::from_le_bytes(*length);
+            self.0 = rest;
+            match usize::try_from(length) {
+                Ok(0) => return Some(Ok(answer)),
+                Ok(length) => {
+                    let (part, rest) = self.0.split_at_checked(length)?;
+                    answer.extend_from_slice(part);
+                    self.0 = rest;
+                }
+                Err(_) => return Some(Err(io::Error::from_raw_os_error(length.wrapping_neg()))),
+            }
         }
-        BorrowedFd::borrow_raw(0)
     }
 }
 
-fn check_device(found: (u32, u32), wanted: Option<(u32, u32)>) -> Result<(), Errno> {
-    if wanted.is_none_or(|wanted| wanted == found) { Ok(()) } else { Err(Errno::XDEV) }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn read(terms: Terms, path: &CStr, request: Option<&[u8]>, pipe: BorrowedFd<'_>) -> Result<(), Errno> {
-    let access = if request.is_some() { OFlags::RDWR } else { OFlags::RDONLY };
-    let file = rustix::fs::open(path, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
-    if terms.device.is_some() {
-        let device = rustix::fs::fstat(&file)?.st_dev;
-        check_device((rustix::fs::major(device), rustix::fs::minor(device)), terms.device)?;
+    #[test]
+    fn answers_are_taken_apart_as_far_as_they_have_come() {
+        let number = i32::to_le_bytes;
+        let all = [&number(0)[..], &number(2), b"ab", &number(1), b"c", &number(0), &number(-5), &number(9), b"half"];
+        let all = all.concat();
+        let texts: Vec<Result<Vec<u8>, Option<i32>>> =
+            Answers::new(&all).map(|answer| answer.map_err(|error| error.raw_os_error())).collect();
+        assert_eq!(texts, [Ok(Vec::new()), Ok(b"abc".to_vec()), Err(Some(5))]);
+        assert!(Answers::new(&[]).next().is_none() && Answers::new(&[1, 0, 0, 0]).next().is_none());
     }
-    if let Some(request) = request {
-        rustix::io::write(&file, request)?;
-    }
-    let mut buffer = [0; 1 << 14];
-    let mut at = 0;
-    let mut count = rustix::io::pread(&file, &mut buffer, at)?;
-    rustix::io::write(pipe, &[0; 4])?;
-    while count > 0 {
-        let mut left = buffer.get(..count).unwrap_or_default();
-        while !left.is_empty() {
-            let written = rustix::io::write(pipe, left)?;
-            left = left.get(written..).unwrap_or_default();
-        }
-        at += count as u64;
-        // A failure here truncates the answer, which its reader detects.
-        count = rustix::io::pread(&file, &mut buffer, at).unwrap_or(0);
-    }
-    Ok(())
-}
-
-/// Reads the file at `path` in `mount`.
-pub fn content(mount: &Mount, path: &str) -> Result<io::Result<Vec<u8>>> {
-    probe(&mount.mountpoint, &mount.mountpoint.join(path), Probe::Content, REPLY_TIMEOUT)
 }

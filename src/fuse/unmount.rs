@@ -1,14 +1,27 @@
 //! Unmounting, also of a mount whose daemon has died.
+//!
+//! A command unmounts the mount that it has opened, never what its path means by then. A mount that is detached is named by its descriptor. For
+//! the kernel an open descriptor makes a mount busy, so that a polite unmount closes it, and names the mount by the directory around it, which
+//! stays open: other users cannot exchange that name while something is mounted on it, and a link is not followed.
 
+use std::ffi::{CStr, CString};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use rustix::thread::NanosleepRelativeResult;
+use rustix::time::Timespec;
 
-use super::mount_table::{self, FILE_SYSTEM_TYPE};
-use super::probe;
+use super::child::{Child, ChildEnd, Deadline};
+use super::mount_table::Mount;
+use super::mountpoint::Mountpoint;
+use super::open_mount::{OpenMount, mounted_at};
+use super::probe::Identity;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Longest time for a killed process to end. Only after this does a live mount count as busy.
@@ -18,6 +31,8 @@ const DYING: Duration = Duration::from_millis(500);
 const CLOSING: Duration = Duration::from_secs(1);
 /// Interval between checks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Longest time of the kernel for an unmount.
+const KERNEL: Duration = Duration::from_secs(30);
 
 /// Mode of an unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +43,97 @@ pub enum UnmountMode {
     Detach,
 }
 
-/// Unmounts `mountpoint`, directly where this process may, otherwise through `fusermount3`. May block for [`CLOSING`].
-pub fn unmount(mountpoint: &Path, force: UnmountMode) -> Result<()> {
+/// Unmounts `mount`, which was opened at `mountpoint`: directly where this process may, otherwise through `fusermount3`. May block for
+/// [`CLOSING`]. The daemon is not asked.
+pub fn unmount(mountpoint: &Mountpoint, mount: OpenMount, mode: UnmountMode) -> Result<()> {
+    let place = mountpoint.path();
+    let (child, mount) = match mode {
+        UnmountMode::Detach => {
+            let child = Child::start(mount.root(), 0, detach);
+            (child, mount.close())
+        }
+        UnmountMode::Polite => {
+            let mount = mount.close();
+            let expected = identity_of(&mount)?;
+            let failed = |e: std::ffi::NulError| Error::io(place.display(), e.into());
+            let name = CString::new(mountpoint.name().as_bytes()).map_err(failed)?;
+            // Where the child has the directory.
+            let path = [b"/proc/self/fd/1/", mountpoint.name().as_bytes()].concat();
+            let path = CString::new(path).map_err(failed)?;
+            (Child::start(mountpoint.parent(), 0, move |end| politely(end, &name, &path, expected)), mount)
+        }
+    };
+    let mut child = child.map_err(|e| Error::io(format!("unmounting {}", place.display()), e))?;
+    let Some(done) = child.wait(Deadline::after(KERNEL)) else {
+        return Err(Error::new(
+            ErrorKind::Timeout,
+            format!("{}: the kernel has not unmounted it within {} s", place.display(), KERNEL.as_secs()),
+        ));
+    };
+    match done.map_err(|error| error.raw_os_error()) {
+        Ok(_) => Ok(()),
+        Err(Some(libc::EPERM)) => with_helper(mountpoint, &mount, mode),
+        Err(Some(libc::EBUSY)) => Err(busy(place)),
+        Err(Some(libc::EXDEV | libc::EINVAL)) => Err(Error::new(
+            ErrorKind::NotFound,
+            format!("{}: the mount is gone, or another one covers it: nothing was unmounted", place.display()),
+        )),
+        Err(errno) => {
+            let error = errno.map_or_else(|| io::ErrorKind::UnexpectedEof.into(), io::Error::from_raw_os_error);
+            Err(Error::io(format!("unmounting {}", place.display()), error))
+        }
+    }
+}
+
+/// Detaches the mount whose root the child has.
+fn detach(end: &ChildEnd) -> Result<(), Errno> {
+    // The descriptor itself: its path would not be the same by now.
+    rustix::mount::unmount(c"/proc/self/fd/1", UnmountFlags::DETACH)?;
+    end.succeed()
+}
+
+/// Unmounts what is `name` in the directory that the child has; both together are `path`.
+fn politely(end: &ChildEnd, name: &CStr, path: &CStr, expected: Identity) -> Result<(), Errno> {
     let begin = Instant::now();
     loop {
-        match try_unmount(mountpoint, force) {
+        match expected.check(end.given, name) {
+            // Old kernels do not tell it to those who may not enter the mount. The name has kept its mount in any case.
+            Ok(()) | Err(Errno::ACCESS) => {}
+            Err(errno) => return Err(errno),
+        }
+        match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
+            Err(Errno::BUSY) if begin.elapsed() < CLOSING => {
+                let interval = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.subsec_nanos().into() };
+                let _: NanosleepRelativeResult = rustix::thread::nanosleep(&interval);
+            }
+            Err(errno) => return Err(errno),
+            Ok(()) => return end.succeed(),
+        }
+    }
+}
+
+fn identity_of(mount: &Mount) -> Result<Identity> {
+    let wrong = || Error::invalid(format!("`{}` is not a valid device number", mount.device));
+    Identity::of(mount).ok_or_else(wrong)
+}
+
+fn busy(mountpoint: &Path) -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        format!(
+            "{} is in use: a program has a file open in it or its working directory there (`fuser -vm {}` names it). `icechunkfs unmount \
+             --force` detaches it anyway",
+            mountpoint.display(),
+            mountpoint.display()
+        ),
+    )
+}
+
+/// Unmounts through `fusermount3`, for [`CLOSING`] if it is busy.
+fn with_helper(mountpoint: &Mountpoint, mount: &Mount, mode: UnmountMode) -> Result<()> {
+    let begin = Instant::now();
+    loop {
+        match run_helper(mountpoint, mount, mode) {
             Err(error) if error.kind() == ErrorKind::Busy && begin.elapsed() < CLOSING => {
                 std::thread::sleep(LOOK_EVERY)
             }
@@ -41,37 +142,18 @@ pub fn unmount(mountpoint: &Path, force: UnmountMode) -> Result<()> {
     }
 }
 
-fn try_unmount(mountpoint: &Path, force: UnmountMode) -> Result<()> {
-    // The path must not be followed: the mount may be dead.
-    let flags = UnmountFlags::NOFOLLOW
-        | if force == UnmountMode::Detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match rustix::mount::unmount(mountpoint, flags) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => with_helper(mountpoint, force),
-        Err(rustix::io::Errno::BUSY) => Err(busy(mountpoint)),
-        Err(errno) => Err(Error::io(format!("unmounting {}", mountpoint.display()), errno.into())),
-    }
-}
-
-fn busy(mountpoint: &Path) -> Error {
-    Error::new(
-        ErrorKind::Busy,
-        format!(
-            "{} is in use: a program has a file open in it or its working directory there (`fuser -vm {}` names it). `icechunkfs unmount \
-             --force` takes it out of the tree all the same",
-            mountpoint.display(),
-            mountpoint.display()
-        ),
-    )
-}
-
-fn with_helper(mountpoint: &Path, force: UnmountMode) -> Result<()> {
+fn run_helper(mountpoint: &Mountpoint, mount: &Mount, mode: UnmountMode) -> Result<()> {
+    let failed = |e: io::Error| Error::io(mountpoint.path().display(), e);
+    let name = CString::new(mountpoint.name().as_bytes()).map_err(|e| failed(e.into()))?;
+    identity_of(mount)?.check(mountpoint.parent(), &name).map_err(|e| failed(e.into()))?;
     let mut command = Command::new("fusermount3");
     command.arg("-u");
-    if force == UnmountMode::Detach {
+    if mode == UnmountMode::Detach {
         command.arg("-z");
     }
-    let output = command.arg("--").arg(mountpoint).output().map_err(|e| match e.kind() {
+    // The helper begins in the directory that was opened, and takes the name in it.
+    command.current_dir(format!("/proc/self/fd/{}", mountpoint.parent().as_fd().as_raw_fd()));
+    let output = command.arg("--").arg(mountpoint.name()).output().map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => {
             Error::new(ErrorKind::NotFound, "fusermount3 is missing: install the package fuse3, or unmount as root")
         }
@@ -82,46 +164,29 @@ fn with_helper(mountpoint: &Path, force: UnmountMode) -> Result<()> {
     }
     let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     if words.contains("busy") {
-        return Err(busy(mountpoint));
+        return Err(busy(mountpoint.path()));
     }
     let kind = if words.contains("not permitted") { ErrorKind::PermissionDenied } else { ErrorKind::Io };
     Err(Error::new(kind, words))
 }
 
-/// Unmounts an icechunkfs mount at `mountpoint` (absolute) whose daemon has died. Leaves anything else as it is. Returns true if
-/// there was one.
+/// Unmounts an icechunkfs mount at `mountpoint` whose daemon has died. Waits for the end of a daemon that is just being killed: for some
+/// milliseconds it still answers, or the kernel still aborts its requests. Leaves anything else as it is, a mount of another user as well.
+/// Returns true if there was one.
 ///
-/// Fails with [`ErrorKind::Timeout`] if the mount does not answer but has a daemon.
-pub fn remove_dead(mountpoint: &Path) -> Result<bool> {
-    if mount_table::find(mountpoint)?.is_none_or(|mount| mount.fs_type != FILE_SYSTEM_TYPE) || !is_dead(mountpoint)? {
-        return Ok(false);
-    }
-    unmount(mountpoint, UnmountMode::Detach)?;
-    Ok(true)
-}
-
-/// Unmounts as [`remove_dead`] does, but waits for the end of a daemon that is just being killed: for some milliseconds it still
-/// answers, or the kernel still aborts its requests.
-pub fn wait_and_remove_dead(mountpoint: &Path) -> Result<bool> {
+/// Errors: [`ErrorKind::Timeout`] if the mount does not answer but has a daemon.
+pub fn remove_dead(mountpoint: &Mountpoint) -> Result<bool> {
     let begin = Instant::now();
     loop {
-        if remove_dead(mountpoint)? {
-            return Ok(true);
+        let found = mounted_at(mountpoint)?.filter(|(_, mount)| mount.is_icechunkfs() && mount.is_own());
+        let Some((root, mount)) = found else { return Ok(false) };
+        let mount = OpenMount::new(root, mount);
+        if mount.has_ended()? {
+            return unmount(mountpoint, mount, UnmountMode::Detach).map(|()| true);
         }
-        let is_ours = mount_table::find(mountpoint)?.is_some_and(|mount| mount.fs_type == FILE_SYSTEM_TYPE);
-        if !is_ours || begin.elapsed() > DYING {
+        if begin.elapsed() > DYING {
             return Ok(false);
         }
         std::thread::sleep(LOOK_EVERY);
     }
-}
-
-/// Returns true if no daemon answers for `mountpoint`. The attributes of the root do not tell, since the kernel caches them
-/// forever. For a name made up on the spot it must ask.
-fn is_dead(mountpoint: &Path) -> Result<bool> {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let unheard_of = mountpoint.join(format!(".icechunkfs-probe-{}-{}", std::process::id(), now.as_nanos()));
-    // The kernel aborts a request that was in flight when the daemon died.
-    let errno = probe::exists(mountpoint, &unheard_of)?.err().and_then(|error| error.raw_os_error());
-    Ok(matches!(errno, Some(libc::ENOTCONN | libc::ECONNABORTED)))
 }

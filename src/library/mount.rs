@@ -9,7 +9,9 @@ use super::mounts::{self, MountOptions};
 use super::{Inner, Repository};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::fuse::unmount::{self, UnmountMode};
+use crate::fuse::mount::MountTarget;
+use crate::fuse::served_mount::ServedMount;
+use crate::fuse::unmount::UnmountMode;
 use crate::fuse::{mount, preopened};
 use crate::operations::{self, CommitOptions};
 use crate::repo;
@@ -32,7 +34,7 @@ pub struct Mount {
 #[derive(Debug)]
 pub struct Mounted {
     inner: Arc<Inner>,
-    mountpoint: PathBuf,
+    served: ServedMount,
     /// Set until it is unmounted.
     running: Option<mount::Mounted>,
 }
@@ -88,23 +90,24 @@ impl Mount {
                 "a mountpoint /dev/fd/N is for the program: this process may use the descriptor itself",
             ));
         }
-        let mountpoint = mount::prepare(mountpoint.as_ref(), options.nonempty)?;
+        let target = MountTarget::open(mountpoint.as_ref(), options.nonempty)?;
         let (content, kernel, _) = inner.handle.block_on(async {
             // The branch may have moved since the repository was opened.
             let storage = Arc::clone(inner.repository.storage());
             let repository = repo::Repository::open(storage).await?;
-            mounts::prepare(&repository, &mountpoint, &options).await
+            mounts::prepare(&repository, target.path(), &options).await
         })?;
-        let running = mount::Mounted::new(content, mountpoint.clone(), &kernel, inner.handle.clone())?;
-        mounts::check_answers(&mountpoint)?;
-        Ok(Mounted { inner, mountpoint, running: Some(running) })
+        let running = mount::Mounted::new(content, target, &kernel, inner.handle.clone())?;
+        let served = running.served().clone();
+        mounts::check_answers(&served)?;
+        Ok(Mounted { inner, served, running: Some(running) })
     }
 }
 
 impl Mounted {
     /// Returns the mountpoint.
     pub fn path(&self) -> &Path {
-        &self.mountpoint
+        self.served.mountpoint()
     }
 
     /// Commits all changes. Returns the new snapshot; none if there was nothing to commit.
@@ -136,7 +139,7 @@ impl Mounted {
     /// [`ErrorKind::Busy`] while a program has a file open in the mount, which then stays.
     pub fn unmount(&mut self) -> Result<()> {
         if self.running.is_some() {
-            unmount::unmount(&self.mountpoint, UnmountMode::Polite)?;
+            self.served.unmount(UnmountMode::Polite)?;
         }
         self.running.take().map_or(Ok(()), |running| mounts::wait(running, &self.inner.handle, false))
     }
@@ -144,7 +147,7 @@ impl Mounted {
     fn session(&self) -> Result<&operations::Session> {
         let session = self.running.as_ref().and_then(|running| running.branch.as_deref());
         session.ok_or_else(|| {
-            Error::new(ErrorKind::ReadOnly, format!("{} is not mounted for writing", self.mountpoint.display()))
+            Error::new(ErrorKind::ReadOnly, format!("{} is not mounted for writing", self.path().display()))
         })
     }
 }
@@ -154,7 +157,7 @@ impl Drop for Mounted {
         let Err(error) = self.unmount() else { return };
         warn!("{error}");
         let Some(running) = self.running.take() else { return };
-        if let Err(error) = unmount::unmount(&self.mountpoint, UnmountMode::Detach) {
+        if let Err(error) = self.served.unmount(UnmountMode::Detach) {
             warn!("{error}");
         }
         // The mount ends when the last file is closed.

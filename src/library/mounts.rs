@@ -19,7 +19,8 @@ use crate::fuse::mount::{Content, Flag, Mounted, Options, Served};
 use crate::fuse::presentation::Presentation;
 use crate::fuse::ring;
 use crate::fuse::root_map::RootMap;
-use crate::fuse::unmount::{self, UnmountMode};
+use crate::fuse::served_mount::ServedMount;
+use crate::fuse::unmount::UnmountMode;
 use crate::memory;
 use crate::mount_facts::{Access, MountFacts};
 use crate::operations::{self, RecoveryOptions, Session, UploadMode};
@@ -229,17 +230,12 @@ fn facts_of(repository: &Repository, mountpoint: &Path, options: &MountOptions) 
     }
 }
 
-/// Checks that the mount at `mountpoint` answers: a failure is better reported now than met by the first program.
-pub fn check_answers(mountpoint: &Path) -> Result<()> {
-    match std::fs::metadata(mountpoint) {
-        Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(Error::new(ErrorKind::Io, format!("{}: the mount is not a directory", mountpoint.display()))),
-        Err(error) => {
-            // No program can use it: do not leave it behind.
-            let _ = unmount::unmount(mountpoint, UnmountMode::Detach);
-            Err(Error::io(format!("{}: the mount does not answer", mountpoint.display()), error))
-        }
-    }
+/// Checks that the mount `served` answers: a failure is better reported now than met by the first program.
+pub fn check_answers(served: &ServedMount) -> Result<()> {
+    served.require_answers().inspect_err(|_| {
+        // No program can use it: do not leave it behind.
+        let _ = served.unmount(UnmountMode::Detach);
+    })
 }
 
 /// Waits until `mounted` is unmounted, and flushes what is not committed. If `ephemeral`, the scratch directory is removed unless

@@ -17,7 +17,7 @@ const MAX_LINKS: u32 = 40;
 
 /// Environment variable with the directories that the user declares safe, regardless of who owns them or may write to them: absolute
 /// paths without links, separated by `:`. Git has the same for repositories.
-const SAFE_DIRECTORY_VARIABLE: &str = "ICECHUNKFS_SAFE_DIRECTORY";
+pub const SAFE_DIRECTORY_VARIABLE: &str = "ICECHUNKFS_SAFE_DIRECTORY";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Strictness {
@@ -191,7 +191,8 @@ impl<'a> Step<'a> {
     }
 }
 
-fn is_declared_safe(path: &Path) -> bool {
+/// Returns true if the user declares the directory `path` safe.
+pub fn is_declared_safe(path: &Path) -> bool {
     std::env::var_os(SAFE_DIRECTORY_VARIABLE)
         .is_some_and(|declared| std::env::split_paths(&declared).any(|safe| safe == path))
 }
@@ -199,6 +200,11 @@ fn is_declared_safe(path: &Path) -> bool {
 fn unsafe_directory(path: &Path, why: &Distrust) -> Error {
     let error = distrust_error(path, why);
     Error::new(error.kind(), format!("{error}, or declare the directory safe with {SAFE_DIRECTORY_VARIABLE}"))
+}
+
+/// Returns true if a symbolic link of `user` may be followed on the way to a place that this process will change.
+pub fn is_trusted_link(user: u32) -> bool {
+    is_trusted(user) || is_unmapped(user)
 }
 
 /// Returns true if `user` stands for all users without a number in this process's user namespace, the machine's root among them.

@@ -7,6 +7,7 @@ pub mod damage;
 pub mod disk;
 pub mod distant;
 pub mod failing;
+pub mod fake_mount;
 pub mod faulty;
 pub mod fsck;
 pub mod hostile;

@@ -4,6 +4,7 @@
 
 mod cache;
 mod collection;
+mod commands;
 mod control;
 mod destinations;
 mod listing;

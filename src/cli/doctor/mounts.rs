@@ -1,23 +1,20 @@
 //! Checks of other icechunkfs mounts: those that are dead or hang.
 
-use std::time::Duration;
-
 use super::finding::Finding;
 use crate::error::Result;
-use crate::fuse::health::{self, Health};
+use crate::fuse::health::Health;
 use crate::fuse::mount_table;
+use crate::fuse::survey::{Surveyed, survey};
 use crate::shell;
 
-/// Deadline of each mount.
-const REPLY: Duration = Duration::from_secs(2);
 const CHECK: &str = "stale mounts";
 
 /// Checks all mounts that this process can see.
 pub(super) fn check() -> Result<Vec<Finding>> {
     let mounts = mount_table::own_mounts()?;
     let mut found = Vec::new();
-    let checked = health::ask_all(&mounts, |mount| health::check(mount, REPLY));
-    for (mount, health) in mounts.iter().zip(checked) {
+    let surveyed = survey(&mounts, |_| Vec::new());
+    for (mount, Surveyed { health, .. }) in mounts.iter().zip(surveyed) {
         let place = mount.mountpoint.display();
         let quoted = shell::quote(&mount.mountpoint.to_string_lossy());
         let (text, remedy) = match health {

@@ -1,32 +1,36 @@
 //! Description of a mount: what it shows, who serves it, what is uncommitted.
 //!
-//! Facts come from the daemon's `.icechunk/info.json` where the mount has one and answers, otherwise from the daemon's command line and
-//! the mount table.
+//! Facts come from the daemon's `.icechunk/info.json` where commands may ask the daemon and it answers, otherwise from the daemon's command
+//! line and the mount table.
 
 use std::ffi::OsString;
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
 use super::super::args::Command;
 use super::super::{control_client, mount_helper, mount_options};
+use crate::error::Result;
 use crate::fuse::daemon_mark::{MarkedProcess, marked_processes};
-use crate::fuse::health::{self, Health};
+use crate::fuse::health::Health;
 use crate::fuse::mount_table::Mount;
 use crate::fuse::preopened;
-use crate::fuse::probe::{self, Probe};
+use crate::fuse::survey::{Question, Surveyed, survey};
 use crate::mount_facts::{kind_and_name, split_source};
+use crate::operations::request::{self, Answer};
+use crate::operations::status::Status;
 use crate::printable;
 use crate::repo::refs::RefSpec;
 
-/// Deadline of a daemon that has the reply in memory.
-const REPLY: Duration = Duration::from_secs(2);
-/// Deadline of a daemon that counts uncommitted changes, which takes a second for a million files.
-const COUNT: Duration = Duration::from_secs(5);
+/// Longest command line that is read, in bytes. Other users choose those of their processes.
+const MAX_COMMAND_LINE: u64 = 64 << 10;
+
 /// Mount as the command lists it.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ListedMount {
@@ -78,17 +82,25 @@ struct DaemonInfo {
 }
 
 /// Describes `mounts`, in their order.
-pub(super) fn describe_all(mounts: &[Mount]) -> Vec<ListedMount> {
-    let marked = marked_processes();
-    health::ask_all(mounts, |mount| describe(mount, &marked))
+pub(super) fn describe_all(mounts: &[Mount]) -> Result<Vec<ListedMount>> {
+    let processes = Processes::find();
+    let count = control_client::encode_command(&request::Command::LocalStatus)?;
+    let info = Question::Content("info.json");
+    let questions = |mount: &Mount| match mount.read_only {
+        true => vec![info],
+        false => vec![info, Question::Reply("request", &count)],
+    };
+    let surveyed = survey(mounts, questions);
+    Ok(mounts.iter().zip(surveyed).map(|(mount, surveyed)| describe(mount, surveyed, &processes)).collect())
 }
 
-fn describe(mount: &Mount, marked: &[MarkedProcess]) -> ListedMount {
-    let health = health::check(mount, REPLY);
-    let info = if health == Health::Alive { info(mount) } else { None }.unwrap_or_default();
-    let serves =
-        |process: &&MarkedProcess| Some(process.owner) == mount.owner && process.mountpoint == mount.mountpoint;
-    let served_by = marked.iter().find(serves).map(|process| process.pid).or_else(|| process_by_command_line(mount));
+fn describe(mount: &Mount, surveyed: Surveyed, processes: &Processes) -> ListedMount {
+    let health = surveyed.health;
+    let mut answers = surveyed.answers.into_iter().map(|answer| answer.unwrap_or_default());
+    let info = answers.next().and_then(|info| serde_json::from_slice(&info).ok());
+    let info: DaemonInfo = info.unwrap_or_default();
+    let uncommitted = answers.next().as_deref().and_then(uncommitted);
+    let served_by = processes.serving(mount);
     // A dead mount has no daemon: a process that claims it is ending, or serves another mount at the same place.
     let claimed = info.pid.filter(|pid| mount.owner.is_some() && owner_of(*pid) == mount.owner);
     let pid = served_by.filter(|_| health != Health::Dead).or(claimed);
@@ -115,22 +127,14 @@ fn describe(mount: &Mount, marked: &[MarkedProcess]) -> ListedMount {
         owner: mount.owner,
         pid,
         health,
-        uncommitted: if health == Health::Alive && !mount.read_only { uncommitted(mount) } else { None },
+        uncommitted,
     }
 }
 
-/// Returns what the daemon says about the mount, if it says anything.
-fn info(mount: &Mount) -> Option<DaemonInfo> {
-    let path = control_client::control_directory(&mount.mountpoint).join("info.json");
-    let text = probe::ask(mount, &path, Probe::Content, REPLY).ok()?.ok()?;
-    serde_json::from_slice(&text).ok()
-}
-
-/// Returns the uncommitted changes, if the daemon counts them before the deadline.
-fn uncommitted(mount: &Mount) -> Option<ChangeCounts> {
-    let path = control_client::control_directory(&mount.mountpoint).join("request");
-    let ask = |question: &[u8]| Ok(probe::ask(mount, &path, Probe::Reply(question), COUNT)?.ok());
-    let status = control_client::local_status(ask).ok()??;
+/// Returns the uncommitted changes in the daemon's answer, if it has counted them.
+fn uncommitted(answer: &[u8]) -> Option<ChangeCounts> {
+    let answer: Answer<Status> = serde_json::from_slice(answer).ok()?;
+    let status = answer.result?;
     Some(ChangeCounts {
         nodes: status.added.len() + status.changed.len() + status.deleted.len() + status.moved.len(),
         chunks: status.chunks_written + status.chunks_deleted,
@@ -139,18 +143,41 @@ fn uncommitted(mount: &Mount) -> Option<ChangeCounts> {
     })
 }
 
-/// Returns the daemon of another user's mount by its command line, which everybody may read. Only an absolute mountpoint tells.
-fn process_by_command_line(mount: &Mount) -> Option<u32> {
-    let processes = std::fs::read_dir("/proc").ok()?.flatten();
-    let mut owned =
-        processes.filter(|entry| entry.metadata().is_ok_and(|metadata| Some(metadata.uid()) == mount.owner));
-    owned.find_map(|entry| {
+/// Processes that say of themselves that they serve a mount.
+struct Processes {
+    /// Those with a mark, which their users and root can see.
+    marked: Vec<MarkedProcess>,
+    /// Those whose command lines, which everybody may read, name an absolute mountpoint; looked up once it is needed.
+    by_command_line: OnceLock<Vec<MarkedProcess>>,
+}
+
+impl Processes {
+    fn find() -> Self {
+        Processes { marked: marked_processes(), by_command_line: OnceLock::new() }
+    }
+
+    /// Returns the daemon of `mount`. A user can say anything about processes of their own, and nothing about others.
+    fn serving(&self, mount: &Mount) -> Option<u32> {
+        let serves =
+            |process: &&MarkedProcess| Some(process.owner) == mount.owner && process.mountpoint == mount.mountpoint;
+        let marked = self.marked.iter().find(serves);
+        let found = marked.or_else(|| self.by_command_line.get_or_init(mounting_processes).iter().find(serves));
+        found.map(|process| process.pid)
+    }
+}
+
+/// Returns the processes of icechunkfs whose command lines mount.
+fn mounting_processes() -> Vec<MarkedProcess> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let found = processes.filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
         let comm = std::fs::read_to_string(entry.path().join("comm")).ok()?;
         let is_ours = comm.trim_end() == env!("CARGO_PKG_NAME") || comm.starts_with("mount.");
-        let command = mount_command(command_line_of(pid).filter(|_| is_ours)?)?;
-        (command.mountpoint == mount.mountpoint).then_some(pid)
-    })
+        let owner = owner_of(pid).filter(|_| is_ours)?;
+        let mountpoint = mount_command(command_line_of(pid)?)?.mountpoint;
+        Some(MarkedProcess { pid, owner, mountpoint })
+    });
+    found.collect()
 }
 
 /// Returns the user of a process. A mount may claim to be served by any process: only those of its owner are believed.
@@ -159,7 +186,10 @@ fn owner_of(pid: u32) -> Option<u32> {
 }
 
 fn command_line_of(pid: u32) -> Option<Vec<OsString>> {
-    let line = std::fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline")).ok()?;
+    let mut line = Vec::new();
+    let file = File::open(Path::new("/proc").join(pid.to_string()).join("cmdline")).ok()?;
+    file.take(MAX_COMMAND_LINE).read_to_end(&mut line).ok()?;
+    // A longer one is cut off, and ends otherwise.
     let line = line.strip_suffix(b"\0")?;
     Some(line.split(|&byte| byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect())
 }

@@ -1,6 +1,6 @@
 //! `icechunkfs list`: all icechunkfs mounts of this machine, and their health.
 //!
-//! Each mount is asked by processes of its own and with a deadline, so that a dead or hanging one delays nothing else. [`describe`]
+//! Each mount is asked by a process of its own, and all of them have one deadline, so that dead and hanging ones delay nothing else. [`describe`]
 //! finds out what a mount shows.
 
 mod describe;
@@ -28,7 +28,7 @@ pub(crate) struct ListArgs {
 
 /// Lists the mounts that this process can see.
 pub(crate) fn run(arguments: &ListArgs) -> Result<()> {
-    let mounts = describe_all(&mount_table::own_mounts()?);
+    let mounts = describe_all(&mount_table::own_mounts()?)?;
     print_result(arguments.json, &mounts, || text(&mounts))
 }
 

@@ -233,10 +233,25 @@ fn an_ephemeral_scratch_directory_is_removed_when_empty() {
     let changed = Mount::new(mount.repository(), &["--ephemeral"]);
     let (place, daemon) = (scratch_of(&changed), changed.daemon());
     put(&changed.path().join("a/zarr.json"), array(&[8], &[1])).unwrap();
-    changed.unmount();
+    let unmounted = icechunkfs(["unmount", changed.path().to_str().unwrap()]);
+    // No other mount uses the directory by itself: the message promises none, and says which one would.
+    let note = unmounted.stderr.clone();
+    unmounted.success();
+    assert!(note.contains("uncommitted changes: 1 nodes") && !note.contains("resumes them"), "{note}");
+    assert!(note.contains(&format!("--scratch '{}'", place.display())), "{note}");
     assert!(!gone(&place, daemon), "uncommitted work is lost");
     let again = Mount::new(mount.repository(), &["--scratch", place.to_str().unwrap()]);
     assert!(again.path().join("a/zarr.json").exists());
-    again.unmount();
+    std::fs::remove_dir_all(again.path().join("a")).unwrap();
+    put(&again.path().join("notes"), "mine").unwrap();
+    let unmounted = icechunkfs(["unmount", again.path().to_str().unwrap()]);
+    assert!(unmounted.stderr.contains("1 untracked file") && unmounted.stderr.contains("they stay for the next mount"));
+    std::fs::remove_dir_all(&place).unwrap();
+
+    let untracked = Mount::new(mount.repository(), &["--ephemeral"]);
+    let place = scratch_of(&untracked);
+    put(&untracked.path().join("notes"), "mine").unwrap();
+    let unmounted = icechunkfs(["unmount", untracked.path().to_str().unwrap()]);
+    assert!(unmounted.stderr.contains("1 untracked file") && unmounted.stderr.contains("--scratch"));
     std::fs::remove_dir_all(&place).unwrap();
 }
