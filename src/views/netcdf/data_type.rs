@@ -16,6 +16,8 @@ pub(super) struct ElementType {
     /// Bytes of the numbers that an element consists of.
     pub(super) number: usize,
     pub(super) shown: Shown,
+    /// True if the attribute `_Unsigned` gives stored integers the other sign, which the variable has.
+    pub(super) has_other_sign: bool,
     /// True if the variable has a type of classic programs.
     pub(super) classic: bool,
 }
@@ -90,7 +92,30 @@ impl ElementType {
             Shown::Utf32 => 4,
             _ => size,
         };
-        Ok(ElementType { size, number, shown, classic })
+        Ok(ElementType { size, number, shown, has_other_sign: false, classic })
+    }
+
+    /// Returns the type whose integers are `unsigned`, as the attribute `_Unsigned` says of stored ones of the other kind: few programs obey it,
+    /// and those that do not agree about the marks of missing values. The bytes are the same.
+    #[must_use]
+    pub(super) fn with_sign(mut self, unsigned: bool) -> Self {
+        if let Shown::Number(DataType::Int { signed, .. }) = &mut self.shown
+            && *signed == unsigned
+        {
+            *signed = !unsigned;
+            self.has_other_sign = true;
+        }
+        self
+    }
+
+    /// Returns true if elements are texts.
+    pub(super) fn is_text(&self) -> bool {
+        matches!(self.shown, Shown::Chars | Shown::Utf32 | Shown::Texts)
+    }
+
+    /// Returns true if the variable has floating-point numbers.
+    pub(super) fn is_float(&self) -> bool {
+        matches!(self.full_type(), DataType::Float32 | DataType::Float64)
     }
 
     /// Returns the HDF5 type of the variable.
@@ -192,7 +217,7 @@ pub(super) fn classic_type(data_type: DataType) -> DataType {
 }
 
 /// Returns the bytes of a number.
-fn number_size(data_type: DataType) -> Option<usize> {
+pub(super) fn number_size(data_type: DataType) -> Option<usize> {
     match data_type {
         DataType::Int { size, .. } => Some(usize::from(size)),
         DataType::Float32 => Some(4),

@@ -38,6 +38,34 @@ pub(super) fn parse(fill: &Value, of: &ElementType) -> Option<Vec<u8>> {
     }
 }
 
+/// Returns a value that elements are compared with as the file shows it; none if no element can have it.
+pub(super) fn mark(value: &Value, of: &ElementType) -> Option<Vec<u8>> {
+    let stored = match &of.shown {
+        Shown::Number(data_type @ DataType::Int { size, signed }) => {
+            // Also as the stored integer of the other sign.
+            let other = DataType::Int { size: *size, signed: !signed };
+            number(value, data_type).or_else(|| number(value, &other).filter(|_| of.has_other_sign))
+        }
+        Shown::Number(data_type) | Shown::Complex(data_type) => number(value, data_type),
+        Shown::Boolean => number(value, &DataType::Int { size: 1, signed: true }),
+        // Rounded as elements are: an element with the value is no other number.
+        Shown::Widened { is_bfloat } => half(value, *is_bfloat),
+        Shown::Time { .. } | Shown::Chars | Shown::Utf32 | Shown::Texts => None,
+    };
+    Some(of.convert(stored?))
+}
+
+/// Returns a number that elements are compared with like [`mark`].
+pub(super) fn mark_of_float(value: f64, of: &ElementType) -> Option<Vec<u8>> {
+    let stored = match &of.shown {
+        Shown::Number(DataType::Float32) | Shown::Complex(DataType::Float32) => (value as f32).to_le_bytes().to_vec(),
+        Shown::Number(DataType::Float64) | Shown::Complex(DataType::Float64) => value.to_le_bytes().to_vec(),
+        Shown::Widened { is_bfloat } => form_of(*is_bfloat).nearest(value).to_le_bytes().to_vec(),
+        _ => return None,
+    };
+    Some(of.convert(stored))
+}
+
 /// Returns the bytes of JSON number `value` as an HDF5 number; none if it does not fit.
 pub(super) fn number(value: &Value, data_type: &DataType) -> Option<Vec<u8>> {
     match data_type {
@@ -92,12 +120,15 @@ fn hexadecimal(value: &Value, size: usize) -> Option<Float> {
 }
 
 fn half(value: &Value, is_bfloat: bool) -> Option<Vec<u8>> {
-    let form = if is_bfloat { HalfForm::Bfloat } else { HalfForm::Ieee };
     let bits = match hexadecimal(value, 2)? {
         Float::Bits(bits) => bits as u16,
-        Float::Number(number) => form.nearest(number),
+        Float::Number(number) => form_of(is_bfloat).nearest(number),
     };
     Some(bits.to_le_bytes().to_vec())
+}
+
+fn form_of(is_bfloat: bool) -> HalfForm {
+    if is_bfloat { HalfForm::Bfloat } else { HalfForm::Ieee }
 }
 
 #[cfg(test)]

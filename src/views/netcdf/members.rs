@@ -171,6 +171,9 @@ fn change(variable: &Variable) -> Option<(&'static str, &'static str)> {
         _ if variable.element.is_inexact() => {
             ("shown as double", "classic programs have no 64-bit integers; those beyond 2^53 are rounded")
         }
+        _ if variable.element.has_other_sign => {
+            ("shown with the sign of _Unsigned", "few programs obey the attribute, and not all in the same way")
+        }
         _ => return None,
     })
 }
@@ -178,9 +181,6 @@ fn change(variable: &Variable) -> Option<(&'static str, &'static str)> {
 /// Attributes by which programs know what the stored numbers mean. Those of the view are right: an array's own `units` say nothing about a
 /// `datetime64`, whose data type has its unit.
 const MEANING: [&str; 4] = ["units", "calendar", "dtype", "_Encoding"];
-
-/// Attributes by which programs make other numbers of the stored ones: these would not be the booleans or times that the array has.
-const OF_NUMBERS: [&str; 4] = ["missing_value", "scale_factor", "add_offset", "_Unsigned"];
 
 /// Returns the type that xarray gives to time spans with `units`: it has no longer unit than a second.
 fn span_type(units: &str) -> &'static str {
@@ -221,17 +221,8 @@ fn add_own_attributes(variable: &Variable, attributes: &mut Vec<Attribute>) -> V
         _ => {}
     }
     let is_wrong = |attribute: &mut Attribute| {
-        let name = attribute.name.as_str();
-        let meant = own.iter().find(|(own, _)| *own == name && MEANING.contains(own));
-        let has_other_meaning = match &variable.element.shown {
-            // A program that takes one of two values for a missing one, converts the number for that to a boolean again.
-            Shown::Boolean => name == "_FillValue" || OF_NUMBERS.contains(&name),
-            Shown::Time { .. } => {
-                (name == "_FillValue" && attribute.value != fill(not_a_time.clone())) || OF_NUMBERS.contains(&name)
-            }
-            _ => false,
-        };
-        has_other_meaning || meant.is_some_and(|(_, value)| *value != attribute.value)
+        let meant = own.iter().find(|(own, _)| *own == attribute.name && MEANING.contains(own));
+        meant.is_some_and(|(_, value)| *value != attribute.value)
     };
     let removed = attributes.extract_if(.., is_wrong).map(|attribute| attribute.name).collect();
     for (name, value) in own {

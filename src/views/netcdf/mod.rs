@@ -12,6 +12,7 @@
 
 mod access;
 mod assembly;
+mod attribute_values;
 mod attributes;
 mod chunks;
 mod data_type;

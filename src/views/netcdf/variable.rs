@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::attributes::UNSIGNED;
 use super::data_type::{ElementType, Shown};
 use super::decode::Chain;
 use super::decode::chain::Elements;
@@ -120,7 +121,7 @@ impl Variable {
         let zarr_json = tree.zarr_json(node).ok_or("no zarr.json")?;
         let (document, attributes) = document::parse_array(zarr_json)?;
         let member = |name: &str| document.get(name).unwrap_or(&Value::Null);
-        let element = ElementType::parse(member("data_type"), classic)?;
+        let mut element = ElementType::parse(member("data_type"), classic)?;
         let shape = array.shape.to_vec();
         if shape.len() != array.grid.len() {
             return Err("shape and chunk grid contradict each other".into());
@@ -142,6 +143,11 @@ impl Variable {
         }
         let fill_json = member("fill_value");
         let mut fill = fill_value::parse(fill_json, &element).ok_or_else(|| format!("fill value {fill_json}"))?;
+        if let Some(Value::String(unsigned)) = attributes.values.get(UNSIGNED)
+            && let Ok(unsigned) = unsigned.parse::<bool>()
+        {
+            element = element.with_sign(unsigned);
+        }
         let is_text = element.shown == Shown::Texts;
         if chain.is_variable() != is_text {
             return Err("codecs that do not fit the data type".into());

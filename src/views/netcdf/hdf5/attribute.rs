@@ -45,7 +45,7 @@ pub(super) fn encode(attribute: &Attribute, heap: &Heap<'_>) -> Result<Vec<u8>> 
 fn encode_value(value: &Value, heap: &Heap<'_>) -> Result<Encoded> {
     match value {
         Value::Text(text) if text.len() >= LONG_TEXT => {
-            Ok((datatype::encode(DataType::Text)?, dataspace(&[], false), heap.text(text)?.to_vec()))
+            Ok((datatype::encode(DataType::Text)?, extent(Some(1)), heap.text(text)?.to_vec()))
         }
         Value::Text(text) => fixed(text.as_bytes(), !text.is_ascii()),
         Value::FixedBytes(bytes) => fixed(bytes, false),
