@@ -24,6 +24,8 @@ mod netcdf_grids;
 #[cfg(feature = "netcdf")]
 mod netcdf_hostile;
 #[cfg(feature = "netcdf")]
+mod netcdf_numbers;
+#[cfg(feature = "netcdf")]
 mod netcdf_options;
 #[cfg(feature = "netcdf")]
 mod netcdf_report;

@@ -10,7 +10,7 @@ use super::partition::{Axis, Segment};
 use super::rows::Block;
 use super::stored::{self, StoredPlace};
 use crate::blocking::blocking;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Result};
 use crate::memory::{self, MemoryLimit};
 use crate::tree::Tree;
 use crate::zarr::shard::coords_in;
@@ -105,7 +105,7 @@ impl Units {
         }
         let Some(bytes) = bytes else { return Ok(Bytes::new()) };
         let units = Arc::clone(self);
-        let bytes = blocking(move || Ok::<_, Error>(units.variable.element.convert(bytes))).await?;
+        let bytes = blocking(move || units.variable.element.convert(bytes)).await?;
         // Shrinking never waits.
         reservation.resize(shown, "a decoded chunk")?;
         Ok(memory::recycled(bytes, reservation))

@@ -375,7 +375,7 @@ mod tests {
         // Classic programs get the number that is meant.
         let classic = element("int8", true).with_sign(true);
         assert_eq!(mark(&classic, json!(-1)), numbers(INT16, &[0xFF, 0], 1));
-        assert_eq!(classic.convert(vec![0xFF]), [0xFF, 0]);
+        assert_eq!(classic.convert(vec![0xFF]).unwrap(), [0xFF, 0]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::document::StoredAttributes;
 use super::hdf5::model::{Attribute, DataType, Value};
 use super::hdf5::plan::Plan;
 use super::names;
+use super::times::NOT_A_TIME;
 use crate::views::report::Finding;
 
 /// Most attributes of a node: the format counts them in 16 bits, and some are added.
@@ -157,14 +158,14 @@ fn has_other_meaning(name: &str, element: &ElementType) -> bool {
     match &element.shown {
         // A program that takes one of two values for a missing one, converts the number for that to a boolean again.
         Shown::Boolean => name == "_FillValue" || OF_NUMBERS.contains(&name),
-        Shown::Time { .. } => name == "_FillValue" || OF_NUMBERS.contains(&name) || OF_RANGES.contains(&name),
+        Shown::Time(_) => name == "_FillValue" || OF_NUMBERS.contains(&name) || OF_RANGES.contains(&name),
         _ => false,
     }
 }
 
 /// Returns true for the mark of a missing time as the data type has it.
 fn is_missing_time(name: &str, json: &Json) -> bool {
-    name == "_FillValue" && json.as_i64() == Some(i64::MIN)
+    name == "_FillValue" && json.as_i64() == Some(NOT_A_TIME)
 }
 
 #[cfg(test)]

@@ -296,7 +296,7 @@ impl Units {
         }
         let decoded = variable.chain.decode(stored, variable.elements())?;
         let kept = rows::crop(decoded, &variable.unit, &variable.kept, variable.element.size);
-        Ok(variable.element.convert(kept))
+        variable.element.convert(kept)
     }
 }
 

@@ -3,6 +3,8 @@
 use serde_json::Value;
 
 use super::hdf5::model::DataType;
+use super::times::{Form, Times};
+use crate::error::Result;
 use crate::views::half;
 
 /// Longest character dimension made of one element, in bytes.
@@ -33,8 +35,8 @@ pub(super) enum Shown {
     Widened { is_bfloat: bool },
     /// Real and imaginary part along another dimension.
     Complex(DataType),
-    /// Integers with `units`.
-    Time { units: Option<String>, is_span: bool },
+    /// Times and time spans, as numbers with `units`.
+    Time(Times),
     /// Bytes along another dimension.
     Chars,
     /// UTF-32 as UTF-8, along another dimension.
@@ -68,12 +70,7 @@ impl ElementType {
             "complex64" | "complex_float32" => (8, Shown::Complex(DataType::Float32)),
             "complex128" | "complex_float64" => (16, Shown::Complex(DataType::Float64)),
             "numpy.datetime64" | "numpy.timedelta64" => {
-                let is_span = name == "numpy.timedelta64";
-                let factor = setting("scale_factor").map_or(Some(1), Value::as_u64);
-                let unit = setting("unit").and_then(Value::as_str).filter(|_| factor == Some(1)).and_then(time_unit);
-                let units =
-                    unit.map(|unit| if is_span { unit.into() } else { format!("{unit} since 1970-01-01 00:00:00") });
-                (8, Shown::Time { units, is_span })
+                (8, Shown::Time(Times::parse(data_type.get("configuration"), name == "numpy.timedelta64")))
             }
             "null_terminated_bytes" | "fixed_length_utf32" => {
                 let bytes = setting("length_bytes").and_then(Value::as_u64).ok_or("a type without length_bytes")?;
@@ -137,7 +134,8 @@ impl ElementType {
             Shown::Number(data_type) | Shown::Complex(data_type) => *data_type,
             Shown::Boolean => DataType::Int { size: 1, signed: true },
             Shown::Widened { .. } => DataType::Float32,
-            Shown::Time { .. } => DataType::Int { size: 8, signed: true },
+            Shown::Time(Times { form: Form::DoubleSeconds, .. }) => DataType::Float64,
+            Shown::Time(_) => DataType::Int { size: 8, signed: true },
             Shown::Chars | Shown::Utf32 | Shown::Texts => DataType::FixedString { len: 1, utf8: false },
         }
     }
@@ -157,7 +155,7 @@ impl ElementType {
         match &self.shown {
             Shown::Widened { .. } => 4,
             Shown::Texts => longest as usize,
-            Shown::Number(_) | Shown::Time { .. } => number_size(self.data_type()).unwrap_or(self.size),
+            Shown::Number(_) | Shown::Time(_) => number_size(self.data_type()).unwrap_or(self.size),
             _ => self.size,
         }
     }
@@ -166,14 +164,15 @@ impl ElementType {
     pub(super) fn is_converted(&self) -> bool {
         match self.shown {
             Shown::Widened { .. } | Shown::Utf32 | Shown::Texts => true,
-            Shown::Number(_) | Shown::Time { .. } => self.full_type() != self.data_type(),
+            Shown::Number(_) => self.full_type() != self.data_type(),
+            Shown::Time(times) => times.is_converted() || self.full_type() != self.data_type(),
             _ => false,
         }
     }
 
-    /// Converts decoded elements to the bytes of the file.
-    pub(super) fn convert(&self, decoded: Vec<u8>) -> Vec<u8> {
-        match &self.shown {
+    /// Converts decoded elements to the bytes of the file. Fails if the variable cannot have one of them.
+    pub(super) fn convert(&self, decoded: Vec<u8>) -> Result<Vec<u8>> {
+        Ok(match &self.shown {
             Shown::Widened { is_bfloat } => {
                 let widen = if *is_bfloat { bfloat_to_float } else { half::to_float };
                 let halves = decoded.as_chunks::<2>().0;
@@ -198,11 +197,16 @@ impl ElementType {
                 }
                 shown
             }
-            Shown::Number(_) | Shown::Time { .. } if self.full_type() != self.data_type() => {
-                convert_integers(&decoded, self.full_type(), self.data_type())
-            }
+            Shown::Time(times) if times.is_converted() => self.classic_numbers(times.convert(&decoded)?),
+            Shown::Number(_) | Shown::Time(_) => self.classic_numbers(decoded),
             _ => decoded,
-        }
+        })
+    }
+
+    /// Converts numbers to those of the type that classic programs have, if the variable has it.
+    fn classic_numbers(&self, numbers: Vec<u8>) -> Vec<u8> {
+        let (full, shown) = (self.full_type(), self.data_type());
+        if full == shown { numbers } else { convert_integers(&numbers, full, shown) }
     }
 }
 
@@ -243,19 +247,6 @@ fn convert_integers(numbers: &[u8], from: DataType, to: DataType) -> Vec<u8> {
     converted
 }
 
-fn time_unit(unit: &str) -> Option<&'static str> {
-    Some(match unit {
-        "D" => "days",
-        "h" => "hours",
-        "m" => "minutes",
-        "s" => "seconds",
-        "ms" => "milliseconds",
-        "us" | "μs" => "microseconds",
-        "ns" => "nanoseconds",
-        _ => return None,
-    })
-}
-
 fn bfloat_to_float(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
@@ -277,11 +268,11 @@ mod tests {
             ElementType::parse(&json!({"name": "fixed_length_utf32", "configuration": {"length_bytes": 8}}), false)
                 .unwrap();
         let decoded: Vec<u8> = ['ä', '😀', 'x', '\0'].iter().flat_map(|c| u32::from(*c).to_le_bytes()).collect();
-        assert_eq!(utf32.convert(decoded), ["ä😀\0\0".as_bytes(), b"x\0\0\0\0\0\0\0"].concat());
+        assert_eq!(utf32.convert(decoded).unwrap(), ["ä😀\0\0".as_bytes(), b"x\0\0\0\0\0\0\0"].concat());
         assert_eq!(utf32.extra_dimension(0), Some(("string8".to_owned(), 8)));
         // Only NULs at the end are none of the text.
         let decoded: Vec<u8> = ['\0', 'x', '\0', '\0'].iter().flat_map(|c| u32::from(*c).to_le_bytes()).collect();
-        assert_eq!(utf32.convert(decoded), b"\0x\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+        assert_eq!(utf32.convert(decoded).unwrap(), b"\0x\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
     }
 
     #[test]
@@ -301,23 +292,19 @@ mod tests {
     }
 
     #[test]
-    fn times_have_units() {
-        let time =
-            |unit, factor| json!({"name": "numpy.datetime64", "configuration": {"unit": unit, "scale_factor": factor}});
-        let units = |data_type| match ElementType::parse(&data_type, false).unwrap().shown {
-            Shown::Time { units, .. } => units,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(units(time("ms", 1)).as_deref(), Some("milliseconds since 1970-01-01 00:00:00"));
-        assert_eq!(units(time("s", 10)), None);
-        assert_eq!(units(time("Y", 1)), None);
+    fn times_are_classic_numbers_too() {
+        let time = json!({"name": "numpy.datetime64", "configuration": {"unit": "W", "scale_factor": 1}});
+        let convert =
+            |classic| ElementType::parse(&time, classic).unwrap().convert(3_i64.to_le_bytes().to_vec()).unwrap();
+        assert_eq!(convert(false), 21_i64.to_le_bytes());
+        assert_eq!(convert(true), 21_f64.to_le_bytes());
     }
 
     #[test]
     fn integers_become_numbers_of_classic_types() {
         let convert = |name: &str, numbers: &[u8]| {
             let element = ElementType::parse(&json!(name), true).unwrap();
-            (element.data_type(), element.shown_size(0), element.convert(numbers.to_vec()))
+            (element.data_type(), element.shown_size(0), element.convert(numbers.to_vec()).unwrap())
         };
         let int = |size| DataType::Int { size, signed: true };
         assert_eq!(convert("uint8", &[1, 0xFF]), (int(2), 2, vec![1, 0, 0xFF, 0]));

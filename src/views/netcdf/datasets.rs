@@ -139,7 +139,7 @@ pub(super) fn dataset(
     let fill = match data_type {
         DataType::FixedString { .. } => vec![0],
         DataType::Float32 | DataType::Float64 | DataType::Int { .. } => {
-            let mut fill = variable.shown_fill();
+            let mut fill = variable.shown_fill.clone();
             // Of a complex number, one part.
             fill.truncate(fill.len() / extra.unwrap_or(1).max(1) as usize);
             fill

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::data_type::{ElementType, Shown};
 use super::hdf5::model::DataType;
+use super::times::NOT_A_TIME;
 use crate::views::half::HalfForm;
 
 /// Returns one decoded element, little-endian, of the fill value in a `zarr.json`; none if it does not fit the type.
@@ -21,8 +22,8 @@ pub(super) fn parse(fill: &Value, of: &ElementType) -> Option<Vec<u8>> {
             Some([real, imaginary]) => Some([number(real, part)?, number(imaginary, part)?].concat()),
             _ => None,
         },
-        Shown::Time { .. } if fill.as_str() == Some("NaT") => Some(i64::MIN.to_le_bytes().to_vec()),
-        Shown::Time { .. } => fill.as_i64().map(|value| value.to_le_bytes().to_vec()),
+        Shown::Time(_) if fill.as_str() == Some("NaT") => Some(NOT_A_TIME.to_le_bytes().to_vec()),
+        Shown::Time(_) => fill.as_i64().map(|value| value.to_le_bytes().to_vec()),
         Shown::Chars => {
             let mut bytes = STANDARD.decode(fill.as_str()?).ok()?;
             bytes.resize(of.size, 0);
@@ -50,9 +51,9 @@ pub(super) fn mark(value: &Value, of: &ElementType) -> Option<Vec<u8>> {
         Shown::Boolean => number(value, &DataType::Int { size: 1, signed: true }),
         // Rounded as elements are: an element with the value is no other number.
         Shown::Widened { is_bfloat } => half(value, *is_bfloat),
-        Shown::Time { .. } | Shown::Chars | Shown::Utf32 | Shown::Texts => None,
+        Shown::Time(_) | Shown::Chars | Shown::Utf32 | Shown::Texts => None,
     };
-    Some(of.convert(stored?))
+    of.convert(stored?).ok()
 }
 
 /// Returns a number that elements are compared with like [`mark`].
@@ -63,7 +64,7 @@ pub(super) fn mark_of_float(value: f64, of: &ElementType) -> Option<Vec<u8>> {
         Shown::Widened { is_bfloat } => form_of(*is_bfloat).nearest(value).to_le_bytes().to_vec(),
         _ => return None,
     };
-    Some(of.convert(stored))
+    of.convert(stored).ok()
 }
 
 /// Returns the bytes of JSON number `value` as an HDF5 number; none if it does not fit.

@@ -5,8 +5,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::data_type::Shown;
+use super::document::StoredAttributes;
 use super::hdf5::model::{Attribute, Value};
-use super::variable::{Obstacle, Variable};
+use super::look::{Note, Obstacle, look};
+use super::times::{Form, NOT_A_TIME, Times};
+use super::variable::Variable;
 use super::{attributes, names};
 use crate::error::{Context, Result};
 use crate::tree::Tree;
@@ -43,8 +46,7 @@ pub(super) struct Member {
 impl Member {
     /// Returns true if the variable bears the name of its first dimension.
     pub(super) fn is_coordinate(&self) -> bool {
-        let first = self.variable.dimension_names.first().and_then(|name| name.as_deref());
-        first.is_some_and(|first| first == self.stored_name)
+        names_itself(&self.variable, &self.stored_name)
     }
 }
 
@@ -104,9 +106,10 @@ impl Members {
                     found("left out".to_owned(), "groups are nested more than 64 deep");
                     continue;
                 }
+                let mut notes = Vec::new();
                 let variable = match is_array {
                     false => None,
-                    true => match Variable::parse(tree, child, classic).await {
+                    true => match parse(tree, child, stored, classic, &mut notes).await {
                         Ok(variable) => Some(variable),
                         Err(Obstacle::OfArray(reason)) => {
                             found("left out".to_owned(), &shortened(&reason));
@@ -130,8 +133,9 @@ impl Members {
                     members.groups.push(FileGroup { node: child, name, parent: group, depth: depth + 1 });
                     continue;
                 };
-                if let Some((deed, reason)) = change(&variable) {
-                    found(deed.to_owned(), reason);
+                notes.extend(change(&variable));
+                for Note { deed, reason } in notes {
+                    found(deed.to_owned(), &shortened(&reason));
                 }
                 let mut attributes = attributes::convert(&stored, Some(&variable.element), classic, &path, findings);
                 for name in add_own_attributes(&variable, &mut attributes) {
@@ -162,12 +166,30 @@ fn shortened(reason: &str) -> Cow<'_, str> {
     }
 }
 
+/// Parses the array at `node`, which is called `name`, and looks at its values as far as needed.
+async fn parse(
+    tree: &Arc<Tree>,
+    node: NodeIndex,
+    name: &str,
+    classic: bool,
+    notes: &mut Vec<Note>,
+) -> Result<(Variable, StoredAttributes), Obstacle> {
+    let (variable, attributes) = Variable::parse(tree, node, classic)?;
+    let is_coordinate = names_itself(&variable, name);
+    Ok((look(tree, variable, is_coordinate, notes).await?, attributes))
+}
+
+/// Returns true if the first dimension of `variable` bears its name, `name`.
+fn names_itself(variable: &Variable, name: &str) -> bool {
+    variable.dimension_names.first().is_some_and(|first| first.as_deref() == Some(name))
+}
+
 /// Returns how the elements of a variable differ from those of its array, and why.
-fn change(variable: &Variable) -> Option<(&'static str, &'static str)> {
-    Some(match &variable.element.shown {
+fn change(variable: &Variable) -> Option<Note> {
+    let (deed, reason) = match &variable.element.shown {
         Shown::Widened { .. } => ("widened to float32", "programs cannot read half-precision numbers"),
         Shown::Complex(_) => ("shown with a last dimension of 2", "NetCDF has no complex numbers"),
-        Shown::Time { units: None, .. } => ("shown as plain integers", "NetCDF has no such unit of time"),
+        Shown::Time(Times { form: Form::Plain, .. }) => ("shown as plain integers", "NetCDF has no such unit of time"),
         _ if variable.element.is_inexact() => {
             ("shown as double", "classic programs have no 64-bit integers; those beyond 2^53 are rounded")
         }
@@ -175,45 +197,40 @@ fn change(variable: &Variable) -> Option<(&'static str, &'static str)> {
             ("shown with the sign of _Unsigned", "few programs obey the attribute, and not all in the same way")
         }
         _ => return None,
-    })
+    };
+    Some(Note { deed, reason: reason.to_owned() })
 }
 
 /// Attributes by which programs know what the stored numbers mean. Those of the view are right: an array's own `units` say nothing about a
 /// `datetime64`, whose data type has its unit.
 const MEANING: [&str; 4] = ["units", "calendar", "dtype", "_Encoding"];
 
-/// Returns the type that xarray gives to time spans with `units`: it has no longer unit than a second.
-fn span_type(units: &str) -> &'static str {
-    match units {
-        "milliseconds" => "timedelta64[ms]",
-        "microseconds" => "timedelta64[us]",
-        "nanoseconds" => "timedelta64[ns]",
-        _ => "timedelta64[s]",
-    }
-}
-
 /// Adds attributes that follow from the data type and the fill value, unless the array has them. Attributes of the array that would give its
 /// numbers another meaning are removed; returns their names.
 fn add_own_attributes(variable: &Variable, attributes: &mut Vec<Attribute>) -> Vec<String> {
     let text = |text: &str| Value::Text(text.to_owned());
     let fill = |bytes: Vec<u8>| Value::Numbers { data_type: variable.element.data_type(), bytes, count: Some(1) };
-    let not_a_time = variable.element.convert(i64::MIN.to_le_bytes().to_vec());
     let mut own: Vec<(&str, Value)> = Vec::new();
     match &variable.element.shown {
         Shown::Boolean => own.push(("dtype", text("bool"))),
         Shown::Utf32 | Shown::Texts => own.push(("_Encoding", text("utf-8"))),
-        Shown::Time { units: Some(units), is_span } => {
-            own.push(("units", text(units)));
-            own.push(match is_span {
-                // By which xarray knows that it is no number with a unit of time.
-                true => ("dtype", text(span_type(units))),
-                false => ("calendar", text("proleptic_gregorian")),
-            });
-            own.push(("_FillValue", fill(not_a_time.clone())));
+        Shown::Time(times) => {
+            if let Some(units) = times.units() {
+                own.push(("units", text(&units)));
+                own.push(match times.is_span {
+                    // By which xarray knows that it is no number with a unit of time.
+                    true => ("dtype", text(times.span_type())),
+                    false => ("calendar", text("proleptic_gregorian")),
+                });
+                let missing = variable.element.convert(NOT_A_TIME.to_le_bytes().to_vec());
+                own.extend(
+                    missing.ok().filter(|_| variable.has_missing_times).map(|bytes| ("_FillValue", fill(bytes))),
+                );
+            }
         }
         Shown::Number(_) | Shown::Widened { .. } | Shown::Complex(_) if variable.has_nan_fill => {
             let has_missing = attributes.iter().any(|attribute| attribute.name == "missing_value");
-            let bytes = variable.shown_fill();
+            let bytes = variable.shown_fill.clone();
             if !has_missing && !matches!(variable.element.shown, Shown::Complex(_)) {
                 own.push(("_FillValue", fill(bytes)));
             }

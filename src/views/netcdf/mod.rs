@@ -27,6 +27,7 @@ mod group;
 mod growing_unit;
 pub mod hdf5;
 mod layouts;
+mod look;
 mod members;
 mod names;
 mod partition;
@@ -34,6 +35,7 @@ mod processors;
 mod record_dimension;
 mod rows;
 mod stored;
+mod times;
 mod variable;
 
 use std::num::NonZeroUsize;
@@ -275,7 +277,7 @@ impl NetcdfView {
                     match units.read(&self.tree, &place, len).await? {
                         Some(bytes) if read.is_empty() && at + len == end => return Ok(bytes),
                         Some(bytes) => joined(&mut read, left).extend_from_slice(&bytes),
-                        None => fill(joined(&mut read, left), &units.variable.shown_fill(), from, len),
+                        None => fill(joined(&mut read, left), &units.variable.shown_fill, from, len),
                     }
                 }
             }

@@ -89,6 +89,11 @@ impl StoredRange {
         self.length
     }
 
+    /// Returns true if the chunk is virtual.
+    pub(super) fn is_virtual(&self) -> bool {
+        matches!(self.payload, ChunkPayload::Virtual { .. })
+    }
+
     /// Reads the bytes, on memory that the caller has reserved.
     pub(super) async fn read(&self, tree: &Arc<Tree>) -> Result<Bytes> {
         read(tree, self.inode, self.offset, self.length).await

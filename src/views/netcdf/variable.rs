@@ -1,7 +1,5 @@
 //! Variables: arrays as their `zarr.json` describes them, in the terms of a NetCDF file.
 
-use std::sync::Arc;
-
 use serde_json::Value;
 
 use super::attributes::UNSIGNED;
@@ -11,15 +9,11 @@ use super::decode::chain::Elements;
 use super::document::{self, StoredAttributes};
 use super::fill_value;
 use super::partition::{Axis, cut, unit_shape};
-use super::stored::StoredPlace;
-use crate::blocking::blocking;
-use crate::error::{Error, ErrorKind, Result};
-use crate::memory;
 use crate::tree::Tree;
 use crate::tree::array::Array;
 use crate::tree::nodes::NodeIndex;
 use crate::zarr::array::{chunk_runs, regular_chunk};
-use crate::zarr::shard::{ShardLayout, coords_in};
+use crate::zarr::shard::ShardLayout;
 
 /// Most dimensions of an HDF5 dataset.
 const MAX_RANK: usize = 32;
@@ -31,17 +25,10 @@ const MAX_CHUNKS: u64 = 1 << 62;
 const MAX_RAW: u64 = 64 << 20;
 /// Length of the parts that they are cut into.
 const CUT: u64 = 8 << 20;
-/// Limits of an array of texts of any length, whose values are read when the header is made: elements, and stored bytes.
-const MAX_TEXTS: u64 = 64 << 10;
-const MAX_TEXT_BYTES: u64 = 1 << 20;
-/// Most decoded bytes of the texts of a chunk, and the bytes for which memory is reserved first: few chunks of names have more.
-const MAX_DECODED_TEXTS: u64 = 64 << 20;
-const FIRST_DECODED_TEXTS: u64 = 256 << 10;
-/// Part of the memory that the process may take which the texts of a chunk may have.
-const TEXTS_PART: u64 = 8;
-
+/// Reason why chunks are too long.
+const TOO_LONG: &str = "compressed chunks of 4 GiB or more";
 /// Array that shows as a variable.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Variable {
     pub(super) node: NodeIndex,
     pub(super) element: ElementType,
@@ -65,8 +52,12 @@ pub(super) struct Variable {
     /// Bytes of the longest text.
     pub(super) longest: u64,
     pub(super) dimension_names: Vec<Option<String>>,
+    /// The fill value as the file shows it.
+    pub(super) shown_fill: Vec<u8>,
     /// True if the fill value is not a number.
     pub(super) has_nan_fill: bool,
+    /// True unless it is known that no time is missing.
+    pub(super) has_missing_times: bool,
 }
 
 /// Source of the bytes of units.
@@ -80,28 +71,6 @@ pub(super) enum Source {
     Parts(Box<[Axis]>),
 }
 
-/// Reason why an array is no variable.
-#[derive(Debug)]
-pub(super) enum Obstacle {
-    /// The array cannot be one: the file is made without it.
-    OfArray(String),
-    /// Nothing is known of it, as it cannot be read now. A file without it would look complete.
-    OfAccess(Error),
-}
-
-impl<T: Into<String>> From<T> for Obstacle {
-    fn from(reason: T) -> Self {
-        Obstacle::OfArray(reason.into())
-    }
-}
-
-impl Obstacle {
-    /// Returns the obstacle that a failure to read what is stored of an array is.
-    fn of_reading(error: Error) -> Self {
-        if error.is_of_access() { Obstacle::OfAccess(error) } else { Obstacle::OfArray(error.to_string()) }
-    }
-}
-
 /// Units of an array, and how they are stored.
 struct Storage {
     unit: Vec<u64>,
@@ -110,13 +79,9 @@ struct Storage {
 }
 
 impl Variable {
-    /// Parses the array at `node`. Returns it with its attributes; fails with the reason if it is no variable. `classic` is true for types
-    /// that classic programs have.
-    pub(super) async fn parse(
-        tree: &Arc<Tree>,
-        node: NodeIndex,
-        classic: bool,
-    ) -> Result<(Self, StoredAttributes), Obstacle> {
+    /// Parses the array at `node`, without a look at its values ([`super::look`]). Returns it with its attributes; fails with the reason if
+    /// it cannot be a variable. `classic` is true for types that classic programs have.
+    pub(super) fn parse(tree: &Tree, node: NodeIndex, classic: bool) -> Result<(Self, StoredAttributes), String> {
         let array = tree.table().array(node).ok_or("no array")?;
         let zarr_json = tree.zarr_json(node).ok_or("no zarr.json")?;
         let (document, attributes) = document::parse_array(zarr_json)?;
@@ -131,10 +96,10 @@ impl Variable {
         }
         let extra = usize::from(!matches!(
             element.shown,
-            Shown::Number(_) | Shown::Boolean | Shown::Widened { .. } | Shown::Time { .. }
+            Shown::Number(_) | Shown::Boolean | Shown::Widened { .. } | Shown::Time(_)
         ));
         if shape.len() + extra > MAX_RANK {
-            return Err(format!("{} dimensions: HDF5 has at most {MAX_RANK}", shape.len()).into());
+            return Err(format!("{} dimensions: HDF5 has at most {MAX_RANK}", shape.len()));
         }
         let Storage { unit, source, chain } = Storage::parse(&document, zarr_json, array, &element)?;
         let stored_grid: Vec<u64> = array.grid.iter().map(|count| u64::from(*count)).collect();
@@ -142,7 +107,7 @@ impl Variable {
             return Err("2^62 chunks or more".into());
         }
         let fill_json = member("fill_value");
-        let mut fill = fill_value::parse(fill_json, &element).ok_or_else(|| format!("fill value {fill_json}"))?;
+        let fill = fill_value::parse(fill_json, &element).ok_or_else(|| format!("fill value {fill_json}"))?;
         if let Some(Value::String(unsigned)) = attributes.values.get(UNSIGNED)
             && let Ok(unsigned) = unsigned.parse::<bool>()
         {
@@ -152,21 +117,13 @@ impl Variable {
         if chain.is_variable() != is_text {
             return Err("codecs that do not fit the data type".into());
         }
-        let longest = match (is_text, &source) {
-            (false, _) => 0,
-            (true, Source::Chunk) => longest_text(tree, node, &chain, &unit, &shape, &fill).await?,
-            (true, _) => return Err("texts of any length in shards or chunks of several shapes".into()),
-        };
-        if is_text {
-            fill.resize(longest as usize, 0);
+        if is_text && source != Source::Chunk {
+            return Err("texts of any length in shards or chunks of several shapes".into());
         }
         let kept: Vec<u64> = unit.iter().zip(&shape).map(|(unit, length)| *unit.min(length)).collect();
         let grid: Vec<u64> = shape.iter().zip(&unit).map(|(length, unit)| length.div_ceil(*unit)).collect();
-        let size = element.shown_size(longest) as u64;
-        if product(&kept, size).is_none_or(|bytes| bytes >= MAX_CHUNK)
-            || product(&unit, element.size.max(1) as u64).is_none_or(|bytes| bytes >= MAX_CHUNK)
-        {
-            return Err("compressed chunks of 4 GiB or more".into());
+        if product(&unit, element.size.max(1) as u64).is_none_or(|bytes| bytes >= MAX_CHUNK) {
+            return Err(TOO_LONG.into());
         }
         let names = member("dimension_names").as_array().filter(|names| names.len() == shape.len());
         let dimension_names = match names {
@@ -174,6 +131,7 @@ impl Variable {
             None => vec![None; shape.len()],
         };
         let has_nan_fill = fill_json.as_str() == Some("NaN");
+        let shown_fill = element.convert(fill.clone()).map_err(|error| format!("fill value {fill_json}: {error}"))?;
         let variable = Variable {
             node,
             element,
@@ -186,11 +144,23 @@ impl Variable {
             stored_grid,
             chain,
             fill,
-            longest,
+            longest: 0,
             dimension_names,
+            shown_fill,
             has_nan_fill,
+            has_missing_times: true,
         };
+        variable.check_length()?;
         Ok((variable, attributes))
+    }
+
+    /// Checks that a unit is not too long for the file.
+    pub(super) fn check_length(&self) -> Result<(), String> {
+        let size = self.element.shown_size(self.longest) as u64;
+        match product(&self.kept, size).is_some_and(|bytes| bytes < MAX_CHUNK) {
+            true => Ok(()),
+            false => Err(TOO_LONG.into()),
+        }
     }
 
     /// Returns the bytes of a unit in the file.
@@ -206,11 +176,6 @@ impl Variable {
     /// Returns the layout of the elements of a unit.
     pub(super) fn elements(&self) -> Elements<'_> {
         Elements { size: self.element.size, number: self.element.number, shape: &self.unit, fill: &self.fill }
-    }
-
-    /// Returns one element of the fill value as the file shows it.
-    pub(super) fn shown_fill(&self) -> Vec<u8> {
-        self.element.convert(self.fill.clone())
     }
 }
 
@@ -238,7 +203,7 @@ impl Storage {
             }
             let (size, is_raw) = (element.size.max(1) as u64, chain.raw_order().is_some());
             if !is_raw && product(&longest, size).is_none_or(|bytes| bytes >= MAX_CHUNK) {
-                return Err("compressed chunks of 4 GiB or more".to_owned());
+                return Err(TOO_LONG.to_owned());
             }
             let mut unit = unit_shape(&axes, shape);
             if product(&unit, size).is_none_or(|bytes| bytes > MAX_RAW) && is_raw {
@@ -275,78 +240,6 @@ impl Storage {
 }
 
 /// Multiplies `lengths` and `first`; none if that overflows.
-fn product(lengths: &[u64], first: u64) -> Option<u64> {
+pub(super) fn product(lengths: &[u64], first: u64) -> Option<u64> {
     lengths.iter().try_fold(first, |product, length| product.checked_mul(*length))
-}
-
-/// Returns the bytes of the longest text of an array: it determines the size of the variable.
-async fn longest_text(
-    tree: &Arc<Tree>,
-    node: NodeIndex,
-    chain: &Chain,
-    unit: &[u64],
-    shape: &[u64],
-    fill: &[u8],
-) -> Result<u64, Obstacle> {
-    let product = |lengths: &[u64]| product(lengths, 1);
-    let grid: Vec<u64> = shape.iter().zip(unit).map(|(length, unit)| length.div_ceil(*unit)).collect();
-    let (units, each) = (product(&grid), product(unit));
-    let count = units.zip(each).and_then(|(units, each)| units.checked_mul(each));
-    let is_small =
-        product(shape).is_some_and(|count| count <= MAX_TEXTS) && count.is_some_and(|count| count <= 4 * MAX_TEXTS);
-    let (Some(units), Some(each), true) = (units, each, is_small) else {
-        return Err(format!("more than {MAX_TEXTS} texts of any length").into());
-    };
-    let chunks = tree.chunks(node).ok_or("no chunks")?;
-    let (_, stored) = chunks.totals().await.map_err(Obstacle::of_reading)?;
-    if stored > MAX_TEXT_BYTES {
-        return Err(format!("texts of any length in more than {MAX_TEXT_BYTES} bytes").into());
-    }
-    let mut longest = fill.len() as u64;
-    for number in 0..units {
-        let place = StoredPlace::chunk(tree, node, &coords_in(&grid, number));
-        longest = longest.max(longest_of_chunk(tree, &place, chain, each as usize).await?);
-    }
-    if longest > u64::from(u16::MAX) {
-        return Err(format!("a text of {longest} bytes").into());
-    }
-    Ok(longest.max(1))
-}
-
-/// Returns the bytes of the longest text of a chunk of `count`.
-async fn longest_of_chunk(
-    tree: &Arc<Tree>,
-    place: &StoredPlace<'_>,
-    chain: &Chain,
-    count: usize,
-) -> Result<u64, Obstacle> {
-    let Some(found) = place.find(tree).await.map_err(Obstacle::of_reading)? else { return Ok(0) };
-    let name = tree.describe(place.inode());
-    let reserve = async |bytes| memory::reserve(bytes, &name).await.map_err(Obstacle::of_reading);
-    // A chunk that claims to be large, and one that is, must not take the memory of others.
-    let most = MAX_DECODED_TEXTS.min(memory::reservable() / TEXTS_PART);
-    let mut limit = FIRST_DECODED_TEXTS.min(most);
-    let longest = loop {
-        // All at once: others may hold what the rest would wait for.
-        let held = reserve(found.len().saturating_add(chain.variable_memory(count, limit as usize))).await?;
-        // Once more if the answer is too short: it may be whole then.
-        let stored = match found.read(tree).await {
-            Err(error) if error.kind() == ErrorKind::Corrupt => found.read(tree).await,
-            stored => stored,
-        };
-        let stored = stored.map_err(Obstacle::of_reading)?;
-        let chain = chain.clone();
-        let decode = move || {
-            let texts = chain.decode_variable(stored, count, limit as usize)?;
-            Ok::<_, Error>(texts.iter().map(<[u8]>::len).max().unwrap_or(0))
-        };
-        let decoded = blocking(decode).await;
-        drop(held);
-        match decoded {
-            Ok(longest) => break longest as u64,
-            Err(_) if limit < most => limit = most,
-            Err(error) => return Err(Obstacle::of_reading(error.context(&name))),
-        }
-    };
-    Ok(longest)
 }

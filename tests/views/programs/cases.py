@@ -153,7 +153,8 @@ def netcdf(plan, reference, problems):
         documents = [array["document"] for array, _ in arrays.values()]
         for name, (array, values) in arrays.items():
             document = array["document"]
-            attributes = expected.netcdf_attributes(document.get("attributes", {}), document)
+            is_coordinate = (document.get("dimension_names") or [None])[:1] == [name]
+            attributes = expected.netcdf_attributes(document.get("attributes", {}), document, array["values"], is_coordinate)
             path = f"{group}/{name}" if group else name
             found.append(Case(repository, path, document, array["chunks"], values, dimensions[name], attributes, documents, list(dimensions.values()),
                               (repository, group) in unreadable))

@@ -6,7 +6,11 @@ import unicodedata
 
 import numpy as np
 
-UNITS = {"D": "days", "h": "hours", "m": "minutes", "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+# Units of times in files, in seconds.
+UNITS = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
+# Seconds of the units of numpy, as a fraction.
+STORED = {"W": (604_800, 1), "D": (86_400, 1), "h": (3600, 1), "m": (60, 1), "s": (1, 1), "ms": (1, 10**3), "us": (1, 10**6), "ns": (1, 10**9)}
+NOT_A_TIME = -2**63
 NUMBERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
 TIMES = ["numpy.datetime64", "numpy.timedelta64"]
 # Data types that the NetCDF view shows.
@@ -43,11 +47,31 @@ def netcdf_shows(document):
             and 0 not in document["shape"] and len(document["shape"]) <= 32 and not text_in_shard)
 
 
+def times(values):
+    """Returns times as numbers, with their unit: the longest in which all are whole numbers, or double seconds; none if there is no such unit."""
+    stored = values.astype(values.dtype.newbyteorder("=")).view("i8")
+    unit, multiple = np.datetime_data(values.dtype)
+    if unit in ("M", "Y") and values.dtype.kind == "M":
+        return values.astype("M8[D]").view("i8"), "days"
+    if unit not in STORED:
+        return stored, None
+    factor, parts = STORED[unit][0] * multiple, STORED[unit][1]
+    numbers = [int(number) for number in stored.reshape(-1)]
+    for name, seconds in UNITS.items():
+        # Of a unit of at least a second, the same for all values.
+        whole = factor % (seconds * parts) == 0 if factor >= parts else all(number == NOT_A_TIME or number * factor % (seconds * parts) == 0 for number in numbers)
+        if whole:
+            shown = [number if number == NOT_A_TIME else number * factor // (seconds * parts) for number in numbers]
+            return np.array(shown, "i8").reshape(stored.shape), name
+    shown = [np.nan if number == NOT_A_TIME else number * factor // parts + number * factor % parts / parts for number in numbers]
+    return np.array(shown, "f8").reshape(stored.shape), "seconds"
+
+
 def netcdf_values(values):
     """Returns values as NetCDF has them."""
     kind = values.dtype.kind
     if kind in "mM":
-        return values.astype(values.dtype.newbyteorder("=")).view("i8")
+        return times(values)[0]
     if kind == "b":
         return values.view("i1")
     if values.dtype.itemsize == 2 and kind in "fV":
@@ -122,8 +146,8 @@ def is_number(value):
     return bool(items) and all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in items)
 
 
-def netcdf_attributes(attributes, document=None):
-    """Returns the attributes of a group, or of an array with its `zarr.json`."""
+def netcdf_attributes(attributes, document=None, values=None, is_coordinate=False):
+    """Returns the attributes of a group, or of an array with its `zarr.json` and what the reference has read."""
     shown = {}
     kind = document and type_name(document)
     for key, value in attributes.items():
@@ -138,21 +162,23 @@ def netcdf_attributes(attributes, document=None):
         shown[safe_name(key)] = plain_attribute(value)
     if not kind:
         return shown
-    configuration = document["data_type"].get("configuration", {}) if isinstance(document["data_type"], dict) else {}
-    unit = UNITS.get(configuration.get("unit")) if configuration.get("scale_factor", 1) == 1 else None
     if kind == "bool":
         shown.setdefault("dtype", "bool")
     elif kind in ("fixed_length_utf32", "string"):
         shown.setdefault("_Encoding", "utf-8")
-    elif kind in TIMES and unit:
+    elif kind in TIMES and times(values)[1]:
+        numbers, unit = times(values)
         is_span = kind == "numpy.timedelta64"
-        shown.setdefault("units", unit if is_span else f"{unit} since 1970-01-01 00:00:00")
+        shown["units"] = unit if is_span else f"{unit} since 1970-01-01 00:00:00"
         if is_span:
-            code = configuration["unit"].replace("\u03bc", "u")
-            shown.setdefault("dtype", f"timedelta64[{code if code in ('ms', 'us', 'ns') else 's'}]")
+            code = np.datetime_data(values.dtype)[0]
+            shown["dtype"] = f"timedelta64[{code if code in ('ms', 'us', 'ns') else 's'}]"
         else:
-            shown.setdefault("calendar", "proleptic_gregorian")
-        shown.setdefault("_FillValue", -2**63)
+            shown["calendar"] = "proleptic_gregorian"
+        # Of a coordinate, and of times that were looked at, only if one is missing.
+        is_known = is_coordinate or np.datetime_data(values.dtype)[0] in ("ms", "us", "ns")
+        if not is_known or bool((values != values).any()):
+            shown["_FillValue"] = float("nan") if numbers.dtype.kind == "f" else NOT_A_TIME
     elif document["fill_value"] == "NaN" and "missing_value" not in shown:
         shown.setdefault("_FillValue", float("nan"))
     return shown

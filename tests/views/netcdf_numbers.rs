@@ -1,0 +1,45 @@
+//! The numbers that programs compute of packed variables and of times in a NetCDF view, beside the arithmetic of numpy.
+
+use std::process::Command;
+
+use crate::common::writing::needed;
+use crate::common::{Mount, project, run};
+
+/// Programs, and the numbers of arrays that each of them reads rightly: all but those of its known limits.
+const PROGRAMS: [(&str, u64); 9] = [
+    ("netCDF4", 107),
+    ("h5py", 107),
+    ("xarray", 107),
+    ("xarray h5netcdf", 107),
+    ("ncdump", 19),
+    ("NCO", 64),
+    ("CDO", 88),
+    ("GDAL", 102),
+    ("R", 101),
+];
+
+#[test]
+fn programs_compute_the_numbers_of_packed_variables_and_times() {
+    let installed = Command::new("sh").args(["-c", "cdo --version && ncks --version && Rscript --version"]).output();
+    if !needed(
+        installed.is_ok_and(|output| output.status.success()),
+        "programs: scripts/setup --programs installs them",
+    ) {
+        return;
+    }
+    let work = tempfile::tempdir().unwrap();
+    let (repository, cases) = (work.path().join("numbers"), work.path().join("cases.json"));
+    let script = |name: &str| {
+        let mut command = Command::new(project("target/venv/bin/python"));
+        command.arg("-B").arg(project("tests/views/programs").join(name));
+        command
+    };
+    run(script("make_numbers.py").arg(&repository).arg(&cases)).success();
+    let (native, view) = (Mount::new(&repository, &["--read-only"]), Mount::new(&repository, &["--view", "netcdf"]));
+    let read = run(script("read_numbers.py").arg(&cases).args([native.path(), view.path()]).arg(work.path())).json();
+    for (program, right) in PROGRAMS {
+        let found = &read[program];
+        assert!(found["wrong"].as_array().unwrap().is_empty(), "{program}: {:#}", found["wrong"]);
+        assert_eq!(found["right"].as_u64(), Some(right), "{program}");
+    }
+}
