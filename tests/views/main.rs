@@ -14,6 +14,8 @@ mod memory;
 #[cfg(feature = "netcdf")]
 mod netcdf;
 #[cfg(feature = "netcdf")]
+mod netcdf_damage;
+#[cfg(feature = "netcdf")]
 mod netcdf_floats;
 #[cfg(feature = "netcdf")]
 mod netcdf_fuzz;

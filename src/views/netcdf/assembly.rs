@@ -98,7 +98,10 @@ impl Units {
             let ends = segments.iter().zip(&end).map(|(segment, end)| segment.end().min(*end));
             let lengths = ends.zip(&first).map(|(end, first)| end.saturating_sub(*first)).collect();
             let part = Part { segments: &segments, unit: &unit, first: &first, lengths };
-            self.copy_part(tree, &part, elements, &mut bytes).await?;
+            let chunk: Vec<u64> = segments.iter().map(|segment| segment.chunk).collect();
+            let place = StoredPlace::chunk(tree, variable.node, &chunk);
+            let copied = self.copy_part(tree, &part, &place, elements, &mut bytes).await;
+            copied.map_err(|error| place.named(error, tree))?;
             if !advance(&mut first, &segments, &unit, &end) {
                 break;
             }
@@ -116,14 +119,13 @@ impl Units {
         self: &Arc<Self>,
         tree: &Arc<Tree>,
         part: &Part<'_>,
+        place: &StoredPlace<'_>,
         elements: u64,
         bytes: &mut Option<Vec<u8>>,
     ) -> Result<()> {
         let variable = &self.variable;
         let size = variable.element.size;
         let fill = || variable.fill.repeat(elements as usize);
-        let chunk: Vec<u64> = part.segments.iter().map(|segment| segment.chunk).collect();
-        let place = StoredPlace::chunk(tree, variable.node, &chunk);
         let Some(big_endian) = variable.chain.raw_order() else {
             if let Some(decoded) = self.stored_chunk(tree, part, place).await? {
                 let bytes = bytes.get_or_insert_with(fill);
@@ -167,7 +169,7 @@ impl Units {
         self: &Arc<Self>,
         tree: &Arc<Tree>,
         part: &Part<'_>,
-        place: StoredPlace<'_>,
+        place: &StoredPlace<'_>,
     ) -> Result<Option<Bytes>> {
         let variable = &self.variable;
         let number = part
@@ -179,7 +181,7 @@ impl Units {
         let (units, source, place) = (Arc::clone(self), Arc::clone(tree), place.whole());
         let make = async move {
             let Some(found) = place.find(&source).await? else { return Ok(Bytes::new()) };
-            let name = source.describe(place.inode());
+            let name = place.describe(&source);
             let size = units.variable.element.size;
             let decoded = shape.iter().product::<u64>() * size as u64;
             let mut reservation = memory::reserve(found.len().saturating_add(decoded), &name).await?;

@@ -170,7 +170,7 @@ impl Units {
         }
     }
 
-    /// Reads a unit, and decodes it unless that is done step by step; no bytes if it is not stored.
+    /// Makes a unit; no bytes if it is not stored.
     async fn make(self: Arc<Self>, tree: &Arc<Tree>, number: u64) -> Result<Value> {
         let variable = &self.variable;
         let coords = coords_in(&variable.grid, number);
@@ -179,13 +179,19 @@ impl Units {
             Source::Inner(layout) => StoredPlace::inner(tree, variable.node, &coords, layout),
             Source::Parts(axes) => return self.assemble(tree, number, axes).await.map(Value::Chunk),
         };
+        self.make_of(tree, &place).await.map_err(|error| place.named(error, tree))
+    }
+
+    /// Reads the unit at `place`, and decodes it unless that is done step by step.
+    async fn make_of(self: &Arc<Self>, tree: &Arc<Tree>, place: &StoredPlace<'_>) -> Result<Value> {
+        let variable = &self.variable;
         let count = variable.unit.iter().product::<u64>();
         let decoded = match variable.chain.is_variable() {
             true => variable.chain.variable_memory(count as usize, variable.text_bytes()),
             false => count * variable.element.size.max(1) as u64,
         };
         let Some(found) = place.find(tree).await? else { return Ok(Value::Chunk(Bytes::new())) };
-        let name = tree.describe(place.inode());
+        let name = place.describe(tree);
         // Stored bytes, decoded ones, and those of the file live at the same time. All are reserved before any of them is read: as many units
         // as programs ask for are made at a time.
         let shard = variable.chain.decompressed_shard(decoded as usize, variable.element.size) as u64;
@@ -202,7 +208,7 @@ impl Units {
             };
             // Those of a store are not read twice.
             bytes = stored.bytes().cloned();
-            let (units, name) = (Arc::clone(&self), name.clone());
+            let (units, name) = (Arc::clone(self), name.clone());
             match blocking(move || units.growing(stored, decoded, name, reserved)).await? {
                 Ok(unit) => return Ok(Value::View(unit)),
                 Err(reserved) => reservation = reserved,
@@ -220,7 +226,8 @@ impl Units {
         let length = variable.shown_bytes();
         // No more at a time than there are cores, in the order of requests: what a program waits for was requested first.
         let permit = DECODERS.acquire().await;
-        let bytes = blocking(move || self.decode(stored).context(|| name)).await?;
+        let units = Arc::clone(self);
+        let bytes = blocking(move || units.decode(stored).context(|| name)).await?;
         drop(permit);
         // Shrinking never waits.
         reservation.resize(length, "a decoded chunk")?;

@@ -126,7 +126,7 @@ pub(super) fn dataset(
     let extra = variable.element.extra_dimension(variable.longest).map(|(_, size)| size);
     let shape = variable.shape.iter().copied().chain(extra).collect();
     let unlimited = named.dimensions.first().is_some_and(|first| unlimited.contains(first));
-    let layout = match file_chunks::is_run(variable) && !unlimited {
+    let layout = match file_chunks::is_one_unit(variable) && !unlimited {
         true => Layout::Contiguous,
         false => {
             let along = std::iter::once(variable.along).chain(std::iter::repeat(1));

@@ -3,12 +3,11 @@
 //! HDF5 reads chunks without a filter in one of two ways. A chunk that fits into its cache is read as a whole, copied to the cache, and
 //! from there to the program: a program that wants one time step of a variable reads all time steps of a chunk. Of a larger
 //! chunk it reads what is wanted, directly. The cache is 1 MiB in HDF5 (8 MiB from 2.0 on), 16 MiB in netCDF-C, which makes it
-//! larger for larger chunks, up to 64 MiB. Measured with units of 4 MiB: a whole variable takes netCDF-C 1.6 times as long in the
-//! first way, and a time slice reads 16 times the bytes.
+//! larger for larger chunks, up to 64 MiB. Measured with units of 4 MiB: a time slice reads 16 times the bytes in the first way.
 //!
-//! Units that follow one another along the first dimension are one after another in a chunk that has them all: so a chunk of the
-//! file may have as many as it takes to be larger than any cache. If units have all of the other dimensions, the
-//! whole variable is one run of bytes, and needs no chunks.
+//! A unit is a chunk of the file, so that programs see the chunks of the array, and each begins on a page of its own: one that cannot be read
+//! takes no other with it. Large units with several indices along the first dimension are joined along it, as many as it takes to be larger
+//! than any cache.
 
 use super::variable::{Source, Variable};
 
@@ -17,18 +16,20 @@ const CACHED: u64 = 64 << 20;
 /// Shortest run of bytes of a row of a unit for which chunks are made larger: the library reads each such run by itself, and shorter ones
 /// take longer than a copy through the cache.
 const MIN_RUN: u64 = 512;
+/// Bytes of the smallest unit that is joined with others: a copy of a smaller one takes less than a millisecond.
+const MIN_JOINED: u64 = 1 << 20;
 
-/// Returns the number of units along the first dimension that a chunk of the file has. `is_unlimited` is true if that dimension has
-/// no maximal size.
-pub(super) fn units_along(variable: &Variable, is_unlimited: bool) -> u64 {
+/// Returns the number of units along the first dimension that a chunk of the file has.
+pub(super) fn units_along(variable: &Variable) -> u64 {
     let (Some(&first), bytes) = (variable.grid.first(), variable.shown_bytes().max(1)) else { return 1 };
-    if is_run(variable) && !is_unlimited {
-        return first;
+    let has_one_index = variable.kept.first().is_none_or(|length| *length == 1);
+    if has_one_index || bytes < MIN_JOINED || is_made_of_parts(variable) || run_bytes(variable) < MIN_RUN {
+        return 1;
     }
     // Chunks that together are not too large for the cache are better left small.
     let wanted = CACHED / bytes + 1;
     let chunks = first / wanted;
-    if wanted == 1 || chunks == 0 || is_made_of_parts(variable) || run_bytes(variable) < MIN_RUN {
+    if wanted == 1 || chunks == 0 {
         return 1;
     }
     first.div_ceil(chunks)
@@ -46,11 +47,9 @@ fn run_bytes(variable: &Variable) -> u64 {
     bytes
 }
 
-/// Returns true if a variable is one run of bytes: its units have all of each dimension but the first. Units that are made of parts
-/// of chunks are chunks of the file, so that a page has bytes of one of them only.
-pub(super) fn is_run(variable: &Variable) -> bool {
-    let is_whole = variable.grid.iter().all(|units| *units == 1);
-    is_whole || (!is_made_of_parts(variable) && variable.grid.iter().skip(1).all(|units| *units == 1))
+/// Returns true if a variable is one unit.
+pub(super) fn is_one_unit(variable: &Variable) -> bool {
+    variable.grid.iter().all(|units| *units == 1)
 }
 
 fn is_made_of_parts(variable: &Variable) -> bool {

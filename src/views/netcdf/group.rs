@@ -66,9 +66,8 @@ impl GroupFile {
             let mut variables: Vec<Named> = variables.collect();
             let unlimited =
                 record_dimension::choose(&options.record_dimension, &dimensions, &variables, file, &mut found);
-            for Named { member, dimensions } in &mut variables {
-                let is_unlimited = dimensions.first().is_some_and(|first| unlimited.contains(first));
-                member.variable.along = file_chunks::units_along(&member.variable, is_unlimited);
+            for Named { member, .. } in &mut variables {
+                member.variable.along = file_chunks::units_along(&member.variable);
             }
             // One bad variable must not spoil the file.
             let bad = bad_variables(&variables, &dimensions, &unlimited);

@@ -127,7 +127,7 @@ async fn longest_of_chunk(
     count: usize,
 ) -> Result<Option<u64>> {
     let Some(found) = place.find(tree).await? else { return Ok(None) };
-    let name = tree.describe(place.inode());
+    let name = place.describe(tree);
     // A chunk that claims to be large, and one that is, must not take the memory of others.
     let most = MAX_DECODED_TEXTS.min(memory::reservable() / TEXTS_PART);
     let mut limit = FIRST_DECODED_TEXTS.min(most);

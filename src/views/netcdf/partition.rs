@@ -37,6 +37,8 @@ impl Segment {
     }
 }
 
+/// Fewest bytes of a unit that has elements of one chunk only. Each unit has a page of its own, of 4096 bytes.
+const MIN_UNIT: u64 = 1024;
 /// Most stored chunks that a unit may have parts of.
 const MAX_PARTS: u64 = 1 << 16;
 /// Most numbers that are tried as the number of equal parts of a chunk.
@@ -63,6 +65,18 @@ impl Axis {
         self.runs.iter().map(|run| run.length).max().unwrap_or(1)
     }
 
+    /// Returns the longest parts, all of one length, into which a dimension of `length` elements can be cut so that none has elements of two
+    /// chunks.
+    fn common_length(&self, length: u64) -> u64 {
+        let ends = self.runs.iter().skip(1).map(|run| run.element).chain([length]);
+        let common = self.runs.iter().zip(ends).fold(0, |common, (run, end)| {
+            let common = greatest_common_divisor(common, run.element);
+            let has_several = end.saturating_sub(run.element) > run.length;
+            if has_several { greatest_common_divisor(common, run.length) } else { common }
+        });
+        if common == 0 { length } else { common.min(length) }
+    }
+
     fn shortest(&self) -> u64 {
         self.runs.iter().map(|run| run.length).min().unwrap_or(1)
     }
@@ -77,10 +91,32 @@ impl Axis {
     }
 }
 
-/// Returns the shape of units for stored chunks with these edges in an array of `shape`: as long as the longest chunks, unless a
-/// unit would have parts of too many of them.
-pub(super) fn unit_shape(axes: &[Axis], shape: &[u64]) -> Vec<u64> {
-    let mut unit: Vec<u64> = axes.iter().zip(shape).map(|(axis, length)| axis.longest().min(*length).max(1)).collect();
+/// Returns the shape of units for stored chunks with these edges in an array of `shape` with elements of `size` bytes. None has parts of two
+/// chunks, so that a damaged one takes no other with it, unless such units would be short: along some dimensions they are then as
+/// long as the longest chunks.
+pub(super) fn unit_shape(axes: &[Axis], shape: &[u64], size: u64) -> Vec<u64> {
+    let longest: Vec<u64> = longest_shape(axes, shape);
+    let mut unit: Vec<u64> = axes.iter().zip(shape).map(|(axis, length)| axis.common_length(*length).max(1)).collect();
+    while unit.iter().fold(size, |bytes, length| bytes.saturating_mul(*length)) < MIN_UNIT {
+        let ratio = |(unit, longest): &(&mut u64, &u64)| longest.checked_div(**unit).unwrap_or(0);
+        let shortest = unit.iter_mut().zip(&longest).filter(|(unit, longest)| **unit < **longest).max_by_key(ratio);
+        let Some((short, long)) = shortest else { break };
+        *short = *long;
+    }
+    with_few_parts(axes, unit)
+}
+
+/// Returns the shape of units that are as long as the longest chunks.
+pub(super) fn long_unit_shape(axes: &[Axis], shape: &[u64]) -> Vec<u64> {
+    with_few_parts(axes, longest_shape(axes, shape))
+}
+
+fn longest_shape(axes: &[Axis], shape: &[u64]) -> Vec<u64> {
+    axes.iter().zip(shape).map(|(axis, length)| axis.longest().min(*length).max(1)).collect()
+}
+
+/// Returns `unit`, made shorter if it would have parts of too many chunks.
+fn with_few_parts(axes: &[Axis], mut unit: Vec<u64>) -> Vec<u64> {
     loop {
         let parts: Vec<u64> =
             unit.iter().zip(axes).map(|(unit, axis)| unit.div_ceil(axis.shortest().max(1)).saturating_add(1)).collect();
@@ -91,6 +127,14 @@ pub(super) fn unit_shape(axes: &[Axis], shape: &[u64]) -> Vec<u64> {
             _ => return unit,
         }
     }
+}
+
+/// Returns the largest number that divides both.
+pub(super) fn greatest_common_divisor(mut one: u64, mut other: u64) -> u64 {
+    while other != 0 {
+        (one, other) = (other, one.checked_rem(other).unwrap_or(0));
+    }
+    one
 }
 
 /// Cuts `shape`, elements of `size` bytes, to about `target` bytes: whole rows of the last dimensions. If possible the parts end
@@ -136,10 +180,26 @@ mod tests {
     #[test]
     fn units_have_parts_of_a_bounded_number_of_chunks() {
         let axis = |runs: &[(u64, u64)], length| Axis::new(runs, length).unwrap();
-        assert_eq!(unit_shape(&[axis(&[(3, 1), (5, 1)], 8), axis(&[(9, 1)], 4)], &[8, 4]), [5, 4]);
+        assert_eq!(long_unit_shape(&[axis(&[(3, 1), (5, 1)], 8), axis(&[(9, 1)], 4)], &[8, 4]), [5, 4]);
         let hostile = axis(&[(1, 1 << 30), (1 << 30, 1)], 1 << 31);
-        let unit = unit_shape(&[hostile.clone(), hostile], &[1 << 31, 1 << 31]);
+        let unit = long_unit_shape(&[hostile.clone(), hostile], &[1 << 31, 1 << 31]);
         assert!(unit.iter().all(|length| (64..=256).contains(length)), "{unit:?}");
+    }
+
+    #[test]
+    fn units_have_elements_of_one_chunk_if_they_are_not_short() {
+        let axis = |runs: &[(u64, u64)], length| Axis::new(runs, length).unwrap();
+        let (months, map) = (axis(&[(31, 1), (28, 1), (31, 1), (30, 1)], 120), axis(&[(500, 2)], 1000));
+        assert_eq!(unit_shape(&[months.clone(), map.clone()], &[120, 1000], 16), [1, 500]);
+        let even = axis(&[(2, 3), (4, 1), (8, 9)], 40);
+        assert_eq!(even.common_length(40), 2);
+        // The last chunk may have any length.
+        assert_eq!(axis(&[(6, 2), (100, 1)], 40).common_length(40), 6);
+        assert_eq!(axis(&[(100, 1)], 40).common_length(40), 40);
+        assert_eq!(unit_shape(&[even, axis(&[(700, 1), (1400, 1)], 2100)], &[40, 2100], 4), [2, 700]);
+        // Short units are as long as the longest chunk along the dimension where that is worth most.
+        assert_eq!(unit_shape(&[months.clone(), map], &[120, 1000], 1), [31, 500]);
+        assert_eq!(unit_shape(&[months], &[120], 4), [31]);
     }
 
     #[test]

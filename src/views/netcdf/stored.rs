@@ -143,14 +143,24 @@ impl<'a> StoredPlace<'a> {
         StoredPlace { inner: Some((layout, number)), ..shard }
     }
 
-    /// Returns the place without what it borrows: of the whole stored chunk.
-    pub(super) fn whole(self) -> StoredPlace<'static> {
-        StoredPlace { node: self.node, coords: self.coords, inode: self.inode, inner: None }
+    /// Returns `error` with the name of the chunk, unless it has that.
+    pub(super) fn named(&self, error: Error, tree: &Tree) -> Error {
+        let name = self.describe(tree);
+        if error.to_string().contains(&name) { error } else { error.context(name) }
     }
 
-    /// Returns the inode of the chunk.
-    pub(super) fn inode(&self) -> u64 {
-        self.inode
+    /// Returns the place without what it borrows: of the whole stored chunk.
+    pub(super) fn whole(&self) -> StoredPlace<'static> {
+        StoredPlace { node: self.node, coords: self.coords.clone(), inode: self.inode, inner: None }
+    }
+
+    /// Returns the name of the chunk, for errors.
+    pub(super) fn describe(&self, tree: &Tree) -> String {
+        let name = tree.describe(self.inode);
+        match self.inner {
+            Some((_, number)) => format!("{name}: inner chunk {number}"),
+            None => name,
+        }
     }
 
     /// Returns the inode of the chunk if it is stored, with `length` bytes; another length is an error.

@@ -8,7 +8,7 @@ use super::decode::Chain;
 use super::decode::chain::Elements;
 use super::document::{self, StoredAttributes};
 use super::fill_value;
-use super::partition::{Axis, cut, unit_shape};
+use super::partition::{Axis, cut, long_unit_shape, unit_shape};
 use crate::tree::Tree;
 use crate::tree::array::Array;
 use crate::tree::nodes::NodeIndex;
@@ -205,7 +205,10 @@ impl Storage {
             if !is_raw && product(&longest, size).is_none_or(|bytes| bytes >= MAX_CHUNK) {
                 return Err(TOO_LONG.to_owned());
             }
-            let mut unit = unit_shape(&axes, shape);
+            // A unit of one chunk needs all of that, decoded: it stays in memory for the next ones.
+            let is_short = product(&longest, size).is_some_and(|bytes| bytes <= MAX_RAW);
+            let mut unit =
+                if is_raw || is_short { unit_shape(&axes, shape, size) } else { long_unit_shape(&axes, shape) };
             if product(&unit, size).is_none_or(|bytes| bytes > MAX_RAW) && is_raw {
                 unit = cut(&unit, size, CUT);
             }

@@ -9,7 +9,7 @@
 //! 48         object headers at multiples of 8: groups, the root first, then the datasets
 //! ..         global heap: collections of object references, then of texts
 //! page       B-trees of the chunked datasets; within a tree the root first, the leaves last
-//! >= 12 MiB  data of the datasets; of 4 KiB or more: at a multiple of 4096
+//! >= 12 MiB  data of the datasets: each chunk at a multiple of 4096
 //! ```
 //!
 //! The plan keeps everything before the B-trees: about 1 KB for each dataset. It makes the nodes of the B-trees from

@@ -192,7 +192,7 @@ impl Plan {
                 set(&mut addresses.data, index, UNDEFINED);
                 continue;
             }
-            let address = align(at, if storage.bytes < PAGE { 8 } else { PAGE });
+            let address = align(at, PAGE);
             let end = address.and_then(|address| address.checked_add(storage.bytes));
             let (Some(address), Some(end)) = (address, end.filter(|&end| i64::try_from(end).is_ok())) else {
                 return Err(too_long().context(describe(dataset)));

@@ -6,10 +6,9 @@ use crate::error::Result;
 
 /// Maximum rank that the format allows.
 const MAX_RANK: usize = 32;
-/// Unit of slots and of the positions of data: a page then has data of one chunk only.
+/// Unit of slots and of the positions of data: a page of the kernel then has data of one chunk only, and a chunk that cannot be read
+/// takes no other with it.
 pub(super) const PAGE: u64 = 4096;
-/// Length in bytes of a chunk from which on its slot is a multiple of [`PAGE`].
-const BIG_CHUNK: u64 = 64 << 10;
 
 /// Lengths of the data of a dataset. All have been checked: no offset in the data and no position of an element
 /// overflows.
@@ -61,7 +60,7 @@ impl Storage {
             .filter(|&bytes| u32::try_from(bytes).is_ok())
             .ok_or_else(|| unsupported("chunks of 4 GiB or more"))?;
         let too_big = || unsupported("more than 2^63 bytes or elements");
-        let slot = if chunk_bytes < BIG_CHUNK { chunk_bytes } else { align(chunk_bytes, PAGE).ok_or_else(too_big)? };
+        let slot = align(chunk_bytes, PAGE).ok_or_else(too_big)?;
         let sizes = || dataset.shape.iter().zip(chunk.iter().copied().map(u64::from));
         let grid: Vec<u64> = sizes().map(|(size, chunk)| size.div_ceil(chunk)).collect();
         let chunks = product(grid.iter().copied()).ok_or_else(too_big)?;

@@ -93,9 +93,7 @@ fn data_begin_where_the_layout_says() -> TestResult {
         let part = sample.plan.part(at, u64::MAX);
         if let Part::Data { dataset, chunk, from, .. } = part {
             assert!(at >= 12 << 20 && from == 0, "{part:?} at {at}");
-            let model = &sample.model.datasets[dataset];
-            let big = model.name == "big_chunks" || chunk == 0 && elements(dataset, model).len() >= 4096;
-            assert!(at % if big { 4096 } else { 1 } == 0, "{part:?} at {at}");
+            assert!(at % 4096 == 0, "{part:?} at {at}");
             assert!(last < Some((dataset, chunk)), "{part:?} after {last:?}");
             last = Some((dataset, chunk));
         }
