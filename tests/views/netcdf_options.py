@@ -103,6 +103,24 @@ def record(root, mount, directory):
         check("maxshape", hdf5["t"].maxshape == (None, 3, 4), hdf5["t"].maxshape)
         for name, array in root.arrays():
             check(name, np.array_equal(dataset[name][...], plain(array), equal_nan=plain(array).dtype.kind == "f"))
+        compared = directory / "plain.nc"
+        with netCDF4.Dataset(compared, "w") as made:
+            made.createDimension("x", 2)
+            made.createVariable("x", "f4", ("x",))
+            made.createVariable("v", "f4", ("x",))
+        with h5py.File(compared) as made:
+            kind = made["x"].attrs["REFERENCE_LIST"].dtype
+        for name in ["t", "whole", "count", "flag"]:
+            for at, dimension in enumerate(dataset[name].dimensions):
+                check(f"{name} {dimension}", h5py.h5ds.is_attached(hdf5[name].id, hdf5[dimension].id, at))
+                uses = hdf5[dimension].attrs["REFERENCE_LIST"]
+                check(f"{dimension} uses", (hdf5[name].name, at) in [(hdf5[use].name, position) for use, position in uses], uses)
+                check(f"{dimension} type", uses.dtype == kind, (uses.dtype, kind))
+        # Only numbers of one element, and what ties datasets to dimensions, are no lists in files of netCDF.
+        for name, variable in hdf5.items():
+            for key, value in variable.attrs.items():
+                is_list = isinstance(value, np.ndarray) or isinstance(value, (bytes, str, h5py.Empty))
+                check(f"{name}@{key} is a list", is_list or key == "_Netcdf4Dimid", value)
     if (text := program("ncdump", "-h", file)) is not None:
         check("ncdump", "time = UNLIMITED ; // (5 currently)" in text, text[:400])
     if program("ncra", "-O", "-v", "t,whole", file, out) is not None:
@@ -141,6 +159,12 @@ def classic(root, mount, directory):
             check(how, dataset.big == 2.0**40 and dataset.words == '["a","b"]', (dataset.big, dataset.words))
 
     compare(file, "view")
+    with netCDF4.Dataset(file) as dataset:
+        check("model", dataset.data_model == "NETCDF4_CLASSIC", dataset.data_model)
+    # Closing it fails: it has the file twice.
+    check("MFDataset", netCDF4.MFDataset([file, file])["t"].shape[0] == 10)
+    if (text := program("ncdump", "-k", file)) is not None:
+        check("ncdump -k", text.strip() == "netCDF-4 classic model", text)
     for kind in ["classic", "64-bit offset"]:
         if program("nccopy", "-k", kind, file, out) is not None:
             check(kind, out.read_bytes()[:3] == b"CDF")

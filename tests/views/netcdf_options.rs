@@ -17,7 +17,7 @@ fn programs_read_each_option() {
     run(python("netcdf_options.py").arg("write").arg(&repo)).success();
     let options = [
         ("record", &["--netcdf-record-dimension", "auto"][..]),
-        ("classic", &["--netcdf-classic-types"]),
+        ("classic", &["--netcdf-classic-types", "--netcdf-record-dimension", "auto"]),
         ("nested", &["--netcdf-groups", "nested"]),
     ];
     for (mode, words) in options {

@@ -2,7 +2,8 @@
 //!
 //! A dimension is a dataset: that of the variable with its name whose first dimension it is (a coordinate variable), or an empty one.
 //! Attributes tie variables to dimensions: `DIMENSION_LIST` and `_Netcdf4Coordinates` on variables, `CLASS`, `NAME` and `_Netcdf4Dimid` on
-//! dimensions. Without any one of them some program of the table in `docs/views.md` refuses the file or loses names.
+//! dimensions. Without any one of them some program of the table in `docs/views.md` refuses the file or loses names. `REFERENCE_LIST` on
+//! dimensions tells libhdf5 that a scale is attached.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,6 +16,9 @@ use crate::views::report::Finding;
 
 /// Name of the attribute with which netCDF hides the dataset of a dimension without variable; the size follows.
 const NO_VARIABLE: &str = "This is a netCDF dimension but not a netCDF variable. ";
+
+/// Most datasets that a dimension lists as those along it: an attribute has less than 64 KiB, and 16 bytes for each.
+const MAX_USES: usize = 4000;
 
 /// Variable with its dimensions.
 #[derive(Debug)]
@@ -58,6 +62,31 @@ pub(super) fn order(dimensions: &Dimensions, variables: &[Named]) -> Vec<Option<
     let coordinates: HashSet<usize> = order.iter().flatten().copied().collect();
     order.extend((0..variables.len()).filter(|at| !coordinates.contains(at)).map(Some));
     order
+}
+
+/// Returns for each dimension the datasets along it, in `order`, and their positions in these: what the attribute `REFERENCE_LIST` has.
+pub(super) fn uses(dimensions: &Dimensions, variables: &[Named], order: &[Option<usize>]) -> Vec<Vec<(usize, u32)>> {
+    let mut uses = vec![Vec::new(); dimensions.list.len()];
+    for (dataset, named) in order.iter().enumerate().filter_map(|(dataset, at)| Some((dataset, variables.get((*at)?)?)))
+    {
+        // A scale is along itself, which the format does not say.
+        if named.coordinate(dimensions).is_some() {
+            continue;
+        }
+        for (position, dimension) in named.dimensions.iter().enumerate() {
+            if let Some(uses) = uses.get_mut(*dimension) {
+                uses.push((dataset, position as u32));
+            }
+        }
+    }
+    uses
+}
+
+/// Adds to the dataset of a dimension the datasets along it, unless there are too many for an attribute.
+pub(super) fn add_uses(dataset: &mut Dataset, uses: Vec<(usize, u32)>) {
+    if (1..=MAX_USES).contains(&uses.len()) {
+        dataset.attributes.push(attribute("REFERENCE_LIST", Value::Uses(uses)));
+    }
 }
 
 fn int32s(numbers: &[usize], count: Option<u64>) -> Value {

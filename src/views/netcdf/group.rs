@@ -11,7 +11,7 @@ use super::datasets::{self, Named};
 use super::dimensions::{Dimensions, GivenNames};
 use super::document::StoredAttributes;
 use super::file_chunks;
-use super::hdf5::model::{Attribute, FileModel, Group, Value};
+use super::hdf5::model::{Attribute, DataType, Dataset, FileModel, Group, Value};
 use super::hdf5::plan::Plan;
 use super::members::{FileGroup, Member, Members};
 use super::names::MAX_NAME;
@@ -86,7 +86,7 @@ impl GroupFile {
             }
             findings.append(&mut found);
             let order = datasets::order(&dimensions, &variables);
-            let datasets = order
+            let mut datasets: Vec<Dataset> = order
                 .iter()
                 .enumerate()
                 .map(|(number, at)| match at.and_then(|at| variables.get_mut(at)) {
@@ -97,7 +97,15 @@ impl GroupFile {
                     None => datasets::bare_dimension(number, &dimensions, &unlimited),
                 })
                 .collect();
-            let groups = groups.iter().map(|group| file_group(tree, group, classic, &mut findings)).collect();
+            let uses = datasets::uses(&dimensions, &variables, &order);
+            datasets.iter_mut().zip(uses).for_each(|(dataset, uses)| datasets::add_uses(dataset, uses));
+            // The classic model has no groups.
+            let is_classic = classic && groups.len() == 1;
+            let mut groups: Vec<Group> =
+                groups.iter().map(|group| file_group(tree, group, classic, &mut findings)).collect();
+            if let Some(root) = groups.first_mut() {
+                root.attributes.splice(0..0, attributes_of_file(is_classic));
+            }
             let stored = variables.iter().map(|named| stored_bytes(tree, &named.member.variable));
             let stored: u64 = stored.fold(0, u64::saturating_add);
             let plan = Plan::new(&FileModel { groups, datasets }).context(|| file)?;
@@ -167,10 +175,18 @@ fn file_group(tree: &Tree, group: &FileGroup, classic: bool, findings: &mut Vec<
     let document = tree.zarr_json(group.node).filter(|_| tree.table().array(group.node).is_none());
     let stored = document.map(StoredAttributes::of_group).unwrap_or_default();
     let path = format!("/{}", tree.table().path(group.node));
-    let mut attributes = attributes::convert(&stored, None, classic, &path, findings);
-    if group.name.is_empty() {
-        let version = format!("version=2,icechunkfs={}", env!("CARGO_PKG_VERSION"));
-        attributes.insert(0, Attribute { name: "_NCProperties".to_owned(), value: Value::Text(version) });
-    }
+    let attributes = attributes::convert(&stored, None, classic, &path, findings);
     Group { name: group.name.clone(), parent: group.parent, attributes }
+}
+
+/// Returns the attributes by which netCDF knows its files, and those of its classic model.
+fn attributes_of_file(is_classic: bool) -> Vec<Attribute> {
+    let version = format!("version=2,icechunkfs={}", env!("CARGO_PKG_VERSION"));
+    let one =
+        Value::Numbers { data_type: DataType::Int { size: 4, signed: true }, bytes: vec![1, 0, 0, 0], count: None };
+    let mut attributes = vec![Attribute { name: "_NCProperties".to_owned(), value: Value::Text(version) }];
+    if is_classic {
+        attributes.push(Attribute { name: "_nc3_strict".to_owned(), value: one });
+    }
+    attributes
 }

@@ -3,7 +3,7 @@
 use super::heap::Heap;
 use super::messages::{dataspace, null_dataspace};
 use super::model::{Attribute, DataType, Value};
-use super::{datatype, unsupported};
+use super::{UNDEFINED, datatype, unsupported};
 use crate::error::Result;
 
 /// Length in bytes from which on a scalar text is stored in the heap: a header message has at most 65,535 bytes.
@@ -21,12 +21,12 @@ pub(super) fn heap_texts(value: &Value) -> &[String] {
     }
 }
 
-/// Encodes an attribute message. Its length does not depend on addresses in `heap`.
-pub(super) fn encode(attribute: &Attribute, heap: &Heap<'_>) -> Result<Vec<u8>> {
+/// Encodes an attribute message. Its length does not depend on addresses in `heap` nor on `headers`, those of the datasets.
+pub(super) fn encode(attribute: &Attribute, heap: &Heap<'_>, headers: &[u64]) -> Result<Vec<u8>> {
     if attribute.name.is_empty() || attribute.name.contains('\0') {
         return Err(unsupported("an attribute name that is empty or has a NUL"));
     }
-    let (data_type, dataspace, value) = encode_value(&attribute.value, heap)?;
+    let (data_type, dataspace, value) = encode_value(&attribute.value, heap, headers)?;
     let name = attribute.name.len().saturating_add(1);
     let mut bytes = vec![3, 0];
     for len in [name, data_type.len(), dataspace.len()] {
@@ -42,7 +42,7 @@ pub(super) fn encode(attribute: &Attribute, heap: &Heap<'_>) -> Result<Vec<u8>> 
     Ok(bytes)
 }
 
-fn encode_value(value: &Value, heap: &Heap<'_>) -> Result<Encoded> {
+fn encode_value(value: &Value, heap: &Heap<'_>, headers: &[u64]) -> Result<Encoded> {
     match value {
         Value::Text(text) if text.len() >= LONG_TEXT => {
             Ok((datatype::encode(DataType::Text)?, extent(Some(1)), heap.text(text)?.to_vec()))
@@ -59,6 +59,14 @@ fn encode_value(value: &Value, heap: &Heap<'_>) -> Result<Encoded> {
         Value::Texts(texts) => {
             let pointers = texts.iter().map(|text| heap.text(text)).collect::<Result<Vec<_>>>()?;
             Ok((datatype::encode(DataType::Text)?, extent(Some(texts.len() as u64)), pointers.concat()))
+        }
+        Value::Uses(uses) => {
+            let mut bytes = Vec::with_capacity(uses.len() * 16);
+            for (dataset, position) in uses {
+                let header = headers.get(*dataset).copied().unwrap_or(UNDEFINED);
+                bytes.extend(header.to_le_bytes().into_iter().chain(position.to_le_bytes()).chain([0; 4]));
+            }
+            Ok((datatype::encode(DataType::Use)?, extent(Some(uses.len() as u64)), bytes))
         }
         Value::References(datasets) => {
             let pointers = datasets.iter().map(|&dataset| heap.reference(dataset)).collect::<Result<Vec<_>>>()?;

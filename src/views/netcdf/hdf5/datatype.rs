@@ -6,6 +6,8 @@ use crate::error::Result;
 
 /// Length in bytes of a pointer into the heap: count, address of the collection, index.
 pub(super) const POINTER: u32 = 16;
+/// Length in bytes of a reference with a number, as C has them.
+const USE: u32 = 16;
 
 /// Returns the length of an element in bytes; an error if the format has no such type.
 pub(super) fn size(data_type: DataType) -> Result<u32> {
@@ -17,13 +19,14 @@ pub(super) fn size(data_type: DataType) -> Result<u32> {
         DataType::FixedString { len: 0, .. } => Err(unsupported("fixed strings of length 0")),
         DataType::FixedString { len, .. } => Ok(len),
         DataType::ReferenceList | DataType::Text => Ok(POINTER),
+        DataType::Use => Ok(USE),
     }
 }
 
 /// Returns the length of an element that the model holds as bytes: a number or a fixed string.
 pub(super) fn plain_size(data_type: DataType) -> Result<u32> {
     match data_type {
-        DataType::ObjectReference | DataType::ReferenceList | DataType::Text => {
+        DataType::ObjectReference | DataType::ReferenceList | DataType::Text | DataType::Use => {
             Err(unsupported("references and texts of any length as plain bytes"))
         }
         _ => size(data_type),
@@ -45,6 +48,12 @@ pub(super) fn encode(data_type: DataType) -> Result<Vec<u8>> {
         DataType::Float64 => float(0x20, size, [63, 52, 11, 52], 1023),
         DataType::FixedString { utf8, .. } => class(0x13, [if utf8 { 0x10 } else { 0 }, 0, 0], size),
         DataType::ObjectReference => class(0x17, [0, 0, 0], size),
+        DataType::Use => {
+            let mut bytes = class(0x16, [2, 0, 0], size);
+            bytes.extend(member("dataset", 0, DataType::ObjectReference)?);
+            bytes.extend(member("dimension", 8, DataType::Int { size: 4, signed: false })?);
+            bytes
+        }
         DataType::ReferenceList => {
             let mut bytes = class(0x19, [0, 0, 0], size);
             bytes.extend(encode(DataType::ObjectReference)?);
@@ -56,6 +65,18 @@ pub(super) fn encode(data_type: DataType) -> Result<Vec<u8>> {
             bytes
         }
     })
+}
+
+/// Encodes a member of a compound type (version 1), a scalar at `offset`.
+fn member(name: &str, offset: u32, data_type: DataType) -> Result<Vec<u8>> {
+    let mut bytes = name.as_bytes().to_vec();
+    // A NUL, and up to a multiple of 8.
+    bytes.resize((bytes.len() + 1).next_multiple_of(8), 0);
+    bytes.extend_from_slice(&offset.to_le_bytes());
+    // No dimensions: their number, permutation and sizes.
+    bytes.extend_from_slice(&[0; 28]);
+    bytes.extend(encode(data_type)?);
+    Ok(bytes)
 }
 
 fn class(class: u8, bits: [u8; 3], size: u32) -> Vec<u8> {
@@ -79,6 +100,19 @@ fn float(bits: u8, size: u32, places: [u8; 4], bias: u32) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_use_has_the_bytes_that_libhdf5_writes() -> Result<()> {
+        let mut wanted = vec![0x16, 2, 0, 0, 16, 0, 0, 0];
+        wanted.extend(b"dataset\0\0\0\0\0");
+        wanted.extend([0; 28]);
+        wanted.extend([0x17, 0, 0, 0, 8, 0, 0, 0]);
+        wanted.extend(b"dimension\0\0\0\0\0\0\0\x08\0\0\0");
+        wanted.extend([0; 28]);
+        wanted.extend([0x10, 0, 0, 0, 4, 0, 0, 0, 0, 0, 32, 0]);
+        assert_eq!(encode(DataType::Use)?, wanted);
+        Ok(())
+    }
 
     #[test]
     fn types_have_the_bytes_of_the_specification() -> Result<()> {

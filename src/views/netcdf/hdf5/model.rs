@@ -91,6 +91,8 @@ pub enum DataType {
     },
     /// Address of the header of an object. Only the writer uses it, for [`Value::References`].
     ObjectReference,
+    /// Object reference and a number, of 16 bytes. Only the writer uses it, for [`Value::Uses`].
+    Use,
     /// List of object references in the heap. Only the writer uses it, for [`Value::References`].
     ReferenceList,
     /// UTF-8 string of any length in the heap. Only the writer uses it, for [`Value::Text`] and [`Value::Texts`].
@@ -125,6 +127,8 @@ pub enum Value {
     },
     /// List of texts in the heap.
     Texts(Vec<String>),
+    /// List of references to the datasets with these indices in [`FileModel::datasets`], each with a position: `REFERENCE_LIST`.
+    Uses(Vec<(usize, u32)>),
     /// List that has, for each entry, a list of one reference to the dataset with this index in
     /// [`FileModel::datasets`]: `DIMENSION_LIST`.
     References(Vec<usize>),

@@ -163,7 +163,7 @@ impl Plan {
         let mut heap = Heap::default();
         heap.add(&attribute.value, usize::MAX)?;
         let mut header = Header::group(0, 1)?;
-        add_attributes(&mut header, std::slice::from_ref(attribute), &heap)
+        add_attributes(&mut header, std::slice::from_ref(attribute), &heap, &[])
     }
 
     fn place_trees(&mut self, model: &FileModel, storages: &[Storage], addresses: &mut Addresses) -> Result<()> {
@@ -319,7 +319,7 @@ fn group_header(
         for (order, (name, address)) in datasets.chain(groups).enumerate() {
             header.link(order, name, *address).context(|| format!("link `{name}`"))?;
         }
-        add_attributes(&mut header, attributes, heap)?;
+        add_attributes(&mut header, attributes, heap, &addresses.headers)?;
         header.finish()
     };
     make().context(|| members::describe_group(model, index))
@@ -335,15 +335,15 @@ fn dataset_header(
     let address = |list: &[u64]| list.get(index).copied().unwrap_or(UNDEFINED);
     let header = || {
         let mut header = Header::dataset(dataset, storage, address(&addresses.data), address(&addresses.trees))?;
-        add_attributes(&mut header, &dataset.attributes, heap)?;
+        add_attributes(&mut header, &dataset.attributes, heap, &addresses.headers)?;
         header.finish()
     };
     header().context(|| describe(dataset))
 }
 
-fn add_attributes(header: &mut Header, attributes: &[Attribute], heap: &Heap<'_>) -> Result<()> {
+fn add_attributes(header: &mut Header, attributes: &[Attribute], heap: &Heap<'_>, headers: &[u64]) -> Result<()> {
     for attribute in attributes {
-        attribute::encode(attribute, heap)
+        attribute::encode(attribute, heap, headers)
             .and_then(|message| header.attribute(&message))
             .context(|| format!("attribute `{}`", attribute.name))?;
     }
