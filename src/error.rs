@@ -160,6 +160,11 @@ impl Error {
         matches!(self.kind(), Busy | Contended | Io | Offline | OutOfMemory | PermissionDenied | Timeout)
     }
 
+    /// Returns true if another attempt fails as well: what is stored is damaged, gone, or not known to this program.
+    pub fn is_permanent(&self) -> bool {
+        matches!(self.kind(), ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unsupported)
+    }
+
     /// Prefixes the message with `what`, the object or operation one level up.
     #[must_use]
     pub fn context(self, what: impl fmt::Display) -> Self {

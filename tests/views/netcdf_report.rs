@@ -3,7 +3,7 @@
 use std::fs;
 
 use netcdf_reader::NcFile;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::common::{Mount, run};
 use crate::netcdf::{array, group, import, int16s, python_code};
@@ -107,4 +107,33 @@ fn a_dimension_that_a_nearer_group_hides_keeps_its_size() {
     let repo = import(directory.path(), &files);
     let mount = Mount::new(&repo, &["--view", "netcdf", "--netcdf-groups", "nested"]);
     run(python_code(READ_HIDDEN).arg(mount.path().join("ocean.nc"))).success();
+}
+
+#[test]
+fn nan_is_marked_as_missing_only_where_chunks_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let float = |length: u64, more: Value| {
+        let mut members = json!({"fill_value": "NaN", "codecs": ["bytes"]});
+        members.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        array("float32", &[length], &[2], &members)
+    };
+    let (dimension, bounds) = (json!({"dimension_names": ["x"]}), json!({"attributes": {"bounds": "x_bounds"}}));
+    let files = [
+        ("zarr.json", group(&json!({}))),
+        ("complete/zarr.json", float(2, json!({}))),
+        ("complete/c/0", vec![0; 8]),
+        ("partial/zarr.json", float(4, json!({}))),
+        ("partial/c/0", vec![0; 8]),
+        ("marked/zarr.json", float(4, json!({"attributes": {"missing_value": 7}}))),
+        ("x/zarr.json", float(4, dimension)),
+        ("height/zarr.json", float(4, bounds)),
+        ("x_bounds/zarr.json", float(4, json!({}))),
+    ];
+    let repo = import(directory.path(), &files);
+    let mount = Mount::new(&repo, &["--view", "netcdf"]);
+    let file = NcFile::open(mount.path().join("ocean.nc")).unwrap();
+    let marked = ["complete", "partial", "marked", "x", "height", "x_bounds"]
+        .into_iter()
+        .filter(|name| file.variable(name).unwrap().attribute("_FillValue").is_some());
+    assert_eq!(marked.collect::<Vec<_>>(), ["partial", "height"]);
 }

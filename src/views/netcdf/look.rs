@@ -60,17 +60,11 @@ pub(super) struct Note {
     pub(super) reason: String,
 }
 
-/// Looks at the values of `variable` as far as they determine how it shows. `is_coordinate` is true for the variable of a dimension. What
-/// differs from the array is added to `notes`.
-pub(super) async fn look(
-    tree: &Arc<Tree>,
-    variable: Variable,
-    is_coordinate: bool,
-    notes: &mut Vec<Note>,
-) -> Result<Variable, Obstacle> {
+/// Looks at the values of `variable` as far as they determine how it shows. What differs from the array is added to `notes`.
+pub(super) async fn look(tree: &Arc<Tree>, variable: Variable, notes: &mut Vec<Note>) -> Result<Variable, Obstacle> {
     match variable.element.shown {
         Shown::Texts => at_texts(tree, variable, notes).await,
-        Shown::Time(times) if times.form != Form::Plain => at_times(tree, variable, times, is_coordinate, notes).await,
+        Shown::Time(times) if times.form != Form::Plain => at_times(tree, variable, times, notes).await,
         _ => Ok(variable),
     }
 }
@@ -161,12 +155,11 @@ async fn at_times(
     tree: &Arc<Tree>,
     mut variable: Variable,
     times: Times,
-    is_coordinate: bool,
     notes: &mut Vec<Note>,
 ) -> Result<Variable, Obstacle> {
     let is_small = product(&variable.grid, 1).is_some_and(|units| units <= MAX_TIME_UNITS)
         && product(&variable.shape, 1).is_some_and(|count| count <= MAX_TIMES);
-    let common = match is_small && (times.needs_look() || is_coordinate) {
+    let common = match is_small {
         true => common_of_times(tree, &variable, times).await?,
         false => None,
     };

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::data_type::Shown;
 use super::document::StoredAttributes;
-use super::hdf5::model::{Attribute, Value};
+use super::hdf5::model::Attribute;
 use super::look::{Note, Obstacle, look};
-use super::times::{Form, NOT_A_TIME, Times};
+use super::times::{Form, Times};
 use super::variable::Variable;
-use super::{attributes, names};
+use super::{attributes, names, own_attributes};
 use crate::error::{Context, Result};
 use crate::tree::Tree;
 use crate::tree::nodes::NodeIndex;
@@ -46,7 +46,8 @@ pub(super) struct Member {
 impl Member {
     /// Returns true if the variable bears the name of its first dimension.
     pub(super) fn is_coordinate(&self) -> bool {
-        names_itself(&self.variable, &self.stored_name)
+        let first = self.variable.dimension_names.first().and_then(|name| name.as_deref());
+        first.is_some_and(|first| first == self.stored_name)
     }
 }
 
@@ -109,7 +110,7 @@ impl Members {
                 let mut notes = Vec::new();
                 let variable = match is_array {
                     false => None,
-                    true => match parse(tree, child, stored, classic, &mut notes).await {
+                    true => match parse(tree, child, classic, &mut notes).await {
                         Ok(variable) => Some(variable),
                         Err(Obstacle::OfArray(reason)) => {
                             found("left out".to_owned(), &shortened(&reason));
@@ -138,7 +139,7 @@ impl Members {
                     found(deed.to_owned(), &shortened(&reason));
                 }
                 let mut attributes = attributes::convert(&stored, Some(&variable.element), classic, &path, findings);
-                for name in add_own_attributes(&variable, &mut attributes) {
+                for name in own_attributes::add(&variable, &mut attributes) {
                     findings.push(Finding {
                         path: format!("{path}@{name}"),
                         deed: "left out".to_owned(),
@@ -149,6 +150,7 @@ impl Members {
             }
             group += 1;
         }
+        own_attributes::add_marks(tree, &mut members.list).await?;
         // Coordinate variables name their dimensions first, so that these keep the plain names.
         members.list.sort_by_cached_key(|member| {
             let is_own = member.is_coordinate();
@@ -166,22 +168,15 @@ fn shortened(reason: &str) -> Cow<'_, str> {
     }
 }
 
-/// Parses the array at `node`, which is called `name`, and looks at its values as far as needed.
+/// Parses the array at `node`, and looks at its values as far as needed.
 async fn parse(
     tree: &Arc<Tree>,
     node: NodeIndex,
-    name: &str,
     classic: bool,
     notes: &mut Vec<Note>,
 ) -> Result<(Variable, StoredAttributes), Obstacle> {
     let (variable, attributes) = Variable::parse(tree, node, classic)?;
-    let is_coordinate = names_itself(&variable, name);
-    Ok((look(tree, variable, is_coordinate, notes).await?, attributes))
-}
-
-/// Returns true if the first dimension of `variable` bears its name, `name`.
-fn names_itself(variable: &Variable, name: &str) -> bool {
-    variable.dimension_names.first().is_some_and(|first| first.as_deref() == Some(name))
+    Ok((look(tree, variable, notes).await?, attributes))
 }
 
 /// Returns how the elements of a variable differ from those of its array, and why.
@@ -199,53 +194,4 @@ fn change(variable: &Variable) -> Option<Note> {
         _ => return None,
     };
     Some(Note { deed, reason: reason.to_owned() })
-}
-
-/// Attributes by which programs know what the stored numbers mean. Those of the view are right: an array's own `units` say nothing about a
-/// `datetime64`, whose data type has its unit.
-const MEANING: [&str; 4] = ["units", "calendar", "dtype", "_Encoding"];
-
-/// Adds attributes that follow from the data type and the fill value, unless the array has them. Attributes of the array that would give its
-/// numbers another meaning are removed; returns their names.
-fn add_own_attributes(variable: &Variable, attributes: &mut Vec<Attribute>) -> Vec<String> {
-    let text = |text: &str| Value::Text(text.to_owned());
-    let fill = |bytes: Vec<u8>| Value::Numbers { data_type: variable.element.data_type(), bytes, count: Some(1) };
-    let mut own: Vec<(&str, Value)> = Vec::new();
-    match &variable.element.shown {
-        Shown::Boolean => own.push(("dtype", text("bool"))),
-        Shown::Utf32 | Shown::Texts => own.push(("_Encoding", text("utf-8"))),
-        Shown::Time(times) => {
-            if let Some(units) = times.units() {
-                own.push(("units", text(&units)));
-                own.push(match times.is_span {
-                    // By which xarray knows that it is no number with a unit of time.
-                    true => ("dtype", text(times.span_type())),
-                    false => ("calendar", text("proleptic_gregorian")),
-                });
-                let missing = variable.element.convert(NOT_A_TIME.to_le_bytes().to_vec());
-                own.extend(
-                    missing.ok().filter(|_| variable.has_missing_times).map(|bytes| ("_FillValue", fill(bytes))),
-                );
-            }
-        }
-        Shown::Number(_) | Shown::Widened { .. } | Shown::Complex(_) if variable.has_nan_fill => {
-            let has_missing = attributes.iter().any(|attribute| attribute.name == "missing_value");
-            let bytes = variable.shown_fill.clone();
-            if !has_missing && !matches!(variable.element.shown, Shown::Complex(_)) {
-                own.push(("_FillValue", fill(bytes)));
-            }
-        }
-        _ => {}
-    }
-    let is_wrong = |attribute: &mut Attribute| {
-        let meant = own.iter().find(|(own, _)| *own == attribute.name && MEANING.contains(own));
-        meant.is_some_and(|(_, value)| *value != attribute.value)
-    };
-    let removed = attributes.extract_if(.., is_wrong).map(|attribute| attribute.name).collect();
-    for (name, value) in own {
-        if !attributes.iter().any(|attribute| attribute.name == name) {
-            attributes.push(Attribute { name: name.to_owned(), value });
-        }
-    }
-    removed
 }

@@ -30,6 +30,7 @@ mod layouts;
 mod look;
 mod members;
 mod names;
+mod own_attributes;
 mod partition;
 mod processors;
 mod record_dimension;

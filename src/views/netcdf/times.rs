@@ -2,7 +2,8 @@
 //!
 //! Few programs know units below the second, and some take them for others: the nanoseconds of pandas are the year 52007 for one of them. So a
 //! file has whole numbers of days, hours, minutes or seconds, of the longest of these units in which all times of an array are
-//! whole numbers; if there is none, `double` seconds. Stored units of at least a second need no look at the times, shorter ones do.
+//! whole numbers; if there is none, `double` seconds. The times are looked at for that ([`super::look`]): for stored units of at least a second to
+//! know whether any is missing.
 
 use serde_json::Value;
 
@@ -113,11 +114,6 @@ impl Times {
     #[must_use]
     pub(super) fn with_form(self, form: Form) -> Self {
         Times { form, ..self }
-    }
-
-    /// Returns true if the times must be looked at to find the unit in which they are whole numbers.
-    pub(super) fn needs_look(&self) -> bool {
-        matches!(self.stored, StoredUnit::Fraction(..))
     }
 
     /// Returns the form of these times if they have `common` in common.
@@ -326,7 +322,6 @@ mod tests {
             assert_eq!(times.units().unwrap(), format!("{units} since 1970-01-01 00:00:00"), "{unit}");
             assert_eq!(whole(times, &[stored, NOT_A_TIME]), [shown, NOT_A_TIME], "{unit}");
             assert_eq!(times.is_converted(), stored != shown, "{unit}");
-            assert!(!times.needs_look(), "{unit}");
         }
     }
 

@@ -272,7 +272,7 @@ impl Catalog {
         let is_complete = match self.is_complete(node).await {
             Ok(is_complete) => is_complete,
             // A damaged manifest is an error for the chunks that it lists, and not for the array's documents.
-            Err(error) if is_permanent(error.kind()) => false,
+            Err(error) if error.is_permanent() => false,
             Err(error) => return Err(error),
         };
         self.set_state(node, state::COUNTED | if is_complete { state::IS_COMPLETE } else { 0 });
@@ -280,24 +280,8 @@ impl Catalog {
     }
 
     async fn is_complete(&self, node: NodeIndex) -> Result<bool> {
-        let (Some(array), Some(chunks)) = (self.tree.table().array(node), self.tree.chunks(node)) else {
-            return Ok(false);
-        };
-        if array.is_resharded() {
-            return chunks.has_all().await;
-        }
-        let chunks_of =
-            |grid: &[u32]| grid.iter().try_fold(1_u64, |count, &length| count.checked_mul(u64::from(length)));
-        let Some(wanted) = chunks_of(&array.grid) else { return Ok(array.grid.contains(&0)) };
-        if wanted == 0 {
-            return Ok(true);
-        }
-        // The snapshot counts the references of each manifest: too few need no look into manifests.
-        if self.tree.table().listed_chunks(array).is_some_and(|listed| listed < wanted) {
-            return Ok(false);
-        }
-        let (count, _) = chunks.totals().await.context(|| format!("/{}", self.tree.table().path(node)))?;
-        Ok(count == wanted)
+        let Some(chunks) = self.tree.chunks(node) else { return Ok(false) };
+        chunks.has_all().await.context(|| format!("/{}", self.tree.table().path(node)))
     }
 
     /// Calls `visit` for every node with its form: none for nodes that the view leaves out. Nodes below those are skipped.
@@ -348,11 +332,6 @@ impl DocumentCache {
             self.bytes -= oldest.len();
         }
     }
-}
-
-/// Returns true if another attempt fails as well.
-fn is_permanent(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unsupported)
 }
 
 /// Returns the key encoding of `array` in the view.

@@ -146,8 +146,9 @@ def is_number(value):
     return bool(items) and all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in items)
 
 
-def netcdf_attributes(attributes, document=None, values=None, is_coordinate=False):
-    """Returns the attributes of a group, or of an array with its `zarr.json` and what the reference has read."""
+def netcdf_attributes(attributes, document=None, values=None, may_miss=False):
+    """Returns the attributes of a group, or of an array with its `zarr.json` what the reference has read, and whether it is no coordinate and may miss
+    chunks."""
     shown = {}
     kind = document and type_name(document)
     for key, value in attributes.items():
@@ -175,10 +176,8 @@ def netcdf_attributes(attributes, document=None, values=None, is_coordinate=Fals
             shown["dtype"] = f"timedelta64[{code if code in ('ms', 'us', 'ns') else 's'}]"
         else:
             shown["calendar"] = "proleptic_gregorian"
-        # Of a coordinate, and of times that were looked at, only if one is missing.
-        is_known = is_coordinate or np.datetime_data(values.dtype)[0] in ("ms", "us", "ns")
-        if not is_known or bool((values != values).any()):
+        if bool((values != values).any()):
             shown["_FillValue"] = float("nan") if numbers.dtype.kind == "f" else NOT_A_TIME
-    elif document["fill_value"] == "NaN" and "missing_value" not in shown:
+    elif document["fill_value"] == "NaN" and "missing_value" not in shown and may_miss:
         shown.setdefault("_FillValue", float("nan"))
     return shown
