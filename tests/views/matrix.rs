@@ -128,6 +128,8 @@ fn every_program_reads_what_zarr_python_reads() {
     if !needed(has_h5netcdf, "h5netcdf: scripts/setup --python installs it") {
         return;
     }
+    // Without it the generated repository has no arrays of pcodec.
+    needed(works(Command::new(&python).args(["-c", "import pcodec"])), "pcodec: scripts/setup --python installs it");
     let work = tempfile::tempdir().unwrap();
     let sources = shared.expected_path("x").parent().unwrap().with_file_name("virtual-src");
     let [files, bucket] = VIRTUAL.map(|from| format!("{from}={}", sources.display()));

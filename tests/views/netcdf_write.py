@@ -4,10 +4,12 @@
 """
 
 import sys
+import warnings
 
 import icechunk
 import numpy as np
 import zarr
+import zarr.codecs.numcodecs as n3
 from zarr.codecs import (
     BloscCodec,
     BytesCodec,
@@ -18,6 +20,7 @@ from zarr.codecs import (
     ZstdCodec,
 )
 
+warnings.filterwarnings("ignore")
 RANDOM = np.random.default_rng(20261122)
 
 
@@ -43,6 +46,49 @@ def values(dtype, shape):
     else:
         flat = np.array([f"é{n}日😀"[: n % (dtype.itemsize // 4 + 1)] for n in range(count)], dtype=dtype)
     return flat.reshape(shape)
+
+
+def add_numcodecs(group, add):
+    """Adds an array of each codec of numcodecs, and of some of them together."""
+    data, whole = values("f4", (20, 30)), (values("i4", (20, 30)) >> 12).astype("i4")
+    chunks = {"chunks": (8, 7)}
+    for name, codec in {
+        "zlib": n3.Zlib(level=1), "bz2": n3.BZ2(level=1), "lz4": n3.LZ4(acceleration=1), "lzma": n3.LZMA(), "lzma_preset": n3.LZMA(preset=9),
+        "lzma_alone": n3.LZMA(format=2), "zstd": n3.Zstd(level=1), "gzip": n3.GZip(level=1), "blosc": n3.Blosc(cname="lz4", clevel=3, shuffle=1),
+        "crc32": n3.CRC32(), "crc32_end": n3.CRC32(location="end"), "crc32c": n3.CRC32C(), "adler32": n3.Adler32(),
+        "adler32_end": n3.Adler32(location="end"), "fletcher32": n3.Fletcher32(), "jenkins": n3.JenkinsLookup3(), "jenkins_7": n3.JenkinsLookup3(initval=7),
+    }.items():
+        add(group, name, data, compressors=codec, **chunks)
+    add(group, "shuffle_fletcher32", data, compressors=[n3.Shuffle(elementsize=4), n3.Zlib(level=1), n3.Fletcher32()], **chunks)
+    for dtype in ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"]:
+        of = values(dtype, (20, 30)) if dtype[0] != "f" else np.arange(600, dtype=dtype).reshape(20, 30) / 7
+        add(group, f"delta_{dtype}", of.astype(dtype), filters=n3.Delta(dtype=f"<{dtype}"), compressors=n3.LZ4(), **chunks)
+    add(group, "delta_astype", np.arange(600, dtype="i8").reshape(20, 30), filters=n3.Delta(dtype="<i8", astype="<i2"), **chunks)
+    for dtype in ["f2", "f4", "f8"]:
+        add(group, f"bitround_{dtype}", values(dtype, (20, 30)), filters=n3.BitRound(keepbits=5), compressors=n3.Zstd(level=1), **chunks)
+        add(group, f"quantize_{dtype}", values(dtype, (20, 30)), filters=n3.Quantize(digits=2, dtype=f"<{dtype}"), **chunks)
+    for dtype, astype in [("f8", "i2"), ("f8", "u1"), ("f4", "i4"), ("f4", "f4"), ("i4", "u1")]:
+        of = (np.arange(600).reshape(20, 30) / (10 if dtype[0] == "f" else 3) + 0.3).astype(dtype)
+        scale = n3.FixedScaleOffset(offset=0.3, scale=2.5, dtype=f"<{dtype}", astype=f"<{astype}")
+        add(group, f"scale_{dtype}_{astype}", of, filters=scale, **chunks)
+    for stored, dtype in [("f4", "f8"), ("f2", "f4"), ("i2", "i8"), ("u4", "f8"), ("i8", "u2"), ("f8", "i4")]:
+        of = np.arange(600, dtype=dtype).reshape(20, 30)
+        add(group, f"astype_{stored}_{dtype}", of, filters=n3.AsType(encode_dtype=f"<{stored}", decode_dtype=f"<{dtype}"), **chunks)
+    add(group, "packbits", values("?", (20, 30)), filters=n3.PackBits(), compressors=n3.LZMA(), **chunks)
+    twice = [n3.FixedScaleOffset(offset=0, scale=10, dtype="<f8", astype="<i4"), n3.Delta(dtype="<i4", astype="<i2")]
+    add(group, "scale_delta", np.round(np.arange(600).reshape(20, 30) / 10, 1), filters=twice, compressors=n3.Zlib(level=1), **chunks)
+    add(group, "transpose_bitround", data, filters=[TransposeCodec(order=(1, 0)), n3.BitRound(keepbits=9)], **chunks)
+    inner = ShardingCodec(chunk_shape=(4, 5), codecs=[n3.Delta(dtype="<i4"), BytesCodec(), n3.LZ4(), n3.Adler32()])
+    add(group, "in_shards", whole, chunks=(8, 10), compressors=None, serializer=inner)
+    try:
+        import pcodec  # noqa: F401
+    except ImportError:
+        print("pcodec is missing: scripts/setup --python installs it", file=sys.stderr)
+        return
+    for dtype in ["f2", "f4", "f8", "i2", "i4", "i8", "u2", "u4", "u8"]:
+        add(group, f"pcodec_{dtype}", values(dtype, (20, 30)), compressors=None, serializer=n3.PCodec(), **chunks)
+    add(group, "pcodec_lookback", np.arange(600, dtype="i4").reshape(20, 30) % 13, compressors=None, serializer=n3.PCodec(delta_spec="try_lookback"), **chunks)
+    add(group, "pcodec_delta", whole, compressors=n3.CRC32(), filters=n3.Delta(dtype="<i4"), serializer=n3.PCodec(level=12), **chunks)
 
 
 def main():
@@ -101,13 +147,7 @@ def main():
         },
     }.items():
         add(codecs, name, data, chunks=(8, 7), **more)
-    for name, codec in {"zlib": {"name": "numcodecs.zlib", "configuration": {"level": 1}}, "bz2": {"name": "numcodecs.bz2", "configuration": {"level": 1}}}.items():
-        try:
-            import numcodecs.zarr3 as z3
-
-            add(codecs, name, data, chunks=(8, 7), compressors=getattr(z3, {"zlib": "Zlib", "bz2": "BZ2"}[name])(level=1))
-        except ImportError:
-            print(f"no codec {codec}", file=sys.stderr)
+    add_numcodecs(root.create_group("numcodecs"), add)
 
     shards = root.create_group("shards")
     add(shards, "plain", data, chunks=(4, 5), shards=(8, 10))

@@ -184,7 +184,9 @@ impl Units {
             let name = place.describe(&source);
             let size = units.variable.element.size;
             let decoded = shape.iter().product::<u64>() * size as u64;
-            let mut reservation = memory::reserve(found.len().saturating_add(decoded), &name).await?;
+            let extra = units.variable.chain.extra_memory(decoded as usize, size) as u64;
+            let needed = found.len().saturating_add(decoded).saturating_add(extra);
+            let mut reservation = memory::reserve(needed, &name).await?;
             let stored = found.read(&source).await?;
             let decode = move || {
                 let variable = &units.variable;

@@ -195,7 +195,9 @@ impl Units {
         // Stored bytes, decoded ones, and those of the file live at the same time. All are reserved before any of them is read: as many units
         // as programs ask for are made at a time.
         let shard = variable.chain.decompressed_shard(decoded as usize, variable.element.size) as u64;
-        let needed = found.len().saturating_add(decoded).saturating_add(self.other_bytes()).saturating_add(shard);
+        let extra = variable.chain.extra_memory(decoded as usize, variable.element.size) as u64;
+        let others = self.other_bytes().saturating_add(shard).saturating_add(extra);
+        let needed = found.len().saturating_add(decoded).saturating_add(others);
         let (mut bytes, mut reservation) = (None, Reservation::default());
         if self.can_grow(decoded) {
             let file = found.open(tree).await?;

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::decode::chain::Item;
+use super::decode::number::NumberType;
 use super::hdf5::model::DataType;
 use super::times::{Form, Times};
 use crate::error::Result;
@@ -103,6 +105,21 @@ impl ElementType {
             self.has_other_sign = true;
         }
         self
+    }
+
+    /// Returns stored elements as codecs need to know them.
+    pub(super) fn item(&self) -> Item {
+        let number = match &self.shown {
+            Shown::Number(DataType::Int { size, signed }) => {
+                Some(NumberType::Int { size: usize::from(*size), signed: *signed })
+            }
+            Shown::Number(DataType::Float32) => Some(NumberType::Float32),
+            Shown::Number(DataType::Float64) => Some(NumberType::Float64),
+            Shown::Boolean => Some(NumberType::Bool),
+            Shown::Widened { is_bfloat: false } => Some(NumberType::Float16),
+            _ => None,
+        };
+        Item { size: self.size, number }
     }
 
     /// Returns true if elements are texts.

@@ -162,6 +162,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::decode::Chain;
+    use super::super::decode::chain::Item;
     use super::super::growing_unit::UnitDecoder;
     use super::super::stored::Stored;
     use super::*;
@@ -172,7 +173,7 @@ mod tests {
 
     fn unit() -> Arc<GrowingUnit> {
         let stored = Stored::Bytes(zstd::bulk::compress(&[7; LENGTH], 1).unwrap().into());
-        let chain = Chain::parse(&json!(["bytes", "zstd"]), &[LENGTH as u64], 1).unwrap();
+        let chain = Chain::parse(&json!(["bytes", "zstd"]), &[LENGTH as u64], Item { size: 1, number: None }).unwrap();
         let steps = chain.steps(stored, LENGTH).unwrap().unwrap();
         let (bytes, grower) = GrowingBytes::create(LENGTH, Reservation::default());
         GrowingUnit::new(bytes, UnitDecoder::new(steps, grower, None, Reservation::default()), "a unit".to_owned())

@@ -197,7 +197,7 @@ impl Storage {
             }
             let axes = axes()?;
             let longest: Vec<u64> = axes.iter().map(Axis::longest).collect();
-            let chain = Chain::parse(member("codecs"), &longest, element.size)?;
+            let chain = Chain::parse(member("codecs"), &longest, element.item())?;
             if chain.has_shards() {
                 return Err("shards in a grid that is not regular".to_owned());
             }
@@ -220,7 +220,7 @@ impl Storage {
         if chunk.contains(&0) {
             return Err("chunks of size 0".to_owned());
         }
-        let chain = Chain::parse(member("codecs"), &chunk, element.size)?;
+        let chain = Chain::parse(member("codecs"), &chunk, element.item())?;
         let (unit, source, chain) = match (&array.sharding, has_transformers) {
             (Some(layout), true) => (layout.inner_shape.clone(), Source::Inner(layout.clone()), chain),
             (None, true) => return Err("a storage transformer".to_owned()),

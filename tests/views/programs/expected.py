@@ -16,7 +16,9 @@ TIMES = ["numpy.datetime64", "numpy.timedelta64"]
 # Data types that the NetCDF view shows.
 NETCDF_TYPES = [*NUMBERS, *TIMES, "bool", "float16", "bfloat16", "complex64", "complex128", "null_terminated_bytes", "fixed_length_utf32", "string"]
 NETCDF_CODECS = {"bytes", "transpose", "sharding_indexed", "zstd", "gzip", "blosc", "crc32c", "vlen-utf8",
-                 *(f"numcodecs.{name}" for name in ["zlib", "bz2", "zstd", "gzip", "blosc", "crc32c", "shuffle"])}
+                 *(f"numcodecs.{name}" for name in [
+                     "zlib", "bz2", "zstd", "gzip", "blosc", "lz4", "lzma", "shuffle", "crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3",
+                     "delta", "bitround", "quantize", "fixedscaleoffset", "astype", "packbits", "pcodec"])}
 RESERVED = {"CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS", "_NCProperties", "_nc3_strict", "_NCCOPY", "_ARRAY_DIMENSIONS",
             "_IsNetcdf4", "_SuperblockVersion", "_Format", "_Codecs"}
 # Attributes by which programs make other numbers of stored ones, which booleans and times do not have.

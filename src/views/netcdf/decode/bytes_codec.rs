@@ -3,11 +3,18 @@
 use std::borrow::Cow;
 use std::io::Read;
 
+use lzma_rust2::LzmaReader;
 use serde_json::Value;
 
 use super::blosc;
+use super::checksums::{self, Checksum};
 use crate::error::{Error, Result};
 use crate::memory;
+
+/// First bytes of a stream of XZ.
+const XZ_MAGIC: &[u8] = b"\xFD7zXZ\0";
+/// Bytes of a decoder of LZMA without its window: probabilities, and the first piece of the window.
+const LZMA_MEMORY: usize = 256 << 10;
 
 /// Codec that turns stored bytes into other bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,22 +24,23 @@ pub(super) enum BytesCodec {
     Zlib,
     Bzip2,
     Blosc,
+    /// Block of LZ4, behind its decompressed length.
+    Lz4,
+    Lzma(LzmaForm),
     /// Checksum of 4 bytes.
-    Crc32c(ChecksumPlace),
+    Checksum(Checksum),
     /// Byte shuffle of elements of this many bytes.
     Shuffle(usize),
 }
 
-/// Place of a checksum.
+/// Form of data that LZMA has compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ChecksumPlace {
-    /// Before the data.
-    Start,
-    /// After the data.
-    End,
-    /// After the data, or before them: numcodecs wrote it there before it had the setting `location`, and names no place if that is its
-    /// default.
-    Either,
+pub(super) enum LzmaForm {
+    Xz,
+    /// The one before XZ.
+    Alone,
+    /// Either of them.
+    Any,
 }
 
 impl BytesCodec {
@@ -45,11 +53,16 @@ impl BytesCodec {
             "zlib" | "numcodecs.zlib" => BytesCodec::Zlib,
             "bz2" | "numcodecs.bz2" => BytesCodec::Bzip2,
             "blosc" | "numcodecs.blosc" => BytesCodec::Blosc,
-            "crc32c" => BytesCodec::Crc32c(ChecksumPlace::End),
-            "numcodecs.crc32c" => BytesCodec::Crc32c(match setting("location").and_then(Value::as_str) {
-                Some("start") => ChecksumPlace::Start,
-                Some(_) => ChecksumPlace::End,
-                None => ChecksumPlace::Either,
+            "numcodecs.lz4" => BytesCodec::Lz4,
+            // Filters of a format of its own have settings that numcodecs alone knows.
+            "numcodecs.lzma" if setting("filters").is_none() => BytesCodec::Lzma(match setting("format") {
+                None => LzmaForm::Xz,
+                Some(format) => match format.as_u64()? {
+                    0 => LzmaForm::Any,
+                    1 => LzmaForm::Xz,
+                    2 => LzmaForm::Alone,
+                    _ => return None,
+                },
             }),
             "numcodecs.shuffle" | "shuffle" => {
                 // zarr-python takes the size of an element if the document has none.
@@ -59,17 +72,26 @@ impl BytesCodec {
                 };
                 BytesCodec::Shuffle(Some(size).filter(|size| *size > 0)?)
             }
-            _ => return None,
+            _ => BytesCodec::Checksum(Checksum::parse(name, configuration)?),
         })
     }
 
     /// Returns the most bytes that this codec stores for `decoded` bytes: what the next decoder may produce.
     pub(super) fn max_stored(self, decoded: usize) -> usize {
         match self {
-            BytesCodec::Crc32c(_) => decoded.saturating_add(4),
+            BytesCodec::Checksum(_) => decoded.saturating_add(checksums::LENGTH),
             BytesCodec::Shuffle(_) => decoded,
             // No encoder of these adds more to data that cannot be compressed. Small chunks get small bounds: a shard may have a million.
             _ => decoded.saturating_add(decoded / 8).saturating_add(decoded.saturating_add(256).min(4096)),
+        }
+    }
+
+    /// Returns the bytes of memory that decoding to at most `limit` bytes takes beside these.
+    pub(super) fn memory(self, limit: usize) -> usize {
+        match self {
+            // The window grows with what is decoded, by doubling.
+            BytesCodec::Lzma(_) => limit.saturating_mul(3).saturating_add(LZMA_MEMORY),
+            _ => 0,
         }
     }
 
@@ -85,7 +107,9 @@ impl BytesCodec {
             }
             BytesCodec::Bzip2 => bzip2(stored, output)?,
             BytesCodec::Blosc => blosc::decompress(stored, limit)?,
-            BytesCodec::Crc32c(place) => return checked(stored, place).map(Cow::Borrowed),
+            BytesCodec::Lz4 => lz4(stored, limit)?,
+            BytesCodec::Lzma(form) => lzma(stored, form, output)?,
+            BytesCodec::Checksum(checksum) => return checksum.checked(stored).map(Cow::Borrowed),
             BytesCodec::Shuffle(size) => unshuffled(stored, size),
         };
         Ok(Cow::Owned(decoded))
@@ -178,29 +202,56 @@ fn bzip2(stored: &[u8], mut output: Output) -> Result<Vec<u8>> {
     }
 }
 
-/// Returns the data of `stored`, whose checksum is right.
-fn checked(stored: &[u8], place: ChecksumPlace) -> Result<&[u8]> {
-    match place {
-        ChecksumPlace::Start => without_checksum(stored, true),
-        ChecksumPlace::End => without_checksum(stored, false),
-        ChecksumPlace::Either => {
-            without_checksum(stored, false).or_else(|error| without_checksum(stored, true).map_err(|_| error))
+/// Decodes a block of LZ4, as numcodecs stores it.
+fn lz4(stored: &[u8], limit: usize) -> Result<Vec<u8>> {
+    let (length, block) =
+        stored.split_first_chunk::<4>().ok_or_else(|| Error::corrupt("no length of a block of LZ4"))?;
+    let length = u32::from_le_bytes(*length) as usize;
+    if length > limit {
+        return Err(Error::corrupt(format!("compressed data of {length} bytes where {limit} are the most")));
+    }
+    let mut decoded = memory::large_buffer(length);
+    decoded.resize(length, 0);
+    match lz4_flex::block::decompress_into(block, &mut decoded) {
+        Ok(written) if written == length => Ok(decoded),
+        Ok(written) => Err(Error::corrupt(format!("a block of LZ4 of {written} bytes, and its length is {length}"))),
+        Err(error) => Err(Error::corrupt(format!("damaged compressed data: {error}"))),
+    }
+}
+
+/// Decodes streams of LZMA. Something else may follow the first one, as in Python; a stream that ends early is damaged.
+fn lzma(stored: &[u8], form: LzmaForm, mut output: Output) -> Result<Vec<u8>> {
+    let mut rest = stored;
+    let mut is_first = true;
+    loop {
+        let length = output.decoded.len();
+        if !is_first && form != LzmaForm::Alone && !is_begin_of_xz(rest) {
+            return output.finish();
+        }
+        let is_xz = match form {
+            LzmaForm::Xz => true,
+            LzmaForm::Alone => false,
+            LzmaForm::Any => rest.starts_with(XZ_MAGIC),
+        };
+        let appended = match is_xz {
+            true => output.append(lzma_rust2::XzReader::new(&mut rest, false)),
+            false => LzmaReader::new_mem_limit(&mut rest, u32::MAX, None).and_then(|reader| output.append(reader)),
+        };
+        match appended {
+            Ok(()) if rest.is_empty() || output.is_too_long() => return output.finish(),
+            Ok(()) => is_first = false,
+            Err(error) if is_first || error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(damaged(error)),
+            Err(_) => {
+                output.decoded.truncate(length);
+                return output.finish();
+            }
         }
     }
 }
 
-fn without_checksum(stored: &[u8], at_start: bool) -> Result<&[u8]> {
-    let parts = if at_start {
-        stored.split_first_chunk::<4>()
-    } else {
-        stored.split_last_chunk::<4>().map(|(data, checksum)| (checksum, data))
-    };
-    let (checksum, data) = parts.ok_or_else(|| Error::corrupt("too short for its checksum"))?;
-    let (wanted, computed) = (u32::from_le_bytes(*checksum), crc32c::crc32c(data));
-    if wanted != computed {
-        return Err(Error::corrupt(format!("CRC-32C {computed:08x}, and {wanted:08x} is stored")));
-    }
-    Ok(data)
+/// Returns true if `stored` begins as a stream of XZ does, or is the beginning of one.
+fn is_begin_of_xz(stored: &[u8]) -> bool {
+    stored.starts_with(XZ_MAGIC) || XZ_MAGIC.starts_with(stored)
 }
 
 /// Reverses a byte shuffle: the first bytes of all elements, then the second ones, and so on; a rest is as it was.
@@ -304,23 +355,6 @@ mod tests {
     }
 
     #[test]
-    fn checksums_are_checked_at_either_end() {
-        let sum = crc32c::crc32c(b"data").to_le_bytes();
-        let (end, start) = ([b"data".as_slice(), &sum].concat(), [sum.as_slice(), b"data"].concat());
-        let at_end = BytesCodec::parse("crc32c", &Value::Null, 4).unwrap();
-        let at_start = BytesCodec::parse("numcodecs.crc32c", &json!({"location": "start"}), 4).unwrap();
-        assert_eq!(at_end.decode(&end, 4, 4).unwrap(), b"data".as_slice());
-        assert_eq!(at_start.decode(&start, 4, 4).unwrap(), b"data".as_slice());
-        assert!(at_start.decode(&end, 4, 4).is_err() && at_end.decode(&[1, 2], 4, 4).is_err());
-        // zarr-python 3.1 with numcodecs 0.16 writes no place for a checksum at the end; older versions wrote it at the start.
-        let at_either = BytesCodec::parse("numcodecs.crc32c", &json!({}), 4).unwrap();
-        for stored in [&end, &start] {
-            assert_eq!(at_either.decode(stored, 4, 4).unwrap(), b"data".as_slice());
-        }
-        assert!(at_either.decode(b"datadata", 4, 4).is_err() && at_either.decode(&[1, 2], 4, 4).is_err());
-    }
-
-    #[test]
     fn a_shuffle_is_reversed() {
         let shuffle = BytesCodec::parse("numcodecs.shuffle", &json!({"elementsize": 2}), 4).unwrap();
         assert_eq!(shuffle.decode(&[1, 3, 5, 2, 4, 6, 7], 7, 7).unwrap(), [1_u8, 2, 3, 4, 5, 6, 7].as_slice());
@@ -331,5 +365,90 @@ mod tests {
             assert_eq!(BytesCodec::parse("numcodecs.shuffle", &settings, 8), Some(BytesCodec::Shuffle(8)));
             assert_eq!(BytesCodec::parse("numcodecs.shuffle", &settings, 0), None);
         }
+    }
+
+    /// Numbers that Python's lzma and numcodecs have compressed: four bytes each of `n / 7` for 300 `n`.
+    const XZ: &[u8] = &[
+        0xFD, 0x37, 0x7A, 0x58, 0x5A, 0x00, 0x00, 0x04, 0xE6, 0xD6, 0xB4, 0x46, 0x02, 0x00, 0x21, 0x01, 0x16, 0x00,
+        0x00, 0x00, 0x74, 0x2F, 0xE5, 0xA3, 0xE0, 0x04, 0xAF, 0x00, 0x51, 0x5D, 0x00, 0x00, 0x6E, 0x10, 0x49, 0x68,
+        0x89, 0xFE, 0x2C, 0x65, 0x0F, 0x44, 0x6C, 0x67, 0x40, 0x11, 0xF3, 0x5E, 0xFD, 0xDC, 0xCF, 0x42, 0xB9, 0x64,
+        0xAB, 0x72, 0xA7, 0xC0, 0x90, 0xA6, 0x37, 0xC7, 0x3A, 0x60, 0x34, 0xBB, 0x5C, 0x81, 0x61, 0x10, 0xCB, 0x6D,
+        0xE0, 0x00, 0x8E, 0x04, 0xD5, 0xF3, 0x2F, 0xF1, 0x9F, 0x0A, 0x4B, 0x37, 0xB4, 0x06, 0xD7, 0x07, 0x9C, 0xC4,
+        0xA6, 0x46, 0x2B, 0x94, 0x2B, 0xA8, 0xEB, 0x04, 0xD3, 0x84, 0x32, 0x7D, 0x3B, 0x9A, 0xE6, 0x0B, 0x3B, 0xFE,
+        0x4C, 0xFA, 0x1F, 0x00, 0x00, 0x00, 0x00, 0x00, 0x16, 0x63, 0xD7, 0x37, 0xFB, 0x10, 0xEF, 0x4D, 0x00, 0x01,
+        0x6D, 0xB0, 0x09, 0x00, 0x00, 0x00, 0xC7, 0x8F, 0xF0, 0x1A, 0xB1, 0xC4, 0x67, 0xFB, 0x02, 0x00, 0x00, 0x00,
+        0x00, 0x04, 0x59, 0x5A,
+    ];
+    const ALONE: &[u8] = &[
+        0x5D, 0x00, 0x00, 0x80, 0x00, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x00, 0x00, 0x6E, 0x10, 0x49,
+        0x68, 0x89, 0xFE, 0x2C, 0x65, 0x0F, 0x44, 0x6C, 0x67, 0x40, 0x11, 0xF3, 0x5E, 0xFD, 0xDC, 0xCF, 0x42, 0xB9,
+        0x64, 0xAB, 0x72, 0xA7, 0xC0, 0x90, 0xA6, 0x37, 0xC7, 0x3A, 0x60, 0x34, 0xBB, 0x5C, 0x81, 0x61, 0x10, 0xCB,
+        0x6D, 0xE0, 0x00, 0x8E, 0x04, 0xD5, 0xF3, 0x2F, 0xF1, 0x9F, 0x0A, 0x4B, 0x37, 0xB4, 0x06, 0xD7, 0x07, 0x9C,
+        0xC4, 0xA6, 0x46, 0x2B, 0x94, 0x2B, 0xA8, 0xEB, 0x04, 0xD3, 0x84, 0x32, 0x7D, 0x3B, 0x9A, 0xE6, 0x0B, 0x3B,
+        0xFE, 0x55, 0xE5, 0x8D, 0xBD, 0xFF, 0xFF, 0x4B, 0x2C, 0x00, 0x00,
+    ];
+    const LZ4: &[u8] = &[
+        0xB0, 0x04, 0x00, 0x00, 0x1F, 0x00, 0x01, 0x00, 0x08, 0x1F, 0x01, 0x04, 0x00, 0x08, 0x1F, 0x02, 0x04, 0x00,
+        0x08, 0x1F, 0x03, 0x04, 0x00, 0x08, 0x1F, 0x04, 0x04, 0x00, 0x08, 0x1F, 0x05, 0x04, 0x00, 0x08, 0x1F, 0x06,
+        0x04, 0x00, 0x08, 0x1F, 0x07, 0x04, 0x00, 0x08, 0x1F, 0x08, 0x04, 0x00, 0x08, 0x1F, 0x09, 0x04, 0x00, 0x08,
+        0x1F, 0x0A, 0x04, 0x00, 0x08, 0x1F, 0x0B, 0x04, 0x00, 0x08, 0x1F, 0x0C, 0x04, 0x00, 0x08, 0x1F, 0x0D, 0x04,
+        0x00, 0x08, 0x1F, 0x0E, 0x04, 0x00, 0x08, 0x1F, 0x0F, 0x04, 0x00, 0x08, 0x1F, 0x10, 0x04, 0x00, 0x08, 0x1F,
+        0x11, 0x04, 0x00, 0x08, 0x1F, 0x12, 0x04, 0x00, 0x08, 0x1F, 0x13, 0x04, 0x00, 0x08, 0x1F, 0x14, 0x04, 0x00,
+        0x08, 0x1F, 0x15, 0x04, 0x00, 0x08, 0x1F, 0x16, 0x04, 0x00, 0x08, 0x1F, 0x17, 0x04, 0x00, 0x08, 0x1F, 0x18,
+        0x04, 0x00, 0x08, 0x1F, 0x19, 0x04, 0x00, 0x08, 0x1F, 0x1A, 0x04, 0x00, 0x08, 0x1F, 0x1B, 0x04, 0x00, 0x08,
+        0x1F, 0x1C, 0x04, 0x00, 0x08, 0x1F, 0x1D, 0x04, 0x00, 0x08, 0x1F, 0x1E, 0x04, 0x00, 0x08, 0x1F, 0x1F, 0x04,
+        0x00, 0x08, 0x1F, 0x20, 0x04, 0x00, 0x08, 0x1F, 0x21, 0x04, 0x00, 0x08, 0x1F, 0x22, 0x04, 0x00, 0x08, 0x1F,
+        0x23, 0x04, 0x00, 0x08, 0x1F, 0x24, 0x04, 0x00, 0x08, 0x1F, 0x25, 0x04, 0x00, 0x08, 0x1F, 0x26, 0x04, 0x00,
+        0x08, 0x1F, 0x27, 0x04, 0x00, 0x08, 0x1F, 0x28, 0x04, 0x00, 0x08, 0x1F, 0x29, 0x04, 0x00, 0x08, 0x1E, 0x2A,
+        0x04, 0x00, 0x50, 0x00, 0x2A, 0x00, 0x00, 0x00,
+    ];
+
+    #[test]
+    fn what_python_compresses_is_decoded_up_to_the_limit() {
+        let data: Vec<u8> = (0..300_u32).flat_map(|n| (n / 7).to_le_bytes()).collect();
+        for (name, configuration, stored) in [
+            ("numcodecs.lz4", json!({}), LZ4),
+            ("numcodecs.lzma", json!({"format": 1, "check": -1, "preset": null, "filters": null}), XZ),
+            ("numcodecs.lzma", json!({"format": 2}), ALONE),
+            ("numcodecs.lzma", json!({"format": 0}), XZ),
+            ("numcodecs.lzma", json!({"format": 0}), ALONE),
+        ] {
+            let codec = BytesCodec::parse(name, &configuration, 4).unwrap();
+            let decode = |stored: &[u8], limit| codec.decode(stored, limit, limit).map(Cow::into_owned);
+            assert_eq!(decode(stored, data.len()).unwrap(), data, "{name} {configuration}");
+            assert_eq!(codec.decode(stored, 4 * data.len(), 10).unwrap(), data, "{name}");
+            assert!(decode(stored, data.len() - 1).is_err(), "{name}");
+            // Data that end early, or have another byte: an error or other bytes, and no panic.
+            for at in 0..stored.len() {
+                assert!(decode(&stored[..at], data.len()).is_err(), "{name} {at}");
+                for change in [1, 0x80, 0xFF] {
+                    let mut damaged = stored.to_vec();
+                    damaged[at] ^= change;
+                    assert!(decode(&damaged, data.len()).map_or(0, |decoded| decoded.len()) <= data.len());
+                }
+            }
+        }
+        let xz = BytesCodec::Lzma(LzmaForm::Xz);
+        let decode = |tail: &[u8]| xz.decode(&[XZ, tail].concat(), 4 * data.len(), 0).map(Cow::into_owned).ok();
+        for tail in [&b""[..], b"junk", &[0; 4], &[0; 16]] {
+            assert_eq!(decode(tail), Some(data.clone()), "{tail:?}");
+        }
+        assert_eq!(decode(XZ), Some(data.repeat(2)));
+        assert_eq!(decode(&XZ[..20]), None);
+        // Raw data, and filters of their own.
+        for unknown in [json!({"format": 3}), json!({"filters": [{"id": 33}]}), json!({"format": "xz"})] {
+            assert!(BytesCodec::parse("numcodecs.lzma", &unknown, 4).is_none(), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn a_small_block_that_claims_gigabytes_takes_no_memory() {
+        let claim = [&u32::MAX.to_le_bytes()[..], &[0; 20]].concat();
+        assert!(BytesCodec::Lz4.decode(&claim, 1 << 20, 1 << 20).is_err());
+        assert!(BytesCodec::Lz4.decode(&[1, 0], 10, 10).is_err());
+        // A window of 1 GiB.
+        let mut claim = ALONE.to_vec();
+        claim[1..5].copy_from_slice(&(1_u32 << 30).to_le_bytes());
+        assert_eq!(BytesCodec::Lzma(LzmaForm::Alone).decode(&claim, 1200, 1200).unwrap().len(), 1200);
     }
 }

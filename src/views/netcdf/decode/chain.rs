@@ -7,7 +7,10 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::super::stored::Stored;
+use super::array_codec::{ArrayCodec, Parsed};
 use super::bytes_codec::BytesCodec;
+use super::number::NumberType;
+use super::pcodec;
 use super::steps::Steps;
 use super::transpose::Transpose;
 use crate::error::{Error, Result};
@@ -21,12 +24,18 @@ const MAX_DEPTH: usize = 4;
 const MAX_OVERHEAD: usize = 128;
 /// Most codecs from bytes to bytes. Each may store an eighth more than it got, which adds up.
 const MAX_BYTES_CODECS: usize = 4;
+/// Most codecs from arrays to arrays.
+const MAX_ARRAY_CODECS: usize = 8;
+/// Bytes that pcodec stores for numbers that it cannot compress, beside them and a quarter of their own.
+const PCODEC_TABLES: usize = 4096;
 
 /// Codecs from stored bytes to elements.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct Chain {
     /// In the order of `zarr.json`, which is that of encoding.
     transposes: Vec<Transpose>,
+    /// Behind the transposes, in the same order.
+    arrays: Vec<ArrayCodec>,
     elements: ElementCodec,
     /// In the order of `zarr.json`.
     bytes: Vec<BytesCodec>,
@@ -36,10 +45,21 @@ pub(in super::super) struct Chain {
 enum ElementCodec {
     /// Numbers in a byte order.
     Bytes { big_endian: bool },
+    /// Numbers that are compressed by themselves.
+    Pcodec(NumberType),
     /// Texts or byte strings of any length, each after its length.
     Variable,
     /// Inner chunks with codecs of their own.
     Shard { layout: Box<ShardLayout>, inner: Box<Chain> },
+}
+
+/// Elements of an array, as codecs need to know them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Item {
+    /// Bytes of an element, 0 if these vary.
+    pub(in super::super) size: usize,
+    /// Type of numbers; none if elements are anything else.
+    pub(in super::super) number: Option<NumberType>,
 }
 
 /// Layout of the elements of a chunk.
@@ -82,33 +102,48 @@ impl Elements<'_> {
 }
 
 impl Chain {
-    /// Parses member `codecs` of a `zarr.json` for chunks of `shape` with elements of `item_size` bytes, 0 if these vary. Fails with the
-    /// reason if this program lacks a codec.
-    pub(in super::super) fn parse(codecs: &Value, shape: &[u64], item_size: usize) -> Result<Self, String> {
-        Self::parse_at(codecs, shape, item_size, 0)
+    /// Parses member `codecs` of a `zarr.json` for chunks of `shape` with elements that are `item`. Fails with the reason if this program lacks a
+    /// codec.
+    pub(in super::super) fn parse(codecs: &Value, shape: &[u64], item: Item) -> Result<Self, String> {
+        Self::parse_at(codecs, shape, item, 0)
     }
 
-    fn parse_at(codecs: &Value, shape: &[u64], item_size: usize, depth: usize) -> Result<Self, String> {
+    fn parse_at(codecs: &Value, shape: &[u64], item: Item, depth: usize) -> Result<Self, String> {
         if depth > MAX_DEPTH {
             return Err(format!("shards within shards, more than {MAX_DEPTH} deep"));
         }
         let codecs = codecs.as_array().ok_or("codecs are no list")?;
-        let (mut transposes, mut elements, mut bytes) = (Vec::new(), None, Vec::new());
+        let (mut transposes, mut arrays, mut elements, mut bytes) = (Vec::new(), Vec::new(), None, Vec::new());
         let mut shape = shape.to_vec();
+        // What the codecs before have made of the elements.
+        let mut stored = item;
         for codec in codecs {
             let name = codec.as_str().or_else(|| codec.get("name")?.as_str()).ok_or("a codec without a name")?;
             let configuration = codec.get("configuration").unwrap_or(&Value::Null);
             if elements.is_some() {
-                let codec = BytesCodec::parse(name, configuration, item_size).ok_or_else(|| format!("codec {name}"))?;
+                let codec = BytesCodec::parse(name, configuration, item.size).ok_or_else(|| format!("codec {name}"))?;
                 bytes.push(codec);
                 if bytes.len() > MAX_BYTES_CODECS {
                     return Err(format!("more than {MAX_BYTES_CODECS} codecs of bytes"));
                 }
                 continue;
             }
+            if let Some(parsed) = ArrayCodec::parse(name, configuration, stored.number) {
+                if let Parsed::Codec(codec) = parsed? {
+                    arrays.push(codec);
+                    stored = Item { size: codec.stored().size(), number: Some(codec.stored()) };
+                }
+                if arrays.len() > MAX_ARRAY_CODECS {
+                    return Err(format!("more than {MAX_ARRAY_CODECS} codecs of arrays"));
+                }
+                continue;
+            }
             match name {
                 "transpose" => {
                     let transpose = parse_transpose(configuration, shape.len()).ok_or("a transpose of no order")?;
+                    if !arrays.is_empty() && !transpose.is_identity() {
+                        return Err("codec transpose behind one that changes elements".to_owned());
+                    }
                     shape = transpose.stored_shape(&shape);
                     transposes.push(transpose);
                 }
@@ -118,12 +153,22 @@ impl Chain {
                         Some("big") => true,
                         Some(other) => return Err(format!("byte order {other}")),
                     };
+                    if big_endian && stored.size > 1 && !arrays.is_empty() {
+                        return Err("big-endian numbers behind a codec that changes elements".to_owned());
+                    }
                     elements = Some(ElementCodec::Bytes { big_endian });
+                }
+                "numcodecs.pcodec" => {
+                    let number = stored.number.filter(|number| *number != NumberType::Bool);
+                    elements = Some(ElementCodec::Pcodec(number.ok_or("codec numcodecs.pcodec of no numbers")?));
                 }
                 "vlen-utf8" | "vlen-bytes" | "numcodecs.vlen-utf8" | "numcodecs.vlen-bytes" => {
                     elements = Some(ElementCodec::Variable);
                 }
                 "sharding_indexed" => {
+                    if !arrays.is_empty() {
+                        return Err("shards behind a codec that changes elements".to_owned());
+                    }
                     let document = serde_json::json!({
                         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shape}},
                         "codecs": [codec],
@@ -131,14 +176,14 @@ impl Chain {
                     let layout = ShardLayout::parse(document.to_string().as_bytes()).map_err(|e| e.to_string())?;
                     let layout = Box::new(layout.ok_or("a shard of unknown structure")?);
                     let inner = configuration.get("codecs").unwrap_or(&Value::Null);
-                    let inner = Box::new(Self::parse_at(inner, &layout.inner_shape, item_size, depth + 1)?);
+                    let inner = Box::new(Self::parse_at(inner, &layout.inner_shape, item, depth + 1)?);
                     elements = Some(ElementCodec::Shard { layout, inner });
                 }
                 _ => return Err(format!("codec {name}")),
             }
         }
         let elements = elements.ok_or("no codec makes bytes of the elements")?;
-        Ok(Chain { transposes, elements, bytes })
+        Ok(Chain { transposes, arrays, elements, bytes })
     }
 
     /// Returns the outermost shards and the codecs of their inner chunks, if inner chunks can be read by themselves.
@@ -157,11 +202,14 @@ impl Chain {
     /// Returns whether numbers are big-endian if a stored chunk is its elements in C order: then parts of it can be read.
     pub(in super::super) fn raw_order(&self) -> Option<bool> {
         match self.elements {
-            ElementCodec::Bytes { big_endian } if self.transposes.is_empty() && self.bytes.is_empty() => {
-                Some(big_endian)
-            }
+            ElementCodec::Bytes { big_endian } if self.is_plain() && self.bytes.is_empty() => Some(big_endian),
             _ => None,
         }
+    }
+
+    /// Returns true if elements are stored in C order, as they are.
+    fn is_plain(&self) -> bool {
+        self.transposes.is_empty() && self.arrays.is_empty()
     }
 
     /// Returns true if elements have no fixed length.
@@ -181,32 +229,83 @@ impl Chain {
         if self.is_variable() {
             return Err(Error::corrupt("elements of any length where fixed ones are needed"));
         }
-        let stored = self.to_bytes(stored, self.max_serialized(length, of.size), length)?;
+        let lengths = self.array_lengths(length);
+        let stored_length = lengths.last().copied().unwrap_or(length);
+        let stored = self.to_bytes(stored, self.max_serialized(length, of.size), stored_length)?;
         let mut decoded = match &self.elements {
             ElementCodec::Bytes { big_endian } => {
                 let mut elements = stored;
-                if elements.len() != length {
+                if elements.len() != stored_length {
                     let found = elements.len();
-                    return Err(Error::corrupt(format!("a chunk of {found} bytes where its shape needs {length}")));
+                    return Err(Error::corrupt(format!(
+                        "a chunk of {found} bytes where its shape needs {stored_length}"
+                    )));
                 }
                 if *big_endian && of.number > 1 {
                     elements.chunks_exact_mut(of.number).for_each(<[u8]>::reverse);
                 }
                 elements
             }
+            ElementCodec::Pcodec(number) => pcodec::decompress(&stored, *number, stored_length)?,
             ElementCodec::Shard { layout, inner } => whole_shard(layout, inner, &stored.into(), of, length)?,
             ElementCodec::Variable => Vec::new(),
         };
+        for (codec, length) in self.arrays.iter().zip(&lengths).rev() {
+            decoded = codec.decode(decoded, *length)?;
+        }
         for (transpose, shape) in self.transposes.iter().zip(&shapes).rev() {
             decoded = transpose.decode(&decoded, shape, of.size);
         }
         Ok(decoded)
     }
 
+    /// Returns the bytes of the elements of a chunk of `length` bytes before each codec of arrays, and behind the last one.
+    fn array_lengths(&self, length: usize) -> Vec<usize> {
+        let mut lengths = vec![length];
+        for codec in &self.arrays {
+            lengths.push(codec.stored_bytes(lengths.last().copied().unwrap_or(length)));
+        }
+        lengths
+    }
+
+    /// Returns the bytes of memory that decoding a chunk of `length` bytes takes beside these, the stored ones, and those between two codecs
+    /// of bytes. `size` is that of an element.
+    pub(in super::super) fn extra_memory(&self, length: usize, size: usize) -> usize {
+        // Elements of other types, of two codecs at a time.
+        let arrays = match self.arrays.is_empty() {
+            true => 0,
+            false => self.array_lengths(length).into_iter().max().unwrap_or(0).saturating_mul(2),
+        };
+        let of_elements = match &self.elements {
+            ElementCodec::Pcodec(_) => pcodec::MEMORY,
+            ElementCodec::Shard { layout, inner } => {
+                let each = layout.inner_shape.iter().fold(size, |bytes, length| bytes.saturating_mul(*length as usize));
+                inner.extra_memory(each, size)
+            }
+            ElementCodec::Bytes { .. } | ElementCodec::Variable => 0,
+        };
+        let mut limit = self.max_serialized(length, size);
+        let mut of_bytes = 0;
+        for codec in &self.bytes {
+            of_bytes = of_bytes.max(codec.memory(limit));
+            limit = codec.max_stored(limit);
+        }
+        arrays.saturating_add(of_elements).saturating_add(of_bytes)
+    }
+
     /// Returns the most bytes that the elements of a chunk of `length` bytes have before the codecs from bytes to bytes. `size` is that of an
     /// element.
     fn max_serialized(&self, length: usize, size: usize) -> usize {
-        let ElementCodec::Shard { layout, inner } = &self.elements else { return length };
+        let ElementCodec::Shard { layout, inner } = &self.elements else {
+            let stored = self.array_lengths(length).pop().unwrap_or(length);
+            // What cannot be compressed has tables beside it.
+            let is_compressed = matches!(self.elements, ElementCodec::Pcodec(_));
+            return if is_compressed {
+                stored.saturating_add(stored / 4).saturating_add(PCODEC_TABLES)
+            } else {
+                stored
+            };
+        };
         let each = layout.inner_shape.iter().fold(size, |bytes, length| bytes.saturating_mul(*length as usize));
         let inner_chunks = (layout.count() as usize).saturating_mul(inner.max_stored(each, size));
         let sum = inner_chunks.saturating_add(layout.index_length() as usize);
@@ -227,7 +326,7 @@ impl Chain {
     /// Returns whether numbers are big-endian if [`Chain::steps`] may be possible.
     pub(in super::super) fn step_order(&self) -> Option<bool> {
         match self.elements {
-            ElementCodec::Bytes { big_endian } if self.transposes.is_empty() && self.bytes == [BytesCodec::Zstd] => {
+            ElementCodec::Bytes { big_endian } if self.is_plain() && self.bytes == [BytesCodec::Zstd] => {
                 Some(big_endian)
             }
             _ => None,
@@ -277,7 +376,8 @@ impl Chain {
         // A codec's input lives beside its output.
         let buffers = self.bytes.len().clamp(1, 2);
         let places = count.saturating_mul(size_of::<Range<usize>>());
-        between.saturating_mul(buffers).saturating_add(places) as u64
+        let of_codecs = self.bytes.iter().map(|codec| codec.memory(between)).max().unwrap_or(0);
+        between.saturating_mul(buffers).saturating_add(places).saturating_add(of_codecs) as u64
     }
 
     /// Decodes stored bytes to at most `limit`, probably `expected` ones.
@@ -346,128 +446,5 @@ fn part(bytes: &Bytes, range: Range<u64>) -> Bytes {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use std::io::Write;
-
-    use super::*;
-    use serde_json::json;
-
-    const FILL: &[u8] = &[0xFF, 0xFF];
-
-    fn elements(shape: &[u64]) -> Elements<'_> {
-        Elements { size: 2, number: 2, shape, fill: FILL }
-    }
-
-    #[test]
-    fn numbers_become_little_endian_and_c_order() {
-        let codecs = json!([
-            {"name": "transpose", "configuration": {"order": [1, 0]}},
-            {"name": "bytes", "configuration": {"endian": "big"}},
-            "zstd"
-        ]);
-        let chain = Chain::parse(&codecs, &[2, 3], 2).unwrap();
-        // 3 x 2 big-endian numbers: the transposed array.
-        let stored: Vec<u8> = [0_u16, 3, 1, 4, 2, 5].iter().flat_map(|n| n.to_be_bytes()).collect();
-        let stored = Bytes::from(zstd::encode_all(stored.as_slice(), 1).unwrap());
-        let wanted: Vec<u8> = (0..6_u16).flat_map(u16::to_le_bytes).collect();
-        assert_eq!(chain.decode(stored.clone(), elements(&[2, 3])).unwrap(), wanted);
-        // Another length than that of the shape is damage, not less data.
-        assert!(chain.decode(stored.clone(), elements(&[2, 4])).is_err());
-        assert!(chain.decode(stored, elements(&[2, 2])).is_err());
-    }
-
-    #[test]
-    fn absent_inner_chunks_of_a_shard_are_filled() {
-        let codecs = json!([{"name": "sharding_indexed", "configuration": {
-            "chunk_shape": [1, 2], "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}}]);
-        let chain = Chain::parse(&codecs, &[2, 4], 2).unwrap();
-        let mut shard = vec![1, 0, 2, 0, 3, 0, 4, 0];
-        for (offset, length) in [(4_u64, 4_u64), (u64::MAX, u64::MAX), (u64::MAX, u64::MAX), (0, 4)] {
-            shard.extend(offset.to_le_bytes().into_iter().chain(length.to_le_bytes()));
-        }
-        let decoded = chain.decode(Bytes::copy_from_slice(&shard), elements(&[2, 4])).unwrap();
-        assert_eq!(decoded, [3, 0, 4, 0, 255, 255, 255, 255, 255, 255, 255, 255, 1, 0, 2, 0]);
-        shard.truncate(20);
-        assert!(chain.decode(shard.into(), elements(&[2, 4])).is_err());
-    }
-
-    fn gzip(bytes: &[u8]) -> Vec<u8> {
-        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
-        encoder.write_all(bytes).unwrap();
-        encoder.finish().unwrap()
-    }
-
-    /// Returns a shard with its index at the end.
-    fn shard(inner: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
-        let (mut bytes, mut index) = (Vec::new(), Vec::new());
-        for inner in inner {
-            index.extend([bytes.len() as u64, inner.len() as u64].into_iter().flat_map(u64::to_le_bytes));
-            bytes.extend(inner);
-        }
-        [bytes, index].concat()
-    }
-
-    #[test]
-    fn a_compressed_shard_may_be_much_longer_than_its_elements() {
-        let sharded = |shape: [u64; 1], codecs: Value| json!({"name": "sharding_indexed", "configuration": {"chunk_shape": shape, "codecs": codecs, "index_codecs": ["bytes"]}});
-        // Inner chunks of one element: gzip makes 25 bytes of two.
-        let elements = |size: u64| -> Vec<u8> { (0..size as u16).flat_map(u16::to_le_bytes).collect() };
-        let one = |number: u16| gzip(&number.to_le_bytes());
-        let flat = Chain::parse(&json!([sharded([1], json!(["bytes", "gzip"])), "gzip"]), &[4096], 2).unwrap();
-        let stored = gzip(&shard((0..4096).map(one)));
-        assert!(stored.len() > 8 * 4096 * 2);
-        assert_eq!(flat.decode(stored.into(), self::elements(&[4096])).unwrap(), elements(4096));
-        // Indexes of shards in shards count, too.
-        let inner = sharded([1], json!(["bytes", "gzip"]));
-        let nested = Chain::parse(&json!([sharded([4], json!([inner])), "gzip"]), &[4096], 2).unwrap();
-        let stored = gzip(&shard((0..1024).map(|number| shard((0..4).map(|low| one(number * 4 + low))))));
-        assert_eq!(nested.decode(stored.into(), self::elements(&[4096])).unwrap(), elements(4096));
-        // No more than that.
-        let limit = flat.max_serialized(8192, 2);
-        assert!(limit < 1 << 21, "{limit}");
-        assert_eq!(flat.decompressed_shard(8192, 2), limit);
-        assert!(flat.decode(gzip(&vec![0; limit + 1]).into(), self::elements(&[4096])).is_err());
-        let long = Chain::parse(&json!([sharded([1 << 40], json!(["bytes"])), "gzip"]), &[1 << 60], 2).unwrap();
-        assert_eq!(long.max_serialized(usize::MAX, usize::MAX), usize::MAX);
-    }
-
-    #[test]
-    fn a_shuffle_without_a_size_is_one_of_elements() {
-        let codecs = json!(["bytes", {"name": "numcodecs.shuffle", "configuration": {}}]);
-        let chain = Chain::parse(&codecs, &[3], 2).unwrap();
-        let decoded = chain.decode(Bytes::from_static(&[1, 3, 5, 2, 4, 6]), elements(&[3])).unwrap();
-        assert_eq!(decoded, [1, 2, 3, 4, 5, 6]);
-        assert_eq!(Chain::parse(&json!(["vlen-utf8", "shuffle"]), &[3], 0).unwrap_err(), "codec shuffle");
-    }
-
-    #[test]
-    fn texts_of_any_length_are_read_within_their_chunk() {
-        let chain = Chain::parse(&json!(["vlen-utf8"]), &[2], 0).unwrap();
-        let mut stored = 2_u32.to_le_bytes().to_vec();
-        for text in ["ä", ""] {
-            stored.extend((text.len() as u32).to_le_bytes());
-            stored.extend(text.as_bytes());
-        }
-        let texts = chain.decode_variable(Bytes::copy_from_slice(&stored), 2, 100).unwrap();
-        assert_eq!(texts.iter().collect::<Vec<_>>(), ["ä".as_bytes(), b""]);
-        assert!(chain.decode_variable(Bytes::copy_from_slice(&stored), 3, 100).is_err());
-        stored.pop();
-        assert!(chain.decode_variable(stored.into(), 2, 100).is_err());
-    }
-
-    #[test]
-    fn codecs_that_are_missing_here_are_named() {
-        for (codecs, reason) in [
-            (json!(["bytes", "pcodec"]), "codec pcodec"),
-            (json!([{"name": "numcodecs.delta"}, "bytes"]), "codec numcodecs.delta"),
-            (json!(["zstd"]), "codec zstd"),
-            (json!([]), "no codec makes bytes of the elements"),
-            (json!({}), "codecs are no list"),
-            (json!(["bytes", "zstd", "zstd", "zstd", "zstd", "zstd"]), "more than 4 codecs of bytes"),
-        ] {
-            assert_eq!(Chain::parse(&codecs, &[1], 2).unwrap_err(), reason);
-        }
-    }
-}
+#[path = "chain_tests.rs"]
+mod tests;

@@ -5,9 +5,13 @@
 //! gigabytes. A chunk that decodes to more or less than its shape is an error. Crates do the decompression; the general-purpose
 //! Zarr crates were looked at and believe the lengths that compressed frames claim (`docs/dependencies.md`).
 
+mod array_codec;
 mod blosc;
 mod bytes_codec;
 pub(super) mod chain;
+mod checksums;
+pub(super) mod number;
+mod pcodec;
 mod steps;
 mod transpose;
 

@@ -14,6 +14,11 @@ impl Transpose {
         sorted.into_iter().eq(0..rank).then_some(Transpose { order })
     }
 
+    /// Returns true if no dimension changes its place.
+    pub(super) fn is_identity(&self) -> bool {
+        self.order.iter().enumerate().all(|(place, axis)| place == *axis)
+    }
+
     /// Returns the shape of the stored array for a decoded array of `shape`.
     pub(super) fn stored_shape(&self, shape: &[u64]) -> Vec<u64> {
         self.order.iter().filter_map(|axis| shape.get(*axis).copied()).collect()

@@ -30,7 +30,7 @@ pub(super) fn superblock(size: u64, root: u64) -> Vec<u8> {
     for address in [0, UNDEFINED, size, root] {
         bytes.extend_from_slice(&address.to_le_bytes());
     }
-    bytes.extend_from_slice(&lookup3(&bytes).to_le_bytes());
+    bytes.extend_from_slice(&lookup3(&bytes, 0).to_le_bytes());
     bytes
 }
 
@@ -147,7 +147,7 @@ impl Header {
         if let Some(field) = self.bytes.get_mut(PREFIX - 4..PREFIX) {
             field.copy_from_slice(&len.to_le_bytes());
         }
-        let sum = lookup3(&self.bytes);
+        let sum = lookup3(&self.bytes, 0);
         self.bytes.extend_from_slice(&sum.to_le_bytes());
         Ok(self.bytes)
     }

@@ -46,6 +46,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
+pub(super) use self::checksum::lookup3;
 use crate::error::{Error, ErrorKind};
 
 /// Undefined address, and unlimited size.
