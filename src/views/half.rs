@@ -13,22 +13,22 @@ pub(super) fn to_float(bits: u16) -> f32 {
 }
 
 /// Form of numbers of 16 bits: a sign, an exponent, and a fraction.
-#[cfg(feature = "netcdf")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HalfForm {
     /// IEEE 754 binary16.
     Ieee,
     /// Upper half of a `float32`.
+    #[cfg(feature = "netcdf")]
     Bfloat,
 }
 
-#[cfg(feature = "netcdf")]
 impl HalfForm {
     /// Returns the bits of the number that is nearest to `value`: of two, the even one. Numbers beyond the largest become infinite.
     pub(super) fn nearest(self, value: f64) -> u16 {
         // Bits of the fraction, and the exponents of the largest numbers and of the smallest ones that are not subnormal.
         let (fraction, largest, smallest) = match self {
             HalfForm::Ieee => (10, 15, -14),
+            #[cfg(feature = "netcdf")]
             HalfForm::Bfloat => (7, 127, -126),
         };
         let sign = (value.to_bits() >> 48) as u16 & 0x8000;

@@ -251,10 +251,11 @@ fn name_of(codec: &str) -> Option<String> {
     string(codec).or_else(|| Members::parse(codec).ok()?.get("name").and_then(string))
 }
 
-/// Returns true for data types with fill values that zarr-python 3 cannot hash, as it does for those in shards.
+/// Returns true for data types with fill values that zarr-python before 3.2 cannot hash, which it does for arrays with shards. `struct` is a type of later
+/// versions, which can.
 fn is_record(data_type: &str) -> bool {
     let is_raw = |bits: &str| bits.parse::<u64>().is_ok();
-    matches!(data_type, "raw_bytes" | "struct" | "structured") || data_type.strip_prefix('r').is_some_and(is_raw)
+    matches!(data_type, "raw_bytes" | "structured") || data_type.strip_prefix('r').is_some_and(is_raw)
 }
 
 fn is_sharding(codec: &str) -> bool {

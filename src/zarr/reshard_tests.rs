@@ -150,3 +150,16 @@ fn consolidated_metadata_is_left_out_of_groups() {
     assert_eq!(without_consolidated(group.as_bytes()).as_deref(), Some(expected));
     assert_eq!(without_consolidated(br#"{"attributes":{"a":"consolidated_metadata"}}"#), None);
 }
+
+#[test]
+fn structures_have_shards_unless_their_fill_value_is_bytes() {
+    let fields = json!([{"name": "a", "data_type": "int32"}, {"name": "b", "data_type": "float32"}]);
+    let packed = |name: &str, fill: Value| {
+        let data_type = json!({"name": name, "configuration": {"fields": fields}});
+        let more = json!({"data_type": data_type, "fill_value": fill});
+        pack(&document(json!([8]), json!([2]), json!(["bytes"]), more), &[2])
+    };
+    assert!(packed("struct", json!({"a": -1, "b": "NaN"})).is_ok());
+    // As zarr-python before 3.2 names them.
+    assert!(packed("structured", json!("AAAAAAAAAAA=")).unwrap_err().contains("structured"));
+}

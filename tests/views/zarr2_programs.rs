@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
+use super::reshard::{Files, GROUP, made};
 use crate::common::{Mount, run};
 
 /// Pythons of `scripts/setup`: with zarr-python 3 and icechunk, and with zarr-python 2.
@@ -130,4 +131,34 @@ fn xarray_reads_the_same_dataset() {
         let read = script(&pythons.old, "dump.py", &[&[text(&view.path())], words].concat());
         assert_eq!(read, expected, "{words:?}");
     }
+}
+
+/// Prints the elements of an array.
+const READ: &str = "import sys, zarr; print(zarr.open(sys.argv[1], mode='r')[...].tolist())";
+
+#[test]
+fn zarr_python_2_reads_structures_with_a_fill_value_for_each_field() {
+    let Some(pythons) = pythons() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let field = |name: &str, data_type: Value| json!({"name": name, "data_type": data_type});
+    let text = json!({"name": "fixed_length_utf32", "configuration": {"length_bytes": 8}});
+    let fields = [field("a", json!("int16")), field("b", json!("float32")), field("c", text)];
+    let element = [&7_i16.to_le_bytes()[..], &2.5_f32.to_le_bytes(), b"x\0\0\0y\0\0\0"].concat();
+    let document = json!({
+        "zarr_format": 3, "node_type": "array", "shape": [3], "attributes": {},
+        "data_type": {"name": "struct", "configuration": {"fields": fields}},
+        "fill_value": {"a": -1, "b": "-Infinity", "c": "z"},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+    });
+    let files = Files::from([
+        ("zarr.json".to_owned(), GROUP.as_bytes().to_vec()),
+        ("s/zarr.json".to_owned(), document.to_string().into_bytes()),
+        ("s/c/1".to_owned(), element),
+    ]);
+    let mount = Mount::new(&made(directory.path(), &files), &["--view", "zarr2"]);
+    let read = run(Command::new(&pythons.old).args(["-c", READ]).arg(mount.path().join("s"))).success();
+    let missing = "(-1, -inf, 'z')";
+    assert_eq!(String::from_utf8(read).unwrap().trim(), format!("[{missing}, (7, 2.5, 'xy'), {missing}]"));
 }

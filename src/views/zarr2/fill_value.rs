@@ -6,8 +6,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::data_type::{ByteOrder, DataType};
-use crate::views::half;
-use crate::zarr::members::{list, quoted, shorten, string};
+use crate::views::half::{self, HalfForm};
+use crate::zarr::members::{Members, list, quoted, shorten, string};
+
+/// Most bytes of an element that is made of the fill values of its fields: a short document can name long fields.
+const MAX_ELEMENT: u64 = 64 << 10;
 
 /// Returns the member `fill_value` of version 2 for the one of version 3, both as JSON.
 pub(super) fn map(data_type: &DataType, text: &str, order: ByteOrder) -> Result<String, String> {
@@ -112,15 +115,89 @@ fn encode(bytes: Vec<u8>) -> String {
     quoted(&STANDARD.encode(bytes))
 }
 
+/// Maps the bytes of an element, or an object with the fill value of each field, as zarr-python writes them from 3.2 on.
 fn structure(text: &str, data_type: &DataType, order: ByteOrder) -> Option<String> {
+    let DataType::Structure(fields) = data_type else { return None };
+    if let Ok(members) = Members::parse(text) {
+        data_type.item_size().filter(|size| *size <= MAX_ELEMENT)?;
+        let parts = fields.iter().map(|(name, field)| element(members.get(name)?, field, order));
+        return Some(encode(parts.collect::<Option<Vec<_>>>()?.concat()));
+    }
     let value = bytes(text).filter(|bytes| Some(bytes.len() as u64) == data_type.item_size())?;
     // The bytes are in little-endian order, and version 2 takes them in the order of the array.
     (order == ByteOrder::Little || value.iter().all(|byte| *byte == 0)).then(|| encode(value))
 }
 
+/// Returns the bytes of a fill value of version 3 of one field.
+fn element(text: &str, field: &DataType, order: ByteOrder) -> Option<Vec<u8>> {
+    let ordered = |mut little: Vec<u8>| {
+        if order == ByteOrder::Big {
+            little.reverse();
+        }
+        little
+    };
+    let whole = |text: &str, signed, size: u8| {
+        let value: i128 = integer(text, signed, size)?.parse().ok()?;
+        Some(ordered(value.to_le_bytes().into_iter().take(usize::from(size)).collect()))
+    };
+    let part = |text: &str, size| float_bytes(text, size).map(ordered);
+    match field {
+        DataType::Bool => Some(vec![u8::from(text.parse::<bool>().ok()?)]),
+        DataType::Integer { signed, size } => whole(text, *signed, *size),
+        DataType::Float(size) => part(text, *size),
+        DataType::Complex(size) => match list(text)?.as_slice() {
+            [real, imaginary] => Some([part(real, size / 2)?, part(imaginary, size / 2)?].concat()),
+            _ => None,
+        },
+        DataType::Time { .. } => match string(text) {
+            Some(name) => (name == "NaT").then(|| ordered(i64::MIN.to_le_bytes().to_vec())),
+            None => whole(text, true, 8),
+        },
+        DataType::Bytes(length) => padded(bytes(text)?, *length),
+        DataType::Raw(length) => bytes(text).filter(|bytes| bytes.len() as u64 == *length),
+        DataType::Text(length) => {
+            let letters = string(text)?;
+            let letters = letters.chars().flat_map(|letter| ordered(u32::from(letter).to_le_bytes().to_vec()));
+            padded(letters.collect(), length.checked_mul(4)?)
+        }
+        DataType::String | DataType::VariableBytes | DataType::Structure(_) => None,
+    }
+}
+
+/// Returns the bytes of a floating-point number of `size` bytes, little-endian.
+fn float_bytes(text: &str, size: u8) -> Option<Vec<u8>> {
+    if let Some(digits) = string(text).and_then(|name| name.strip_prefix("0x").map(str::to_owned)) {
+        // Checked like any other.
+        float(text, size)?;
+        let bits = u64::from_str_radix(&digits, 16).ok()?;
+        return bits.to_le_bytes().get(..usize::from(size)).map(<[u8]>::to_vec);
+    }
+    let value = match string(text).as_deref() {
+        Some("NaN") => f64::NAN,
+        Some("Infinity") => f64::INFINITY,
+        Some("-Infinity") => f64::NEG_INFINITY,
+        Some(_) => return None,
+        None => text.parse().ok().filter(|value: &f64| value.is_finite())?,
+    };
+    Some(match size {
+        2 => HalfForm::Ieee.nearest(value).to_le_bytes().to_vec(),
+        4 => (value as f32).to_le_bytes().to_vec(),
+        _ => value.to_le_bytes().to_vec(),
+    })
+}
+
+/// Returns `bytes` with zeros up to `length`; none if there are more.
+fn padded(mut bytes: Vec<u8>, length: u64) -> Option<Vec<u8>> {
+    let length = usize::try_from(length).ok().filter(|length| bytes.len() <= *length)?;
+    bytes.resize(length, 0);
+    Some(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
     use super::*;
 
     fn mapped(data_type: &str, text: &str) -> Option<String> {
@@ -204,6 +281,71 @@ mod tests {
         let data_type = DataType::parse(r#"{"name":"structured","configuration":{"fields":[["a","int16"]]}}"#).unwrap();
         assert!(map(&data_type, r#""AQA=""#, ByteOrder::Big).is_err());
         assert!(map(&data_type, r#""AAA=""#, ByteOrder::Big).is_ok());
+    }
+
+    #[test]
+    fn structures_have_a_fill_value_for_each_field() {
+        let fields = [
+            r#"{"name":"a","data_type":"int16"}"#,
+            r#"{"name":"b","data_type":"float32"}"#,
+            r#"{"name":"c","data_type":{"name":"numpy.datetime64","configuration":{"unit":"ns","scale_factor":1}}}"#,
+            r#"{"name":"d","data_type":{"name":"null_terminated_bytes","configuration":{"length_bytes":3}}}"#,
+            r#"{"name":"e","data_type":{"name":"fixed_length_utf32","configuration":{"length_bytes":8}}}"#,
+            r#"{"name":"f","data_type":"complex64"}"#,
+            r#"{"name":"g","data_type":"bool"}"#,
+            r#"{"name":"h","data_type":"float16"}"#,
+            r#"{"name":"i","data_type":{"name":"raw_bytes","configuration":{"length_bytes":2}}}"#,
+        ];
+        let text = format!(r#"{{"name":"struct","configuration":{{"fields":[{}]}}}}"#, fields.join(","));
+        let data_type = DataType::parse(&text).unwrap();
+        let fill =
+            r#"{"a":-2,"b":"NaN","c":"NaT","d":"YQ==","e":"b","f":[1.5,"-Infinity"],"g":true,"h":0.5,"i":"Af8="}"#;
+        let decoded = |order| {
+            let mapped: String = serde_json::from_str(&map(&data_type, fill, order).unwrap()).unwrap();
+            STANDARD.decode(mapped).unwrap()
+        };
+        let little = [
+            &[0xFE, 0xFF][..],
+            &[0, 0, 0xC0, 0x7F],
+            &[0, 0, 0, 0, 0, 0, 0, 0x80],
+            b"a\0\0",
+            b"b\0\0\0\0\0\0\0",
+            &[0, 0, 0xC0, 0x3F, 0, 0, 0x80, 0xFF],
+            &[1],
+            &[0, 0x38],
+            &[1, 0xFF],
+        ];
+        assert_eq!(decoded(ByteOrder::Little), little.concat());
+        let big = [
+            &[0xFF, 0xFE][..],
+            &[0x7F, 0xC0, 0, 0],
+            &[0x80, 0, 0, 0, 0, 0, 0, 0],
+            b"a\0\0",
+            b"\0\0\0b\0\0\0\0",
+            &[0x3F, 0xC0, 0, 0, 0xFF, 0x80, 0, 0],
+            &[1],
+            &[0x38, 0],
+            &[1, 0xFF],
+        ];
+        assert_eq!(decoded(ByteOrder::Big), big.concat());
+        let small = r#"{"name":"struct","configuration":{"fields":[{"name":"a","data_type":"int8"},{"name":"b","data_type":"float64"}]}}"#;
+        assert!(mapped(small, r#"{"b":"0x7ff8000000000001","a":7}"#).is_some());
+        for wrong in [
+            r#"{"a":7}"#,
+            r#"{"a":128,"b":0}"#,
+            r#"{"a":0,"b":"x"}"#,
+            r#"{"a":0,"b":[1]}"#,
+            "{}",
+            r#"{"a":0,"b":"0x+f"}"#,
+        ] {
+            assert_eq!(mapped(small, wrong), None, "{wrong}");
+        }
+        let long = |bytes: u64| {
+            let data_type = json!({"name": "null_terminated_bytes", "configuration": {"length_bytes": bytes}});
+            let fields = json!([{"name": "a", "data_type": data_type}]);
+            mapped(&json!({"name": "struct", "configuration": {"fields": fields}}).to_string(), r#"{"a":""}"#)
+        };
+        assert!(long(MAX_ELEMENT).is_some() && long(MAX_ELEMENT + 1).is_none() && long(i32::MAX as u64).is_none());
     }
 
     #[test]
