@@ -10,6 +10,7 @@ use tracing::{info, warn};
 
 use super::open::{self, MemoryLimits};
 use crate::attached::{AttachedTrees, Shown};
+use crate::blocking::blocking;
 use crate::commit::engine::{Engine, EngineOptions};
 use crate::control::Control;
 use crate::error::{Error, ErrorKind, Result};
@@ -278,7 +279,14 @@ async fn serve(repository: &Repository, mountpoint: &Path, options: &MountOption
     let mut numbering = Numbering::default();
     let tree = open::tree_after(repository, &options.spec, options.limits, &mut numbering, &options.root).await?;
     let view = options.view.make(tree, name_of(repository, &options.root)).await?;
-    Ok((Served::Snapshot(view), note))
+    let shown = Arc::clone(&view);
+    let omissions = blocking(move || Ok(shown.omissions())).await?;
+    let omitted = omissions.note(&options.view.kind.to_string());
+    if let Some(omitted) = &omitted {
+        warn!("{omitted}");
+    }
+    let notes = Some(note).filter(|note| !note.is_empty()).into_iter().chain(omitted);
+    Ok((Served::Snapshot(view), notes.collect::<Vec<_>>().join("; ")))
 }
 
 /// Opens `branch` for writing. Returns a note for the user, too.

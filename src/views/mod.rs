@@ -15,6 +15,7 @@ pub mod modified;
 pub mod native;
 #[cfg(feature = "netcdf")]
 pub mod netcdf;
+pub mod omissions;
 pub mod options;
 pub mod report;
 pub mod zarr2;
@@ -26,6 +27,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
+use self::omissions::Omissions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reader::Data;
 use crate::tree::directory::{Entry, Extent};
@@ -72,6 +74,11 @@ pub trait ViewTree: Debug + Send + Sync {
 
     /// Returns the native inode of file `inode` if both have the same bytes: the kernel may then read a chunk file directly.
     fn native(&self, inode: u64) -> Option<u64>;
+
+    /// Returns the arrays that the view leaves out, after a short look at their documents. May block the thread for memory.
+    fn omissions(&self) -> Omissions {
+        Omissions::default()
+    }
 
     /// Returns the path of `inode`, for messages.
     fn describe(&self, inode: u64) -> String;

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use tokio::sync::OnceCell;
 
 use super::consolidated::{self, Consolidated};
+use super::omissions::{Omissions, SHOWS_AS_STORED};
 use super::report::{self, Finding, Report};
 use super::{Sink, ViewTree, no_such, not_a_directory, part};
 use crate::blocking::blocking;
@@ -126,6 +127,11 @@ impl ViewTree for ModifiedView {
 
     fn native(&self, inode: u64) -> Option<u64> {
         (!report::is_report(inode) && self.group(inode).is_none()).then_some(inode)
+    }
+
+    fn omissions(&self) -> Omissions {
+        let reason = |node| Some((node, self.tree.resharded()?.reason(node)?.to_owned()));
+        Omissions::find(&self.tree, SHOWS_AS_STORED, reason)
     }
 
     fn describe(&self, inode: u64) -> String {

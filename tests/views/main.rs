@@ -34,6 +34,7 @@ mod netcdf_report;
 #[cfg(feature = "netcdf")]
 mod netcdf_steps;
 mod netcdf_unmade;
+mod omissions;
 #[cfg(feature = "netcdf")]
 mod recipes;
 mod reshard;

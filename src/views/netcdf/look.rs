@@ -69,15 +69,23 @@ pub(super) async fn look(tree: &Arc<Tree>, variable: Variable, notes: &mut Vec<N
     }
 }
 
-/// Finds the longest text of an array: it determines the size of the variable.
-async fn at_texts(tree: &Arc<Tree>, mut variable: Variable, notes: &mut Vec<Note>) -> Result<Variable, Obstacle> {
-    let (units, each) = (product(&variable.grid, 1), product(&variable.unit, 1));
-    let count = units.zip(each).and_then(|(units, each)| units.checked_mul(each));
+/// Checks that an array does not have more texts than are looked at.
+pub(super) fn check(variable: &Variable) -> Result<(), String> {
+    let count = product(&variable.grid, 1).zip(product(&variable.unit, 1));
+    let count = count.and_then(|(units, each)| units.checked_mul(each));
     let is_small = product(&variable.shape, 1).is_some_and(|count| count <= MAX_TEXTS)
         && count.is_some_and(|count| count <= 4 * MAX_TEXTS);
-    let (Some(units), Some(each), true) = (units, each, is_small) else {
-        return Err(format!("more than {MAX_TEXTS} texts of any length").into());
-    };
+    if variable.element.shown == Shown::Texts && !is_small {
+        return Err(format!("more than {MAX_TEXTS} texts of any length"));
+    }
+    Ok(())
+}
+
+/// Finds the longest text of an array: it determines the size of the variable.
+async fn at_texts(tree: &Arc<Tree>, mut variable: Variable, notes: &mut Vec<Note>) -> Result<Variable, Obstacle> {
+    check(&variable)?;
+    let units: u64 = variable.grid.iter().product();
+    let each: u64 = variable.unit.iter().product();
     let chunks = tree.chunks(variable.node).ok_or("no chunks")?;
     let (_, stored) = chunks.totals().await.map_err(Obstacle::of_reading)?;
     if stored > MAX_TEXT_BYTES {

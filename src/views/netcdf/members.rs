@@ -13,13 +13,16 @@ use super::variable::Variable;
 use super::{attributes, names, own_attributes};
 use crate::error::{Context, Result};
 use crate::tree::Tree;
-use crate::tree::nodes::NodeIndex;
+use crate::tree::nodes::{NodeIndex, NodeTable};
 use crate::views::report::Finding;
 
 /// Deepest nesting of groups in a file: programs walk groups by recursion.
 const MAX_DEPTH: usize = 64;
 /// Longest reason in bytes.
 const MAX_REASON: usize = 200;
+/// Reasons that need no look into an array.
+pub(super) const LONG_NAME: &str = "the name is too long";
+pub(super) const BELOW_ARRAY: &str = "it is below an array, which is no group of the file";
 
 /// Group of a file.
 #[derive(Debug)]
@@ -87,7 +90,7 @@ impl Members {
                         findings.push(Finding {
                             path: format!("/{}", tree.table().path(below)),
                             deed: "left out".to_owned(),
-                            reason: "it is below an array, which is no group of the file".to_owned(),
+                            reason: BELOW_ARRAY.to_owned(),
                         });
                     }
                 }
@@ -100,7 +103,7 @@ impl Members {
                     false => tree.table().name(child),
                 };
                 let Some(name) = names::allowed_member(stored) else {
-                    found("left out".to_owned(), "the name is too long");
+                    found("left out".to_owned(), LONG_NAME);
                     continue;
                 };
                 if !is_array && depth >= MAX_DEPTH {
@@ -160,8 +163,14 @@ impl Members {
     }
 }
 
+/// Returns true if `node` is below an array that is not the root.
+pub(super) fn is_below_array(table: &NodeTable, node: NodeIndex) -> bool {
+    let parent = |node: NodeIndex| table.get(node).map(|entry| entry.parent).filter(|parent| *parent != 0);
+    std::iter::successors(parent(node), |node| parent(*node)).any(|above| table.array(above).is_some())
+}
+
 /// Cuts a reason, which may have a value of a document in it.
-fn shortened(reason: &str) -> Cow<'_, str> {
+pub(super) fn shortened(reason: &str) -> Cow<'_, str> {
     match reason.get(..reason.floor_char_boundary(MAX_REASON)) {
         Some(start) if start.len() < reason.len() => format!("{start}...").into(),
         _ => reason.into(),

@@ -54,6 +54,8 @@ use self::file_chunks::FilePlace;
 use self::group::GroupFile;
 use self::hdf5::plan::Part;
 use self::layouts::Layout;
+use self::variable::Variable;
+use super::omissions::{LEAVES_OUT, Omissions};
 use super::options::NetcdfOptions;
 use super::report::{self, Finding, Report};
 use super::{Sink, ViewTree, no_such, not_a_directory};
@@ -64,6 +66,7 @@ use crate::reader::buffer::BUFFER_SIZE;
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::nodes::{MAX_NAME, NodeIndex, TreePlace};
 use crate::tree::{Attributes, Kind, ROOT, Tree};
+use crate::zarr::document as zarr_document;
 
 /// Name of the view, and of its report.
 pub const NAME: &str = "netcdf";
@@ -251,6 +254,28 @@ impl NetcdfView {
         other.map(|_| "a group has the name of its file")
     }
 
+    /// Returns the reason why no file has the array `node`, as far as its document tells; none for groups.
+    fn reason(&self, node: NodeIndex) -> Option<String> {
+        let table = self.tree.table();
+        table.array(node)?;
+        if node != 0 && members::is_below_array(table, node) && self.options.nested_groups {
+            return Some(members::BELOW_ARRAY.to_owned());
+        }
+        let file = if self.options.nested_groups { 0 } else { table.get(node)?.parent };
+        let above = table.get(file)?.parent;
+        if let Some(reason) = self.obstacle(above, file) {
+            return Some(reason.to_owned());
+        }
+        if node != 0 && names::allowed_member(table.name(node)).is_none() {
+            return Some(members::LONG_NAME.to_owned());
+        }
+        // A lack of memory is no reason.
+        let _held = zarr_document::reserve_members(self.tree.zarr_json(node)?).ok()?;
+        let parsed = Variable::parse(&self.tree, node, self.options.classic_types);
+        let reason = parsed.and_then(|(variable, _)| look::check(&variable)).err()?;
+        Some(members::shortened(&reason).into_owned())
+    }
+
     async fn read_file(&self, node: NodeIndex, offset: u64, size: u32) -> Result<Bytes> {
         let cell = self.file(node).await?;
         let Some(file) = cell.get() else { return Ok(Bytes::new()) };
@@ -395,6 +420,10 @@ impl ViewTree for NetcdfView {
 
     fn native(&self, _inode: u64) -> Option<u64> {
         None
+    }
+
+    fn omissions(&self) -> Omissions {
+        Omissions::find(&self.tree, LEAVES_OUT, |node| Some((node, self.reason(node)?)))
     }
 
     fn describe(&self, inode: u64) -> String {

@@ -176,6 +176,11 @@ impl Catalog {
         length
     }
 
+    /// Notes that the user has been warned of what the view leaves out.
+    pub(super) fn mark_as_warned(&self) {
+        self.has_warned.store(true, Ordering::Relaxed);
+    }
+
     fn warn_once(&self, node: NodeIndex, reason: &str) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             let path = self.tree.table().path(node);

@@ -28,6 +28,7 @@ use tokio::sync::OnceCell;
 use self::catalog::{Catalog, NodeForm, encoding_of};
 use self::files::{DocumentFile, DocumentKind};
 use self::listing::{directory, shown_size};
+use super::omissions::{LEAVES_OUT, Omissions};
 use super::report::{self, Report};
 use super::{Sink, ViewTree, no_such, not_a_directory, part};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -241,6 +242,16 @@ impl ViewTree for Zarr2View {
         let TreePlace::Chunk(node, coords) = self.tree().table().place(inode)? else { return None };
         let is_whole = matches!(self.catalog.form_now(node), Ok(Some(NodeForm::Array { has_checksum: false })));
         (is_whole && !self.is_directory(node, &coords)).then_some(inode)
+    }
+
+    fn omissions(&self) -> Omissions {
+        let end = |node| *self.tree().table().subtree(node).end();
+        let reason = |node| Some((end(node), self.catalog.reason(node).ok()?.err()?));
+        let found = Omissions::find(self.tree(), LEAVES_OUT, reason);
+        if found.is_any() {
+            self.catalog.mark_as_warned();
+        }
+        found
     }
 
     fn describe(&self, inode: u64) -> String {
