@@ -89,6 +89,38 @@ fn chunks_of_different_shapes_make_one_variable() {
     }
 }
 
+/// ZEP 2's draft: the stored objects are shards, the chunk grid has their inner chunks.
+#[test]
+fn shards_of_a_storage_transformer_make_one_variable() {
+    let transformers = |key: &str| json!([{key: "indexed", "configuration": {"chunks_per_shard": [2, 1]}}]);
+    let codecs = json!([{"name": "bytes", "configuration": {"endian": "little"}}, "zstd"]);
+    let [first, second, third] = [[1, 2, 3], [4, 5, 6], [7, 8, 9]].map(|row: [i16; 3]| zstd(&little(&row)));
+    let shard = |chunks: [Option<&Vec<u8>>; 2]| {
+        let (mut bytes, mut index) = (Vec::new(), Vec::new());
+        for chunk in chunks {
+            let entry = chunk.map_or([u64::MAX; 2], |chunk| [bytes.len() as u64, chunk.len() as u64]);
+            index.extend(entry.into_iter().flat_map(u64::to_le_bytes));
+            bytes.extend(chunk.into_iter().flatten());
+        }
+        [bytes, index].concat()
+    };
+    let mut files = vec![("zarr.json".to_owned(), group(&json!({})))];
+    for key in ["type", "name"] {
+        let more = json!({"codecs": codecs, "fill_value": -1, "storage_transformers": transformers(key)});
+        files.push((format!("{key}/zarr.json"), array("int16", &[4, 3], &[1, 3], &more)));
+        files.push((format!("{key}/c/0/0"), shard([Some(&first), Some(&second)])));
+        files.push((format!("{key}/c/1/0"), shard([Some(&third), None])));
+    }
+    let files: Vec<(&str, Vec<u8>)> = files.iter().map(|(key, bytes)| (key.as_str(), bytes.clone())).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let mount = Mount::new(&import(directory.path(), &files), &["--view", "netcdf"]);
+    let file = NcFile::open(mount.path().join("ocean.nc")).unwrap();
+    for key in ["type", "name"] {
+        let found: Vec<i16> = file.read_variable(key).unwrap().iter().copied().collect();
+        assert_eq!(found, [1, 2, 3, 4, 5, 6, 7, 8, 9, -1, -1, -1], "{key}");
+    }
+}
+
 #[test]
 fn long_raw_chunks_are_read_in_parts() {
     // Chunks of 75 MiB, which are cut into parts of whole rows; the array is no multiple of them.

@@ -18,13 +18,18 @@ const PROGRAMS: [(&str, u64); 9] = [
     ("R", 101),
 ];
 
+/// Returns true if the programs that are not in Python's environment are installed.
+pub fn has_programs() -> bool {
+    const CHECK: &str = "cdo --version && ncks --version && which ncdump && Rscript -e 'library(ncdf4)' && \
+        /usr/bin/python3 -c 'from osgeo import gdal'";
+    let installed = Command::new("sh").args(["-c", CHECK]).output();
+    let is_there = installed.is_ok_and(|output| output.status.success());
+    needed(is_there, "programs: scripts/setup --programs installs them")
+}
+
 #[test]
 fn programs_compute_the_numbers_of_packed_variables_and_times() {
-    let installed = Command::new("sh").args(["-c", "cdo --version && ncks --version && Rscript --version"]).output();
-    if !needed(
-        installed.is_ok_and(|output| output.status.success()),
-        "programs: scripts/setup --programs installs them",
-    ) {
+    if !has_programs() {
         return;
     }
     let work = tempfile::tempdir().unwrap();
