@@ -198,10 +198,13 @@ pub(super) async fn is_migrated(storage: &dyn Storage) -> Result<bool> {
     if storage.local_path().is_some() {
         return Ok(false);
     }
-    match storage.size(SUCCESSOR).await {
+    // One byte: credentials that may read need not be allowed to ask for the description alone.
+    match storage.get_range(SUCCESSOR, 0, 1).await {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
+        Err(error) => Err(error.context(
+            "the storage does not tell whether the repository was migrated meanwhile, so that it may be changed or not: list the refs to see",
+        )),
     }
 }
 

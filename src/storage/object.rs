@@ -274,7 +274,8 @@ impl ObjectStorage {
     /// Fails with [`ErrorKind::Migrated`] if there is an object `unless`.
     async fn check_not_migrated(&self, key: &str, unless: Option<&str>) -> Result<()> {
         let Some(unless) = unless else { return Ok(()) };
-        match self.read(unless, 0, ReadMode::Head).await {
+        // One byte: credentials that may read need not be allowed to ask for the description alone.
+        match self.read(unless, 1, ReadMode::Range(0)).await {
             Ok(_) => Err(migrated(key, unless)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
