@@ -45,6 +45,8 @@ def main(path):
     add(surface, "lat", LAT, ["lat"], {"units": "degrees_north", "standard_name": "latitude"})
     add(surface, "lon", LON, ["lon"], {"units": "degrees_east", "standard_name": "longitude"})
     attributes = {"units": "degC", "long_name": "sea surface temperature", "standard_name": "sea_surface_temperature"}
+    # NaN, as xarray writes it: the mark of missing values. All chunks are there, so that the fill value alone says nothing.
+    attributes["_FillValue"] = "AAAAAAAA+H8="
     add(surface, "sst", temperatures(), ["time", "lat", "lon"], attributes, chunks=(4, 36, 72), fill_value=np.nan)
     first = session.commit("The surface")
     repository.create_tag("v1", snapshot_id=first)

@@ -120,7 +120,9 @@ fn snapshots_that_do_not_fit_beside_others_take_turns() {
     let repo = mount.repository().to_str().unwrap();
     for words in [&["verify", repo][..], &["stats", repo], &["gc", repo, "--older-than", "7d", "--dry-run"]] {
         let ran = icechunkfs([words, &["--memory", "24M"]].concat());
-        assert!(ran.status.success(), "{words:?}: {}", ran.all());
+        // The names of chunks, which the Icechunk library cannot read, are a warning.
+        let has_warned = words.starts_with(&["verify"]) && ran.status.code() == Some(3);
+        assert!(ran.status.success() || has_warned, "{words:?}: {}", ran.all());
     }
     let fixed = Mount::new(mount.repository(), &["--read-only", "--memory", "24M"]);
     std::thread::scope(|scope| {
