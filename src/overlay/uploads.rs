@@ -453,15 +453,16 @@ mod tests {
     #[tokio::test]
     async fn what_is_written_again_and_again_is_left_alone_longer() {
         let uploads = uploads();
-        let mut last = Duration::ZERO;
+        let mut least = QUIET;
         for _ in 0..3 {
             let begin = Instant::now();
             uploads.enqueue_closed(EntryId(1));
             uploads.enqueue_closed(EntryId(1));
             assert_eq!(uploads.next().await, EntryId(1));
             let taken = begin.elapsed();
-            assert!(taken >= QUIET && taken >= last * 3 / 2, "{taken:?} after {last:?}");
-            last = taken;
+            // A loaded machine makes each wait longer, but none shorter.
+            assert!(taken >= least, "{taken:?}, not {least:?}");
+            least = least * 3 / 2;
             drop(uploads.ticket(EntryId(1), DataFileId(10), stat(5)));
         }
         uploads.set_aside(EntryId(1));

@@ -35,10 +35,11 @@ fn of_kind<'a>(trips: &'a [Trip], kind: &'a str) -> impl Iterator<Item = &'a Tri
 }
 
 #[tokio::test]
-async fn a_commit_takes_at_most_five_round_trips_and_reads_nothing_back() {
-    for (version, read) in [
-        (SpecVersionBin::V1, &["repo", "refs/branch.main/ref.json", "config.yaml"][..]),
-        (SpecVersionBin::V2, &["repo"]),
+async fn a_commit_takes_few_round_trips_and_reads_nothing_back() {
+    // In version 1 a migration may have begun meanwhile: `repo` is looked for once more.
+    for (version, read, more) in [
+        (SpecVersionBin::V1, &["repo", "repo", "refs/branch.main/ref.json", "config.yaml"][..], 1),
+        (SpecVersionBin::V2, &["repo"], 0),
     ] {
         let (place, _, model) = arrays(version, 2).await;
         let (storage, lab) = distant(place.path(), "none");
@@ -60,7 +61,7 @@ async fn a_commit_takes_at_most_five_round_trips_and_reads_nothing_back() {
             // The time of the store's clock is another operation only where the store's answers do not tell it.
             trips.retain(|trip| !trip.what.starts_with("read transactions/"));
             let what = format!("{version:?}, {} bytes", chunk.len());
-            assert!(depth(&trips) <= most, "{what}: {} of {most}: {trips:#?}", depth(&trips));
+            assert!(depth(&trips) <= most + more, "{what}: {} of {most}: {trips:#?}", depth(&trips));
             let mut found: Vec<&str> = of_kind(&trips, "read ").filter_map(|trip| trip.what.get(5..)).collect();
             found.sort_by_key(|key| read.iter().position(|known| known == key));
             assert_eq!(found, read, "{what}");
@@ -123,8 +124,8 @@ async fn a_writer_of_version_1_reads_each_commit_in_one_round_trip() {
         let count = of_kind(&trips, kind).count();
         assert!((7..=8).contains(&count), "{kind}: {count}: each of the seven is read once: {trips:#?}");
     }
-    // Branch; seven commits; manifest; log and snapshot (and the clock); branch.
-    assert!(depth(&trips) <= 12, "{}: {trips:#?}", depth(&trips));
+    // Branch; seven commits; manifest; log and snapshot (and the clock); branch; `repo`, which a migration may have made.
+    assert!(depth(&trips) <= 13, "{}: {trips:#?}", depth(&trips));
     others.chunk("/a0", &[1], "mine");
     assert_eq!(reference_keys(place.path()).await, others.keys());
 }
