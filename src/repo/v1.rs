@@ -202,7 +202,7 @@ pub(super) async fn is_migrated(storage: &dyn Storage) -> Result<bool> {
     match storage.get_range(SUCCESSOR, 0, 1).await {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        // The change is made: whoever asked for it has to look whether it is there.
+        // The change is made: the caller has to look whether it is there.
         Err(error) => Err(Error::with_source(
             ErrorKind::Io,
             "the storage does not tell whether the repository was migrated meanwhile, so that it may be changed or not: list the refs to see",
