@@ -2,7 +2,8 @@
 //!
 //! A few kilobytes of a repository can stand for gigabytes, compressed or as a false size. Before a document is fetched or
 //! decoded, its size is reserved in this budget ([`reserve`], [`reserve_blocking`]) and the [`Reservation`] is kept as long
-//! as the bytes live. A document that does not fit is refused; no document of a real repository comes near the default.
+//! as the bytes live. A document that does not fit is refused; no document of a real repository comes near the default. Values that are
+//! made of a document are counted one by one ([`Meter`]), and carry their reservation ([`Metered`]).
 //!
 //! Documents are decoded concurrently: a reservation that does not fit waits for others to be released. A snapshot may be held for as
 //! long as a mount lives, so waiting must end: if nothing is released for [`RELEASE_TIMEOUT`], the reservation fails. Caches evict
@@ -12,6 +13,7 @@ mod buffers;
 pub mod growing;
 mod limit;
 mod machine;
+mod meter;
 pub(crate) mod together;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +26,7 @@ use parking_lot::Mutex;
 pub use self::buffers::{large_buffer, recycle, release_unused};
 pub(crate) use self::limit::MemoryLimit;
 pub use self::machine::{available_memory, cgroup_limit, configure_allocator, default_memory};
+pub use self::meter::{Meter, Metered, SharedReservation};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Smallest bound, in bytes: less leaves no room for a manifest of a few thousand chunks beside the program itself.
@@ -103,7 +106,7 @@ thread_local! {
 }
 
 /// Calls `work`, whose reservations fail at once where they would have to wait.
-pub(crate) fn without_waiting<T>(work: impl FnOnce() -> T) -> T {
+pub fn without_waiting<T>(work: impl FnOnce() -> T) -> T {
     struct Reset(bool);
     impl Drop for Reset {
         fn drop(&mut self) {
@@ -165,12 +168,24 @@ impl Reservation {
         Reservation { bytes }
     }
 
+    /// Adds the bytes of `other`.
+    fn join(&mut self, mut other: Reservation) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// Grows the reservation to `bytes` if there is room for them now. Returns false if there is not.
+    fn try_grow(&mut self, bytes: u64) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let is_grown = take(more).is_ok();
+        self.bytes += if is_grown { more } else { 0 };
+        is_grown
+    }
+
     /// Grows or shrinks the reservation to `bytes`. Growing may block the thread.
     pub fn resize(&mut self, bytes: u64, what: &str) -> Result<()> {
         match bytes.checked_sub(self.bytes) {
             Some(more) => {
-                let mut more = reserve_blocking(more, what)?;
-                self.bytes += std::mem::take(&mut more.bytes);
+                self.join(reserve_blocking(more, what)?);
             }
             None => drop(Reservation { bytes: std::mem::replace(&mut self.bytes, bytes) - bytes }),
         }
