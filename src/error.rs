@@ -78,6 +78,21 @@ struct Inner {
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
+/// Most bytes of a message. It may quote a value of a file or the answer of a store, and has waiters, logs and other errors that copy it.
+const MAX_MESSAGE: usize = 16 << 10;
+/// Bytes of its end that are kept of a message that is longer: the reason often comes last.
+const MAX_END: usize = 4 << 10;
+
+/// Cuts out the middle of a message that is too long.
+fn cut(message: String) -> String {
+    if message.len() <= MAX_MESSAGE {
+        return message;
+    }
+    let (begin, _) = message.split_at(message.floor_char_boundary(MAX_MESSAGE - MAX_END));
+    let (_, end) = message.split_at(message.ceil_char_boundary(message.len() - MAX_END));
+    format!("{begin}...{end}")
+}
+
 /// A failure: its kind, an actionable message, and its cause.
 #[derive(Clone, Debug)]
 pub struct Error(Arc<Inner>);
@@ -85,7 +100,7 @@ pub struct Error(Arc<Inner>);
 impl Error {
     /// Creates an error of `kind`; `message` names the object and the failure.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error(Arc::new(Inner { kind, message: message.into(), lines: Vec::new(), errno: None, source: None }))
+        Error(Arc::new(Inner { kind, message: cut(message.into()), lines: Vec::new(), errno: None, source: None }))
     }
 
     /// Creates an error for a failure in a daemon, which described it with `errno` and `message`.
@@ -102,7 +117,7 @@ impl Error {
     ) -> Self {
         Error(Arc::new(Inner {
             kind,
-            message: message.into(),
+            message: cut(message.into()),
             lines: Vec::new(),
             errno: None,
             source: Some(source.into()),
@@ -169,11 +184,11 @@ impl Error {
     #[must_use]
     pub fn context(self, what: impl fmt::Display) -> Self {
         match Arc::try_unwrap(self.0) {
-            Ok(inner) => Error(Arc::new(Inner { message: format!("{what}: {}", inner.message), ..inner })),
+            Ok(inner) => Error(Arc::new(Inner { message: cut(format!("{what}: {}", inner.message)), ..inner })),
             // Other waiters share the error, so its cause cannot be moved: the causes become part of the message.
             Err(shared) => Error(Arc::new(Inner {
                 kind: shared.kind,
-                message: format!("{what}: {}", shared.one_line()),
+                message: cut(format!("{what}: {}", shared.one_line())),
                 lines: shared.lines.clone(),
                 errno: shared.errno,
                 source: None,
@@ -237,7 +252,7 @@ impl Inner {
         let mut cause: Option<&dyn std::error::Error> =
             self.source.as_deref().map(|e| e as &(dyn std::error::Error + 'static));
         while let Some(error) = cause {
-            let said = error.to_string();
+            let said = cut(error.to_string());
             // Some libraries' errors repeat their causes.
             if !text.contains(&said) {
                 text += ": ";
