@@ -8,11 +8,19 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::error::Result;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
+use crate::memory::{self, Meter, Metered};
 use crate::printable;
+use crate::repo::Repository;
 use crate::repo::refs::RefSpec;
 use crate::times::{format_time, parse_time};
+
+/// Most bytes of `.icechunk/log`, and the part of the memory of all decoded data that it may take.
+const MAX_LOG: usize = 16 << 20;
+const LOG_PART: u64 = 8;
+/// Longest message in it, in characters.
+const MAX_MESSAGE: usize = 1000;
 
 /// Constant facts about a mount.
 #[derive(Clone, Debug, Default)]
@@ -158,12 +166,27 @@ pub fn split_source(source: &str) -> Option<(&str, RefSpec)> {
     (!repository.is_empty() && !name.is_empty()).then_some((repository, spec))
 }
 
-/// Renders commits, a line each: id, time, message.
-pub fn log_lines(commits: &[SnapshotInfo]) -> String {
-    let line = |commit: &SnapshotInfo| {
-        format!("{} {} {}\n", commit.id, format_time(commit.flushed_at), printable::line(&commit.message))
-    };
-    commits.iter().map(line).collect()
+/// Returns `tip` and its ancestors, at most `limit`, as the text of `.icechunk/log`: a line each, with id, time and message. The text is
+/// kept as long as the mount shows the snapshot, whose author decides how many commits there are and how long their messages: very long
+/// ones are cut, and a last line stands for the oldest commits where all of them would be too long.
+pub async fn log_text(repository: &Repository, tip: ObjectId, limit: usize) -> Result<Metered<String>> {
+    let most = MAX_LOG.min(usize::try_from(memory::reservable() / LOG_PART).unwrap_or(MAX_LOG));
+    let mut meter = Meter::new("`.icechunk/log`");
+    let mut text = String::new();
+    let mut count = 0;
+    repository
+        .try_walk(tip, |commit| {
+            let message = printable::shorten(commit.message(), MAX_MESSAGE);
+            let line = format!("{} {} {}\n", commit.id, format_time(commit.flushed_at), printable::line(&message));
+            let is_full = text.len() + line.len() > most;
+            let line = if is_full { "older commits: see `icechunkfs log`\n" } else { &line };
+            meter.count(2 * line.len() as u64)?;
+            text += line;
+            count += 1;
+            Ok(count < limit && !is_full)
+        })
+        .await?;
+    Ok(meter.finish(text))
 }
 
 /// Returns the kind of a ref, as `info.json` has it, and its name; the branch for a time in the past.

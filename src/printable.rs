@@ -8,7 +8,8 @@
 //! Escaping escaped text changes nothing, so that a message may become part of another.
 
 use std::borrow::Cow;
-use std::fmt::Write;
+use std::fmt::{self, Write};
+use std::io;
 
 /// Escapes `text` as one line.
 pub fn line(text: &str) -> String {
@@ -23,6 +24,14 @@ pub fn lines(text: &str) -> String {
 /// Escapes bytes that may not be UTF-8, such as a file name, as one line.
 pub fn bytes(bytes: &[u8]) -> String {
     line(&text(bytes))
+}
+
+/// Cuts `text` to `most` characters, and three dots in the place of the rest.
+pub fn shorten(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => Cow::Owned(format!("{}...", text.get(..end).unwrap_or_default())),
+        None => Cow::Borrowed(text),
+    }
 }
 
 /// Converts bytes that may not be UTF-8 to text: escapes invalid bytes, and nothing else.
@@ -51,6 +60,44 @@ pub fn json(text: &str) -> String {
         }
     }
     shown
+}
+
+/// Writes text escaped as one line, piece by piece: a text of any length takes no memory.
+#[derive(Debug)]
+pub struct LineWriter<W>(pub W);
+
+impl<W: io::Write> Write for LineWriter<W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|c| {
+            let mut write = |c: char| self.0.write_all(c.encode_utf8(&mut [0; 4]).as_bytes());
+            escape_char(c).try_for_each(&mut write).map_err(|_| fmt::Error)
+        })
+    }
+}
+
+/// Writes JSON with escaped special characters, like [`json`], piece by piece. Each write must be of whole characters, as those of serde are.
+#[derive(Debug)]
+pub struct JsonWriter<W>(pub W);
+
+impl<W: io::Write> io::Write for JsonWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+        let mut plain = text;
+        while let Some((at, c)) = plain.char_indices().find(|(_, c)| is_special(*c) && *c != '\n') {
+            let (before, rest) = plain.split_at(at);
+            self.0.write_all(before.as_bytes())?;
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(self.0, "\\u{unit:04x}")?;
+            }
+            plain = rest.get(c.len_utf8()..).unwrap_or_default();
+        }
+        self.0.write_all(plain.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Replaces user names and passwords in the URLs of `text` by `***`.
@@ -101,13 +148,22 @@ pub fn is_special(c: char) -> bool {
 fn escape(text: &str, keep: impl Fn(char) -> bool) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        match c {
-            c if keep(c) || !is_special(c) => shown.push(c),
-            c if c.is_control() => shown.extend(c.escape_default()),
-            c => shown.extend(c.escape_unicode()),
+        if keep(c) {
+            shown.push(c);
+        } else {
+            shown.extend(escape_char(c));
         }
     }
     shown
+}
+
+/// Returns the characters that are shown for `c`.
+fn escape_char(c: char) -> impl Iterator<Item = char> {
+    let is_special = is_special(c);
+    let plain = (!is_special).then_some(c);
+    let control = (is_special && c.is_control()).then(|| c.escape_default());
+    let other = (is_special && !c.is_control()).then(|| c.escape_unicode());
+    plain.into_iter().chain(control.into_iter().flatten()).chain(other.into_iter().flatten())
 }
 
 #[cfg(test)]
@@ -147,10 +203,14 @@ mod tests {
         fn any_text_can_be_printed_and_printed_again(text in any::<String>()) {
             let once = line(&text);
             prop_assert!(!once.chars().any(is_special));
-            prop_assert_eq!(line(&once), once);
+            prop_assert_eq!(line(&once), &*once);
             prop_assert_eq!(lines(&text).matches('\n').count(), text.matches('\n').count());
             let value = serde_json::to_string(&text).unwrap();
             let shown = json(&value);
+            let (mut line_written, mut json_written) = (LineWriter(Vec::new()), JsonWriter(Vec::new()));
+            line_written.write_str(&text).unwrap();
+            serde_json::to_writer(&mut json_written, &text).unwrap();
+            prop_assert_eq!((&*line_written.0, &*json_written.0), (once.as_bytes(), shown.as_bytes()));
             prop_assert!(!shown.chars().any(is_special));
             prop_assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), text);
         }

@@ -6,6 +6,7 @@ use icechunkfs::format::repo_info::RepoInfo;
 
 pub(crate) fn run(payload: &[u8]) {
     let Ok(info) = RepoInfo::decode(&file::around(6, payload)) else { return };
-    let page = operations_log::read(&info);
-    let _ = page.entries.iter().filter(|entry| entry.operation.is_ok()).count();
+    let entries = (0..1000).map_while(|at| operations_log::entry(&info, at));
+    let _ = entries.filter(|entry| entry.operation.is_ok()).count();
+    let _ = operations_log::previous_file(&info);
 }

@@ -1,11 +1,12 @@
 //! The shards of an array's `zarr.json`, and an index behind it: a NUL byte separates the two.
 
+use icechunkfs::memory::Meter;
 use icechunkfs::zarr::shard::{Index, ShardLayout};
 
 pub(crate) fn run(bytes: &[u8]) {
     let at = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let (document, rest) = bytes.split_at(at);
-    let Ok(Some(sharding)) = ShardLayout::parse(document) else { return };
+    let Ok(Some(sharding)) = ShardLayout::parse(document, &mut Meter::brief("a zarr.json")) else { return };
     let mut index = rest.get(1..).unwrap_or_default().to_vec();
     let wanted = sharding.index_length() as usize;
     let entries = wanted - if sharding.checksum { 4 } else { 0 };

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use super::Found;
 use super::refs::NameKind;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::Metered;
 
 /// Lists that are kept of a directory. One that a program still reads is lost when so many others, each after a change of refs, were read
 /// since its last request.
@@ -20,8 +21,8 @@ const POSITION_BITS: u32 = 32;
 /// Offsets are positive as signed numbers, too.
 const MAX_NUMBER: u64 = (1 << (63 - POSITION_BITS)) - 1;
 
-/// Entries of a directory.
-pub(super) type Names = Vec<(String, Found)>;
+/// Entries of a directory, of which a repository may have any number.
+pub(super) type Names = Metered<Vec<(String, Found)>>;
 
 /// Entries of one listing, with its number.
 #[derive(Clone, Debug)]
@@ -104,7 +105,7 @@ mod tests {
     fn names(all: &[&str]) -> Names {
         let attributes = Attributes { inode: 7, kind: Kind::Directory, size: 0 };
         let found = Found::fixed(attributes, SystemTime::UNIX_EPOCH);
-        all.iter().map(|name| ((*name).to_owned(), found)).collect()
+        Metered::own(all.iter().map(|name| ((*name).to_owned(), found)).collect())
     }
 
     fn first(list: &NameList) -> &str {

@@ -36,6 +36,7 @@ use self::trees::{Loaded, TreeKey, TreeName, Trees};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
+use crate::memory::Meter;
 use crate::mount_facts::MountFacts;
 use crate::reader::Data;
 use crate::recent_errors::RecentErrors;
@@ -561,12 +562,15 @@ impl AttachedTrees {
         if offset > 0 {
             return self.listings.find(kind, offset);
         }
+        let mut meter = Meter::new("a list of commits");
         let mut entries = Vec::new();
-        for (name, snapshot) in self.refs.names(kind).await? {
-            let found = self.named(kind, &name, snapshot).await?;
-            entries.push((name, found));
+        for (name, snapshot) in &*self.refs.names(kind).await? {
+            let found = self.named(kind, name, *snapshot).await?;
+            meter.count_items::<(String, Found)>(1)?;
+            meter.count(name.len() as u64)?;
+            entries.push((name.clone(), found));
         }
-        Ok(self.listings.add(kind, entries))
+        Ok(self.listings.add(kind, meter.finish(entries)))
     }
 
     fn children(&self, directory: Directory) -> Vec<(String, Found)> {

@@ -13,8 +13,9 @@ use super::BRIEF;
 use super::refs::FreshRefs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::memory::Metered;
 use crate::metrics;
-use crate::mount_facts::{MountFacts, log_lines};
+use crate::mount_facts::{MountFacts, log_text};
 use crate::printable;
 use crate::recent_errors::RecentErrors;
 use crate::tree::Tree;
@@ -108,18 +109,18 @@ impl MountFiles {
         }
         let snapshot = tree.snapshot().id();
         let text = match file {
-            MountFile::Info => json(&self.facts.info(snapshot))?,
-            MountFile::Head => self.facts.head(snapshot),
-            MountFile::Status => self.facts.status(snapshot, tree.snapshot().flushed_at()),
-            MountFile::Stats => metrics::render(&tree.reader().gauges().metrics()),
+            MountFile::Info => Metered::own(json(&self.facts.info(snapshot))?),
+            MountFile::Head => Metered::own(self.facts.head(snapshot)),
+            MountFile::Status => Metered::own(self.facts.status(snapshot, tree.snapshot().flushed_at())),
+            MountFile::Stats => Metered::own(metrics::render(&tree.reader().gauges().metrics())),
             MountFile::Log => {
                 let repository = refs.repository().await?;
                 let limit = if repository.log_position().is_some() { usize::MAX } else { FEW_COMMITS };
-                log_lines(&repository.history(snapshot, limit).await?)
+                log_text(&repository, snapshot, limit).await?
             }
-            MountFile::Errors => String::new(),
+            MountFile::Errors => Metered::default(),
         };
-        let text = Text { made: Instant::now(), snapshot, bytes: text.into() };
+        let text = Text { made: Instant::now(), snapshot, bytes: text.into_bytes() };
         let bytes = text.bytes.clone();
         if let Some(place) = self.texts.lock().get_mut(file as usize) {
             *place = Some(text);

@@ -13,7 +13,7 @@ use tokio::sync::OnceCell;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
+use crate::memory::{Meter, Metered};
 use crate::repo::Repository;
 use crate::repo::refs::RefSpec;
 use crate::storage::Storage;
@@ -24,6 +24,11 @@ use crate::tree::nodes::MAX_NAME;
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 /// Characters that a file name cannot have, and the one that escapes them.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
+
+/// Name of a directory's entries in errors.
+const NAMES: &str = "a list of commits";
+/// Bytes of an entry: a name of 25 letters, the id, and their share of the tree.
+const NAME_BYTES: u64 = 192;
 
 /// Kind of name of a snapshot: one directory each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,36 +137,52 @@ impl FreshRefs {
         if repository.log_position().is_none() {
             return Ok(None);
         }
-        Ok(repository.history(id, 1).await?.first().map(|commit| system_time(commit.flushed_at)))
+        Ok(Some(system_time(repository.commit(id).await?.flushed_at)))
     }
 
     /// Returns the file names of directory `kind` and their snapshots, sorted. Snapshots and times are listed only if the history is
     /// in one object, as from version 2 on: otherwise each commit would be a request.
-    pub(super) async fn names(&self, kind: NameKind) -> Result<BTreeMap<String, ObjectId>> {
+    pub(super) async fn names(&self, kind: NameKind) -> Result<Metered<BTreeMap<String, ObjectId>>> {
         let repository = self.repository().await?;
         let refs = repository.refs().await?;
         let has_history = repository.log_position().is_some();
         let of_refs = |refs: BTreeMap<String, ObjectId>| {
-            refs.into_iter().filter_map(|(name, id)| Some((encode(&name)?, id))).collect()
+            Metered::own(refs.into_iter().filter_map(|(name, id)| Some((encode(&name)?, id))).collect())
         };
         Ok(match kind {
             NameKind::Branch => of_refs(refs.branches),
             NameKind::Tag => of_refs(refs.tags),
             NameKind::Snapshot if has_history => {
                 let tips: Vec<ObjectId> = refs.branches.values().chain(refs.tags.values()).copied().collect();
-                let commits = repository.histories(tips).await?;
-                commits.iter().map(|commit| (commit.id.to_string(), commit.id)).collect()
+                let mut names = BTreeMap::new();
+                let mut meter = Meter::new(NAMES);
+                repository
+                    .walk_all(tips, |commit| {
+                        meter.count(NAME_BYTES)?;
+                        names.insert(commit.id.to_string(), commit.id);
+                        Ok(true)
+                    })
+                    .await?;
+                meter.finish(names)
             }
             NameKind::Time if has_history => match refs.branches.get(&self.branch) {
                 Some(tip) => {
-                    let commits = repository.history(*tip, usize::MAX).await?;
-                    // Of several commits at one time, the newest counts.
-                    let of = |commit: &SnapshotInfo| (format_time(commit.flushed_at).replace("+00:00", "Z"), commit.id);
-                    commits.iter().rev().map(of).collect()
+                    let mut names = BTreeMap::new();
+                    let mut meter = Meter::new(NAMES);
+                    repository
+                        .try_walk(*tip, |commit| {
+                            meter.count(NAME_BYTES)?;
+                            // Of several commits at one time, the newest counts.
+                            let name = format_time(commit.flushed_at).replace("+00:00", "Z");
+                            names.entry(name).or_insert(commit.id);
+                            Ok(true)
+                        })
+                        .await?;
+                    meter.finish(names)
                 }
-                None => BTreeMap::new(),
+                None => Metered::default(),
             },
-            NameKind::Snapshot | NameKind::Time => BTreeMap::new(),
+            NameKind::Snapshot | NameKind::Time => Metered::default(),
         })
     }
 }

@@ -1,7 +1,7 @@
 //! `icechunkfs amend`: replaces the message or metadata of a branch's newest commit, without a mount.
 
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::confirm::ConfirmArgs;
 use super::repo_args::RepoArgs;
@@ -45,9 +45,8 @@ pub(crate) fn run(arguments: &AmendArgs) -> Result<()> {
     open::runtime()?.block_on(async {
         let repository = arguments.repo.open().await?;
         squash::check(&repository).await?;
-        let commits = repository.history(replace_commits::tip(&repository, branch).await?, 1).await?;
-        let Some(tip) = commits.first() else { return Err(Error::invalid("the branch has no commit")) };
-        let before: Map<String, Value> = replace_commits::kept_metadata(tip).collect();
+        let tip = repository.commit(replace_commits::tip(&repository, branch).await?).await?;
+        let before = replace_commits::kept_metadata(&tip)?;
         let mut metadata = before.clone();
         for key in &arguments.unset {
             if metadata.shift_remove(key).is_none() {
@@ -55,13 +54,13 @@ pub(crate) fn run(arguments: &AmendArgs) -> Result<()> {
             }
         }
         metadata.extend(set);
-        let message = arguments.message.clone().unwrap_or_else(|| tip.message.clone());
-        if metadata == before && message == tip.message {
+        let message = arguments.message.clone().unwrap_or_else(|| tip.message().to_owned());
+        if metadata == *before && message == tip.message() {
             let nothing = json!({"branch": branch, "snapshot": null, "replaced": [], "parent": tip.parent, "kept": []});
             return print_result(arguments.json, &nothing, || "nothing to amend\n".to_owned());
         }
-        let question = replace_commits::question(branch, tip);
-        let options = SquashOptions { branch, commits: &commits, message, metadata };
+        let question = replace_commits::question(branch, &tip);
+        let options = SquashOptions { branch, commits: std::slice::from_ref(&tip), message, metadata };
         let replaced = tip.id.to_string();
         replace_commits::replace(&repository, &options, &question, &replaced, arguments.confirm, arguments.json).await
     })

@@ -6,19 +6,21 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ColorChoice};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::graph::terminal::TerminalStyle;
 use super::mount_options::parse_root;
+use super::output::{Lines, print_json_list, print_raw};
 use super::repo_args::{RefArgs, RepoArgs};
-use super::{graph, open, print_raw, print_result};
+use super::{graph, open};
 use crate::compare::path_history::{self, Region};
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
-use crate::printable;
-use crate::repo::refs::{DEFAULT_BRANCH, Refs};
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::Metered;
+use crate::repo::Repository;
+use crate::repo::refs::{DEFAULT_BRANCH, RefSpec, Refs};
 use crate::times::format_time;
 
 #[derive(Debug, Args)]
@@ -57,18 +59,41 @@ pub(crate) struct LogArgs {
     repo: RepoArgs,
 }
 
-#[derive(Serialize)]
-struct Commit {
-    id: ObjectId,
-    parent_id: Option<ObjectId>,
-    message: String,
-    written_at: String,
-    metadata: Map<String, Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+/// Commit as it is printed.
+struct Row {
+    info: SnapshotInfo,
+    metadata: Metered<Map<String, Value>>,
     refs: Option<Vec<String>>,
     /// Path of the node then.
-    #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
+}
+
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Commit<'a> {
+            id: ObjectId,
+            parent_id: Option<ObjectId>,
+            message: &'a str,
+            written_at: String,
+            metadata: &'a Map<String, Value>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            refs: Option<&'a [String]>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            path: Option<&'a str>,
+        }
+        let Row { info, metadata, refs, path } = self;
+        let commit = Commit {
+            id: info.id,
+            parent_id: info.parent,
+            message: info.message(),
+            written_at: format_time(info.flushed_at),
+            metadata,
+            refs: refs.as_deref(),
+            path: path.as_deref(),
+        };
+        commit.serialize(serializer)
+    }
 }
 
 /// Ranges of positions in the chunk grid.
@@ -93,83 +118,116 @@ fn parse_region(text: &str) -> Result<Ranges> {
 /// Prints the history, newest first, or draws it.
 pub(crate) fn run(arguments: &LogArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
-    let limit = arguments.count.unwrap_or(usize::MAX);
-    let is_drawn = arguments.graph || arguments.svg;
-    let runtime = open::runtime()?;
-    let repository = runtime.block_on(arguments.repo.open())?;
-    let refs = match arguments.all || is_drawn {
-        true => runtime.block_on(repository.refs())?,
-        false => Refs::default(),
-    };
-    let mut paths = Vec::new();
-    let history = runtime.block_on(async {
+    open::runtime()?.block_on(async {
+        let repository = arguments.repo.open().await?;
+        let is_drawn = arguments.graph || arguments.svg;
+        let refs = match arguments.all || is_drawn {
+            true => repository.refs().await?,
+            false => Refs::default(),
+        };
+        let selection = Selection { repository: &repository, refs: &refs, spec: &spec, arguments };
+        if is_drawn {
+            return selection.draw().await;
+        }
+        if arguments.json {
+            return print_json_list(async |print| selection.each(print).await).await;
+        }
+        let mut lines = Lines::new();
+        let done = selection.each(&mut |row| write_row(&mut lines, row)).await;
+        lines.end().and(done)
+    })
+}
+
+/// Commits to print or draw.
+struct Selection<'a> {
+    repository: &'a Repository,
+    refs: &'a Refs,
+    spec: &'a RefSpec,
+    arguments: &'a LogArgs,
+}
+
+impl Selection<'_> {
+    /// Calls `take` for each commit.
+    async fn each(&self, take: &mut dyn FnMut(&Row) -> Result<()>) -> Result<()> {
+        let Selection { repository, refs, spec, arguments } = self;
+        let mut left = arguments.count.unwrap_or(usize::MAX);
+        if left == 0 {
+            return Ok(());
+        }
+        let mut take_one = |info: SnapshotInfo, refs: Option<Vec<String>>, path: Option<String>| {
+            let metadata = info.metadata()?;
+            take(&Row { info, metadata, refs, path })?;
+            left -= 1;
+            Ok(left > 0)
+        };
         if arguments.all {
-            return repository.histories(refs.branches.values().chain(refs.tags.values()).copied()).await;
+            let mut names: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
+            for (kind, refs) in [("branch", &refs.branches), ("tag", &refs.tags)] {
+                refs.iter().for_each(|(name, id)| names.entry(*id).or_default().push(format!("{kind}/{name}")));
+            }
+            let visit = |info: SnapshotInfo| {
+                let refs = names.remove(&info.id).unwrap_or_default();
+                take_one(info, Some(refs), None)
+            };
+            return repository.walk_all(refs.branches.values().chain(refs.tags.values()).copied(), visit).await;
         }
-        let tip = repository.resolve(&spec).await?;
-        if let Some(path) = &arguments.path {
-            let history = repository.history(tip, usize::MAX).await?;
-            let region = arguments.chunks.as_ref().map(|ranges| &ranges.0);
-            let touches = path_history::touches(&repository, &history, &format!("/{path}"), region, limit).await?;
-            paths = touches.iter().map(|touch| touch.path.clone()).collect();
-            return Ok(touches.into_iter().map(|touch| touch.commit).collect());
+        let tip = repository.resolve(spec).await?;
+        let Some(path) = &arguments.path else {
+            return repository.try_walk(tip, |info| take_one(info, None, None)).await;
+        };
+        let history = repository.ancestors(tip, usize::MAX).await?;
+        let region = arguments.chunks.as_ref().map(|ranges| &ranges.0);
+        let limit = arguments.count.unwrap_or(usize::MAX);
+        path_history::touches(repository, &history, &format!("/{path}"), region, limit, async |id, path| {
+            take_one(repository.commit(id).await?, None, Some(path.to_owned())).map(drop)
+        })
+        .await
+    }
+
+    /// Draws the commits.
+    async fn draw(&self) -> Result<()> {
+        let Selection { repository, refs, spec, arguments } = self;
+        let limit = arguments.count.unwrap_or(usize::MAX);
+        let mut commits = graph::Commits::new(refs);
+        if arguments.all {
+            let tips = refs.branches.values().chain(refs.tags.values()).copied();
+            repository.walk_all(tips, |info| commits.add(info).map(|()| true)).await?;
+        } else {
+            // One commit more than is drawn: the last line leads to it.
+            let most = limit.saturating_add(1);
+            let tip = repository.resolve(spec).await?;
+            repository.try_walk(tip, |info| commits.add(info).map(|()| commits.len() < most)).await?;
         }
-        // One commit more than is drawn: the last line leads to it.
-        repository.history(tip, limit.saturating_add(usize::from(is_drawn))).await
-    })?;
-    if is_drawn {
+        let commits = commits.finish();
         let main = refs.branches.get(DEFAULT_BRANCH).copied();
-        let commits = graph::with_labels(history, &refs);
         let rows = graph::layout::rows(&commits, main, limit);
         if arguments.svg {
             let of = if arguments.all { "all branches and tags".to_owned() } else { spec.to_string() };
             let title = format!("{}: {of}", repository.storage().location());
             return write_picture(&graph::svg::draw(&commits, &rows, &title), arguments.output.as_deref());
         }
-        return print_raw(graph::terminal::draw(&commits, &rows, terminal_style(arguments.color)).as_bytes());
+        print_raw(graph::terminal::draw(&commits, &rows, terminal_style(arguments.color)).as_bytes())
     }
-    let mut names: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
-    for (kind, refs) in [("branch", &refs.branches), ("tag", &refs.tags)] {
-        refs.iter().for_each(|(name, id)| names.entry(*id).or_default().push(format!("{kind}/{name}")));
-    }
-    let mut paths = paths.into_iter();
-    let commit = |info: SnapshotInfo| Commit {
-        id: info.id,
-        parent_id: info.parent,
-        message: info.message,
-        written_at: format_time(info.flushed_at),
-        metadata: info.metadata,
-        refs: arguments.all.then(|| names.remove(&info.id).unwrap_or_default()),
-        path: paths.next(),
-    };
-    let commits: Vec<Commit> = history.into_iter().take(limit).map(commit).collect();
-    print_result(arguments.json, &commits, || to_text(&commits))
 }
 
-fn to_text(commits: &[Commit]) -> String {
-    let mut text = String::new();
-    for commit in commits {
-        text += &format!("snapshot {}\n    date  {}\n", commit.id, commit.written_at);
-        if let Some(refs) = commit.refs.as_ref().filter(|refs| !refs.is_empty()) {
-            text += &format!(
-                "    refs  {}\n",
-                refs.iter().map(|name| printable::line(name)).collect::<Vec<_>>().join(", ")
-            );
-        }
-        if let Some(path) = &commit.path {
-            text += &format!("    path  {}\n", printable::line(path));
-        }
-        for (name, value) in &commit.metadata {
-            text += &format!("    {}\n", printable::line(&format!("{name}: {value}")));
-        }
-        text.push('\n');
-        for line in commit.message.lines() {
-            // The message is untrusted text.
-            text += &format!("    {}\n", printable::line(line));
-        }
-        text.push('\n');
+/// Writes a commit as text. Names, metadata and the message are untrusted text.
+fn write_row(lines: &mut Lines, Row { info, metadata, refs, path }: &Row) -> Result<()> {
+    lines.line(format_args!("snapshot {}", info.id))?;
+    lines.line(format_args!("    date  {}", format_time(info.flushed_at)))?;
+    if let Some(refs) = refs.as_ref().filter(|refs| !refs.is_empty()) {
+        lines.line(format_args!("    refs  {}", refs.join(", ")))?;
     }
-    text
+    if let Some(path) = path {
+        lines.line(format_args!("    path  {path}"))?;
+    }
+    for (name, value) in metadata.iter() {
+        lines.line(format_args!("    {name}: {value}"))?;
+    }
+    lines.line(format_args!(""))?;
+    for line in info.message().lines() {
+        lines.line(format_args!("    {line}"))?;
+    }
+    lines.line(format_args!(""))
 }
 
 /// Returns the capabilities of standard output.

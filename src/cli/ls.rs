@@ -3,12 +3,13 @@
 use clap::Args;
 use serde::Serialize;
 
+use super::output::{Lines, print_json_list};
 use super::repo_args::{RefArgs, RepoArgs};
+use super::table::Columns;
 use super::view_args::ViewArgs;
 use super::virtual_args::VirtualArgs;
-use super::{ls_view, open, print_result, shards, table};
+use super::{ls_view, open, shards};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::printable;
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, TreePlace};
 
@@ -51,6 +52,9 @@ struct Row {
     bytes: Option<u64>,
 }
 
+/// Node to list, with the number and size of its chunks if it is an array.
+type Listed = (NodeIndex, Option<(u64, u64)>);
+
 /// Prints the nodes in a group, or one array.
 pub(crate) fn run(arguments: &LsArgs) -> Result<()> {
     if arguments.shards {
@@ -60,17 +64,23 @@ pub(crate) fn run(arguments: &LsArgs) -> Result<()> {
         return ls_view::run(arguments);
     }
     let spec = arguments.reference.spec()?;
-    let rows = open::runtime()?.block_on(async {
+    open::runtime()?.block_on(async {
         let repository = arguments.repo.open().await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
         let start = node_at(&tree, &arguments.path).await?;
-        let mut rows = Vec::new();
+        let mut listed: Vec<Listed> = Vec::new();
         for node in nodes(&tree, start, arguments.recursive) {
-            rows.push(row(&tree, node).await?);
+            listed.push((node, totals(&tree, node).await?));
         }
-        Ok::<_, Error>(rows)
-    })?;
-    print_result(arguments.json, &rows, || to_text(&rows))
+        if !arguments.json {
+            return print_text(&tree, &listed);
+        }
+        // Paths of nested groups are long: no two rows are there at a time.
+        let rows = async |print: &mut dyn FnMut(&Row) -> Result<()>| {
+            listed.iter().try_for_each(|one| print(&row(&tree, *one)))
+        };
+        print_json_list(rows).await
+    })
 }
 
 async fn node_at(tree: &Tree, path: &str) -> Result<NodeIndex> {
@@ -94,24 +104,36 @@ pub(super) fn nodes(tree: &Tree, start: NodeIndex, recursive: bool) -> Vec<NodeI
     }
 }
 
-async fn row(tree: &Tree, node: NodeIndex) -> Result<Row> {
-    let path = format!("/{}", tree.table().path(node));
-    let Some(chunks) = tree.chunks(node) else {
-        let explicit = tree.zarr_json(node).is_some();
-        let kind = if explicit { "group" } else { "implicit" };
-        return Ok(Row { path, kind, shape: None, chunks: None, bytes: None });
-    };
-    let (count, bytes) = chunks.totals().await.context(|| path.clone())?;
-    let shape = tree.table().array(node).map(|array| array.shape.to_vec());
-    Ok(Row { path, kind: "array", shape, chunks: Some(count), bytes: Some(bytes) })
+async fn totals(tree: &Tree, node: NodeIndex) -> Result<Option<(u64, u64)>> {
+    let Some(chunks) = tree.chunks(node) else { return Ok(None) };
+    chunks.totals().await.map(Some).context(|| format!("/{}", tree.table().path(node)))
 }
 
-fn to_text(rows: &[Row]) -> String {
+fn row(tree: &Tree, (node, totals): Listed) -> Row {
+    let path = format!("/{}", tree.table().path(node));
+    let Some((chunks, bytes)) = totals else {
+        let explicit = tree.zarr_json(node).is_some();
+        let kind = if explicit { "group" } else { "implicit" };
+        return Row { path, kind, shape: None, chunks: None, bytes: None };
+    };
+    let shape = tree.table().array(node).map(|array| array.shape.to_vec());
+    Row { path, kind: "array", shape, chunks: Some(chunks), bytes: Some(bytes) }
+}
+
+fn print_text(tree: &Tree, listed: &[Listed]) -> Result<()> {
     let number = |n: Option<u64>| n.map(|n| n.to_string()).unwrap_or_default();
-    let mut cells = vec![["kind", "shape", "chunks", "bytes", "path"].map(str::to_owned).to_vec()];
-    cells.extend(rows.iter().map(|row| {
+    let cells = |row: &Row| {
         let shape = row.shape.as_ref().map(|shape| format!("{shape:?}")).unwrap_or_default();
-        vec![row.kind.to_owned(), shape, number(row.chunks), number(row.bytes), printable::line(&row.path)]
-    }));
-    table::lines(&cells, 2..4).join("\n") + "\n"
+        [row.kind.to_owned(), shape, number(row.chunks), number(row.bytes)]
+    };
+    let head = ["kind", "shape", "chunks", "bytes"];
+    let mut columns = Columns::new(&head, 2..4);
+    listed.iter().for_each(|one| columns.fit(&cells(&row(tree, *one))));
+    let mut out = Lines::new();
+    out.line(format_args!("{}path", columns.padded(&head)))?;
+    for one in listed {
+        let row = row(tree, *one);
+        out.line(format_args!("{}{}", columns.padded(&cells(&row)), row.path))?;
+    }
+    out.end()
 }

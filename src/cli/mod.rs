@@ -38,6 +38,7 @@ mod mount;
 mod mount_helper;
 mod mount_options;
 mod ops;
+mod output;
 mod prefetch;
 mod progress;
 mod pull;
@@ -64,11 +65,11 @@ mod view_args;
 mod virtual_args;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
 use self::args::{Command, ErrorFormat};
-use crate::error::{Error, Result};
+use self::output::{print, print_json, print_raw, print_result};
+use crate::error::Error;
 use crate::library::open;
 use crate::memory;
 use crate::operations::request;
@@ -147,33 +148,6 @@ fn report(error: &Error, format: ErrorFormat) -> ExitCode {
         }
     }
     ExitCode::from(error.exit_code())
-}
-
-/// Prints a command's result as text, escaped for a terminal: see [`printable`]. Values in it that may contain line breaks must have
-/// gone through [`printable::line`].
-fn print(text: &str) -> Result<()> {
-    print_raw(printable::lines(text).as_bytes())
-}
-
-/// Writes bytes unchanged: of a file, of a picture, of escaped text. A closed pipe (`| head`) is no failure.
-fn print_raw(bytes: &[u8]) -> Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-        written => written.map_err(|e| Error::io("standard output", e)),
-    }
-}
-
-/// Prints `value` as indented JSON and a newline.
-fn print_json(value: &impl serde::Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|e| Error::with_source(crate::error::ErrorKind::Io, "writing JSON", e))?;
-    print_raw((printable::json(&text) + "\n").as_bytes())
-}
-
-/// Prints a command's result: `value` as JSON, or `text`.
-fn print_result(json: bool, value: &impl serde::Serialize, text: impl FnOnce() -> String) -> Result<()> {
-    if json { print_json(value) } else { print(&text()) }
 }
 
 /// Prints a note on standard error that is no failure.

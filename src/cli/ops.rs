@@ -3,13 +3,14 @@
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::open;
+use super::output::{Lines, print_json_list};
 use super::repo_args::RepoArgs;
-use super::{open, print_result};
 use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::format::operations_log::DisplayedEntry;
 use crate::format::repo_state::{Operation, Status};
-use crate::printable;
+use crate::repo::operations::Operations;
 use crate::times::format_time;
 
 #[derive(Debug, Args)]
@@ -26,31 +27,39 @@ pub(crate) struct OpsArgs {
     repo: RepoArgs,
 }
 
-/// Prints the operations, newest first.
+/// Prints the operations, newest first. Entries before a damaged file are printed.
 pub(crate) fn run(arguments: &OpsArgs) -> Result<()> {
     open::runtime()?.block_on(async {
         let repository = arguments.repo.open().await?;
-        let mut operations = repository.operations()?;
-        let limit = arguments.count.unwrap_or(usize::MAX);
-        let mut entries = Vec::new();
-        // Entries before a damaged file are shown.
-        let ended = loop {
-            if entries.len() == limit {
-                break Ok(());
-            }
-            match operations.next().await {
-                Ok(Some(entry)) => entries.push(entry),
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error),
-            }
-        };
-        if let Some(key) = operations.missing() {
-            tracing::warn!("{}: the log continues in {key}, which no longer exists", repository.storage().location());
+        let operations = repository.operations()?;
+        if arguments.json {
+            return print_json_list(async |print| {
+                each(operations, arguments.count, &mut |entry| print(&as_json(entry))).await
+            })
+            .await;
         }
-        let values: Vec<Value> = entries.iter().map(as_json).collect();
-        print_result(arguments.json, &values, || as_text(&entries))?;
-        ended
+        let mut lines = Lines::new();
+        let done = each(operations, arguments.count, &mut |entry| lines.line(format_args!("{}", as_text(entry)))).await;
+        lines.end().and(done)
     })
+}
+
+/// Calls `take` for the newest operations, at most `count`.
+async fn each(
+    mut operations: Operations,
+    count: Option<usize>,
+    take: &mut dyn FnMut(&DisplayedEntry) -> Result<()>,
+) -> Result<()> {
+    for _ in 0..count.unwrap_or(usize::MAX) {
+        match operations.next().await? {
+            Some(entry) => take(&entry)?,
+            None => break,
+        }
+    }
+    if let Some(key) = operations.missing() {
+        tracing::warn!("{}: the log continues in {key}, which no longer exists", operations.location());
+    }
+    Ok(())
 }
 
 /// Kind and name of a ref.
@@ -109,21 +118,18 @@ fn describe(operation: &Operation) -> (&'static str, &'static str, Subject<'_>, 
     }
 }
 
-fn as_text(entries: &[DisplayedEntry]) -> String {
-    let mut text = String::new();
-    for entry in entries {
-        let line = match &entry.operation {
-            Ok(operation) => {
-                let (_, what, subject, (details, _)) = describe(operation);
-                // A name may be empty or end with a space.
-                let subject = subject.map_or(String::new(), |(_, name)| format!("`{name}`"));
-                format!("{what:<21}  {subject:<12}  {details}")
-            }
-            Err(kind) => format!("operation of kind {kind}, which this version does not know"),
-        };
-        text += &format!("{}  {}\n", format_time(entry.updated_at), printable::line(line.trim_end()));
-    }
-    text
+/// Describes an operation. Names in it are not escaped.
+fn as_text(entry: &DisplayedEntry) -> String {
+    let line = match &entry.operation {
+        Ok(operation) => {
+            let (_, what, subject, (details, _)) = describe(operation);
+            // A name may be empty or end with a space.
+            let subject = subject.map_or(String::new(), |(_, name)| format!("`{name}`"));
+            format!("{what:<21}  {subject:<12}  {details}")
+        }
+        Err(kind) => format!("operation of kind {kind}, which this version does not know"),
+    };
+    format!("{}  {}", format_time(entry.updated_at), line.trim_end())
 }
 
 fn as_json(entry: &DisplayedEntry) -> Value {

@@ -22,7 +22,9 @@ use super::{control_client, print, progress};
 use crate::control::CONTROL_DIRECTORY;
 use crate::error::{Context, Error, Result};
 use crate::file_name::is_dots;
+use crate::format::json;
 use crate::fuse::open_mount::OpenMount;
+use crate::memory::Meter;
 use crate::tree::nodes::ZARR_JSON;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
@@ -173,7 +175,8 @@ impl ChunkRanges {
             }
             _ => Error::io(shown(mount, &path), e),
         })?;
-        if serde_json::from_slice::<Node>(&document).is_ok_and(|node| node.node_type != "array") {
+        if json::parse::<Node>(&document, &mut Meter::brief("a zarr.json")).is_ok_and(|node| node.node_type != "array")
+        {
             return Err(Error::invalid(format!("--slice goes with an array, and {place} is a group")));
         }
         let metadata = ArrayMetadata::parse(&document).context(|| shown(mount, &path))?;

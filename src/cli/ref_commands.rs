@@ -3,14 +3,15 @@
 use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tracing::warn;
 
 use super::confirm::ConfirmArgs;
-use super::{open, print_result, table, uncommitted};
+use super::output::print_json_list;
+use super::{open, print, print_result, table, uncommitted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::library::mounts;
 use crate::printable;
 use crate::repo::Repository;
@@ -86,30 +87,39 @@ impl RefChangeArgs {
     }
 }
 
-#[derive(Serialize)]
+/// Ref as it is printed.
 struct Listed {
     name: String,
     snapshot: ObjectId,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    written_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<String>,
+    commit: Option<SnapshotInfo>,
+}
+
+impl Serialize for Listed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Row<'a> {
+            name: &'a str,
+            snapshot: ObjectId,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            written_at: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            message: Option<&'a str>,
+        }
+        let Listed { name, snapshot, commit } = self;
+        let written_at = commit.as_ref().map(|commit| format_time(commit.flushed_at));
+        let message = commit.as_ref().map(SnapshotInfo::message);
+        Row { name, snapshot: *snapshot, written_at, message }.serialize(serializer)
+    }
 }
 
 /// Describes a commit as text. A damaged commit must not prevent changes of its ref.
 pub(super) async fn describe_commit(repository: &Repository, id: ObjectId) -> String {
-    match commit(repository, id).await {
-        Ok(Some(commit)) => {
-            let message = commit.message.lines().next().unwrap_or_default().trim();
-            format!("{id} ({}, \"{}\")", format_time(commit.flushed_at), printable::line(message))
+    match repository.commit(id).await {
+        Ok(commit) => {
+            format!("{id} ({}, \"{}\")", format_time(commit.flushed_at), printable::line(commit.title().trim()))
         }
-        Ok(None) => id.to_string(),
         Err(error) => format!("{id} (which cannot be read: {error})"),
     }
-}
-
-async fn commit(repository: &Repository, id: ObjectId) -> Result<Option<SnapshotInfo>> {
-    Ok(repository.history(id, 1).await?.pop())
 }
 
 /// Describes the commits that are lost if a ref to `tip` is removed and all refs then point to `others`; none if nothing is lost.
@@ -155,33 +165,33 @@ pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
 
 pub(super) async fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()> {
     let repository = open::repository(repo, &arguments.store).await?;
-    let mut listed = Vec::new();
     let refs = repository.refs().await?;
-    for (name, id) in if kind == RefKind::Branch { refs.branches } else { refs.tags } {
-        let commit = match arguments.long {
-            true => commit(&repository, id).await.unwrap_or_else(|error| {
-                warn!("{kind} `{name}`: {error}");
-                None
-            }),
-            false => None,
-        };
-        listed.push(Listed {
-            name,
-            snapshot: id,
-            written_at: commit.as_ref().map(|commit| format_time(commit.flushed_at)),
-            message: commit.map(|commit| commit.message),
-        });
-    }
-    let row = |one: &Listed| {
-        let mut cells = vec![one.snapshot.to_string(), printable::line(&one.name)];
-        if let (Some(time), Some(message)) = (&one.written_at, &one.message) {
-            cells.push(format!("{time}  {}", printable::line(message.lines().next().unwrap_or_default())));
-        }
-        cells
+    let refs = if kind == RefKind::Branch { &refs.branches } else { &refs.tags };
+    let commit = async |name: &str, id: ObjectId| match arguments.long {
+        true => repository.commit(id).await.map(Some).unwrap_or_else(|error| {
+            warn!("{kind} `{name}`: {error}");
+            None
+        }),
+        false => None,
     };
-    print_result(arguments.json, &listed, || {
-        table::lines(&listed.iter().map(row).collect::<Vec<_>>(), 0..0).into_iter().map(|line| line + "\n").collect()
-    })
+    if arguments.json {
+        return print_json_list(async |print| {
+            for (name, id) in refs {
+                print(&Listed { name: name.clone(), snapshot: *id, commit: commit(name, *id).await })?;
+            }
+            Ok(())
+        })
+        .await;
+    }
+    let mut rows = Vec::new();
+    for (name, id) in refs {
+        let mut cells = vec![id.to_string(), printable::line(name)];
+        if let Some(commit) = commit(name, *id).await {
+            cells.push(format!("{}  {}", format_time(commit.flushed_at), printable::line(&commit.title())));
+        }
+        rows.push(cells);
+    }
+    print(&table::lines(&rows, 0..0).into_iter().map(|line| line + "\n").collect::<String>())
 }
 
 pub(super) async fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) -> Result<()> {

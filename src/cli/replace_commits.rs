@@ -11,7 +11,8 @@ use crate::commit::replace_record::RESERVED_ITEMS;
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::Metered;
 use crate::printable;
 use crate::repo::Repository;
 use crate::times::format_time;
@@ -40,8 +41,10 @@ pub(super) async fn tip(repository: &Repository, branch: &str) -> Result<ObjectI
 }
 
 /// Returns the metadata items that the commit that replaces `commit` keeps: all but the notes and records of implementations, which it gets anew.
-pub(super) fn kept_metadata(commit: &SnapshotInfo) -> impl Iterator<Item = (String, Value)> {
-    commit.metadata.clone().into_iter().filter(|(name, _)| !RESERVED_ITEMS.contains(&name.as_str()))
+pub(super) fn kept_metadata(commit: &SnapshotInfo) -> Result<Metered<Map<String, Value>>> {
+    let mut kept = commit.metadata()?;
+    kept.retain(|name, _| !RESERVED_ITEMS.contains(&name.as_str()));
+    Ok(kept)
 }
 
 /// Fails if one of the metadata items `names` is reserved.
@@ -116,8 +119,7 @@ pub(super) fn question(branch: &str, commit: &SnapshotInfo) -> String {
 }
 
 pub(super) fn commit_line(commit: &SnapshotInfo) -> String {
-    let first = commit.message.lines().next().unwrap_or_default();
-    format!("{}  {}  {}", commit.id, format_time(commit.flushed_at), printable::line(first))
+    format!("{}  {}  {}", commit.id, format_time(commit.flushed_at), printable::line(&commit.title()))
 }
 
 /// Formats `conflicts` as lines; of many, the first ones.

@@ -86,13 +86,11 @@ pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
         let (mut message, mut metadata) = ("Manifests rewritten".to_owned(), Map::new());
         if arguments.amend {
             squash::check(&repository).await?;
-            let commits = repository.history(tip, 1).await?;
-            if let Some(replaced) = commits.first() {
-                message.clone_from(&replaced.message);
-                metadata.extend(replace_commits::kept_metadata(replaced));
-            }
-            let question = commits.first().map(|tip| replace_commits::question(branch, tip)).unwrap_or_default();
-            replace_commits::confirm(&repository, branch, &commits, &question, arguments.confirm).await?;
+            let replaced = repository.commit(tip).await?;
+            replaced.message().clone_into(&mut message);
+            metadata = replace_commits::kept_metadata(&replaced)?.into_inner();
+            let question = replace_commits::question(branch, &replaced);
+            replace_commits::confirm(&repository, branch, &[replaced], &question, arguments.confirm).await?;
         }
         metadata.extend(set);
         let storage = Arc::clone(repository.storage());
@@ -178,7 +176,7 @@ async fn print_rewrite(
             json!({"path": path, "manifests": Change { before, after: *after }})
         })
         .collect();
-    let parent = repository.history(after, 1).await?.first().and_then(|commit| commit.parent);
+    let parent = repository.commit(after).await?.parent;
     let mut out = json!({
         "branch": arguments.branch, "snapshot": after, "parent": parent,
         "manifests": manifests, "bytes": bytes, "arrays": arrays,

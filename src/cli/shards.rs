@@ -93,8 +93,8 @@ fn sharded(tree: &Tree, node: NodeIndex) -> Result<(&Array, ShardLayout)> {
         return Err(Error::new(ErrorKind::InvalidInput, format!("{} is no array", place())));
     };
     let zarr_json = tree.zarr_json(node).unwrap_or_default();
-    let _held = document::reserve(zarr_json).context(place)?;
-    let sharding = ShardLayout::parse(zarr_json).context(place)?;
+    let mut room = document::reserve(zarr_json).context(place)?;
+    let sharding = ShardLayout::parse(zarr_json, &mut room).context(place)?;
     let none = || {
         Error::new(ErrorKind::InvalidInput, format!("{}: its chunks are no shards that can be read in parts", place()))
     };

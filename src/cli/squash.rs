@@ -9,7 +9,8 @@ use super::repo_args::RepoArgs;
 use super::{open, replace_commits};
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
-use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::{Meter, Metered};
 use crate::printable;
 use crate::repo::Repository;
 use crate::repo::refs::DEFAULT_BRANCH;
@@ -72,21 +73,39 @@ pub(crate) fn run(arguments: &SquashArgs) -> Result<()> {
             )
         );
         let mut metadata = Map::new();
+        let mut meter = Meter::new("the message and metadata of the new commit");
         for commit in commits.iter().rev() {
-            metadata.extend(replace_commits::kept_metadata(commit));
+            let kept = replace_commits::kept_metadata(commit)?;
+            meter.count(kept.reserved())?;
+            metadata.extend(kept.into_inner());
         }
         metadata.extend(set);
-        let messages =
-            commits.iter().rev().map(|commit| commit.message.trim_end()).filter(|message| !message.is_empty());
-        let message = arguments.message.clone().unwrap_or_else(|| messages.collect::<Vec<_>>().join("\n\n"));
+        let message = match &arguments.message {
+            Some(message) => message.clone(),
+            None => joined_messages(&commits, &mut meter)?,
+        };
         let options = SquashOptions { branch, commits: &commits, message, metadata };
         let replaced = format!("{} commits", commits.len());
         replace_commits::replace(&repository, &options, &question, &replaced, arguments.confirm, arguments.json).await
     })
 }
 
+/// Returns the messages of `commits`, which are newest first, oldest first. `meter` counts them.
+fn joined_messages(commits: &[SnapshotInfo], meter: &mut Meter) -> Result<String> {
+    let mut joined = String::new();
+    for commit in commits.iter().rev() {
+        let message = commit.message().trim_end();
+        meter.count(2 * message.len() as u64)?;
+        if !message.is_empty() {
+            joined += if joined.is_empty() { "" } else { "\n\n" };
+            joined += message;
+        }
+    }
+    Ok(joined)
+}
+
 /// Returns the commits to combine, newest first.
-async fn range(repository: &Repository, branch: &str, range: &RangeArgs) -> Result<Vec<SnapshotInfo>> {
+async fn range(repository: &Repository, branch: &str, range: &RangeArgs) -> Result<Metered<Vec<SnapshotInfo>>> {
     let tip = replace_commits::tip(repository, branch).await?;
     let commits = if let Some(last) = range.last {
         let commits = repository.history(tip, last as usize).await?;
@@ -103,7 +122,7 @@ async fn range(repository: &Repository, branch: &str, range: &RangeArgs) -> Resu
         commits.truncate(if range.from.is_some() { at + 1 } else { at });
         commits
     } else {
-        Vec::new()
+        Metered::default()
     };
     match commits.as_slice() {
         [] | [_] => Err(Error::invalid(format!(

@@ -52,5 +52,5 @@ async fn deleted(repo: &str, arguments: &ListArgs) -> Result<()> {
     let repository = open::repository(repo, &arguments.store).await?;
     let names = repository.deleted_tags().await?;
     let text = || names.iter().map(|name| printable::line(name) + "\n").collect();
-    print_result(arguments.json, &names, text)
+    print_result(arguments.json, &*names, text)
 }

@@ -37,9 +37,9 @@ use crate::format::config::RepoConfig;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::{Compression, SpecVersion};
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::RawItem;
 use crate::format::snapshot::Snapshot;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::repo::clock::ChangeTime;
 use crate::repo::collect::mark::LogPosition;
 use crate::repo::update::RepoFile;
@@ -205,7 +205,9 @@ impl Engine {
             commits => commits?,
         };
         let Some(tip) = commits.last().map(|commit| commit.id) else { return Ok(Vec::new()) };
-        if let Some(conflict) = work.request.merge.as_ref().and_then(|merge| merge.conflict_with(&commits)) {
+        if let Some(merge) = &work.request.merge
+            && let Some(conflict) = merge.conflict_with(&commits)?
+        {
             return Ok(vec![conflict]);
         }
         if work.request.amend {
@@ -319,7 +321,7 @@ impl Engine {
         if !work.request.amend {
             return Ok(None);
         }
-        match repository.history(work.base.id(), 2).await?.get(1) {
+        match repository.ancestors(work.base.id(), 2).await?.get(1) {
             Some(parent) => repository.snapshot(parent.id, MAX_SNAPSHOT).await.map(Some),
             None => Ok(None),
         }
@@ -472,7 +474,7 @@ fn metadata(work: &CommitWork<'_>, attempt: u32, id: ObjectId) -> Result<Vec<Raw
         all.insert(MERGE_RECORD.to_owned(), merge.record.to_value(id));
     }
     if request.amend {
-        let replaced = Replaced::new(work.base.id(), &work.base.metadata()?);
+        let replaced = Replaced::read(work.base.id(), |name| work.base.metadata_item(name))?;
         all.extend(records_of_replacement(id, &[replaced]));
     }
     if let Some(rules) = &work.rewrite {

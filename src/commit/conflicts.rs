@@ -11,7 +11,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use smallvec::SmallVec;
 
 use super::changes::{ChangeSet, ChunkChange, WrittenNode};
@@ -20,9 +19,11 @@ use super::nodes::parent;
 use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
-use crate::format::transaction_log::{NodeChange, TransactionLog};
+use crate::format::transaction_log::{NODE_BYTES, NodeChange, TransactionLog};
+use crate::memory::{Meter, SharedReservation};
 use crate::printable;
 use crate::zarr::array::ArrayMetadata;
+use crate::zarr::document;
 use crate::zarr::{Coords, is_in_grid};
 
 /// Reason why a change set conflicts with a concurrent commit.
@@ -96,7 +97,7 @@ pub struct Conflict {
     pub coords: Vec<Vec<u32>>,
     /// Id of the concurrent commit.
     pub other: ObjectId,
-    /// Message of the concurrent commit.
+    /// Beginning of the message of the concurrent commit.
     pub message: String,
 }
 
@@ -137,15 +138,17 @@ pub(super) struct ConcurrentChanges {
     moved: HashMap<NodeId, usize>,
     /// Chunks of the arrays that the change set touches, each with all commits that changed it.
     chunks: HashMap<NodeId, BTreeMap<Coords, CommitPositions>>,
+    memory: SharedReservation,
 }
 
 impl ConcurrentChanges {
     /// Reads what `commits` did, oldest first; of chunks only those of arrays that `changes` touches.
     pub(super) fn read(commits: &[ConcurrentCommit], changes: &ChangeSet) -> Result<Self> {
         let touched: HashSet<NodeId> = touched(changes).collect();
-        let mut theirs = ConcurrentChanges::default();
+        let (mut theirs, mut meter) = (ConcurrentChanges::default(), Meter::new("the changes of concurrent commits"));
         for (at, log) in commits.iter().enumerate().flat_map(|(at, commit)| commit.logs.iter().map(move |l| (at, l))) {
             for (change, node) in log.changed_nodes() {
+                meter.count(NODE_BYTES)?;
                 let list = match change {
                     NodeChange::NewGroups | NodeChange::NewArrays => &mut theirs.created,
                     NodeChange::DeletedGroups | NodeChange::DeletedArrays => &mut theirs.deleted,
@@ -154,12 +157,13 @@ impl ConcurrentChanges {
                 list.entry(node).or_insert(at);
             }
             for moved in log.moves()? {
+                meter.count(NODE_BYTES)?;
                 theirs.moved.entry(moved.node).or_insert(at);
             }
             for (node, chunks) in log.updated_chunks().filter(|(node, _)| touched.contains(node)) {
                 let known = theirs.chunks.entry(node).or_default();
-                for coords in chunks {
-                    let by = known.entry(Coords::from_vec(coords)).or_default();
+                for chunk in chunks {
+                    let by = known.entry(chunk.kept(&mut meter)?).or_default();
                     // Several logs of one commit may list the same chunk.
                     if by.last() != Some(&at) {
                         by.push(at);
@@ -167,6 +171,7 @@ impl ConcurrentChanges {
                 }
             }
         }
+        theirs.memory = meter.into();
         Ok(theirs)
     }
 
@@ -182,6 +187,7 @@ impl ConcurrentChanges {
             updated: first(changes.updated.iter().map(|node| node.id).collect()),
             moved: first(changes.moved.iter().map(|moved| moved.node).collect()),
             chunks: changes.chunks.iter().map(|(id, chunks)| (*id, by_one(chunks))).collect(),
+            memory: SharedReservation::default(),
         }
     }
 
@@ -257,6 +263,7 @@ pub(super) fn find(
     theirs: &ConcurrentChanges,
     agreed: &ChunkSet,
 ) -> Result<Vec<Conflict>> {
+    let _room = (base.room_for_table()?, tip.room_for_table()?);
     let (before, after) = (Hierarchy::new(base), Hierarchy::new(tip));
     let mut found = ConflictSet { commits, conflicts: BTreeMap::new() };
     let path_of = |id: &NodeId| before.by_id.get(id).map_or("", |(path, _)| *path);
@@ -350,11 +357,9 @@ fn without_place<'a>(
     old: Option<&[u8]>,
     written: &'a BTreeMap<Coords, CommitPositions>,
 ) -> Result<Vec<(&'a Coords, &'a CommitPositions)>> {
-    let document = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
-    let (new, old) = (document(&node.zarr_json), old.map(document).unwrap_or_default());
     // A chunk's bytes have a meaning only together with these members.
     let meaning = ["data_type", "chunk_grid", "codecs", "storage_transformers"];
-    if meaning.into_iter().any(|member| new.get(member) != old.get(member)) {
+    if document::first_difference(&node.zarr_json, old.unwrap_or_default(), &meaning)?.is_some() {
         return Ok(written.iter().collect());
     }
     let grid = ArrayMetadata::parse(&node.zarr_json)?.grid;

@@ -23,6 +23,7 @@ use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{Node, Snapshot};
 use crate::format::transaction_log::{Move, TransactionLog};
+use crate::memory::Meter;
 use crate::reader::Reader;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::{Coords, is_in_grid};
@@ -47,11 +48,17 @@ pub(super) async fn rebase(
     reader: &Arc<Reader>,
 ) -> Result<ChangeSet> {
     let shown = shown(changes, before);
-    let made = log.made();
+    let made = log.made()?;
     let nodes_after: HashMap<NodeId, Node<'_>> = after.nodes().map(|node| (node.id, node)).collect();
     let same = same_nodes(&shown, &nodes_after, &made);
-    let mut touched: HashMap<NodeId, BTreeSet<Coords>> =
-        log.updated_chunks().map(|(id, chunks)| (id, chunks.map(Coords::from_vec).collect())).collect();
+    let mut meter = Meter::new("the chunks of a transaction log");
+    let mut touched: HashMap<NodeId, BTreeSet<Coords>> = HashMap::new();
+    for (id, chunks) in log.updated_chunks() {
+        let known = touched.entry(id).or_default();
+        for chunk in chunks {
+            known.insert(chunk.kept(&mut meter)?);
+        }
+    }
     let in_both = (References::new(before, reader, |_| true), References::new(after, reader, |_| true));
 
     let mut out = ChangeSet::default();
@@ -80,7 +87,7 @@ pub(super) async fn rebase(
         }
     }
     let kept: HashSet<&NodeId> = same.values().collect();
-    let unwanted: HashSet<NodeId> = changes.deleted.iter().map(|node| node.id).chain(made).collect();
+    let unwanted: HashSet<NodeId> = changes.deleted.iter().map(|node| node.id).chain(made.iter().copied()).collect();
     let deleted = nodes_after.values().filter(|node| unwanted.contains(&node.id) && !kept.contains(&node.id));
     out.deleted.extend(deleted.map(|node| DeletedNode {
         id: node.id,

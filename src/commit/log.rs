@@ -7,7 +7,8 @@ use super::upload::StoredChunks;
 use crate::error::Result;
 use crate::format::draft::TransactionLogDraft;
 use crate::format::ids::NodeId;
-use crate::format::transaction_log::{Move, NodeChange, TransactionLog};
+use crate::format::transaction_log::{Move, NODE_BYTES, NodeChange, TransactionLog};
+use crate::memory::Meter;
 use crate::zarr::Coords;
 
 /// Returns the log of `changes`, whose chunks are `chunks`.
@@ -25,43 +26,69 @@ pub(super) fn of(changes: &ChangeSet, chunks: &StoredChunks) -> TransactionLogDr
 
 /// Returns the log of a commit that replaces the one with log `previous`: the net changes of both.
 pub(super) fn amended(previous: &TransactionLog, log: TransactionLogDraft) -> Result<TransactionLogDraft> {
-    let mut net = NetLog::default();
+    let mut net = NetLog::new();
     net.add(previous)?;
     let nodes: Vec<(NodeChange, NodeId)> = log.nodes.iter().map(|(node, change)| (*change, *node)).collect();
-    let chunks = log.updated_chunks.into_iter().map(|(node, coords)| (node, coords.into_iter()));
-    net.add_parts(nodes, chunks, log.moves);
+    net.add_parts(&nodes, log.updated_chunks, log.moves);
     Ok(net.finish())
 }
 
 /// Net changes of consecutive commits, as one log has them: each node is in one list at most. The reference implementation's amend
 /// makes the union of both logs instead, so that logs that are read can have a node in several lists.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct NetLog {
     nodes: BTreeMap<NodeId, NodeChange>,
     chunks: BTreeMap<NodeId, BTreeSet<Coords>>,
     moves: Vec<Move>,
+    memory: Meter,
 }
 
 impl NetLog {
+    /// Creates the net changes of no commits.
+    pub(super) fn new() -> Self {
+        let memory = Meter::new("the changes of commits");
+        NetLog { nodes: BTreeMap::new(), chunks: BTreeMap::new(), moves: Vec::new(), memory }
+    }
+
     /// Adds the log of the next commit; the oldest commit comes first.
     pub(super) fn add(&mut self, log: &TransactionLog) -> Result<()> {
         log.check_known()?;
-        self.add_parts(log.changed_nodes().collect(), log.updated_chunks(), log.moves()?);
+        let mut nodes = Vec::new();
+        for changed in log.changed_nodes() {
+            // It is in this list, in one of the sets, and in the result.
+            self.memory.count(3 * NODE_BYTES)?;
+            nodes.push(changed);
+        }
+        let deleted = self.add_nodes(&nodes);
+        for (node, chunks) in log.updated_chunks().filter(|(node, _)| !deleted.contains(node)) {
+            self.memory.count(NODE_BYTES)?;
+            let known = self.chunks.entry(node).or_default();
+            for chunk in chunks {
+                known.insert(chunk.kept(&mut self.memory)?);
+            }
+        }
+        let moves = self.memory.add(log.moves()?);
+        self.moves.extend(moves.into_iter().filter(|moved| !deleted.contains(&moved.node)));
         Ok(())
     }
 
-    fn add_parts(
-        &mut self,
-        nodes: Vec<(NodeChange, NodeId)>,
-        chunks: impl Iterator<Item = (NodeId, impl Iterator<Item = Vec<u32>>)>,
-        moves: Vec<Move>,
-    ) {
+    /// Adds the parts of a log that this program has made.
+    fn add_parts(&mut self, nodes: &[(NodeChange, NodeId)], chunks: Vec<(NodeId, Vec<Vec<u32>>)>, moves: Vec<Move>) {
+        let deleted = self.add_nodes(nodes);
+        for (node, coords) in chunks.into_iter().filter(|(node, _)| !deleted.contains(node)) {
+            self.chunks.entry(node).or_default().extend(coords.into_iter().map(Coords::from_vec));
+        }
+        self.moves.extend(moves.into_iter().filter(|moved| !deleted.contains(&moved.node)));
+    }
+
+    /// Adds the changed nodes of the next commit. Returns those that it deleted, of which the rest of its log does not count.
+    fn add_nodes(&mut self, nodes: &[(NodeChange, NodeId)]) -> BTreeSet<NodeId> {
         let of_kind = |is_kind: fn(NodeChange) -> bool| -> BTreeSet<NodeId> {
             nodes.iter().filter(|(change, _)| is_kind(*change)).map(|(_, node)| *node).collect()
         };
         let created = of_kind(NodeChange::is_creation);
         let deleted = of_kind(NodeChange::is_deletion);
-        for (change, node) in &nodes {
+        for (change, node) in nodes {
             // A node in both lists was created by an amended commit, and deleted by the commit that amends it.
             let is_gone = created.contains(node) && deleted.contains(node);
             let is_superseded = !change.is_deletion() && deleted.contains(node);
@@ -70,10 +97,7 @@ impl NetLog {
                 self.record(*node, *change);
             }
         }
-        for (node, coords) in chunks.filter(|(node, _)| !deleted.contains(node)) {
-            self.chunks.entry(node).or_default().extend(coords.map(Coords::from_vec));
-        }
-        self.moves.extend(moves.into_iter().filter(|moved| !deleted.contains(&moved.node)));
+        deleted
     }
 
     fn record(&mut self, node: NodeId, change: NodeChange) {
@@ -109,7 +133,7 @@ impl NetLog {
 }
 
 /// Union of the logs of consecutive commits: everything that they touched.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct LogUnion {
     /// Nodes that were created, deleted or updated.
     pub nodes: BTreeSet<(NodeChange, NodeId)>,
@@ -117,16 +141,32 @@ pub struct LogUnion {
     pub chunks: BTreeMap<NodeId, BTreeSet<Coords>>,
     /// Moves, in order.
     pub moves: Vec<Move>,
+    memory: Meter,
+}
+
+impl Default for LogUnion {
+    fn default() -> Self {
+        let memory = Meter::new("the changes of commits");
+        LogUnion { nodes: BTreeSet::new(), chunks: BTreeMap::new(), moves: Vec::new(), memory }
+    }
 }
 
 impl LogUnion {
     /// Adds the log of the next commit; the oldest commit comes first.
     pub fn add(&mut self, log: &TransactionLog) -> Result<()> {
-        self.nodes.extend(log.changed_nodes());
-        for (node, coords) in log.updated_chunks() {
-            self.chunks.entry(node).or_default().extend(coords.map(Coords::from_vec));
+        let memory = &mut self.memory;
+        for changed in log.changed_nodes() {
+            memory.count(NODE_BYTES)?;
+            self.nodes.insert(changed);
         }
-        self.moves.extend(log.moves()?);
+        for (node, chunks) in log.updated_chunks() {
+            memory.count(NODE_BYTES)?;
+            let known = self.chunks.entry(node).or_default();
+            for chunk in chunks {
+                known.insert(chunk.kept(memory)?);
+            }
+        }
+        self.moves.extend(memory.add(log.moves()?));
         Ok(())
     }
 }
@@ -166,7 +206,7 @@ mod tests {
     }
 
     fn net(logs: impl IntoIterator<Item = TransactionLogDraft>) -> TransactionLogDraft {
-        let mut net = NetLog::default();
+        let mut net = NetLog::new();
         for log in logs {
             let file = log.encode(id(1), SpecVersion::V2, Compression::default()).unwrap();
             net.add(&TransactionLog::decode(&file, 1 << 20).unwrap()).unwrap();
@@ -209,11 +249,11 @@ mod tests {
     #[test]
     fn a_log_with_a_node_in_several_lists_counts_as_its_net_changes() {
         // As amends of the reference implementation are: the union of two logs.
-        let mut read = NetLog::default();
+        let mut read = NetLog::new();
         let nodes = [(1, New), (1, Updated), (2, New), (2, Deleted), (3, Updated), (3, Deleted)];
         let nodes = nodes.map(|(n, change)| (change, node_id(n)));
-        let chunks = [(1, 5), (2, 5), (3, 5)].map(|(n, at)| (node_id(n), [vec![at]].into_iter()));
-        read.add_parts(nodes.to_vec(), chunks.into_iter(), vec![moved(2, "/b", "/c")]);
+        let chunks = [(1, 5), (2, 5), (3, 5)].map(|(n, at)| (node_id(n), vec![vec![at]]));
+        read.add_parts(&nodes, chunks.to_vec(), vec![moved(2, "/b", "/c")]);
         assert_eq!(read.finish(), draft(&[(1, New), (3, Deleted)], &[(1, 5)], &[]));
     }
 

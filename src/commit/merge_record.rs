@@ -13,8 +13,9 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::conflicts::{Conflict, ConflictKind};
+use crate::error::Result;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot_info::SnapshotInfo;
 
 /// Metadata item of a merge: `{"commit": ID, "source": REF, "snapshot": ID, "commits": [ID, ..]}`, and `"incomplete": true` if it does not have
 /// all commits. `commit` is the commit that has the record. A commit that replaces merges has a record of all that they merged.
@@ -48,13 +49,13 @@ impl MergeRecord {
     }
 
     /// Returns the record of `commit`; none if it is no merge, or has the record of another commit.
-    pub fn of(commit: &SnapshotInfo) -> Option<Self> {
-        Self::parse(&commit.metadata, commit.id)
+    pub fn of(commit: &SnapshotInfo) -> Result<Option<Self>> {
+        let item = commit.metadata_item(MERGE_RECORD)?;
+        Ok(item.and_then(|value| Self::parse(&value, commit.id)))
     }
 
-    /// Returns the record in the metadata of commit `owner`.
-    pub fn parse(metadata: &Map<String, Value>, owner: ObjectId) -> Option<Self> {
-        let value = metadata.get(MERGE_RECORD)?;
+    /// Returns the record that commit `owner` has as the `value` of this item.
+    pub(super) fn parse(value: &Value, owner: ObjectId) -> Option<Self> {
         if !is_owned(value, owner) {
             return None;
         }
@@ -121,23 +122,32 @@ impl MergeCommit {
     ///
     /// Then the branch and the source have another common ancestor than the one that the merge was planned with. What the logs say of
     /// nodes and chunks does not tell: both may have made the same node, or one has taken back what the other brings.
-    pub(super) fn conflict_with(&self, commits: &[SnapshotInfo]) -> Option<Conflict> {
-        let may_bring_same = |commit: &&SnapshotInfo| {
-            // Expired commits may have been merges.
-            if self.brings.contains(&commit.id) || !commit.pruned_ancestor_tx_logs.is_empty() {
-                return true;
+    pub(super) fn conflict_with(&self, commits: &[SnapshotInfo]) -> Result<Option<Conflict>> {
+        for commit in commits {
+            if self.may_be_brought_by(commit)? {
+                return Ok(Some(Conflict {
+                    kind: ConflictKind::MergedByBoth,
+                    path: "/".to_owned(),
+                    coords: Vec::new(),
+                    other: commit.id,
+                    message: commit.title(),
+                }));
             }
-            commit.metadata.contains_key(MERGE_RECORD)
-                && MergeRecord::of(commit)
-                    .is_none_or(|merge| !merge.is_complete || merge.all().any(|id| self.brings.contains(&id)))
-        };
-        commits.iter().find(may_bring_same).map(|commit| Conflict {
-            kind: ConflictKind::MergedByBoth,
-            path: "/".to_owned(),
-            coords: Vec::new(),
-            other: commit.id,
-            message: commit.message.clone(),
-        })
+        }
+        Ok(None)
+    }
+
+    /// Returns true if the branch may have got by `commit` what this merge brings.
+    fn may_be_brought_by(&self, commit: &SnapshotInfo) -> Result<bool> {
+        // Expired commits may have been merges.
+        if self.brings.contains(&commit.id) || !commit.pruned_ancestor_tx_logs.is_empty() {
+            return Ok(true);
+        }
+        if !commit.text.metadata_names().any(|name| name == MERGE_RECORD) {
+            return Ok(false);
+        }
+        let record = MergeRecord::of(commit)?;
+        Ok(record.is_none_or(|merge| !merge.is_complete || merge.all().any(|id| self.brings.contains(&id))))
     }
 }
 
@@ -147,13 +157,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::format::envelope::SpecVersion;
+    use crate::format::repo_state::RawItem;
+    use crate::format::snapshot_info::CommitText;
+
+    const VERSION: SpecVersion = SpecVersion::V2;
 
     fn object_id(n: u8) -> ObjectId {
         ObjectId([n; 12])
     }
 
     fn parse(value: Value, owner: ObjectId) -> Option<MergeRecord> {
-        MergeRecord::parse(&Map::from_iter([(MERGE_RECORD.to_owned(), value)]), owner)
+        MergeRecord::parse(&value, owner)
     }
 
     #[test]
@@ -196,10 +211,12 @@ mod tests {
             brings: [1, 2].map(object_id).into(),
         };
         let conflicts = |id: u8, record: Option<Value>, logs: Vec<ObjectId>| {
-            let mut commit = SnapshotInfo::new(object_id(id), None, 0, "");
-            commit.metadata.extend(record.map(|record| (MERGE_RECORD.to_owned(), record)));
-            commit.pruned_ancestor_tx_logs = logs;
-            merge.conflict_with(&[SnapshotInfo::new(object_id(9), None, 0, ""), commit]).map(|found| found.other)
+            let items = record.map(|record| (MERGE_RECORD.to_owned(), record)).into_iter().collect();
+            let text = CommitText::own(String::new(), RawItem::list(VERSION, &items).unwrap(), VERSION);
+            let commit = SnapshotInfo::new(object_id(id), None, 0, "");
+            let commit = SnapshotInfo { pruned_ancestor_tx_logs: logs, text, ..commit };
+            let others = [SnapshotInfo::new(object_id(9), None, 0, ""), commit];
+            merge.conflict_with(&others).unwrap().map(|found| found.other)
         };
         let of = |commits: &[u8]| {
             let ids = commits.iter().map(|n| object_id(*n));

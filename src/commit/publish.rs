@@ -259,7 +259,7 @@ pub(super) fn unknown(new: ObjectId) -> String {
 pub(super) async fn is_published(storage: &Arc<dyn Storage>, branch: &str, snapshot: ObjectId) -> Result<bool> {
     let repository = Repository::open(Arc::clone(storage)).await?;
     match repository.branch_tip(branch).await? {
-        Some(tip) => Ok(repository.since(tip, snapshot).await?.is_some()),
+        Some(tip) => repository.is_ancestor(snapshot, tip).await,
         None => Ok(false),
     }
 }

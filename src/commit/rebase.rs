@@ -15,9 +15,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::MAX_FILE;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::format::transaction_log::TransactionLog;
+use crate::memory::{Meter, Metered};
 use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository, history};
 use crate::storage::{Storage, decoded};
@@ -48,10 +49,14 @@ pub struct Comparison {
 }
 
 /// Returns the commits that `branch` got since `base`, oldest first. Fails with [`ErrorKind::Stale`] if `base` is not in its history.
-pub async fn commits_since(repository: &Repository, branch: &str, base: ObjectId) -> Result<Vec<SnapshotInfo>> {
+pub async fn commits_since(
+    repository: &Repository,
+    branch: &str,
+    base: ObjectId,
+) -> Result<Metered<Vec<SnapshotInfo>>> {
     let tip = repository.branch_tip(branch).await?.ok_or_else(|| branch_is_gone(branch))?;
     if tip == base {
-        return Ok(Vec::new());
+        return Ok(Metered::default());
     }
     repository.since(tip, base).await?.ok_or_else(|| was_reset(branch, base))
 }
@@ -62,13 +67,14 @@ pub(super) async fn commits_to_compare(
     repository: &Repository,
     branch: &str,
     base: ObjectId,
-) -> Result<(Vec<SnapshotInfo>, ReadAhead)> {
+) -> Result<(Metered<Vec<SnapshotInfo>>, ReadAhead)> {
     let mut ahead = ReadAhead::default();
     if repository.version() != SpecVersion::V1 {
         return Ok((commits_since(repository, branch, base).await?, ahead));
     }
     let tip = repository.branch_tip(branch).await?.ok_or_else(|| branch_is_gone(branch))?;
-    let (mut commits, mut seen, mut next) = (Vec::new(), HashSet::new(), tip);
+    let (mut commits, mut meter) = (Vec::new(), Meter::new("the commits since the base"));
+    let (mut seen, mut next) = (HashSet::new(), tip);
     while next != base {
         if !seen.insert(next) {
             return Err(history::cycle(tip, next));
@@ -78,13 +84,14 @@ pub(super) async fn commits_to_compare(
         let snapshot = snapshot?;
         // A log that is missing matters only if the base is in the history.
         ahead.logs.extend(log?.map(|log| (next, log)));
-        let commit = history::commit_of(&snapshot)?;
+        let commit = SnapshotInfo::of_snapshot(&snapshot)?;
+        commit.count(&mut meter)?;
         ahead.tip.get_or_insert_with(|| Arc::new(snapshot));
         next = commit.parent.ok_or_else(|| was_reset(branch, base))?;
         commits.push(commit);
     }
     commits.reverse();
-    Ok((commits, ahead))
+    Ok((meter.finish(commits), ahead))
 }
 
 /// Compares `changes`, made for `base`, with the following `commits`, oldest first. Returns `None` if there are no commits.
@@ -107,7 +114,7 @@ pub(super) async fn compare(
                     None => read_log(&**storage, id).await?,
                 });
             }
-            Ok(ConcurrentCommit { id: commit.id, message: commit.message.clone(), logs })
+            Ok(ConcurrentCommit { id: commit.id, message: commit.title(), logs })
         })
     });
     let read: Vec<BoxFuture<'_, Result<ConcurrentCommit>>> = read.collect();

@@ -12,8 +12,10 @@ use serde_json::{Map, Value};
 
 use super::engine::RESERVED;
 use super::merge_record::{MERGE_RECORD, MergeRecord, OWNER, id, is_owned};
+use crate::error::Result;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::Metered;
 
 /// Metadata item of a commit that replaced others: `{"commit": ID, "commits": [ID, ..]}`, newest first, and `"incomplete": true` if there were more.
 pub const REPLACE_RECORD: &str = "icechunkfs.replaces";
@@ -35,12 +37,12 @@ pub struct ReplaceRecord {
 
 impl ReplaceRecord {
     /// Returns the record of `commit`; none if it replaced nothing that is known, or has the record of another commit.
-    pub fn of(commit: &SnapshotInfo) -> Option<Self> {
-        Self::parse(&commit.metadata, commit.id)
+    pub fn of(commit: &SnapshotInfo) -> Result<Option<Self>> {
+        let item = commit.metadata_item(REPLACE_RECORD)?;
+        Ok(item.and_then(|value| Self::parse(&value, commit.id)))
     }
 
-    fn parse(metadata: &Map<String, Value>, owner: ObjectId) -> Option<Self> {
-        let value = metadata.get(REPLACE_RECORD)?;
+    fn parse(value: &Value, owner: ObjectId) -> Option<Self> {
         let listed = value.get("commits")?.as_array()?;
         if !is_owned(value, owner) || listed.is_empty() {
             return None;
@@ -71,9 +73,11 @@ pub(super) struct Replaced {
 }
 
 impl Replaced {
-    /// Returns commit `id` with these metadata.
-    pub(super) fn new(id: ObjectId, metadata: &Map<String, Value>) -> Self {
-        Replaced { id, merged: MergeRecord::parse(metadata, id), replaced: ReplaceRecord::parse(metadata, id) }
+    /// Returns commit `id`, whose metadata items `item` reads by their names.
+    pub(super) fn read(id: ObjectId, item: impl Fn(&str) -> Result<Option<Metered<Value>>>) -> Result<Self> {
+        let merged = item(MERGE_RECORD)?.and_then(|value| MergeRecord::parse(&value, id));
+        let replaced = item(REPLACE_RECORD)?.and_then(|value| ReplaceRecord::parse(&value, id));
+        Ok(Replaced { id, merged, replaced })
     }
 }
 
@@ -103,31 +107,38 @@ pub(super) fn records_of_replacement(owner: ObjectId, commits: &[Replaced]) -> V
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::format::envelope::SpecVersion;
+    use crate::format::repo_state::RawItem;
+    use crate::format::snapshot_info::CommitText;
 
     fn object_id(n: u8) -> ObjectId {
         ObjectId([n; 12])
     }
 
     fn commit(n: u8, records: impl IntoIterator<Item = (String, Value)>) -> SnapshotInfo {
-        let mut commit = SnapshotInfo::new(object_id(n), None, 0, "");
-        commit.metadata.extend(records);
-        commit
+        let items = RawItem::list(SpecVersion::V2, &records.into_iter().collect()).unwrap();
+        let text = CommitText::own(String::new(), items, SpecVersion::V2);
+        SnapshotInfo { text, ..SnapshotInfo::new(object_id(n), None, 0, "") }
     }
 
     fn replaced(commit: &SnapshotInfo) -> Replaced {
-        Replaced::new(commit.id, &commit.metadata)
+        Replaced::read(commit.id, |name| commit.metadata_item(name)).unwrap()
+    }
+
+    fn record_of(commit: &SnapshotInfo) -> Option<ReplaceRecord> {
+        ReplaceRecord::of(commit).unwrap()
     }
 
     #[test]
     fn a_commit_stands_for_those_that_its_predecessors_stood_for() {
         let first = commit(1, []);
         let second = commit(2, records_of_replacement(object_id(2), &[replaced(&first)]));
-        assert_eq!(ReplaceRecord::of(&second).unwrap().commits, [object_id(1)]);
+        assert_eq!(record_of(&second).unwrap().commits, [object_id(1)]);
         let other = commit(3, []);
         let squashed = commit(4, records_of_replacement(object_id(4), &[replaced(&other), replaced(&second)]));
-        let record = ReplaceRecord::of(&squashed).unwrap();
+        let record = record_of(&squashed).unwrap();
         assert_eq!((record.commits, record.is_complete), ([3, 2, 1].map(object_id).to_vec(), true));
-        assert_eq!(MergeRecord::of(&squashed), None);
+        assert_eq!(MergeRecord::of(&squashed).unwrap(), None);
     }
 
     #[test]
@@ -135,16 +146,16 @@ mod tests {
         let merged = MergeRecord::new("branch `dev`", object_id(7), [object_id(6)]);
         let merge = commit(1, [(MERGE_RECORD.to_owned(), merged.to_value(object_id(1)))]);
         let amended = commit(2, records_of_replacement(object_id(2), &[replaced(&merge)]));
-        assert_eq!(MergeRecord::of(&amended), Some(merged));
+        assert_eq!(MergeRecord::of(&amended).unwrap(), Some(merged));
     }
 
     #[test]
     fn records_that_were_copied_say_nothing() {
         let first = commit(1, []);
         let second = commit(2, records_of_replacement(object_id(2), &[replaced(&first)]));
-        let copy = commit(3, second.metadata);
-        assert_eq!(ReplaceRecord::of(&copy), None);
-        assert_eq!(ReplaceRecord::of(&commit(4, [(REPLACE_RECORD.to_owned(), Value::from("nonsense"))])), None);
+        let copy = commit(3, second.metadata().unwrap().into_inner());
+        assert_eq!(record_of(&copy), None);
+        assert_eq!(record_of(&commit(4, [(REPLACE_RECORD.to_owned(), Value::from("nonsense"))])), None);
     }
 
     #[test]
@@ -153,11 +164,11 @@ mod tests {
             .map(|n| {
                 let mut id = [0; 12];
                 id[..8].copy_from_slice(&(n as u64).to_be_bytes());
-                Replaced::new(ObjectId(id), &Map::new())
+                Replaced { id: ObjectId(id), merged: None, replaced: None }
             })
             .collect();
         let commit = commit(9, records_of_replacement(object_id(9), &many));
-        let record = ReplaceRecord::of(&commit).unwrap();
+        let record = record_of(&commit).unwrap();
         assert_eq!((record.commits.len(), record.is_complete), (MAX_COMMITS, false));
     }
 }

@@ -26,9 +26,9 @@ use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::kept_nodes::KeptNodes;
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::RawItem;
 use crate::format::snapshot::Snapshot;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::repo::clock::ChangeTime;
 use crate::repo::update::TRIES;
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -80,7 +80,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
     if oldest.parent.is_none() {
         return Err(no_amend_of_the_first());
     }
-    let mut net = NetLog::default();
+    let mut net = NetLog::new();
     for commit in commits.iter().rev() {
         net.add(&read_log(&**storage, commit.id).await?)?;
     }
@@ -101,7 +101,8 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
         }
     }
     let id = ObjectId::random()?;
-    let replaced: Vec<Replaced> = commits.iter().map(|commit| Replaced::new(commit.id, &commit.metadata)).collect();
+    let replaced = commits.iter().map(|commit| Replaced::read(commit.id, |name| commit.metadata_item(name)));
+    let replaced: Vec<Replaced> = replaced.collect::<Result<_>>()?;
     let mut metadata = metadata.clone();
     metadata.extend(records_of_replacement(id, &replaced));
     let items =

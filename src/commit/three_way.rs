@@ -13,8 +13,9 @@ use super::rebase;
 use super::upload::StoredChunks;
 use crate::error::Result;
 use crate::format::ids::NodeId;
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::Metered;
 use crate::zarr::Coords;
 
 /// The side that changes are applied to.
@@ -24,7 +25,7 @@ pub struct Theirs<'a> {
     /// Description of that snapshot, which conflicts name.
     pub commit: &'a SnapshotInfo,
     /// Changes of the side since the base.
-    pub changes: ChangeSet,
+    pub changes: Metered<ChangeSet>,
 }
 
 /// Reduces `ours`, which was made for `base`, to what it changes in their snapshot. Returns the conflicts that `on_conflict` does not
@@ -37,7 +38,7 @@ pub fn reduce(
 ) -> Result<Vec<Conflict>> {
     let created_by_both = drop_same(ours, &mut theirs.changes);
     let commit = theirs.commit;
-    let commits = [ConcurrentCommit { id: commit.id, message: commit.message.clone(), logs: Vec::new() }];
+    let commits = [ConcurrentCommit { id: commit.id, message: commit.title(), logs: Vec::new() }];
     let concurrent = ConcurrentChanges::of(&theirs.changes);
     let mut found = conflicts::find(base, theirs.snapshot, ours, &commits, &concurrent, &ChunkSet::new())?;
     found.extend(created_by_both.into_iter().map(|path| Conflict {
@@ -45,7 +46,7 @@ pub fn reduce(
         path,
         coords: Vec::new(),
         other: commit.id,
-        message: commit.message.clone(),
+        message: commit.title(),
     }));
     let are_solvable = conflicts::are_solvable(&found);
     match on_conflict {

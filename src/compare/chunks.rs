@@ -15,11 +15,14 @@ use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::{ArrayRefs, Manifest};
 use crate::format::snapshot::{ManifestInfo, ManifestRef, overlap};
+use crate::memory::{Meter, Metered};
 use crate::reader::Reader;
 use crate::zarr::{Coords, is_in_grid};
 
 /// References that are compared together. Each takes some 100 bytes of memory.
 const PAGE: usize = 1 << 16;
+/// Bytes of inline chunks and locations in a page, above which it ends early.
+const MAX_PAGE_BYTES: u64 = 4 << 20;
 
 /// Chunks of one array as a snapshot lists them.
 #[derive(Clone, Copy)]
@@ -70,6 +73,16 @@ struct Item {
     at: usize,
     coords: Coords,
     found: Match,
+}
+
+impl ChunkDifference {
+    /// Returns the bytes that the chunk takes in a set or a map.
+    pub(crate) fn memory(&self) -> u64 {
+        let payloads = [&self.before, &self.after].into_iter().flatten();
+        2 * size_of::<ChunkDifference>() as u64
+            + 4 * self.coords.len() as u64
+            + payloads.map(ChunkPayload::held).sum::<u64>()
+    }
 }
 
 enum Match {
@@ -130,7 +143,7 @@ impl<'a> ChunkDifferences<'a> {
     }
 
     /// Returns the next differences, each chunk once; none when there are no more. A page may be empty.
-    pub async fn page(&mut self) -> Result<Option<Vec<ChunkDifference>>> {
+    pub async fn page(&mut self) -> Result<Option<Metered<Vec<ChunkDifference>>>> {
         let Some(pass) = self.left.last_mut() else { return Ok(None) };
         let (here, there) = if pass.is_before { (self.before, self.after) } else { (self.after, self.before) };
         let Pass { is_before, manifest: position, done } = *pass;
@@ -139,10 +152,13 @@ impl<'a> ChunkDifferences<'a> {
         let refs = manifest.array(here.id)?;
         let Some(refs) = refs.filter(|refs| done < refs.len()) else {
             self.left.pop();
-            return Ok(Some(Vec::new()));
+            return Ok(Some(Metered::default()));
         };
-        let end = refs.len().min(done + PAGE);
+        let end = end_of_page(&refs, done);
         pass.done = end;
+        let mut meter = Meter::new("the chunks that differ");
+        meter.count_items::<Item>(end - done)?;
+        meter.count((done..end).map(|at| 4 * refs.coords(at).len() as u64).sum())?;
         let mut items: Vec<Item> = (done..end)
             // The same chunk may be listed twice in a row; it counts once.
             .filter(|&at| at == 0 || !refs.coords(at).iter().eq(refs.coords(at - 1).iter()))
@@ -161,27 +177,40 @@ impl<'a> ChunkDifferences<'a> {
             if is_before {
                 let other = others.payload(at)?;
                 if other != refs.payload(item.at)? {
+                    meter.count(other.held())?;
                     item.found = Match::Other(other.into());
                 }
             }
             Ok(())
         };
         there.find_all(usize::MAX, &listed.extents, &mut items, compare).await?;
-        let difference = |item: Item| {
+        let mut differences = Vec::new();
+        for item in items {
             let other = match item.found {
-                Match::Same => return None,
+                Match::Same => continue,
                 Match::Other(other) => Some(other),
                 Match::Nothing => None,
             };
-            let own = match refs.payload(item.at) {
-                Ok(own) => Some(own.into()),
-                Err(error) => return Some(Err(error)),
-            };
+            let own = refs.payload(item.at)?;
+            meter.count(own.held())?;
+            meter.count_items::<ChunkDifference>(1)?;
+            let own = Some(own.into());
             let (before, after) = if is_before { (own, other) } else { (other, own) };
-            Some(Ok(ChunkDifference { coords: item.coords, before, after }))
-        };
-        items.into_iter().filter_map(difference).collect::<Result<_>>().map(Some)
+            differences.push(ChunkDifference { coords: item.coords, before, after });
+        }
+        Ok(Some(meter.finish(differences)))
     }
+}
+
+/// Returns the position after the page of references that begins at `start`.
+fn end_of_page(refs: &ArrayRefs<'_>, start: usize) -> usize {
+    let mut bytes = 0;
+    let is_within = |at: &usize| {
+        let is_first = bytes == 0;
+        bytes += 1 + refs.held(*at) + 4 * refs.coords(*at).len() as u64;
+        is_first || bytes <= MAX_PAGE_BYTES
+    };
+    start + (start..refs.len().min(start + PAGE)).take_while(is_within).count()
 }
 
 /// Returns the manifests whose chunks are the same on both sides: both lists have them, in the same order, no other manifest

@@ -10,7 +10,7 @@ use crate::commit::rebase::{read_log, read_log_if_any};
 use crate::error::Result;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::repo::Repository;
 use crate::zarr::Coords;
 
@@ -32,14 +32,18 @@ pub async fn between(
 }
 
 /// Returns what one commit touched, and the expired commits in whose place it is. A missing pruned log counts for nothing.
-pub async fn of_commit(repository: &Repository, commit: &SnapshotInfo) -> Result<LogUnion> {
+pub async fn of_commit<T>(repository: &Repository, commit: &SnapshotInfo<T>) -> Result<LogUnion> {
     let mut logged = LogUnion::default();
     add_commit(repository, commit, &mut logged).await?;
     Ok(logged)
 }
 
 /// Adds the logs of one commit, and returns the ids of missing pruned ones.
-async fn add_commit(repository: &Repository, commit: &SnapshotInfo, logged: &mut LogUnion) -> Result<Vec<ObjectId>> {
+async fn add_commit<T>(
+    repository: &Repository,
+    commit: &SnapshotInfo<T>,
+    logged: &mut LogUnion,
+) -> Result<Vec<ObjectId>> {
     let mut missing = Vec::new();
     for id in &commit.pruned_ancestor_tx_logs {
         match read_log_if_any(&**repository.storage(), *id).await? {
@@ -62,7 +66,7 @@ pub async fn written(
     new: ObjectId,
     most: usize,
 ) -> Result<Option<BTreeMap<NodeId, BTreeSet<Coords>>>> {
-    let history = repository.history(new, most.saturating_add(1)).await?;
+    let history = repository.ancestors(new, most.saturating_add(1)).await?;
     let Some(commits) = history.iter().position(|commit| commit.id == old) else { return Ok(None) };
     let mut written = LogUnion::default();
     for commit in history.iter().take(commits) {

@@ -22,12 +22,15 @@ use crate::error::{Context, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{ManifestInfo, ManifestRef, Node, NodeData, Snapshot};
+use crate::memory::{Meter, Metered};
 use crate::reader::{NativeChunk, Reader};
 use crate::zarr::Coords;
 use crate::zarr::array::ArrayMetadata;
 
 /// Arrays compared at the same time: over a network, so many requests hide each other's latency.
 pub(crate) const CONCURRENT_ARRAYS: usize = 8;
+/// Nodes that are prepared for that at the same time, of some kilobytes each.
+pub(crate) const BATCH: usize = 1024;
 /// Bytes that are read of two chunks at first to compare their content: most that differ do so there.
 const FIRST_PIECE: u64 = 64 << 10;
 /// Bytes that are read of them at a time after that.
@@ -196,7 +199,8 @@ pub async fn snapshots(
     new: &Snapshot,
     options: CompareOptions,
     scope: &ComparisonScope,
-) -> Result<Vec<NodeDifference>> {
+) -> Result<Metered<Vec<NodeDifference>>> {
+    let _room = (old.room_for_table()?, new.room_for_table()?);
     let (old_ids, new_ids) = (positions(old), positions(new));
     let infos = &[old.manifest_infos(), new.manifest_infos()];
     let gone = old_ids.iter().filter(|(id, _)| !new_ids.contains_key(id)).map(|(_, &at)| (Some(at), None));
@@ -206,24 +210,37 @@ pub async fn snapshots(
         scope.contains(before.map(|node| node.path), after.map(|node| node.path))
     };
     // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
-    type Running<'a> = BoxFuture<'a, Result<NodeDifference>>;
-    let compare = |(before, after)| -> Running<'_> {
+    type Running<'a> = BoxFuture<'a, Result<Metered<NodeDifference>>>;
+    let compare = |(before, after): (Option<usize>, Option<usize>)| -> Running<'_> {
         Box::pin(async move {
-            let node =
-                |snapshot: &Snapshot, at: Option<usize>| at.map(|at| snapshot.node(at).map(|n| n.path.to_owned()));
-            let path = node(new, after).or(node(old, before)).flatten().unwrap_or_default();
-            compare_node(reader, [old, new], infos, [before, after], options).await.context(|| path)
+            let path = || {
+                let node = after.and_then(|at| new.node(at)).or(before.and_then(|at| old.node(at)));
+                node.map(|node| node.path.to_owned()).unwrap_or_default()
+            };
+            compare_node(reader, [old, new], infos, [before, after], options).await.context(path)
         })
     };
-    let running: Vec<Running<'_>> = gone.chain(there).filter(is_wanted).map(compare).collect();
-    let all = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_ARRAYS);
-    let mut found: Vec<NodeDifference> = all.try_filter(|one| ready(one.is_any())).try_collect().await?;
-    found.sort_by_cached_key(|difference| {
+    let (mut found, mut meter) = (Vec::new(), Meter::new("the nodes that differ"));
+    let mut wanted = gone.chain(there).filter(is_wanted);
+    loop {
+        let running: Vec<Running<'_>> = wanted.by_ref().take(BATCH).map(compare).collect();
+        if running.is_empty() {
+            break;
+        }
+        let all = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_ARRAYS);
+        let mut all = all.try_filter(|one| ready(one.is_any()));
+        while let Some(one) = all.try_next().await? {
+            meter.count_items::<NodeDifference>(1)?;
+            found.push(meter.add(one));
+        }
+    }
+    let path = |difference: &NodeDifference| {
         let node = difference.after.and_then(|at| new.node(at)).or(difference.before.and_then(|at| old.node(at)));
-        // A deleted node comes before the one that took its place.
-        (node.map(|node| node.path.split('/').map(str::to_owned).collect::<Vec<_>>()), difference.after.is_some())
-    });
-    Ok(found)
+        node.map(|node| node.path).unwrap_or_default()
+    };
+    // A deleted node comes before the one that took its place.
+    found.sort_by(|a, b| path(a).split('/').cmp(path(b).split('/')).then(a.after.is_some().cmp(&b.after.is_some())));
+    Ok(meter.finish(found))
 }
 
 /// Returns the position of each node of a snapshot, by id.
@@ -237,7 +254,7 @@ async fn compare_node(
     infos: &[HashMap<ObjectId, ManifestInfo>; 2],
     at: [Option<usize>; 2],
     options: CompareOptions,
-) -> Result<NodeDifference> {
+) -> Result<Metered<NodeDifference>> {
     let [old, new] = snapshots;
     let [before, after] = at;
     let mut found = NodeDifference { before, after, ..NodeDifference::default() };
@@ -248,7 +265,8 @@ async fn compare_node(
     }
     let (was, is) = (ArrayChunks::parse(was.as_ref())?, ArrayChunks::parse(is.as_ref())?);
     let [old_infos, new_infos] = infos;
-    let Some(any) = is.as_ref().or(was.as_ref()) else { return Ok(found) };
+    let Some(any) = is.as_ref().or(was.as_ref()) else { return Ok(Metered::own(found)) };
+    let mut meter = Meter::new("the chunks that differ");
     let before = was.as_ref().map_or(any.empty(old_infos, reader), |was| was.chunks(old_infos, reader));
     let after = is.as_ref().map_or(any.empty(new_infos, reader), |is| is.chunks(new_infos, reader));
     let mut differences = ChunkDifferences::new(before, after);
@@ -260,6 +278,10 @@ async fn compare_node(
             {
                 continue;
             }
+            if found.coords.is_some() {
+                meter.count_items::<Coords>(1)?;
+                meter.count(8 * chunk.coords.len() as u64)?;
+            }
             found.take(chunk);
         }
     }
@@ -268,7 +290,7 @@ async fn compare_node(
         lists.changed.sort_unstable();
         lists.removed.sort_unstable();
     }
-    Ok(found)
+    Ok(meter.finish(found))
 }
 
 /// Returns true if two chunks have the same bytes. Virtual chunks that may not be read count as different.

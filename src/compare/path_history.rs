@@ -14,8 +14,8 @@ use super::logs::of_commit;
 use crate::commit::log::LogUnion;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::zarr::Coords;
 use crate::zarr::array::ArrayMetadata;
@@ -25,15 +25,6 @@ const CONCURRENT_LOGS: usize = 16;
 
 /// Chunks of an array: a range of positions in the chunk grid for each dimension.
 pub type Region = Vec<Range<u32>>;
-
-/// Commit that touched a node.
-#[derive(Clone, Debug)]
-pub struct Touch {
-    /// The commit.
-    pub commit: SnapshotInfo,
-    /// Path of the node after the commit; before it if the commit deleted the node.
-    pub path: String,
-}
 
 /// Node at a path, and all nodes below it.
 struct Tracked {
@@ -95,20 +86,22 @@ fn is_structural(log: &LogUnion) -> bool {
     !log.moves.is_empty() || log.nodes.iter().any(|(change, _)| !change.is_update())
 }
 
-/// Returns those of the commits in `history`, newest first, that touched what is at and below `path` (absolute): at most `limit`. With
-/// `region`, only commits that touched those chunks of the array at `path`, or created, deleted or moved it.
+/// Calls `found` for those of the commits in `history`, newest first, that touched what is at and below `path` (absolute), at most `limit`, with
+/// the path of the node after the commit; before it if the commit deleted the node. With `region`, only for commits that touched those chunks
+/// of the array at `path`, or created, deleted or moved it.
 ///
 /// Fails with [`ErrorKind::NotFound`] if no snapshot has the path, and with [`ErrorKind::InvalidInput`] if it has no such region.
 pub async fn touches(
     repository: &Repository,
-    history: &[SnapshotInfo],
+    history: &[SnapshotInfo<()>],
     path: &str,
     region: Option<&Region>,
     limit: usize,
-) -> Result<Vec<Touch>> {
-    let mut found = Vec::new();
+    mut found: impl AsyncFnMut(ObjectId, &str) -> Result<()>,
+) -> Result<()> {
+    let mut count = 0;
     let mut is_known = false;
-    let Some(newest) = history.first() else { return Ok(found) };
+    let Some(newest) = history.first() else { return Ok(()) };
     let load = async |id: ObjectId| repository.snapshot(id, MAX_SNAPSHOT).await;
     let tip = load(newest.id).await?;
     let mut tracked = Tracked::at(&tip, path);
@@ -120,7 +113,7 @@ pub async fn touches(
     let mut logs = futures_util::stream::iter(history.iter().map(read)).buffered(CONCURRENT_LOGS);
     for commit in history {
         is_known |= tracked.is_some();
-        if found.len() >= limit {
+        if count >= limit {
             break;
         }
         let Some(log) = logs.try_next().await? else { break };
@@ -128,7 +121,8 @@ pub async fn touches(
             Some(parent) if is_structural(&log) => Some(load(parent).await?),
             Some(_) => {
                 if let Some(tracked) = tracked.as_ref().filter(|tracked| tracked.is_touched(&log, region)) {
-                    found.push(Touch { commit: commit.clone(), path: tracked.path.clone() });
+                    count += 1;
+                    found(commit.id, &tracked.path).await?;
                 }
                 continue;
             }
@@ -146,8 +140,9 @@ pub async fn touches(
         let is_first = commit.parent.is_none() && tracked.is_some();
         let sides = [tracked.as_ref(), before.as_ref()];
         if is_first || sides.into_iter().flatten().any(|side| side.is_touched(&log, region)) {
-            let path = sides.into_iter().flatten().next().map_or(path, |side| &side.path).to_owned();
-            found.push(Touch { commit: commit.clone(), path });
+            let path = sides.into_iter().flatten().next().map_or(path, |side| &side.path);
+            count += 1;
+            found(commit.id, path).await?;
         }
         // Where the node was created, another one may have had the path before.
         tracked = before.or_else(earlier);
@@ -155,5 +150,5 @@ pub async fn touches(
     if !is_known {
         return Err(Error::new(ErrorKind::NotFound, format!("{path}: no commit has a node of that path")));
     }
-    Ok(found)
+    Ok(())
 }

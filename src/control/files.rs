@@ -2,6 +2,7 @@
 
 use super::DIRECTORY;
 use crate::error::Result;
+use crate::memory::Metered;
 use crate::operations::Session;
 use crate::printable;
 
@@ -84,19 +85,20 @@ impl ControlFile {
     }
 
     /// Renders the current content; empty for the files whose content [`super::Control`] has.
-    pub async fn render(self, session: &Session) -> Result<String> {
-        match self {
-            ControlFile::Status => Ok(session.status().await?.to_text()),
-            ControlFile::StatusJson => json(&session.status().await?),
-            ControlFile::Diff => session.diff().await.map(|diff| diff.to_text()),
-            ControlFile::Log => session.log().await,
-            ControlFile::Conflicts => Ok(session.conflicts_text()),
-            ControlFile::Info => json(&session.info()),
-            ControlFile::Head => Ok(session.head()),
-            ControlFile::Stats => session.stats().await,
-            ControlFile::Progress => json(&session.progress()),
-            _ => Ok(String::new()),
-        }
+    pub async fn render(self, session: &Session) -> Result<Metered<String>> {
+        let text = match self {
+            ControlFile::Status => session.status().await?.to_text(),
+            ControlFile::StatusJson => json(&session.status().await?)?,
+            ControlFile::Diff => session.diff().await?.to_text(),
+            ControlFile::Log => return session.log().await,
+            ControlFile::Conflicts => session.conflicts_text(),
+            ControlFile::Info => json(&session.info())?,
+            ControlFile::Head => session.head(),
+            ControlFile::Stats => session.stats().await?,
+            ControlFile::Progress => json(&session.progress())?,
+            _ => String::new(),
+        };
+        Ok(Metered::own(text))
     }
 }
 

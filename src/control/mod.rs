@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use self::files::ControlFile;
 use crate::attached;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::Metered;
 use crate::operations::request::Answer;
 use crate::operations::{CommitOptions, Session};
 use crate::overlay::Ino;
@@ -65,7 +66,7 @@ pub struct Control {
 #[derive(Debug)]
 struct Handle {
     file: ControlFile,
-    content: Vec<u8>,
+    content: Metered<Vec<u8>>,
     command_given: bool,
     /// Failure of its command.
     failure: Option<Error>,
@@ -174,14 +175,15 @@ impl Control {
     pub async fn open(&self, number: u64) -> Result<u64> {
         let file = ControlFile::at(number).ok_or_else(read_only_error)?;
         let content = match file {
-            ControlFile::Commit => self.outcome.lock().clone(),
-            ControlFile::RecentErrors => self.errors.render(),
+            ControlFile::Commit => Metered::own(self.outcome.lock().clone()),
+            ControlFile::RecentErrors => Metered::own(self.errors.render()),
             other => other.render(&self.session).await?,
         };
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        self.handles
-            .lock()
-            .insert(number, Handle { file, content: content.into_bytes(), command_given: false, failure: None });
+        self.handles.lock().insert(
+            number,
+            Handle { file, content: content.map(String::into_bytes), command_given: false, failure: None },
+        );
         Ok(number)
     }
 
@@ -213,7 +215,7 @@ impl Control {
                 *self.outcome.lock() = format!("{}\n", answer.text);
             }
             if let Some(handle) = self.handles.lock().get_mut(&handle) {
-                handle.content = serde_json::to_vec(&answer).unwrap_or_default();
+                handle.content = Metered::own(serde_json::to_vec(&answer).unwrap_or_default());
             }
             return Ok(());
         }

@@ -54,6 +54,17 @@ impl<B: AsRef<[u8]>> ChunkPayload<B> {
         }
     }
 
+    /// Returns the bytes that a copy of the payload takes besides itself.
+    pub(crate) fn held(&self) -> u64 {
+        let bytes = match self {
+            ChunkPayload::Inline(bytes) => bytes.as_ref().len(),
+            ChunkPayload::Native { .. } => 0,
+            ChunkPayload::Virtual { location, checksum: Some(Checksum::Etag(tag)), .. } => location.len() + tag.len(),
+            ChunkPayload::Virtual { location, .. } => location.len(),
+        };
+        bytes as u64
+    }
+
     /// Returns the object, offset and length of a native chunk.
     pub fn range(&self) -> Option<(ObjectId, u64, u64)> {
         match self {

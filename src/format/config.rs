@@ -4,6 +4,7 @@
 //! kept as JSON: members that this program does not know must survive, and most are hints for the caches of other
 //! clients. Members are read one by one, and a member of an unexpected type counts as unset.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -11,6 +12,7 @@ use serde_json::{Map, Value};
 use super::envelope::Compression;
 use super::{flexbuffer, yaml};
 use crate::error::{Error, Result};
+use crate::memory::{Meter, Metered};
 
 /// Largest inline chunk, in bytes, if the configuration does not set a threshold (the reference implementation's default).
 pub const DEFAULT_INLINE_THRESHOLD: u64 = 512;
@@ -18,23 +20,27 @@ pub const DEFAULT_INLINE_THRESHOLD: u64 = 512;
 /// Persisted configuration of a repository.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RepoConfig {
-    members: Map<String, Value>,
+    members: Arc<Metered<Map<String, Value>>>,
 }
 
 impl RepoConfig {
     /// Decodes the bytes of `Repo.config`.
     pub fn from_flexbuffer(bytes: &[u8]) -> Result<Self> {
-        RepoConfig::from_json(flexbuffer::to_json(bytes)?)
+        let mut meter = meter();
+        let value = flexbuffer::to_json_within(yaml::LIMITS, bytes, &mut meter)?;
+        RepoConfig::from_json(value, meter)
     }
 
     /// Decodes the text of `config.yaml`.
     pub fn from_yaml(bytes: &[u8]) -> Result<Self> {
-        RepoConfig::from_json(yaml_to_json(yaml::parse(bytes)?, yaml::MAX_DEPTH)?)
+        let mut meter = meter();
+        let value = yaml_to_json(yaml::parse(bytes, &mut meter)?, yaml::MAX_DEPTH)?;
+        RepoConfig::from_json(value, meter)
     }
 
-    fn from_json(value: Value) -> Result<Self> {
+    fn from_json(value: Value, meter: Meter) -> Result<Self> {
         match value {
-            Value::Object(members) => Ok(RepoConfig { members }),
+            Value::Object(members) => Ok(RepoConfig { members: Arc::new(meter.finish(members)) }),
             Value::Null => Ok(RepoConfig::default()),
             _ => Err(Error::corrupt("the configuration is no map")),
         }
@@ -107,6 +113,10 @@ impl RepoConfig {
             })
             .collect()
     }
+}
+
+fn meter() -> Meter {
+    Meter::new("the configuration")
 }
 
 /// Storage classes of new objects, by the names of the store; none for the store's default.

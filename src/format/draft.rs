@@ -98,7 +98,7 @@ impl ArrayDraft {
     pub fn of(stored: &ArrayData<'_>) -> Option<Self> {
         Some(ArrayDraft {
             shape: stored.dimensions()?,
-            dimension_names: stored.dimension_names(),
+            dimension_names: stored.copied_names(),
             manifests: stored.manifests(),
         })
     }
@@ -446,11 +446,11 @@ mod tests {
         assert_eq!(paths, ["/", "/a", "/a-b", "/a/b"]);
         let said = (snapshot.id(), snapshot.flushed_at(), snapshot.message(), snapshot.parent_id());
         assert_eq!(said, (id(1), 7, "m", None));
-        assert_eq!(serde_json::Value::from(snapshot.metadata().unwrap()), serde_json::json!({"b": [1]}));
+        assert_eq!(serde_json::Value::from(snapshot.metadata().unwrap().into_inner()), serde_json::json!({"b": [1]}));
         assert_eq!(snapshot.manifests(), [INFO]);
         let last = snapshot.nodes().last().unwrap();
         let NodeData::Array(data) = last.data else { unreachable!("an array") };
-        assert_eq!(data.dimension_names(), Some(vec![Some("x".into())]));
+        assert_eq!(data.copied_names(), Some(vec![Some("x".into())]));
         let manifests = vec![ManifestRef { id: id(9), extents: vec![(0, 3)] }];
         assert_eq!((data.grid(), data.manifests()), (Some(vec![3]), manifests));
     }
@@ -490,7 +490,8 @@ mod tests {
         assert_eq!(log.id(), id(1));
         assert_eq!(log.nodes(NodeChange::NewGroups).collect::<Vec<_>>(), [node_id(1), node_id(2)]);
         assert_eq!(log.nodes(NodeChange::NewArrays).count(), 0);
-        let chunks: Vec<(NodeId, Vec<Vec<u32>>)> = log.updated_chunks().map(|(node, c)| (node, c.collect())).collect();
+        let chunks: Vec<(NodeId, Vec<Vec<u32>>)> =
+            log.updated_chunks().map(|(node, all)| (node, all.map(|one| one.coords().collect()).collect())).collect();
         assert_eq!(chunks, [(node_id(3), vec![vec![0, 5], vec![1, 0]]), (node_id(4), vec![])]);
         let to: Vec<String> = log.moves().unwrap().into_iter().map(|m| m.to).collect();
         assert_eq!(to, ["/a", "/a/b", "/a-b"]);

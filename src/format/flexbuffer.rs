@@ -5,21 +5,32 @@
 //! no others) and both spellings of a scalar, inline and indirect.
 //!
 //! Offsets lead backwards, so a hostile buffer can nest endlessly or let a few bytes stand for billions of values.
-//! Depth and number of values are bounded; real items are far below both limits.
+//! Depth, number of values and text are bounded, which bounds the time; real items are far below the limits. Each value is counted
+//! before it is made, however often its bytes are used, which bounds the memory.
 //!
 //! A value is read from its *slot* (an address, and the width of the slots around it) and its *packed type* (6 bits of
 //! type, 2 bits of the width at the target of an offset).
 
 use serde_json::{Map, Number, Value};
 
+use super::json::{ELEMENT, LIST, MAP, MEMBER, TEXT};
 use crate::error::{Error, Result};
+use crate::memory::Meter;
 
 /// Limit of nesting. The reference implementation's JSON parser stops at 128, too.
 pub(super) const MAX_DEPTH: usize = 128;
-/// Limit of values in one buffer. The largest real item is a configuration of some hundred values.
-const MAX_VALUES: usize = 1 << 20;
-/// Limit of keys and strings in one buffer, in bytes; shared text counts once per use.
-const MAX_TEXT: usize = 64 << 20;
+
+/// Limits of one buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Number of values.
+    pub(super) values: usize,
+    /// Bytes of keys and strings; shared text counts once per use.
+    pub(super) text: usize,
+}
+
+/// Limits of a metadata item.
+const OF_METADATA: Limits = Limits { values: 1 << 20, text: 64 << 20 };
 
 /// Type numbers of FlexBuffers that JSON needs.
 mod kind {
@@ -50,14 +61,21 @@ struct Slot {
     width: usize,
 }
 
-struct Buffer<'a> {
+struct Buffer<'a, 'm> {
     bytes: &'a [u8],
-    values_left: usize,
-    text_left: usize,
+    meter: &'m mut Meter,
+    limits: Limits,
+    /// Rest of the limits.
+    left: Limits,
 }
 
-/// Decodes `bytes` to JSON.
-pub fn to_json(bytes: &[u8]) -> Result<Value> {
+/// Decodes a metadata item to JSON, whose values `meter` counts.
+pub fn to_json(bytes: &[u8], meter: &mut Meter) -> Result<Value> {
+    to_json_within(OF_METADATA, bytes, meter)
+}
+
+/// Decodes `bytes` to JSON, whose values `meter` counts. Fails if they exceed `limits`.
+pub(super) fn to_json_within(limits: Limits, bytes: &[u8], meter: &mut Meter) -> Result<Value> {
     let Some((root, &[packed, width])) = bytes.split_last_chunk::<2>() else {
         return Err(Error::corrupt("too short for a FlexBuffer"));
     };
@@ -65,17 +83,17 @@ pub fn to_json(bytes: &[u8]) -> Result<Value> {
     if !matches!(width, 1 | 2 | 4 | 8) || root.len() < width {
         return Err(Error::corrupt(format!("a FlexBuffer root of {width} bytes")));
     }
-    let mut buffer = Buffer { bytes, values_left: MAX_VALUES, text_left: MAX_TEXT };
+    let mut buffer = Buffer { bytes, meter, limits, left: limits };
     buffer.value(Slot { at: root.len() - width, width }, packed, MAX_DEPTH)
 }
 
-impl<'a> Buffer<'a> {
+impl<'a> Buffer<'a, '_> {
     fn value(&mut self, slot: Slot, packed: u8, depth: usize) -> Result<Value> {
         let Some(depth) = depth.checked_sub(1) else {
             return Err(Error::corrupt(format!("nested deeper than {MAX_DEPTH}")));
         };
-        self.values_left =
-            self.values_left.checked_sub(1).ok_or_else(|| Error::corrupt(format!("more than {MAX_VALUES} values")))?;
+        let values = self.left.values.checked_sub(1);
+        self.left.values = values.ok_or_else(|| Error::corrupt(format!("more than {} values", self.limits.values)))?;
         let width = 1 << (packed & 3);
         let target = |this: &Self| this.follow(slot).map(|at| Slot { at, width });
         Ok(match packed >> 2 {
@@ -124,9 +142,11 @@ impl<'a> Buffer<'a> {
         depth: usize,
         type_of: impl Fn(&Self, usize) -> Result<u8>,
     ) -> Result<Value> {
+        self.meter.count(LIST)?;
         // The length is untrusted: it must not decide how much is allocated.
         let mut out = Vec::new();
         for i in 0..len {
+            self.meter.count(ELEMENT)?;
             let packed = type_of(self, i)?;
             out.push(self.value(Slot { at: end(first, i)?, width: first.width }, packed, depth)?);
         }
@@ -141,8 +161,10 @@ impl<'a> Buffer<'a> {
         if !matches!(width, 1 | 2 | 4 | 8) {
             return Err(Error::corrupt(format!("map keys of width {width}")));
         }
+        self.meter.count(MAP)?;
         let mut out = Map::new();
         for i in 0..len {
+            self.meter.count(MEMBER)?;
             let key = self.key(Slot { at: end(Slot { at: keys, width }, i)?, width })?.to_owned();
             let packed = self.byte(types.saturating_add(i))?;
             out.insert(key, self.value(Slot { at: end(first, i)?, width: first.width }, packed, depth)?);
@@ -202,10 +224,9 @@ impl<'a> Buffer<'a> {
     }
 
     fn text(&mut self, bytes: &'a [u8]) -> Result<&'a str> {
-        self.text_left = self
-            .text_left
-            .checked_sub(bytes.len())
-            .ok_or_else(|| Error::corrupt(format!("more than {MAX_TEXT} bytes of text")))?;
+        let text = self.left.text.checked_sub(bytes.len());
+        self.left.text = text.ok_or_else(|| Error::corrupt(format!("more than {} bytes of text", self.limits.text)))?;
+        self.meter.count(TEXT + bytes.len() as u64)?;
         std::str::from_utf8(bytes).map_err(|_| Error::corrupt("a string that is not UTF-8"))
     }
 }
@@ -236,6 +257,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn decode(bytes: &[u8]) -> Result<Value> {
+        to_json(bytes, &mut Meter::brief("a sample"))
+    }
+
     fn sample() -> Value {
         json!({
             "author": "fixture", "big": u64::MAX, "neg": -7, "deep negative": i64::MIN, "float": 1.5, "tiny": 1e-300,
@@ -249,9 +274,9 @@ mod tests {
     fn buffers_of_the_reference_are_read() {
         // The reference implementation serializes serde_json values with this crate.
         let bytes = flexbuffers::to_vec(sample()).unwrap();
-        assert_eq!(to_json(&bytes).unwrap(), sample());
+        assert_eq!(decode(&bytes).unwrap(), sample());
         for scalar in [json!(null), json!(0), json!(-1), json!(true), json!("x"), json!([]), json!(0.25)] {
-            assert_eq!(to_json(&flexbuffers::to_vec(&scalar).unwrap()).unwrap(), scalar);
+            assert_eq!(decode(&flexbuffers::to_vec(&scalar).unwrap()).unwrap(), scalar);
         }
     }
 
@@ -263,7 +288,7 @@ mod tests {
         vector.push(flexbuffers::IndirectUInt(300_u64));
         vector.push(flexbuffers::IndirectFloat(0.1_f64));
         vector.end_vector();
-        assert_eq!(to_json(builder.view()).unwrap(), json!([-300, 300, 0.1]));
+        assert_eq!(decode(builder.view()).unwrap(), json!([-300, 300, 0.1]));
     }
 
     #[test]
@@ -272,11 +297,11 @@ mod tests {
         value["text"] = json!("short");
         let bytes = flexbuffers::to_vec(value).unwrap();
         for end in 0..bytes.len() {
-            let _ = to_json(&bytes[..end]);
+            let _ = decode(&bytes[..end]);
             for bit in 0..8 {
                 let mut mutant = bytes.clone();
                 mutant[end] ^= 1 << bit;
-                let _ = to_json(&mutant);
+                let _ = decode(&mutant);
             }
         }
     }
@@ -285,7 +310,7 @@ mod tests {
     fn a_vector_that_holds_itself_ends() {
         // A vector of one element of type vector, whose offset leads back to the vector's own first slot.
         let vector = kind::VECTOR << 2;
-        let error = to_json(&[1, 0, vector, 2, vector, 1]).unwrap_err();
+        let error = decode(&[1, 0, vector, 2, vector, 1]).unwrap_err();
         assert!(error.to_string().contains("nested deeper"), "{error}");
     }
 
@@ -305,7 +330,7 @@ mod tests {
         }
         let root = bytes.len();
         bytes.extend([(root - inner) as u8, vector, 1]);
-        let error = to_json(&bytes).unwrap_err();
+        let error = decode(&bytes).unwrap_err();
         assert!(error.to_string().contains("more than"), "{error}");
     }
 }

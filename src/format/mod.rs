@@ -35,6 +35,7 @@ mod frame;
 )]
 pub(crate) mod generated;
 pub mod ids;
+pub mod json;
 pub mod kept_nodes;
 pub mod manifest;
 pub mod manifest_builder;
@@ -43,9 +44,20 @@ pub mod operations_log;
 pub mod repo_info;
 pub mod repo_state;
 pub mod snapshot;
+pub mod snapshot_info;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod transaction_log;
 pub(crate) mod unknown;
 mod verified;
 mod yaml;
+
+/// Returns the first index of `0..len` that is not `below`; all that are must come first.
+fn partition_point(len: usize, below: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, len);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if below(middle) { low = middle + 1 } else { high = middle }
+    }
+    low
+}

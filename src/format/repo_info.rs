@@ -1,7 +1,10 @@
 //! Reads `$ROOT/repo`, the entry point of a version 2 repository (spec, "Repo Info File").
 //!
 //! Refs and parents are indices into the list of snapshots. Names are found by linear search, not by the binary search that the sort order
-//! allows: a list has few entries, and an unsorted one (its writer broke a rule) is then read correctly instead of losing refs.
+//! allows: a list has few entries, and an unsorted one (its writer broke a rule) is then read correctly instead of losing refs. Snapshots, which
+//! may be very many, are found by binary search where the list is sorted.
+
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -9,48 +12,23 @@ use super::config::RepoConfig;
 use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::ObjectId;
-use super::metadata;
+use super::metadata::{self, Items};
 use super::repo_state::Status;
+use super::snapshot_info::{CommitText, SnapshotInfo};
 use super::verified::VerifiedFlatbuffer;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::memory::Metered;
 
 /// Limit of the payload of `repo`, in bytes. The reference implementation cannot hold a million tables in it, some 100 MiB.
 const MAX_SIZE: u64 = 1 << 30;
+
+/// Feature flags that are read of each list.
+const MAX_FLAGS: usize = 1 << 16;
 
 /// Decoded `repo` object.
 #[derive(Debug)]
 pub struct RepoInfo {
     pub(crate) buffer: VerifiedFlatbuffer<fb::Repo<'static>>,
-}
-
-/// Entry of the list of snapshots: all that history needs, without fetching snapshot files.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SnapshotInfo {
-    /// Id of the snapshot.
-    pub id: ObjectId,
-    /// Id of the parent; `None` for a root.
-    pub parent: Option<ObjectId>,
-    /// Time of the commit, in microseconds since 1970-01-01 UTC.
-    pub flushed_at: u64,
-    /// Commit message.
-    pub message: String,
-    /// Metadata of the commit.
-    pub metadata: Map<String, Value>,
-    /// Transaction logs of ancestors that expiration removed, oldest first.
-    pub pruned_ancestor_tx_logs: Vec<ObjectId>,
-}
-
-impl SnapshotInfo {
-    /// Describes a commit without metadata and pruned logs.
-    pub fn new(id: ObjectId, parent: Option<ObjectId>, flushed_at: u64, message: impl Into<String>) -> Self {
-        let (message, metadata) = (message.into(), Map::new());
-        SnapshotInfo { id, parent, flushed_at, message, metadata, pruned_ancestor_tx_logs: Vec::new() }
-    }
-
-    /// Returns the ids of the pruned logs, oldest first, and of the snapshot's own log.
-    pub fn log_ids(&self) -> impl Iterator<Item = ObjectId> + '_ {
-        self.pruned_ancestor_tx_logs.iter().copied().chain([self.id])
-    }
 }
 
 impl RepoInfo {
@@ -84,12 +62,12 @@ impl RepoInfo {
     }
 
     /// Returns branch names and the snapshots they point to, in the file's order (by name). One damaged ref does not affect the rest.
-    pub fn branches(&self) -> Vec<(String, Result<ObjectId>)> {
+    pub fn branches(&self) -> impl Iterator<Item = (&str, Result<ObjectId>)> {
         self.refs(self.buffer.root().branches())
     }
 
     /// Returns tag names and the snapshots they point to, like [`RepoInfo::branches`].
-    pub fn tags(&self) -> Vec<(String, Result<ObjectId>)> {
+    pub fn tags(&self) -> impl Iterator<Item = (&str, Result<ObjectId>)> {
         self.refs(self.buffer.root().tags())
     }
 
@@ -104,8 +82,8 @@ impl RepoInfo {
     }
 
     /// Returns the names of deleted tags, which may not be used again.
-    pub fn deleted_tags(&self) -> Vec<String> {
-        self.buffer.root().deleted_tags().iter().map(str::to_owned).collect()
+    pub fn deleted_tags(&self) -> impl Iterator<Item = &str> {
+        self.buffer.root().deleted_tags().iter()
     }
 
     /// Returns the number of snapshots.
@@ -115,7 +93,11 @@ impl RepoInfo {
 
     /// Returns the position of `id` in the list of snapshots.
     pub fn position(&self, id: ObjectId) -> Option<usize> {
-        self.buffer.root().snapshots().iter().position(|s| s.id().0 == id.0)
+        let snapshots = self.buffer.root().snapshots();
+        // Clients sort the list. One that is not sorted is read correctly, too.
+        let at = super::partition_point(snapshots.len(), |at| snapshots.get(at).id().0 < id.0);
+        let is_there = at < snapshots.len() && snapshots.get(at).id().0 == id.0;
+        if is_there { Some(at) } else { snapshots.iter().position(|s| s.id().0 == id.0) }
     }
 
     /// Returns the position of the parent of the snapshot at `position`; `None` for a root.
@@ -133,25 +115,30 @@ impl RepoInfo {
         }
     }
 
-    /// Returns the entry at `position` of the list of snapshots.
-    pub fn snapshot(&self, position: usize) -> Result<SnapshotInfo> {
+    /// Returns the entry at `position` of the list of snapshots. Its text stays in this value.
+    pub fn snapshot(self: &Arc<Self>, position: usize) -> Result<SnapshotInfo> {
         let entry = self.entry(position)?;
-        let id = ObjectId::from(entry.id());
-        let parent = self.parent_id(position)?;
         Ok(SnapshotInfo {
-            id,
-            parent,
+            id: ObjectId::from(entry.id()),
+            parent: self.parent_id(position)?,
             flushed_at: entry.flushed_at(),
-            message: entry.message().to_owned(),
-            // Copies in `repo` are FlexBuffers, whatever the version of the snapshot file.
-            metadata: metadata::to_json(entry.metadata(), SpecVersion::V2)
-                .context(|| format!("repo: snapshot {id}"))?,
             pruned_ancestor_tx_logs: entry.pruned_ancestor_tx_logs().iter().flatten().map(ObjectId::from).collect(),
+            text: CommitText::in_repo(self, position),
         })
     }
 
+    /// Returns the message of the entry at `position` of the list of snapshots; empty if there is none.
+    pub(super) fn message(&self, position: usize) -> &str {
+        self.entry(position).map(|entry| entry.message()).unwrap_or_default()
+    }
+
+    /// Returns the metadata of the entry at `position` of the list of snapshots, as stored.
+    pub(super) fn metadata_items(&self, position: usize) -> Option<Items<'_>> {
+        self.entry(position).ok()?.metadata()
+    }
+
     /// Returns the metadata of the repository.
-    pub fn metadata(&self) -> Result<Map<String, Value>> {
+    pub fn metadata(&self) -> Result<Metered<Map<String, Value>>> {
         metadata::to_json(self.buffer.root().metadata(), SpecVersion::V2)
     }
 
@@ -163,7 +150,8 @@ impl RepoInfo {
     /// Returns the ids of the feature flags that are switched on, and of those that are switched off; none where no list is stored.
     pub fn feature_flags(&self) -> (Option<Vec<u16>>, Option<Vec<u16>>) {
         let root = self.buffer.root();
-        let list = |flags: flatbuffers::Vector<'_, u16>| flags.iter().collect();
+        // Clients know a few flags: of a longer list, the rest means nothing.
+        let list = |flags: flatbuffers::Vector<'_, u16>| flags.iter().take(MAX_FLAGS).collect();
         (root.enabled_feature_flags().map(list), root.disabled_feature_flags().map(list))
     }
 
@@ -189,8 +177,8 @@ impl RepoInfo {
         Ok(ObjectId::from(entry.id()))
     }
 
-    fn refs(&self, list: RefList<'_>) -> Vec<(String, Result<ObjectId>)> {
-        list.iter().map(|r| (r.name().to_owned(), self.target(r))).collect()
+    fn refs<'a>(&'a self, list: RefList<'a>) -> impl Iterator<Item = (&'a str, Result<ObjectId>)> {
+        list.iter().map(|r| (r.name(), self.target(r)))
     }
 
     fn find(&self, list: RefList<'_>, name: &str) -> Option<Result<ObjectId>> {
@@ -218,11 +206,11 @@ mod tests {
     #[test]
     fn indices_beyond_the_list_are_errors() {
         let file = testing::repo(&[(id(1), 7), (id(2), i32::MIN)], &[("main", 9)]);
-        let info = RepoInfo::decode(&file).unwrap();
+        let info = Arc::new(RepoInfo::decode(&file).unwrap());
         assert!(info.branch("main").unwrap().unwrap_err().to_string().contains("snapshot number 9 of 2"));
         assert!(info.snapshot(0).unwrap_err().to_string().contains("names parent number 7"));
         assert_eq!(info.snapshot(1).unwrap().parent, None);
-        assert!(info.branches().iter().all(|(name, target)| name == "main" && target.is_err()));
+        assert!(info.branches().all(|(name, target)| name == "main" && target.is_err()));
     }
 
     #[test]

@@ -16,9 +16,17 @@ use super::draft::SnapshotDraft;
 use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::ObjectId;
+use super::json::TEXT;
+use super::metadata;
 use super::repo_info::RepoInfo;
 use super::unknown;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{self, Meter, SharedReservation};
+
+/// Bytes that an entry of a map takes besides its name and value.
+const ENTRY: u64 = 128;
+/// Bytes that a value takes at most while it is encoded, its text apart.
+const ENCODED: u64 = 64;
 
 /// Default number of updates in one file, as in the reference implementation.
 pub const DEFAULT_UPDATES_PER_FILE: usize = 1000;
@@ -33,8 +41,35 @@ pub struct RawItem {
 }
 
 impl RawItem {
+    /// Copies stored items, which `meter` counts.
+    pub(super) fn read_all(items: Option<metadata::Items<'_>>, meter: &mut Meter) -> Result<Vec<Self>> {
+        let mut copies = Vec::new();
+        for item in items.iter().flatten() {
+            let (name, value) = (item.name(), item.value().bytes());
+            meter.count_items::<Self>(1)?;
+            meter.count(2 * TEXT + (name.len() + value.len()) as u64)?;
+            copies.push(RawItem { name: name.to_owned(), value: value.to_vec() });
+        }
+        Ok(copies)
+    }
+
+    /// Returns this item of a file of `version` as one of version 2, which `meter` counts.
+    pub(super) fn in_version_2(&self, version: SpecVersion, meter: &mut Meter) -> Result<Self> {
+        if version == SpecVersion::V2 {
+            meter.count(2 * TEXT + (self.name.len() + self.value.len()) as u64)?;
+            return Ok(self.clone());
+        }
+        let mut brief = Meter::brief("a metadata item");
+        let value = metadata::value(&self.name, &self.value, version, &mut brief)?;
+        let item = RawItem::new(SpecVersion::V2, &self.name, &value)?;
+        meter.count(2 * TEXT + (item.name.len() + item.value.capacity()) as u64)?;
+        Ok(item)
+    }
+
     /// Encodes a JSON value as an item of a file of `version`.
     pub fn new(version: SpecVersion, name: &str, value: &serde_json::Value) -> Result<Self> {
+        let mut meter = Meter::brief("a metadata item, to be encoded,");
+        count_encoded(value, &mut meter)?;
         let encoded: std::result::Result<_, Box<dyn std::error::Error + Send + Sync>> = match version {
             SpecVersion::V1 => rmp_serde::to_vec(value).map_err(Into::into),
             SpecVersion::V2 => flexbuffers::to_vec(value).map_err(Into::into),
@@ -46,6 +81,21 @@ impl RawItem {
     /// Encodes each member of a JSON object like [`RawItem::new`].
     pub fn list(version: SpecVersion, members: &serde_json::Map<String, serde_json::Value>) -> Result<Vec<Self>> {
         members.iter().map(|(name, value)| RawItem::new(version, name, value)).collect()
+    }
+}
+
+/// Counts what encoding `value` takes. Recursion is bounded by the depth of values, which the readers of all encodings bound.
+fn count_encoded(value: &serde_json::Value, meter: &mut Meter) -> Result<()> {
+    use serde_json::Value;
+    meter.count(ENCODED)?;
+    match value {
+        Value::String(text) => meter.count(2 * text.len() as u64),
+        Value::Array(items) => items.iter().try_for_each(|item| count_encoded(item, meter)),
+        Value::Object(members) => members.iter().try_for_each(|(name, value)| {
+            meter.count(ENCODED + 2 * name.len() as u64)?;
+            count_encoded(value, meter)
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
     }
 }
 
@@ -74,6 +124,17 @@ impl SnapshotRecord {
             metadata: draft.metadata.clone(),
             pruned_ancestor_tx_logs: Vec::new(),
         }
+    }
+}
+
+impl SnapshotRecord {
+    /// Counts a copy of the record.
+    pub(crate) fn count(&self, meter: &mut Meter) -> Result<()> {
+        let texts = self.metadata.iter().map(|item| (item.name.len() + item.value.len()) as u64 + 2 * TEXT);
+        meter.count(ENTRY + TEXT + self.message.len() as u64 + texts.sum::<u64>())?;
+        meter.count_items::<Self>(1)?;
+        meter.count_items::<RawItem>(self.metadata.len())?;
+        meter.count_items::<ObjectId>(self.pruned_ancestor_tx_logs.len())
     }
 }
 
@@ -174,6 +235,8 @@ pub struct RepoState {
     pub disabled_feature_flags: Option<Vec<u16>>,
     /// Bytes reserved by the format.
     pub extra: Option<Vec<u8>>,
+    /// Memory of what was read.
+    pub memory: SharedReservation,
 }
 
 impl RepoState {
@@ -182,33 +245,52 @@ impl RepoState {
     pub fn from_info(info: &RepoInfo) -> Result<Self> {
         let root = info.root();
         unknown::check_repo(root)?;
+        let mut meter = Meter::new("the content of `repo`");
         let mut snapshots = BTreeMap::new();
         for (position, stored) in root.snapshots().iter().enumerate() {
             let pruned = stored.pruned_ancestor_tx_logs();
+            meter.count(ENTRY + TEXT + stored.message().len() as u64)?;
+            meter.count_items::<SnapshotRecord>(1)?;
+            meter.count_items::<ObjectId>(pruned.as_ref().map_or(0, |logs| logs.len()))?;
             let record = SnapshotRecord {
                 parent: info.parent_id(position)?,
                 flushed_at: stored.flushed_at(),
                 message: stored.message().to_owned(),
-                metadata: raw_items(stored.metadata()),
+                metadata: RawItem::read_all(stored.metadata(), &mut meter)?,
                 pruned_ancestor_tx_logs: pruned.iter().flatten().map(ObjectId::from).collect(),
             };
             snapshots.insert(ObjectId::from(stored.id()), record);
         }
-        let (enabled_feature_flags, disabled_feature_flags) = info.feature_flags();
-        let updates = root.latest_updates().iter().map(read_known_entry).collect::<Result<Vec<_>>>()?;
+        let mut updates = Vec::new();
+        for stored in root.latest_updates() {
+            meter.count_items::<LogEntry>(1)?;
+            meter.count(entry_text(stored))?;
+            updates.push(read_known_entry(stored)?);
+        }
+        let (enabled, disabled) = (root.enabled_feature_flags(), root.disabled_feature_flags());
+        let blobs = [root.config().map_or(0, |bytes| bytes.len()), root.extra().map_or(0, |bytes| bytes.len())];
+        meter.count(blobs.iter().sum::<usize>() as u64)?;
+        meter.count_items::<u16>([&enabled, &disabled].into_iter().flatten().map(|flags| flags.len()).sum())?;
+        let mut deleted_tags = BTreeSet::new();
+        for name in info.deleted_tags() {
+            meter.count(ENTRY + name.len() as u64)?;
+            deleted_tags.insert(name.to_owned());
+        }
+        let list = |flags: flatbuffers::Vector<'_, u16>| flags.iter().collect();
         Ok(RepoState {
-            tags: info.tags().into_iter().map(|(name, id)| Ok((name, id?))).collect::<Result<_>>()?,
-            branches: info.branches().into_iter().map(|(name, id)| Ok((name, id?))).collect::<Result<_>>()?,
-            deleted_tags: info.deleted_tags().into_iter().collect(),
+            tags: read_refs(info.tags(), &mut meter)?,
+            branches: read_refs(info.branches(), &mut meter)?,
+            deleted_tags,
             snapshots,
             status: Status::of(root.status()),
-            metadata: raw_items(root.metadata()),
+            metadata: RawItem::read_all(root.metadata(), &mut meter)?,
             updates,
             repo_before_updates: root.repo_before_updates().map(str::to_owned),
             config: root.config().map(|bytes| bytes.bytes().to_vec()),
-            enabled_feature_flags,
-            disabled_feature_flags,
+            enabled_feature_flags: enabled.map(list),
+            disabled_feature_flags: disabled.map(list),
             extra: root.extra().map(|bytes| bytes.bytes().to_vec()),
+            memory: meter.into(),
         })
     }
 
@@ -249,6 +331,7 @@ impl RepoState {
         if !self.branches.contains_key("main") {
             return Err(Error::invalid("a repository without branch `main` cannot be written"));
         }
+        let _room = memory::reserve_blocking(self.memory.bytes(), "`repo`, to be written,")?;
         let mut b = FlatBufferBuilder::new();
         let positions: BTreeMap<ObjectId, u32> =
             self.snapshots.keys().zip(0_u32..).map(|(id, position)| (*id, position)).collect();
@@ -288,10 +371,17 @@ impl RepoState {
 
 pub(super) type Builder = FlatBufferBuilder<'static>;
 
-fn raw_items(items: Option<super::metadata::Items<'_>>) -> Vec<RawItem> {
-    let item =
-        |item: fb::MetadataItem<'_>| RawItem { name: item.name().to_owned(), value: item.value().bytes().to_vec() };
-    items.iter().flatten().map(item).collect()
+/// Copies refs, which `meter` counts. Fails if one has no target.
+fn read_refs<'a>(
+    refs: impl Iterator<Item = (&'a str, Result<ObjectId>)>,
+    meter: &mut Meter,
+) -> Result<BTreeMap<String, ObjectId>> {
+    let mut copies = BTreeMap::new();
+    for (name, target) in refs {
+        meter.count(ENTRY + name.len() as u64)?;
+        copies.insert(name.to_owned(), target?);
+    }
+    Ok(copies)
 }
 
 /// Vector of tables in a buffer under construction.
@@ -383,6 +473,24 @@ pub(super) fn read_entry(stored: fb::Update<'_>) -> LogEntry<std::result::Result
         updated_at: stored.updated_at(),
         backup_path: stored.backup_path().map(str::to_owned),
     }
+}
+
+/// Returns the most bytes that the names in an entry of the operations log take.
+fn entry_text(stored: fb::Update<'_>) -> u64 {
+    let name = match read_operation(stored) {
+        Some(
+            Operation::TagCreated { name }
+            | Operation::TagDeleted { name, .. }
+            | Operation::BranchCreated { name }
+            | Operation::BranchDeleted { name, .. }
+            | Operation::BranchReset { name, .. }
+            | Operation::NewCommit { branch: name, .. }
+            | Operation::CommitAmended { branch: name, .. },
+        ) => name.len(),
+        Some(Operation::StatusChanged { status: Some(status) }) => status.reason.map_or(0, |reason| reason.len()),
+        _ => 0,
+    };
+    2 * TEXT + (name + stored.backup_path().map_or(0, str::len)) as u64
 }
 
 /// Returns the operation of an entry; `None` for a kind that the schema does not have.
@@ -564,6 +672,7 @@ mod tests {
             enabled_feature_flags: Some(vec![3]),
             disabled_feature_flags: Some(vec![4, 5]),
             extra: Some(vec![9]),
+            memory: SharedReservation::default(),
         }
     }
 

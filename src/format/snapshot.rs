@@ -17,6 +17,7 @@ use super::metadata;
 use super::unknown;
 use super::verified::VerifiedFlatbuffer;
 use crate::error::{Context, Error, Result};
+use crate::memory::{self, Metered, Reservation, ReservedBytes};
 
 /// Decoded snapshot file.
 #[derive(Debug)]
@@ -165,6 +166,17 @@ impl Snapshot {
         Self::of_payload(draft.payload()?, draft.version)
     }
 
+    /// Returns the snapshot that `draft`, the content of a file of a release before 0.2, describes. Its memory is reserved like that of a file.
+    pub fn translated(draft: &Metered<SnapshotDraft>) -> Result<Self> {
+        const WHAT: &str = "a translated snapshot";
+        let mut held = memory::reserve_blocking(2 * draft.reserved(), WHAT)?;
+        let mut payload = draft.payload()?;
+        payload.shrink_to_fit();
+        held.resize(payload.len() as u64, WHAT)?;
+        let payload = ReservedBytes::new(Bytes::from(payload), held);
+        Self::from_verified(VerifiedFlatbuffer::new(payload)?, draft.version)
+    }
+
     /// Returns the snapshot whose file has the uncompressed `payload`.
     pub fn of_payload(payload: impl Into<Bytes>, version: SpecVersion) -> Result<Self> {
         Self::from_verified(VerifiedFlatbuffer::new(payload.into())?, version)
@@ -190,10 +202,8 @@ impl Snapshot {
         let mut expanded = 0_u64;
         for stored in self.buffer.root().nodes() {
             expanded += NODE_BYTES + stored.path().len() as u64;
-            let refs = stored.node_data_as_array().map(|array| array.manifests());
-            for reference in refs.into_iter().flatten() {
-                let extents = reference.extents().len() * size_of::<(u32, u32)>();
-                expanded += (size_of::<ManifestRef>() + extents) as u64;
+            if let Some(array) = stored.node_data_as_array() {
+                expanded += ArrayData(array).table_size();
             }
             if expanded > max {
                 return Err(Error::corrupt(
@@ -202,6 +212,11 @@ impl Snapshot {
             }
         }
         Ok(expanded)
+    }
+
+    /// Reserves memory for tables of the nodes, by id or path, while a caller needs them. May block the thread.
+    pub(crate) fn room_for_table(&self) -> Result<Reservation> {
+        memory::reserve_blocking(self.node_table_size, "the table of its nodes")
     }
 
     /// Returns the most bytes that a table of the nodes takes.
@@ -235,8 +250,14 @@ impl Snapshot {
     }
 
     /// Returns the metadata of the commit.
-    pub fn metadata(&self) -> Result<Map<String, Value>> {
+    pub fn metadata(&self) -> Result<Metered<Map<String, Value>>> {
         metadata::to_json(Some(self.buffer.root().metadata()), self.version)
+            .context(|| format!("snapshot {}", self.id()))
+    }
+
+    /// Returns the metadata item of the commit called `name`.
+    pub fn metadata_item(&self, name: &str) -> Result<Option<Metered<Value>>> {
+        metadata::item_to_json(Some(self.buffer.root().metadata()), self.version, name)
             .context(|| format!("snapshot {}", self.id()))
     }
 
@@ -356,7 +377,7 @@ impl<'a> ArrayData<'a> {
     }
 
     /// Returns the ids of these manifests, each with the number of chunks that the array may have within its extents.
-    pub fn places(&self) -> impl Iterator<Item = (ObjectId, u64)> {
+    pub fn places(&self) -> impl ExactSizeIterator<Item = (ObjectId, u64)> {
         let rank = self.rank();
         self.references().map(move |(id, extents)| (id, places(extents, rank)))
     }
@@ -416,9 +437,27 @@ impl<'a> ArrayData<'a> {
         }
     }
 
+    /// Returns copies of the names of the dimensions, if there are any.
+    pub fn copied_names(&self) -> Option<Vec<Option<String>>> {
+        Some(self.dimension_names()?.map(|name| name.map(str::to_owned)).collect())
+    }
+
     /// Returns the names of the dimensions, if there are any.
-    pub fn dimension_names(&self) -> Option<Vec<Option<String>>> {
-        Some(self.0.dimension_names()?.iter().map(|d| d.name().map(str::to_owned)).collect())
+    pub fn dimension_names(&self) -> Option<impl ExactSizeIterator<Item = Option<&'a str>> + 'a> {
+        Some(self.0.dimension_names()?.iter().map(|d| d.name()))
+    }
+
+    /// Returns the bytes that the array takes in tables: its shape, names and references to manifests.
+    fn table_size(&self) -> u64 {
+        let names = self.dimension_names().into_iter().flatten();
+        let names = names.map(|name| size_of::<String>() + name.map_or(0, str::len));
+        let manifests = self.references();
+        let manifests =
+            manifests.map(|(_, extents)| size_of::<ManifestRef>() + extents.len() * size_of::<(u32, u32)>());
+        let shape = self.rank() * size_of::<Dimension>();
+        (shape as u64)
+            .saturating_add(names.map(|bytes| bytes as u64).sum())
+            .saturating_add(manifests.map(|bytes| bytes as u64).sum())
     }
 
     /// Returns the dimensions as stored; `None` if a stored length is impossible.

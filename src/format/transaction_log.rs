@@ -1,6 +1,6 @@
 //! Reads `$ROOT/transactions/ID`: the nodes and chunks that one commit changed (spec, "Transaction Log Files").
 //!
-//! A log can name tens of millions of chunks, so it is read in place.
+//! A log can name tens of millions of chunks, so it is read in place. Code that keeps what it names counts that with a [`Meter`].
 
 use std::collections::HashSet;
 
@@ -10,6 +10,13 @@ use super::ids::{NodeId, ObjectId};
 use super::unknown;
 use super::verified::VerifiedFlatbuffer;
 use crate::error::{Error, Result};
+use crate::memory::{Meter, Metered};
+use crate::zarr::Coords;
+
+/// Bytes that a node takes in a set or a map.
+pub(crate) const NODE_BYTES: u64 = 64;
+/// Bytes that a chunk takes in a set or a map, besides its coordinates if they are many.
+const CHUNK_BYTES: u64 = 128;
 
 /// Decoded transaction log.
 #[derive(Debug)]
@@ -46,6 +53,10 @@ pub struct Move {
     /// True for an array, false for a group.
     pub is_array: bool,
 }
+
+/// Chunk that a commit wrote or deleted, by its coordinates.
+#[derive(Clone, Copy, Debug)]
+pub struct LoggedChunk<'a>(flatbuffers::Vector<'a, u32>);
 
 impl NodeChange {
     /// All kinds, in the order of the format's lists.
@@ -129,8 +140,22 @@ impl TransactionLog {
     }
 
     /// Returns the new nodes.
-    pub fn made(&self) -> HashSet<NodeId> {
-        self.nodes(NodeChange::NewGroups).chain(self.nodes(NodeChange::NewArrays)).collect()
+    pub fn made(&self) -> Result<Metered<HashSet<NodeId>>> {
+        self.either(NodeChange::NewGroups, NodeChange::NewArrays)
+    }
+
+    /// Returns the deleted nodes.
+    pub fn deleted(&self) -> Result<Metered<HashSet<NodeId>>> {
+        self.either(NodeChange::DeletedGroups, NodeChange::DeletedArrays)
+    }
+
+    fn either(&self, one: NodeChange, other: NodeChange) -> Result<Metered<HashSet<NodeId>>> {
+        let (mut nodes, mut meter) = (HashSet::new(), Meter::new("the nodes of a transaction log"));
+        for node in self.nodes(one).chain(self.nodes(other)) {
+            meter.count(NODE_BYTES)?;
+            nodes.insert(node);
+        }
+        Ok(meter.finish(nodes))
     }
 
     /// Returns all changed nodes with their changes.
@@ -138,29 +163,49 @@ impl TransactionLog {
         NodeChange::ALL.into_iter().flat_map(|change| self.nodes(change).map(move |node| (change, node)))
     }
 
-    /// Returns the arrays whose chunks were written or deleted, with the coordinates of those chunks.
-    pub fn updated_chunks(&self) -> impl Iterator<Item = (NodeId, impl Iterator<Item = Vec<u32>> + '_)> + '_ {
+    /// Returns the arrays whose chunks were written or deleted, with those chunks.
+    pub fn updated_chunks(&self) -> impl Iterator<Item = (NodeId, impl Iterator<Item = LoggedChunk<'_>>)> {
         self.buffer.root().updated_chunks().iter().map(|array| {
-            let chunks = array.chunks();
-            (NodeId::from(array.node_id()), chunks.iter().map(|chunk| chunk.coords().iter().collect()))
+            let chunks = array.chunks().iter().map(|chunk| LoggedChunk(chunk.coords()));
+            (NodeId::from(array.node_id()), chunks)
         })
     }
 
+    /// Returns true if the log names moved nodes.
+    pub fn has_moves(&self) -> bool {
+        self.buffer.root().moved_nodes().is_some_and(|moves| !moves.is_empty())
+    }
+
     /// Returns the moved nodes. Fails if a move lacks a member: all are required, though the schema does not state it.
-    pub fn moves(&self) -> Result<Vec<Move>> {
-        let moves = self.buffer.root().moved_nodes();
-        moves
-            .iter()
-            .flatten()
-            .map(|stored| match (stored.from(), stored.to(), stored.node_id()) {
-                (Some(from), Some(to), Some(node)) => Ok(Move {
-                    from: from.to_owned(),
-                    to: to.to_owned(),
-                    node: NodeId::from(node),
-                    is_array: stored.node_type() == fb::NodeType::Array,
-                }),
-                _ => Err(Error::corrupt(format!("transaction log {}: a move lacks a member", self.id()))),
-            })
-            .collect()
+    pub fn moves(&self) -> Result<Metered<Vec<Move>>> {
+        let (mut moves, mut meter) = (Vec::new(), Meter::new("the moves of a transaction log"));
+        for stored in self.buffer.root().moved_nodes().into_iter().flatten() {
+            let (Some(from), Some(to), Some(node)) = (stored.from(), stored.to(), stored.node_id()) else {
+                return Err(Error::corrupt(format!("transaction log {}: a move lacks a member", self.id())));
+            };
+            // Each is also looked up by its paths.
+            meter.count_items::<Move>(2)?;
+            meter.count(2 * (from.len() + to.len()) as u64)?;
+            moves.push(Move {
+                from: from.to_owned(),
+                to: to.to_owned(),
+                node: NodeId::from(node),
+                is_array: stored.node_type() == fb::NodeType::Array,
+            });
+        }
+        Ok(meter.finish(moves))
+    }
+}
+
+impl LoggedChunk<'_> {
+    /// Returns the coordinates, in a set of those that `meter` counts.
+    pub fn kept(self, meter: &mut Meter) -> Result<Coords> {
+        meter.count(CHUNK_BYTES + 4 * self.0.len() as u64)?;
+        Ok(self.coords().collect())
+    }
+
+    /// Returns the coordinates, one by one.
+    pub fn coords(self) -> impl ExactSizeIterator<Item = u32> {
+        self.0.iter()
     }
 }

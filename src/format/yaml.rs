@@ -9,16 +9,18 @@ use std::collections::HashMap;
 use saphyr_parser::{Event, Parser};
 use serde_yaml_ng::Value;
 
+use super::flexbuffer::Limits;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::Meter;
 
 /// Limit of a document, in bytes.
 const MAX_DOCUMENT: usize = 1 << 20;
 /// Limit of nesting.
 pub(super) const MAX_DEPTH: usize = 64;
-/// Limit of values in a document, with aliases expanded.
-const MAX_VALUES: usize = 1 << 16;
-/// Limit of text in a document, in bytes, with aliases expanded.
-const MAX_TEXT: usize = 4 << 20;
+/// Limits of values and text in a document, with aliases expanded.
+pub(super) const LIMITS: Limits = Limits { values: 1 << 16, text: 4 << 20 };
+/// Bytes of memory that a value takes at most, its text apart: as an event, in the tree of the parser, and as JSON.
+const VALUE: u64 = 512;
 
 /// Size of a part of a document, with aliases expanded.
 #[derive(Clone, Copy, Default)]
@@ -27,17 +29,21 @@ struct Extent {
     text: usize,
 }
 
-/// Parses a document. Fails with [`ErrorKind::Corrupt`] if it exceeds a limit or is not YAML.
-pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
+/// Parses a document, whose values `meter` counts, those that [`super::config::yaml_to_json`] makes of them included.
+///
+/// Errors: [`ErrorKind::Corrupt`] if it exceeds a limit or is not YAML.
+pub(super) fn parse(bytes: &[u8], meter: &mut Meter) -> Result<Value> {
     if bytes.len() > MAX_DOCUMENT {
         return Err(Error::corrupt(format!("a YAML document of {} bytes: {MAX_DOCUMENT} are accepted", bytes.len())));
     }
     let text = std::str::from_utf8(bytes).map_err(|e| unreadable(Box::new(e)))?;
-    check_size(text)?;
+    // The document itself is expanded by none of the parsers: this comes first.
+    let Extent { values, text: bytes } = check_size(text)?;
+    meter.count(values as u64 * VALUE + 3 * (bytes + text.len()) as u64)?;
     serde_yaml_ng::from_str(text).map_err(|e| unreadable(Box::new(e)))
 }
 
-fn check_size(text: &str) -> Result<()> {
+fn check_size(text: &str) -> Result<Extent> {
     let mut anchors: HashMap<usize, Extent> = HashMap::new();
     // Anchors and extents of sequences and maps that have not ended. The document itself is the first.
     let mut open = vec![(0, Extent::default())];
@@ -64,13 +70,14 @@ fn check_size(text: &str) -> Result<()> {
         let Some((_, all)) = open.last_mut() else { break };
         // The sums cannot overflow: both terms were within their limits before.
         (all.values, all.text) = (all.values + extent.values, all.text + extent.text);
-        if all.values > MAX_VALUES || all.text > MAX_TEXT {
+        if all.values > LIMITS.values || all.text > LIMITS.text {
+            let Limits { values, text } = LIMITS;
             return Err(Error::corrupt(format!(
-                "YAML that comes to more than {MAX_VALUES} values or {MAX_TEXT} bytes of text"
+                "YAML that comes to more than {values} values or {text} bytes of text"
             )));
         }
     }
-    Ok(())
+    Ok(open.first().map(|(_, all)| *all).unwrap_or_default())
 }
 
 fn unreadable(error: Box<dyn std::error::Error + Send + Sync>) -> Error {
@@ -86,13 +93,14 @@ mod tests {
 
     fn refused(text: &str) -> String {
         let begin = Instant::now();
-        let error = parse(text.as_bytes()).unwrap_err();
+        let error = parse(text.as_bytes(), &mut Meter::brief("a sample")).unwrap_err();
         assert!(begin.elapsed() < Duration::from_secs(2), "{error} took {:?}", begin.elapsed());
         error.to_string()
     }
 
     #[test]
     fn documents_with_anchors_and_tags_are_read() {
+        let parse = |bytes: &[u8]| parse(bytes, &mut Meter::brief("a sample"));
         let value = parse(b"a: &x [1, 2]\nb: *x\nc: !s3\n  region: eu\n").unwrap();
         assert_eq!(value.get("b"), value.get("a"));
         assert!(parse(b"").unwrap().is_null());

@@ -17,7 +17,8 @@ pub use self::mount::{Mount, Mounted};
 pub use self::session::{Entry, Session};
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::Meter;
 use crate::repo::{self, refs::Refs};
 use crate::storage::settings::Settings;
 use crate::times::timestamp;
@@ -62,11 +63,10 @@ pub struct Snapshot {
     pub metadata: Map<String, Value>,
 }
 
-impl TryFrom<SnapshotInfo> for Snapshot {
-    type Error = Error;
-
-    fn try_from(info: SnapshotInfo) -> Result<Self> {
-        let SnapshotInfo { id, parent, flushed_at, message, metadata, .. } = info;
+impl Snapshot {
+    fn new(info: SnapshotInfo, metadata: Map<String, Value>) -> Result<Self> {
+        let message = info.message().to_owned();
+        let SnapshotInfo { id, parent, flushed_at, .. } = info;
         let time = timestamp(flushed_at);
         let time = time.ok_or_else(|| Error::corrupt(format!("commit {id} has the impossible time {flushed_at}")))?;
         Ok(Snapshot { id, parent, time, message, metadata })
@@ -114,10 +114,19 @@ impl Repository {
     }
 
     fn history(&self, revision: &str, limit: usize) -> Result<Vec<Snapshot>> {
-        let commits = self.0.handle.block_on(async {
-            let tip = self.0.repository.resolve_revision(revision).await?.id;
-            self.0.repository.history(tip, limit).await
+        let (mut snapshots, mut meter) = (Vec::new(), Meter::new("the history, with its messages and metadata,"));
+        let repository = &self.0.repository;
+        self.0.handle.block_on(async {
+            let tip = repository.resolve_revision(revision).await?.id;
+            let visit = |info: SnapshotInfo| {
+                let metadata = info.metadata()?;
+                meter.count_items::<Snapshot>(1)?;
+                meter.count(info.message().len() as u64 + metadata.reserved())?;
+                snapshots.push(Snapshot::new(info, metadata.into_inner())?);
+                Ok(snapshots.len() < limit)
+            };
+            repository.try_walk(tip, visit).await
         })?;
-        commits.into_iter().map(Snapshot::try_from).collect()
+        Ok(snapshots)
     }
 }

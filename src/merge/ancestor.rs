@@ -16,14 +16,10 @@ use crate::commit::rebase::read_log;
 use crate::commit::replace_record::ReplaceRecord;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::Operation;
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::Meter;
 use crate::repo::{MAX_SNAPSHOT, Repository};
-
-/// Returns the snapshot that a commit has merged.
-pub(super) fn merged(commit: &SnapshotInfo) -> Option<ObjectId> {
-    MergeRecord::of(commit).map(|merge| merge.snapshot)
-}
 
 /// Commits, besides its parent, that a commit is said to have been made from.
 #[derive(Clone, Debug, Default)]
@@ -35,22 +31,21 @@ struct Claim {
 }
 
 impl Claim {
-    fn of(commit: &SnapshotInfo) -> Option<Self> {
-        let merge = MergeRecord::of(commit);
-        let replaced = ReplaceRecord::of(commit);
+    fn of(commit: &SnapshotInfo) -> Result<Option<Self>> {
+        let merge = MergeRecord::of(commit)?;
+        let replaced = ReplaceRecord::of(commit)?;
         if merge.is_none() && replaced.is_none() {
-            return None;
+            return Ok(None);
         }
         let merged = merge.iter().flat_map(MergeRecord::all);
         let all = merged.chain(replaced.iter().flat_map(|record| record.commits.iter().copied()));
         let is_incomplete =
             merge.as_ref().is_some_and(|merge| !merge.is_complete) || replaced.as_ref().is_some_and(|r| !r.is_complete);
-        Some(Claim { commits: all.collect(), is_incomplete })
+        Ok(Some(Claim { commits: all.collect(), is_incomplete }))
     }
 }
 
 /// Commits of a repository, with what they were made from.
-#[derive(Default)]
 pub(super) struct History {
     commits: HashMap<ObjectId, SnapshotInfo>,
     /// Snapshots that something was made from and that are not there any more: what they were made from is unknown.
@@ -58,16 +53,28 @@ pub(super) struct History {
     claims: HashMap<ObjectId, Claim>,
     /// Commits whose claims are false, or cannot be shown.
     rejected: HashSet<ObjectId>,
+    memory: Meter,
 }
 
 impl History {
+    fn new() -> Self {
+        History {
+            commits: HashMap::new(),
+            missing: HashSet::new(),
+            claims: HashMap::new(),
+            rejected: HashSet::new(),
+            memory: Meter::new("the history of both sides"),
+        }
+    }
+
     /// Reads the histories of `tips`, and those of all snapshots that went into them.
     pub(super) async fn read(repository: &Repository, tips: [ObjectId; 2]) -> Result<Self> {
-        let mut history = History::default();
+        let mut history = History::new();
         history.add(repository, tips.to_vec(), &tips).await?;
         let amended = history.amended(repository, tips).await?;
         let mut previous = Vec::new();
         for (new, before) in amended {
+            history.memory.count_items::<(ObjectId, Claim)>(1)?;
             // One that was replaced itself may be no ancestor of either tip any more.
             history.claims.entry(new).or_default().commits.push(before);
             previous.push(before);
@@ -86,11 +93,13 @@ impl History {
             let visit = |commit: SnapshotInfo| {
                 let is_new = !self.commits.contains_key(&commit.id);
                 if is_new {
+                    self.memory.count_items::<(ObjectId, SnapshotInfo)>(1)?;
+                    commit.count(&mut self.memory)?;
                     found.push(commit);
                 }
-                is_new
+                Ok(is_new)
             };
-            let walked = repository.walk(tip, visit).await;
+            let walked = repository.try_walk(tip, visit).await;
             if let Err(error) = walked {
                 // A merged snapshot may have expired since, or its branch was deleted. In version 1, a collection may have removed an older
                 // commit and not yet a newer one.
@@ -103,7 +112,9 @@ impl History {
                 }
             }
             for commit in found {
-                if let Some(claim) = Claim::of(&commit) {
+                if let Some(claim) = Claim::of(&commit)? {
+                    self.memory.count_items::<(ObjectId, Claim)>(1)?;
+                    self.memory.count_items::<ObjectId>(2 * claim.commits.len())?;
                     // The first of each comes last, and so is read first: mostly its history has the other commits.
                     left.extend(claim.commits.iter().rev());
                     let known = self.claims.entry(commit.id).or_default();
@@ -118,7 +129,7 @@ impl History {
 
     /// Returns the commits that were amended since what `tips` have in common was made, by the operations log: the new commit and the one
     /// before. The log does not tell of what happened in other repositories.
-    async fn amended(&self, repository: &Repository, tips: [ObjectId; 2]) -> Result<Vec<(ObjectId, ObjectId)>> {
+    async fn amended(&mut self, repository: &Repository, tips: [ObjectId; 2]) -> Result<Vec<(ObjectId, ObjectId)>> {
         if repository.state()?.is_none() {
             return Ok(Vec::new());
         }
@@ -131,6 +142,7 @@ impl History {
                 break;
             }
             if let Ok(Operation::CommitAmended { previous, new, .. }) = entry.operation {
+                self.memory.count_items::<(ObjectId, ObjectId)>(1)?;
                 amended.push((new, previous));
             }
         }
@@ -324,8 +336,10 @@ impl History {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(repository.snapshot(root.id, MAX_SNAPSHOT).await?.node_ids()),
         };
-        let made = read_log(&**repository.storage(), commit.id).await?.made();
-        let nodes = repository.snapshot(commit.id, MAX_SNAPSHOT).await?.node_ids();
+        let made = read_log(&**repository.storage(), commit.id).await?.made()?;
+        let snapshot = repository.snapshot(commit.id, MAX_SNAPSHOT).await?;
+        let _room = snapshot.room_for_table()?;
+        let nodes = snapshot.node_ids();
         Ok(nodes.iter().any(|node| !before.contains(node) && !made.contains(node)))
     }
 }
@@ -345,10 +359,13 @@ async fn is_gone(repository: &Repository, id: ObjectId, error: &Error) -> Result
 #[cfg(test)]
 pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::commit::merge_record::MERGE_RECORD;
+    use crate::format::envelope::SpecVersion;
+    use crate::format::repo_state::RawItem;
+    use crate::format::snapshot_info::CommitText;
 
     pub(in crate::merge) fn object_id(n: u8) -> ObjectId {
         ObjectId([n; 12])
@@ -357,21 +374,30 @@ pub(super) mod tests {
     /// Makes a history of commits by number, each with its parent and what it merged: `4<2+3`.
     pub(in crate::merge) fn history(commits: &str) -> History {
         let number = |text: &str| text.parse::<u8>().unwrap();
-        let made = commits.split(' ').map(|commit| {
+        let mut history = History::new();
+        for commit in commits.split(' ') {
             let (commit, merged) =
                 commit.split_once('+').map_or((commit, None), |(commit, merged)| (commit, Some(merged)));
             let (id, parent) = commit.split_once('<').map_or((commit, None), |(id, parent)| (id, Some(parent)));
             let (id, parent) = (number(id), parent.map(|parent| object_id(number(parent))));
-            let mut commit = SnapshotInfo::new(object_id(id), parent, u64::from(id), "");
-            if let Some(merged) = merged {
-                let record = json!({"source": "dev", "snapshot": object_id(number(merged))});
-                commit.metadata.insert(MERGE_RECORD.to_owned(), record);
-            }
-            (commit.id, commit)
-        });
-        let commits: HashMap<ObjectId, SnapshotInfo> = made.collect();
-        let claims = commits.values().filter_map(|commit| Some((commit.id, Claim::of(commit)?))).collect();
-        History { commits, claims, ..History::default() }
+            let merged = merged.map(|merged| json!({"source": "dev", "snapshot": object_id(number(merged))}));
+            history.insert(commit_with(id, parent, merged));
+        }
+        history
+    }
+
+    /// Makes a commit with this record of a merge.
+    fn commit_with(id: u8, parent: Option<ObjectId>, record: Option<Value>) -> SnapshotInfo {
+        let items = record.map(|record| (MERGE_RECORD.to_owned(), record)).into_iter().collect();
+        let text = CommitText::own(String::new(), RawItem::list(SpecVersion::V2, &items).unwrap(), SpecVersion::V2);
+        SnapshotInfo { text, ..SnapshotInfo::new(object_id(id), parent, u64::from(id), "") }
+    }
+
+    impl History {
+        fn insert(&mut self, commit: SnapshotInfo) {
+            self.claims.extend(Claim::of(&commit).unwrap().map(|claim| (commit.id, claim)));
+            self.commits.insert(commit.id, commit);
+        }
     }
 
     fn ancestors(history: &History, one: u8, other: u8) -> Vec<u8> {
@@ -399,7 +425,9 @@ pub(super) mod tests {
         let history = history("1 2<1 3<1 4<2 5<3+2");
         assert_eq!(ancestors(&history, 5, 4), [2]);
         // A record of a snapshot that is gone counts for nothing on one side, and nonsense on none.
-        let mut history = history_with_nonsense();
+        let mut history = super::tests::history("1 2<1+9");
+        history.insert(commit_with(3, Some(object_id(1)), Some(json!({"snapshot": "no id"}))));
+        assert!(!history.claims.contains_key(&object_id(3)));
         history.missing.insert(object_id(9));
         assert_eq!(ancestors(&history, 2, 3), [1]);
     }
@@ -418,13 +446,5 @@ pub(super) mod tests {
         assert_eq!(ancestors(&gone, 2, 3), [1, 9]);
         assert!(gone.is_missing(object_id(9)) && !gone.is_missing(object_id(1)));
         assert_eq!(ancestors(&gone, 4, 5), [2]);
-    }
-
-    fn history_with_nonsense() -> History {
-        let mut history = history("1 2<1+9 3<1");
-        let commit = history.commits.get_mut(&object_id(3)).unwrap();
-        commit.metadata.insert(MERGE_RECORD.to_owned(), json!({"snapshot": "no id"}));
-        assert!(Claim::of(commit).is_none());
-        history
     }
 }

@@ -30,8 +30,8 @@ use crate::compare::changes::changes_between;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 
@@ -261,6 +261,7 @@ pub(super) fn check(options: &MergeOptions, base: &Base, source: &Snapshot, tip:
     if options.ancestor.is_some() || [source.id(), tip.id()].contains(&base.id) {
         return Ok(());
     }
+    let _room = (base.snapshot.room_for_table()?, tip.room_for_table()?, source.room_for_table()?);
     let (known, theirs) = (base.snapshot.node_ids(), tip.node_ids());
     let newer: HashSet<NodeId> =
         source.nodes().map(|node| node.id).filter(|id| theirs.contains(id) && !known.contains(id)).collect();

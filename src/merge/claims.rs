@@ -18,11 +18,11 @@ use crate::commit::rebase::read_log_if_any;
 use crate::compare::changes::changes_between;
 use crate::error::Result;
 use crate::format::draft::SnapshotDraft;
-use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
-use crate::format::transaction_log::TransactionLog;
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::format::transaction_log::{NODE_BYTES, TransactionLog};
+use crate::memory::Meter;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::zarr::Coords;
 
@@ -33,29 +33,55 @@ pub(super) const MAX_LOGS: usize = 2000;
 const AT_ONCE: usize = 16;
 
 /// Nodes and chunks that some commits changed, by their logs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Touched {
     nodes: HashSet<NodeId>,
     chunks: HashMap<NodeId, BTreeSet<Coords>>,
+    memory: Meter,
 }
 
 impl Touched {
-    /// Reads the logs of `commits`. Returns none if one is missing, or if they are too many.
-    pub(super) async fn read(repository: &Repository, commits: &[&SnapshotInfo]) -> Result<Option<Self>> {
-        let Some(logs) = read_logs(repository, commits).await? else { return Ok(None) };
-        let mut touched = Touched::default();
-        for log in &logs {
-            touched.add(log)?;
-        }
-        Ok(Some(touched))
+    /// Creates what no commit changed.
+    pub(super) fn new() -> Self {
+        Touched { nodes: HashSet::new(), chunks: HashMap::new(), memory: Meter::new("the changes of commits") }
     }
 
-    /// Adds what `log` lists.
-    pub(super) fn add(&mut self, log: &TransactionLog) -> Result<()> {
-        self.nodes.extend(log.changed_nodes().map(|(_, node)| node));
-        self.nodes.extend(log.moves()?.into_iter().map(|moved| moved.node));
-        for (node, coords) in log.updated_chunks() {
-            self.chunks.entry(node).or_default().extend(coords.map(Coords::from_vec));
+    /// Reads the logs of `commits`. Returns none if one is missing, or if they are too many.
+    pub(super) async fn read(repository: &Repository, commits: &[&SnapshotInfo]) -> Result<Option<Self>> {
+        let mut touched = Touched::new();
+        Ok(touched.add(repository, commits).await?.then_some(touched))
+    }
+
+    /// Adds what the logs of `commits` list, and those of expired commits before them. Returns false if one is missing, or if they are too many.
+    pub(super) async fn add(&mut self, repository: &Repository, commits: &[&SnapshotInfo]) -> Result<bool> {
+        let ids: Vec<ObjectId> = commits.iter().flat_map(|commit| commit.log_ids()).collect();
+        if ids.len() > MAX_LOGS {
+            return Ok(false);
+        }
+        let storage = &**repository.storage();
+        let mut logs = stream::iter(ids.into_iter().map(|id| read_log_if_any(storage, id))).buffered(AT_ONCE);
+        while let Some(log) = logs.try_next().await? {
+            let Some(log) = log else { return Ok(false) };
+            self.add_log(&log)?;
+        }
+        Ok(true)
+    }
+
+    fn add_log(&mut self, log: &TransactionLog) -> Result<()> {
+        for (_, node) in log.changed_nodes() {
+            self.memory.count(NODE_BYTES)?;
+            self.nodes.insert(node);
+        }
+        for moved in log.moves()? {
+            self.memory.count(NODE_BYTES)?;
+            self.nodes.insert(moved.node);
+        }
+        for (node, chunks) in log.updated_chunks() {
+            self.memory.count(NODE_BYTES)?;
+            let known = self.chunks.entry(node).or_default();
+            for chunk in chunks {
+                known.insert(chunk.kept(&mut self.memory)?);
+            }
         }
         Ok(())
     }
@@ -89,21 +115,6 @@ impl Touched {
         };
         others.nodes.is_subset(&self.nodes) && others.chunks.iter().all(has_chunks)
     }
-}
-
-/// Reads the logs of `commits`, and those of expired commits before them, in any order. Returns none if one is missing, or if they are too many.
-pub(super) async fn read_logs(
-    repository: &Repository,
-    commits: &[&SnapshotInfo],
-) -> Result<Option<Vec<TransactionLog>>> {
-    let ids: Vec<ObjectId> = commits.iter().flat_map(|commit| commit.log_ids()).collect();
-    if ids.len() > MAX_LOGS {
-        return Ok(None);
-    }
-    let storage = &**repository.storage();
-    let reads = ids.into_iter().map(|id| read_log_if_any(storage, id));
-    let logs: Vec<Option<TransactionLog>> = stream::iter(reads).buffered(AT_ONCE).try_collect().await?;
-    Ok(logs.into_iter().collect())
 }
 
 /// Returns true if `commit` has all that the snapshots have from which it claims to have been made.
@@ -159,17 +170,7 @@ fn line_since_fork(history: &History, commit: ObjectId, other: ObjectId) -> Line
 
 /// Returns a snapshot without nodes.
 fn nothing() -> Result<Snapshot> {
-    Snapshot::from_draft(&SnapshotDraft {
-        id: ObjectId::INITIAL,
-        flushed_at: 0,
-        version: SpecVersion::V2,
-        parent: None,
-        message: String::new(),
-        metadata: Vec::new(),
-        nodes: Vec::new(),
-        manifests: Vec::new(),
-        extra: None,
-    })
+    Snapshot::from_draft(&SnapshotDraft::new(ObjectId::INITIAL, 0, ""))
 }
 
 fn chunks_of(changes: &ChangeSet) -> ChunkSet {

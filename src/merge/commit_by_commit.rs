@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tracing::debug;
 
-use super::ancestor::{self, History};
+use super::ancestor::History;
 use super::base::{self, Surroundings};
 use super::sameness::are_same;
 use super::sides::{self, Applied};
@@ -25,8 +25,8 @@ use crate::commit::request::KnownObjects;
 use crate::compare::changes::changes_between;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::reader::Reader;
 use crate::repo::history::cycle;
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -106,7 +106,7 @@ async fn store(
     let mut recorded = known.clone();
     for commit in commits {
         let after = Arc::new(repository.snapshot(commit.id, MAX_SNAPSHOT).await?);
-        if brings_known(history, commit, &known) {
+        if brings_known(history, commit, &known)? {
             // As a change since its parent it would bring what the branch had once, in the place of what it has now.
             if !is_plain_merge(around, commit, &before, &after, &known).await? {
                 return Err(no_merge(commit.id, options));
@@ -121,7 +121,7 @@ async fn store(
         }
         let merge = history.merge(&options.source_name, commit.id, &recorded);
         let brings = merge.brings.clone();
-        let request = request(commit, merge, options);
+        let request = request(commit, merge, options)?;
         let request =
             Request { known_objects: KnownObjects::referred(repository, &changes).filter(|_| is_kept), ..request };
         match engine.store_after(repository, &tip, &changes, &request).await? {
@@ -141,7 +141,7 @@ async fn store(
     {
         recorded.retain(|id| !brings.contains(id));
         let merge = history.merge(&options.source_name, options.source, &recorded);
-        let request = request(commit, merge, options);
+        let request = request(commit, merge, options)?;
         let request =
             Request { known_objects: KnownObjects::referred(repository, &changes).filter(|_| is_kept), ..request };
         if let Some(stored) = engine.store_after(repository, &parent, &changes, &request).await? {
@@ -154,12 +154,12 @@ async fn store(
 }
 
 /// Returns true if `commit` is a merge by which its branch got something that `known` has, besides what its parent had, or may have got it.
-fn brings_known(history: &History, commit: &SnapshotInfo, known: &HashSet<ObjectId>) -> bool {
-    let Some(merge) = MergeRecord::of(commit) else { return false };
+fn brings_known(history: &History, commit: &SnapshotInfo, known: &HashSet<ObjectId>) -> Result<bool> {
+    let Some(merge) = MergeRecord::of(commit)? else { return Ok(false) };
     let had = commit.parent.map(|parent| history.ancestors(parent)).unwrap_or_default();
     let mut merged = merge.all().flat_map(|id| history.ancestors(id));
-    merged.any(|id| known.contains(&id) && !had.contains(&id))
-        || history.with_unknown_merge(&HashSet::from([commit.id])).is_some()
+    let brings = merged.any(|id| known.contains(&id) && !had.contains(&id));
+    Ok(brings || history.with_unknown_merge(&HashSet::from([commit.id])).is_some())
 }
 
 /// Returns true if `after`, the snapshot of `commit`, is what merging `before` into the snapshot that it has merged comes to without a conflict,
@@ -172,7 +172,8 @@ async fn is_plain_merge(
     known: &HashSet<ObjectId>,
 ) -> Result<bool> {
     let Surroundings { repository, reader, history, .. } = around;
-    let Some(merged) = ancestor::merged(commit).filter(|merged| known.contains(merged)) else { return Ok(false) };
+    let merged = MergeRecord::of(commit)?.map(|merge| merge.snapshot);
+    let Some(merged) = merged.filter(|merged| known.contains(merged)) else { return Ok(false) };
     let Some(merged_commit) = history.get(merged) else { return Ok(false) };
     let common = history.common_ancestors(&[before.id()], &[merged]);
     if common.is_empty() || common.iter().any(|id| history.is_missing(*id)) {
@@ -199,11 +200,11 @@ fn no_merge(commit: ObjectId, options: &MergeOptions) -> Error {
 }
 
 /// Describes the commit that is made of `commit` and makes `merge`.
-fn request(commit: &SnapshotInfo, merge: MergeCommit, options: &MergeOptions) -> Request {
-    let mut metadata = commit.metadata.clone();
+fn request(commit: &SnapshotInfo, merge: MergeCommit, options: &MergeOptions) -> Result<Request> {
+    let mut metadata = commit.metadata()?.into_inner();
     metadata.retain(|name, _| !RESERVED_ITEMS.contains(&name.as_str()));
     // Commits that change nothing are left out.
-    Request { records: false, ..super::request(options, &commit.message, metadata, merge) }
+    Ok(Request { records: false, ..super::request(options, commit.message(), metadata, merge) })
 }
 
 /// Fails unless the commits together, of which `last` is the last, change just what one commit of all would. Where conflicts are to be

@@ -12,15 +12,15 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::base::Surroundings;
-use super::claims::{MAX_LOGS, Touched, read_logs};
+use super::claims::{MAX_LOGS, Touched};
 use super::repacked;
 use super::sides::{ChunkSet, in_both};
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::compare::changes::changes_between;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::repo::MAX_SNAPSHOT;
 
 /// Difference between clocks within which the order of two commits says nothing, in microseconds.
@@ -47,12 +47,11 @@ pub(super) async fn candidate(
     let Surroundings { repository, reader, .. } = around;
     let Some(newest) = other.line.first() else { return Ok(None) };
     let Some(touched) = Touched::read(repository, other.line).await? else { return Ok(None) };
-    let mut own = Touched::default();
+    let mut own = Touched::new();
     let mut found = None;
     for commit in side.line.iter().rev().take(MAX_LOGS) {
-        let Some(logs) = read_logs(repository, &[commit]).await? else { break };
-        for log in &logs {
-            own.add(log)?;
+        if !own.add(repository, &[commit]).await? {
+            break;
         }
         // What one line never touched, it does not have from the other.
         if !touched.covers(&own) {

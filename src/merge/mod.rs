@@ -31,8 +31,9 @@ use crate::commit::progress::CommitProgress;
 use crate::commit::request::KnownObjects;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::Metered;
 use crate::reader::Reader;
 use crate::repo::refs::RefSpec;
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -73,7 +74,7 @@ pub struct Plan {
     /// Commits of the source that the branch does not have, newest first.
     pub commits: Vec<SnapshotInfo>,
     /// Changes that the merge makes in the branch.
-    pub changes: ChangeSet,
+    pub changes: Metered<ChangeSet>,
     /// Conflicts that prevent the merge.
     pub conflicts: Vec<Conflict>,
 }

@@ -11,8 +11,9 @@ use crate::commit::three_way::{self, Theirs};
 use crate::compare::changes::changes_between;
 use crate::error::Result;
 use crate::format::ids::NodeId;
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::Metered;
 use crate::reader::Reader;
 use crate::zarr::Coords;
 
@@ -22,7 +23,7 @@ pub(super) type ChunkSet = HashMap<NodeId, HashSet<Coords>>;
 /// Changes of one side, to be made in the other one.
 pub(super) struct Applied {
     /// Changes that one side has made and the other one lacks.
-    pub(super) changes: ChangeSet,
+    pub(super) changes: Metered<ChangeSet>,
     /// Conflicts that are not solved.
     pub(super) conflicts: Vec<Conflict>,
     /// Chunks of the changes that the other side has changed, too.

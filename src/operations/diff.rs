@@ -8,8 +8,10 @@ use serde_json::Value;
 use super::Session;
 use super::changes::DetectedChanges;
 use crate::commit::changes::ChunkChange;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::format::ids::NodeId;
+use crate::format::json;
+use crate::memory::{Meter, SharedReservation};
 use crate::printable;
 use crate::zarr::Coords;
 
@@ -21,6 +23,8 @@ const LISTED: usize = 50;
 pub struct Diff {
     /// Nodes, by path.
     pub nodes: Vec<NodeDiff>,
+    #[serde(skip)]
+    _memory: SharedReservation,
 }
 
 /// Change of one node.
@@ -51,17 +55,21 @@ impl Session {
     /// Returns the uncommitted changes, node by node.
     pub async fn diff(&self) -> Result<Diff> {
         let (_, detected) = self.detect_changes().await?;
-        let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
+        let mut meter = Meter::new("the documents of changed nodes");
+        let mut json = |bytes: &[u8]| match json::parse::<Value>(bytes, &mut meter) {
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => Err(error),
+            parsed => Ok(parsed.ok()),
+        };
         let before: HashMap<&str, &[u8]> =
             detected.before.iter().map(|(path, bytes)| (path.as_str(), &**bytes)).collect();
         let node = |path: &str, what| NodeDiff { path: path.to_owned(), what, ..NodeDiff::default() };
         let mut nodes = Vec::new();
         for created in &detected.changes.created {
-            nodes.push(NodeDiff { after: json(&created.zarr_json), ..node(&created.path, "added") });
+            nodes.push(NodeDiff { after: json(&created.zarr_json)?, ..node(&created.path, "added") });
         }
         for updated in &detected.changes.updated {
-            let before = before.get(updated.path.as_str()).and_then(|bytes| json(bytes));
-            nodes.push(NodeDiff { before, after: json(&updated.zarr_json), ..node(&updated.path, "changed") });
+            let before = before.get(updated.path.as_str()).map(|bytes| json(bytes)).transpose()?.flatten();
+            nodes.push(NodeDiff { before, after: json(&updated.zarr_json)?, ..node(&updated.path, "changed") });
         }
         nodes.extend(detected.changes.deleted.iter().map(|deleted| node(&deleted.path, "deleted")));
         for moved in &detected.changes.moved {
@@ -73,7 +81,7 @@ impl Session {
             nodes.push(NodeDiff { written, deleted, ..node(&path, "chunks") });
         }
         nodes.sort_by(|a, b| a.path.cmp(&b.path).then(a.what.cmp(b.what)));
-        Ok(Diff { nodes })
+        Ok(Diff { nodes, _memory: meter.into() })
     }
 
     /// Returns the paths of arrays with changed chunks, and the chunks that are written and deleted.

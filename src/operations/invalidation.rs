@@ -1,7 +1,7 @@
 //! Invalidation of the kernel's caches.
 
-use std::collections::HashSet;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Session;
@@ -9,8 +9,9 @@ use crate::blocking::blocking;
 use crate::commit::changes::ChangeSet;
 use crate::commit::rebase::read_log;
 use crate::error::Result;
-use crate::format::ids::ObjectId;
-use crate::format::transaction_log::Move;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::transaction_log::{Move, TransactionLog};
+use crate::memory::Meter;
 use crate::overlay::invalidation::Invalidation;
 use crate::overlay::replace::node_ids;
 use crate::overlay::{Ino, WorkingTree};
@@ -121,33 +122,53 @@ pub(super) async fn base_invalidations(
             free.insert(index);
         }
     }
+    let sides = [(old, &*old_ids), (new, &new_ids)];
+    let mut memory = Meter::new("the changes of other writers");
     for id in commits {
-        // Without a transaction log, everything may have changed.
         let log = read_log(&**repository.storage(), *id).await;
-        let Ok((moves, log)) = log.and_then(|log| Ok((log.moves()?, log))) else {
+        // Without a transaction log, or room for all that it names, everything may have changed.
+        if log.and_then(|log| add_logged(&log, sides, &mut memory, &mut invalidations)).is_err() {
             add_all(old, &mut invalidations);
             add_all(new, &mut invalidations);
             break;
-        };
-        let mut nodes: HashSet<_> = moves.iter().map(|moved| moved.node).collect();
-        nodes.extend(log.changed_nodes().map(|(_, node)| node));
-        for (tree, ids) in [(old, &*old_ids), (new, &new_ids)] {
-            for index in nodes.iter().filter_map(|node| ids.get(node)) {
-                add_node(tree, *index, &mut invalidations);
-            }
-            for (node, chunks) in log.updated_chunks() {
-                let Some(index) = ids.get(&node) else { continue };
-                let Some(array) = tree.table().array(*index) else { continue };
-                for coords in chunks.filter(|coords| is_in_grid(coords, &array.grid)) {
-                    for depth in 0..=coords.len() {
-                        let prefix = coords.get(..depth).unwrap_or_default();
-                        add(tree, &TreePlace::Chunk(*index, Coords::from_slice(prefix)), &mut invalidations);
-                    }
+        }
+    }
+    invalidations.into_iter().collect()
+}
+
+/// Adds what `log` names in either tree.
+fn add_logged(
+    log: &TransactionLog,
+    sides: [(&Tree, &HashMap<NodeId, NodeIndex>); 2],
+    memory: &mut Meter,
+    invalidations: &mut HashSet<Invalidation>,
+) -> Result<()> {
+    // Two entries of a set that is copied into a list.
+    const PLACE: u64 = 6 * size_of::<Invalidation>() as u64;
+    let moves = log.moves()?;
+    let nodes = || log.changed_nodes().map(|(_, node)| node).chain(moves.iter().map(|moved| moved.node));
+    for (tree, ids) in sides {
+        for index in nodes().filter_map(|node| ids.get(&node)) {
+            memory.count(2 * PLACE)?;
+            add_node(tree, *index, invalidations);
+        }
+        for (node, chunks) in log.updated_chunks() {
+            let Some(index) = ids.get(&node) else { continue };
+            let Some(array) = tree.table().array(*index) else { continue };
+            for chunk in chunks.filter(|chunk| chunk.coords().len() == array.grid.len()) {
+                let coords: Coords = chunk.coords().collect();
+                if !is_in_grid(&coords, &array.grid) {
+                    continue;
+                }
+                for depth in 0..=coords.len() {
+                    memory.count(PLACE)?;
+                    let prefix = coords.get(..depth).unwrap_or_default();
+                    add(tree, &TreePlace::Chunk(*index, Coords::from_slice(prefix)), invalidations);
                 }
             }
         }
     }
-    invalidations.into_iter().collect()
+    Ok(())
 }
 
 /// Returns the invalidation of an array, node `before` of `old` and `after` of `new`, if its chunks have other numbers now: all

@@ -38,8 +38,9 @@ use crate::commit::engine::Engine;
 use crate::commit::progress::{CommitProgress, CommitState};
 use crate::error::Result;
 use crate::format::ids::ObjectId;
+use crate::memory::Metered;
 use crate::metrics;
-use crate::mount_facts::{MountFacts, MountInfo, log_lines};
+use crate::mount_facts::{MountFacts, MountInfo, log_text};
 use crate::overlay::frozen::Frozen;
 use crate::overlay::{Ino, WorkingTree};
 use crate::reader::Reader;
@@ -162,10 +163,9 @@ impl Session {
     }
 
     /// Returns the commits that led to the base as text, newest first.
-    pub async fn log(&self) -> Result<String> {
+    pub async fn log(&self) -> Result<Metered<String>> {
         let repository = self.repository().await?;
-        let base = self.working.base().id();
-        Ok(log_lines(&repository.history(base, usize::MAX).await?))
+        log_text(&repository, self.working.base().id(), usize::MAX).await
     }
 
     /// Returns the facts about this mount.

@@ -145,7 +145,7 @@ pub(super) async fn finish(
 ) -> Result<Option<Vec<Invalidation>>> {
     let branch = RefSpec::Branch(working.origin().branch.clone());
     let history = match repository.resolve(&branch).await {
-        Ok(tip) => repository.history(tip, usize::MAX).await?,
+        Ok(tip) => repository.ancestors(tip, usize::MAX).await?,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
@@ -234,7 +234,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     let (nodes, chunks) = (detected.changes.node_count(), detected.changes.chunk_count());
     let moved = match tip {
         Ok(tip) if tip == base => "",
-        Ok(tip) if matches!(repository.since(tip, base).await, Ok(None)) => "; the branch was reset since",
+        Ok(tip) if matches!(repository.is_ancestor(base, tip).await, Ok(false)) => "; the branch was reset since",
         Ok(_) => "; the branch has moved on since",
         Err(_) => "; the branch is gone",
     };

@@ -129,7 +129,7 @@ impl Session {
         };
         status.tip = Some(tip);
         status.branch_moved = tip != status.base;
-        status.branch_reset = status.branch_moved && repository.since(tip, status.base).await?.is_none();
+        status.branch_reset = status.branch_moved && !repository.is_ancestor(status.base, tip).await?;
         // Nothing of this mount landed on a branch that was reset.
         status.landed = find_landed(&repository, &self.working, status.base).await.unwrap_or_default();
         Ok(())

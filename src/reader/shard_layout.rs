@@ -198,6 +198,7 @@ fn up(at: u64) -> u64 {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
+    use crate::memory::Meter;
     use serde_json::json;
 
     fn sharding(count: usize, location: &str, inner: serde_json::Value) -> ShardLayout {
@@ -205,7 +206,7 @@ mod tests {
             "codecs": inner, "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}});
         let document = json!({"shape": [1000], "codecs": [codec],
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4 * count]}}});
-        ShardLayout::parse(document.to_string().as_bytes()).unwrap().unwrap()
+        ShardLayout::parse(document.to_string().as_bytes(), &mut Meter::brief("a test")).unwrap().unwrap()
     }
 
     fn layout(sharding: &ShardLayout, length: u64, entries: &[(u64, u64)]) -> Layout {

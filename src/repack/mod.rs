@@ -161,7 +161,7 @@ async fn store_job(storage: &Arc<dyn Storage>, reader: &Arc<Reader>, job: &Job) 
 }
 
 /// Plans how to store the chunks of a page, which come in the order of the grid.
-fn plan(page: Vec<ChunkDifference>, sizes: Sizes) -> Vec<Job> {
+fn plan(page: impl IntoIterator<Item = ChunkDifference>, sizes: Sizes) -> Vec<Job> {
     let native = |chunk: ChunkDifference| match chunk.after? {
         ChunkPayload::Native { chunk: object, offset, length } => {
             Some((chunk.coords, NativeChunk { object, offset, length }))
@@ -239,7 +239,7 @@ mod tests {
             Job::Pack(all) => ('p', names(all)),
             Job::Inline(all) => ('i', names(all)),
         };
-        plan(page.collect(), SIZES).iter().map(named).collect()
+        plan(page, SIZES).iter().map(named).collect()
     }
 
     #[test]

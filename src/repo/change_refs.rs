@@ -18,6 +18,7 @@ use super::{Generation, MAX_SNAPSHOT, Repository, check_storage_writable, v1};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState};
+use crate::memory::{Meter, Metered};
 use crate::times::Clock;
 
 /// Rules of [`verify`] whose errors mean that data cannot be read.
@@ -176,12 +177,22 @@ impl Repository {
     }
 
     /// Returns the names of deleted tags, which must not be used again.
-    pub async fn deleted_tags(&self) -> Result<Vec<String>> {
-        match &self.generation {
-            Generation::Alpha(layout) => Ok(layout.deleted_tags(&*self.storage).await?.into_keys().collect()),
-            Generation::V1(_) => Ok(Layout::V1.deleted_tags(&*self.storage).await?.into_keys().collect()),
-            Generation::V2(info) => Ok(info.deleted_tags()),
-        }
+    pub async fn deleted_tags(&self) -> Result<Metered<Vec<String>>> {
+        let of_files = match &self.generation {
+            Generation::Alpha(layout) => layout.deleted_tags(&*self.storage).await?,
+            Generation::V1(_) => Layout::V1.deleted_tags(&*self.storage).await?,
+            Generation::V2(info) => {
+                let mut meter = Meter::new("the names of deleted tags");
+                let mut names = Vec::new();
+                for name in info.deleted_tags() {
+                    meter.count_items::<String>(1)?;
+                    meter.count(name.len() as u64)?;
+                    names.push(name.to_owned());
+                }
+                return Ok(meter.finish(names));
+            }
+        };
+        Ok(Metered::own(of_files.into_keys().collect()))
     }
 
     /// Fails if nothing may be changed: the repository is set read-only, the storage takes no writes, or the store ignores the conditions

@@ -17,9 +17,9 @@ use super::{MAX_SNAPSHOT, Repository, check_storage_writable, prune, update, v1}
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::format::snapshot::Snapshot;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::storage::{Condition, Storage, decoded};
 use crate::times::Clock;
 

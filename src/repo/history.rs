@@ -1,4 +1,6 @@
 //! History of a snapshot: walks over its ancestors.
+//!
+//! A history may have any length, and each commit a text of any length. A walk holds one commit at a time; lists of commits are counted.
 
 use std::collections::HashSet;
 
@@ -6,72 +8,136 @@ use super::alpha::Ancestry;
 use super::{Generation, Repository};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
-use crate::format::snapshot::Snapshot;
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::{Meter, Metered};
 
 /// Commits that are read to find out if a ref leads to a snapshot where each is a request, as in version 1.
 const FEW_COMMITS: usize = 1000;
+/// Name of lists of commits in errors.
+const HISTORY: &str = "the history";
 
 impl Repository {
-    /// Returns `tip` and its ancestors back to a root, newest first; at most `limit` of them.
+    /// Returns `tip` and its ancestors back to a root, newest first; at most `limit` of them. Where the text of a commit is in a file of its
+    /// own, as in version 1, it is copied: [`Self::walk`] and [`Self::ancestors`] take less memory.
     ///
     /// Fails with [`ErrorKind::Corrupt`] if the parents form a cycle, which a damaged repository can have.
-    pub async fn history(&self, tip: ObjectId, limit: usize) -> Result<Vec<SnapshotInfo>> {
+    pub async fn history(&self, tip: ObjectId, limit: usize) -> Result<Metered<Vec<SnapshotInfo>>> {
+        self.collect(tip, limit, |commit| commit).await
+    }
+
+    /// Returns `tip` and its ancestors like [`Self::history`], without their texts.
+    pub async fn ancestors(&self, tip: ObjectId, limit: usize) -> Result<Metered<Vec<SnapshotInfo<()>>>> {
+        self.collect(tip, limit, SnapshotInfo::without_text).await
+    }
+
+    async fn collect<T>(
+        &self,
+        tip: ObjectId,
+        limit: usize,
+        reduce: impl Fn(SnapshotInfo) -> SnapshotInfo<T>,
+    ) -> Result<Metered<Vec<SnapshotInfo<T>>>> {
+        let mut meter = Meter::new(HISTORY);
         let mut commits = Vec::new();
-        self.walk(tip, |commit| {
+        self.try_walk(tip, |commit| {
             if commits.len() < limit {
+                let commit = reduce(commit);
+                commit.count(&mut meter)?;
                 commits.push(commit);
             }
-            commits.len() < limit
+            Ok(commits.len() < limit)
         })
         .await?;
-        Ok(commits)
+        Ok(meter.finish(commits))
+    }
+
+    /// Returns commit `id` with its text.
+    pub async fn commit(&self, id: ObjectId) -> Result<SnapshotInfo> {
+        let mut found = None;
+        self.walk(id, |commit| {
+            found = Some(commit);
+            false
+        })
+        .await?;
+        found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no snapshot {id} in the repository")))
     }
 
     /// Returns all commits reachable from `tips`, each once.
-    pub async fn histories(&self, tips: impl IntoIterator<Item = ObjectId>) -> Result<Vec<SnapshotInfo>> {
-        let mut seen = HashSet::new();
+    pub async fn histories(&self, tips: impl IntoIterator<Item = ObjectId>) -> Result<Metered<Vec<SnapshotInfo>>> {
+        let mut meter = Meter::new(HISTORY);
         let mut commits = Vec::new();
+        self.walk_all(tips, |commit| {
+            commit.count(&mut meter)?;
+            commits.push(commit);
+            Ok(true)
+        })
+        .await?;
+        Ok(meter.finish(commits))
+    }
+
+    /// Calls `visit` for all commits reachable from `tips`, each once, until `visit` returns false.
+    pub async fn walk_all(
+        &self,
+        tips: impl IntoIterator<Item = ObjectId>,
+        mut visit: impl FnMut(SnapshotInfo) -> Result<bool>,
+    ) -> Result<()> {
+        let (mut seen, mut meter) = (HashSet::new(), Meter::new(HISTORY));
+        let mut goes_on = true;
         for tip in tips {
-            if seen.contains(&tip) {
+            if !goes_on || seen.contains(&tip) {
                 continue;
             }
-            let visit = |commit: SnapshotInfo| {
-                let is_new = seen.insert(commit.id);
-                if is_new {
-                    commits.push(commit);
+            let visit_new = |commit: SnapshotInfo| {
+                meter.count_items::<ObjectId>(2)?;
+                if !seen.insert(commit.id) {
+                    return Ok(false);
                 }
-                is_new
+                goes_on = visit(commit)?;
+                Ok(goes_on)
             };
-            self.walk(tip, visit).await?;
+            self.try_walk(tip, visit_new).await?;
         }
-        Ok(commits)
+        Ok(())
     }
 
     /// Returns the commits after `base` up to `tip`, oldest first; none if `base` is not among `tip` and its ancestors.
     ///
     /// A base removed by expiration counts as an ancestor of the commit that now holds its transaction log; that commit is returned with
     /// only those logs that follow the log of `base`.
-    pub async fn since(&self, tip: ObjectId, base: ObjectId) -> Result<Option<Vec<SnapshotInfo>>> {
+    pub async fn since(&self, tip: ObjectId, base: ObjectId) -> Result<Option<Metered<Vec<SnapshotInfo>>>> {
+        let mut meter = Meter::new(HISTORY);
         let mut commits = Vec::new();
         let mut found = false;
-        self.walk(tip, |mut commit| {
+        self.try_walk(tip, |mut commit| {
             if commit.id == base {
                 found = true;
-            } else if let Some(at) = commit.pruned_ancestor_tx_logs.iter().position(|log| *log == base) {
+                return Ok(false);
+            }
+            if let Some(at) = commit.pruned_ancestor_tx_logs.iter().position(|log| *log == base) {
                 commit.pruned_ancestor_tx_logs.drain(..=at);
-                commits.push(commit);
                 found = true;
             } else {
                 // Version 1 would have to read the base.
                 found = commit.parent == Some(base);
-                commits.push(commit);
             }
-            !found
+            commit.count(&mut meter)?;
+            commits.push(commit);
+            Ok(!found)
         })
         .await?;
         commits.reverse();
-        Ok(found.then_some(commits))
+        Ok(found.then(|| meter.finish(commits)))
+    }
+
+    /// Returns true if `base` is `tip` or one of its ancestors; one that has expired counts.
+    pub async fn is_ancestor(&self, base: ObjectId, tip: ObjectId) -> Result<bool> {
+        let mut found = false;
+        self.walk(tip, |commit| {
+            let is_before = commit.parent == Some(base) || commit.pruned_ancestor_tx_logs.contains(&base);
+            found = commit.id == base || is_before;
+            !found
+        })
+        .await?;
+        Ok(found)
     }
 
     /// Returns true if collections of garbage are known to keep what snapshot `id` needs. One that this repository has recorded keeps what listed
@@ -148,8 +214,17 @@ impl Repository {
         Ok(found)
     }
 
-    /// Calls `visit` for `tip` and its ancestors in order until `visit` returns false.
+    /// Calls `visit` for `tip` and its ancestors in order until `visit` returns false. No commit is kept.
     pub(crate) async fn walk(&self, tip: ObjectId, mut visit: impl FnMut(SnapshotInfo) -> bool) -> Result<()> {
+        self.try_walk(tip, |commit| Ok(visit(commit))).await
+    }
+
+    /// Calls `visit` like [`Self::walk`], until it fails.
+    pub(crate) async fn try_walk(
+        &self,
+        tip: ObjectId,
+        mut visit: impl FnMut(SnapshotInfo) -> Result<bool>,
+    ) -> Result<()> {
         match &self.generation {
             Generation::V2(info) => {
                 let mut next =
@@ -164,7 +239,7 @@ impl Repository {
                         return Err(cycle(tip, commit.id));
                     }
                     next = info.parent_position(position)?;
-                    if !visit(commit) {
+                    if !visit(commit)? {
                         break;
                     }
                 }
@@ -183,7 +258,7 @@ impl Repository {
                     };
                     let Some(commit) = commit else { break };
                     next = commit.parent;
-                    if !visit(commit) {
+                    if !visit(commit)? {
                         break;
                     }
                 }
@@ -199,14 +274,8 @@ impl Repository {
             Err(error) if error.kind() == ErrorKind::Offline => self.snapshot(id, super::MAX_SNAPSHOT).await?,
             read => read?,
         };
-        commit_of(&snapshot)
+        SnapshotInfo::of_snapshot(&snapshot)
     }
-}
-
-/// Returns the description of a commit that its snapshot file has.
-pub(crate) fn commit_of(snapshot: &Snapshot) -> Result<SnapshotInfo> {
-    let info = SnapshotInfo::new(snapshot.id(), snapshot.parent_id(), snapshot.flushed_at(), snapshot.message());
-    Ok(SnapshotInfo { metadata: snapshot.metadata()?, ..info })
 }
 
 /// Returns the error for a history that does not end.

@@ -391,12 +391,12 @@ impl Repository {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let first = alpha::first_without_file(&*self.storage, layout, id).await?;
                     let first = first.ok_or_else(|| missing(error))?;
-                    let draft = SnapshotDraft::new(first.id, first.flushed_at, first.message);
+                    let draft = SnapshotDraft::new(first.id, first.flushed_at, first.message());
                     return Snapshot::from_draft(&SnapshotDraft { version: SpecVersion::V1, ..draft }).context(|| key);
                 }
                 snapshot => snapshot?,
             };
-            let translated = tokio::task::spawn_blocking(move || Snapshot::from_draft(&snapshot.into_draft()?)).await;
+            let translated = tokio::task::spawn_blocking(move || Snapshot::translated(&snapshot.into_draft()?)).await;
             return translated.map_err(|e| Error::with_source(ErrorKind::Io, key.clone(), e))?.context(|| key);
         }
         let decode = move |file: &[u8]| Snapshot::decode(file, limit);

@@ -3,7 +3,7 @@
 //! `repo` holds the newest operations. When it is full, it names the copy of itself, below `overwritten/`, that holds the operations
 //! before, and that copy names another. Version 1 keeps no such log.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{Generation, MAX_REPO_FILE, Repository};
@@ -16,8 +16,12 @@ use crate::storage::{Storage, decoded};
 #[derive(Debug)]
 pub struct Operations {
     storage: Arc<dyn Storage>,
-    entries: VecDeque<DisplayedEntry>,
-    before: Option<String>,
+    /// File whose entries come next, and the position of the next one.
+    file: Arc<RepoInfo>,
+    at: usize,
+    /// Name of that file; none for `repo` itself.
+    name: Option<String>,
+    is_last: bool,
     /// Names of the files that were read, so that a damaged chain ends.
     seen: HashSet<String>,
     missing: Option<String>,
@@ -37,11 +41,12 @@ impl Repository {
                 ),
             ));
         };
-        let page = operations_log::read(info);
         Ok(Operations {
             storage: Arc::clone(&self.storage),
-            entries: page.entries.into(),
-            before: page.previous_file,
+            file: Arc::clone(info),
+            at: 0,
+            name: None,
+            is_last: false,
             seen: HashSet::new(),
             missing: None,
         })
@@ -52,20 +57,29 @@ impl Operations {
     /// Returns the next older operation; none at the end.
     pub async fn next(&mut self) -> Result<Option<DisplayedEntry>> {
         loop {
-            if let Some(entry) = self.entries.pop_front() {
+            if let Some(mut entry) = operations_log::entry(&self.file, self.at).filter(|_| !self.is_last) {
+                self.at += 1;
+                // The newest entry of a file was written before the file had this name.
+                if let Some(name) = self.name.take() {
+                    entry.backup_path.get_or_insert(name);
+                }
                 return Ok(Some(entry));
             }
-            let Some(name) = self.before.take() else { return Ok(None) };
-            self.turn_to(name).await?;
+            if !self.turn().await? {
+                return Ok(None);
+            }
         }
     }
 
     /// Returns the bare names of all files below `overwritten/` in which the log continues.
     pub async fn files(mut self) -> Result<HashSet<String>> {
-        while let Some(name) = self.before.take() {
-            self.turn_to(name).await?;
-        }
+        while self.turn().await? {}
         Ok(self.seen)
+    }
+
+    /// Returns the location of the repository.
+    pub fn location(&self) -> &str {
+        self.storage.location()
     }
 
     /// Returns the key of the file in which the log should continue but which has been removed; the operations before it are unknown.
@@ -73,19 +87,19 @@ impl Operations {
         self.missing.as_deref()
     }
 
-    async fn turn_to(&mut self, name: String) -> Result<()> {
+    /// Turns to the file with the operations before. Returns false if there is none.
+    async fn turn(&mut self) -> Result<bool> {
+        let before = operations_log::previous_file(&self.file).filter(|_| !self.is_last).map(str::to_owned);
+        self.is_last = true;
+        let Some(name) = before else { return Ok(false) };
         let Some(info) = read_copy(&*self.storage, &name, &mut self.seen).await? else {
             self.missing = Some(format!("overwritten/{name}"));
-            return Ok(());
+            return Ok(false);
         };
-        let page = operations_log::read(&info);
-        self.entries = page.entries.into();
-        self.before = page.previous_file;
-        // The newest entry of a file was written before the file had this name.
-        if let Some(newest) = self.entries.front_mut() {
-            newest.backup_path.get_or_insert(name);
-        }
-        Ok(())
+        self.file = Arc::new(info);
+        (self.at, self.is_last) = (0, false);
+        self.name = Some(name);
+        Ok(true)
     }
 }
 

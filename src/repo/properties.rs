@@ -13,10 +13,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::format::repo_info::RepoInfo;
 use crate::format::repo_state::{Operation, RawItem, RepoState, Status};
+use crate::memory::Metered;
+use crate::printable;
 use crate::times::Clock;
 
 /// Longest reason of a status, and longest name of a metadata item, in bytes: `repo` is read with every change.
 const MAX_TEXT: usize = 4096;
+/// Most bytes of memory that the metadata of a described repository takes.
+const MAX_DESCRIBED: u64 = 1 << 20;
 
 impl Repository {
     /// Returns the status. Fails with [`ErrorKind::Unsupported`] before version 2.
@@ -25,7 +29,7 @@ impl Repository {
     }
 
     /// Returns the metadata of the repository. Fails with [`ErrorKind::Unsupported`] before version 2.
-    pub fn metadata(&self) -> Result<Map<String, Value>> {
+    pub fn metadata(&self) -> Result<Metered<Map<String, Value>>> {
         self.properties()?.metadata()
     }
 
@@ -36,20 +40,24 @@ impl Repository {
         Ok(FeatureFlag::ALL.into_iter().map(|flag| (flag, flag.is_on(&state), flag.set_to(&state).is_some())).collect())
     }
 
-    /// Describes all properties as JSON: `{"status", "reason", "metadata", "flags"}`, where `flags` has those that are set, with true for on.
-    /// None before version 2, and if they cannot be read.
+    /// Describes all properties as JSON: `{"status", "reason", "metadata", "flags"}`, where `flags` has those that are set, with true for on, and
+    /// `metadata` is null if it is very long. None before version 2, and if they cannot be read.
     pub fn described_properties(&self) -> Option<Value> {
         let info = self.properties().ok()?;
+        // A mount keeps what this returns.
+        let metadata = info.metadata().ok()?;
+        let metadata = (metadata.reserved() <= MAX_DESCRIBED).then(|| metadata.into_inner());
         // Without the rest of the state, which may list thousands of commits.
         let (enabled_feature_flags, disabled_feature_flags) = info.feature_flags();
         let state = RepoState { enabled_feature_flags, disabled_feature_flags, ..RepoState::default() };
         let flags =
             FeatureFlag::ALL.into_iter().filter_map(|flag| Some((flag.name().to_owned(), flag.set_to(&state)?)));
         let status = info.status();
+        let reason = status.reason.as_deref().map(|reason| printable::shorten(reason, MAX_TEXT));
         Some(json!({
             "status": status.name(),
-            "reason": status.reason,
-            "metadata": info.metadata().ok()?,
+            "reason": reason,
+            "metadata": metadata,
             "flags": flags.map(|(name, is_on)| (name, Value::from(is_on))).collect::<Map<_, _>>(),
         }))
     }

@@ -159,7 +159,8 @@ impl Layout {
         let tags = objects.iter().filter(|object| !deleted.contains(object.key.as_str()));
         let tags = tags.filter_map(|object| Some((self.tag_of(&object.key)?, object.key.as_str())));
         let branches = self.read_all(storage, newest.into_iter(), damaged).await?;
-        let refs = Refs { branches, tags: self.read_all(storage, tags, damaged).await? };
+        let tags = self.read_all(storage, tags, damaged).await?;
+        let refs = Refs { branches, tags, ..Refs::default() };
         if self != Layout::V1 && !refs.branches.contains_key(DEFAULT_BRANCH) {
             warn!("{}: there is no branch `{DEFAULT_BRANCH}`, which every repository must have", storage.location());
         }

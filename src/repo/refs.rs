@@ -8,6 +8,7 @@ use super::ref_files::Layout;
 use super::{Generation, Repository};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::memory::{Meter, SharedReservation};
 use crate::shell;
 
 /// Branch that is used when none is named (spec, "References").
@@ -16,6 +17,9 @@ pub const DEFAULT_BRANCH: &str = "main";
 const MAX_SUGGESTIONS: usize = 3;
 /// Similarity from which on a name is proposed: 0 for nothing in common, 1 for equality (Jaro-Winkler).
 const MIN_SIMILARITY: f64 = 0.75;
+
+/// Bytes that a ref takes besides its name.
+const REF: u64 = 128;
 
 /// Specification of one snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +63,8 @@ pub struct Refs {
     pub branches: BTreeMap<String, ObjectId>,
     /// Tags and their targets, without deleted tags.
     pub tags: BTreeMap<String, ObjectId>,
+    /// Memory of the names.
+    pub(crate) memory: SharedReservation,
 }
 
 /// Treatment of a ref whose target cannot be read since it is damaged.
@@ -109,7 +115,10 @@ impl Repository {
             Generation::Alpha(layout) => layout.refs(&*self.storage, damaged).await,
             Generation::V1(_) => Layout::V1.refs(&*self.storage, damaged).await,
             Generation::V2(info) => {
-                Ok(Refs { branches: readable(info.branches(), damaged)?, tags: readable(info.tags(), damaged)? })
+                let mut meter = Meter::new("the names of branches and tags");
+                let branches = readable(info.branches(), damaged, &mut meter)?;
+                let tags = readable(info.tags(), damaged, &mut meter)?;
+                Ok(Refs { branches, tags, memory: meter.into() })
             }
         }
     }
@@ -187,14 +196,20 @@ impl Repository {
     }
 }
 
-fn readable(refs: Vec<(String, Result<ObjectId>)>, damaged: Damaged) -> Result<BTreeMap<String, ObjectId>> {
-    let target = |(name, target): (String, Result<ObjectId>)| {
-        damaged
-            .treat(target.map(Some), "`icechunkfs verify` has details")
-            .map(|target| Some((name, target?)))
-            .transpose()
-    };
-    refs.into_iter().filter_map(target).collect()
+/// Copies refs, which `meter` counts.
+fn readable<'a>(
+    refs: impl Iterator<Item = (&'a str, Result<ObjectId>)>,
+    damaged: Damaged,
+    meter: &mut Meter,
+) -> Result<BTreeMap<String, ObjectId>> {
+    let mut copies = BTreeMap::new();
+    for (name, target) in refs {
+        if let Some(target) = damaged.treat(target.map(Some), "`icechunkfs verify` has details")? {
+            meter.count(REF + name.len() as u64)?;
+            copies.insert(name.to_owned(), target);
+        }
+    }
+    Ok(copies)
 }
 
 /// Returns the names most like `name`, best first, in backquotes.

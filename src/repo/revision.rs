@@ -36,14 +36,18 @@ impl Repository {
             return Err(self.unknown_revision(base).await);
         };
         // The first entry is the commit itself.
-        let history = self.history(base.id, steps.saturating_add(1)).await?;
-        let found = history.get(steps).ok_or_else(|| {
-            Error::new(
-                ErrorKind::NotFound,
-                format!("`{word}`: only {} commits precede {}", history.len().saturating_sub(1), base.spec),
-            )
+        let (mut found, mut count) = (None, 0_usize);
+        self.walk(base.id, |commit| {
+            found = (count == steps).then_some(commit.id);
+            count += 1;
+            found.is_none()
+        })
+        .await?;
+        let id = found.ok_or_else(|| {
+            let precede = count.saturating_sub(1);
+            Error::new(ErrorKind::NotFound, format!("`{word}`: only {precede} commits precede {}", base.spec))
         })?;
-        Ok(Resolved { id: found.id, spec: RefSpec::Snapshot(found.id) })
+        Ok(Resolved { id, spec: RefSpec::Snapshot(id) })
     }
 
     /// Resolves `word` without splitting off `~N`; none if it names nothing.

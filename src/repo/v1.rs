@@ -20,7 +20,9 @@ use super::update;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
+use crate::format::json;
 use crate::format::repo_state::RepoState;
+use crate::memory::Meter;
 use crate::storage::{Condition, Storage, Version};
 
 pub(super) const CONFIG_KEY: &str = "config.yaml";
@@ -286,7 +288,6 @@ pub(super) fn ref_file(target: ObjectId) -> String {
 }
 
 pub(super) fn parse_ref(key: &str, bytes: &[u8]) -> Result<ObjectId> {
-    let file: RefFile =
-        serde_json::from_slice(bytes).map_err(|e| Error::with_source(ErrorKind::Corrupt, key.to_owned(), e))?;
+    let file: RefFile = json::parse(bytes, &mut Meter::brief("a ref")).context(|| key)?;
     file.snapshot.parse().map_err(|e: Error| Error::corrupt(format!("{key}: {e}")))
 }

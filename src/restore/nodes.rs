@@ -5,23 +5,22 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use futures_util::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::target::{ChunkRange, Target, node_at};
 use crate::commit::changes::{ChangeSet, ChunkChange, DeletedNode, WrittenNode};
-use crate::compare::changes::{ChunkChanges, chunk_changes};
+use crate::compare::changes::{ChunkChanges, add_chunks, chunk_changes};
 use crate::compare::chunks::{ChunkDifferences, ChunkList};
 use crate::compare::scope::is_below;
-use crate::compare::{ArrayChunks, CONCURRENT_ARRAYS};
+use crate::compare::{ArrayChunks, BATCH};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{Node, Snapshot};
 use crate::format::transaction_log::Move;
+use crate::memory::{Meter, Metered};
 use crate::reader::Reader;
 use crate::zarr::array::ArrayMetadata;
-use crate::zarr::{Coords, is_in_grid};
+use crate::zarr::{Coords, document, is_in_grid};
 
 /// Members of `zarr.json` that decide what the bytes of a chunk mean.
 const CHUNK_MEMBERS: [&str; 4] = ["data_type", "chunk_grid", "codecs", "storage_transformers"];
@@ -120,7 +119,10 @@ pub(super) async fn subtree(
     source: &Snapshot,
     target: &Target,
 ) -> Result<(ChangeSet, Notes)> {
+    let _room_now = (now.room_for_table()?, now.room_for_table()?);
+    let _room = (source.room_for_table()?, source.room_for_table()?);
     let matches = matches(now, source, target)?;
+    let mut meter = Meter::new("the changes between two snapshots");
     let (mut changes, mut notes) = (ChangeSet::default(), Notes::default());
     let kept: HashSet<NodeId> = matches.iter().map(|one| one.id).collect();
     let gone = now.nodes().filter(|node| is_below(node.path, &target.node) && !kept.contains(&node.id));
@@ -131,12 +133,16 @@ pub(super) async fn subtree(
     }));
     let infos = &[now.manifest_infos(), source.manifest_infos()];
     // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
-    type Running<'a> = BoxFuture<'a, Result<(NodeId, ChunkChanges)>>;
+    type Running<'a> = BoxFuture<'a, Result<(NodeId, Metered<ChunkChanges>)>>;
     let mut running: Vec<Running<'_>> = Vec::new();
     let elsewhere: HashMap<NodeId, &str> =
         now.nodes().filter(|node| !is_below(node.path, &target.node)).map(|node| (node.id, node.path)).collect();
     for one in &matches {
         let node = &one.source;
+        if running.len() == BATCH {
+            add_chunks(&mut changes, std::mem::take(&mut running), &mut meter).await?;
+        }
+        meter.count((2 * one.path.len() + node.zarr_json.len()) as u64)?;
         match &one.now {
             None => {
                 changes.created.push(written(node, one.id, &one.path));
@@ -166,9 +172,7 @@ pub(super) async fn subtree(
             Ok((id, chunk_changes(reader, infos, before, after, &grid).await.context(|| path)?))
         }));
     }
-    let chunks = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_ARRAYS);
-    let chunks: Vec<(NodeId, ChunkChanges)> = chunks.try_collect().await?;
-    changes.chunks.extend(chunks.into_iter().filter(|(_, chunks)| !chunks.is_empty()));
+    add_chunks(&mut changes, running, &mut meter).await?;
     if !changes.created.is_empty() || !changes.moved.is_empty() {
         notes.parents = add_parents(now, source, target, &mut changes)?;
     }
@@ -254,7 +258,7 @@ pub(super) async fn check_chunks_of_document(
     let local = uncommitted.chunks.get(&here.id);
     let list = before.chunks(&now_infos, reader);
     let empty = before.empty(&now_infos, reader);
-    if let Some(member) = different_member(&here, &then) {
+    if let Some(member) = different_member(&here, &then)? {
         // A chunk that the source has, too, gets back the meaning that it had there.
         let other = if before.grid().len() == after.grid().len() { after.chunks(&then_infos, reader) } else { empty };
         let unfit = find_chunks([list, other], local, |_| true).await?;
@@ -372,7 +376,7 @@ pub(super) async fn some_chunks(
     };
     let grid = ArrayChunks::parse(Some(&present))?.map_or_else(Vec::new, |chunks| chunks.grid().to_vec());
     let both: Vec<u32> = before.grid().iter().zip(after.grid()).map(|(now, then)| *now.max(then)).collect();
-    let mut chunks: ChunkChanges = chunk_changes(reader, &infos, Some(before), after, &both).await?;
+    let mut chunks = chunk_changes(reader, &infos, Some(before), after, &both).await?.into_inner();
     chunks.retain(|coords, change| {
         range.contains(coords) && !matches!(change, ChunkChange::Delete if !is_in_grid(coords, &grid))
     });
@@ -390,7 +394,7 @@ pub(super) async fn some_chunks(
 
 /// Fails if chunks of `then` would mean something else in the array `here`.
 fn check_same_chunks(here: &Node<'_>, then: &Node<'_>, source: &Snapshot) -> Result<()> {
-    match different_member(here, then) {
+    match different_member(here, then)? {
         None => Ok(()),
         Some(member) => Err(Error::invalid(format!(
             "{}: `{member}` of zarr.json was another in snapshot {}, so that its chunks would not be readable here: restore {0} as a whole",
@@ -401,10 +405,8 @@ fn check_same_chunks(here: &Node<'_>, then: &Node<'_>, source: &Snapshot) -> Res
 }
 
 /// Returns a member that decides what the bytes of chunks mean, and is another in the two arrays.
-fn different_member(one: &Node<'_>, other: &Node<'_>) -> Option<&'static str> {
-    let parse = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
-    let (one, other) = (parse(one.zarr_json), parse(other.zarr_json));
-    CHUNK_MEMBERS.into_iter().find(|member| one.get(member) != other.get(member))
+fn different_member(one: &Node<'_>, other: &Node<'_>) -> Result<Option<&'static str>> {
+    document::first_difference(one.zarr_json, other.zarr_json, &CHUNK_MEMBERS)
 }
 
 fn missing(source: &Snapshot, path: &str) -> Error {

@@ -61,7 +61,7 @@ impl Reach {
         let mut new = Vec::new();
         let mut depth = 0;
         let (commits, logs) = (&mut self.commits, &mut self.pruned_logs);
-        let visit = |info: crate::format::repo_info::SnapshotInfo| {
+        let visit = |info: crate::format::snapshot_info::SnapshotInfo| {
             for log in &info.pruned_ancestor_tx_logs {
                 let known = logs.entry(*log).or_insert(holder);
                 *known = known.and(holder);

@@ -4,16 +4,18 @@ use std::collections::HashSet;
 
 use crate::error::Result;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::{Meter, SharedReservation};
 use crate::repo::Repository;
 
 /// Commits that are to be copied or compared.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     /// The commits; a parent is before its children, or agreed about.
-    pub(super) commits: Vec<SnapshotInfo>,
+    pub(super) commits: Vec<SnapshotInfo<()>>,
     /// Commits that these follow, about which both places agree.
     pub(super) boundary: HashSet<ObjectId>,
+    _memory: SharedReservation,
 }
 
 impl Outstanding {
@@ -24,6 +26,7 @@ impl Outstanding {
         agreed: &HashSet<ObjectId>,
     ) -> Result<Outstanding> {
         let (mut missing, mut seen) = (Outstanding::default(), HashSet::new());
+        let mut meter = Meter::new("the commits to be copied or compared");
         for target in targets {
             if agreed.contains(&target) || seen.contains(&target) {
                 continue;
@@ -32,20 +35,23 @@ impl Outstanding {
             let visit = |commit: SnapshotInfo| {
                 if agreed.contains(&commit.id) {
                     missing.boundary.insert(commit.id);
-                    return false;
+                    return Ok(false);
                 }
                 let is_new = seen.insert(commit.id);
                 if is_new {
                     // Ancestors that have expired in the source.
                     let expired = commit.pruned_ancestor_tx_logs.iter();
                     missing.boundary.extend(expired.rev().find(|ancestor| agreed.contains(ancestor)));
-                    chain.push(commit);
+                    meter.count_items::<ObjectId>(2)?;
+                    commit.count(&mut meter)?;
+                    chain.push(commit.without_text());
                 }
-                is_new
+                Ok(is_new)
             };
-            source.walk(target, visit).await?;
+            source.try_walk(target, visit).await?;
             missing.commits.extend(chain.into_iter().rev());
         }
+        missing._memory = meter.into();
         Ok(missing)
     }
 }

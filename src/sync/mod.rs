@@ -44,7 +44,7 @@ use self::history::Outstanding;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::repo::Repository;
 
 /// Folders of objects.

@@ -25,7 +25,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::MAX_FILE;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::format::transaction_log::TransactionLog;
 use crate::memory::MemoryLimit;
 use crate::repo::needs::{chunks_in, manifests_in};
@@ -109,7 +109,7 @@ impl<'a> Copy<'a> {
         }
         self.skip_agreed(outstanding).await?;
         // Those that refs reach come first: what others need of them is compared then, and is no find.
-        let is_present = |commit: &&SnapshotInfo| self.present.contains(&commit.id);
+        let is_present = |commit: &&SnapshotInfo<()>| self.present.contains(&commit.id);
         let (there, new): (Vec<_>, Vec<_>) = outstanding.commits.iter().partition(is_present);
         for group in there.chunks(GROUP) {
             self.group(group).await?;
@@ -182,7 +182,7 @@ impl<'a> Copy<'a> {
         Ok(manifests.intersection(&there).copied().collect())
     }
 
-    async fn group(&mut self, commits: &[&SnapshotInfo]) -> Result<(), Failure> {
+    async fn group(&mut self, commits: &[&SnapshotInfo<()>]) -> Result<(), Failure> {
         let snapshots: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
         let mut logs: Vec<ObjectId> = commits.iter().flat_map(|commit| commit.log_ids()).collect();
         logs.sort_unstable();

@@ -14,6 +14,8 @@ use super::{Counters, Failure, begin_again, check_logs, check_source, check_vers
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::SnapshotRecord;
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::{Meter, Metered};
 use crate::repo::Repository;
 use crate::repo::change_refs::RefKind;
 use crate::repo::import_ref::RefImport;
@@ -114,8 +116,9 @@ async fn attempt(
     let stored_since = destination.log_position();
     let there = refs_for(destination, &options.refs).await.context(place)?;
     let tips = there.branches.values().chain(there.tags.values()).copied();
-    let present = destination.histories(tips.collect::<HashSet<_>>()).await.context(place)?;
-    let present: HashSet<ObjectId> = present.into_iter().map(|commit| commit.id).collect();
+    let mut present = HashSet::new();
+    let visit = |commit: SnapshotInfo| Ok(present.insert(commit.id));
+    destination.walk_all(tips.collect::<HashSet<_>>(), visit).await.context(place)?;
     let deleted = destination.deleted_tags().await.context(place)?;
     let mut refs = wanted(source, &options.refs).await?;
     for found in &mut refs {
@@ -182,7 +185,9 @@ async fn agreed(
     let Some(agreements) = &options.agreements else { return Ok(HashSet::new()) };
     let targets = agreements.targets(&**destination.storage(), &**source.storage());
     let targets: Vec<ObjectId> = targets.into_iter().filter(|target| present.contains(target)).collect();
-    Ok(destination.histories(targets).await?.into_iter().map(|commit| commit.id).collect())
+    let mut agreed = HashSet::new();
+    destination.walk_all(targets, |commit| Ok(agreed.insert(commit.id))).await?;
+    Ok(agreed)
 }
 
 /// Returns the refs of `repository` for a push of those that `names` name, or of all. A push of all fails if one is damaged, because it
@@ -193,7 +198,8 @@ async fn refs_for(repository: &Repository, names: &[String]) -> Result<Refs> {
 
 /// Returns the refs of the source that `names` name, or all of them.
 async fn wanted(source: &Repository, names: &[String]) -> Result<Vec<PushedRef>> {
-    let Refs { branches, tags } = refs_for(source, names).await.context(|| source.storage().location().to_owned())?;
+    let Refs { branches, tags, .. } =
+        refs_for(source, names).await.context(|| source.storage().location().to_owned())?;
     let of = |kind, (name, to): (&String, &ObjectId)| PushedRef {
         kind,
         name: name.clone(),
@@ -232,7 +238,7 @@ async fn change_of(
     if found.kind == RefKind::Tag {
         return Ok(Change::Refused(format!("it is at {from} there, and tags never move")));
     }
-    if source.since(found.to, from).await?.is_some() {
+    if source.is_ancestor(from, found.to).await? {
         return Ok(Change::Forward);
     }
     if force {
@@ -254,7 +260,7 @@ async fn change_meanwhile(destination: &Repository, found: &PushedRef, error: &E
         return Ok(None);
     }
     let now = Repository::open(Arc::clone(destination.storage())).await?;
-    let Refs { branches, tags } = now.refs().await?;
+    let Refs { branches, tags, .. } = now.refs().await?;
     let there = if found.kind == RefKind::Branch { &branches } else { &tags }.get(&found.name).copied();
     Ok(match there {
         Some(there) if there == found.to => Some(Change::Unchanged),
@@ -281,11 +287,14 @@ fn records(
     source: &Repository,
     outstanding: &Outstanding,
     present: &HashSet<ObjectId>,
-) -> Result<Vec<(ObjectId, SnapshotRecord)>> {
-    let Some(state) = source.state()? else { return Ok(Vec::new()) };
-    let record = |id: ObjectId| {
-        let found = state.snapshots.get(&id).cloned();
-        let mut record = found.ok_or_else(|| Error::corrupt(format!("repo: snapshot {id} is not listed")))?;
+) -> Result<Metered<Vec<(ObjectId, SnapshotRecord)>>> {
+    let Some(state) = source.state()? else { return Ok(Metered::default()) };
+    let mut meter = Meter::new("the descriptions of commits");
+    let mut record = |id: ObjectId| {
+        let found = state.snapshots.get(&id);
+        let found = found.ok_or_else(|| Error::corrupt(format!("repo: snapshot {id} is not listed")))?;
+        found.count(&mut meter)?;
+        let mut record = found.clone();
         let expired = &mut record.pruned_ancestor_tx_logs;
         if let Some(at) = expired.iter().rposition(|ancestor| present.contains(ancestor)) {
             record.parent = expired.drain(..=at).next_back();
@@ -293,5 +302,6 @@ fn records(
         Ok((id, record))
     };
     let new = outstanding.commits.iter().filter(|commit| !present.contains(&commit.id));
-    new.map(|commit| record(commit.id)).collect()
+    let records = new.map(|commit| record(commit.id)).collect::<Result<_>>()?;
+    Ok(meter.finish(records))
 }

@@ -51,7 +51,7 @@ impl Array {
     /// Errors: [`ErrorKind::OutOfMemory`](crate::error::ErrorKind::OutOfMemory) if the memory bound has no room for looking into
     /// `zarr.json`. Other names for its chunks would hide those that it has.
     pub(super) fn new(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>) -> Result<Array> {
-        let _held = document::reserve(zarr_json).context(|| format!("array {path:?}"))?;
+        let mut room = document::reserve(zarr_json).context(|| format!("array {path:?}"))?;
         let mut array = Array {
             id,
             grid: Box::default(),
@@ -66,7 +66,7 @@ impl Array {
             has_long_names: false,
             form: None,
         };
-        match ArrayMetadata::parse_reserved(zarr_json) {
+        match ArrayMetadata::parse_reserved(zarr_json, &mut room) {
             Ok(metadata) => {
                 array.has_long_names = metadata.key_encoding.longest_name(&metadata.grid) > MAX_NAME;
                 if array.has_long_names {
@@ -80,7 +80,7 @@ impl Array {
                 array.encoding = metadata.key_encoding;
                 array.nominal_chunk_bytes = metadata.nominal_chunk_bytes;
                 // Of very many arrays most have no shards. `icechunkfs ls --shards` reports why the sharding cannot be read.
-                let sharding = ShardLayout::may_be_in(zarr_json).then(|| ShardLayout::parse(zarr_json));
+                let sharding = ShardLayout::may_be_in(zarr_json).then(|| ShardLayout::parse(zarr_json, &mut room));
                 array.sharding = sharding.and_then(|parsed| parsed.ok().flatten()).map(Box::new);
             }
             Err(why) => {

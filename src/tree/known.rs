@@ -12,7 +12,6 @@ use super::numbering::{Numbering, Renumbered};
 use crate::error::Result;
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{NodeData, Snapshot};
-use crate::memory;
 
 /// Arrays of another snapshot. Both are walked in the order of paths, so that most are found without a search.
 pub(super) struct KnownArrays<'a> {
@@ -59,7 +58,7 @@ impl NodeTable {
             return Ok(None);
         }
         // As for a new table: it may have other manifests for all arrays.
-        let _room = memory::reserve_blocking(snapshot.node_table_size(), "the table of its nodes")?;
+        let _room = snapshot.room_for_table()?;
         let mut is_same = std::iter::zip(before.nodes(), snapshot.nodes()).map(|(old, new)| {
             old.id == new.id
                 && old.path == new.path

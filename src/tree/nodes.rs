@@ -25,7 +25,7 @@ use super::reshard::Resharder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{ManifestInfo, ManifestRef, NodeData, Snapshot};
-use crate::memory;
+use crate::memory::Meter;
 use crate::zarr::chunk_key::{Separator, parse_number};
 use crate::zarr::shard::ShardLayout;
 use crate::zarr::{Coords, is_prefix_in_grid};
@@ -54,6 +54,9 @@ pub struct Node {
     /// First of its inode numbers.
     pub base: u64,
 }
+
+/// Memory of a directory without a node, in bytes: in the table, and in the numbering.
+const IMPLICIT_BYTES: u64 = 256;
 
 /// All nodes of a snapshot.
 #[derive(Debug)]
@@ -154,7 +157,8 @@ impl NodeTable {
         mut arrays: Arrays<'_, '_>,
     ) -> Result<Self> {
         // The memory budget must have room while the table is built. Its memory then belongs to the mount's share.
-        let _room = memory::reserve_blocking(snapshot.node_table_size(), "the table of its nodes")?;
+        let _room = snapshot.room_for_table()?;
+        let mut implicit = Meter::new("the directories above its nodes");
         let mut paths: Vec<(&str, u32)> = Vec::with_capacity(snapshot.node_count());
         let mut ids: Vec<NodeId> = Vec::with_capacity(snapshot.node_count());
         for (position, node) in snapshot.nodes().enumerate() {
@@ -201,6 +205,8 @@ impl NodeTable {
             let parts: SmallVec<[&str; 16]> = path.split('/').filter(|part| !part.is_empty()).collect();
             let shared = std::iter::zip(&open, &parts).take_while(|((_, name), part)| name == *part).count();
             open.truncate(shared);
+            let above = parts.len().saturating_sub(shared + 1) as u64;
+            implicit.count(above * IMPLICIT_BYTES + path.len() as u64)?;
             for part in parts.iter().skip(shared) {
                 let parent = open.last().map_or(0, |(index, _)| *index);
                 open.push((table.push(parent, part)?, part));
@@ -297,7 +303,10 @@ impl NodeTable {
             let base = match &stored {
                 _ if index == 0 => super::ROOT,
                 Some(node) => numbering.node(node.id),
-                None => numbering.implicit(self.path(index)),
+                None => {
+                    let above = self.get(index).and_then(|node| self.get(node.parent)).map_or(0, |node| node.base);
+                    numbering.implicit(above, self.name(index))
+                }
             };
             self.runs.push(Run { start: base, node: index, chunks: None });
             let Some(node) = self.nodes.get_mut(index as usize) else { continue };

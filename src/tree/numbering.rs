@@ -31,7 +31,8 @@ pub struct Numbering {
     has_headroom: bool,
     next: u64,
     nodes: HashMap<NodeId, u64>,
-    implicit: HashMap<String, u64>,
+    /// Numbers of directories without a node, by the number of the directory above and the name.
+    implicit: HashMap<(u64, Box<str>), u64>,
     /// Numbers by array, the newest last.
     chunks: HashMap<NodeId, Vec<ChunkNumbers>>,
     state: NumberingState,
@@ -139,10 +140,10 @@ impl Numbering {
         })
     }
 
-    /// Returns the number of a directory without a node, by its path.
-    pub fn implicit(&mut self, path: String) -> u64 {
+    /// Returns the number of the directory `name` without a node, in the directory with number `above`.
+    pub fn implicit(&mut self, above: u64, name: &str) -> u64 {
         let (next, state) = (&mut self.next, &mut self.state);
-        *self.implicit.entry(path).or_insert_with(|| {
+        *self.implicit.entry((above, name.into())).or_insert_with(|| {
             *state = NumberingState::next();
             take(next, OF_NODE)
         })
@@ -212,7 +213,9 @@ mod tests {
         assert_eq!((numbering.node(node_id(1)), grown.start), (3, second + 2));
         let all: Vec<u64> = numbering.chunks(node_id(1), &[2, 2]).into_iter().map(|numbers| numbers.start).collect();
         assert_eq!(all, [chunks.start, grown.start], "back to the first grid");
-        assert_eq!(numbering.implicit("a".to_owned()), numbering.implicit("a".to_owned()));
+        let implicit = numbering.implicit(1, "a");
+        assert_eq!(numbering.implicit(1, "a"), implicit);
+        assert_ne!(numbering.implicit(3, "a"), implicit);
     }
 
     #[test]

@@ -4,11 +4,18 @@ use std::cmp::Ordering;
 
 use super::nodes::MAX_NAME;
 
+/// Most components of a path: as many as a path that Linux accepts can have. A few kilobytes could otherwise be thousands of directories, whose paths
+/// take gigabytes.
+const MAX_DEPTH: usize = 2048;
+
 /// Checks that a file system can show `path`. Returns the reason if not.
 pub(super) fn check_path(path: &str) -> Result<(), &'static str> {
     let Some(relative) = path.strip_prefix('/') else { return Err("its path does not begin with `/`") };
     if relative.is_empty() {
         return Ok(());
+    }
+    if relative.split('/').nth(MAX_DEPTH).is_some() {
+        return Err("its path has more than 2048 components");
     }
     for part in relative.split('/') {
         match part {

@@ -108,6 +108,21 @@ pub fn nodes_with_long_names(tree: &Tree) -> Vec<Finding> {
     paths.map(|path| Finding { path, deed: "left out".to_owned(), reason: reason.clone() }).collect()
 }
 
+/// Most findings of one node in a report.
+const MAX_OF_NODE: usize = 100;
+
+/// Cuts the findings after the first `from`, those of the node at `path`: a node may have very many attributes.
+pub fn cut_findings(findings: &mut Vec<Finding>, from: usize, path: &str) {
+    let more = (findings.len() - from.min(findings.len())).saturating_sub(MAX_OF_NODE);
+    if more > 0 {
+        findings.truncate(from + MAX_OF_NODE);
+        findings.shrink_to_fit();
+        let deed = format!("{more} more of its attributes left out or shown otherwise");
+        let reason = format!("a report has {MAX_OF_NODE} for each node");
+        findings.push(Finding { path: path.to_owned(), deed, reason });
+    }
+}
+
 /// Part of a node that a view leaves out or shows otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Finding {

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::chunk_key::KeyEncoding;
 use super::document;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::Meter;
 
 /// Maximum number of dimensions. numpy stops at 64; chunk coordinates are kept in fixed-size buffers of this length.
 pub const MAX_RANK: usize = 64;
@@ -50,20 +51,19 @@ pub struct ArraySummary {
 impl ArraySummary {
     /// Parses an array's `zarr.json`, with the errors of [`ArrayMetadata::parse`].
     pub fn parse(zarr_json: &[u8]) -> Result<Self> {
-        let _held = document::reserve(zarr_json)?;
-        Self::parse_reserved(zarr_json)
+        Self::parse_reserved(zarr_json, &mut document::reserve(zarr_json)?)
     }
 
-    /// Parses like [`ArraySummary::parse`], on memory that the caller has reserved.
-    pub(crate) fn parse_reserved(zarr_json: &[u8]) -> Result<Self> {
+    /// Parses like [`ArraySummary::parse`], on the reservation `room` ([`document::reserve`]).
+    pub(crate) fn parse_reserved(zarr_json: &[u8], room: &mut Meter) -> Result<Self> {
         #[derive(Deserialize)]
         struct Names {
             #[serde(default)]
             dimension_names: Option<Vec<Option<String>>>,
             chunk_grid: Extension,
         }
-        let metadata = ArrayMetadata::parse_reserved(zarr_json)?;
-        let names: Names = document::parse(zarr_json)?;
+        let metadata = ArrayMetadata::parse_reserved(zarr_json, room)?;
+        let names: Names = document::parse(zarr_json, room)?;
         let (dimension_names, rank) = (names.dimension_names, metadata.shape.len());
         if let Some(names) = &dimension_names
             && names.len() != rank
@@ -90,6 +90,12 @@ struct Extension {
     configuration: Value,
 }
 
+impl Extension {
+    fn chunk_shapes(&self, shape: &[u64]) -> Result<Vec<Dimension>> {
+        chunk_shapes(&self.name, &self.configuration, shape)
+    }
+}
+
 impl ArrayMetadata {
     /// Parses an array's `zarr.json`.
     ///
@@ -97,13 +103,12 @@ impl ArrayMetadata {
     /// or key encoding, with [`ErrorKind::OutOfMemory`] if the memory bound has no room for looking into it: that is no property of the
     /// document.
     pub fn parse(zarr_json: &[u8]) -> Result<Self> {
-        let _held = document::reserve(zarr_json)?;
-        Self::parse_reserved(zarr_json)
+        Self::parse_reserved(zarr_json, &mut document::reserve(zarr_json)?)
     }
 
-    /// Parses like [`ArrayMetadata::parse`], on memory that the caller has reserved.
-    pub(crate) fn parse_reserved(zarr_json: &[u8]) -> Result<Self> {
-        let document: Document = document::parse(zarr_json)?;
+    /// Parses like [`ArrayMetadata::parse`], on the reservation `room` ([`document::reserve`]).
+    pub(crate) fn parse_reserved(zarr_json: &[u8], room: &mut Meter) -> Result<Self> {
+        let document: Document = document::parse(zarr_json, room)?;
         if document.shape.len() > MAX_RANK {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -117,7 +122,7 @@ impl ArrayMetadata {
             let too_many = |_| Error::new(ErrorKind::Unsupported, "a dimension of more than 2^32 chunks");
             dimensions.iter().map(|dimension| u32::try_from(dimension.count).map_err(too_many)).collect::<Result<_>>()
         };
-        let (grid, chunks) = (counts(&objects)?, counts(&chunk_shapes(&document.chunk_grid, &document.shape)?)?);
+        let (grid, chunks) = (counts(&objects)?, counts(&document.chunk_grid.chunk_shapes(&document.shape)?)?);
         let key_encoding = KeyEncoding::parse(document.chunk_key_encoding.as_ref())?;
         Ok(ArrayMetadata { shape: document.shape, grid, chunks, key_encoding, nominal_chunk_bytes })
     }
@@ -161,25 +166,22 @@ impl Dimension {
 
 /// Returns the shape in an array's `zarr.json`, and the grid of stored objects.
 pub(super) fn dimensions(zarr_json: &[u8]) -> Result<(Vec<u64>, Vec<Dimension>)> {
-    let _held = document::reserve(zarr_json)?;
-    dimensions_reserved(zarr_json)
-}
-
-fn dimensions_reserved(zarr_json: &[u8]) -> Result<(Vec<u64>, Vec<Dimension>)> {
-    let document: Document = document::parse(zarr_json)?;
+    let document: Document = document::parse(zarr_json, &mut document::reserve(zarr_json)?)?;
     let dimensions = object_grid(&document)?;
     Ok((document.shape, dimensions))
 }
 
-/// Returns the runs of chunks of equal length along each dimension of an array: elements per chunk and number of chunks. The
-/// caller has reserved the memory.
-pub fn chunk_runs(zarr_json: &[u8]) -> Result<Vec<Vec<(u64, u64)>>> {
-    dimensions_reserved(zarr_json)
-        .map(|(_, dimensions)| dimensions.into_iter().map(|dimension| dimension.runs).collect())
+/// Returns the runs of chunks of equal length along each dimension of an array of `shape` with the member `chunk_grid`: elements per chunk and
+/// number of chunks. They take no more memory than the member.
+pub(crate) fn chunk_runs(chunk_grid: &Value, shape: &[u64]) -> Result<Vec<Vec<(u64, u64)>>> {
+    let name = document::extension_name(chunk_grid).unwrap_or_default();
+    let configuration = chunk_grid.get("configuration").unwrap_or(&Value::Null);
+    let dimensions = chunk_shapes(name, configuration, shape)?;
+    Ok(dimensions.into_iter().map(|dimension| dimension.runs).collect())
 }
 
 fn object_grid(document: &Document) -> Result<Vec<Dimension>> {
-    let mut dimensions = chunk_shapes(&document.chunk_grid, &document.shape)?;
+    let mut dimensions = document.chunk_grid.chunk_shapes(&document.shape)?;
     let Some(per_shard) = chunks_per_shard(&document.storage_transformers)? else { return Ok(dimensions) };
     check_rank(per_shard.len(), &document.shape)?;
     if document.chunk_grid.name != "regular" {
@@ -196,10 +198,10 @@ fn object_grid(document: &Document) -> Result<Vec<Dimension>> {
     Ok(dimensions)
 }
 
-fn chunk_shapes(grid: &Extension, shape: &[u64]) -> Result<Vec<Dimension>> {
-    match grid.name.as_str() {
-        "regular" => regular(&grid.configuration, shape),
-        "rectilinear" => rectilinear(&grid.configuration, shape),
+fn chunk_shapes(name: &str, configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
+    match name {
+        "regular" => regular(configuration, shape),
+        "rectilinear" => rectilinear(configuration, shape),
         other => Err(Error::new(ErrorKind::Unsupported, format!("chunk grid `{other}`"))),
     }
 }
@@ -210,7 +212,9 @@ fn regular(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
     check_rank(chunk_shape.len(), shape)?;
     std::iter::zip(chunk_shape, shape)
         .map(|(chunk, &length)| {
-            let chunk = chunk.as_u64().ok_or_else(|| Error::corrupt(format!("chunk_shape holds {chunk}")))?;
+            let chunk = chunk
+                .as_u64()
+                .ok_or_else(|| Error::corrupt(format!("chunk_shape holds {}", document::shown(chunk))))?;
             Ok(Dimension::regular(length, chunk))
         })
         .collect()
@@ -223,12 +227,12 @@ fn rectilinear(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
     check_rank(dimensions.len(), shape)?;
     std::iter::zip(dimensions, shape)
         .map(|(sizes, &length)| {
-            let wrong = || Error::corrupt(format!("chunk_shapes holds {sizes}"));
+            let wrong = || Error::corrupt(format!("chunk_shapes holds {}", document::shown(sizes)));
             if let Some(size) = sizes.as_u64() {
                 return Ok(Dimension::regular(length, size));
             }
             let mut count: u64 = 0;
-            let (mut nominal, mut runs) = (0, Vec::new());
+            let (mut nominal, mut runs) = (0, Vec::<(u64, u64)>::new());
             for run in sizes.as_array().ok_or_else(wrong)? {
                 let (size, times) = match run.as_array().map(Vec::as_slice) {
                     Some([size, times]) => (size.as_u64().ok_or_else(wrong)?, times.as_u64().ok_or_else(wrong)?),
@@ -237,7 +241,11 @@ fn rectilinear(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
                 };
                 count = count.checked_add(times).ok_or_else(wrong)?;
                 nominal = nominal.max(size);
-                runs.push((size, times));
+                match runs.last_mut() {
+                    // The sum of all does not overflow.
+                    Some((last, before)) if *last == size => *before += times,
+                    _ => runs.push((size, times)),
+                }
             }
             Ok(Dimension { count, nominal, runs })
         })

@@ -42,7 +42,7 @@ impl KeyEncoding {
     /// Parses the member `chunk_key_encoding`; none is the default encoding.
     pub fn parse(member: Option<&Value>) -> Result<Self> {
         let Some(member) = member else { return Ok(KeyEncoding::default()) };
-        let unknown = || Error::new(ErrorKind::Unsupported, format!("chunk key encoding {member}"));
+        let unknown = || Error::new(ErrorKind::Unsupported, format!("chunk key encoding {}", document::shown(member)));
         let name = document::extension_name(member).ok_or_else(unknown)?;
         let setting = |key| document::setting(member, key);
         let separator = |default| match setting("separator") {

@@ -10,6 +10,7 @@ use super::array::ArrayMetadata;
 use super::chunk_key::{KeyEncoding, Separator};
 use super::document;
 use crate::error::Result;
+use crate::memory::Meter;
 
 /// Reason for which an array is read by some programs only.
 pub(crate) const OTHER_NAMES: &str = "its chunk_key_encoding gives chunks other names than `c/0/1`, so the Icechunk library cannot read \
@@ -36,14 +37,13 @@ struct Document {
 impl ChunkRules {
     /// Parses an array's `zarr.json`, with the errors of [`ArrayMetadata::parse`].
     pub fn parse(zarr_json: &[u8]) -> Result<Self> {
-        let _held = document::reserve(zarr_json)?;
-        Self::parse_reserved(zarr_json)
+        Self::parse_reserved(zarr_json, &mut document::reserve(zarr_json)?)
     }
 
-    /// Parses like [`ChunkRules::parse`], on memory that the caller has reserved.
-    pub(crate) fn parse_reserved(zarr_json: &[u8]) -> Result<Self> {
-        let array = ArrayMetadata::parse_reserved(zarr_json)?;
-        let document: Document = document::parse(zarr_json)?;
+    /// Parses like [`ChunkRules::parse`], on the reservation `room` ([`document::reserve`]).
+    pub(crate) fn parse_reserved(zarr_json: &[u8], room: &mut Meter) -> Result<Self> {
+        let array = ArrayMetadata::parse_reserved(zarr_json, room)?;
+        let document: Document = document::parse(zarr_json, room)?;
         Ok(ChunkRules {
             has_default_names: has_default_names(&array.key_encoding, array.shape.len()),
             raw_length: array.nominal_chunk_bytes.filter(|length| *length > 0 && document.is_stored_as_is()),

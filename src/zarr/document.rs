@@ -1,98 +1,127 @@
 //! Parses a `zarr.json` within the memory bound, and the values that its members share.
 //!
-//! The memory is reserved by those who look into a document ([`reserve`], [`reserve_members`]) and not by the functions that parse it: a
-//! refused reservation says nothing about the document, and must not be mistaken for a reason why it cannot be read.
+//! The memory is reserved by those who look into a document ([`reserve`], [`reserve_members`]), before it is parsed: a refused reservation
+//! says nothing about the document, and must not be mistaken for a reason why it cannot be read. What is parsed is counted on that
+//! reservation.
+
+use std::fmt;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::array::MAX_RANK;
-use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{self, Reservation};
+use super::members::{Members, string};
+use crate::error::{Context, Result};
+use crate::format::json::{self, Unmade};
+use crate::memory::Meter;
+use crate::printable;
 
-/// Maximum bytes of memory per byte of JSON: `[0,0,` has a value of 32 bytes for two, in a list that grows by doubling.
-const EXPANSION: u64 = 32;
-
-/// Most bytes of a `zarr.json`, apart from [`SKIPPED`], that need no reservation: 128 KiB of values for each thread that parses one.
-const SMALL: u64 = 4 << 10;
+/// Most bytes of a `zarr.json` whose values need no reservation ([`Meter::brief`]), whatever they are.
+const SMALL: usize = 1 << 10;
 /// Members that may be long and that nobody here looks into: they are skipped without being kept.
-const SKIPPED: [&[u8]; 2] = [b"attributes", b"consolidated_metadata"];
+const SKIPPED: [&str; 2] = ["attributes", "consolidated_metadata"];
 const WHAT: &str = "a zarr.json, to be looked into,";
 
-/// Reserves the memory that the values of the members of `zarr_json` may take, apart from [`SKIPPED`]. May block the thread.
+/// Reserves the memory that the values of the members of `zarr_json` may take, apart from [`SKIPPED`], and what is made of them. May block
+/// the thread.
 ///
-/// Errors: [`ErrorKind::OutOfMemory`], which is no property of the document.
-pub(crate) fn reserve(zarr_json: &[u8]) -> Result<Option<Reservation>> {
+/// Errors: [`ErrorKind::OutOfMemory`](crate::error::ErrorKind::OutOfMemory), which is no property of the document.
+pub(crate) fn reserve(zarr_json: &[u8]) -> Result<Meter> {
     reserve_largest(std::iter::once(zarr_json))
 }
 
 /// Reserves the memory of [`reserve`], and that of a copy of the text with other members.
 ///
 /// Errors: as for [`reserve`].
-pub(crate) fn reserve_members(zarr_json: &[u8]) -> Result<Option<Reservation>> {
-    let (length, parsed) = (zarr_json.len() as u64, parsed_length(zarr_json));
-    if length <= SMALL {
-        return Ok(None);
+pub(crate) fn reserve_members(zarr_json: &[u8]) -> Result<Meter> {
+    if zarr_json.len() <= SMALL {
+        return Ok(Meter::brief(WHAT));
     }
     // A string grows by doubling, and both live until it has grown.
-    let bytes = parsed.saturating_mul(EXPANSION).saturating_add(length.saturating_mul(3));
-    memory::reserve_blocking(bytes, WHAT).map(Some)
+    Meter::prepaid(WHAT, memory_of(zarr_json).saturating_add(3 * zarr_json.len() as u64))
 }
 
 /// Reserves what [`reserve`] does for the one of `documents` that takes the most: they are looked into one after another.
 ///
 /// Errors: as for [`reserve`].
-pub(crate) fn reserve_largest<'a>(documents: impl Iterator<Item = &'a [u8]>) -> Result<Option<Reservation>> {
-    match documents.map(parsed_length).max().unwrap_or_default() {
-        0..=SMALL => Ok(None),
-        length => memory::reserve_blocking(length.saturating_mul(EXPANSION), WHAT).map(Some),
+pub(crate) fn reserve_largest<'a>(documents: impl Iterator<Item = &'a [u8]>) -> Result<Meter> {
+    match documents.filter(|document| document.len() > SMALL).map(memory_of).max() {
+        Some(bytes) => Meter::prepaid(WHAT, bytes),
+        None => Ok(Meter::brief(WHAT)),
     }
 }
 
-/// Returns the length of `zarr_json` without the values of [`SKIPPED`]. An escaped name is not recognized and counts; so does all of a
-/// text before its first error, which is all that a parser keeps of one.
-fn parsed_length(zarr_json: &[u8]) -> u64 {
-    let (mut skipped, mut depth) = (0, 0_usize);
-    // Ends of the last string, and start of the value that is being skipped.
-    let (mut name, mut value) = (0..0, None);
-    let mut bytes = zarr_json.iter().enumerate();
-    while let Some((at, byte)) = bytes.next() {
-        match byte {
-            b'"' => {
-                name = at + 1..at + 1;
-                while let Some((end, byte)) = bytes.next() {
-                    match byte {
-                        b'"' => {
-                            name.end = end;
-                            break;
-                        }
-                        b'\\' => drop(bytes.next()),
-                        _ => {}
-                    }
-                }
-            }
-            b'[' | b'{' => depth += 1,
-            b':' if depth == 1 => {
-                let is_skipped = zarr_json.get(name.clone()).is_some_and(|name| SKIPPED.contains(&name));
-                value = is_skipped.then_some(at + 1);
-            }
-            b',' | b'}' | b']' => {
-                if depth == 1 {
-                    skipped += value.take().map_or(0, |start| at - start);
-                }
-                depth -= usize::from(*byte != b',' && depth > 0);
-            }
-            _ => {}
+/// Returns the most bytes that the values of `zarr_json` take, and lists of numbers that are made of them.
+fn memory_of(zarr_json: &[u8]) -> u64 {
+    let values = json::measure(zarr_json, Unmade { skipped: &SKIPPED, ..Unmade::default() });
+    values.saturating_add(values / 2)
+}
+
+/// Parses `zarr_json` on the reservation `room`. Values that were parsed on it before must have been dropped. Fails with
+/// [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if it is not JSON, or not of that shape.
+pub(super) fn parse<T: DeserializeOwned>(zarr_json: &[u8], room: &mut Meter) -> Result<T> {
+    room.restart();
+    json::parse(zarr_json, room).context(|| "this zarr.json is not an array's")
+}
+
+/// Returns the member `node_type` of `zarr_json`, if it is text, without memory for the other members.
+///
+/// Errors: [`ErrorKind::Corrupt`](crate::error::ErrorKind::Corrupt) if `zarr_json` is not JSON.
+pub(crate) fn node_type(zarr_json: &[u8]) -> Result<Option<String>> {
+    /// Longest text that is returned, in characters.
+    const LONGEST: usize = 100;
+    json::check(zarr_json)?;
+    let members = members(zarr_json);
+    let node_type = members.as_ref().and_then(|members| string(members.get("node_type")?));
+    Ok(node_type.map(|text| printable::shorten(&text, LONGEST).into_owned()))
+}
+
+/// Returns the members of `zarr_json` with their texts; none if it is not a JSON object. Few members take little memory.
+pub(crate) fn members(zarr_json: &[u8]) -> Option<Members<'_>> {
+    Members::parse(std::str::from_utf8(zarr_json).ok()?).ok()
+}
+
+/// Returns the first of the members `names` that has another value in one of two documents than in the other.
+///
+/// Errors: [`ErrorKind::OutOfMemory`](crate::error::ErrorKind::OutOfMemory).
+pub(crate) fn first_difference<'n>(one: &[u8], other: &[u8], names: &[&'n str]) -> Result<Option<&'n str>> {
+    let [one, other] = [one, other].map(members);
+    for name in names {
+        let [one, other] = [&one, &other].map(|members| members.as_ref().and_then(|members| members.get(name)));
+        if one == other {
+            continue;
+        }
+        let mut room = Meter::brief(WHAT);
+        let [one, other] = [one, other].map(|text| text.map(|text| json::parse::<Value>(text.as_bytes(), &mut room)));
+        if one.transpose()? != other.transpose()? {
+            return Ok(Some(name));
         }
     }
-    (zarr_json.len() - skipped) as u64
+    Ok(None)
 }
 
-/// Parses `zarr_json`, on memory that the caller has reserved ([`reserve`]). Fails with [`ErrorKind::Corrupt`] if it is not JSON, or not
-/// of that shape.
-pub(super) fn parse<T: DeserializeOwned>(zarr_json: &[u8]) -> Result<T> {
-    serde_json::from_slice(zarr_json)
-        .map_err(|e| Error::with_source(ErrorKind::Corrupt, "this zarr.json is not an array's", e))
+/// Parses a part of a document like [`parse`]; null if it is not JSON.
+pub(super) fn value(text: Option<&str>, room: &mut Meter) -> Value {
+    room.restart();
+    text.and_then(|text| json::parse(text.as_bytes(), room).ok()).unwrap_or_default()
+}
+
+/// Returns the text of `value`, which a repository may have made long, for a message.
+pub(crate) fn shown(value: &Value) -> String {
+    /// Longest text, in bytes.
+    const LONGEST: usize = 80;
+    struct Beginning(String);
+    impl fmt::Write for Beginning {
+        fn write_str(&mut self, part: &str) -> fmt::Result {
+            let left = LONGEST.saturating_sub(self.0.len());
+            self.0 += part.get(..part.floor_char_boundary(left)).unwrap_or_default();
+            // The rest is not made.
+            if part.len() > left { Err(fmt::Error) } else { Ok(()) }
+        }
+    }
+    let mut text = Beginning(String::new());
+    let is_whole = fmt::write(&mut text, format_args!("{value}")).is_ok();
+    text.0 + if is_whole { "" } else { "..." }
 }
 
 /// Returns the name of an extension, which may be a plain string.
@@ -124,20 +153,47 @@ mod tests {
                 "x".repeat(9 << 20)
             )
         };
-        let document = long("attributes");
-        assert!(parsed_length(document.as_bytes()) < 300, "{}", parsed_length(document.as_bytes()));
-        assert!(reserve(document.as_bytes()).unwrap().is_none());
-        assert!(!ArrayMetadata::parse(document.as_bytes()).unwrap().key_encoding.prefixed);
-        // Whatever else is long may be kept.
-        for other in ["fill_value", "attribut\\u0065s", "configuration"] {
-            assert!(parsed_length(long(other).as_bytes()) > 9 << 20, "{other}");
+        for name in ["attributes", "attribut\\u0065s"] {
+            let document = long(name);
+            assert!(memory_of(document.as_bytes()) < 20_000, "{}", memory_of(document.as_bytes()));
+            assert!(!ArrayMetadata::parse(document.as_bytes()).unwrap().key_encoding.prefixed);
         }
-        let nested = format!(r#"{{"a":{{"attributes":"{}"}},"attributes":1}}"#, "x".repeat(100));
-        assert_eq!(parsed_length(nested.as_bytes()), nested.len() as u64 - 1);
+        // Whatever else is long may be kept.
+        for other in ["fill_value", "configuration"] {
+            assert!(memory_of(long(other).as_bytes()) > 9 << 20, "{other}");
+        }
         for broken in
             ["", "]", "}}", r#"{"attributes""#, r#"{"attributes":"#, r#"{"attributes":"\"#, r#"["attributes":[]]"#]
         {
-            assert!(parsed_length(broken.as_bytes()) <= broken.len() as u64, "{broken}");
+            assert!(memory_of(broken.as_bytes()) <= 2000, "{broken}: {}", memory_of(broken.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn what_is_reserved_is_enough_for_what_is_parsed() {
+        let grid = |shapes: &str| {
+            format!(
+                r#"{{"shape":[100000],"attributes":{{}},"chunk_grid":{{"name":"rectilinear","configuration":{{"chunk_shapes":[[{shapes}]]}}}}}}"#
+            )
+        };
+        for list in ["1,".repeat(99_999) + "1", "[1,2],".repeat(20_000) + "[1,1]", "[[]],".repeat(9999) + "1"] {
+            let document = grid(&list);
+            let mut room = reserve(document.as_bytes()).unwrap();
+            let reserved = memory_of(document.as_bytes());
+            let parsed: Value = parse(document.as_bytes(), &mut room).unwrap();
+            assert!(room.counted() <= reserved, "{} of {reserved}", room.counted());
+            assert!(parsed.is_object());
+        }
+    }
+
+    #[test]
+    fn a_small_document_needs_no_reservation() {
+        for part in ["[],", "{},", "[[]],", "\"\",", "[0],"] {
+            let document = format!("{{\"a\":[{}0]}}", part.repeat((SMALL - 10) / part.len()));
+            assert!(document.len() <= SMALL);
+            let mut room = Meter::brief(WHAT);
+            parse::<Value>(document.as_bytes(), &mut room).unwrap();
+            assert_eq!(room.reserved(), 0, "{part}: {}", room.counted());
         }
     }
 }

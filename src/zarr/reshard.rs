@@ -13,6 +13,7 @@ use super::document;
 use super::members::{Members, list, quoted, shorten, string};
 use super::shard::{MAX_INNER, ShardLayout};
 use crate::error::Error;
+use crate::memory::Meter;
 
 /// Most elements of a chunk: programs count them in 63 bits.
 const MAX_ELEMENTS: u64 = i64::MAX as u64;
@@ -47,8 +48,8 @@ pub struct Packed {
 }
 
 /// Returns the form in which `zarr_json`, an array's, has the inner chunks of its shards as chunks; none if it has no shards. Fails
-/// with the reason if the result would not be exactly the same. The caller has reserved the memory ([`document::reserve_members`]).
-pub fn unshard(zarr_json: &[u8]) -> Result<Option<Unsharded>, String> {
+/// with the reason if the result would not be exactly the same. Works on the reservation `room` ([`document::reserve_members`]).
+pub fn unshard(zarr_json: &[u8], room: &mut Meter) -> Result<Option<Unsharded>, String> {
     if !ShardLayout::may_be_in(zarr_json) {
         return Ok(None);
     }
@@ -58,26 +59,26 @@ pub fn unshard(zarr_json: &[u8]) -> Result<Option<Unsharded>, String> {
     if !has_transformer && !codecs.iter().any(|codec| is_sharding(codec)) {
         return Ok(None);
     }
-    let outermost = ShardLayout::parse(zarr_json).map_err(reason)?;
-    let Some(outermost) = outermost else { return Err(why_no_layout(&members, &codecs)) };
+    let outermost = ShardLayout::parse(zarr_json, room).map_err(reason)?;
+    let Some(outermost) = outermost else { return Err(why_no_layout(&members, &codecs, room)) };
     let mut peeled = Peeled::new(codecs, outermost.grid.len());
     let mut layout = Some(outermost);
     if has_transformer {
         let text = members.get("storage_transformers").unwrap_or("null");
-        let indexed = array::chunks_per_shard(&serde_json::from_str(text).unwrap_or_default()).map_err(reason)?;
+        let indexed = array::chunks_per_shard(&document::value(Some(text), room)).map_err(reason)?;
         if indexed.is_none() || list(text).is_none_or(|all| all.len() != 1) {
             return Err("it has other storage transformers".to_owned());
         }
         layout = layout.and_then(|transformer| peeled.add(transformer));
     }
     while let Some(level) = layout.take() {
-        match peeled.peel(level) {
+        match peeled.peel(level, room) {
             Ok(next) => layout = next,
             Err(reason) if peeled.levels.is_empty() => return Err(reason),
             Err(reason) => peeled.losses.push(format!("its inner chunks are shown as shards: {reason}")),
         }
     }
-    peeled.finish(&members).map(Some)
+    peeled.finish(&members, room).map(Some)
 }
 
 /// Levels of shards that were taken off, and the codecs of what is within.
@@ -108,14 +109,14 @@ impl<'a> Peeled<'a> {
     }
 
     /// Takes the shard with `layout` off the codecs. Returns the layout of its inner chunks, if they are shards.
-    fn peel(&mut self, layout: ShardLayout) -> Result<Option<ShardLayout>, String> {
+    fn peel(&mut self, layout: ShardLayout, room: &mut Meter) -> Result<Option<ShardLayout>, String> {
         let at = self.codecs.iter().position(|codec| is_sharding(codec)).ok_or("its codecs have no shards")?;
         let (before, rest) = self.codecs.split_at(at);
         let mut axes = self.axes.clone();
         for codec in before {
             let name = name_of(codec).unwrap_or_default();
             match name.as_str() {
-                "transpose" => axes = permuted(&axes, codec)?,
+                "transpose" => axes = permuted(&axes, codec, room)?,
                 // Decoding changes no value.
                 "bitround" | "numcodecs.bitround" => {}
                 _ => return Err(format!("codec `{}` before its shards", shorten(&name))),
@@ -136,7 +137,7 @@ impl<'a> Peeled<'a> {
         Ok(next)
     }
 
-    fn finish(self, members: &Members<'_>) -> Result<Unsharded, String> {
+    fn finish(self, members: &Members<'_>, room: &mut Meter) -> Result<Unsharded, String> {
         let mut shape = self.shape.clone();
         for (axis, length) in std::iter::zip(&self.axes, &self.shape) {
             *shape.get_mut(*axis).ok_or("a transpose codec with another number of dimensions")? = *length;
@@ -144,15 +145,15 @@ impl<'a> Peeled<'a> {
         let codecs: Vec<&str> = self.before.iter().chain(&self.codecs).copied().collect();
         let replaced = [("chunk_grid", regular_grid(&shape)), ("codecs", format!("[{}]", codecs.join(",")))];
         let zarr_json = rewrite(members, &replaced, &["storage_transformers"]);
-        check_grid(&zarr_json)?;
+        check_grid(&zarr_json, room)?;
         Ok(Unsharded { zarr_json, levels: self.levels, losses: self.losses })
     }
 }
 
 /// Returns the form in which `zarr_json`, an array's, has shards of `wanted` chunks per dimension. For an array of another rank, the last
-/// numbers count; missing ones are 1. Fails with the reason if the array cannot have them. The caller has reserved the memory
+/// numbers count; missing ones are 1. Fails with the reason if the array cannot have them. Works on the reservation `room`
 /// ([`document::reserve_members`]).
-pub fn pack(zarr_json: &[u8], wanted: &[u64]) -> Result<Packed, String> {
+pub fn pack(zarr_json: &[u8], wanted: &[u64], room: &mut Meter) -> Result<Packed, String> {
     let members = parse(zarr_json)?;
     if has_transformers(&members) {
         return Err("it has storage transformers".to_owned());
@@ -166,7 +167,7 @@ pub fn pack(zarr_json: &[u8], wanted: &[u64]) -> Result<Packed, String> {
     if is_record(&data_type) {
         return Err(format!("zarr-python does not read shards of the data type `{}`", shorten(&data_type)));
     }
-    let grid = serde_json::from_str(members.get("chunk_grid").unwrap_or("null")).unwrap_or_default();
+    let grid = document::value(members.get("chunk_grid"), room);
     let chunk = array::regular_chunk(&grid).ok_or("its chunk grid is not regular")?;
     if chunk.is_empty() {
         return Err("it has no dimensions".to_owned());
@@ -193,7 +194,7 @@ pub fn pack(zarr_json: &[u8], wanted: &[u64]) -> Result<Packed, String> {
         numbers(&chunk)
     );
     let zarr_json = rewrite(&members, &[("chunk_grid", regular_grid(&shape)), ("codecs", sharding)], &[]);
-    check_grid(&zarr_json)?;
+    check_grid(&zarr_json, room)?;
     Ok(Packed { zarr_json, per_shard })
 }
 
@@ -243,8 +244,8 @@ fn has_transformers(members: &Members<'_>) -> bool {
 }
 
 /// Checks that chunks of the array in `zarr_json` can be numbered.
-fn check_grid(zarr_json: &str) -> Result<(), String> {
-    ArrayMetadata::parse_reserved(zarr_json.as_bytes()).map(drop).map_err(reason)
+fn check_grid(zarr_json: &str, room: &mut Meter) -> Result<(), String> {
+    ArrayMetadata::parse_reserved(zarr_json.as_bytes(), room).map(drop).map_err(reason)
 }
 
 fn name_of(codec: &str) -> Option<String> {
@@ -267,9 +268,9 @@ fn configuration_of(codec: &str) -> Option<Members<'_>> {
 }
 
 /// Returns `axes` in the order that the codec `transpose` gives them.
-fn permuted(axes: &[usize], transpose: &str) -> Result<Vec<usize>, String> {
-    let order =
-        serde_json::from_str(transpose).ok().and_then(|codec| document::numbers(document::setting(&codec, "order")));
+fn permuted(axes: &[usize], transpose: &str, room: &mut Meter) -> Result<Vec<usize>, String> {
+    let codec = document::value(Some(transpose), room);
+    let order = document::numbers(document::setting(&codec, "order"));
     let order = order.filter(|order| order.len() == axes.len()).ok_or("codec `transpose` without an order")?;
     let axes: Option<Vec<usize>> =
         order.into_iter().map(|axis| axes.get(usize::try_from(axis).ok()?).copied()).collect();
@@ -277,8 +278,8 @@ fn permuted(axes: &[usize], transpose: &str) -> Result<Vec<usize>, String> {
 }
 
 /// Returns the reason why an array with shards has no layout of them.
-fn why_no_layout(members: &Members<'_>, codecs: &[&str]) -> String {
-    let grid = serde_json::from_str(members.get("chunk_grid").unwrap_or("null")).unwrap_or_default();
+fn why_no_layout(members: &Members<'_>, codecs: &[&str], room: &mut Meter) -> String {
+    let grid = document::value(members.get("chunk_grid"), room);
     match array::regular_chunk(&grid) {
         None => "its chunk grid is not regular".to_owned(),
         Some(_) => compressed(codecs),

@@ -1,6 +1,11 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::type_complexity)]
 use super::*;
+use crate::memory::Meter;
 use serde_json::{Value, json};
+
+fn room() -> Meter {
+    Meter::brief("a test")
+}
 
 fn document(shape: Value, chunk: Value, codecs: Value, more: Value) -> Vec<u8> {
     let mut document =
@@ -23,7 +28,7 @@ fn transpose(order: Value) -> Value {
 }
 
 fn unsharded(chunk: Value, codecs: Value) -> Result<(Value, Value, Vec<Vec<usize>>, Vec<String>), String> {
-    let found = unshard(&document(json!([100, 90]), chunk, codecs, json!({})))?.ok_or("no shards")?;
+    let found = unshard(&document(json!([100, 90]), chunk, codecs, json!({})), &mut room())?.ok_or("no shards")?;
     let json: Value = serde_json::from_str(&found.zarr_json).unwrap();
     let axes = found.levels.iter().map(|level| level.axes.to_vec()).collect();
     Ok((json["chunk_grid"]["configuration"]["chunk_shape"].clone(), json["codecs"].clone(), axes, found.losses))
@@ -39,16 +44,16 @@ fn inner_chunks_become_chunks() {
     let (shape, inner, axes, _) = unsharded(json!([32, 64]), nested).unwrap();
     assert_eq!((shape, inner, axes.len()), (json!([4, 8]), json!(["bytes"]), 2));
     let plain = document(json!([4]), json!([2]), json!(["bytes"]), json!({"attributes": {"is": "sharding_indexed"}}));
-    assert!(unshard(&plain).unwrap().is_none());
+    assert!(unshard(&plain, &mut room()).unwrap().is_none());
 }
 
 #[test]
 fn members_keep_their_text() {
     let text = r#"{"attributes":{"a":1.50,"b":"\u00e9"},"codecs":[{"name":"sharding_indexed","configuration":{"chunk_shape":[2],
         "codecs":[ "bytes" ]}}],"shape":[8],"chunk_grid":{"name":"regular","configuration":{"chunk_shape":[4]}},"data_type":"uint8"}"#;
-    let found = unshard(text.as_bytes()).unwrap().unwrap().zarr_json;
+    let found = unshard(text.as_bytes(), &mut room()).unwrap().unwrap().zarr_json;
     assert!(found.starts_with(r#"{"attributes":{"a":1.50,"b":"\u00e9"},"shape":[8],"#), "{found}");
-    let packed = pack(found.as_bytes(), &[4]).unwrap().zarr_json;
+    let packed = pack(found.as_bytes(), &[4], &mut room()).unwrap().zarr_json;
     let json: Value = serde_json::from_str(&packed).unwrap();
     assert_eq!(json["chunk_grid"]["configuration"]["chunk_shape"], json!([8]));
     assert_eq!(json["codecs"][0]["configuration"]["codecs"], json!(["bytes"]));
@@ -88,7 +93,8 @@ fn arrays_that_would_change_stay_as_they_are() {
     assert_eq!(inner[1]["name"], "zstd");
     let rectilinear =
         json!({"chunk_grid": {"name": "rectilinear", "configuration": {"chunk_shapes": [[[32, 4]], [[64, 2]]]}}});
-    let reason = unshard(&document(json!([100, 90]), json!([32, 64]), json!([shard]), rectilinear)).unwrap_err();
+    let reason =
+        unshard(&document(json!([100, 90]), json!([32, 64]), json!([shard]), rectilinear), &mut room()).unwrap_err();
     assert!(reason.contains("not regular"), "{reason}");
     let huge = document(
         json!([u64::MAX, 4]),
@@ -96,14 +102,14 @@ fn arrays_that_would_change_stay_as_they_are() {
         json!([sharded(json!([1_u64 << 22, 1]), json!(["bytes"]))]),
         json!({}),
     );
-    assert!(unshard(&huge).unwrap_err().contains("2^32"));
+    assert!(unshard(&huge, &mut room()).unwrap_err().contains("2^32"));
 }
 
 #[test]
 fn a_storage_transformer_is_a_level() {
     let transformers = |list: Value| {
         let codecs = json!([sharded(json!([1, 2]), json!(["bytes"]))]);
-        unshard(&document(json!([10, 8]), json!([2, 2]), codecs, json!({"storage_transformers": list})))
+        unshard(&document(json!([10, 8]), json!([2, 2]), codecs, json!({"storage_transformers": list})), &mut room())
     };
     let indexed = json!({"type": "indexed", "configuration": {"chunks_per_shard": [3, 2]}});
     let found = transformers(json!([indexed])).unwrap().unwrap();
@@ -116,11 +122,11 @@ fn a_storage_transformer_is_a_level() {
 #[test]
 fn chunks_become_inner_chunks() {
     let packed = |shape: Value, chunk: Value, wanted: &[u64]| {
-        pack(&document(shape, chunk, json!(["bytes", "crc32c"]), json!({})), wanted)
+        pack(&document(shape, chunk, json!(["bytes", "crc32c"]), json!({})), wanted, &mut room())
     };
     let found = packed(json!([100, 90]), json!([3, 5]), &[7, 4, 2]).unwrap();
     assert_eq!(&*found.per_shard, [4, 2]);
-    let layout = ShardLayout::parse(found.zarr_json.as_bytes()).unwrap().unwrap();
+    let layout = ShardLayout::parse(found.zarr_json.as_bytes(), &mut room()).unwrap().unwrap();
     assert_eq!((layout.grid, layout.inner_shape, layout.checksum), (vec![4, 2], vec![3, 5], true));
     assert_eq!(&*packed(json!([9, 9, 9]), json!([1, 1, 1]), &[4]).unwrap().per_shard, [1, 1, 4]);
     for (shape, chunk, wanted) in [
@@ -133,13 +139,13 @@ fn chunks_become_inner_chunks() {
     ] {
         assert!(packed(shape, chunk.clone(), wanted).is_err(), "{chunk}");
     }
-    let with = |codecs: Value, more: Value| pack(&document(json!([4]), json!([2]), codecs, more), &[2]);
+    let with = |codecs: Value, more: Value| pack(&document(json!([4]), json!([2]), codecs, more), &[2], &mut room());
     assert!(with(json!([sharded(json!([1]), json!(["bytes"]))]), json!({})).unwrap_err().contains("shards already"));
     assert!(with(json!([]), json!({})).is_err() && with(json!("bytes"), json!({})).is_err());
     assert!(with(json!(["bytes"]), json!({"storage_transformers": [{"name": "x"}]})).is_err());
     assert!(with(json!(["bytes"]), json!({"storage_transformers": null})).is_ok());
     assert!(with(json!(["bytes"]), json!({"shape": [1, 2]})).is_err());
-    assert!(pack(b"{", &[2]).is_err() && pack(b"\xff", &[2]).is_err());
+    assert!(pack(b"{", &[2], &mut room()).is_err() && pack(b"\xff", &[2], &mut room()).is_err());
 }
 
 #[test]
@@ -157,7 +163,7 @@ fn structures_have_shards_unless_their_fill_value_is_bytes() {
     let packed = |name: &str, fill: Value| {
         let data_type = json!({"name": name, "configuration": {"fields": fields}});
         let more = json!({"data_type": data_type, "fill_value": fill});
-        pack(&document(json!([8]), json!([2]), json!(["bytes"]), more), &[2])
+        pack(&document(json!([8]), json!([2]), json!(["bytes"]), more), &[2], &mut room())
     };
     assert!(packed("struct", json!({"a": -1, "b": "NaN"})).is_ok());
     // As zarr-python before 3.2 names them.

@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use super::array::{self, MAX_RANK};
 use super::document::{self, extension_name, numbers, setting};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::Meter;
 
 /// Bytes of an index entry: offset and length.
 const ENTRY: u64 = 16;
@@ -108,11 +109,11 @@ pub enum FaultKind {
 
 impl ShardLayout {
     /// Derives the layout of stored objects from an array's `zarr.json`. Returns none if they are no shards, or are compressed as a
-    /// whole, so that parts of them cannot be read. The caller has reserved the memory for looking into it.
+    /// whole, so that parts of them cannot be read. Looks into it on the reservation `room` (`document::reserve`).
     ///
     /// Fails with [`ErrorKind::Corrupt`] if the document contradicts itself, with [`ErrorKind::Unsupported`] for more than
     /// [`MAX_INNER`] inner chunks and for codecs around a shard or its index whose effect on sizes is unknown.
-    pub fn parse(zarr_json: &[u8]) -> Result<Option<Self>> {
+    pub fn parse(zarr_json: &[u8], room: &mut Meter) -> Result<Option<Self>> {
         /// The required members only: attributes may be much longer.
         #[derive(Deserialize)]
         struct Document {
@@ -123,7 +124,7 @@ impl ShardLayout {
             #[serde(default)]
             storage_transformers: Value,
         }
-        let document: Document = document::parse(zarr_json)?;
+        let document: Document = document::parse(zarr_json, room)?;
         let shape = array::regular_chunk(&document.chunk_grid);
         if let Some(grid) = array::chunks_per_shard(&document.storage_transformers)? {
             let inner_shape = shape.ok_or_else(|| Error::corrupt("chunks_per_shard without a regular chunk grid"))?;
@@ -238,7 +239,12 @@ fn from_codecs(codecs: &Value, shape: &[u64], depth: usize) -> Result<Option<Sha
         None | Some(Value::Null) => IndexLocation::End,
         Some(Value::String(place)) if place == "end" => IndexLocation::End,
         Some(Value::String(place)) if place == "start" => IndexLocation::Start,
-        Some(other) => return Err(Error::corrupt(format!("sharding_indexed has its index_location at {other}"))),
+        Some(other) => {
+            return Err(Error::corrupt(format!(
+                "sharding_indexed has its index_location at {}",
+                document::shown(other)
+            )));
+        }
     };
     let (big_endian, checksum) = index_codecs(setting(sharding, "index_codecs"))?;
     let codecs = setting(sharding, "codecs").unwrap_or(&Value::Null);
@@ -251,7 +257,7 @@ fn index_codecs(codecs: Option<&Value>) -> Result<(bool, bool)> {
     let unknown = |codec: &Value| {
         Error::new(
             ErrorKind::Unsupported,
-            format!("index_codecs of a shard with {codec}: `bytes` and `crc32c` are known"),
+            format!("index_codecs of a shard with {}: `bytes` and `crc32c` are known", document::shown(codec)),
         )
     };
     let Some(codecs) = codecs.filter(|codecs| !codecs.is_null()) else { return Ok((false, true)) };
@@ -436,7 +442,8 @@ mod tests {
 
     #[test]
     fn layout_follows_from_codecs() {
-        let parse = |codecs| ShardLayout::parse(&document(json!([32, 64]), codecs)).unwrap();
+        let parse =
+            |codecs| ShardLayout::parse(&document(json!([32, 64]), codecs), &mut Meter::brief("a test")).unwrap();
         assert_eq!(parse(json!([{"name": "bytes"}, {"name": "zstd"}])), None);
         let plain = parse(json!([sharded(json!([8, 16]), json!({}))])).unwrap();
         assert_eq!((plain.grid.as_slice(), plain.index_length(), plain.trailer), ([4, 4].as_slice(), 16 * 16 + 4, 0));
@@ -459,7 +466,9 @@ mod tests {
 
     #[test]
     fn invalid_and_unsupported_codecs_are_distinguished() {
-        let kind = |codecs| ShardLayout::parse(&document(json!([32, 64]), codecs)).unwrap_err().kind();
+        let kind = |codecs| {
+            ShardLayout::parse(&document(json!([32, 64]), codecs), &mut Meter::brief("a test")).unwrap_err().kind()
+        };
         assert_eq!(kind(json!([sharded(json!([5, 16]), json!({}))])), ErrorKind::Corrupt);
         assert_eq!(kind(json!([sharded(json!([0, 16]), json!({}))])), ErrorKind::Corrupt);
         assert_eq!(kind(json!([sharded(json!([8]), json!({}))])), ErrorKind::Corrupt);
@@ -468,7 +477,7 @@ mod tests {
         assert_eq!(kind(json!([sharded(json!([8, 16]), zipped)])), ErrorKind::Unsupported);
         assert_eq!(kind(json!(["reshape", sharded(json!([8, 16]), json!({}))])), ErrorKind::Unsupported);
         let huge = document(json!([1_u64 << 40, 64]), json!([sharded(json!([1, 1]), json!({}))]));
-        assert_eq!(ShardLayout::parse(&huge).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(ShardLayout::parse(&huge, &mut Meter::brief("a test")).unwrap_err().kind(), ErrorKind::Unsupported);
         let mut deep = json!(["bytes"]);
         for _ in 0..20 {
             deep = json!([sharded(json!([32, 64]), json!({"codecs": deep}))]);
@@ -480,7 +489,8 @@ mod tests {
         let grid = json!([entries.len()]);
         let codecs = if checksum { json!(["bytes", "crc32c"]) } else { json!(["bytes"]) };
         let codec = sharded(json!([1]), json!({"index_codecs": codecs}));
-        let sharding = ShardLayout::parse(&document(grid, json!([codec]))).unwrap().unwrap();
+        let sharding =
+            ShardLayout::parse(&document(grid, json!([codec])), &mut Meter::brief("a test")).unwrap().unwrap();
         let mut bytes: Vec<u8> =
             entries.iter().flat_map(|(offset, length)| [offset.to_le_bytes(), length.to_le_bytes()].concat()).collect();
         if checksum {

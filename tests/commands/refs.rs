@@ -41,7 +41,7 @@ async fn history(place: &Path, version: SpecVersionBin) -> Vec<ObjectId> {
     let repository = open(place).await;
     let tip = repository.branch_tip("main").await.unwrap().unwrap();
     let commits = repository.history(tip, usize::MAX).await.unwrap();
-    commits.into_iter().rev().map(|commit| commit.id).collect()
+    commits.iter().rev().map(|commit| commit.id).collect()
 }
 
 /// Returns all refs as the reference has them.
@@ -111,7 +111,7 @@ async fn ref_changes_are_visible_to_the_reference_and_to_us() {
         let ours = open(place).await;
         let mut deleted = ours.deleted_tags().await.unwrap();
         deleted.sort();
-        assert_eq!(deleted, ["gone", "v 2"]);
+        assert_eq!(*deleted, ["gone", "v 2"]);
         // With an outdated view of the branch our command does not remove their commit.
         let stale = ours.reset_branch("dev", commits[0], commits[2], system_clock).await.unwrap_err();
         assert_eq!(stale.kind(), ErrorKind::Stale, "{stale}");
@@ -303,17 +303,17 @@ async fn ops_reads_the_operations_log_across_its_files() {
 
     // Where a file is missing, the log ends there with a message.
     let info = RepoInfo::decode(&std::fs::read(place.join("repo")).unwrap()).unwrap();
-    let before = icechunkfs::format::operations_log::read(&info).previous_file.unwrap();
-    let file = place.join("overwritten").join(&before);
+    let before = icechunkfs::format::operations_log::previous_file(&info).unwrap();
+    let file = place.join("overwritten").join(before);
     let content = std::fs::read(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     let short = run_on(place, &["ops", "--json"]);
-    assert!(short.stderr.contains(&before), "{}", short.stderr);
+    assert!(short.stderr.contains(before), "{}", short.stderr);
     assert!(short.json().as_array().unwrap().len() < all.len());
     // Where it is damaged, the part before is shown, and the command fails.
     std::fs::write(&file, &content[..content.len() / 2]).unwrap();
     let damaged = run_on(place, &["ops"]);
-    assert!(!damaged.stdout.is_empty() && damaged.failure().contains(&before));
+    assert!(!damaged.stdout.is_empty() && damaged.failure().contains(before));
     // A chain that leads back to itself ends.
     std::fs::copy(place.join("repo"), &file).unwrap();
     let cycle = run_on(place, &["ops"]).failure();
@@ -471,10 +471,10 @@ fn concurrent_ref_changes_are_all_kept_in_version_2() {
     let state = |entry: &DisplayedEntry| {
         let file = entry.backup_path.as_ref().map_or(place.join("repo"), |name| place.join("overwritten").join(name));
         let info = RepoInfo::decode(&std::fs::read(file).unwrap()).unwrap();
-        let refs = |refs: Vec<(String, Result<ObjectId>)>| -> BTreeMap<String, ObjectId> {
-            refs.into_iter().map(|(name, id)| (name, id.unwrap())).collect()
-        };
-        (refs(info.branches()), refs(info.tags()))
+        let pair = |(name, id): (&str, Result<ObjectId>)| (name.to_owned(), id.unwrap());
+        let branches: BTreeMap<String, ObjectId> = info.branches().map(pair).collect();
+        let tags: BTreeMap<String, ObjectId> = info.tags().map(pair).collect();
+        (branches, tags)
     };
     let mut committed = Vec::new();
     for pair in entries[..=entries.len() - before].windows(2) {

@@ -369,7 +369,7 @@ async fn snapshots_describe_arrays_as_the_reference_does() {
                 let NodeData::Array(array) = &node.data else { panic!("an array") };
                 let shape: Vec<_> =
                     array.dimensions().unwrap().iter().map(|d| (d.array_length, d.num_chunks)).collect();
-                (node.path.to_owned(), shape, array.dimension_names())
+                (node.path.to_owned(), shape, array.copied_names())
             });
             arrays.collect::<Vec<_>>()
         };

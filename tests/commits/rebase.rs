@@ -363,7 +363,8 @@ async fn a_chunk_deleted_on_both_sides_is_no_conflict() {
             assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
             // A chunk that was already deleted is no change of the new commit.
             let log = rebase::read_log(&*table.lab.storage, snapshot).await.unwrap();
-            let changed: Vec<Vec<u32>> = log.updated_chunks().flat_map(|(_, chunks)| chunks).collect();
+            let changed: Vec<Vec<u32>> =
+                log.updated_chunks().flat_map(|(_, chunks)| chunks.map(|one| one.coords().collect())).collect();
             assert_eq!(changed, [[1], [7]]);
         }
         let (_, outcome, _) = both(version, delete, delete, OnConflict::Fail).await;

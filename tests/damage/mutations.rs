@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::common::counted::{Counted, NOW, PEAK};
@@ -22,6 +22,7 @@ use icechunkfs::format::config_edit::{self, encode, problems};
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::transaction_log::{NodeChange, TransactionLog};
 use icechunkfs::library::open;
+use icechunkfs::memory::Meter;
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::refs::RefSpec;
 use icechunkfs::stats;
@@ -38,7 +39,7 @@ use icechunkfs::views::native::NativeView;
 use icechunkfs::zarr::shard::{Index, ShardLayout};
 
 /// Memory bound of each tree.
-const MEMORY: u64 = 64 << 20;
+pub(super) const MEMORY: u64 = 64 << 20;
 /// Bytes beyond that which the whole walk over one mutant may allocate at once.
 const SLACK: usize = 64 << 20;
 /// Time limit of one mutant.
@@ -47,15 +48,27 @@ const DEADLINE: Duration = Duration::from_secs(20);
 #[global_allocator]
 static ALLOCATOR: Counted = Counted(usize::MAX);
 
+/// Keeps other tests of this process from being measured, too.
+pub(super) fn alone() -> MutexGuard<'static, ()> {
+    static MEASURED: Mutex<()> = Mutex::new(());
+    MEASURED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs a walk within its limits: the process may use [`MEMORY`].
-fn bounded() -> open::MemoryLimits {
+pub(super) fn bounded() -> open::MemoryLimits {
     icechunkfs::memory::set_bound(MEMORY);
     open::MemoryLimits::default()
 }
 
 /// A repository in memory, whose files can be swapped.
 #[derive(Debug, Clone)]
-struct Files(BTreeMap<String, Bytes>);
+pub(super) struct Files(BTreeMap<String, Bytes>);
+
+impl From<BTreeMap<String, Vec<u8>>> for Files {
+    fn from(files: BTreeMap<String, Vec<u8>>) -> Self {
+        Files(files.into_iter().map(|(key, bytes)| (key, bytes.into())).collect())
+    }
+}
 
 impl Files {
     fn read(root: &Path) -> Files {
@@ -135,7 +148,7 @@ fn change_config(config: &RepoConfig, yaml: Option<&[u8]>) {
 }
 
 /// Uses a repository as a mount and the commands would; any result is accepted.
-async fn exercise(files: &Files, refs: &[RefSpec]) {
+pub(super) async fn exercise(files: &Files, refs: &[RefSpec]) {
     let Ok(repository) = Repository::open(Arc::new(files.clone())).await else { return };
     let repository = repository.allowing(permissions(), &Settings::default());
     let _ = repository.refs().await;
@@ -240,6 +253,7 @@ fn damaged_shard_indexes_change_no_bytes_that_are_read() {
     if count <= 20_000 {
         common::watchdog();
     }
+    let _alone = alone();
     let mut random = Random::new(20_261_122);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let form = shard::USUAL;
@@ -262,7 +276,7 @@ fn damaged_shard_indexes_change_no_bytes_that_are_read() {
         change(&mut document, &mut random);
         let (start, before) = (Instant::now(), NOW.load(Ordering::Relaxed));
         PEAK.store(before, Ordering::Relaxed);
-        if let Ok(Some(sharding)) = ShardLayout::parse(&document)
+        if let Ok(Some(sharding)) = ShardLayout::parse(&document, &mut Meter::brief("a zarr.json"))
             && let Some(place) = sharding.index_range(bytes.len() as u64)
         {
             let index = Bytes::copy_from_slice(&bytes[place.start as usize..place.end as usize]);
@@ -335,6 +349,7 @@ fn damaged_files_cause_no_panic_hang_or_excessive_memory() {
     if count <= 20_000 {
         common::watchdog();
     }
+    let _alone = alone();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let fixtures: Vec<(String, Files, Vec<RefSpec>)> = FixtureSet::each()
         .flat_map(|set| set.all().into_iter().chain(set.alphas()))

@@ -49,11 +49,11 @@ async fn described(place: &Path) -> (Value, BTreeMap<ObjectId, (Option<ObjectId>
     }
     let deleted = repository.deleted_tags().await.unwrap();
     let Ok(file) = std::fs::read(place.join("repo")) else {
-        return (serde_json::json!([histories, deleted]), BTreeMap::new());
+        return (serde_json::json!([histories, *deleted]), BTreeMap::new());
     };
     let state = RepoState::from_info(&RepoInfo::decode(&file).unwrap()).unwrap();
     let commits = state.snapshots.into_iter().map(|(id, r)| (id, (r.parent, r.pruned_ancestor_tx_logs))).collect();
-    (serde_json::json!([histories, deleted]), commits)
+    (serde_json::json!([histories, *deleted]), commits)
 }
 
 /// The same repository, expired by the reference and by us, has the same result.

@@ -5,17 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use serde_json::json;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use tracing::warn;
 
+use super::DiffArgs;
 use super::text::spelled;
-use super::{DiffArgs, print, print_json};
 use crate::cli::open::MemoryLimits;
+use crate::cli::output::{Lines, print_json};
 use crate::compare::logs;
 use crate::error::{Error, Result};
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::transaction_log::NodeChange;
-use crate::printable;
+use crate::format::transaction_log::{Move, NodeChange};
 use crate::repo::Repository;
 use crate::zarr::Coords;
 
@@ -30,16 +31,21 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
         warn!("the log of commit {id}, which has expired, is gone: its changes are not listed");
     }
     let limits = MemoryLimits::default();
-    let mut paths: HashMap<NodeId, String> = HashMap::new();
-    for id in [from, to] {
-        let snapshot = repository.snapshot(id, limits.max_snapshot_size()?).await?;
-        paths.extend(snapshot.nodes().map(|node| (node.id, node.path.to_owned())));
+    let snapshots = [
+        repository.snapshot(from, limits.max_snapshot_size()?).await?,
+        repository.snapshot(to, limits.max_snapshot_size()?).await?,
+    ];
+    let mut paths: HashMap<NodeId, &str> = HashMap::new();
+    let mut tables = Vec::new();
+    for snapshot in &snapshots {
+        tables.push(snapshot.room_for_table()?);
+        paths.extend(snapshot.nodes().map(|node| (node.id, node.path)));
     }
     let ids = logged.nodes.iter().map(|(_, id)| *id);
     let mut in_neither: BTreeSet<NodeId> = ids.filter(|id| !paths.contains_key(id)).collect();
     let named = |change: NodeChange| -> BTreeSet<&str> {
         let ids = logged.nodes.iter().filter(|(of, _)| *of == change);
-        ids.filter_map(|(_, id)| paths.get(id)).map(String::as_str).collect()
+        ids.filter_map(|(_, id)| paths.get(id)).copied().collect()
     };
     let lists = [
         ("new_groups", named(NodeChange::NewGroups)),
@@ -58,37 +64,77 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
         }
     }
     if arguments.json {
-        let mut out = serde_json::Map::new();
-        let mut put = |name: &str, value| drop(out.insert(name.to_owned(), value));
-        put("from", json!(from));
-        put("to", json!(to));
-        lists.into_iter().for_each(|(name, paths)| put(name, json!(paths)));
-        let chunks: BTreeMap<&str, Vec<&[u32]>> =
-            chunks.iter().map(|(path, all)| (*path, all.iter().map(|coords| coords.as_slice()).collect())).collect();
-        put("updated_chunks", json!(chunks));
-        put("moved_nodes", logged.moves.iter().map(|m| json!({"from": m.from, "to": m.to})).collect());
-        put("nodes_in_neither", in_neither.len().into());
-        put("missing_logs", json!(missing));
-        return print_json(&out);
+        let moves: Vec<MoveRow<'_>> = logged.moves.iter().map(MoveRow::of).collect();
+        return print_json(&Report { from, to, lists, chunks, moves, in_neither: in_neither.len(), missing });
     }
-    let mut text = String::new();
+    let mut out = Lines::new();
     for (name, paths) in lists {
         let name = name.trim_end_matches('s').replace('_', " ");
-        for path in paths {
-            text += &format!("{name:<14} {}\n", printable::line(path));
-        }
+        paths.into_iter().try_for_each(|path| out.line(format_args!("{name:<14} {path}")))?;
     }
     for (path, all) in chunks {
-        text += &format!("updated chunks {}  {}\n", printable::line(path), all.len());
+        out.line(format_args!("updated chunks {path}  {}", all.len()))?;
         for coords in all.into_iter().filter(|_| arguments.chunks) {
-            text += &format!("  {}\n", spelled(coords));
+            out.line(format_args!("  {}", spelled(coords)))?;
         }
     }
     for moved in &logged.moves {
-        text += &format!("moved          {} -> {}\n", printable::line(&moved.from), printable::line(&moved.to));
+        out.line(format_args!("moved          {} -> {}", moved.from, moved.to))?;
     }
     if !in_neither.is_empty() {
-        text += &format!("and {} nodes that came and went in between\n", in_neither.len());
+        out.line(format_args!("and {} nodes that came and went in between", in_neither.len()))?;
     }
-    print(&text)
+    out.end()
+}
+
+struct Report<'a> {
+    from: ObjectId,
+    to: ObjectId,
+    lists: [(&'static str, BTreeSet<&'a str>); 6],
+    chunks: BTreeMap<&'a str, BTreeSet<&'a Coords>>,
+    moves: Vec<MoveRow<'a>>,
+    in_neither: usize,
+    missing: Vec<ObjectId>,
+}
+
+#[derive(Serialize)]
+struct MoveRow<'a> {
+    from: &'a str,
+    to: &'a str,
+}
+
+impl<'a> MoveRow<'a> {
+    fn of(moved: &'a Move) -> Self {
+        MoveRow { from: &moved.from, to: &moved.to }
+    }
+}
+
+struct Chunks<'a>(&'a BTreeMap<&'a str, BTreeSet<&'a Coords>>);
+
+struct CoordsSet<'a>(&'a BTreeSet<&'a Coords>);
+
+impl Serialize for Report<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut members = serializer.serialize_map(None)?;
+        members.serialize_entry("from", &self.from)?;
+        members.serialize_entry("to", &self.to)?;
+        self.lists.iter().try_for_each(|(name, paths)| members.serialize_entry(name, paths))?;
+        members.serialize_entry("updated_chunks", &Chunks(&self.chunks))?;
+        members.serialize_entry("moved_nodes", &self.moves)?;
+        members.serialize_entry("nodes_in_neither", &self.in_neither)?;
+        members.serialize_entry("missing_logs", &self.missing)?;
+        members.end()
+    }
+}
+
+impl Serialize for Chunks<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(path, all)| (path, CoordsSet(all))))
+    }
+}
+
+impl Serialize for CoordsSet<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|coords| coords.as_slice()))
+    }
 }

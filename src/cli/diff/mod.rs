@@ -15,11 +15,12 @@ use super::control_client::MountpointArgs;
 use super::mount_options::parse_root;
 use super::open::MemoryLimits;
 use super::virtual_args::VirtualArgs;
-use super::{control_client, open, print, print_json};
+use super::{control_client, open, print};
 use crate::compare::scope::ComparisonScope;
 use crate::compare::{self, ChunkCounts, CompareOptions, NodeDifference};
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::{Node, Snapshot};
+use crate::memory::Metered;
 use crate::operations::request;
 use crate::reader::Reader;
 use crate::storage::settings::Settings;
@@ -77,7 +78,7 @@ pub(crate) struct DiffArgs {
 struct Compared {
     old: Snapshot,
     new: Snapshot,
-    nodes: Vec<NodeDifference>,
+    nodes: Metered<Vec<NodeDifference>>,
 }
 
 /// Counts of differences.
@@ -124,10 +125,12 @@ pub(crate) fn run(arguments: &DiffArgs) -> Result<()> {
         let nodes = nodes.context(|| repository.storage().location().to_owned())?;
         let compared = Compared { old, new, nodes };
         if arguments.json {
-            return print_json(&json::of(&compared));
+            return json::print(&compared);
         }
-        let text = if arguments.stat { text::summary(&compared) } else { text::of(&compared, arguments.patch) };
-        print(&text)
+        if arguments.stat {
+            return print(&text::summary(&compared));
+        }
+        text::print(&compared, arguments.patch)
     })
 }
 
@@ -139,7 +142,7 @@ impl Compared {
 
     fn summary(&self) -> Summary {
         let mut summary = Summary::default();
-        for difference in &self.nodes {
+        for difference in &*self.nodes {
             let (before, after) = self.node(difference);
             let is_array = after.as_ref().or(before.as_ref()).is_some_and(Node::is_array);
             let count = |counts: &mut [u64; 2]| {

@@ -1,6 +1,7 @@
 //! The difference as text.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::time::Duration;
 
 use indicatif::HumanBytes;
@@ -8,8 +9,12 @@ use serde_json::Value;
 use similar::TextDiff;
 
 use super::Compared;
+use crate::cli::output::Lines;
 use crate::compare::{ChunkCounts, Count, NodeDifference};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::json;
 use crate::format::snapshot::Node;
+use crate::memory::Meter;
 use crate::printable;
 use crate::zarr::Coords;
 
@@ -17,61 +22,64 @@ use crate::zarr::Coords;
 const NOTHING: &str = "/dev/null";
 /// Time to search for the shortest patch; after it a longer one is used.
 const SHORTEST: Duration = Duration::from_secs(2);
+/// Memory that a line takes while the documents are compared, in bytes.
+const LINE_BYTES: u64 = 256;
 
-/// Formats every node and the summary.
-pub(super) fn of(compared: &Compared, patch: bool) -> String {
+/// Prints every node and the summary.
+pub(super) fn print(compared: &Compared, patch: bool) -> Result<()> {
     let moves = topmost_moves(compared);
-    let mut text = String::new();
-    for difference in &compared.nodes {
+    let mut out = Lines::new();
+    for difference in &*compared.nodes {
         let (before, after) = compared.node(difference);
         let kind = |node: &Node<'_>| if node.is_array() { "array" } else { "group" };
-        text += &match (&before, &after) {
+        let chunks = &difference.chunks;
+        match (&before, &after) {
             (None, Some(node)) => {
-                format!("added    {}  {}{}\n", shown(node), kind(node), many(difference.chunks.added))
+                out.line(format_args!("added    {}  {}{}", node.path, kind(node), many(chunks.added)))?;
             }
             (Some(node), None) => {
-                format!("removed  {}  {}{}\n", shown(node), kind(node), many(difference.chunks.removed))
+                out.line(format_args!("removed  {}  {}{}", node.path, kind(node), many(chunks.removed)))?;
             }
-            (Some(before), Some(after)) => kept(difference, before, after, &moves),
-            (None, None) => String::new(),
-        };
+            (Some(before), Some(after)) => kept(difference, before, after, &moves, &mut out)?,
+            (None, None) => {}
+        }
         if let Some(lists) = &difference.coords {
             for (sign, list) in [('+', &lists.added), ('~', &lists.changed), ('-', &lists.removed)] {
-                for coords in list {
-                    text += &format!("  {sign} {}\n", spelled(coords));
-                }
+                list.iter().try_for_each(|coords| out.line(format_args!("  {sign} {}", spelled(coords))))?;
             }
         }
         if patch && (before.is_none() || after.is_none() || difference.is_changed) {
-            text += &documents(before.as_ref(), after.as_ref());
+            documents(before.as_ref(), after.as_ref(), &mut out)?;
         }
     }
-    if !text.is_empty() {
-        text.push('\n');
+    if !compared.nodes.is_empty() {
+        out.line(format_args!(""))?;
     }
-    text + &summary(compared)
+    out.text(format_args!("{}", summary(compared)))?;
+    out.end()
 }
 
-fn kept(difference: &NodeDifference, before: &Node<'_>, after: &Node<'_>, moves: &BTreeMap<String, u64>) -> String {
-    let mut text = String::new();
+fn kept(
+    difference: &NodeDifference,
+    before: &Node<'_>,
+    after: &Node<'_>,
+    moves: &BTreeMap<&str, u64>,
+    out: &mut Lines,
+) -> Result<()> {
     if let Some(below) = moves.get(after.path).filter(|_| difference.is_moved) {
         let more = match below {
             0 => String::new(),
             below => format!("  with {}", number(*below, "node below", "nodes below")),
         };
-        text += &format!("moved    {} -> {}{more}\n", shown(before), shown(after));
+        out.line(format_args!("moved    {} -> {}{more}", before.path, after.path))?;
     }
     if difference.is_changed {
-        text += &format!("changed  {}/zarr.json\n", shown(after).trim_end_matches('/'));
+        out.line(format_args!("changed  {}/zarr.json", after.path.trim_end_matches('/')))?;
     }
     if difference.chunks.is_any() {
-        text += &format!("chunks   {}  {}\n", shown(after), chunks(&difference.chunks));
+        out.line(format_args!("chunks   {}  {}", after.path, chunks(&difference.chunks)))?;
     }
-    text
-}
-
-fn shown(node: &Node<'_>) -> String {
-    printable::line(node.path)
+    Ok(())
 }
 
 fn number(count: u64, one: &str, many: &str) -> String {
@@ -139,47 +147,90 @@ pub(super) fn summary(compared: &Compared) -> String {
 }
 
 /// Returns the moves that get a line each, by the new path, with the number of nodes below that moved along.
-fn topmost_moves(compared: &Compared) -> BTreeMap<String, u64> {
-    let mut all: HashMap<&str, &str> = HashMap::new();
+fn topmost_moves(compared: &Compared) -> BTreeMap<&str, u64> {
+    let mut all: Vec<(&str, &str)> = Vec::new();
     for difference in compared.nodes.iter().filter(|difference| difference.is_moved) {
         if let (Some(before), Some(after)) = compared.node(difference) {
-            all.insert(after.path, before.path);
+            all.push((after.path, before.path));
         }
     }
-    let mut topmost: BTreeMap<String, u64> = BTreeMap::new();
-    for (&path, &from) in &all {
-        let (mut path, mut from, mut went_along) = (path, from, 0);
-        // Up to the topmost group that moved in the same way.
-        while let (Some((above, name)), Some((above_from, name_from))) = (path.rsplit_once('/'), from.rsplit_once('/'))
-            && name == name_from
-            && all.get(above) == Some(&above_from)
-        {
-            (path, from, went_along) = (above, above_from, 1);
-        }
-        *topmost.entry(path.to_owned()).or_default() += went_along;
+    // Groups come before what is in them.
+    all.sort_unstable_by_key(|(path, _)| path.len());
+    // Old path, and new path of the topmost group that moved in the same way, by new path.
+    let mut known: HashMap<&str, (&str, &str)> = HashMap::new();
+    let mut topmost: BTreeMap<&str, u64> = BTreeMap::new();
+    for (path, from) in all {
+        let above = path.rsplit_once('/').zip(from.rsplit_once('/'));
+        let above = above.filter(|((_, name), (_, name_from))| name == name_from);
+        let above = above.and_then(|((above, _), (above_from, _))| {
+            known.get(above).filter(|(from, _)| *from == above_from).map(|(_, top)| *top)
+        });
+        known.insert(path, (from, above.unwrap_or(path)));
+        *topmost.entry(above.unwrap_or(path)).or_default() += u64::from(above.is_some());
     }
     topmost
 }
 
-/// Formats the differences of a node's documents as a patch.
-fn documents(before: Option<&Node<'_>>, after: Option<&Node<'_>>) -> String {
+/// Prints the differences of a node's documents as a patch.
+fn documents(before: Option<&Node<'_>>, after: Option<&Node<'_>>, out: &mut Lines) -> Result<()> {
     let name = |node: Option<&Node<'_>>| match node {
-        Some(node) => format!("{}/zarr.json", shown(node).trim_end_matches('/')),
+        Some(node) => format!("{}/zarr.json", printable::line(node.path).trim_end_matches('/')),
         None => NOTHING.to_owned(),
     };
-    let raw = |node: Option<&Node<'_>>| {
+    let mut meter = Meter::brief("the documents of a node, line by line");
+    let raw = |node: Option<&Node<'_>>, meter: &mut Meter| -> Result<String> {
+        meter.count(node.map_or(0, |node| 3 * node.zarr_json.len() as u64))?;
         let text = node.map(|node| String::from_utf8_lossy(node.zarr_json).into_owned()).unwrap_or_default();
-        if text.is_empty() || text.ends_with('\n') { text } else { text + "\n" }
+        Ok(if text.is_empty() || text.ends_with('\n') { text } else { text + "\n" })
     };
-    let laid_out = |node: Option<&Node<'_>>| {
-        let value: Value = node.and_then(|node| serde_json::from_slice(node.zarr_json).ok())?;
-        Some(serde_json::to_string_pretty(&value).ok()? + "\n")
-    };
-    let [mut old, mut new] = [before, after].map(|node| laid_out(node).unwrap_or_else(|| raw(node)));
+    let (mut old, mut new) = (laid_out(before, &mut meter)?, laid_out(after, &mut meter)?);
     // The values are equal: the layout differs.
     if old == new {
-        [old, new] = [before, after].map(raw);
+        (old, new) = (None, None);
     }
+    let old = old.map_or_else(|| raw(before, &mut meter), Ok)?;
+    let new = new.map_or_else(|| raw(after, &mut meter), Ok)?;
+    meter.count(LINE_BYTES * (old.lines().count() + new.lines().count()) as u64)?;
     let lines = TextDiff::configure().timeout(SHORTEST).diff_lines(&old, &new);
-    lines.unified_diff().context_radius(3).header(&name(before), &name(after)).to_string()
+    let mut patch = lines.unified_diff();
+    out.text(format_args!("{}", patch.context_radius(3).header(&name(before), &name(after))))
+}
+
+/// Returns a node's document with one member per line; none if it is not JSON.
+fn laid_out(node: Option<&Node<'_>>, meter: &mut Meter) -> Result<Option<String>> {
+    let Some(node) = node else { return Ok(None) };
+    let value: Value = match json::parse(node.zarr_json, meter) {
+        Err(error) if error.kind() == ErrorKind::OutOfMemory => return Err(error.context(node.path)),
+        Err(_) => return Ok(None),
+        Ok(value) => value,
+    };
+    let mut text = MeteredText { text: Vec::new(), meter };
+    match serde_json::to_writer_pretty(&mut text, &value) {
+        Ok(()) => text.text.push(b'\n'),
+        Err(_) => return Err(text.meter.count(0).err().unwrap_or_else(too_long).context(node.path)),
+    }
+    Ok(String::from_utf8(text.text).ok())
+}
+
+fn too_long() -> Error {
+    Error::new(ErrorKind::OutOfMemory, "the document does not fit into the memory bound, line by line: raise --memory")
+}
+
+/// Text that is counted before it grows.
+struct MeteredText<'a> {
+    text: Vec<u8>,
+    meter: &'a mut Meter,
+}
+
+impl io::Write for MeteredText<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // A list doubles when it grows, and is then there twice.
+        self.meter.count(3 * bytes.len() as u64).map_err(io::Error::other)?;
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

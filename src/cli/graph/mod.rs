@@ -11,11 +11,18 @@ use std::collections::HashMap;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use crate::error::Result;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::{Meter, Metered};
 use crate::printable;
 use crate::repo::refs::{DEFAULT_BRANCH, Refs};
 use crate::times::format_time;
+
+/// Longest message that is kept, in characters: a tooltip has all of it.
+const MAX_MESSAGE: usize = 4000;
+/// Bytes of a commit besides its message, with its row, its place in maps, and its part of a drawing.
+const COMMIT: u64 = 1500;
 
 /// A branch or tag beside a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +42,7 @@ pub(crate) struct Commit {
     pub(crate) parent: Option<ObjectId>,
     /// Time of the commit, in microseconds since 1970-01-01 UTC.
     pub(crate) time: u64,
-    /// Commit message.
+    /// Beginning of the commit message.
     pub(crate) message: String,
     /// Refs that point to the commit: `main` first, then branches, then tags.
     pub(crate) labels: Vec<Label>,
@@ -57,26 +64,53 @@ impl Commit {
     }
 }
 
-/// Adds to `commits` the refs that point to them.
-pub(crate) fn with_labels(commits: Vec<SnapshotInfo>, refs: &Refs) -> Vec<Commit> {
-    let mut labels: HashMap<ObjectId, Vec<Label>> = HashMap::new();
-    let label = |name: &str, is_tag| Label { name: printable::line(name), is_tag };
-    let main = refs.branches.get_key_value(DEFAULT_BRANCH);
-    let others = refs.branches.iter().filter(|(name, _)| *name != DEFAULT_BRANCH);
-    for (name, id) in main.into_iter().chain(others) {
-        labels.entry(*id).or_default().push(label(name, false));
+/// Commits of a graph, as they are collected.
+pub(crate) struct Commits {
+    list: Vec<Commit>,
+    labels: HashMap<ObjectId, Vec<Label>>,
+    meter: Meter,
+}
+
+impl Commits {
+    /// Begins to collect commits. Some of them may have `refs`.
+    pub(crate) fn new(refs: &Refs) -> Self {
+        let mut labels: HashMap<ObjectId, Vec<Label>> = HashMap::new();
+        let label = |name: &str, is_tag| Label { name: printable::line(name), is_tag };
+        let main = refs.branches.get_key_value(DEFAULT_BRANCH);
+        let others = refs.branches.iter().filter(|(name, _)| *name != DEFAULT_BRANCH);
+        for (name, id) in main.into_iter().chain(others) {
+            labels.entry(*id).or_default().push(label(name, false));
+        }
+        for (name, id) in &refs.tags {
+            labels.entry(*id).or_default().push(label(name, true));
+        }
+        Commits { list: Vec::new(), labels, meter: Meter::new("the commits of the graph") }
     }
-    for (name, id) in &refs.tags {
-        labels.entry(*id).or_default().push(label(name, true));
+
+    /// Adds a commit, with the beginning of its message.
+    pub(crate) fn add(&mut self, info: SnapshotInfo) -> Result<()> {
+        let message = printable::shorten(info.message(), MAX_MESSAGE);
+        // With what is drawn of it.
+        self.meter.count(COMMIT + 4 * message.len() as u64)?;
+        self.list.push(Commit {
+            labels: self.labels.remove(&info.id).unwrap_or_default(),
+            id: info.id,
+            parent: info.parent,
+            time: info.flushed_at,
+            message: message.into_owned(),
+        });
+        Ok(())
     }
-    let commit = |info: SnapshotInfo| Commit {
-        labels: labels.remove(&info.id).unwrap_or_default(),
-        id: info.id,
-        parent: info.parent,
-        time: info.flushed_at,
-        message: info.message,
-    };
-    commits.into_iter().map(commit).collect()
+
+    /// Returns the number of commits.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Returns all commits.
+    pub(crate) fn finish(self) -> Metered<Vec<Commit>> {
+        self.meter.finish(self.list)
+    }
 }
 
 /// Truncates `text` to `room` columns, with `dots` at its end.

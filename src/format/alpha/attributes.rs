@@ -9,13 +9,17 @@ use super::super::envelope::FileType;
 use super::wrapping::{self, Body, Unwrapped};
 use super::{bounds, parse};
 use crate::error::{Error, Result};
+use crate::memory::{Meter, Metered};
 
 /// Attributes of a node, by name.
 pub type Attributes = Map<String, Value>;
 
-/// Content of an attributes file.
-#[derive(Clone, Debug, PartialEq)]
-pub enum AttributesFile {
+/// Content of an attributes file, with its memory.
+#[derive(Debug)]
+pub struct AttributesFile(Metered<Content>);
+
+#[derive(Debug)]
+enum Content {
     /// Attributes of one node.
     One(Attributes),
     /// Attributes of several nodes.
@@ -23,7 +27,7 @@ pub enum AttributesFile {
 }
 
 impl AttributesFile {
-    /// Decodes an attributes file whose values may take `limit` bytes of memory.
+    /// Decodes an attributes file whose payload may take `limit` bytes of memory.
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
         let body = match wrapping::open(file, FileType::Attributes, limit) {
             Ok(Unwrapped::Alpha(body)) => body,
@@ -34,20 +38,22 @@ impl AttributesFile {
             }
             Err(error) => return Err(error),
         };
-        let _held = bounds::check(&body, limit)?;
-        match parse(&body, "attributes file")? {
-            Value::Object(attributes) => Ok(AttributesFile::One(attributes)),
-            Value::Array(list) => Ok(AttributesFile::Many(list)),
-            _ => Err(Error::corrupt("this attributes file has neither a map nor a list")),
-        }
+        bounds::check(&body)?;
+        let mut meter = Meter::new("an attributes file");
+        let content = match parse(&body, "attributes file", &mut meter)? {
+            Value::Object(attributes) => Content::One(attributes),
+            Value::Array(list) => Content::Many(list),
+            _ => return Err(Error::corrupt("this attributes file has neither a map nor a list")),
+        };
+        Ok(AttributesFile(meter.finish(content)))
     }
 
     /// Returns the attributes at index `location`.
-    pub fn at(&self, location: u64) -> Result<Attributes> {
-        match self {
-            AttributesFile::One(attributes) => Ok(attributes.clone()),
-            AttributesFile::Many(list) => match usize::try_from(location).ok().and_then(|at| list.get(at)) {
-                Some(Value::Object(attributes)) => Ok(attributes.clone()),
+    pub fn at(&self, location: u64) -> Result<&Attributes> {
+        match &*self.0 {
+            Content::One(attributes) => Ok(attributes),
+            Content::Many(list) => match usize::try_from(location).ok().and_then(|at| list.get(at)) {
+                Some(Value::Object(attributes)) => Ok(attributes),
                 Some(_) => Err(Error::corrupt(format!("place {location} of the file has no map"))),
                 None => Err(Error::corrupt(format!("no place {location} in a file of {}", list.len()))),
             },
@@ -71,7 +77,7 @@ mod tests {
             for file in [value.to_string().into_bytes(), packed, compressed] {
                 let decoded = AttributesFile::decode(&file, 1 << 20).unwrap();
                 let expected = if value.is_array() { &json!({"b": 2}) } else { value };
-                assert_eq!(&Value::from(decoded.at(1).unwrap()), expected);
+                assert_eq!(&Value::from(decoded.at(1).unwrap().clone()), expected);
                 assert_eq!(decoded.at(2).is_err(), value.is_array());
             }
         }

@@ -1,46 +1,19 @@
-//! Checks a document before it is parsed.
+//! Checks the structure of a document before it is parsed.
 //!
-//! A few bytes may claim a billion elements or nest a million levels, and an element takes more memory than it has
-//! bytes in a file. One pass that allocates next to nothing checks that a document is complete, is not nested too
-//! deeply, and that its values fit into the memory limit. For JSON it only counts values; the parser checks the rest.
+//! A few bytes may claim a billion elements or nest a million levels. One pass that allocates next to nothing checks that a MessagePack
+//! document is complete and is not nested too deeply. The values of both encodings are counted while they are made ([`super::super::json`]).
 
 use super::MAX_DEPTH;
 use super::wrapping::{Body, Encoding};
-use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{self, Reservation};
+use crate::error::{Error, Result};
 
-/// Most bytes of memory that a value takes besides its own bytes: a member of a JSON object and its entry in the map's order.
-const MAX_VALUE_BYTES: u64 = 112;
-
-/// Checks `body`, whose values may take `limit` bytes of memory, and reserves that memory. The caller keeps the
-/// reservation for as long as it uses the values. Returns the number of elements of the outermost value, which identifies the release;
-/// none if it is a map.
-pub fn check(body: &Body, limit: u64) -> Result<(Option<u64>, Reservation)> {
-    let (elements, values) = scan(body)?;
-    let bytes = values.saturating_mul(MAX_VALUE_BYTES);
-    if bytes > limit {
-        let why = format!("need more than the {} MiB that the memory bound leaves; raise --memory", limit >> 20);
-        return Err(Error::new(ErrorKind::OutOfMemory, format!("its {values} values {why}")));
-    }
-    Ok((elements, memory::reserve_blocking(bytes, "what it says")?))
-}
-
-/// Checks `body` like [`check`] without reserving memory, for a caller that counts what it keeps.
-pub fn check_structure(body: &Body) -> Result<()> {
-    scan(body).map(drop)
-}
-
-/// Returns the number of elements of the outermost value, if it is an array, and the number of all values.
-fn scan(body: &Body) -> Result<(Option<u64>, u64)> {
+/// Checks `body`. Returns the number of elements of the outermost value, which identifies the release; none if it is a map, or JSON, which the
+/// parser checks.
+pub fn check(body: &Body) -> Result<Option<u64>> {
     match body.encoding {
-        Encoding::Json => Ok((None, json_values(&body.bytes))),
+        Encoding::Json => Ok(None),
         Encoding::MessagePack => message_pack(&body.bytes),
     }
-}
-
-/// Returns an upper bound of the number of values. The parser that runs next bounds the depth.
-fn json_values(bytes: &[u8]) -> u64 {
-    1 + bytes.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count() as u64
 }
 
 /// Head of a value: the number of bytes and of further values that belong to it.
@@ -49,18 +22,16 @@ struct Head {
     values: u64,
 }
 
-fn message_pack(bytes: &[u8]) -> Result<(Option<u64>, u64)> {
+fn message_pack(bytes: &[u8]) -> Result<Option<u64>> {
     let mut rest = bytes;
     // Values still to come, per level.
     let mut open: Vec<u64> = vec![1];
-    let mut count = 0_u64;
     while let Some(left) = open.last_mut() {
         let Some(one_less) = left.checked_sub(1) else {
             open.pop();
             continue;
         };
         *left = one_less;
-        count += 1;
         let head = head(&mut rest)?;
         let skipped = usize::try_from(head.bytes).ok().and_then(|bytes| rest.get(bytes..));
         rest = skipped.ok_or_else(truncated)?;
@@ -82,7 +53,7 @@ fn message_pack(bytes: &[u8]) -> Result<(Option<u64>, u64)> {
         return Err(Error::corrupt(format!("damaged: {} bytes behind its end", rest.len())));
     }
     let is_array = bytes.first().is_some_and(|b| matches!(b, 0x90..=0x9f | 0xdc | 0xdd));
-    Ok((is_array.then(|| head(&mut &*bytes)).transpose()?.map(|head| head.values), count))
+    Ok(is_array.then(|| head(&mut &*bytes)).transpose()?.map(|head| head.values))
 }
 
 fn truncated() -> Error {
@@ -131,8 +102,7 @@ mod tests {
     use super::*;
 
     fn pack(bytes: &[u8]) -> Result<Option<u64>> {
-        check(&Body { bytes: bytes.to_vec().into(), encoding: Encoding::MessagePack }, 1 << 20)
-            .map(|(elements, _)| elements)
+        check(&Body { bytes: bytes.to_vec().into(), encoding: Encoding::MessagePack })
     }
 
     #[test]
@@ -161,10 +131,5 @@ mod tests {
         assert!(pack(&[0xdf, 0xff, 0xff, 0xff, 0xff, 0]).is_err());
         assert!(pack(&[0xc6, 0xff, 0xff, 0xff, 0xff, 0]).is_err());
         assert!(pack(&[0x91; 100_000]).unwrap_err().to_string().contains("nested"));
-        let mut many = vec![0xdd, 0, 0x10, 0, 0];
-        many.extend(std::iter::repeat_n(0, 1 << 20));
-        assert_eq!(pack(&many).unwrap_err().kind(), ErrorKind::OutOfMemory);
-        let json = Body { bytes: "[0,".repeat(100_000).into_bytes().into(), encoding: Encoding::Json };
-        assert_eq!(check(&json, 1 << 20).unwrap_err().kind(), ErrorKind::OutOfMemory);
     }
 }

@@ -13,6 +13,9 @@ use super::super::ids::NodeId;
 use super::manifest::{Chunks, StoredPayload};
 use super::values::{AlphaNodeId, AlphaObjectId};
 
+/// Most coordinates of a chunk: real arrays have fewer dimensions.
+pub(super) const MAX_COORDS: usize = 255;
+
 #[derive(Deserialize)]
 pub(super) struct NativeRef {
     pub(super) id: AlphaObjectId,
@@ -38,6 +41,14 @@ pub(super) enum Location {
         #[serde(rename = "Absolute")]
         absolute: String,
     },
+}
+
+impl Location {
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Location::Plain(location) | Location::Tagged { absolute: location } => location,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -204,23 +215,55 @@ impl<'a> Visitor<'a> for KeySeed {
 
     fn visit_seq<A: SeqAccess<'a>>(self, mut array: A) -> Result<Key, A::Error> {
         if self.node.is_some() {
-            let mut coords = Vec::new();
-            while let Some(coord) = array.next_element()? {
-                coords.push(coord);
-            }
-            return Ok(Key::Coords(coords));
+            return Ok(Key::Coords(ChunkCoords::read(array)?.0));
         }
         let node: AlphaNodeId = array.next_element()?.ok_or_else(|| de::Error::custom("a chunk without a node"))?;
-        let coords: Option<Option<Vec<u32>>> = array.next_element()?;
+        let coords: Option<Option<ChunkCoords>> = array.next_element()?;
         while array.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Key::Chunk(node.0, coords.flatten().unwrap_or_default()))
+        Ok(Key::Chunk(node.0, coords.flatten().map(|coords| coords.0).unwrap_or_default()))
+    }
+}
+
+/// Coordinates of a chunk: not more than arrays have dimensions.
+struct ChunkCoords(Vec<u32>);
+
+impl ChunkCoords {
+    fn read<'a, A: SeqAccess<'a>>(mut list: A) -> Result<Self, A::Error> {
+        let mut coords = Vec::new();
+        while let Some(coord) = list.next_element()? {
+            if coords.len() >= MAX_COORDS {
+                return Err(de::Error::custom(format!("a chunk of more than {MAX_COORDS} coordinates")));
+            }
+            coords.push(coord);
+        }
+        Ok(ChunkCoords(coords))
+    }
+}
+
+impl<'de> Deserialize<'de> for ChunkCoords {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CoordsVisitor;
+        impl<'de> Visitor<'de> for CoordsVisitor {
+            type Value = ChunkCoords;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the coordinates of a chunk")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<ChunkCoords, A::Error> {
+                ChunkCoords::read(list)
+            }
+        }
+        deserializer.deserialize_seq(CoordsVisitor)
     }
 }
 
 /// Returns the numbers in a key such as `3/0/1` or `[3,[0,1]]`, whatever separates them; `None` if the key has letters.
 fn numbers(text: &str) -> Option<Vec<u64>> {
     let is_between = |c: char| !c.is_alphanumeric();
-    text.split(is_between).filter(|part| !part.is_empty()).map(|part| part.parse().ok()).collect()
+    // One more than a chunk may have is too many.
+    let parts = text.split(is_between).filter(|part| !part.is_empty()).take(MAX_COORDS + 2);
+    parts.map(|part| part.parse().ok()).collect()
 }
 
 /// Bytes of an inline chunk, borrowed if the file stores them verbatim.

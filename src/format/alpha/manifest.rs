@@ -1,7 +1,7 @@
 //! Translates manifests of releases before 0.2, which list the chunks of any number of arrays, into today's flatbuffer.
 //!
 //! The list of chunks was a map from (node, coordinates), and later a map of maps. A version and flags, the manifest's id, or nothing
-//! preceded it. References are sorted if necessary, and everything held during the translation counts against the caller's limit.
+//! preceded it. References are sorted if necessary, and everything held during the translation is counted.
 //!
 //! Releases up to alpha 5 copied chunks of other arrays into an array's manifest when they rewrote it, and listed more chunks than they
 //! returned. Here a chunk belongs to the array that its reference names, because those releases found chunks by that name.
@@ -15,16 +15,20 @@ use serde::de::{self, DeserializeSeed};
 use super::super::envelope::{FILE_IDENTIFIER, MAX_PAYLOAD};
 use super::super::generated::icechunk as fb;
 use super::super::ids::{NodeId, ObjectId};
-use super::chunk_map::{File, Location, NativeRef, StoredChecksum, VirtualRef};
+use super::chunk_map::{File, NativeRef, StoredChecksum, VirtualRef};
 use super::wrapping::{Body, Encoding};
 use super::{MAX_DEPTH, bounds, unknown_document};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{Meter, ReservedBytes};
 
-/// Translates `body` into the payload of a manifest file of today; `id` is used if the document contains no id. The
-/// references in memory and the result may each take `limit` bytes.
-pub fn translate(body: &Body, id: ObjectId, limit: u64) -> Result<Vec<u8>> {
-    bounds::check_structure(body)?;
-    let mut chunks = Chunks { limit, ..Chunks::default() };
+/// Bytes that a reference takes in the payload of a file besides its parts: its table, and the offsets.
+const REFERENCE: u64 = 128;
+
+/// Translates `body` into the payload of a manifest file of today; `id` is used if the document contains no id.
+pub fn translate(body: &Body, id: ObjectId) -> Result<ReservedBytes> {
+    bounds::check(body)?;
+    let (meter, refused) = (Meter::new("a manifest, to be translated,"), None);
+    let mut chunks = Chunks { id: None, refs: Vec::new(), coords: Vec::new(), meter, refused };
     match body.encoding {
         Encoding::Json => {
             let mut reader = serde_json::Deserializer::from_slice(&body.bytes);
@@ -38,18 +42,21 @@ pub fn translate(body: &Body, id: ObjectId, limit: u64) -> Result<Vec<u8>> {
         }
     }
     chunks.sort();
-    chunks.build(id)
+    let payload = chunks.build(id)?;
+    let mut held = chunks.meter.into_reservation();
+    held.resize(payload.len() as u64, "a translated manifest")?;
+    Ok(ReservedBytes::new(payload, held))
 }
 
 /// Chunks of a manifest, collected while it is read.
-#[derive(Default)]
 pub(super) struct Chunks<'a> {
     pub(super) id: Option<ObjectId>,
     refs: Vec<Ref<'a>>,
     /// Coordinates of all references, concatenated.
     coords: Vec<u32>,
-    limit: u64,
-    is_too_large: bool,
+    meter: Meter,
+    /// Why the meter has no room.
+    refused: Option<Error>,
 }
 
 struct Ref<'a> {
@@ -66,9 +73,33 @@ pub(super) enum StoredPayload<'a> {
     Virtual(Box<VirtualRef>),
 }
 
+impl StoredPayload<'_> {
+    /// Returns the bytes of the texts and bytes in it.
+    fn size(&self) -> u64 {
+        match self {
+            StoredPayload::Inline(bytes) => bytes.len() as u64,
+            StoredPayload::Native(_) => 0,
+            StoredPayload::Virtual(stored) => {
+                let tag = match &stored.checksum {
+                    Some(StoredChecksum::ETag(tag)) => tag.len(),
+                    _ => 0,
+                };
+                (size_of::<VirtualRef>() + stored.location.text().len() + tag) as u64
+            }
+        }
+    }
+}
+
 impl<'a> Chunks<'a> {
-    fn failed(&self, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-        if self.is_too_large { too_large(self.limit) } else { unknown_document("manifest", error) }
+    fn failed(&mut self, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        self.refused.take().unwrap_or_else(|| unknown_document("manifest", error))
+    }
+
+    /// Counts what is kept of a reference.
+    fn count(&mut self, rank: usize, payload: &StoredPayload<'_>) -> Result<()> {
+        self.meter.count_items::<Ref<'_>>(1)?;
+        self.meter.count_items::<u32>(rank)?;
+        self.meter.count(payload.size())
     }
 
     pub(super) fn push<E: de::Error>(
@@ -80,17 +111,13 @@ impl<'a> Chunks<'a> {
         let start = self.coords.len();
         // Real arrays have fewer than 256 dimensions.
         let rank = u8::try_from(coords.len()).map_err(|_| E::custom("a chunk of more than 255 coordinates"))?;
+        if let Err(error) = self.count(coords.len(), &payload) {
+            self.refused = Some(error);
+            return Err(E::custom("no memory is left for it"));
+        }
         self.coords.extend_from_slice(coords);
         self.refs.push(Ref { node, coords: (start, u32::from(rank)), payload });
-        if self.memory() > self.limit {
-            self.is_too_large = true;
-            return Err(E::custom("too large"));
-        }
         Ok(())
-    }
-
-    fn memory(&self) -> u64 {
-        (self.refs.len() * size_of::<Ref<'_>>() + self.coords.len() * size_of::<u32>()) as u64
     }
 
     /// Sorts the references by node and coordinates, as today's files have them.
@@ -102,19 +129,17 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    fn build(&self, id: ObjectId) -> Result<Vec<u8>> {
+    fn build(&mut self, id: ObjectId) -> Result<Vec<u8>> {
         let mut b = FlatBufferBuilder::new();
         let mut arrays = Vec::new();
         for of_one in self.refs.chunk_by(|a, b| a.node == b.node) {
             let Some(first) = of_one.first() else { continue };
             let mut refs = Vec::with_capacity(of_one.len());
             for item in of_one {
-                refs.push(self.write(&mut b, item));
-                let written = b.unfinished_data().len() as u64;
-                if written > self.limit {
-                    return Err(too_large(self.limit));
-                }
-                if written > MAX_PAYLOAD / 2 {
+                // The buffer grows by doubling.
+                self.meter.count(2 * (REFERENCE + u64::from(item.coords.1) * 4 + item.payload.size()))?;
+                refs.push(write(&self.coords, &mut b, item));
+                if b.unfinished_data().len() as u64 > MAX_PAYLOAD / 2 {
                     return Err(Error::new(ErrorKind::Unsupported, "a manifest of more than a GiB"));
                 }
             }
@@ -129,50 +154,38 @@ impl<'a> Chunks<'a> {
         b.finish(root, Some(FILE_IDENTIFIER));
         let (mut bytes, start) = b.collapse();
         bytes.drain(..start);
+        bytes.shrink_to_fit();
         Ok(bytes)
     }
+}
 
-    fn write(&self, b: &mut FlatBufferBuilder<'static>, item: &Ref<'_>) -> WIPOffset<fb::ChunkRef<'static>> {
-        let index = Some(b.create_vector(coords_of(&self.coords, item)));
-        let mut args = fb::ChunkRefArgs { index, ..Default::default() };
-        let chunk;
-        match &item.payload {
-            StoredPayload::Inline(bytes) => args.inline = Some(b.create_vector(bytes)),
-            StoredPayload::Native(NativeRef { id, offset, length }) => {
-                chunk = fb::ObjectId12(id.0.0);
-                (args.chunk_id, args.offset, args.length) = (Some(&chunk), *offset, *length);
-            }
-            StoredPayload::Virtual(stored) => {
-                let location = match &stored.location {
-                    Location::Plain(location) | Location::Tagged { absolute: location } => location,
-                };
-                // Many chunks lie in one file.
-                args.location = Some(b.create_shared_string(location));
-                (args.offset, args.length) = (stored.offset, stored.length);
-                match &stored.checksum {
-                    Some(StoredChecksum::ETag(tag)) => args.checksum_etag = Some(b.create_string(tag)),
-                    Some(StoredChecksum::LastModified(seconds)) => args.checksum_last_modified = *seconds,
-                    None => {}
-                }
+fn write(coords: &[u32], b: &mut FlatBufferBuilder<'static>, item: &Ref<'_>) -> WIPOffset<fb::ChunkRef<'static>> {
+    let index = Some(b.create_vector(coords_of(coords, item)));
+    let mut args = fb::ChunkRefArgs { index, ..Default::default() };
+    let chunk;
+    match &item.payload {
+        StoredPayload::Inline(bytes) => args.inline = Some(b.create_vector(bytes)),
+        StoredPayload::Native(NativeRef { id, offset, length }) => {
+            chunk = fb::ObjectId12(id.0.0);
+            (args.chunk_id, args.offset, args.length) = (Some(&chunk), *offset, *length);
+        }
+        StoredPayload::Virtual(stored) => {
+            // Many chunks lie in one file.
+            args.location = Some(b.create_shared_string(stored.location.text()));
+            (args.offset, args.length) = (stored.offset, stored.length);
+            match &stored.checksum {
+                Some(StoredChecksum::ETag(tag)) => args.checksum_etag = Some(b.create_string(tag)),
+                Some(StoredChecksum::LastModified(seconds)) => args.checksum_last_modified = *seconds,
+                None => {}
             }
         }
-        fb::ChunkRef::create(b, &args)
     }
+    fb::ChunkRef::create(b, &args)
 }
 
 fn coords_of<'c>(coords: &'c [u32], item: &Ref<'_>) -> &'c [u32] {
     let (start, rank) = item.coords;
     coords.get(start..start + rank as usize).unwrap_or_default()
-}
-
-fn too_large(limit: u64) -> Error {
-    Error::new(
-        ErrorKind::OutOfMemory,
-        format!(
-            "this manifest needs more than the {} MiB that the memory bound leaves for it; raise --memory",
-            limit >> 20
-        ),
-    )
 }
 
 #[cfg(test)]
@@ -303,7 +316,7 @@ mod tests {
             (0..5000).map(|n| (list(vec![1.into(), list(vec![n.into()])]), inline(1))).collect();
         let file = pack(&list(vec![0.into(), map(vec![]), map(chunks)]));
         let error = |file: &[u8], limit| Manifest::decode_with_id(ObjectId([9; 12]), file, limit).unwrap_err();
-        assert_eq!(error(&file, 150_000).kind(), ErrorKind::OutOfMemory);
+        assert_eq!(error(&file, 15_000).kind(), ErrorKind::OutOfMemory);
         let wrong: [Value; 6] = [
             list(vec![]),
             list(vec![7.into()]),

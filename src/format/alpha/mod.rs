@@ -18,24 +18,28 @@ mod values;
 pub mod wrapping;
 pub mod zarr_json;
 
+use std::marker::PhantomData;
+
 use serde::de::DeserializeOwned;
 
 use self::wrapping::{Body, Encoding};
+use super::json;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::Meter;
 
 /// Limit of nesting: a user attribute may nest as deeply as a metadata item today, below the levels of the document.
 const MAX_DEPTH: usize = super::flexbuffer::MAX_DEPTH + 8;
 
-/// Parses `body`, which [`bounds`] must have checked.
-fn parse<T: DeserializeOwned>(body: &Body, what: &str) -> Result<T> {
-    match body.encoding {
-        Encoding::Json => serde_json::from_slice(&body.bytes).map_err(|e| unknown_document(what, e)),
-        Encoding::MessagePack => {
-            let mut reader = rmp_serde::Deserializer::from_read_ref(&*body.bytes);
-            reader.set_max_depth(MAX_DEPTH);
-            serde::Deserialize::deserialize(&mut reader).map_err(|e| unknown_document(what, e))
-        }
-    }
+/// Parses `body`, whose values `meter` counts.
+fn parse<T: DeserializeOwned>(body: &Body, what: &str, meter: &mut Meter) -> Result<T> {
+    let parsed = match body.encoding {
+        Encoding::Json => json::parse(&body.bytes, meter),
+        Encoding::MessagePack => json::parse_message_pack(PhantomData, &body.bytes, MAX_DEPTH, meter),
+    };
+    parsed.map_err(|error| match error.kind() {
+        ErrorKind::OutOfMemory => error,
+        _ => unknown_document(what, error),
+    })
 }
 
 /// Returns the error for a document that no release before 0.2 wrote.

@@ -3,8 +3,10 @@
 use serde::Deserialize;
 
 use super::super::ids::ObjectId;
+use super::super::json;
 use super::values::AlphaObjectId;
 use crate::error::Result;
+use crate::memory::Meter;
 
 /// Returns the snapshot that the file points to. Ignores other members: a time, and properties that no release set.
 pub fn parse(file: &[u8]) -> Result<ObjectId> {
@@ -12,7 +14,8 @@ pub fn parse(file: &[u8]) -> Result<ObjectId> {
     struct Reference {
         snapshot: AlphaObjectId,
     }
-    let reference: Reference = serde_json::from_slice(file).map_err(|e| super::unknown_document("branch or tag", e))?;
+    let reference: Reference =
+        json::parse(file, &mut Meter::brief("a ref")).map_err(|e| super::unknown_document("branch or tag", e))?;
     Ok(reference.snapshot.0)
 }
 

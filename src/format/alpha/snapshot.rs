@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use super::super::draft::{ArrayDraft, NodeDraft, SnapshotDraft};
 use super::super::envelope::{FileType, SpecVersion};
 use super::super::ids::ObjectId;
+use super::super::json;
 use super::super::repo_state::RawItem;
 use super::super::snapshot::{ManifestInfo, ManifestRef};
 use super::attributes::{Attributes, AttributesFile};
@@ -27,6 +28,10 @@ use super::wrapping::{self, Body, Unwrapped};
 use super::zarr_json::{self, ArrayFields};
 use super::{bounds, parse};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::memory::{self, Meter, Metered};
+
+/// Bytes of a node, a dimension, a manifest or a metadata item in a draft, and in the file that is made of it, apart from texts.
+const DRAFTED: u64 = 256;
 
 /// Decoded snapshot file of a release before 0.2.
 #[derive(Debug)]
@@ -39,6 +44,7 @@ pub struct AlphaSnapshot {
     ancestors: Ancestors,
     nodes: Vec<NodeFields>,
     manifests: BTreeMap<ObjectId, ManifestInfo>,
+    meter: Meter,
 }
 
 /// Commit, as its own snapshot or a later one describes it.
@@ -126,7 +132,7 @@ struct SnapshotFirstLayout {
 }
 
 impl AlphaSnapshot {
-    /// Decodes a snapshot file whose payload, and then whose values, may each take `limit` bytes of memory.
+    /// Decodes a snapshot file whose payload may take `limit` bytes of memory.
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
         let body = match wrapping::open(file, FileType::Snapshot, limit)? {
             Unwrapped::Alpha(body) => body,
@@ -137,29 +143,32 @@ impl AlphaSnapshot {
                 ));
             }
         };
-        let (elements, _held) = bounds::check(&body, limit)?;
+        let elements = bounds::check(&body)?;
         Self::parse(&body, elements)
     }
 
     fn parse(body: &Body, elements: Option<u64>) -> Result<Self> {
-        fn read<T: DeserializeOwned>(body: &Body) -> Result<T> {
-            parse(body, "snapshot")
+        fn read<T: DeserializeOwned>(body: &Body, meter: &mut Meter) -> Result<T> {
+            parse(body, "snapshot", meter)
         }
+        let mut meter = Meter::new("what a snapshot says");
         match elements {
             Some(11) => {
-                let (_, _, manifests, _, _, _, history, commit, _, properties, nodes): SnapshotAlpha1 = read(body)?;
+                let (_, _, manifests, _, _, _, history, commit, _, properties, nodes): SnapshotAlpha1 =
+                    read(body, &mut meter)?;
                 // Each manifest has an id and the version of its file.
                 let manifests = manifests.into_iter().map(|m| (m.id, 0, 0));
-                Ok(Self::with_history(commit, history, properties, nodes, manifests))
+                Ok(Self::with_history((commit, history), properties, nodes, manifests, meter))
             }
             Some(9) => {
-                let (manifests, _, _, _, history, commit, _, properties, nodes): SnapshotAlpha10 = read(body)?;
+                let (manifests, _, _, _, history, commit, _, properties, nodes): SnapshotAlpha10 =
+                    read(body, &mut meter)?;
                 // Each manifest has an id, the version of its file, and its size.
                 let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[1], 0));
-                Ok(Self::with_history(commit, history, properties, nodes, manifests))
+                Ok(Self::with_history((commit, history), properties, nodes, manifests, meter))
             }
             Some(8) => {
-                let (id, parent, time, message, properties, manifests, _, nodes): Snapshot010 = read(body)?;
+                let (id, parent, time, message, properties, manifests, _, nodes): Snapshot010 = read(body, &mut meter)?;
                 // Each manifest has an id, its size, and the number of its references.
                 let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[0], m.numbers[1]));
                 Ok(AlphaSnapshot {
@@ -168,11 +177,14 @@ impl AlphaSnapshot {
                     ancestors: Ancestors::Parent(parent.map(|id| id.0)),
                     nodes: nodes.0,
                     manifests: manifest_infos(manifests),
+                    meter,
                 })
             }
             Some(7) | None => {
-                let SnapshotFirstLayout { short_term_history, metadata, properties, nodes, .. } = read(body)?;
-                Ok(Self::with_history(metadata, short_term_history, properties, nodes, std::iter::empty()))
+                let SnapshotFirstLayout { short_term_history, metadata, properties, nodes, .. } =
+                    read(body, &mut meter)?;
+                let history = (metadata, short_term_history);
+                Ok(Self::with_history(history, properties, nodes, std::iter::empty(), meter))
             }
             Some(other) => Err(Error::new(
                 ErrorKind::Unsupported,
@@ -182,11 +194,11 @@ impl AlphaSnapshot {
     }
 
     fn with_history(
-        commit: Commit,
-        history: Vec<Commit>,
+        (commit, history): (Commit, Vec<Commit>),
         properties: Properties,
         nodes: Nodes,
         manifests: impl Iterator<Item = (ObjectId, u64, u64)>,
+        meter: Meter,
     ) -> Self {
         AlphaSnapshot {
             commit,
@@ -194,6 +206,7 @@ impl AlphaSnapshot {
             ancestors: Ancestors::Listed(history),
             nodes: nodes.0,
             manifests: manifest_infos(manifests),
+            meter,
         }
     }
 
@@ -213,6 +226,15 @@ impl AlphaSnapshot {
         }
     }
 
+    /// Returns the commit, its metadata, and its ancestors as in [`AlphaSnapshot::ancestors`], with their memory.
+    pub fn into_history(self) -> (Commit, Map<String, Value>, Metered<Vec<Commit>>) {
+        let listed = match self.ancestors {
+            Ancestors::Parent(_) => Vec::new(),
+            Ancestors::Listed(commits) => commits,
+        };
+        (self.commit, self.properties, self.meter.finish(listed))
+    }
+
     /// Returns the attribute files that [`AlphaSnapshot::into_draft`] still needs.
     pub fn attribute_files(&self) -> BTreeSet<ObjectId> {
         let files = self.nodes.iter().filter_map(|node| match &node.user_attributes {
@@ -230,7 +252,9 @@ impl AlphaSnapshot {
                 _ => continue,
             };
             let found = file.at(location).context(|| format!("attributes of {}", node.path))?;
-            node.user_attributes = Some(StoredAttributes::Inline(found));
+            // Any number of nodes may have the same ones.
+            json::count_members(found, &mut self.meter)?;
+            node.user_attributes = Some(StoredAttributes::Inline(found.clone()));
         }
         Ok(())
     }
@@ -238,17 +262,26 @@ impl AlphaSnapshot {
     /// Converts the snapshot into an equivalent draft of version 1, the version that stores the parent in the snapshot.
     ///
     /// The extents of manifests, which 0.1.0 stores, are left out: a lookup then searches every manifest, and nothing depends on them.
-    pub fn into_draft(self) -> Result<SnapshotDraft> {
+    pub fn into_draft(self) -> Result<Metered<SnapshotDraft>> {
         let parent = self.parent();
+        // The values of one node after another are copied into a document.
+        let _room = memory::reserve_blocking(self.meter.counted(), "a snapshot, to be translated,")?;
+        let mut meter = Meter::new("a translated snapshot");
+        meter.count(self.commit.message.len() as u64)?;
         let metadata = RawItem::list(SpecVersion::V1, &self.properties)?;
+        meter.count(metadata.iter().map(|item| (item.name.len() + item.value.capacity()) as u64 + DRAFTED).sum())?;
         let mut used = BTreeMap::new();
         let mut nodes = Vec::with_capacity(self.nodes.len());
         for node in self.nodes {
             let path = node.path.clone();
             let draft = node_draft(node, &self.manifests, &mut used).context(|| path)?;
+            let array = draft.array.as_ref();
+            let parts = array.map_or(0, |array| array.shape.len() + array.manifests.len());
+            meter.count(DRAFTED * (1 + parts as u64) + (draft.path.len() + draft.zarr_json.capacity()) as u64)?;
             nodes.push(draft);
         }
-        Ok(SnapshotDraft {
+        meter.count(DRAFTED * used.len() as u64)?;
+        Ok(meter.finish(SnapshotDraft {
             id: self.commit.id,
             flushed_at: self.commit.flushed_at,
             version: SpecVersion::V1,
@@ -258,7 +291,7 @@ impl AlphaSnapshot {
             nodes,
             manifests: used.into_values().collect(),
             extra: None,
-        })
+        }))
     }
 }
 
@@ -371,7 +404,7 @@ mod tests {
             let draft = snapshot.into_draft().unwrap();
             let translated = Snapshot::from_draft(&draft).unwrap();
             assert_eq!(translated.parent_id().unwrap().0[0], 2);
-            assert_eq!(Value::from(translated.metadata().unwrap()), json!({"by": "me"}));
+            assert_eq!(Value::from(translated.metadata().unwrap().into_inner()), json!({"by": "me"}));
             let documents: Vec<Value> =
                 translated.nodes().map(|node| serde_json::from_slice(node.zarr_json).unwrap()).collect();
             assert_eq!(documents[0]["attributes"], json!({"a": 1}));

@@ -14,6 +14,7 @@ use super::schema::{ROOT, ValueKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::{RepoConfig, yaml_to_json};
 use crate::format::yaml;
+use crate::memory::Meter;
 
 /// Encodes `members` as a FlexBuffer.
 pub fn flexbuffer(members: &Map<String, Value>) -> Result<Vec<u8>> {
@@ -26,7 +27,8 @@ pub fn flexbuffer(members: &Map<String, Value>) -> Result<Vec<u8>> {
 /// Encodes `members` as the text of `config.yaml`, and copies the unchanged parts of its `old` text.
 pub fn yaml(members: &Map<String, Value>, old: Option<&[u8]>) -> Result<Vec<u8>> {
     let failed = |e| Error::with_source(ErrorKind::InvalidInput, "config.yaml", e);
-    let old: Option<Yaml> = old.map(yaml::parse).transpose()?;
+    let mut meter = Meter::new("the configuration");
+    let old: Option<Yaml> = old.map(|old| yaml::parse(old, &mut meter)).transpose()?;
     let document = to_yaml(&Value::Object(members.clone()), Some(&ROOT), old.as_ref());
     let bytes = serde_yaml_ng::to_string(&document).map_err(failed)?.into_bytes();
     check_round_trip(members, RepoConfig::from_yaml(&bytes))?;
@@ -34,8 +36,10 @@ pub fn yaml(members: &Map<String, Value>, old: Option<&[u8]>) -> Result<Vec<u8>>
 }
 
 fn check_round_trip(members: &Map<String, Value>, read: Result<RepoConfig>) -> Result<()> {
-    if read.is_ok_and(|read| read.members() == members) {
-        return Ok(());
+    match read {
+        Ok(read) if read.members() == members => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::OutOfMemory => return Err(error),
+        _ => {}
     }
     Err(Error::new(
         ErrorKind::Unsupported,

@@ -16,13 +16,15 @@ use super::super::generated::icechunk as fb;
 
 /// Number of fields of a reference in the schema.
 const FIELDS: usize = 10;
+/// Most arrays with unsorted references that are remembered. Parts may be shared, so that a few bytes could be very many arrays.
+const MAX_UNSORTED: usize = 1 << 16;
 /// Length of a vtable's head, in bytes: its own length and that of its table.
 const VTABLE_HEAD: u64 = 4;
 
 /// Order of the lists of a verified manifest.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Order {
-    /// Positions, in the list of arrays, of arrays with unsorted references.
+    /// Positions, in the list of arrays, of arrays with unsorted references, in order.
     pub(super) unsorted: Vec<usize>,
     /// True if the list of arrays itself is sorted.
     pub(super) arrays_sorted: bool,
@@ -55,6 +57,9 @@ pub(super) fn check(bytes: &[u8], options: &VerifierOptions) -> Result<Order, St
         let start = (offsets.bytes().as_ptr() as usize).wrapping_sub(bytes.as_ptr() as usize) as u64;
         let sorted = references.list(start, offsets.bytes());
         if !sorted.map_err(|why| format!("references of the array at {at}: {why}"))? {
+            if order.unsorted.len() == MAX_UNSORTED {
+                return Err(format!("more than {MAX_UNSORTED} arrays have unsorted references"));
+            }
             order.unsorted.push(at);
         }
     }

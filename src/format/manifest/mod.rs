@@ -6,11 +6,12 @@
 //! wrote the same reference twice when it rewrote manifests under changed splitting rules.
 
 mod check;
+mod location;
 
 use std::cmp::Ordering;
-use std::io::Read;
 
 use self::check::Order;
+use self::location::DictionaryKey;
 
 use super::alpha;
 use super::alpha::wrapping::{self, Unwrapped};
@@ -18,12 +19,13 @@ use super::chunk_payload::{Checksum, ChunkPayload};
 use super::envelope::FileType;
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
+use super::partition_point;
 use super::unknown;
 use super::verified::VerifiedFlatbuffer;
 use crate::error::{Context, Error, ErrorKind, Result};
 
-/// Most bytes that a compressed location may expand to: the reference implementation's limit.
-const MAX_LOCATION: u64 = 1024;
+/// Most bytes of a location that is not compressed, and of an entity tag. Stores have keys of 1 KiB, and servers URLs of 8.
+const MAX_TEXT: usize = 64 << 10;
 /// Value of `compression_algorithm` for locations compressed with the manifest's dictionary.
 pub(super) const ZSTD_DICTIONARY: u8 = 1;
 
@@ -32,6 +34,7 @@ pub(super) const ZSTD_DICTIONARY: u8 = 1;
 pub struct Manifest {
     pub(crate) buffer: VerifiedFlatbuffer<fb::Manifest<'static>>,
     order: Order,
+    dictionary: DictionaryKey,
 }
 
 /// References of one array in one manifest, read in place.
@@ -62,12 +65,12 @@ impl Manifest {
     pub fn decode_with_id(id: ObjectId, file: &[u8], limit: u64) -> Result<Self> {
         let payload = match wrapping::open(file, FileType::Manifest, limit)? {
             Unwrapped::Flatbuffer(_, payload) => payload,
-            Unwrapped::Alpha(body) => alpha::manifest::translate(&body, id, limit)?.into(),
+            Unwrapped::Alpha(body) => alpha::manifest::translate(&body, id)?,
         };
         // SAFETY: `check` accepts only valid manifests.
         let (buffer, mut order) = unsafe { VerifiedFlatbuffer::verified_by(payload.into(), check::check) }?;
         order.has_unknown_members |= unknown::is_in_manifest(buffer.root());
-        Ok(Manifest { buffer, order })
+        Ok(Manifest { buffer, order, dictionary: DictionaryKey::next() })
     }
 
     /// Creates a manifest from `payload`, which this program has just encoded.
@@ -79,7 +82,7 @@ impl Manifest {
         // SAFETY: the caller guarantees that `payload` is a valid `Manifest`.
         let buffer = unsafe { VerifiedFlatbuffer::new_unchecked(payload) };
         let order = Order { unsorted: Vec::new(), arrays_sorted: true, has_unknown_members: false };
-        Manifest { buffer, order }
+        Manifest { buffer, order, dictionary: DictionaryKey::next() }
     }
 
     /// Returns the root table, for [`crate::repo::verify`], which checks members that nothing else reads.
@@ -142,7 +145,7 @@ impl Manifest {
             arrays.iter().position(|a| a.node_id().0 == node.0)
         };
         let Some(at) = found else { return Ok(None) };
-        if self.order.unsorted.contains(&at) {
+        if self.order.unsorted.binary_search(&at).is_ok() {
             return Err(Error::corrupt(format!("manifest {}: the chunks of node {node} are not sorted", self.id())));
         }
         Ok(Some(ArrayRefs { refs: arrays.get(at).refs(), manifest: self }))
@@ -157,14 +160,7 @@ impl Manifest {
                 format!("compressed locations without a dictionary (algorithm {algorithm})"),
             ));
         };
-        let damaged = |e| Error::with_source(ErrorKind::Corrupt, "a compressed location is damaged", e);
-        let decoder = zstd::stream::read::Decoder::with_dictionary(compressed, dictionary.bytes()).map_err(damaged)?;
-        let mut out = Vec::new();
-        decoder.take(MAX_LOCATION + 1).read_to_end(&mut out).map_err(damaged)?;
-        if out.len() as u64 > MAX_LOCATION {
-            return Err(Error::corrupt(format!("a location of more than {MAX_LOCATION} bytes")));
-        }
-        String::from_utf8(out).map_err(|e| Error::with_source(ErrorKind::Corrupt, "a location", e))
+        location::decompress(self.dictionary, dictionary.bytes(), compressed)
     }
 }
 
@@ -217,6 +213,15 @@ impl<'a> ArrayRefs<'a> {
         }
     }
 
+    /// Returns the most bytes that a copy of the payload at `at` takes besides itself, from the reference alone.
+    pub fn held(&self, at: usize) -> u64 {
+        let stored = self.refs.get(at);
+        let compressed = stored.compressed_location().map_or(0, |_| location::MAX_LOCATION);
+        let texts = [stored.location(), stored.checksum_etag()].into_iter().flatten().map(str::len);
+        let inline = stored.inline().map_or(0, |bytes| bytes.len());
+        (compressed + inline + texts.sum::<usize>()) as u64
+    }
+
     /// Returns the kind of the reference at `at`, from the reference alone. A reference of no kind counts as inline without bytes.
     pub fn kind(&self, at: usize) -> PayloadKind {
         let stored = self.refs.get(at);
@@ -238,6 +243,10 @@ impl<'a> ArrayRefs<'a> {
             return Ok(ChunkPayload::Native { chunk: ObjectId::from(chunk), offset, length });
         }
         if is_virtual(&stored) {
+            let too_long = |text: Option<&str>| text.is_some_and(|text| text.len() > MAX_TEXT);
+            if too_long(stored.location()) || too_long(stored.checksum_etag()) {
+                return Err(self.corrupt_chunk(at, "a location or entity tag of more than 64 KiB"));
+            }
             let location = match (stored.compressed_location(), stored.location()) {
                 (Some(compressed), _) => self.decompress_location(compressed.bytes())?,
                 (None, location) => location.unwrap_or_default().to_owned(),
@@ -272,16 +281,6 @@ fn is_virtual(stored: &fb::ChunkRef<'_>) -> bool {
 /// Compares coordinates lexicographically, as the lists are sorted.
 fn compare(stored: &flatbuffers::Vector<'_, u32>, wanted: &[u32]) -> Ordering {
     stored.iter().cmp(wanted.iter().copied())
-}
-
-/// Returns the first index of `0..len` that is not `below`; all that are must come first.
-fn partition_point(len: usize, below: impl Fn(usize) -> bool) -> usize {
-    let (mut low, mut high) = (0, len);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if below(middle) { low = middle + 1 } else { high = middle }
-    }
-    low
 }
 
 #[cfg(test)]

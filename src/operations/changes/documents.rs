@@ -1,9 +1,10 @@
 //! Check of `zarr.json` before a commit: refuses documents that would fail later, or that other clients would read differently.
 
-use serde_json::Value;
-
 use crate::error::{Error, Result};
+use crate::format::json;
 use crate::zarr::array::{ArrayMetadata, ArraySummary};
+use crate::zarr::document;
+use crate::zarr::members::{shorten, string};
 
 /// Longest `zarr.json`, in bytes: a snapshot holds all of them, and is bounded itself.
 pub const MAX_DOCUMENT: u64 = 256 << 20;
@@ -24,7 +25,7 @@ impl Document {
             return Err(Error::invalid("it is empty: is a program still writing it?"));
         }
         // Strict, like the reference implementation: Python writes NaN and Infinity as bare words, which are not JSON.
-        let document: Value = serde_json::from_slice(bytes).map_err(|e| {
+        json::check(bytes).map_err(|e| {
             let text = String::from_utf8_lossy(bytes);
             let hint = match text.contains("NaN") || text.contains("Infinity") {
                 true => "; attributes may not hold NaN or Infinity: write them as strings",
@@ -32,21 +33,26 @@ impl Document {
             };
             Error::invalid(format!("it is not JSON ({e}){hint}"))
         })?;
-        match document.get("zarr_format") {
-            Some(format) if format == 3 => {}
+        let members = document::members(bytes).unwrap_or_default();
+        match members.get("zarr_format") {
+            Some("3") => {}
             Some(format) => {
+                let format = shorten(format);
                 return Err(Error::invalid(format!("its zarr_format is {format}, and Icechunk has 3 only")));
             }
             None => return Err(Error::invalid("it has no zarr_format")),
         }
-        match document.get("node_type").and_then(Value::as_str) {
+        match members.get("node_type").and_then(string).as_deref() {
             Some("group") => Ok(Document::Group),
             Some("array") => {
                 // Its dimension names become part of the snapshot.
                 ArraySummary::parse(bytes)?;
                 Ok(Document::Array(Box::new(ArrayMetadata::parse(bytes)?)))
             }
-            Some(other) => Err(Error::invalid(format!("its node_type is `{other}`: group or array it must be"))),
+            Some(other) => {
+                let other = shorten(other);
+                Err(Error::invalid(format!("its node_type is `{other}`: group or array it must be")))
+            }
             None => Err(Error::invalid("it has no node_type")),
         }
     }

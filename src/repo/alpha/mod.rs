@@ -16,7 +16,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::alpha::attributes::AttributesFile;
 use crate::format::alpha::snapshot::AlphaSnapshot;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::storage::{ObjectInfo, Storage, decoded};
 
 /// Detects an alpha in `storage`, whose folder `refs/` contains `objects`. The returned storage presents files under today's keys.

@@ -24,10 +24,10 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::config::RepoConfig;
 use crate::format::config_edit::encode;
-use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
-use crate::format::repo_state::{LogEntry, Operation, RawItem, RepoState, SnapshotRecord, Status};
+use crate::format::repo_state::{LogEntry, Operation, RepoState, SnapshotRecord, Status};
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::Meter;
 use crate::repo::history::cycle;
 use crate::repo::ref_files::Layout;
 use crate::repo::{Generation, Repository, check_storage_writable, v1};
@@ -237,9 +237,10 @@ pub(super) fn build_repo(contents: &Contents, config: Option<Vec<u8>>, clock: Cl
     let operation = Operation::RepoMigrated { from_version: 1, to_version: 2 };
     updates.insert(0, LogEntry { operation, updated_at: now, backup_path: None });
     let began = contents.main()?.last().map_or(now, |root| root.flushed_at);
-    let mut snapshots = BTreeMap::new();
+    let (mut snapshots, mut meter) = (BTreeMap::new(), Meter::new("the content of `repo`"));
     for (id, commit) in &contents.commits {
-        snapshots.insert(*id, record(commit)?);
+        commit.count(&mut meter)?;
+        snapshots.insert(*id, record(commit, &mut meter)?);
     }
     Ok(RepoState {
         tags: contents.tags.clone(),
@@ -249,17 +250,19 @@ pub(super) fn build_repo(contents: &Contents, config: Option<Vec<u8>>, clock: Cl
         status: Status { set_at: began, ..Status::default() },
         updates,
         config,
+        memory: meter.into(),
         ..RepoState::default()
     })
 }
 
 /// Returns the description of a commit in `repo`, where metadata values are FlexBuffers whatever the snapshot's own file has.
-pub(super) fn record(commit: &SnapshotInfo) -> Result<SnapshotRecord> {
+pub(super) fn record(commit: &SnapshotInfo, meter: &mut Meter) -> Result<SnapshotRecord> {
+    meter.count(commit.message().len() as u64)?;
     Ok(SnapshotRecord {
         parent: commit.parent,
         flushed_at: commit.flushed_at,
-        message: commit.message.clone(),
-        metadata: RawItem::list(SpecVersion::V2, &commit.metadata)?,
+        message: commit.message().to_owned(),
+        metadata: commit.text.metadata_for_repo(meter).context(|| format!("snapshot {}", commit.id))?,
         pruned_ancestor_tx_logs: Vec::new(),
     })
 }

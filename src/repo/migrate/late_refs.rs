@@ -17,8 +17,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::config_edit::encode;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{Operation, RepoState};
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::Meter;
 use crate::repo::change_refs::{RefKind, refs_of};
 use crate::repo::ref_files::{MAX_REF_FILE, branch_key};
 use crate::repo::refs::DEFAULT_BRANCH;
@@ -291,11 +292,12 @@ impl<'a> LateRefs<'a> {
 
 /// Lists `commits`, oldest first. Returns false if the commit that the first one follows is not listed.
 fn insert(state: &mut RepoState, commits: &[SnapshotInfo]) -> Result<bool> {
+    let mut meter = Meter::new("commits to be added");
     for commit in commits {
         if commit.parent.is_some_and(|parent| !state.snapshots.contains_key(&parent)) {
             return Ok(false);
         }
-        let record = record(commit)?;
+        let record = record(commit, &mut meter)?;
         state.snapshots.entry(commit.id).or_insert(record);
     }
     Ok(true)

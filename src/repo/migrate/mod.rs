@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot_info::SnapshotInfo;
 
 /// Contents of a repository of an older generation: everything that a migration must not lose.
 #[derive(Clone, Debug, Default, PartialEq)]

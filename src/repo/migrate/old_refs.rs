@@ -12,8 +12,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{Operation, RepoState};
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::repo::change_refs::RefKind;
 use crate::repo::ref_files::{Layout, MAX_REF_FILE, REFS_AT_ONCE, is_absence, tombstone};
 use crate::repo::refs::Damaged;

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use super::Contents;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{LogEntry, Operation};
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::repo::refs::DEFAULT_BRANCH;
 
 /// Time between a commit and the creation of a ref to it, in microseconds.

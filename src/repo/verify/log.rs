@@ -11,7 +11,8 @@ use crate::format::MAX_FILE;
 use crate::format::envelope::FileType;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
-use crate::format::transaction_log::{NodeChange, TransactionLog};
+use crate::format::transaction_log::{Move, NodeChange, TransactionLog};
+use crate::memory::Metered;
 use crate::storage::decoded::Decoded;
 
 /// Names of the lists of nodes in messages, in the order of [`NodeChange::ALL`].
@@ -50,7 +51,7 @@ pub(super) async fn check(
         Err(error) => return report_fault(context, "log", &key, &error),
     };
     let shared = Arc::clone(context);
-    let has_moves = log.moves().is_ok_and(|moves| !moves.is_empty());
+    let has_moves = log.has_moves();
     let before = match beside.as_ref().and_then(|beside| beside.before).filter(|_| has_moves) {
         Some(before) => parent(context, before).await?,
         None => None,
@@ -58,10 +59,11 @@ pub(super) async fn check(
     blocking(move || {
         check_envelope(&shared, &key, &file, FileType::TransactionLog, log.buffer.has_identifier());
         let object = shared.object(&key);
-        check_log(object, id, &log);
+        let moves = check_log(object, id, &log)?;
         if let Some(LogContext { snapshot, .. }) = beside {
-            check_against_snapshot(object, &log, &snapshot);
-            check_moves(object, &log, &snapshot, before.as_ref());
+            let _room = snapshot.room_for_table()?;
+            check_against_snapshot(object, (&log, &moves), &snapshot)?;
+            check_moves(object, &moves, &snapshot, before.as_ref())?;
         }
         Ok(())
     })
@@ -81,11 +83,11 @@ async fn parent(context: &Arc<Context>, id: ObjectId) -> Result<Option<Snapshot>
 }
 
 /// Checks that each move replaces only a node that is moved away itself, and leads below a group.
-fn check_moves(object: Subject<'_>, log: &TransactionLog, snapshot: &Snapshot, before: Option<&Snapshot>) {
-    let moves = log.moves().unwrap_or_default();
+fn check_moves(object: Subject<'_>, moves: &[Move], snapshot: &Snapshot, before: Option<&Snapshot>) -> Result<()> {
     if moves.is_empty() {
-        return;
+        return Ok(());
     }
+    let _room = before.map(Snapshot::room_for_table).transpose()?;
     let occupied: HashSet<&str> = before.into_iter().flat_map(Snapshot::nodes).map(|node| node.path).collect();
     let paths: HashSet<&str> = snapshot.nodes().map(|node| node.path).collect();
     let left: HashSet<&str> = moves.iter().map(|one| one.from.as_str()).collect();
@@ -103,9 +105,11 @@ fn check_moves(object: Subject<'_>, log: &TransactionLog, snapshot: &Snapshot, b
             _ => {}
         }
     }
+    Ok(())
 }
 
-fn check_log(object: Subject<'_>, id: ObjectId, log: &TransactionLog) {
+/// Checks a log by itself, and returns its moves, none of which count if any is damaged.
+fn check_log(object: Subject<'_>, id: ObjectId, log: &TransactionLog) -> Result<Metered<Vec<Move>>> {
     if log.id() != id {
         object.error("id", format!("the file states that it is the log of snapshot {}", log.id()));
     }
@@ -119,23 +123,28 @@ fn check_log(object: Subject<'_>, id: ObjectId, log: &TransactionLog) {
         object.warning("log-sorted", "the arrays with changed chunks are not sorted by id, or one is there twice");
     }
     for (node, chunks) in log.updated_chunks() {
-        if !chunks.is_sorted_by(|a, b| a < b) {
+        if !chunks.is_sorted_by(|a, b| a.coords().lt(b.coords())) {
             let why = format!("the changed chunks of node {node} are not sorted, or one is there twice");
             object.warning("log-sorted", why);
         }
     }
     let moves = match log.moves() {
         Ok(moves) => moves,
-        Err(error) => return object.error("log-move", error.to_string()),
+        Err(error) if error.kind() == ErrorKind::OutOfMemory => return Err(error),
+        Err(error) => {
+            object.error("log-move", error.to_string());
+            return Ok(Metered::default());
+        }
     };
     if !moves.is_sorted_by(|a, b| a.to.split('/').lt(b.to.split('/'))) {
         object.warning("log-sorted", "the moves are not sorted by the paths that they lead to, or one is there twice");
     }
-    for one in &moves {
+    for one in &*moves {
         if one.from == one.to || !one.from.starts_with('/') || !one.to.starts_with('/') {
             object.warning("log-move", format!("a move from `{}` to `{}` is none", one.from, one.to));
         }
     }
+    Ok(moves)
 }
 
 /// Notes nodes that are in several lists. The format forbids it, amends of the reference implementation do it, and readers expect it.
@@ -155,12 +164,15 @@ fn check_lists(object: Subject<'_>, log: &TransactionLog) {
 
 /// Checks the log against the snapshot. An amended commit has the changes of both commits: the second may have deleted nodes that the
 /// first made.
-fn check_against_snapshot(object: Subject<'_>, log: &TransactionLog, snapshot: &Snapshot) {
+fn check_against_snapshot(
+    object: Subject<'_>,
+    (log, moves): (&TransactionLog, &[Move]),
+    snapshot: &Snapshot,
+) -> Result<()> {
     let present: HashMap<NodeId, (&str, bool)> =
         snapshot.nodes().map(|node| (node.id, (node.path, node.is_array()))).collect();
-    let deleted: HashSet<NodeId> =
-        log.nodes(NodeChange::DeletedGroups).chain(log.nodes(NodeChange::DeletedArrays)).collect();
-    for id in &deleted {
+    let deleted = log.deleted()?;
+    for id in &*deleted {
         if let Some((path, _)) = present.get(id) {
             object.warning("log-deleted", format!("it states that node {id} was deleted, but the node exists: {path}"));
         }
@@ -185,10 +197,11 @@ fn check_against_snapshot(object: Subject<'_>, log: &TransactionLog, snapshot: &
             object.warning("log-node", format!("chunks of node {id} were changed, which is no array of the snapshot"));
         }
     }
-    for one in log.moves().unwrap_or_default() {
+    for one in moves {
         if !deleted.contains(&one.node) && present.get(&one.node).is_none_or(|(path, _)| *path != one.to) {
             let why = format!("it states that node {} was moved to {}, where it is not", one.node, one.to);
             object.warning("log-move", why);
         }
     }
+    Ok(())
 }

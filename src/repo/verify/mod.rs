@@ -40,8 +40,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::envelope::{FileType, Header, SpecVersion};
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::{RepoInfo, SnapshotInfo};
+use crate::format::repo_info::RepoInfo;
 use crate::format::snapshot::Snapshot;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::memory::together::try_for_each;
 use crate::storage::decoded::{self, Decoded};
 use crate::storage::virtuals::VirtualChunks;
@@ -88,6 +89,9 @@ impl Context {
 }
 
 type Listed = BTreeMap<String, ObjectInfo>;
+
+/// Commits with the parents that their files name.
+type ParentsInFiles = BTreeMap<ObjectId, SnapshotInfo<()>>;
 
 /// Checks the repository in `storage` at time `now` (microseconds since 1970-01-01 UTC).
 ///
@@ -173,7 +177,7 @@ async fn check_files(context: &Arc<Context>, options: &VerifyOptions) -> Result<
     if let Some(commits) = &commits {
         check_pruned(context, commits, options.snapshot).await?;
     }
-    let containers = Arc::new(containers(context, info.as_ref()).await);
+    let containers = Arc::new(containers(context, info.as_deref()).await);
     let references = uses.values().map(|used| used.chunk_refs()).sum::<u64>();
     let presence = match options.chunks {
         true if !context.is_whole && references <= MAX_SINGLE_REQUESTS => ChunkCheck::OneByOne(Required::default()),
@@ -191,7 +195,7 @@ async fn check_files(context: &Arc<Context>, options: &VerifyOptions) -> Result<
         (checked.chunk_objects, checked.virtual_objects) = (presence.found(), objects.required.found());
     });
     if let Some(listings) = &listings {
-        orphans::note(context, listings, &snapshots, &uses, &presence, info.as_ref().zip(commits.as_ref()));
+        orphans::note(context, listings, &snapshots, &uses, &presence, info.as_deref().zip(commits.as_ref()));
     }
     Ok(())
 }
@@ -222,12 +226,14 @@ async fn list(context: &Context, prefix: &str) -> Result<Listed> {
 }
 
 /// Reads and checks `repo`.
-async fn entry(context: &Arc<Context>, listings: Option<&Listings>) -> Result<(RepoInfo, Commits)> {
+async fn entry(context: &Arc<Context>, listings: Option<&Listings>) -> Result<(Arc<RepoInfo>, Commits)> {
     let read = read(context, "repo", MAX_REPO_FILE, RepoInfo::decode).await?;
     check_envelope(context, "repo", &read.bytes, FileType::RepoInfo, read.value.buffer.has_identifier());
-    let commits = repo_file::check(context, &read.value);
-    repo_file::check_operations(context, &read.value, listings.map(|listings| &listings.overwritten)).await?;
-    Ok((read.value, commits))
+    let info = Arc::new(read.value);
+    let (shared, looked_at) = (Arc::clone(context), Arc::clone(&info));
+    let commits = blocking(move || repo_file::check(&shared, &looked_at)).await?;
+    repo_file::check_operations(context, &info, listings.map(|listings| &listings.overwritten)).await?;
+    Ok((info, commits))
 }
 
 /// Checks the snapshots `tips`, and in version 1 their ancestors, with their logs. Returns their ids, and the uses of each manifest.
@@ -238,7 +244,7 @@ async fn check_snapshots(
 ) -> Result<(HashSet<ObjectId>, Uses)> {
     let uses = Mutex::new(Uses::new());
     // Commits with the parents that version 1 files name.
-    let found: Mutex<Commits> = Mutex::default();
+    let found: Mutex<ParentsInFiles> = Mutex::default();
     let mut seen: HashSet<ObjectId> = HashSet::new();
     let mut next = tips;
     while !next.is_empty() {
@@ -278,7 +284,7 @@ async fn check_snapshot(
     id: ObjectId,
     commits: Option<&Commits>,
     uses: &Mutex<Uses>,
-    found: &Mutex<Commits>,
+    found: &Mutex<ParentsInFiles>,
 ) -> Result<Option<ObjectId>> {
     let key = format!("snapshots/{id}");
     let limit = super::MAX_SNAPSHOT;
@@ -301,10 +307,11 @@ async fn check_snapshot(
     let is_checked = found.lock().contains_key(&id);
     if !is_checked {
         let own = blocking(move || snapshot::check(&shared, id, &looked_at, &file, record.as_ref())).await?;
-        nodes::merge(&mut uses.lock(), own);
+        uses.lock().merge(own)?;
         context.findings.count(|checked| checked.snapshots += 1);
         context.progress.step(1);
-        found.lock().insert(id, SnapshotInfo::new(id, parent, snapshot.flushed_at(), ""));
+        let (flushed_at, pruned_ancestor_tx_logs) = (snapshot.flushed_at(), Vec::new());
+        found.lock().insert(id, SnapshotInfo { id, parent, flushed_at, pruned_ancestor_tx_logs, text: () });
     }
     // Version 1 writes no log for the initial snapshot.
     let may_lack_log = is_root && snapshot.version() == SpecVersion::V1;

@@ -1,21 +1,30 @@
 //! Rules of the groups and arrays in a snapshot.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
 use std::sync::Arc;
-
-use serde_json::Value;
 
 use super::report::Subject;
 use super::{Context, first_twice};
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{ArrayData, ManifestInfo, ManifestRef, Node, NodeData, Snapshot};
+use crate::memory::Meter;
 use crate::zarr::array::ArraySummary;
 use crate::zarr::chunk_rules::{ChunkRules, OTHER_NAMES};
+use crate::zarr::document;
 
 /// Pairs of extents of one array that are compared at most. The rest is trusted: the comparison grows with the square.
 const MAX_PAIRS: usize = 4_000_000;
+
+/// Bytes that a manifest takes in a table, with one description.
+const MANIFEST_BYTES: u64 = 256;
+/// Bytes that a reference to it takes in a list.
+const ARRAY_BYTES: u64 = 2 * size_of::<ArrayUse>() as u64;
+/// Name of the uses in errors.
+const WHAT: &str = "the uses of manifests";
 
 /// An array that refers to a manifest, in one snapshot.
 #[derive(Clone, Debug)]
@@ -51,43 +60,108 @@ impl ManifestUse {
     pub(super) fn size(&self) -> u64 {
         self.infos.iter().map(|info| info.size).max().unwrap_or_default()
     }
+}
 
-    fn add(&mut self, node: NodeId, new: ArrayUse) {
-        let known = self.arrays.entry(node).or_default();
+/// References to manifests, with their memory.
+#[derive(Debug)]
+pub(super) struct Uses {
+    manifests: HashMap<ObjectId, ManifestUse>,
+    memory: Meter,
+}
+
+impl Uses {
+    pub(super) fn new() -> Self {
+        Uses { manifests: HashMap::new(), memory: Meter::new(WHAT) }
+    }
+
+    /// Creates what has memory for the uses by `snapshot`. May block the thread.
+    pub(super) fn with_room_for(snapshot: &Snapshot) -> Result<Self> {
+        let references = snapshot.nodes().map(|node| match &node.data {
+            NodeData::Array(array) => array.places().len() as u64 * (MANIFEST_BYTES + ARRAY_BYTES),
+            _ => 0,
+        });
+        let memory = Meter::prepaid(WHAT, references.sum::<u64>() + snapshot.node_table_size())?;
+        Ok(Uses { manifests: HashMap::new(), memory })
+    }
+
+    /// Adds a reference, unless it is known.
+    fn add(&mut self, node: NodeId, new: ArrayUse) -> Result<()> {
+        let known = of(&mut self.manifests, new.manifest.id, &mut self.memory)?.arrays.entry(node).or_default();
         let is_same = |one: &ArrayUse| {
             one.manifest == new.manifest && one.grid == new.grid && one.rules == new.rules && one.all == new.all
         };
         if !known.iter().any(is_same) {
+            // What all references of the array share is counted with the first.
+            let is_first = new.all.first().is_some_and(|first| first.id == new.manifest.id);
+            let shared = if is_first { new.shared_bytes() } else { 0 };
+            self.memory.count(ARRAY_BYTES + extent_bytes(&new.manifest) + shared)?;
             known.push(new);
+        }
+        Ok(())
+    }
+
+    /// Adds the uses of one snapshot. May add a part of them and fail; they can then be added again.
+    pub(super) fn merge(&mut self, own: Uses) -> Result<()> {
+        for (manifest, used) in own.manifests {
+            let known = of(&mut self.manifests, manifest, &mut self.memory)?;
+            for info in used.infos {
+                if !known.infos.contains(&info) {
+                    known.infos.push(info);
+                }
+            }
+            for (node, arrays) in used.arrays {
+                arrays.into_iter().try_for_each(|array| self.add(node, array))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the uses of `manifest`.
+fn of<'a>(
+    all: &'a mut HashMap<ObjectId, ManifestUse>,
+    manifest: ObjectId,
+    memory: &mut Meter,
+) -> Result<&'a mut ManifestUse> {
+    match all.entry(manifest) {
+        Entry::Occupied(known) => Ok(known.into_mut()),
+        Entry::Vacant(free) => {
+            memory.count(MANIFEST_BYTES)?;
+            Ok(free.insert(ManifestUse::default()))
         }
     }
 }
 
-pub(super) type Uses = HashMap<ObjectId, ManifestUse>;
+impl Deref for Uses {
+    type Target = HashMap<ObjectId, ManifestUse>;
 
-/// Adds the uses of one snapshot.
-pub(super) fn merge(all: &mut Uses, own: Uses) {
-    for (manifest, used) in own {
-        let known = all.entry(manifest).or_default();
-        for info in used.infos {
-            if !known.infos.contains(&info) {
-                known.infos.push(info);
-            }
-        }
-        for (node, arrays) in used.arrays {
-            arrays.into_iter().for_each(|array| known.add(node, array));
-        }
+    fn deref(&self) -> &Self::Target {
+        &self.manifests
     }
+}
+
+impl ArrayUse {
+    fn shared_bytes(&self) -> u64 {
+        let grid = self.grid.as_ref().map_or(0, |grid| 4 * grid.len());
+        let all: u64 = self.all.iter().map(|one| size_of::<ManifestRef>() as u64 + extent_bytes(one)).sum();
+        all + (self.path.len() + grid) as u64
+    }
+}
+
+fn extent_bytes(manifest: &ManifestRef) -> u64 {
+    (manifest.extents.len() * size_of::<(u32, u32)>()) as u64
 }
 
 /// Checks all nodes of `snapshot`, which lists the manifests `infos`. Returns the uses of manifests. The caller has reserved the memory for
-/// looking into each of the documents.
+/// looking into each of the documents as `room`, and that of tables of the nodes.
 pub(super) fn check(
     context: &Context,
     id: ObjectId,
     snapshot: &Snapshot,
     infos: &BTreeMap<ObjectId, ManifestInfo>,
-) -> Uses {
+    room: &mut Meter,
+    mut uses: Uses,
+) -> Result<Uses> {
     let key = format!("snapshots/{id}");
     let object = context.object(&key);
     check_order(object, snapshot);
@@ -101,7 +175,6 @@ pub(super) fn check(
             object.node(node.path).error("node-twice", "it is in the snapshot twice");
         }
     }
-    let mut uses = Uses::new();
     for node in snapshot.nodes() {
         let object = object.node(node.path);
         if let Some(why) = path_problem(node.path) {
@@ -116,10 +189,10 @@ pub(super) fn check(
                 object.error("node-kind", format!("it is of unknown kind {kind}: other clients panic"));
             }
             NodeData::Group => drop(check_document(object, &node, "group")),
-            NodeData::Array(array) => check_array(object, id, snapshot, &node, array, infos, &mut uses),
+            NodeData::Array(array) => check_array(object, (id, snapshot), (&node, array), infos, &mut uses, room)?,
         }
     }
-    uses
+    Ok(uses)
 }
 
 /// Checks the order of the nodes: the reference implementation bisects by the bytes of paths.
@@ -152,15 +225,14 @@ fn path_problem(path: &str) -> Option<&'static str> {
 
 /// Checks that the node's `zarr.json` is JSON and has the node type `kind`; returns true if it is JSON.
 fn check_document(object: Subject<'_>, node: &Node<'_>, kind: &str) -> bool {
-    let found: Value = match serde_json::from_slice(node.zarr_json) {
-        Ok(found) => found,
+    let said = match document::node_type(node.zarr_json) {
+        Ok(said) => said,
         Err(error) => {
             object.error("zarr-json", format!("its zarr.json is no JSON: {error}"));
             return false;
         }
     };
-    let said = found.get("node_type").and_then(Value::as_str);
-    if said != Some(kind) {
+    if said.as_deref() != Some(kind) {
         let said = said.map_or("nothing".to_owned(), |said| format!("`{said}`"));
         let why = format!("its zarr.json gives the node type {said}, but the snapshot a {kind}");
         object.warning("node-type", why);
@@ -170,15 +242,14 @@ fn check_document(object: Subject<'_>, node: &Node<'_>, kind: &str) -> bool {
 
 fn check_array(
     object: Subject<'_>,
-    id: ObjectId,
-    snapshot: &Snapshot,
-    node: &Node<'_>,
-    array: &ArrayData<'_>,
+    (id, snapshot): (ObjectId, &Snapshot),
+    (node, array): (&Node<'_>, &ArrayData<'_>),
     infos: &BTreeMap<ObjectId, ManifestInfo>,
     uses: &mut Uses,
-) {
+    room: &mut Meter,
+) -> Result<()> {
     let is_json = check_document(object, node, "array");
-    let summary = ArraySummary::parse_reserved(node.zarr_json);
+    let summary = ArraySummary::parse_reserved(node.zarr_json, room);
     match &summary {
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             object.note("zarr-unknown", format!("this program does not understand its zarr.json: {error}"));
@@ -187,7 +258,7 @@ fn check_array(
         _ => {}
     }
     let summary = summary.ok();
-    let rules = summary.as_ref().and_then(|_| ChunkRules::parse_reserved(node.zarr_json).ok());
+    let rules = summary.as_ref().and_then(|_| ChunkRules::parse_reserved(node.zarr_json, room).ok());
     if rules.is_some_and(|rules| !rules.has_default_names) {
         object.warning("chunk-names", OTHER_NAMES);
     }
@@ -200,7 +271,7 @@ fn check_array(
     check_extents(object, &all, grid.as_deref());
     let path: Arc<str> = node.path.into();
     for reference in all.iter() {
-        let used = uses.entry(reference.id).or_default();
+        let used = of(&mut uses.manifests, reference.id, &mut uses.memory)?;
         match infos.get(&reference.id) {
             Some(info) if used.infos.is_empty() => used.infos.push(*info),
             Some(_) => {}
@@ -210,8 +281,10 @@ fn check_array(
             }
         }
         let (path, grid, manifest) = (Arc::clone(&path), grid.clone(), reference.clone());
-        used.add(node.id, ArrayUse { path, grid, rules, manifest, all: Arc::clone(&all), snapshot: id });
+        let use_of = ArrayUse { path, grid, rules, manifest, all: Arc::clone(&all), snapshot: id };
+        uses.add(node.id, use_of)?;
     }
+    Ok(())
 }
 
 /// Checks that the shape stored in the snapshot is that of `zarr.json`.
@@ -247,10 +320,11 @@ fn check_shape(object: Subject<'_>, version: SpecVersion, array: &ArrayData<'_>,
         }
     }
     // Some programs store a list of absent or empty names for an array without names, and some store no list.
-    let stored = array.dimension_names().unwrap_or_default();
-    let stored = stored.into_iter().map(|name| name.filter(|name| !name.is_empty()));
-    let named = |names: Vec<Option<String>>| Some(names).filter(|names| names.iter().any(Option::is_some));
-    if named(stored.collect()) != named(summary.dimension_names.clone().unwrap_or_default()) {
+    let stored = array.dimension_names().into_iter().flatten().map(|name| name.filter(|name| !name.is_empty()));
+    let stored: Vec<Option<&str>> = stored.collect();
+    let said: Vec<Option<&str>> = summary.dimension_names.iter().flatten().map(Option::as_deref).collect();
+    let named = |names: Vec<_>| Some(names).filter(|names: &Vec<Option<&str>>| names.iter().any(Option::is_some));
+    if named(stored) != named(said) {
         object.warning("dimension-names", "the snapshot stores other names of dimensions than zarr.json has");
     }
 }

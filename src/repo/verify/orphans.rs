@@ -33,7 +33,7 @@ pub(super) fn note(
     }
     if let Some((info, commits)) = repo {
         let mut seen: HashSet<ObjectId> = HashSet::new();
-        for (_, tip) in info.branches().into_iter().chain(info.tags()) {
+        for (_, tip) in info.branches().chain(info.tags()) {
             let mut next = tip.ok();
             while let Some(id) = next.filter(|id| seen.insert(*id)) {
                 next = commits.get(&id).and_then(|commit| commit.parent);

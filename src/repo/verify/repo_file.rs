@@ -1,15 +1,18 @@
 //! Rules of `repo`, and of the copies of it that the operations log leads to.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 
 use super::report::Subject;
 use super::{Context, Listed, check_envelope, list, read};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Context as _, ErrorKind, Result};
 use crate::format::envelope::FileType;
 use crate::format::generated::icechunk as fb;
 use crate::format::ids::ObjectId;
 use crate::format::metadata::Items;
-use crate::format::repo_info::{RepoInfo, SnapshotInfo};
+use crate::format::repo_info::RepoInfo;
+use crate::format::snapshot_info::{CommitText, SnapshotInfo};
+use crate::memory::{Meter, Metered};
 use crate::repo::MAX_REPO_FILE;
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::times::format_time;
@@ -23,17 +26,38 @@ const MAX_SKEW: u64 = 600 * 1_000_000;
 const MAX_CHAIN: usize = 10_000;
 
 /// Snapshots that `repo` lists, by id, as far as they can be read.
-pub(super) type Commits = BTreeMap<ObjectId, SnapshotInfo>;
+pub(super) type Commits = Metered<BTreeMap<ObjectId, SnapshotInfo>>;
+
+/// Bytes that an entry of a map or set takes besides what it holds.
+const ENTRY: u64 = 64;
+
+/// Copies of `repo` that operations logs name.
+#[derive(Debug)]
+struct NamedCopies {
+    names: BTreeSet<String>,
+    meter: Meter,
+}
+
+impl NamedCopies {
+    fn insert(&mut self, name: &str) -> Result<()> {
+        self.meter.count_items::<String>(1)?;
+        self.meter.count(ENTRY + name.len() as u64)?;
+        self.names.insert(name.to_owned());
+        Ok(())
+    }
+}
 
 /// Checks `repo` by itself, and returns the commits that it lists.
-pub(super) fn check(context: &Context, info: &RepoInfo) -> Commits {
+///
+/// Errors: [`ErrorKind::OutOfMemory`] if the commits, or the metadata of one, do not fit.
+pub(super) fn check(context: &Context, info: &Arc<RepoInfo>) -> Result<Commits> {
     let repo = context.object(KEY);
     let root = info.root();
     if root.spec_version() != 2 {
         repo.warning("repo-version", format!("it states version {}, not 2", root.spec_version()));
     }
-    check_names(repo, info);
-    let commits = check_snapshots(context, info);
+    check_names(repo, info)?;
+    let commits = check_snapshots(context, info)?;
     check_cycles(repo, &commits);
     check_time(context, KEY, "the status", root.status().set_at());
     let availability = root.status().availability().0;
@@ -51,10 +75,10 @@ pub(super) fn check(context: &Context, info: &RepoInfo) -> Commits {
     if let Some(why) = metadata_problem(root.metadata()) {
         repo.warning("metadata", format!("the repository's metadata: {why}"));
     }
-    commits
+    Ok(commits)
 }
 
-fn check_names(repo: Subject<'_>, info: &RepoInfo) {
+fn check_names(repo: Subject<'_>, info: &RepoInfo) -> Result<()> {
     let root = info.root();
     for (kind, list) in [("branch", root.branches()), ("tag", root.tags())] {
         if !list.iter().is_sorted_by(|a, b| a.name().as_bytes() < b.name().as_bytes()) {
@@ -62,7 +86,7 @@ fn check_names(repo: Subject<'_>, info: &RepoInfo) {
             repo.warning("refs-sorted", why);
         }
     }
-    for (name, target) in info.branches().into_iter().chain(info.tags()) {
+    for (name, target) in info.branches().chain(info.tags()) {
         if let Err(error) = target {
             repo.error("ref-target", format!("ref `{name}`: {error}"));
         }
@@ -70,19 +94,21 @@ fn check_names(repo: Subject<'_>, info: &RepoInfo) {
     if info.branch(DEFAULT_BRANCH).is_none() {
         repo.warning("main", "there is no branch `main`: no client can write to the repository");
     }
-    let deleted = info.deleted_tags();
-    if !deleted.is_sorted_by(|a, b| a.as_bytes() < b.as_bytes()) {
+    if !info.deleted_tags().is_sorted_by(|a, b| a.as_bytes() < b.as_bytes()) {
         repo.warning("refs-sorted", "the names of deleted tags are not sorted, or one is there twice");
     }
-    let deleted: HashSet<String> = deleted.into_iter().collect();
+    let mut meter = Meter::new("the names of deleted tags");
+    meter.count_items::<(&str, u64)>(info.root().deleted_tags().len())?;
+    let deleted: HashSet<&str> = info.deleted_tags().collect();
     for (name, _) in info.tags() {
-        if deleted.contains(&name) {
+        if deleted.contains(name) {
             repo.warning("deleted-tag", format!("tag `{name}` exists although it is among the deleted ones"));
         }
     }
+    Ok(())
 }
 
-fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
+fn check_snapshots(context: &Context, info: &Arc<RepoInfo>) -> Result<Commits> {
     let repo = context.object(KEY);
     let stored = info.root().snapshots();
     if !stored.iter().is_sorted_by(|a, b| a.id().0 < b.id().0) {
@@ -91,7 +117,7 @@ fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
     }
     let mut tables = stored.len() + info.root().branches().len() + info.root().tags().len();
     tables += 2 * info.root().latest_updates().len();
-    let mut commits = Commits::new();
+    let (mut commits, mut meter) = (BTreeMap::new(), Meter::new("the list of snapshots"));
     for (position, entry) in stored.iter().enumerate() {
         tables += entry.metadata().map_or(0, |items| items.len());
         let id = ObjectId::from(entry.id());
@@ -107,14 +133,19 @@ fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
             None
         });
         check_time(context, KEY, &format!("snapshot {id}"), entry.flushed_at());
+        let text = CommitText::in_repo(info, position);
         // A damaged metadata value loses that value, not the commit.
-        let commit = info.snapshot(position).unwrap_or_else(|error| {
-            repo.error("metadata", error.to_string());
-            let pruned = entry.pruned_ancestor_tx_logs();
-            let pruned_ancestor_tx_logs = pruned.iter().flatten().map(ObjectId::from).collect();
-            let info = SnapshotInfo::new(id, parent, entry.flushed_at(), entry.message());
-            SnapshotInfo { pruned_ancestor_tx_logs, ..info }
-        });
+        match text.metadata().context(|| format!("snapshot {id}")) {
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => return Err(error.context(KEY)),
+            Err(error) => repo.error("metadata", error.to_string()),
+            Ok(_) => {}
+        }
+        let pruned = entry.pruned_ancestor_tx_logs();
+        meter.count_items::<ObjectId>(pruned.as_ref().map_or(0, |logs| logs.len()))?;
+        let pruned_ancestor_tx_logs = pruned.iter().flatten().map(ObjectId::from).collect();
+        let commit = SnapshotInfo { id, parent, flushed_at: entry.flushed_at(), pruned_ancestor_tx_logs, text };
+        meter.count(ENTRY)?;
+        meter.count_items::<SnapshotInfo>(1)?;
         if commits.insert(id, commit).is_some() {
             repo.error("snapshot-twice", format!("snapshot {id} is listed twice"));
         }
@@ -129,7 +160,7 @@ fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
     if tables > MAX_TABLES {
         repo.warning("repo-size", format!("it has some {tables} tables: other clients read {MAX_TABLES} at most"));
     }
-    commits
+    Ok(meter.finish(commits))
 }
 
 /// Reports a time in microseconds that no clock can have shown yet.
@@ -144,7 +175,7 @@ pub(super) fn check_time(context: &Context, key: &str, what: &str, time: u64) {
 }
 
 /// Checks that every commit leads to a root in fewer steps than there are commits.
-pub(super) fn check_cycles(repo: Subject<'_>, commits: &Commits) {
+pub(super) fn check_cycles<T>(repo: Subject<'_>, commits: &BTreeMap<ObjectId, SnapshotInfo<T>>) {
     let mut ends: HashSet<ObjectId> = HashSet::new();
     for &start in commits.keys() {
         let mut path = HashSet::new();
@@ -170,13 +201,13 @@ pub(super) fn metadata_problem(items: Option<Items<'_>>) -> Option<&'static str>
 /// Checks the operations log across its chain of copies. `copies` are the objects below `overwritten/`; none if only one snapshot is
 /// checked, in which case only the log in `repo` is.
 pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies: Option<&Listed>) -> Result<()> {
-    let mut named = BTreeSet::new();
-    let mut last = check_log(context, KEY, info, true, &mut named);
+    let mut named = NamedCopies { names: BTreeSet::new(), meter: Meter::new("the names in the operations log") };
+    let mut last = check_log(context, KEY, info, true, &mut named)?;
     let mut next = info.root().repo_before_updates().map(str::to_owned);
     let Some(copies) = copies else { return Ok(()) };
     let mut seen = HashSet::new();
     while let Some(name) = next.take() {
-        named.insert(name.clone());
+        named.insert(&name)?;
         if !seen.insert(name.clone()) || seen.len() > MAX_CHAIN {
             let why = format!("the operations log leads from copy to copy without end: {name}");
             context.object(KEY).warning("log-chain", why);
@@ -198,11 +229,12 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
             let why = "its operations are not older than those of the file that leads to it";
             context.object(&key).warning("log-order", why);
         }
-        last = check_log(context, &key, &older.value, false, &mut named).or(last);
+        last = check_log(context, &key, &older.value, false, &mut named)?.or(last);
         next = older.value.root().repo_before_updates().map(str::to_owned);
     }
-    let mut missing: BTreeSet<String> = named.iter().map(|name| format!("overwritten/{name}")).collect();
-    missing.retain(|key| !copies.contains_key(key));
+    let named = named.names;
+    let missing = named.iter().map(|name| format!("overwritten/{name}"));
+    let missing: BTreeSet<String> = missing.filter(|key| !copies.contains_key(key)).collect();
     if !missing.is_empty() {
         // An update after the first listing adds a copy, which the newer `repo` names.
         let later = list(context, "overwritten/").await?;
@@ -231,8 +263,8 @@ fn check_log(
     key: &str,
     info: &RepoInfo,
     is_current: bool,
-    named: &mut BTreeSet<String>,
-) -> Option<u64> {
+    named: &mut NamedCopies,
+) -> Result<Option<u64>> {
     let file = context.object(key);
     let updates = info.root().latest_updates();
     if updates.is_empty() {
@@ -258,7 +290,7 @@ fn check_log(
                     "the newest operation names a copy of the file that it is in: other clients panic when they write";
                 file.warning("log-newest", format!("{rule} ({name})"));
             }
-            Some(name) => drop(named.insert(name.to_owned())),
+            Some(name) => named.insert(name)?,
             None => {}
         }
     }
@@ -270,7 +302,7 @@ fn check_log(
             file.warning("backup-name", format!("the operations log{what} names the copy `{name}`: {expected}"));
         }
     }
-    last
+    Ok(last)
 }
 
 fn is_backup_name(name: &str) -> bool {
@@ -282,8 +314,6 @@ fn is_backup_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::sync::Arc;
-
     use super::super::report::Findings;
     use super::*;
     use crate::format::envelope::SpecVersion;

@@ -5,8 +5,16 @@ use std::collections::{BTreeMap, HashMap};
 use parking_lot::Mutex;
 use serde::Serialize;
 
-/// Maximum number of findings kept; more are only counted, because one hostile file can break a rule everywhere.
+use crate::printable;
+
+/// Maximum number of findings kept, and of the bytes of their texts; more are only counted, because one hostile file can break a rule
+/// everywhere, and have long names.
 const MAX_FINDINGS: usize = 10_000;
+const MAX_BYTES: usize = 8 << 20;
+/// Longest description of a fault, in characters, which may have a value of a file in it.
+const MAX_MESSAGE: usize = 2000;
+/// Coordinates that are kept of a chunk.
+const MAX_COORDS: usize = crate::zarr::array::MAX_RANK;
 /// Chunks that one finding names.
 const MAX_NAMED_CHUNKS: usize = 8;
 
@@ -99,6 +107,7 @@ pub(super) struct Findings(Mutex<Inner>);
 struct Inner {
     all: Vec<Finding>,
     places: HashMap<FindingLocation, usize>,
+    bytes: usize,
     counts: BTreeMap<Severity, u64>,
     not_listed: u64,
     checked: Checked,
@@ -138,7 +147,7 @@ impl<'a> Subject<'a> {
         let mut inner = self.findings.0.lock();
         *inner.counts.entry(severity).or_default() += 1;
         let place: FindingLocation = (rule, self.object.to_owned(), self.node.map(str::to_owned));
-        let chunk = self.chunk.map(<[u32]>::to_vec);
+        let chunk = self.chunk.map(|coords| coords.iter().copied().take(MAX_COORDS).collect::<Vec<u32>>());
         if let Some(&at) = inner.places.get(&place)
             && let Some(known) = inner.all.get_mut(at)
         {
@@ -149,7 +158,9 @@ impl<'a> Subject<'a> {
             }
             return;
         }
-        if inner.all.len() >= MAX_FINDINGS {
+        let message = printable::shorten(&message, MAX_MESSAGE).into_owned();
+        inner.bytes += message.len() + 2 * (self.object.len() + self.node.map_or(0, str::len));
+        if inner.all.len() >= MAX_FINDINGS || inner.bytes > MAX_BYTES {
             inner.not_listed += 1;
             return;
         }

@@ -6,16 +6,16 @@ use super::nodes::{self, Uses};
 use super::repo_file::{check_time, metadata_problem};
 use super::report::Subject;
 use super::{Context, check_envelope};
-use crate::error::{Context as _, Result};
+use crate::error::{Context as _, ErrorKind, Result};
 use crate::format::envelope::{FileType, SpecVersion};
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::{ManifestInfo, Snapshot};
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::zarr::document;
 
 /// Checks snapshot `id`, which `repo` describes as `record`. Returns the uses of manifests by its arrays.
 ///
-/// Errors: [`ErrorKind::OutOfMemory`](crate::error::ErrorKind::OutOfMemory), before anything is reported.
+/// Errors: [`ErrorKind::OutOfMemory`], before anything is reported.
 pub(super) fn check(
     context: &Context,
     id: ObjectId,
@@ -25,7 +25,13 @@ pub(super) fn check(
 ) -> Result<Uses> {
     let key = format!("snapshots/{id}");
     let documents = snapshot.nodes().map(|node| node.zarr_json);
-    let _held = document::reserve_largest(documents).context(|| key.clone())?;
+    let mut room = document::reserve_largest(documents).context(|| key.clone())?;
+    let _table = snapshot.room_for_table().context(|| key.clone())?;
+    let uses = Uses::with_room_for(snapshot).context(|| key.clone())?;
+    let metadata = match snapshot.metadata() {
+        Err(error) if error.kind() == ErrorKind::OutOfMemory => return Err(error.context(&key)),
+        metadata => metadata,
+    };
     let object = context.object(&key);
     check_envelope(context, &key, file, FileType::Snapshot, snapshot.buffer.has_identifier());
     if snapshot.id() != id {
@@ -35,7 +41,7 @@ pub(super) fn check(
     if let Some(why) = metadata_problem(Some(snapshot.root().metadata())) {
         object.warning("metadata", why);
     }
-    let metadata = match snapshot.metadata() {
+    let metadata = match metadata {
         Ok(metadata) => Some(metadata),
         Err(error) => {
             object.error("metadata", error.to_string());
@@ -45,9 +51,9 @@ pub(super) fn check(
     if let Some(record) = record {
         let same = [
             ("time", record.flushed_at == snapshot.flushed_at()),
-            ("message", record.message == snapshot.message()),
+            ("message", record.message() == snapshot.message()),
             // Only names are compared: conversion between encodings may have narrowed numbers.
-            ("metadata", metadata.is_none_or(|metadata| metadata.keys().eq(record.metadata.keys()))),
+            ("metadata", metadata.is_none_or(|metadata| metadata.keys().eq(record.text.metadata_names()))),
         ];
         for (what, _) in same.iter().filter(|(_, is_same)| !is_same) {
             object.warning("repo-record", format!("`repo` has another {what} for it than the file"));
@@ -61,7 +67,7 @@ pub(super) fn check(
         _ => {}
     }
     let infos = check_infos(object, snapshot);
-    let uses = nodes::check(context, id, snapshot, &infos);
+    let uses = nodes::check(context, id, snapshot, &infos, &mut room, uses)?;
     let used: BTreeSet<ObjectId> = uses.keys().copied().collect();
     let idle: Vec<&ObjectId> = infos.keys().filter(|id| !used.contains(id)).collect();
     if let Some(first) = idle.first() {

@@ -31,7 +31,7 @@ use crate::blocking::blocking;
 use crate::error::{Context, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::ArrayData;
-use crate::memory::{self, Reservation};
+use crate::memory::{self, Meter, Reservation};
 use crate::reader::cache::Owner;
 use crate::zarr::{document, reshard};
 
@@ -166,10 +166,10 @@ impl<'a> Resharder<'a> {
         data: &ArrayData<'_>,
     ) -> Result<Array> {
         let stored = Array::new(path, id, zarr_json, data)?;
-        let held = document::reserve_members(zarr_json).context(|| format!("array {path:?}"))?;
+        let mut room = document::reserve_members(zarr_json).context(|| format!("array {path:?}"))?;
         let made = match self.wanted {
-            Resharding::Unshard => self.unshard(node, zarr_json, &stored.grid),
-            Resharding::Pack(shape) => self.pack(zarr_json, shape, &stored.grid).map(Some),
+            Resharding::Unshard => self.unshard(node, zarr_json, &stored.grid, &mut room),
+            Resharding::Pack(shape) => self.pack(zarr_json, shape, &stored.grid, &mut room).map(Some),
         };
         let (document, form) = match made {
             Ok(Some(made)) => made,
@@ -179,7 +179,7 @@ impl<'a> Resharder<'a> {
                 return Ok(stored);
             }
         };
-        drop(held);
+        drop(room);
         let mut array = Array::new(path, id, document.as_bytes(), data)?;
         if array.has_long_names && !stored.has_long_names {
             self.add(node, true, "names of its chunks would be too long".to_owned());
@@ -199,8 +199,9 @@ impl<'a> Resharder<'a> {
         node: NodeIndex,
         zarr_json: &[u8],
         grid: &[u32],
+        room: &mut Meter,
     ) -> Result<Option<(String, ChunkForm)>, String> {
-        let Some(made) = reshard::unshard(zarr_json)? else { return Ok(None) };
+        let Some(made) = reshard::unshard(zarr_json, room)? else { return Ok(None) };
         for loss in made.losses {
             self.add(node, false, loss);
         }
@@ -208,8 +209,14 @@ impl<'a> Resharder<'a> {
         Ok(Some((made.zarr_json, ChunkForm::Inner(inner))))
     }
 
-    fn pack(&self, zarr_json: &[u8], shape: &[u64], grid: &[u32]) -> Result<(String, ChunkForm), String> {
-        let made = reshard::pack(zarr_json, shape)?;
+    fn pack(
+        &self,
+        zarr_json: &[u8],
+        shape: &[u64],
+        grid: &[u32],
+        room: &mut Meter,
+    ) -> Result<(String, ChunkForm), String> {
+        let made = reshard::pack(zarr_json, shape, room)?;
         if grid.len() != made.per_shard.len() {
             return Err("its grid of chunks is not known".to_owned());
         }

@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn parsed(attributes: &str) -> StoredAttributes {
-        StoredAttributes::of_group(format!("{{\"attributes\":{attributes}}}").as_bytes())
+        StoredAttributes::of_group(format!("{{\"attributes\":{attributes}}}").as_bytes()).unwrap()
     }
 
     fn one(key: &str, json: Json, data_type: Option<&str>) -> (Option<Value>, Vec<Finding>) {

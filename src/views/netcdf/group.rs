@@ -18,11 +18,12 @@ use super::names::MAX_NAME;
 use super::variable::Variable;
 use super::{attributes, record_dimension};
 use crate::error::{Context, Result};
+use crate::format::json::{self, Unmade};
 use crate::memory::{self, Reservation};
 use crate::tree::Tree;
 use crate::tree::nodes::NodeIndex;
 use crate::views::options::NetcdfOptions;
-use crate::views::report::Finding;
+use crate::views::report::{self, Finding};
 
 /// Memory of the units of a variable in bytes: shapes, codecs and the fill value, rounded up.
 const UNITS_MEMORY: usize = 1024;
@@ -30,6 +31,23 @@ const UNITS_MEMORY: usize = 1024;
 const FINDING_MEMORY: usize = 256;
 /// Memory for making a variable or group in bytes, besides its `zarr.json`. Measured: 2.4 KiB for a variable with one of 520 bytes.
 const MEMBER_MEMORY: u64 = 2048;
+/// Members of a `zarr.json` of which a file keeps little, and the attributes, whose values become bytes.
+const ATTRIBUTES_ALONE: Unmade<'_> = Unmade {
+    skipped: &[
+        "zarr_format",
+        "node_type",
+        "shape",
+        "data_type",
+        "chunk_grid",
+        "chunk_key_encoding",
+        "fill_value",
+        "codecs",
+        "dimension_names",
+        "storage_transformers",
+        "consolidated_metadata",
+    ],
+    named: &["attributes"],
+};
 /// Most bytes of all datasets together: a file has less than 2^63.
 const MAX_BYTES: u64 = 1 << 62;
 
@@ -101,8 +119,8 @@ impl GroupFile {
             datasets.iter_mut().zip(uses).for_each(|(dataset, uses)| datasets::add_uses(dataset, uses));
             // The classic model has no groups.
             let is_classic = classic && groups.len() == 1;
-            let mut groups: Vec<Group> =
-                groups.iter().map(|group| file_group(tree, group, classic, &mut findings)).collect();
+            let groups = groups.iter().map(|group| file_group(tree, group, classic, &mut findings));
+            let mut groups: Vec<Group> = groups.collect::<Result<_>>()?;
             if let Some(root) = groups.first_mut() {
                 root.attributes.splice(0..0, attributes_of_file(is_classic));
             }
@@ -135,7 +153,11 @@ fn stored_bytes(tree: &Tree, variable: &Variable) -> u64 {
 
 /// Returns the bytes that making the file of `root` takes at most, about.
 fn memory_of_making(tree: &Tree, root: NodeIndex, nested: bool) -> u64 {
-    let of = |node: NodeIndex| MEMBER_MEMORY.saturating_add(tree.zarr_json(node).map_or(0, <[u8]>::len) as u64);
+    let of = |node: NodeIndex| {
+        let zarr_json = tree.zarr_json(node).unwrap_or_default();
+        // Names and texts of attributes are in the file's attributes, in the header, and in findings.
+        MEMBER_MEMORY + 2 * zarr_json.len() as u64 + 2 * json::measure(zarr_json, ATTRIBUTES_ALONE)
+    };
     match nested {
         true => tree.table().subtree(root).map(of).sum(),
         false => tree.table().children(root).iter().copied().map(of).sum(),
@@ -170,13 +192,15 @@ fn bad_variables(variables: &[Named], dimensions: &Dimensions, unlimited: &HashS
 }
 
 /// Makes a group of the file, with its attributes.
-fn file_group(tree: &Tree, group: &FileGroup, classic: bool, findings: &mut Vec<Finding>) -> Group {
+fn file_group(tree: &Tree, group: &FileGroup, classic: bool, findings: &mut Vec<Finding>) -> Result<Group> {
     // The attributes of an array with arrays below it are those of its variable.
     let document = tree.zarr_json(group.node).filter(|_| tree.table().array(group.node).is_none());
-    let stored = document.map(StoredAttributes::of_group).unwrap_or_default();
+    let stored = document.map(StoredAttributes::of_group).transpose()?.unwrap_or_default();
     let path = format!("/{}", tree.table().path(group.node));
+    let others = findings.len();
     let attributes = attributes::convert(&stored, None, classic, &path, findings);
-    Group { name: group.name.clone(), parent: group.parent, attributes }
+    report::cut_findings(findings, others, &path);
+    Ok(Group { name: group.name.clone(), parent: group.parent, attributes })
 }
 
 /// Returns the attributes by which netCDF knows its files, and those of its classic model.

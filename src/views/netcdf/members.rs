@@ -14,7 +14,7 @@ use super::{attributes, names, own_attributes};
 use crate::error::{Context, Result};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, NodeTable};
-use crate::views::report::Finding;
+use crate::views::report::{self, Finding};
 
 /// Deepest nesting of groups in a file: programs walk groups by recursion.
 const MAX_DEPTH: usize = 64;
@@ -141,7 +141,9 @@ impl Members {
                 for Note { deed, reason } in notes {
                     found(deed.to_owned(), &shortened(&reason));
                 }
+                let others = findings.len();
                 let mut attributes = attributes::convert(&stored, Some(&variable.element), classic, &path, findings);
+                report::cut_findings(findings, others, &path);
                 for name in own_attributes::add(&variable, &mut attributes) {
                     findings.push(Finding {
                         path: format!("{path}@{name}"),

@@ -49,11 +49,12 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tracing::warn;
 
-use self::document::StoredAttributes;
+use self::document::may_have_attributes;
 use self::file_chunks::FilePlace;
 use self::group::GroupFile;
 use self::hdf5::plan::Part;
 use self::layouts::Layout;
+use self::look::Obstacle;
 use self::variable::Variable;
 use super::omissions::{LEAVES_OUT, Omissions};
 use super::options::NetcdfOptions;
@@ -236,8 +237,7 @@ impl NetcdfView {
         if self.options.nested_groups || self.is_array(node) {
             return None;
         }
-        let stored = StoredAttributes::of_group(self.tree.zarr_json(node)?);
-        (!stored.is_empty()).then(|| Finding {
+        may_have_attributes(self.tree.zarr_json(node)?).then(|| Finding {
             path: format!("/{}", self.tree.table().path(node)),
             deed: "attributes left out".to_owned(),
             reason: "the group has no arrays, and so no file".to_owned(),
@@ -272,7 +272,8 @@ impl NetcdfView {
         // A lack of memory is no reason.
         let _held = zarr_document::reserve_members(self.tree.zarr_json(node)?).ok()?;
         let parsed = Variable::parse(&self.tree, node, self.options.classic_types);
-        let reason = parsed.and_then(|(variable, _)| look::check(&variable)).err()?;
+        let checked = parsed.and_then(|(variable, _)| look::check(&variable).map_err(Obstacle::from));
+        let Err(Obstacle::OfArray(reason)) = checked else { return None };
         Some(members::shortened(&reason).into_owned())
     }
 

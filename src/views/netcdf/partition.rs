@@ -8,6 +8,9 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Axis {
     runs: Vec<Run>,
+    /// Lengths of the longest and the shortest chunk: each unit needs them, and there may be as many runs as units.
+    longest: u64,
+    shortest: u64,
 }
 
 /// Run of chunks of one length.
@@ -57,12 +60,14 @@ impl Axis {
             }
             chunk = chunk.checked_add(count)?;
         }
-        (element >= length && length > 0).then_some(Axis { runs: list })
+        let longest = list.iter().map(|run| run.length).max().unwrap_or(1);
+        let shortest = list.iter().map(|run| run.length).min().unwrap_or(1);
+        (element >= length && length > 0).then_some(Axis { runs: list, longest, shortest })
     }
 
     /// Returns the length of the longest chunk.
     pub(super) fn longest(&self) -> u64 {
-        self.runs.iter().map(|run| run.length).max().unwrap_or(1)
+        self.longest
     }
 
     /// Returns the longest parts, all of one length, into which a dimension of `length` elements can be cut so that none has elements of two
@@ -75,10 +80,6 @@ impl Axis {
             if has_several { greatest_common_divisor(common, run.length) } else { common }
         });
         if common == 0 { length } else { common.min(length) }
-    }
-
-    fn shortest(&self) -> u64 {
-        self.runs.iter().map(|run| run.length).min().unwrap_or(1)
     }
 
     /// Returns the chunk that has `element`.
@@ -119,7 +120,7 @@ fn longest_shape(axes: &[Axis], shape: &[u64]) -> Vec<u64> {
 fn with_few_parts(axes: &[Axis], mut unit: Vec<u64>) -> Vec<u64> {
     loop {
         let parts: Vec<u64> =
-            unit.iter().zip(axes).map(|(unit, axis)| unit.div_ceil(axis.shortest().max(1)).saturating_add(1)).collect();
+            unit.iter().zip(axes).map(|(unit, axis)| unit.div_ceil(axis.shortest.max(1)).saturating_add(1)).collect();
         let product = parts.iter().try_fold(1_u64, |product, count| product.checked_mul(*count));
         let most = unit.iter_mut().zip(&parts).filter(|(unit, _)| **unit > 1).max_by_key(|(_, count)| **count);
         match most {

@@ -8,11 +8,13 @@ use super::decode::Chain;
 use super::decode::chain::Elements;
 use super::document::{self, StoredAttributes};
 use super::fill_value;
+use super::look::Obstacle;
 use super::partition::{Axis, cut, long_unit_shape, unit_shape};
 use crate::tree::Tree;
 use crate::tree::array::Array;
 use crate::tree::nodes::NodeIndex;
 use crate::zarr::array::{chunk_runs, regular_chunk};
+use crate::zarr::document::shown;
 use crate::zarr::shard::ShardLayout;
 
 /// Most dimensions of an HDF5 dataset.
@@ -81,7 +83,7 @@ struct Storage {
 impl Variable {
     /// Parses the array at `node`, without a look at its values ([`super::look`]). Returns it with its attributes; fails with the reason if
     /// it cannot be a variable. `classic` is true for types that classic programs have.
-    pub(super) fn parse(tree: &Tree, node: NodeIndex, classic: bool) -> Result<(Self, StoredAttributes), String> {
+    pub(super) fn parse(tree: &Tree, node: NodeIndex, classic: bool) -> Result<(Self, StoredAttributes), Obstacle> {
         let array = tree.table().array(node).ok_or("no array")?;
         let zarr_json = tree.zarr_json(node).ok_or("no zarr.json")?;
         let (document, attributes) = document::parse_array(zarr_json)?;
@@ -99,15 +101,15 @@ impl Variable {
             Shown::Number(_) | Shown::Boolean | Shown::Widened { .. } | Shown::Time(_)
         ));
         if shape.len() + extra > MAX_RANK {
-            return Err(format!("{} dimensions: HDF5 has at most {MAX_RANK}", shape.len()));
+            return Err(format!("{} dimensions: HDF5 has at most {MAX_RANK}", shape.len()).into());
         }
-        let Storage { unit, source, chain } = Storage::parse(&document, zarr_json, array, &element)?;
+        let Storage { unit, source, chain } = Storage::parse(&document, array, &element)?;
         let stored_grid: Vec<u64> = array.grid.iter().map(|count| u64::from(*count)).collect();
         if product(&stored_grid, 1).is_none_or(|count| count >= MAX_CHUNKS) {
             return Err("2^62 chunks or more".into());
         }
         let fill_json = member("fill_value");
-        let fill = fill_value::parse(fill_json, &element).ok_or_else(|| format!("fill value {fill_json}"))?;
+        let fill = fill_value::parse(fill_json, &element).ok_or_else(|| format!("fill value {}", shown(fill_json)))?;
         if let Some(Value::String(unsigned)) = attributes.values.get(UNSIGNED)
             && let Ok(unsigned) = unsigned.parse::<bool>()
         {
@@ -131,7 +133,8 @@ impl Variable {
             None => vec![None; shape.len()],
         };
         let has_nan_fill = fill_json.as_str() == Some("NaN");
-        let shown_fill = element.convert(fill.clone()).map_err(|error| format!("fill value {fill_json}: {error}"))?;
+        let shown_fill =
+            element.convert(fill.clone()).map_err(|error| format!("fill value {}: {error}", shown(fill_json)))?;
         let variable = Variable {
             node,
             element,
@@ -181,12 +184,12 @@ impl Variable {
 
 impl Storage {
     /// Parses the chunk grid and the codecs of an array.
-    fn parse(document: &Value, zarr_json: &[u8], array: &Array, element: &ElementType) -> Result<Self, String> {
+    fn parse(document: &Value, array: &Array, element: &ElementType) -> Result<Self, String> {
         let member = |name: &str| document.get(name).unwrap_or(&Value::Null);
         let shape = &array.shape;
         let has_transformers = member("storage_transformers").as_array().is_some_and(|list| !list.is_empty());
         let axes = || {
-            let runs = chunk_runs(zarr_json).map_err(|e| e.to_string())?;
+            let runs = chunk_runs(member("chunk_grid"), shape).map_err(|e| e.to_string())?;
             let axes = runs.iter().zip(shape.iter()).map(|(runs, length)| Axis::new(runs, *length));
             let axes: Option<Box<[Axis]>> = axes.collect();
             axes.filter(|axes| axes.len() == shape.len()).ok_or_else(|| "chunks that do not cover the array".to_owned())

@@ -16,7 +16,7 @@ use super::document::{self, ArrayDocuments, GROUP, GroupDocuments, encoding, sep
 use super::files::{DocumentFile, DocumentKind};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::memory::Reservation;
+use crate::memory::Meter;
 use crate::tree::Tree;
 use crate::tree::array::Array;
 use crate::tree::nodes::{NodeIndex, ZARR_JSON};
@@ -132,8 +132,8 @@ impl Catalog {
         }
         Ok(match (table.array(node), self.tree.zarr_json(node)) {
             (Some(_), Some(zarr_json)) => {
-                let _held = self.reserve(node, zarr_json)?;
-                let mapped = document::map_array(zarr_json).map(Some);
+                let mut room = self.reserve(node, zarr_json)?;
+                let mapped = document::map_array(zarr_json, &mut room).map(Some);
                 // An array whose shards could not be taken off has a reason of its own.
                 let why = || self.tree.resharded().and_then(|resharded| resharded.reason(node));
                 mapped.map_err(|reason| why().map_or(reason, str::to_owned))
@@ -143,7 +143,7 @@ impl Catalog {
     }
 
     /// Reserves the memory for mapping `zarr_json`, the document of `node`.
-    fn reserve(&self, node: NodeIndex, zarr_json: &[u8]) -> Result<Option<Reservation>> {
+    fn reserve(&self, node: NodeIndex, zarr_json: &[u8]) -> Result<Meter> {
         document::reserve(zarr_json).context(|| format!("/{}", self.tree.table().path(node)))
     }
 

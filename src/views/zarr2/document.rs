@@ -8,7 +8,8 @@ use super::codecs;
 use super::data_type::DataType;
 use super::fill_value;
 use crate::error::Result as CrateResult;
-use crate::memory::{self, Reservation};
+use crate::format::json::{self, Unmade};
+use crate::memory::Meter;
 use crate::tree::nodes::MAX_NAME;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::{KeyEncoding, Separator};
@@ -19,14 +20,10 @@ pub(super) const GROUP: &str = r#"{"zarr_format":2}"#;
 
 /// Most dimensions of an array in numpy before 2.0.
 const MAX_RANK: usize = 32;
-/// Most bytes of memory per byte of JSON: `"":0,` has a member of 40 bytes for five, in a list that grows by doubling.
-const EXPANSION: u64 = 32;
-/// Most bytes of memory per value of a list or object: that of a list before and after it has grown, and the name.
-const VALUE: u64 = 160;
 /// Most copies of a text: in a value, in the document before and after it has grown, and as the program gets it.
 const COPIES: u64 = 8;
 /// Most bytes of a `zarr.json` that needs no reservation: a mount maps a few at a time.
-const SMALL: usize = 32 << 10;
+const SMALL: usize = 2 << 10;
 
 /// Documents of an array, and what follows from them for its chunks.
 #[derive(Debug)]
@@ -81,9 +78,9 @@ pub(super) fn encoding(separator: Separator) -> KeyEncoding {
     KeyEncoding { prefixed: false, separator, suffix: String::new() }
 }
 
-/// Maps the `zarr.json` of an array, or returns the reason why version 2 cannot have the array. The caller has reserved the
-/// memory ([`reserve`]).
-pub(super) fn map_array(zarr_json: &[u8]) -> Result<ArrayDocuments, String> {
+/// Maps the `zarr.json` of an array, or returns the reason why version 2 cannot have the array. Works on the reservation `room`
+/// ([`reserve`]).
+pub(super) fn map_array(zarr_json: &[u8], room: &mut Meter) -> Result<ArrayDocuments, String> {
     let members = parse(zarr_json)?;
     if members.get("zarr_format") != Some("3") {
         return Err("its zarr.json is not of version 3".to_owned());
@@ -100,7 +97,7 @@ pub(super) fn map_array(zarr_json: &[u8]) -> Result<ArrayDocuments, String> {
             return Err("it has storage transformers".to_owned());
         }
     }
-    let metadata = ArrayMetadata::parse_reserved(zarr_json).map_err(|error| error.to_string())?;
+    let metadata = ArrayMetadata::parse_reserved(zarr_json, room).map_err(|error| error.to_string())?;
     let rank = metadata.shape.len();
     if rank > MAX_RANK {
         return Err(format!("it has {rank} dimensions, and numpy before 2.0 has at most {MAX_RANK}"));
@@ -156,15 +153,14 @@ pub(super) fn map_group(zarr_json: &[u8]) -> Result<GroupDocuments, String> {
 /// Reserves the memory that the mapping of `zarr_json` may take.
 ///
 /// Errors: [`ErrorKind::OutOfMemory`](crate::error::ErrorKind::OutOfMemory), which is no reason to leave a node out.
-pub(super) fn reserve(zarr_json: &[u8]) -> CrateResult<Option<Reservation>> {
+pub(super) fn reserve(zarr_json: &[u8]) -> CrateResult<Meter> {
+    const WHAT: &str = "the Zarr version 2 form of a zarr.json";
     if zarr_json.len() <= SMALL {
-        return Ok(None);
+        return Ok(Meter::brief(WHAT));
     }
-    let length = zarr_json.len() as u64;
-    let values = zarr_json.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count() as u64;
-    // Long texts have few values.
-    let bytes = (values * VALUE).saturating_add(length * COPIES).min(length.saturating_mul(EXPANSION));
-    memory::reserve_blocking(bytes, "the Zarr version 2 form of a zarr.json").map(Some)
+    // Attributes stay text.
+    let values = json::measure(zarr_json, Unmade { named: &["attributes"], ..Unmade::default() });
+    Meter::prepaid(WHAT, 2 * values + COPIES * zarr_json.len() as u64)
 }
 
 fn parse(zarr_json: &[u8]) -> Result<Members<'_>, String> {

@@ -18,7 +18,7 @@ fn with(changes: Value) -> Result<ArrayDocuments, String> {
     for (name, value) in changes.as_object().unwrap() {
         document[name] = value.clone();
     }
-    map_array(document.to_string().as_bytes())
+    map_array(document.to_string().as_bytes(), &mut Meter::brief("a sample"))
 }
 
 fn zarray(documents: &ArrayDocuments, is_complete: bool) -> Value {
@@ -129,10 +129,10 @@ fn what_version_2_cannot_have_has_a_reason() {
     for name in ["data_type", "codecs", "chunk_grid", "shape", "zarr_format", "node_type"] {
         let mut document = array();
         document.as_object_mut().unwrap().remove(name);
-        assert!(map_array(document.to_string().as_bytes()).is_err(), "{name}");
+        assert!(map_array(document.to_string().as_bytes(), &mut Meter::brief("a sample")).is_err(), "{name}");
     }
     for text in [&b""[..], b"{", b"[]", b"null", b"\xff", b"{\"zarr_format\":3}"] {
-        assert!(map_array(text).is_err());
+        assert!(map_array(text, &mut Meter::brief("a sample")).is_err());
     }
 }
 

@@ -157,7 +157,7 @@ impl World {
         let tip = refs.branches[&branch];
         // The first commit cannot be amended, nor can the reference amend one that has moved something.
         let history = self.repository().await.history(tip, 2).await.unwrap();
-        if amend && (history.len() < 2 || history[0].message == "moved") {
+        if amend && (history.len() < 2 || history[0].message() == "moved") {
             return false;
         }
         let before = self.models[&tip].clone();

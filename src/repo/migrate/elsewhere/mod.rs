@@ -31,9 +31,9 @@ use crate::format::config_edit::encode;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::{Compression, SpecVersion};
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::SnapshotInfo;
-use crate::format::repo_state::RawItem;
+use crate::format::snapshot_info::SnapshotInfo;
 use crate::format::transaction_log::NodeChange;
+use crate::memory::Meter;
 use crate::repo::create::refuse_occupied;
 use crate::repo::{MAX_REPO_FILE, Repository, check_storage_writable, v1};
 use crate::storage::{Condition, Storage};
@@ -157,7 +157,7 @@ async fn begin(destination: &dyn Storage, source: &str) -> Result<()> {
         other => return other,
     }
     let found = destination.get(NOTE, MAX_NOTE).await?;
-    let found: Value = serde_json::from_slice(&found).unwrap_or_default();
+    let found: Value = crate::format::json::parse(&found, &mut Meter::brief("a note")).unwrap_or_default();
     match found.get("from").and_then(Value::as_str) {
         Some(from) if from == source => Ok(()),
         other => Err(Error::new(
@@ -262,11 +262,12 @@ impl Migration<'_> {
             log.nodes.insert(node.id, NodeChange::deletion(node.array.is_some()));
         }
         drop(ids);
+        let mut meter = Meter::new("the metadata of a commit");
         let draft = SnapshotDraft {
-            metadata: RawItem::list(SpecVersion::V2, &commit.metadata)?,
+            metadata: commit.text.metadata_for_repo(&mut meter)?,
             nodes: done.drafts(),
             manifests: infos.into_values().collect(),
-            ..SnapshotDraft::new(commit.id, commit.flushed_at, commit.message.clone())
+            ..SnapshotDraft::new(commit.id, commit.flushed_at, commit.message())
         };
         let log = log.encode(commit.id, SpecVersion::V2, Compression::default())?;
         objects.put(&format!("transactions/{}", commit.id), log).await?;

@@ -11,12 +11,14 @@ use crate::error::{Context, ErrorKind, Result};
 use crate::format::draft::{ArrayDraft, NodeDraft};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{Dimension, ManifestInfo, ManifestRef, NodeData, Snapshot};
+use crate::memory::{Meter, SharedReservation};
 use crate::zarr::array::ArraySummary;
 
 /// Nodes of a snapshot, with their new ids.
 #[derive(Debug, Default)]
 pub(super) struct MigratedNodes {
     pub(super) nodes: BTreeMap<String, Node>,
+    memory: SharedReservation,
 }
 
 #[derive(Debug)]
@@ -80,7 +82,8 @@ impl NodeIds {
     /// Returns the nodes of `snapshot` with their new ids.
     pub(super) fn of(&mut self, snapshot: &Snapshot) -> Result<MigratedNodes> {
         let known = snapshot.manifest_infos();
-        let mut done = MigratedNodes::default();
+        let (mut done, mut meter) = (MigratedNodes::default(), Meter::new("the nodes of a snapshot"));
+        meter.count(2 * snapshot.node_table_size())?;
         for node in snapshot.nodes() {
             let array = match &node.data {
                 NodeData::Array(data) => {
@@ -97,7 +100,7 @@ impl NodeIds {
                         }
                         Err(error) => {
                             let stored = data.dimensions().ok_or(error).context(|| node.path.to_owned())?;
-                            (stored, data.dimension_names())
+                            (stored, data.copied_names())
                         }
                     };
                     let old = data.manifests().into_iter().map(info).collect();
@@ -106,9 +109,11 @@ impl NodeIds {
                 NodeData::Group | NodeData::Unknown(_) => None,
             };
             let id = self.id(node.id, node.path, array.is_some());
+            meter.count(node.zarr_json.len() as u64)?;
             let zarr_json = node.zarr_json.to_vec();
             done.nodes.insert(node.path.to_owned(), Node { old_id: node.id, id, zarr_json, array });
         }
+        done.memory = meter.into();
         Ok(done)
     }
 

@@ -14,7 +14,7 @@ use super::pcodec;
 use super::steps::Steps;
 use super::transpose::Transpose;
 use crate::error::{Error, Result};
-use crate::memory;
+use crate::memory::{self, Meter};
 use crate::zarr::shard::{Index, ShardLayout};
 
 /// Deepest nesting of shards.
@@ -173,7 +173,9 @@ impl Chain {
                         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shape}},
                         "codecs": [codec],
                     });
-                    let layout = ShardLayout::parse(document.to_string().as_bytes()).map_err(|e| e.to_string())?;
+                    let layout =
+                        ShardLayout::parse(document.to_string().as_bytes(), &mut Meter::brief("the codecs of a shard"))
+                            .map_err(|e| e.to_string())?;
                     let layout = Box::new(layout.ok_or("a shard of unknown structure")?);
                     let inner = configuration.get("codecs").unwrap_or(&Value::Null);
                     let inner = Box::new(Self::parse_at(inner, &layout.inner_shape, item, depth + 1)?);
