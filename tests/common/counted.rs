@@ -25,6 +25,18 @@ unsafe impl GlobalAlloc for Counted {
         unsafe { System.alloc(layout) }
     }
 
+    // The system moves a large block without a copy.
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let now = NOW.fetch_add(size, Ordering::Relaxed) + size - layout.size();
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        PEAK.fetch_max(now, Ordering::Relaxed);
+        if now > self.0 {
+            std::process::abort();
+        }
+        // SAFETY: the caller's guarantee is passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller's guarantee is passed on.

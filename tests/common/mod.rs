@@ -6,6 +6,7 @@ pub mod counted;
 pub mod damage;
 pub mod disk;
 pub mod distant;
+pub mod expanding;
 pub mod failing;
 pub mod fake_mount;
 pub mod faulty;
