@@ -137,6 +137,11 @@ impl RepoInfo {
         self.entry(position).ok()?.metadata()
     }
 
+    /// Returns the bytes of memory that the file takes.
+    pub(crate) fn size(&self) -> u64 {
+        self.buffer.len() as u64
+    }
+
     /// Returns the metadata of the repository.
     pub fn metadata(&self) -> Result<Metered<Map<String, Value>>> {
         metadata::to_json(self.buffer.root().metadata(), SpecVersion::V2)

@@ -141,7 +141,7 @@ impl CommitText {
 
     /// Copies the text that a snapshot file has.
     fn of_snapshot(snapshot: &Snapshot) -> Result<Self> {
-        let mut meter = Meter::new(WHAT);
+        let mut meter = Meter::new(WHAT).beside(snapshot.bytes().len() as u64);
         meter.count(snapshot.message().len() as u64)?;
         let metadata = RawItem::read_all(Some(snapshot.root().metadata()), &mut meter)?;
         let text = OwnText { message: snapshot.message().to_owned(), metadata, version: snapshot.version() };

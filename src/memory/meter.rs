@@ -26,6 +26,8 @@ pub struct Meter {
     what: Cow<'static, str>,
     /// Bytes that need no reservation.
     free: u64,
+    /// Bytes that the decoder holds besides, and cannot give back before.
+    held: u64,
     counted: u64,
     reservation: Reservation,
 }
@@ -33,7 +35,7 @@ pub struct Meter {
 impl Meter {
     /// Creates a meter for values that are kept. `what` names them in errors, like "the metadata of a commit".
     pub fn new(what: impl Into<Cow<'static, str>>) -> Self {
-        Meter { what: what.into(), free: 0, counted: 0, reservation: Reservation::default() }
+        Meter { what: what.into(), free: 0, held: 0, counted: 0, reservation: Reservation::default() }
     }
 
     /// Creates a meter for values that this thread drops before it makes others. The first ones need no reservation.
@@ -49,6 +51,13 @@ impl Meter {
         meter.count(bytes)?;
         meter.restart();
         Ok(meter)
+    }
+
+    /// Says that the values are made beside `bytes` that are kept meanwhile, like the file that they are read from: nobody else can release
+    /// those, so that waiting for them is of no use.
+    #[must_use]
+    pub fn beside(self, bytes: u64) -> Self {
+        Meter { held: self.held.saturating_add(bytes), ..self }
     }
 
     /// Counts `bytes` that are about to be made. May block the thread.
@@ -92,7 +101,7 @@ impl Meter {
 
     #[cold]
     fn reserve(&mut self, needed: u64) -> Result<()> {
-        let limit = reservable();
+        let limit = reservable().saturating_sub(self.held);
         let error = || too_much(needed, &self.what, limit);
         if needed > limit {
             return Err(error());

@@ -7,7 +7,7 @@
 //!
 //! Documents are decoded concurrently: a reservation that does not fit waits for others to be released. A snapshot may be held for as
 //! long as a mount lives, so waiting must end: if nothing is released for [`RELEASE_TIMEOUT`], the reservation fails. Caches evict
-//! documents before that ([`register_cache`]).
+//! documents before that ([`register_cache`]). What the one that waits holds itself is not waited for.
 
 mod buffers;
 pub mod growing;
@@ -185,6 +185,11 @@ impl Reservation {
     pub fn resize(&mut self, bytes: u64, what: &str) -> Result<()> {
         match bytes.checked_sub(self.bytes) {
             Some(more) => {
+                // It cannot wait for what it has itself.
+                let limit = reservable();
+                if bytes > limit {
+                    return Err(too_much(bytes, what, limit));
+                }
                 self.join(reserve_blocking(more, what)?);
             }
             None => drop(Reservation { bytes: std::mem::replace(&mut self.bytes, bytes) - bytes }),
@@ -360,6 +365,12 @@ mod tests {
         first.resize(1000, "less").unwrap();
         let second = second.join().unwrap();
         assert_eq!((first.bytes(), second.bytes()), (1000, most));
+
+        let begin = Instant::now();
+        assert!(first.resize(limit + 1, "more than all").is_err());
+        let mut meter = Meter::new("a value").beside(second.bytes());
+        assert!(meter.count(limit - second.bytes() + 1).is_err());
+        assert!(begin.elapsed() < RELEASE_TIMEOUT, "waits for what it holds");
 
         let begin = Instant::now();
         let refused = reserve_blocking(most, "the third").unwrap_err();

@@ -30,13 +30,19 @@ impl Repository {
         self.collect(tip, limit, SnapshotInfo::without_text).await
     }
 
+    /// Creates the meter of a list of commits, which is made beside the file `repo`.
+    fn meter_of_history(&self) -> Meter {
+        let size = if let Generation::V2(info) = &self.generation { info.size() } else { 0 };
+        Meter::new(HISTORY).beside(size)
+    }
+
     async fn collect<T>(
         &self,
         tip: ObjectId,
         limit: usize,
         reduce: impl Fn(SnapshotInfo) -> SnapshotInfo<T>,
     ) -> Result<Metered<Vec<SnapshotInfo<T>>>> {
-        let mut meter = Meter::new(HISTORY);
+        let mut meter = self.meter_of_history();
         let mut commits = Vec::new();
         self.try_walk(tip, |commit| {
             if commits.len() < limit {
@@ -63,7 +69,7 @@ impl Repository {
 
     /// Returns all commits reachable from `tips`, each once.
     pub async fn histories(&self, tips: impl IntoIterator<Item = ObjectId>) -> Result<Metered<Vec<SnapshotInfo>>> {
-        let mut meter = Meter::new(HISTORY);
+        let mut meter = self.meter_of_history();
         let mut commits = Vec::new();
         self.walk_all(tips, |commit| {
             commit.count(&mut meter)?;
@@ -80,7 +86,7 @@ impl Repository {
         tips: impl IntoIterator<Item = ObjectId>,
         mut visit: impl FnMut(SnapshotInfo) -> Result<bool>,
     ) -> Result<()> {
-        let (mut seen, mut meter) = (HashSet::new(), Meter::new(HISTORY));
+        let (mut seen, mut meter) = (HashSet::new(), self.meter_of_history());
         let mut goes_on = true;
         for tip in tips {
             if !goes_on || seen.contains(&tip) {
@@ -104,7 +110,7 @@ impl Repository {
     /// A base removed by expiration counts as an ancestor of the commit that now holds its transaction log; that commit is returned with
     /// only those logs that follow the log of `base`.
     pub async fn since(&self, tip: ObjectId, base: ObjectId) -> Result<Option<Metered<Vec<SnapshotInfo>>>> {
-        let mut meter = Meter::new(HISTORY);
+        let mut meter = self.meter_of_history();
         let mut commits = Vec::new();
         let mut found = false;
         self.try_walk(tip, |mut commit| {

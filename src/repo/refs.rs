@@ -115,7 +115,7 @@ impl Repository {
             Generation::Alpha(layout) => layout.refs(&*self.storage, damaged).await,
             Generation::V1(_) => Layout::V1.refs(&*self.storage, damaged).await,
             Generation::V2(info) => {
-                let mut meter = Meter::new("the names of branches and tags");
+                let mut meter = Meter::new("the names of branches and tags").beside(info.size());
                 let branches = readable(info.branches(), damaged, &mut meter)?;
                 let tags = readable(info.tags(), damaged, &mut meter)?;
                 Ok(Refs { branches, tags, memory: meter.into() })

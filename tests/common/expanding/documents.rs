@@ -2,7 +2,7 @@
 
 use super::Expanding;
 use super::files::{Node, repository_of_nodes};
-use super::values::{JSON, json_list, json_map, json_nested};
+use super::values::{JSON, LARGEST, json_list, json_map, json_nested};
 
 /// Bytes of a document, before compression.
 const LONG: usize = 2 << 20;
@@ -34,7 +34,9 @@ pub fn documents() -> Vec<(String, String)> {
     let mut all = Vec::new();
     let mut add = |what: &str, members: &[(&str, &str)]| all.push((what.to_owned(), array(members)));
     for value in JSON {
-        let (list, map) = (json_list(value, LONG), json_map(value, LONG));
+        let long = if LARGEST.contains(&value) { LONG } else { LONG / 16 };
+        let list = json_list(value, long);
+        let map = json_map(value, long);
         add(&format!("fill value: list of {value}"), &[("fill_value", &list)]);
         add(&format!("attributes: list of {value}"), &[("attributes", &format!("{{\"a\":{list}}}"))]);
         add(&format!("attributes: members {value}"), &[("attributes", &map)]);

@@ -68,6 +68,8 @@ pub fn yaml_of_aliases(levels: usize, breadth: usize) -> String {
 
 /// JSON values of few bytes, many of which make a list.
 pub const JSON: [&str; 7] = ["0", "\"\"", "[]", "{}", "[0]", "{\"a\":0}", "1e5"];
+/// Those of [`JSON`] that take most memory for their bytes: a number, and a map.
+pub const LARGEST: [&str; 2] = ["0", "{\"a\":0}"];
 
 /// JSON list of as many `value` as `bytes` have room for.
 pub fn json_list(value: &str, bytes: usize) -> String {
