@@ -149,6 +149,34 @@ impl History {
         Ok(amended)
     }
 
+    /// Returns true if all that `tips` were made from since `base` was made in this repository, by its operations log, so that no record of it is
+    /// lost: what the reference implementation amended elsewhere may have had one. Version 1 has no commits that replace others.
+    pub(super) async fn were_made_here(
+        &self,
+        repository: &Repository,
+        base: ObjectId,
+        tips: [ObjectId; 2],
+    ) -> Result<bool> {
+        if repository.state()?.is_none() {
+            return Ok(true);
+        }
+        let before = self.ancestors(base);
+        let mut left: HashSet<ObjectId> = tips.into_iter().flat_map(|tip| self.ancestors(tip)).collect();
+        left.retain(|id| !before.contains(id));
+        let mut operations = repository.operations()?;
+        while !left.is_empty() {
+            let Some(entry) = operations.next().await? else { return Ok(false) };
+            match entry.operation {
+                Ok(Operation::NewCommit { new, .. } | Operation::CommitAmended { new, .. }) => drop(left.remove(&new)),
+                Ok(Operation::RepoMigrated { .. }) => {
+                    left.retain(|id| self.get(*id).is_none_or(|commit| commit.flushed_at > entry.updated_at));
+                }
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+
     pub(super) fn get(&self, id: ObjectId) -> Option<&SnapshotInfo> {
         self.commits.get(&id)
     }
@@ -194,7 +222,8 @@ impl History {
         found
     }
 
-    /// Returns the commits of `tips` and before whose claims lead to one of `bases`.
+    /// Returns the commits of `tips` and before whose claims lead to one of `bases`, and can be compared with their snapshots. Of one that is gone, only the
+    /// operations log claims something.
     pub(super) fn claimants(&self, tips: [ObjectId; 2], bases: &[ObjectId]) -> Vec<ObjectId> {
         let leads = |id: &ObjectId| {
             let claimed = self.claims.get(id).map(|claim| claim.commits.as_slice()).unwrap_or_default();
@@ -204,7 +233,7 @@ impl History {
         let above: HashSet<ObjectId> = tips.into_iter().flat_map(|tip| self.ancestors(tip)).collect();
         let mut found: Vec<ObjectId> = above
             .difference(&below)
-            .filter(|id| !self.rejected.contains(*id))
+            .filter(|id| !self.rejected.contains(*id) && !self.is_missing(**id))
             .filter(|id| leads(id))
             .copied()
             .collect();

@@ -232,8 +232,12 @@ pub(super) async fn check_others(
     let mut others = others;
     if options.on_conflict != OnConflict::Fail {
         let undecided = sides::apply(reader, &base.snapshot, source, (tip, tip_commit), OnConflict::Fail).await?;
-        // Where both changed the same and the user has said whose it shall be, nothing more is to be asked about chance.
-        others.retain(|other| !other.is_inferred || undecided.conflicts.is_empty());
+        // Where both changed the same and the user has said whose it shall be, nothing more is to be asked about chance, unless a record can be lost.
+        if !undecided.conflicts.is_empty()
+            && around.history.were_made_here(around.repository, base.id, [source.id(), tip.id()]).await?
+        {
+            others.retain(|other| !other.is_inferred);
+        }
     }
     let mut different = changes_between(reader, tip, source).await?;
     for other in others {

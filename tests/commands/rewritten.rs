@@ -105,6 +105,42 @@ fn a_lost_record_is_noticed_where_it_would_change_the_result() {
     assert_eq!((chunk(&keys, "a/c/2"), chunk(&keys, "a/c/5")), (None, Some(&b"dev again"[..])));
 }
 
+/// A resolution of conflicts says nothing of a chunk that only seems to be in conflict.
+#[test]
+fn a_lost_record_is_noticed_where_a_resolution_would_bring_back_what_was_changed() {
+    let repo = setup(SpecVersionBin::V2);
+    repo.commit("dev", &[("a/c/2", b"dev"), ("a/c/3", b"dev")]);
+    repo.commit("main", &[("a/c/4", b"main")]);
+    repo.merge(&["dev"]).success();
+    amend_by_the_reference(&repo, "a/c/2", b"corrected");
+    let directory = tempfile::tempdir().unwrap();
+    let clone = directory.path().join("clone");
+    run_on(&repo.place, &["clone", clone.to_str().unwrap()]).success();
+    let merge = ["merge", "dev", "--into", "main", "--on-conflict", "theirs"];
+    let why = run_on(&clone, &merge).failure();
+    assert!(why.contains("--ancestor"), "{why}");
+    // The operations log of the original tells.
+    run_on(&repo.place, &merge).success();
+    for place in [&clone, &repo.place] {
+        assert_eq!(chunk(&Reference::open(place).keys(), "a/c/2"), Some(&b"corrected"[..]));
+    }
+}
+
+/// The amended commit is on no branch, and collected: its record in a merge still leads to what it stood for.
+#[test]
+fn a_merge_of_an_amended_commit_that_was_collected_is_merged_further() {
+    let repo = setup(SpecVersionBin::V2);
+    run_on(&repo.place, &["branch", "create", "release", "--at", "main"]).success();
+    run_on(&repo.place, &["amend", "--branch", "dev", "-m", "better", "--yes"]).success();
+    repo.merge(&["dev"]).success();
+    repo.commit("dev", &[("a/c/2", b"dev")]);
+    run_on(&repo.place, &["squash", "--branch", "dev", "--last", "2", "--yes"]).success();
+    run_on(&repo.place, &["gc", "--older-than", "0s", "--yes"]).success();
+    repo.commit("main", &[("a/c/3", b"main")]);
+    repo.merge(&["main", "--into", "release"]).success();
+    assert_eq!(chunk(&repo.keys("release"), "a/c/3"), Some(&b"main"[..]));
+}
+
 /// As a cherry-pick of the reference implementation copies metadata with a part of the changes.
 #[test]
 fn a_record_in_another_commit_says_nothing() {
