@@ -10,5 +10,5 @@ mod collections;
 mod merge;
 mod model;
 mod path_history;
+mod registers;
 mod restore;
-mod three_branches;
