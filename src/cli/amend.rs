@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &AmendArgs) -> Result<()> {
         let repository = arguments.repo.open().await?;
         squash::check(&repository).await?;
         let tip = repository.commit(replace_commits::tip(&repository, branch).await?).await?;
-        let before = replace_commits::kept_metadata(&tip)?;
+        let before = replace_commits::amended_metadata(&tip)?;
         let mut metadata = before.clone();
         for key in &arguments.unset {
             if metadata.shift_remove(key).is_none() {

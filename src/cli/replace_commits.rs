@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::confirm::ConfirmArgs;
 use super::{print_result, ref_commands};
 use crate::commit::conflicts::Conflict;
+use crate::commit::engine::RESERVED;
 use crate::commit::replace_record::RESERVED_ITEMS;
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
@@ -44,6 +45,13 @@ pub(super) async fn tip(repository: &Repository, branch: &str) -> Result<ObjectI
 pub(super) fn kept_metadata(commit: &SnapshotInfo) -> Result<Metered<Map<String, Value>>> {
     let mut kept = commit.metadata()?;
     kept.retain(|name, _| !RESERVED_ITEMS.contains(&name.as_str()));
+    Ok(kept)
+}
+
+/// Returns the metadata items that an amended `commit` keeps: all but the records, which it gets again. Its note stays, since it has the same tree.
+pub(super) fn amended_metadata(commit: &SnapshotInfo) -> Result<Metered<Map<String, Value>>> {
+    let mut kept = commit.metadata()?;
+    kept.retain(|name, _| name == RESERVED || !RESERVED_ITEMS.contains(&name.as_str()));
     Ok(kept)
 }
 

@@ -43,7 +43,7 @@ pub struct SquashOptions<'a> {
     pub commits: &'a [SnapshotInfo],
     /// Message of the new commit.
     pub message: String,
-    /// Metadata of the new commit, without [`super::replace_record::RESERVED_ITEMS`].
+    /// Metadata of the new commit, without records ([`super::replace_record::RESERVED_ITEMS`]), which are added.
     pub metadata: Map<String, Value>,
 }
 

@@ -11,7 +11,6 @@ use super::unknown;
 use super::verified::VerifiedFlatbuffer;
 use crate::error::{Error, Result};
 use crate::memory::{Meter, Metered};
-use crate::zarr::Coords;
 
 /// Bytes that a node takes in a set or a map.
 pub(crate) const NODE_BYTES: u64 = 64;
@@ -199,7 +198,7 @@ impl TransactionLog {
 
 impl LoggedChunk<'_> {
     /// Returns the coordinates, in a set of those that `meter` counts.
-    pub fn kept(self, meter: &mut Meter) -> Result<Coords> {
+    pub fn kept<C: FromIterator<u32>>(self, meter: &mut Meter) -> Result<C> {
         meter.count(CHUNK_BYTES + 4 * self.0.len() as u64)?;
         Ok(self.coords().collect())
     }

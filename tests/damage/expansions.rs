@@ -110,7 +110,7 @@ fn decode_log(file: &[u8]) -> Result<()> {
     let mut kept = Vec::new();
     for (_, chunks) in log.updated_chunks() {
         for chunk in chunks {
-            kept.push(chunk.kept(&mut meter)?);
+            kept.push(chunk.kept::<Vec<u32>>(&mut meter)?);
         }
     }
     Ok(())

@@ -92,7 +92,7 @@ fn an_array_whose_document_does_not_fit_is_not_shown_as_another() {
 #[test]
 fn a_view_does_not_leave_out_an_array_for_want_of_memory() {
     let directory = tempfile::tempdir().unwrap();
-    let repo = import(directory.path(), &array(&regular(), &json!({"levels": vec![0; 150_000]})));
+    let repo = import(directory.path(), &array(&regular(), &json!({"levels": vec![0; 700_000]})));
     let mount = Mount::new(&repo, &["--view", "zarr2", "--memory", "16M"]);
     for _ in 0..2 {
         assert_eq!(errno(fs::read(mount.path().join("big/.zarray"))), libc::ENOMEM);

@@ -92,6 +92,16 @@ impl StoredAttributes {
     }
 }
 
+/// Returns the bytes that the values of the attributes take at most, about.
+pub(super) fn measure_attributes(zarr_json: &[u8]) -> u64 {
+    let members = std::str::from_utf8(zarr_json).ok().and_then(|text| Members::parse(text).ok());
+    match members.as_ref().and_then(|members| members.get("attributes")) {
+        Some(text) if inside_of_object(text).is_some_and(str::is_empty) => 0,
+        Some(text) => json::measure(text.as_bytes(), json::Unmade::default()),
+        None => 0,
+    }
+}
+
 /// Returns true if the `zarr.json` of a group has attributes, or cannot be parsed.
 pub(super) fn may_have_attributes(zarr_json: &[u8]) -> bool {
     let members = std::str::from_utf8(zarr_json).ok().and_then(|text| Members::parse(text).ok());

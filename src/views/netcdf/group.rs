@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::chunks::Units;
 use super::datasets::{self, Named};
 use super::dimensions::{Dimensions, GivenNames};
-use super::document::StoredAttributes;
+use super::document::{self, StoredAttributes};
 use super::file_chunks;
 use super::hdf5::model::{Attribute, DataType, Dataset, FileModel, Group, Value};
 use super::hdf5::plan::Plan;
@@ -18,7 +18,6 @@ use super::names::MAX_NAME;
 use super::variable::Variable;
 use super::{attributes, record_dimension};
 use crate::error::{Context, Result};
-use crate::format::json::{self, Unmade};
 use crate::memory::{self, Reservation};
 use crate::tree::Tree;
 use crate::tree::nodes::NodeIndex;
@@ -31,23 +30,6 @@ const UNITS_MEMORY: usize = 1024;
 const FINDING_MEMORY: usize = 256;
 /// Memory for making a variable or group in bytes, besides its `zarr.json`. Measured: 2.4 KiB for a variable with one of 520 bytes.
 const MEMBER_MEMORY: u64 = 2048;
-/// Members of a `zarr.json` of which a file keeps little, and the attributes, whose values become bytes.
-const ATTRIBUTES_ALONE: Unmade<'_> = Unmade {
-    skipped: &[
-        "zarr_format",
-        "node_type",
-        "shape",
-        "data_type",
-        "chunk_grid",
-        "chunk_key_encoding",
-        "fill_value",
-        "codecs",
-        "dimension_names",
-        "storage_transformers",
-        "consolidated_metadata",
-    ],
-    named: &["attributes"],
-};
 /// Most bytes of all datasets together: a file has less than 2^63.
 const MAX_BYTES: u64 = 1 << 62;
 
@@ -156,7 +138,7 @@ fn memory_of_making(tree: &Tree, root: NodeIndex, nested: bool) -> u64 {
     let of = |node: NodeIndex| {
         let zarr_json = tree.zarr_json(node).unwrap_or_default();
         // Names and texts of attributes are in the file's attributes, in the header, and in findings.
-        MEMBER_MEMORY + 2 * zarr_json.len() as u64 + 2 * json::measure(zarr_json, ATTRIBUTES_ALONE)
+        MEMBER_MEMORY + 2 * zarr_json.len() as u64 + 2 * document::measure_attributes(zarr_json)
     };
     match nested {
         true => tree.table().subtree(root).map(of).sum(),
