@@ -92,12 +92,12 @@ impl StoredAttributes {
     }
 }
 
-/// Returns the bytes that the values of the attributes take at most, about.
-pub(super) fn measure_attributes(zarr_json: &[u8]) -> u64 {
+/// Returns the bytes that the names of the attributes take at most, about. Their values count while they are made.
+pub(super) fn measure_attribute_names(zarr_json: &[u8]) -> u64 {
     let members = std::str::from_utf8(zarr_json).ok().and_then(|text| Members::parse(text).ok());
     match members.as_ref().and_then(|members| members.get("attributes")) {
         Some(text) if inside_of_object(text).is_some_and(str::is_empty) => 0,
-        Some(text) => json::measure(text.as_bytes(), json::Unmade::default()),
+        Some(text) => json::measure_names(text.as_bytes()),
         None => 0,
     }
 }

@@ -138,7 +138,7 @@ fn memory_of_making(tree: &Tree, root: NodeIndex, nested: bool) -> u64 {
     let of = |node: NodeIndex| {
         let zarr_json = tree.zarr_json(node).unwrap_or_default();
         // Names and texts of attributes are in the file's attributes, in the header, and in findings.
-        MEMBER_MEMORY + 2 * zarr_json.len() as u64 + 2 * document::measure_attributes(zarr_json)
+        MEMBER_MEMORY + 2 * zarr_json.len() as u64 + 2 * document::measure_attribute_names(zarr_json)
     };
     match nested {
         true => tree.table().subtree(root).map(of).sum(),
