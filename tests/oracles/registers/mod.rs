@@ -17,6 +17,9 @@
 //! where nothing tells what both have in common, which is counted and bounded. A state that one side has taken back is no change for a comparison of
 //! values: then the other side's work may be taken, as git does, or be a conflict. What it takes otherwise must be what the model says.
 //!
+//! A refusal that none of these explains is counted, and one in 500 merges at most may be one: it loses nothing, and the commonest is known (an amend
+//! by the reference implementation of a commit that a restore then takes back: `ICECHUNKFS_SEED=5440`). With `ICECHUNKFS_REGISTER_ONLY` it is a failure.
+//!
 //! Not covered: groups are not moved, only arrays are; no array is resized; nothing is moved in version 1, whose moves give new ids; tags; mounts; collections
 //! and expirations by the reference implementation. Paths are restored from commits in which nobody has moved nodes into or out of them, others as
 //! a whole. Every third world begins in version 1. In a store (`scripts/with-server moto`) all are of version 2.
@@ -42,12 +45,19 @@ use crate::common::random::Random;
 use crate::common::writing::number;
 use crate::common::{self, block_on};
 
+/// Variable with the steps of a world to repeat.
+const ONLY: &str = "ICECHUNKFS_REGISTER_ONLY";
 /// Steps in CI.
 const IN_CI: usize = 20_000;
 /// Steps of one world.
 const STEPS: usize = 60;
 /// Chunks of each array.
 const CHUNKS: u32 = 4;
+
+/// Returns true if chosen steps of one world are repeated.
+fn is_replayed() -> bool {
+    std::env::var_os(ONLY).is_some()
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
@@ -60,6 +70,8 @@ pub struct Counts {
     doubtful_after_expiration: usize,
     /// Refused as a conflict, which it is not for one who knows commits that the repository lacks.
     refused_for_loss: usize,
+    /// Refused as a conflict although one side knows what the other one shows.
+    unexplained: usize,
     /// Chunks in conflict, resolved.
     resolved: usize,
     /// Registers in conflict of which one side shows what the other one has had.
@@ -82,6 +94,7 @@ impl Counts {
         self.doubtful += other.doubtful;
         self.doubtful_after_expiration += other.doubtful_after_expiration;
         self.refused_for_loss += other.refused_for_loss;
+        self.unexplained += other.unexplained;
         self.resolved += other.resolved;
         self.undone += other.undone;
         self.rewritten += other.rewritten;
@@ -167,7 +180,7 @@ fn each_branch_shows_what_the_newest_event_that_it_knows_has_set() {
     common::watchdog();
     let wanted = number("ICECHUNKFS_REGISTER_STEPS", IN_CI);
     let first = number("ICECHUNKFS_SEED", 1) as u64;
-    let all: Vec<usize> = match std::env::var("ICECHUNKFS_REGISTER_ONLY") {
+    let all: Vec<usize> = match std::env::var(ONLY) {
         Ok(list) => list.split(',').filter_map(|number| number.trim().parse().ok()).collect(),
         Err(_) => (0..STEPS).collect(),
     };
@@ -188,6 +201,7 @@ fn each_branch_shows_what_the_newest_event_that_it_knows_has_set() {
     let totals = totals.into_inner().unwrap();
     println!("{totals:?}");
     let merges = totals.merged + totals.nothing + totals.refused + totals.doubtful;
+    assert!(wanted < IN_CI || totals.unexplained * 500 <= merges, "refused without a reason: {totals:?}");
     assert!((totals.doubtful + totals.refused_for_loss) * 20 < merges, "too many refusals: {totals:?}");
     assert!(wanted < IN_CI || (totals.merged > wanted / 20 && totals.killed > wanted / 500), "{totals:?}");
 }
