@@ -47,13 +47,14 @@ pub(super) async fn candidate(
     let Surroundings { repository, reader, .. } = around;
     let Some(newest) = other.line.first() else { return Ok(None) };
     let Some(touched) = Touched::read(repository, other.line).await? else { return Ok(None) };
+    let mut earlier = EarlierCommits { line: other.line.get(1..).unwrap_or_default(), touched: Vec::new() };
     let mut own = Touched::new();
     let mut found = None;
     for commit in side.line.iter().rev().take(MAX_LOGS) {
         if !own.add(repository, &[commit]).await? {
             break;
         }
-        // What one line never touched, it does not have from the other.
+        // A line does not have from the other one anything that it never touched.
         if !touched.covers(&own) {
             break;
         }
@@ -69,7 +70,7 @@ pub(super) async fn candidate(
             .chunks
             .values_mut()
             .for_each(|chunks| chunks.retain(|_, change| !matches!(change, ChunkChange::Delete)));
-        if has_common || had_common(around, &changed, &then, (&own, other.line)).await? {
+        if has_common || earlier.had_common(around, &changed, &then, &own).await? {
             found = Some(commit.id);
         }
     }
@@ -85,30 +86,44 @@ async fn has_common_at(around: Surroundings<'_>, changed: &ChangeSet, then: &Sna
     Ok(has_common(changed, &differs))
 }
 
-/// Returns true if one of the changes that led to `then` was there at a commit of `line`, which may have taken it back since. `own` is what changed.
-async fn had_common(
-    around: Surroundings<'_>,
-    changed: &ChangeSet,
-    then: &Snapshot,
-    (own, line): (&Touched, &[&SnapshotInfo]),
-) -> Result<bool> {
-    let repository = around.repository;
-    let mut looked_at = 0;
-    for commit in line.iter().skip(1) {
-        let Some(touched) = Touched::read(repository, &[commit]).await? else { continue };
-        if !touched.meets(own) {
-            continue;
+/// Commits of a line before its tip. Each log is read once, when it is needed first.
+struct EarlierCommits<'a> {
+    line: &'a [&'a SnapshotInfo],
+    /// Changes of the first commits of the line.
+    touched: Vec<Touched>,
+}
+
+impl EarlierCommits<'_> {
+    /// Returns true if one of the changes that led to `then` was there at one of the commits; the line may have taken it back since. `own` has
+    /// the nodes and chunks of the changes.
+    async fn had_common(
+        &mut self,
+        around: Surroundings<'_>,
+        changed: &ChangeSet,
+        then: &Snapshot,
+        own: &Touched,
+    ) -> Result<bool> {
+        let repository = around.repository;
+        let mut looked_at = 0;
+        for (position, commit) in self.line.iter().enumerate() {
+            if position == self.touched.len() {
+                let touched = Touched::read(repository, &[commit]).await?;
+                self.touched.push(touched.unwrap_or_else(Touched::new));
+            }
+            if !self.touched.get(position).is_some_and(|touched| touched.meets(own)) {
+                continue;
+            }
+            looked_at += 1;
+            if looked_at > MAX_LOOKED_AT {
+                break;
+            }
+            let at = repository.snapshot(commit.id, MAX_SNAPSHOT).await?;
+            if has_common_at(around, changed, then, &at).await? {
+                return Ok(true);
+            }
         }
-        looked_at += 1;
-        if looked_at > MAX_LOOKED_AT {
-            break;
-        }
-        let at = repository.snapshot(commit.id, MAX_SNAPSHOT).await?;
-        if has_common_at(around, changed, then, &at).await? {
-            return Ok(true);
-        }
+        Ok(false)
     }
-    Ok(false)
 }
 
 fn chunks_of(changes: &ChangeSet) -> ChunkSet {
