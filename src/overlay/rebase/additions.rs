@@ -37,33 +37,21 @@ impl Merge<'_> {
 
     /// Hides what the new base has in the visited directory under other names than those of its `entries` and the old base did not have there.
     pub(super) async fn hide_new(&mut self, visit: &Visit, entries: &[(Name, Entry)]) -> Result<()> {
-        let Some(place) = visit.lower_new.as_ref().filter(|_| visit.hides_new) else { return Ok(()) };
+        if !visit.hides_new {
+            return Ok(());
+        }
         let (from, to) = (Arc::clone(&self.from), Arc::clone(&self.to));
-        let own: HashSet<&Name> = entries.iter().map(|(name, _)| name).collect();
-        for name in names_in(&to.tree, place).await? {
-            let text = name.text().filter(|_| !own.contains(&name));
-            let Some(new) = text.and_then(|text| to.tree.child_place(place, text)) else { continue };
-            let old = visit.lower_old.as_ref().and_then(|place| from.tree.child_place(place, text?));
+        for (name, new) in self.others_in(visit, entries).await? {
+            let old = visit.lower_old.as_ref().and_then(|place| from.tree.child_place(place, name.text()?));
             if !self.shows(visit, old.as_ref(), &new).await? {
                 self.invalidate_name(visit.new, &name);
                 self.out.state.put_entry(visit.new, name, None, true, None);
             } else if to.tree.is_directory_place(&new) && !is_of_node(&to.tree, &new) {
-                let path = join(&visit.path, &name.to_string());
-                let meta = to.meta_of(&new);
-                let id =
-                    self.out.state.make_directory(visit.new, name.clone(), meta, Some(numbered(&to.tree, new.clone())));
-                let name = Some((visit.new, name));
-                self.created.push(CreatedDirectory {
-                    id,
-                    name,
-                    has_base: true,
-                    old_lower: old.clone(),
-                    is_needed: false,
-                });
+                let id = self.make_over(visit.new, name.clone(), old.clone(), &new);
                 self.pending.push(Visit {
                     old: None,
                     new: id,
-                    path,
+                    path: join(&visit.path, &name.to_string()),
                     lower_old: old,
                     lower_new: Some(new),
                     hides_rest: false,
@@ -77,16 +65,43 @@ impl Merge<'_> {
 
     /// Shows what the new base has in the visited directory and the old base did not have there, each as an entry, if the directory is detached.
     pub(super) async fn show_new(&mut self, visit: &Visit, entries: &[(Name, Entry)]) -> Result<()> {
-        let Some(place) = visit.lower_new.as_ref().filter(|_| visit.is_detached) else { return Ok(()) };
-        let to = Arc::clone(&self.to);
-        let own: HashSet<&Name> = entries.iter().map(|(name, _)| name).collect();
-        for name in names_in(&to.tree, place).await? {
-            let text = name.text().filter(|_| !own.contains(&name));
-            let Some(new) = text.and_then(|text| to.tree.child_place(place, text)) else { continue };
+        if !visit.is_detached {
+            return Ok(());
+        }
+        for (name, new) in self.others_in(visit, entries).await? {
             self.invalidate_name(visit.new, &name);
             self.show(visit.new, name, &new);
         }
         Ok(())
+    }
+
+    /// Returns what the new base has in the visited directory under other names than those of its `entries`.
+    async fn others_in(&self, visit: &Visit, entries: &[(Name, Entry)]) -> Result<Vec<(Name, TreePlace)>> {
+        let Some(place) = &visit.lower_new else { return Ok(Vec::new()) };
+        let tree = &self.to.tree;
+        let own: HashSet<&Name> = entries.iter().map(|(name, _)| name).collect();
+        let names = names_in(tree, place).await?.into_iter().filter(|name| !own.contains(name));
+        let others = names.filter_map(|name| {
+            let new = tree.child_place(place, name.text()?)?;
+            Some((name, new))
+        });
+        Ok(others.collect())
+    }
+
+    /// Makes a directory over `new`, a place of the new base, for entries that differ from it. It is dropped if there are none in the end.
+    pub(super) fn make_over(
+        &mut self,
+        parent: EntryId,
+        name: Name,
+        old: Option<TreePlace>,
+        new: &TreePlace,
+    ) -> EntryId {
+        let meta = self.to.meta_of(new);
+        let lower = numbered(&self.to.tree, new.clone());
+        let id = self.out.state.make_directory(parent, name.clone(), meta, Some(lower));
+        let name = Some((parent, name));
+        self.created.push(CreatedDirectory { id, name, has_base: true, old_lower: old, is_needed: false });
+        id
     }
 
     /// Makes a directory over nothing for what others have added to `place` of the new base.

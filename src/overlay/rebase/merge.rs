@@ -218,7 +218,7 @@ impl<'a> Merge<'a> {
         };
         let is_detached = here.visit.is_detached;
         let is_elsewhere = self.is_elsewhere(&here, None);
-        // What others have added to a node goes where the node goes.
+        // A node takes along what others have added to it.
         let goes_along = is_elsewhere && here.old_place.as_ref().is_some_and(|old| is_of_node(&self.from.tree, old));
         if visibility == Visibility::Nothing || (visibility == Visibility::Some && goes_along) {
             if !is_detached {
@@ -236,12 +236,7 @@ impl<'a> Merge<'a> {
                 self.detach(here, place);
                 return Ok(());
             }
-            let meta = self.to.meta_of(&place);
-            let lower = Some(numbered(&self.to.tree, place.clone()));
-            let id = self.out.state.make_directory(parent, here.name.clone(), meta, lower);
-            let name = Some((parent, here.name));
-            let old_lower = here.old_place.clone();
-            self.created.push(CreatedDirectory { id, name, has_base: true, old_lower, is_needed: false });
+            let id = self.make_over(parent, here.name, here.old_place.clone(), &place);
             self.pending.push(Visit {
                 old: None,
                 new: id,
