@@ -116,7 +116,7 @@ pub(crate) struct Unmade<'a> {
 pub(crate) fn measure(bytes: &[u8], unmade: Unmade<'_>) -> u64 {
     let mut sum = 0;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    // What cannot be parsed is not made, either.
+    // Nothing is made of text that cannot be parsed.
     let _ = Measure { sum: &mut sum, unmade, has_names_only: false }.deserialize(&mut reader);
     sum
 }

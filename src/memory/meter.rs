@@ -107,7 +107,7 @@ impl Meter {
             return Err(error());
         }
         let ahead = needed.saturating_add((needed / 8).clamp(MIN_STEP, MAX_STEP)).min(limit);
-        // What is short is reserved exactly.
+        // Scarce memory is reserved exactly.
         let reserved = self.reservation.try_grow(ahead) || self.reservation.resize(needed, &self.what).is_ok();
         if reserved { Ok(()) } else { Err(error()) }
     }
@@ -120,7 +120,7 @@ impl Meter {
     /// Returns the reservation for what was counted.
     pub fn into_reservation(mut self) -> Reservation {
         let needed = self.counted.saturating_sub(self.free);
-        // What was reserved ahead is not needed any more.
+        // The room that was reserved ahead is not needed any more.
         drop(self.reservation.split(self.reservation.bytes().saturating_sub(needed)));
         self.reservation
     }

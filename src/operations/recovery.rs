@@ -58,7 +58,7 @@ pub async fn open(
     let mut is_of_other = false;
     if let Some(recorded) = &recovered.origin {
         match identity::compare(repository, recorded, &origin, scratch.path()).await {
-            // What a mount of another repository left without any work concerns nobody.
+            // A scratch directory of another repository, without any work, concerns nobody.
             Err(error) if error.kind() == ErrorKind::InvalidInput && !recovered.has_work => is_of_other = true,
             compared => moved = compared?,
         }

@@ -158,6 +158,35 @@ impl Output {
         decoder.take(left.saturating_add(1)).read_to_end(&mut self.decoded).map(drop)
     }
 
+    /// Appends all streams of `stored`, each by `append`, as long as one `may_follow`. Something else may follow the first one, as in Python; a stream that
+    /// ends early is damaged.
+    fn append_streams(
+        mut self,
+        stored: &[u8],
+        may_follow: impl Fn(&[u8]) -> bool,
+        append: impl Fn(&mut Self, &mut &[u8]) -> std::io::Result<()>,
+    ) -> Result<Vec<u8>> {
+        let mut rest = stored;
+        let mut is_first = true;
+        loop {
+            let length = self.decoded.len();
+            if !is_first && !may_follow(rest) {
+                return self.finish();
+            }
+            match append(&mut self, &mut rest) {
+                Ok(()) if rest.is_empty() || self.is_too_long() => return self.finish(),
+                Ok(()) => is_first = false,
+                Err(error) if is_first || error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                    return Err(damaged(error));
+                }
+                Err(_) => {
+                    self.decoded.truncate(length);
+                    return self.finish();
+                }
+            }
+        }
+    }
+
     fn is_too_long(&self) -> bool {
         self.decoded.len() > self.limit
     }
@@ -184,22 +213,9 @@ fn gzip(stored: &[u8], mut output: Output) -> Result<Vec<u8>> {
     }
 }
 
-/// Decodes bzip2 streams. Something else may follow the first one, as in Python; a stream that ends early is damaged.
-fn bzip2(stored: &[u8], mut output: Output) -> Result<Vec<u8>> {
-    let mut rest = stored;
-    let mut is_first = true;
-    loop {
-        let length = output.decoded.len();
-        match output.append(bzip2::bufread::BzDecoder::new(&mut rest)) {
-            Ok(()) if rest.is_empty() || output.is_too_long() => return output.finish(),
-            Ok(()) => is_first = false,
-            Err(error) if is_first || error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(damaged(error)),
-            Err(_) => {
-                output.decoded.truncate(length);
-                return output.finish();
-            }
-        }
-    }
+/// Decodes bzip2 streams.
+fn bzip2(stored: &[u8], output: Output) -> Result<Vec<u8>> {
+    output.append_streams(stored, |_| true, |output, rest| output.append(bzip2::bufread::BzDecoder::new(rest)))
 }
 
 /// Decodes a block of LZ4, as numcodecs stores it.
@@ -219,34 +235,20 @@ fn lz4(stored: &[u8], limit: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// Decodes streams of LZMA. Something else may follow the first one, as in Python; a stream that ends early is damaged.
-fn lzma(stored: &[u8], form: LzmaForm, mut output: Output) -> Result<Vec<u8>> {
-    let mut rest = stored;
-    let mut is_first = true;
-    loop {
-        let length = output.decoded.len();
-        if !is_first && form != LzmaForm::Alone && !is_begin_of_xz(rest) {
-            return output.finish();
-        }
+/// Decodes streams of LZMA.
+fn lzma(stored: &[u8], form: LzmaForm, output: Output) -> Result<Vec<u8>> {
+    let may_follow = |rest: &[u8]| form == LzmaForm::Alone || is_begin_of_xz(rest);
+    output.append_streams(stored, may_follow, |output, rest| {
         let is_xz = match form {
             LzmaForm::Xz => true,
             LzmaForm::Alone => false,
             LzmaForm::Any => rest.starts_with(XZ_MAGIC),
         };
-        let appended = match is_xz {
-            true => output.append(lzma_rust2::XzReader::new(&mut rest, false)),
-            false => LzmaReader::new_mem_limit(&mut rest, u32::MAX, None).and_then(|reader| output.append(reader)),
-        };
-        match appended {
-            Ok(()) if rest.is_empty() || output.is_too_long() => return output.finish(),
-            Ok(()) => is_first = false,
-            Err(error) if is_first || error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(damaged(error)),
-            Err(_) => {
-                output.decoded.truncate(length);
-                return output.finish();
-            }
+        match is_xz {
+            true => output.append(lzma_rust2::XzReader::new(rest, false)),
+            false => LzmaReader::new_mem_limit(rest, u32::MAX, None).and_then(|reader| output.append(reader)),
         }
-    }
+    })
 }
 
 /// Returns true if `stored` begins as a stream of XZ does, or is the beginning of one.
