@@ -362,7 +362,10 @@ impl Engine {
         let parent = work.base.id();
         let prepared = match work.stored.take().filter(|stored| stored.parent == parent) {
             Some(prepared) => prepared,
-            None => self.prepare(work, attempt, current.as_mut()).await?,
+            None => {
+                let replaced = if work.request.amend { Some(repository.commit(parent).await?) } else { None };
+                self.prepare(work, attempt, replaced.as_ref(), current.as_mut()).await?
+            }
         };
         work.progress.enter(Stage::Publish);
         let id = prepared.id;
@@ -405,11 +408,12 @@ impl Engine {
         Ok((id, published))
     }
 
-    /// Writes manifests, log and snapshot on top of the current base.
+    /// Writes manifests, log and snapshot on top of the current base. An amend needs the description of the commit that it replaces.
     pub(super) async fn prepare(
         &self,
         work: &mut CommitWork<'_>,
         attempt: u32,
+        replaced: Option<&SnapshotInfo>,
         current: Option<&mut RepoFile>,
     ) -> Result<Prepared> {
         let id = ObjectId::random()?;
@@ -421,7 +425,7 @@ impl Engine {
             version: work.version,
             parent: Some(parent),
             message: work.request.message.clone(),
-            metadata: metadata(work, attempt, id)?,
+            metadata: metadata(work, attempt, id, replaced)?,
             nodes: Vec::new(),
             manifests: Vec::new(),
             extra: None,
@@ -467,15 +471,19 @@ impl Engine {
 
 /// Returns the metadata as the commit's files store it, sorted by name. Like in the reference implementation, every commit
 /// except an amend notes the number of its rebase attempts.
-fn metadata(work: &CommitWork<'_>, attempt: u32, id: ObjectId) -> Result<Vec<RawItem>> {
+fn metadata(
+    work: &CommitWork<'_>,
+    attempt: u32,
+    id: ObjectId,
+    replaced: Option<&SnapshotInfo>,
+) -> Result<Vec<RawItem>> {
     let (request, version) = (work.request, work.version);
     let mut all = request.metadata.clone();
     if let Some(merge) = &request.merge {
         all.insert(MERGE_RECORD.to_owned(), merge.record.to_value(id));
     }
-    if request.amend {
-        let replaced = Replaced::read(work.base.id(), |name| work.base.metadata_item(name))?;
-        all.extend(records_of_replacement(id, &[replaced]));
+    if let Some(replaced) = replaced {
+        all.extend(records_of_replacement(id, &[Replaced::read(replaced)?]));
     }
     if let Some(rules) = &work.rewrite {
         all.insert(RESERVED.to_owned(), serde_json::json!({ "splitting_config": rules }));

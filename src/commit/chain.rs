@@ -59,7 +59,7 @@ impl Engine {
         };
         self.renew_ids(&mut work, repository).await?;
         self.store_chunks(&mut work, repository, self.options.sizes(&config), &renewed).await?;
-        let prepared = self.prepare(&mut work, 0, None).await?;
+        let prepared = self.prepare(&mut work, 0, None, None).await?;
         renewed.keep();
         let snapshot = Arc::new(prepared.snapshot.snapshot);
         let record = SnapshotRecord { parent: Some(parent.id()), ..prepared.snapshot.record };

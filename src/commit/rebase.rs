@@ -190,9 +190,12 @@ pub(super) fn drop_chunks(changes: &mut ChangeSet, stored: &mut StoredChunks, ch
 
 /// Reads the transaction log of snapshot `id`. Fails if it is missing, because nothing can be compared without it.
 pub async fn read_log(storage: &dyn Storage, id: ObjectId) -> Result<TransactionLog> {
-    read_log_if_any(storage, id).await?.ok_or_else(|| {
-        Error::corrupt(format!("transactions/{id}: missing, so the changes of commit {id} are not known"))
-    })
+    read_log_if_any(storage, id).await?.ok_or_else(|| no_log(id))
+}
+
+/// Returns the error for a missing transaction log.
+pub fn no_log(id: ObjectId) -> Error {
+    Error::corrupt(format!("transactions/{id}: missing, so the changes of commit {id} are not known"))
 }
 
 /// Reads the transaction log of snapshot `id`, if there is one.

@@ -4,7 +4,8 @@
 //! record, the newest commit that both have would be an older one, and what was taken back since would look as if it had never been there. The
 //! replaced commits may be collected one day, so that the record also has those that they had replaced themselves.
 //!
-//! As with [`super::merge_record`], the record names its own commit. Where the reference implementation amends, the operations log tells.
+//! As with [`super::merge_record`], the record names its own commit. Where the reference implementation amends, the operations log tells; a copy of
+//! the repository has another log, and gets a record in the description of the commit ([`records_of_amended`]).
 
 use std::collections::HashSet;
 
@@ -15,7 +16,6 @@ use super::merge_record::{MERGE_RECORD, MergeRecord, OWNER, id, is_owned};
 use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::format::snapshot_info::SnapshotInfo;
-use crate::memory::Metered;
 
 /// Metadata item of a commit that replaced others: `{"commit": ID, "commits": [ID, ..]}`, newest first, and `"incomplete": true` if there were more.
 pub const REPLACE_RECORD: &str = "icechunkfs.replaces";
@@ -73,24 +73,39 @@ pub(super) struct Replaced {
 }
 
 impl Replaced {
-    /// Returns commit `id`, whose metadata items `item` reads by their names.
-    pub(super) fn read(id: ObjectId, item: impl Fn(&str) -> Result<Option<Metered<Value>>>) -> Result<Self> {
-        let merged = item(MERGE_RECORD)?.and_then(|value| MergeRecord::parse(&value, id));
-        let replaced = item(REPLACE_RECORD)?.and_then(|value| ReplaceRecord::parse(&value, id));
-        Ok(Replaced { id, merged, replaced })
+    /// Reads the records of a commit from its description, which may have more than the snapshot's file ([`records_of_amended`]).
+    pub(super) fn read(commit: &SnapshotInfo) -> Result<Self> {
+        let (merged, replaced) = (MergeRecord::of(commit)?, ReplaceRecord::of(commit)?);
+        Ok(Replaced { id: commit.id, merged, replaced })
     }
 }
 
 /// Returns the records of commit `owner`, which replaces `commits`, newest first: what it stands for, and all that any of them merged, since the branch
 /// still has it.
 pub(super) fn records_of_replacement(owner: ObjectId, commits: &[Replaced]) -> Vec<(String, Value)> {
+    records(owner, commits.iter().map(|commit| commit.id).collect(), commits, true)
+}
+
+/// Returns the records of `commit`, which another program made in the place of `replaced`, newest first, for a repository whose operations log does
+/// not tell so. `are_all_known` is false if what one of `replaced` was made from is not known.
+pub fn records_of_amended(
+    commit: &SnapshotInfo,
+    replaced: &[SnapshotInfo],
+    are_all_known: bool,
+) -> Result<Vec<(String, Value)>> {
+    let all: Vec<Replaced> = std::iter::once(commit).chain(replaced).map(Replaced::read).collect::<Result<_>>()?;
+    Ok(records(commit.id, replaced.iter().map(|commit| commit.id).collect(), &all, are_all_known))
+}
+
+/// Returns the records of commit `owner`, which stands for the commits `own` and has what `commits` had.
+fn records(owner: ObjectId, own: Vec<ObjectId>, commits: &[Replaced], are_all_known: bool) -> Vec<(String, Value)> {
     let mut seen = HashSet::new();
-    let own = commits.iter().map(|commit| commit.id);
     let earlier =
         commits.iter().filter_map(|commit| commit.replaced.as_ref()).flat_map(|record| record.commits.iter().copied());
-    let mut all = own.chain(earlier).filter(|id| seen.insert(*id));
+    let mut all = own.into_iter().chain(earlier).filter(|id| seen.insert(*id));
     let listed: Vec<ObjectId> = all.by_ref().take(MAX_COMMITS).collect();
-    let is_complete = all.next().is_none()
+    let is_complete = are_all_known
+        && all.next().is_none()
         && commits.iter().all(|commit| commit.replaced.as_ref().is_none_or(|record| record.is_complete));
     let mut records = Vec::new();
     if !listed.is_empty() {
@@ -122,7 +137,7 @@ mod tests {
     }
 
     fn replaced(commit: &SnapshotInfo) -> Replaced {
-        Replaced::read(commit.id, |name| commit.metadata_item(name)).unwrap()
+        Replaced::read(commit).unwrap()
     }
 
     fn record_of(commit: &SnapshotInfo) -> Option<ReplaceRecord> {
@@ -147,6 +162,22 @@ mod tests {
         let merge = commit(1, [(MERGE_RECORD.to_owned(), merged.to_value(object_id(1)))]);
         let amended = commit(2, records_of_replacement(object_id(2), &[replaced(&merge)]));
         assert_eq!(MergeRecord::of(&amended).unwrap(), Some(merged));
+    }
+
+    #[test]
+    fn what_another_program_put_in_the_place_of_a_merge_has_what_it_had() {
+        let merged = MergeRecord::new("branch `dev`", object_id(7), [object_id(6)]);
+        let merge = commit(1, [(MERGE_RECORD.to_owned(), merged.to_value(object_id(1)))]);
+        // It copies the metadata, or drops them.
+        for metadata in [merge.metadata().unwrap().into_inner(), Map::new()] {
+            let amended = commit(2, metadata);
+            let described = commit(2, records_of_amended(&amended, std::slice::from_ref(&merge), true).unwrap());
+            assert_eq!(MergeRecord::of(&described).unwrap(), Some(merged.clone()));
+            let record = record_of(&described).unwrap();
+            assert_eq!((record.commits, record.is_complete), (vec![object_id(1)], true));
+        }
+        let unknown = records_of_amended(&commit(2, []), &[commit(1, [])], false).unwrap();
+        assert!(!record_of(&commit(2, unknown)).unwrap().is_complete);
     }
 
     #[test]

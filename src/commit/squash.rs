@@ -101,7 +101,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
         }
     }
     let id = ObjectId::random()?;
-    let replaced = commits.iter().map(|commit| Replaced::read(commit.id, |name| commit.metadata_item(name)));
+    let replaced = commits.iter().map(Replaced::read);
     let replaced: Vec<Replaced> = replaced.collect::<Result<_>>()?;
     let mut metadata = metadata.clone();
     metadata.extend(records_of_replacement(id, &replaced));

@@ -6,9 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::commit::log::LogUnion;
-use crate::commit::rebase::{read_log, read_log_if_any};
+use crate::commit::rebase::{no_log, read_log, read_log_if_any};
 use crate::error::Result;
-use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot_info::SnapshotInfo;
 use crate::repo::Repository;
@@ -51,9 +50,12 @@ async fn add_commit<T>(
             None => missing.push(*id),
         }
     }
-    // The first commit of a repository of version 1 has no log.
-    if commit.parent.is_some() || repository.version() != SpecVersion::V1 {
-        logged.add(&read_log(&**repository.storage(), commit.id).await?)?;
+    // The first commit of a repository of version 1 has no log, nor does it after a migration.
+    let log = read_log_if_any(&**repository.storage(), commit.id).await?;
+    match (log, commit.parent) {
+        (Some(log), _) => logged.add(&log)?,
+        (None, None) => {}
+        (None, Some(_)) => return Err(no_log(commit.id)),
     }
     Ok(missing)
 }

@@ -255,12 +255,6 @@ impl Snapshot {
             .context(|| format!("snapshot {}", self.id()))
     }
 
-    /// Returns the metadata item of the commit called `name`.
-    pub fn metadata_item(&self, name: &str) -> Result<Option<Metered<Value>>> {
-        metadata::item_to_json(Some(self.buffer.root().metadata()), self.version, name)
-            .context(|| format!("snapshot {}", self.id()))
-    }
-
     /// Returns the memory that the snapshot takes, in bytes.
     pub fn size(&self) -> usize {
         self.buffer.len()

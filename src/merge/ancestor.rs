@@ -73,13 +73,18 @@ impl History {
         history.add(repository, tips.to_vec(), &tips).await?;
         let amended = history.amended(repository, tips).await?;
         let mut previous = Vec::new();
-        for (new, before) in amended {
+        for &(new, before) in &amended {
             history.memory.count_items::<(ObjectId, Claim)>(1)?;
             // One that was replaced itself may be no ancestor of either tip any more.
             history.claims.entry(new).or_default().commits.push(before);
             previous.push(before);
         }
         history.add(repository, previous, &tips).await?;
+        for (new, before) in amended {
+            // It may have been a merge.
+            let is_unknown = history.is_missing(before);
+            history.claims.entry(new).or_default().is_incomplete |= is_unknown;
+        }
         Ok(history)
     }
 

@@ -196,7 +196,7 @@ async fn of_ancestors(
     for tip in tips {
         let above = history.ancestors(tip).difference(&below).copied().collect();
         if let Some(commit) = history.with_unknown_merge(&above) {
-            let why = format!("commit {} has merged a snapshot that is not there any more", commit.id);
+            let why = format!("commit {} was made from a snapshot that is not there any more", commit.id);
             return Err(unknown(options, &why, found));
         }
     }

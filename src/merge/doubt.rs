@@ -1,7 +1,7 @@
 //! Common ancestors that no record tells of.
 //!
-//! A repository can lose what a commit was made from: the reference implementation amends a merge and drops its record, a clone does not have the operations log
-//! that tells of it, a collection has removed the replaced commit. The common ancestor that is known is then too old, and a merge with it would
+//! A repository can lose what a commit was made from: the reference implementation amends a merge and drops its record, and a copy by another program or
+//! by an older release does not have the operations log that tells of it. The common ancestor that is known is then too old, and a merge with it would
 //! bring back what one side has taken away since, or take away what it has brought. The snapshots give that away: one side has, or had at one of its
 //! commits, something that the other had at some commit, and has changed the rest.
 //!

@@ -13,7 +13,7 @@ use super::{MAX_REPO_FILE, Repository, check_storage_writable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
-use crate::format::repo_state::{LogEntry, Operation, RepoState, Status};
+use crate::format::repo_state::{LogEntry, Operation, RepoState, SnapshotRecord, Status};
 use crate::storage::{Condition, Storage};
 use crate::times::Clock;
 
@@ -110,7 +110,8 @@ impl ClonedRefs {
         self.refs.tags.len()
     }
 
-    /// Makes `destination`, which has the objects of the commits `kept`, a repository with these refs.
+    /// Makes `destination`, which has the objects of the commits `kept`, a repository with these refs. `describe` changes the description of each
+    /// commit.
     ///
     /// Fails with [`ErrorKind::AlreadyExists`] if there is one already.
     pub async fn write(
@@ -118,11 +119,12 @@ impl ClonedRefs {
         source: &Repository,
         destination: &dyn Storage,
         kept: &[ObjectId],
+        describe: impl Fn(ObjectId, &mut SnapshotRecord),
         clock: Clock,
     ) -> Result<()> {
         check_storage_writable(destination)?;
         match (source.state()?, &self.files) {
-            (Some(state), _) => self.write_repo(state, destination, kept, clock).await,
+            (Some(state), _) => self.write_repo(state, destination, kept, describe, clock).await,
             (None, Some(files)) => self.write_files(files, destination).await,
             (None, None) => Err(Error::corrupt("the source has changed its version: clone again")),
         }
@@ -133,10 +135,12 @@ impl ClonedRefs {
         mut state: RepoState,
         destination: &dyn Storage,
         kept: &[ObjectId],
+        describe: impl Fn(ObjectId, &mut SnapshotRecord),
         clock: Clock,
     ) -> Result<()> {
         let kept: HashSet<&ObjectId> = kept.iter().collect();
         state.snapshots.retain(|id, _| kept.contains(id));
+        state.snapshots.iter_mut().for_each(|(id, record)| describe(*id, record));
         (state.branches, state.tags) = (self.refs.branches.clone(), self.refs.tags.clone());
         let newest = state.snapshots.values().map(|record| record.flushed_at).max().unwrap_or_default();
         let now = clock().max(newest.saturating_add(1));

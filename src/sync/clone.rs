@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::agreements::Agreements;
+use super::amended::Amended;
 use super::destination::Destination;
 use super::history::Outstanding;
 use super::objects::Copy;
@@ -17,6 +18,7 @@ use super::{Counters, Failure, begin_again, check_logs, check_source};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::format::repo_state::SnapshotRecord;
 use crate::repo::Repository;
 use crate::repo::clone_refs::ClonedRefs;
 use crate::storage::{ObjectInfo, Storage};
@@ -93,7 +95,9 @@ async fn attempt(
     copy.run(&all).await?;
     check_logs(source, &all, copy.lacking_logs()).await?;
     let kept: Vec<ObjectId> = all.commits.iter().map(|commit| commit.id).collect();
-    refs.write(source, &**destination, &kept, clock).await.context(place)?;
+    let amended = Amended::read(source, &all, None).await?;
+    let describe = |id, record: &mut SnapshotRecord| amended.describe(id, record);
+    refs.write(source, &**destination, &kept, describe, clock).await.context(place)?;
     if let Some(agreements) = &options.agreements {
         agreements.note(&**destination, &**source.storage(), refs.targets());
     }

@@ -8,6 +8,7 @@
 //! | [`objects`] | copies what these commits need |
 //! | [`destination`] | stores an object only where nothing is, and compares what is there |
 //! | [`agreements`] | notes what two places agree about, so that it is not compared again |
+//! | [`amended`] | what the operations log of the source tells of commits, which their copies do not |
 //! | [`removal`] | waits for a collection at the destination that may remove some of it |
 //!
 //! Snapshots, logs, manifests and chunks never change and keep their names, so that they are copied byte for byte and ids stay. Refs come
@@ -27,6 +28,7 @@
 //! opened again: a collection or an expiration may have removed it, and the copy begins again with the refs as they are now.
 
 pub mod agreements;
+mod amended;
 pub mod clone;
 mod destination;
 mod history;

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::agreements::Agreements;
+use super::amended::Amended;
 use super::destination::Destination;
 use super::history::Outstanding;
 use super::objects::Copy;
@@ -146,7 +147,8 @@ async fn attempt(
     if removal::wait(destination, &copy.found(), &present, clock).await? {
         copy.restore_reused().await?;
     }
-    let records = records(source, &outstanding, &present)?;
+    let amended = Amended::read(source, &outstanding, Some(destination)).await?;
+    let records = records(source, &outstanding, &present, &amended)?;
     for found in refs.iter_mut().filter(|found| is_move(&found.change)) {
         let import = RefImport {
             kind: found.kind,
@@ -287,6 +289,7 @@ fn records(
     source: &Repository,
     outstanding: &Outstanding,
     present: &HashSet<ObjectId>,
+    amended: &Amended,
 ) -> Result<Metered<Vec<(ObjectId, SnapshotRecord)>>> {
     let Some(state) = source.state()? else { return Ok(Metered::default()) };
     let mut meter = Meter::new("the descriptions of commits");
@@ -295,6 +298,7 @@ fn records(
         let found = found.ok_or_else(|| Error::corrupt(format!("repo: snapshot {id} is not listed")))?;
         found.count(&mut meter)?;
         let mut record = found.clone();
+        amended.describe(id, &mut record);
         let expired = &mut record.pruned_ancestor_tx_logs;
         if let Some(at) = expired.iter().rposition(|ancestor| present.contains(ancestor)) {
             record.parent = expired.drain(..=at).next_back();

@@ -81,7 +81,7 @@ fn a_merge_whose_source_is_gone_without_a_record_of_its_commits_is_asked_for() {
         let before = repo.keys("main");
         for words in [&["feature"][..], &["main", "--into", "feature"], &["feature", "--keep-commits"]] {
             let why = repo.merge(words).failure();
-            let is_named = why.contains("has merged a snapshot that is not there any more");
+            let is_named = why.contains("was made from a snapshot that is not there any more");
             assert!(is_named && why.contains(&format!("--ancestor {fork}")), "{version}: {why}");
         }
         assert_eq!(repo.keys("main"), before);

@@ -1,16 +1,19 @@
 //! Merges after the history was rewritten, and what a record of a merge proves.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use icechunk::Store;
 use icechunk::format::format_constants::SpecVersionBin;
+use icechunkfs::format::repo_info::RepoInfo;
+use icechunkfs::format::repo_state::RepoState;
 use serde_json::json;
 use tokio::sync::RwLock;
 
 use super::merge::{Setup, chunk, setup};
-use crate::common::writing::{Reference, Writable, put};
-use crate::common::{block_on, place, run_on};
+use crate::common::writing::{Reference, Writable, array, put};
+use crate::common::{block_on, copy_tree, place, run_on};
 
 /// Takes a chunk away from a branch.
 fn remove(repo: &Setup, branch: &str, key: &str) {
@@ -89,20 +92,87 @@ fn the_operations_log_tells_what_the_reference_amended() {
     assert_eq!((chunk(&keys, "a/c/2"), chunk(&keys, "a/c/5")), (None, Some(&b"dev again"[..])));
 }
 
-/// A clone has no operations log: nothing but the snapshots tells that `dev` was merged.
+/// Makes a copy that knows nothing of the operations before it, as older releases made them.
+fn copy_without_operations(place: &Path, copy: &Path) {
+    copy_tree(place, copy);
+    let file = copy.join("repo");
+    let mut state = RepoState::from_info(&RepoInfo::decode(&std::fs::read(&file).unwrap()).unwrap()).unwrap();
+    state.updates.drain(..state.updates.len() - 1);
+    std::fs::write(&file, state.encode().unwrap()).unwrap();
+}
+
+/// Nothing but the snapshots tells that `dev` was merged.
 #[test]
 fn a_lost_record_is_noticed_where_it_would_change_the_result() {
     let repo = merged_amended_and_taken_back();
     let directory = tempfile::tempdir().unwrap();
-    let clone = directory.path().join("clone");
-    run_on(&repo.place, &["clone", clone.to_str().unwrap()]).success();
-    let why = run_on(&clone, &["merge", "dev", "--into", "main"]).failure();
+    let copy = directory.path().join("copy");
+    copy_without_operations(&repo.place, &copy);
+    let why = run_on(&copy, &["merge", "dev", "--into", "main"]).failure();
     assert!(why.contains("--ancestor"), "{why}");
-    let dev = Reference::open(&clone).on("dev").history();
+    let dev = Reference::open(&copy).on("dev").history();
     let (merged, _) = &dev[1];
-    run_on(&clone, &["merge", "dev", "--into", "main", "--ancestor", merged]).success();
-    let keys = Reference::open(&clone).keys();
+    run_on(&copy, &["merge", "dev", "--into", "main", "--ancestor", merged]).success();
+    let keys = Reference::open(&copy).keys();
     assert_eq!((chunk(&keys, "a/c/2"), chunk(&keys, "a/c/5")), (None, Some(&b"dev again"[..])));
+}
+
+/// `main` has merged an array of `dev`, and the reference implementation amended that merge, so that it never seems to have had the array.
+fn merge_and_amend_away(repo: &Setup) {
+    repo.commit("dev", &[("n/zarr.json", array(&[2], &[1]).as_bytes()), ("n/c/0", b"n")]);
+    repo.commit("main", &[("a/c/3", b"main")]);
+    repo.merge(&["dev"]).success();
+    block_on(async {
+        let repository = place::reference(&repo.place).await;
+        let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
+        let store = Store::from_session(Arc::clone(&session)).await;
+        store.delete("n/c/0").await.unwrap();
+        store.delete("n/zarr.json").await.unwrap();
+        session.write().await.commit("without it").amend().execute().await.unwrap();
+    });
+    repo.commit("dev", &[("a/c/5", b"dev again")]);
+}
+
+/// Copies have the log of operations of their own: what that of the source tells of amended commits comes with the commits.
+#[test]
+fn a_copy_knows_what_the_reference_amended() {
+    for how in ["clone", "push", "clone of a clone", "amended there"] {
+        let directory = tempfile::tempdir().unwrap();
+        let [copy, other] = ["copy", "other"].map(|name| directory.path().join(name));
+        let copy_to = |from: &Path, to: &Path| run_on(from, &["clone", to.to_str().unwrap()]).success();
+        let repo = setup(SpecVersionBin::V2);
+        if how == "push" {
+            copy_to(&repo.place, &copy);
+            merge_and_amend_away(&repo);
+            run_on(&repo.place, &["push", copy.to_str().unwrap()]).success();
+        } else {
+            merge_and_amend_away(&repo);
+            copy_to(&repo.place, &copy);
+        }
+        let mut place = copy;
+        if how == "clone of a clone" {
+            copy_to(&place, &other);
+            place = other;
+        }
+        if how == "amended there" {
+            run_on(&place, &["amend", "-m", "better", "--yes"]).success();
+        }
+        run_on(&place, &["merge", "dev", "--into", "main"]).success();
+        let keys = Reference::open(&place).keys();
+        assert_eq!((chunk(&keys, "n/c/0"), chunk(&keys, "a/c/5")), (None, Some(&b"dev again"[..])), "{how}");
+        let verified = run_on(&place, &["verify"]).text();
+        assert!(!verified.contains("another metadata"), "{verified}");
+    }
+}
+
+/// A collection has removed the merge: nothing tells what `main` had.
+#[test]
+fn what_was_made_from_an_amended_commit_that_was_collected_is_in_doubt() {
+    let repo = setup(SpecVersionBin::V2);
+    merge_and_amend_away(&repo);
+    run_on(&repo.place, &["gc", "--older-than", "0s", "--yes"]).success();
+    let why = repo.merge(&["dev"]).failure();
+    assert!(why.contains("--ancestor"), "{why}");
 }
 
 /// A resolution of conflicts says nothing of a chunk that only seems to be in conflict.
@@ -114,14 +184,14 @@ fn a_lost_record_is_noticed_where_a_resolution_would_bring_back_what_was_changed
     repo.merge(&["dev"]).success();
     amend_by_the_reference(&repo, "a/c/2", b"corrected");
     let directory = tempfile::tempdir().unwrap();
-    let clone = directory.path().join("clone");
-    run_on(&repo.place, &["clone", clone.to_str().unwrap()]).success();
+    let copy = directory.path().join("copy");
+    copy_without_operations(&repo.place, &copy);
     let merge = ["merge", "dev", "--into", "main", "--on-conflict", "theirs"];
-    let why = run_on(&clone, &merge).failure();
+    let why = run_on(&copy, &merge).failure();
     assert!(why.contains("--ancestor"), "{why}");
     // The operations log of the original tells.
     run_on(&repo.place, &merge).success();
-    for place in [&clone, &repo.place] {
+    for place in [&copy, &repo.place] {
         assert_eq!(chunk(&Reference::open(place).keys(), "a/c/2"), Some(&b"corrected"[..]));
     }
 }

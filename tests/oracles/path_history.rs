@@ -4,6 +4,7 @@
 //! and after each commit: no logs, no manifests. `ICECHUNKFS_PATH_HISTORIES` sets the number of repositories.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
@@ -138,4 +139,12 @@ fn ranges_of_chunks_select_commits() {
         let said = run_on(&place, &[&["log"], words].concat()).failure();
         assert!(said.contains(why), "{words:?}: {said}");
     }
+}
+
+/// The first commit of version 1 has no log, nor has it after a migration.
+#[test]
+fn a_path_that_no_commit_has_is_looked_for_in_a_migrated_repository() {
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos/own-v1-migrated");
+    let said = run_on(&place, &["log", "nothing"]).failure();
+    assert!(said.contains("no commit has a node of that path"), "{said}");
 }

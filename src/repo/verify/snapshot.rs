@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::{Map, Value};
+
 use super::nodes::{self, Uses};
 use super::repo_file::{check_time, metadata_problem};
 use super::report::Subject;
@@ -12,6 +14,9 @@ use crate::format::ids::ObjectId;
 use crate::format::snapshot::{ManifestInfo, Snapshot};
 use crate::format::snapshot_info::SnapshotInfo;
 use crate::zarr::document;
+
+/// Beginning of the names of the metadata items that this program writes.
+const OWN_ITEMS: &str = "icechunkfs.";
 
 /// Checks snapshot `id`, which `repo` describes as `record`. Returns the uses of manifests by its arrays.
 ///
@@ -52,8 +57,7 @@ pub(super) fn check(
         let same = [
             ("time", record.flushed_at == snapshot.flushed_at()),
             ("message", record.message() == snapshot.message()),
-            // Only names are compared: conversion between encodings may have narrowed numbers.
-            ("metadata", metadata.is_none_or(|metadata| metadata.keys().eq(record.text.metadata_names()))),
+            ("metadata", metadata.is_none_or(|metadata| has_same_names(&metadata, record))),
         ];
         for (what, _) in same.iter().filter(|(_, is_same)| !is_same) {
             object.warning("repo-record", format!("`repo` has another {what} for it than the file"));
@@ -78,6 +82,13 @@ pub(super) fn check(
         object.warning("manifest-unused", message);
     }
     Ok(uses)
+}
+
+/// Returns true if the description of a commit in `repo` has the names of the snapshot's metadata, apart from records that a copy has added. Only names
+/// are compared: conversion between encodings may have narrowed numbers.
+fn has_same_names(metadata: &Map<String, Value>, record: &SnapshotInfo) -> bool {
+    let is_added = |name: &&str| name.starts_with(OWN_ITEMS) && !metadata.contains_key(*name);
+    metadata.keys().eq(record.text.metadata_names().filter(|name| !is_added(name)))
 }
 
 /// Checks the list of manifests and returns it by id.

@@ -20,8 +20,8 @@
 //! A refusal that none of these explains is counted, and one in 500 merges at most may be one: it loses nothing, and the commonest is known (an amend
 //! by the reference implementation of a commit that a restore then takes back: `ICECHUNKFS_SEED=5440`). With `ICECHUNKFS_REGISTER_ONLY` it is a failure.
 //!
-//! A merge that deletes a node and moves another one to its path makes a new node of that one, as a transaction log cannot say both. The model does not know
-//! that, and takes it for a failure where it comes about (`ICECHUNKFS_SEED=7115`); the first seeds do not have it.
+//! A merge that deletes a node and moves another one to its path makes a new node of that one, as a transaction log cannot say both. To the model it stays
+//! the node that it was: its id is translated wherever a snapshot is read (`ICECHUNKFS_SEED=7115`).
 //!
 //! Not covered: groups are not moved, only arrays are; no array is resized; nothing is moved in version 1, whose moves give new ids; tags; mounts; collections
 //! and expirations by the reference implementation. Paths are restored from commits in which nobody has moved nodes into or out of them, others as
@@ -79,6 +79,8 @@ pub struct Counts {
     resolved: usize,
     /// Registers in conflict of which one side shows what the other one has had.
     undone: usize,
+    /// Nodes to which a merge has given new ids.
+    renamed: usize,
     rewritten: usize,
     restored: usize,
     copied: usize,
@@ -100,6 +102,7 @@ impl Counts {
         self.unexplained += other.unexplained;
         self.resolved += other.resolved;
         self.undone += other.undone;
+        self.renamed += other.renamed;
         self.rewritten += other.rewritten;
         self.restored += other.restored;
         self.copied += other.copied;
@@ -205,6 +208,9 @@ fn each_branch_shows_what_the_newest_event_that_it_knows_has_set() {
     println!("{totals:?}");
     let merges = totals.merged + totals.nothing + totals.refused + totals.doubtful;
     assert!(wanted < IN_CI || totals.unexplained * 500 <= merges, "refused without a reason: {totals:?}");
-    assert!((totals.doubtful + totals.refused_for_loss) * 20 < merges, "too many refusals: {totals:?}");
+    assert!(
+        wanted < IN_CI || (totals.doubtful + totals.refused_for_loss) * 20 < merges,
+        "too many refusals: {totals:?}"
+    );
     assert!(wanted < IN_CI || (totals.merged > wanted / 20 && totals.killed > wanted / 500), "{totals:?}");
 }

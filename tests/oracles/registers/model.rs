@@ -58,6 +58,11 @@ impl Events {
         Register { event, value }
     }
 
+    /// Returns true if a commit has set a register of the node.
+    pub fn has_node(&self, node: NodeId) -> bool {
+        self.values.contains_key(&(node, Part::Path))
+    }
+
     /// Returns true if `state` has had the value that `other` shows: in a comparison of values, that is not a change. No state had a node before it was
     /// created.
     fn has_known(&self, state: &State, other: &State, key: Key) -> bool {

@@ -44,7 +44,7 @@ pub async fn restore(world: &mut World, at: usize) -> Result<(), String> {
         CommitOutcome::Conflicts(conflicts) => return Err(format!("restore: {conflicts:?}")),
     }
     let tip = repo.branches().await[&branch];
-    let found = repo.read(tip).await?;
+    let found = world.read(at, tip).await?;
     let differing = differences(&by_path(&found), &by_path(&wanted));
     if !differing.is_empty() {
         return Err(format!("restored {differing:#?}"));

@@ -74,6 +74,8 @@ pub struct World {
     /// State of each commit; copies have the same id.
     pub states: HashMap<ObjectId, State>,
     pub events: Events,
+    /// Ids that merges have given to nodes which they moved, with the ids that the model knows these nodes by.
+    renamed: HashMap<NodeId, NodeId>,
     pub random: Random,
     pub counts: Counts,
     /// Steps as they were made, for the report of a failure.
@@ -95,6 +97,7 @@ impl World {
             repos: vec![Repo::new(seed.is_multiple_of(3)).await],
             states: HashMap::new(),
             events: Events::default(),
+            renamed: HashMap::new(),
             random: Random::new(seed),
             counts: Counts::default(),
             log: Vec::new(),
@@ -168,11 +171,38 @@ impl World {
         history.into_iter().filter(is_known).collect()
     }
 
+    /// Returns what a snapshot has, with the ids of nodes that the model knows.
+    pub async fn read(&self, at: usize, id: ObjectId) -> Result<Content, String> {
+        let mut content = Content::new();
+        for ((node, part), bytes) in self.repos[at].read(id).await? {
+            let known = self.renamed.get(&node).copied().unwrap_or(node);
+            if content.insert((known, part), bytes).is_some() {
+                return Err(format!("nodes {node:?} and {known:?} are one, and both are there"));
+            }
+        }
+        Ok(content)
+    }
+
+    /// Notes the nodes that a merge has moved to where it has deleted others, which makes them new nodes: a transaction log cannot say both.
+    async fn learn_new_ids(&mut self, at: usize, tip: ObjectId, before: &State, wanted: &State) -> Result<(), String> {
+        let (found, before, wanted) = (paths(&self.repos[at].read(tip).await?), before.paths(), wanted.paths());
+        for (path, id) in &found {
+            let is_known = self.renamed.contains_key(id) || self.events.has_node(*id);
+            let Some(node) = wanted.get(path).filter(|_| !is_known) else { continue };
+            if before.get(path).is_none_or(|other| other == node) {
+                return Err(format!("the node at {path} has got a new id, and no other one was deleted there"));
+            }
+            self.renamed.insert(*id, *node);
+            self.counts.renamed += 1;
+        }
+        Ok(())
+    }
+
     /// Notes that a branch has a new tip in this state, and checks its content.
     pub async fn moved(&mut self, at: usize, branch: &str, state: State) -> Result<(), String> {
         let branches = self.repos[at].branches().await;
         let tip = branches.get(branch).copied().ok_or("the branch is gone")?;
-        let found = self.repos[at].read(tip).await?;
+        let found = self.read(at, tip).await?;
         let differing = differences(&found, &state.content());
         if !differing.is_empty() {
             return Err(format!("{branch} of {at} at {}: {differing:#?}", short(tip)));
@@ -207,7 +237,7 @@ impl World {
     pub async fn check_contents(&self, at: usize) -> Result<(), String> {
         let repo = &self.repos[at];
         for (branch, tip) in &repo.tips {
-            let differing = differences(&repo.read(*tip).await?, &self.states[tip].content());
+            let differing = differences(&self.read(at, *tip).await?, &self.states[tip].content());
             if !differing.is_empty() {
                 return Err(format!("{branch} of {at}: {differing:#?}"));
             }
@@ -368,7 +398,7 @@ impl World {
     /// Notes that the reference implementation has made a commit of `wanted`, in which it has chosen the ids of new nodes.
     pub async fn changed_by_the_reference(&mut self, at: usize, branch: &str, wanted: Content) -> Result<(), String> {
         let tip = self.repos[at].branches().await[branch];
-        let found = self.repos[at].read(tip).await?;
+        let found = self.read(at, tip).await?;
         let differing = differing_files(&by_path(&found), &by_path(&wanted));
         if !differing.is_empty() {
             return Err(format!("the reference wrote {differing:#?}"));
@@ -384,7 +414,9 @@ impl World {
         let tip = self.repos[at].tips[branch];
         let base = self.repos[at].snapshot(tip).await;
         let repo = &mut self.repos[at];
-        let changes = repo.changes(&before.content(), &to);
+        let ids: HashMap<String, NodeId> = base.nodes().map(|node| (node.path.to_owned(), node.id)).collect();
+        let ids = before.paths().into_iter().filter_map(|(path, node)| Some((node, *ids.get(&path)?))).collect();
+        let changes = repo.changes(&with_ids(&before.content(), &ids), &with_ids(&to, &ids));
         let request = Request { branch: branch.into(), message: "a commit".into(), ..Request::default() };
         match repo.engine.commit(&base, &changes, &request, &Default::default()).await {
             Ok(CommitOutcome::Committed { .. }) => {}
@@ -445,7 +477,8 @@ impl World {
                 let is_theirs = wanted.resolution == Some(merging::Whose::Theirs);
                 let mut state = if is_theirs { merge.source_wins } else { merge.target_wins };
                 let tip = self.repos[at].branches().await[branch];
-                let found = self.repos[at].read(tip).await?;
+                self.learn_new_ids(at, tip, &target, &state).await?;
+                let found = self.read(at, tip).await?;
                 let values = state.content();
                 let is_resolved = |key: &(NodeId, Part)| {
                     wanted.resolution.is_some() && matches!(key.1, Part::Chunk(_)) && found.get(key) == values.get(key)
@@ -474,6 +507,14 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Returns `content` with other ids of nodes.
+fn with_ids(content: &Content, ids: &HashMap<NodeId, NodeId>) -> Content {
+    let renamed = |((node, part), bytes): (&(NodeId, Part), &Vec<u8>)| {
+        ((ids.get(node).copied().unwrap_or(*node), *part), bytes.clone())
+    };
+    content.iter().map(renamed).collect()
 }
 
 /// Returns the paths that are in one of both, and only once.

@@ -1,0 +1,129 @@
+//! What the operations log of the source tells of commits that are copied.
+//!
+//! The reference implementation amends a commit without a record of the one before, which may have been a merge; only the operations log has it.
+//! The destination has a log of its own. So the descriptions of such commits in its file `repo` get the record that an amend by this program would
+//! have written: a merge there then knows what a merge here knows. The snapshots stay as they are, and so does a description that would add nothing:
+//! the commit before was no merge, and no other branch has it.
+
+use std::collections::{HashMap, HashSet};
+
+use super::history::Outstanding;
+use crate::commit::merge_record::MergeRecord;
+use crate::commit::replace_record::{ReplaceRecord, records_of_amended};
+use crate::error::{ErrorKind, Result};
+use crate::format::envelope::SpecVersion;
+use crate::format::ids::ObjectId;
+use crate::format::repo_state::{Operation, RawItem, SnapshotRecord};
+use crate::format::snapshot_info::SnapshotInfo;
+use crate::memory::{Meter, SharedReservation};
+use crate::repo::Repository;
+use crate::repo::refs::Refs;
+
+/// Metadata items of commits for the descriptions in another repository.
+#[derive(Debug, Default)]
+pub(super) struct Amended {
+    items: HashMap<ObjectId, Vec<RawItem>>,
+    _memory: SharedReservation,
+}
+
+impl Amended {
+    /// Reads what the log tells of the commits `outstanding` of `source`. Version 1 has no amended commits. `destination` is what they are copied to, if
+    /// it is a repository already.
+    pub(super) async fn read(
+        source: &Repository,
+        outstanding: &Outstanding,
+        destination: Option<&Repository>,
+    ) -> Result<Self> {
+        let times = outstanding.commits.iter().map(|commit| commit.flushed_at);
+        let Some(since) = times.min().filter(|_| source.version() == SpecVersion::V2) else {
+            return Ok(Amended::default());
+        };
+        let mut meter = Meter::new("the amended commits");
+        let mut previous = HashMap::new();
+        let mut operations = source.operations()?;
+        while let Some(entry) = operations.next().await? {
+            if entry.updated_at < since {
+                break;
+            }
+            if let Ok(Operation::CommitAmended { previous: before, new, .. }) = entry.operation {
+                meter.count_items::<(ObjectId, ObjectId)>(1)?;
+                previous.insert(new, before);
+            }
+        }
+        let amended: Vec<ObjectId> =
+            outstanding.commits.iter().map(|commit| commit.id).filter(|id| previous.contains_key(id)).collect();
+        let mut items = HashMap::new();
+        if !amended.is_empty() {
+            let known = known_elsewhere([Some(source), destination], &mut meter).await?;
+            for id in amended {
+                let found = items_of(source, id, &previous, &known).await?;
+                meter.count(found.iter().map(|item| (item.name.len() + item.value.len()) as u64).sum())?;
+                items.insert(id, found);
+            }
+        }
+        Ok(Amended { items, _memory: meter.into() })
+    }
+
+    /// Adds to the description of commit `id` what the log tells of it.
+    pub(super) fn describe(&self, id: ObjectId, record: &mut SnapshotRecord) {
+        let Some(items) = self.items.get(&id) else { return };
+        record.metadata.retain(|item| items.iter().all(|other| other.name != item.name));
+        record.metadata.extend(items.iter().cloned());
+    }
+}
+
+/// Returns the commits that the refs of `repositories` lead to, and those that these have merged or replaced.
+async fn known_elsewhere(repositories: [Option<&Repository>; 2], meter: &mut Meter) -> Result<HashSet<ObjectId>> {
+    let mut known = HashSet::new();
+    for repository in repositories.into_iter().flatten() {
+        let Refs { branches, tags, .. } = repository.refs().await?;
+        let tips: HashSet<ObjectId> = branches.into_values().chain(tags.into_values()).collect();
+        let visit = |commit: SnapshotInfo| {
+            let (merged, replaced) = (MergeRecord::of(&commit)?, ReplaceRecord::of(&commit)?);
+            let merged = merged.iter().flat_map(MergeRecord::all);
+            let replaced = replaced.iter().flat_map(|record| record.commits.iter().copied());
+            for id in merged.chain(replaced).chain([commit.id]) {
+                meter.count_items::<ObjectId>(2)?;
+                known.insert(id);
+            }
+            Ok(true)
+        };
+        repository.walk_all(tips, visit).await?;
+    }
+    Ok(known)
+}
+
+/// Returns the items of commit `id`; none if they would add nothing. `previous` has the commit in the place of which one was made, `known` those that are
+/// part of a branch.
+async fn items_of(
+    source: &Repository,
+    id: ObjectId,
+    previous: &HashMap<ObjectId, ObjectId>,
+    known: &HashSet<ObjectId>,
+) -> Result<Vec<RawItem>> {
+    let commit = source.commit(id).await?;
+    let (mut replaced, mut are_all_known, mut adds) = (Vec::new(), true, false);
+    let mut seen = HashSet::from([id]);
+    let mut next = previous.get(&id);
+    while let Some(before) = next.filter(|before| seen.insert(**before)) {
+        adds |= known.contains(before);
+        replaced.push(match source.commit(*before).await {
+            Ok(found) => {
+                adds |= MergeRecord::of(&found)?.is_some() || ReplaceRecord::of(&found)?.is_some();
+                found
+            }
+            // A collection has removed it.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                are_all_known = false;
+                SnapshotInfo::new(*before, None, 0, "")
+            }
+            Err(error) => return Err(error),
+        });
+        next = previous.get(before);
+    }
+    if are_all_known && !adds {
+        return Ok(Vec::new());
+    }
+    let records = records_of_amended(&commit, &replaced, are_all_known)?;
+    records.iter().map(|(name, value)| RawItem::new(SpecVersion::V2, name, value)).collect()
+}
