@@ -200,7 +200,7 @@ impl Selection<'_> {
         }
         let commits = commits.finish();
         let main = refs.branches.get(DEFAULT_BRANCH).copied();
-        let rows = graph::layout::rows(&commits, main, limit);
+        let rows = graph::layout::rows(&commits, main, limit)?;
         if arguments.svg {
             let of = if arguments.all { "all branches and tags".to_owned() } else { spec.to_string() };
             let title = format!("{}: {of}", repository.storage().location());

@@ -20,6 +20,7 @@ use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::repo::change_refs::{RefKind, no_deletion_of_main};
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use crate::shell;
 use crate::times::system_clock;
 
 #[derive(Debug, Args)]
@@ -138,6 +139,9 @@ pub(crate) fn run(arguments: &MergeArgs) -> Result<()> {
         if let Some(branch) = to_delete {
             // The branch is left alone if it has moved: what came since is not merged.
             let repository = Repository::open(storage).await?;
+            if !merge::is_safe_to_delete(&repository, &reader, &engine, &merged, source.id, &arguments.into).await? {
+                return Err(not_in(&arguments.into, &branch, &arguments.repo.location));
+            }
             let deletion = repository.delete_ref(RefKind::Branch, &branch, source.id, system_clock).await;
             deletion.map_err(|e| e.context(format!("branch `{branch}` was merged, but not deleted")))?;
             is_deleted = true;
@@ -175,6 +179,19 @@ fn deletable(repository: &Repository, source: &Source) -> Result<String> {
             ),
         )),
     }
+}
+
+/// Returns the error for a branch that is not deleted, since `into` does not show what it changed.
+fn not_in(into: &str, branch: &str, repo: &str) -> Error {
+    let [into_shown, shown] = [into, branch].map(printable::line);
+    let command = format!("icechunkfs branch {} delete {}", shell::quote(repo), shell::quote(branch));
+    Error::new(
+        ErrorKind::Busy,
+        format!(
+            "branch `{shown}` was merged, but not deleted: branch `{into_shown}` does not have all that it changed. That was taken back or resolved \
+             otherwise there, or was never there, if the record of a merge is false. If it is not needed: {command}"
+        ),
+    )
 }
 
 fn refusal(merged: &Merged, source: &str, into: &str) -> String {

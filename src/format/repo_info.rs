@@ -4,7 +4,8 @@
 //! allows: a list has few entries, and an unsorted one (its writer broke a rule) is then read correctly instead of losing refs. Snapshots, which
 //! may be very many, are found by binary search where the list is sorted.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value};
 
@@ -29,6 +30,8 @@ const MAX_FLAGS: usize = 1 << 16;
 #[derive(Debug)]
 pub struct RepoInfo {
     pub(crate) buffer: VerifiedFlatbuffer<fb::Repo<'static>>,
+    /// Positions of the snapshots, once one was looked for that a binary search does not find in an unsorted list.
+    unsorted: OnceLock<Option<HashMap<ObjectId, usize>>>,
 }
 
 impl RepoInfo {
@@ -48,7 +51,7 @@ impl RepoInfo {
                 ),
             ));
         }
-        Ok(RepoInfo { buffer })
+        Ok(RepoInfo { buffer, unsorted: OnceLock::new() })
     }
 
     /// Returns the root table, for [`super::repo_state`] and [`crate::repo::verify`].
@@ -97,7 +100,20 @@ impl RepoInfo {
         // Clients sort the list. One that is not sorted is read correctly, too.
         let at = super::partition_point(snapshots.len(), |at| snapshots.get(at).id().0 < id.0);
         let is_there = at < snapshots.len() && snapshots.get(at).id().0 == id.0;
-        if is_there { Some(at) } else { snapshots.iter().position(|s| s.id().0 == id.0) }
+        if is_there { Some(at) } else { self.unsorted()?.get(&id).copied() }
+    }
+
+    /// Returns the positions of all snapshots, if the list is not sorted. They take less memory than the file does.
+    fn unsorted(&self) -> Option<&HashMap<ObjectId, usize>> {
+        let index = self.unsorted.get_or_init(|| {
+            let snapshots = self.buffer.root().snapshots();
+            let ids = || snapshots.iter().map(|snapshot| ObjectId::from(snapshot.id()));
+            // The first of equal ones counts.
+            let positions =
+                || ids().enumerate().map(|(at, id)| (id, at)).collect::<Vec<_>>().into_iter().rev().collect();
+            (!ids().is_sorted()).then(positions)
+        });
+        index.as_ref()
     }
 
     /// Returns the position of the parent of the snapshot at `position`; `None` for a root.

@@ -4,6 +4,7 @@
 //! files of 0.2 to 1.1.2; nothing here relies on either. Callers take the chunk grid from `zarr.json`: version 1 stores
 //! a chunk length that version 2 libraries got wrong.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
@@ -354,6 +355,11 @@ impl ManifestRef {
     }
 }
 
+/// Returns a box that includes both. Missing extents restrict nothing, so that the result has as many as both have.
+fn including(a: &[(u32, u32)], b: impl Iterator<Item = (u32, u32)>) -> Vec<(u32, u32)> {
+    std::iter::zip(a, b).map(|(a, b)| (a.0.min(b.0), a.1.max(b.1))).collect()
+}
+
 /// Returns true if some coordinates may lie within both boxes. Missing extents restrict nothing.
 pub fn overlap(a: &[(u32, u32)], b: &[(u32, u32)]) -> bool {
     std::iter::zip(a, b).all(|(a, b)| a.0.max(b.0) < a.1.min(b.1))
@@ -365,9 +371,26 @@ impl<'a> ArrayData<'a> {
         self.0
     }
 
-    /// Returns the manifests that list the array's chunks, in the order in which a lookup must try them.
+    /// Returns the manifests that list the array's chunks, in the order in which a lookup must try them. One that is listed again, which no writer does,
+    /// is there once, with extents that include all.
     pub fn manifests(&self) -> Vec<ManifestRef> {
-        self.references().map(|(id, extents)| ManifestRef { id, extents: extents.collect() }).collect()
+        let references = self.references();
+        let mut all: Vec<ManifestRef> = Vec::with_capacity(references.len());
+        let mut places = HashMap::new();
+        for (id, extents) in references {
+            match places.entry(id) {
+                Entry::Occupied(place) => {
+                    if let Some(known) = all.get_mut::<usize>(*place.get()) {
+                        known.extents = including(&known.extents, extents);
+                    }
+                }
+                Entry::Vacant(place) => {
+                    place.insert(all.len());
+                    all.push(ManifestRef { id, extents: extents.collect() });
+                }
+            }
+        }
+        all
     }
 
     /// Returns the ids of these manifests, each with the number of chunks that the array may have within its extents.
@@ -476,7 +499,7 @@ impl<'a> ArrayData<'a> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
     use flatbuffers::FlatBufferBuilder;
 
     use super::super::testing;
@@ -505,6 +528,16 @@ mod tests {
             })
             .collect();
         testing::snapshot_of(b, ObjectId([7; 12]), &nodes)
+    }
+
+    #[test]
+    fn a_manifest_that_is_listed_again_is_there_once() {
+        let snapshot = Snapshot::decode(&shared(1, 100, 2), 1 << 30).unwrap();
+        let node = snapshot.nodes().next().unwrap();
+        let NodeData::Array(array) = node.data else { panic!("no array") };
+        let manifests = array.manifests();
+        assert_eq!((manifests.len(), manifests[0].extents.as_slice()), (1, [(0, 1), (0, 1)].as_slice()));
+        assert_eq!(including(&[(2, 3), (0, 9)], [(5, 6), (1, 2)].into_iter()), [(2, 6), (0, 9)]);
     }
 
     #[test]

@@ -190,9 +190,7 @@ impl History {
     /// too.
     fn parents(&self, id: ObjectId) -> impl Iterator<Item = ObjectId> {
         let parent = self.commits.get(&id).and_then(|commit| commit.parent);
-        let claimed = self.claims.get(&id).filter(|_| !self.rejected.contains(&id));
-        let claimed = claimed.map(|claim| claim.commits.as_slice()).unwrap_or_default();
-        let all = parent.into_iter().chain(claimed.iter().copied());
+        let all = parent.into_iter().chain(self.claimed_commits(id).iter().copied());
         all.filter(|id| self.commits.contains_key(id) || self.missing.contains(id))
     }
 
@@ -213,6 +211,12 @@ impl History {
         let there: Vec<ObjectId> = claim.commits.iter().copied().filter(|id| self.commits.contains_key(id)).collect();
         let older: HashSet<ObjectId> = there.iter().flat_map(|id| self.older(*id)).collect();
         there.into_iter().filter(|id| !older.contains(id)).collect()
+    }
+
+    /// Returns the commits that `id` claims to have been made from besides its parent, if that is believed.
+    pub(super) fn claimed_commits(&self, id: ObjectId) -> &[ObjectId] {
+        let claim = self.claims.get(&id).filter(|_| !self.rejected.contains(&id));
+        claim.map(|claim| claim.commits.as_slice()).unwrap_or_default()
     }
 
     /// Returns all that `id` was made from, without itself.
@@ -296,6 +300,18 @@ impl History {
         let mut commits: Vec<ObjectId> = found.into_iter().collect();
         commits.sort_by_cached_key(|id| Reverse((self.get(*id).map(|commit| commit.flushed_at), *id)));
         commits
+    }
+
+    /// Returns the commits of `tip` and before, without those in `known`, whose claims bring commits that are not parents of `tip`.
+    pub(super) fn adding(&self, tip: ObjectId, known: &HashSet<ObjectId>) -> Vec<ObjectId> {
+        let brought = self.beyond(tip, known);
+        let line: HashSet<ObjectId> = self.first_parents(tip).map(|commit| commit.id).collect();
+        let others: HashSet<ObjectId> = brought.iter().copied().filter(|id| !line.contains(id)).collect();
+        let adds = |id: &ObjectId| {
+            let claimed = self.claims.get(id).map(|claim| claim.commits.as_slice()).unwrap_or_default();
+            !self.rejected.contains(id) && claimed.iter().any(|id| others.contains(id))
+        };
+        brought.into_iter().filter(|id| !self.is_missing(*id)).filter(adds).collect()
     }
 
     /// Describes a merge of `snapshot`, given as `source`, into a branch that has `known`.

@@ -140,11 +140,44 @@ async fn reject_false_claims(parts: Parts<'_>, history: &mut History, tips: [Obj
         if pending.is_empty() {
             return Ok(());
         }
-        for id in pending {
-            if !claims::is_shown(parts.with(history), id).await? {
-                warn!("what commit {id} is said to have been made from is not in it: the record is not believed");
-                history.reject(id);
-            }
+        if reject_unshown(parts, history, pending).await? {
+            // What others claim may have been a part of that: they have to show all of it now.
+            checked.clear();
+        }
+    }
+}
+
+/// Rejects the claims of those of `commits` that do not show them. Returns true if there are any.
+async fn reject_unshown(parts: Parts<'_>, history: &mut History, commits: Vec<ObjectId>) -> Result<bool> {
+    let mut any = false;
+    for id in commits {
+        if !claims::is_shown(parts.with(history), id).await? {
+            warn!("what commit {id} is said to have been made from is not in it: the record is not believed");
+            history.reject(id);
+            any = true;
+        }
+    }
+    Ok(any)
+}
+
+/// Rejects claims that a merge of `source` into the branch at `into` would take over into its own record, and that the snapshots do not show: the commit
+/// of the merge would vouch for them.
+pub(super) async fn reject_false_additions(
+    parts: Parts<'_>,
+    history: &mut History,
+    source: ObjectId,
+    into: ObjectId,
+) -> Result<()> {
+    let mut checked = HashSet::new();
+    loop {
+        let known = history.ancestors(into);
+        let mut pending = history.adding(source, &known);
+        pending.retain(|id| checked.insert(*id));
+        if pending.is_empty() {
+            return Ok(());
+        }
+        if reject_unshown(parts, history, pending).await? {
+            checked.clear();
         }
     }
 }

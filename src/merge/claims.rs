@@ -22,7 +22,7 @@ use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
 use crate::format::snapshot_info::SnapshotInfo;
 use crate::format::transaction_log::{NODE_BYTES, TransactionLog};
-use crate::memory::Meter;
+use crate::memory::{Meter, Metered};
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::zarr::Coords;
 
@@ -129,10 +129,40 @@ pub(super) async fn is_shown(around: Surroundings<'_>, commit: ObjectId) -> Resu
 
 /// Returns true if `commit` has all changes of the snapshot `claimed` since both parted, or its line has changed the same things.
 async fn holds(around: Surroundings<'_>, commit: ObjectId, claimed: ObjectId) -> Result<bool> {
-    let Surroundings { repository, reader, history, .. } = around;
-    let line = line_since_fork(history, commit, claimed);
+    let line = line_since_fork(around.history, commit, claimed);
+    let changed = lacking(around, commit, claimed, line.fork).await?;
+    if changed.is_empty() {
+        return Ok(true);
+    }
+    let Some(touched) = Touched::read(around.repository, &line.commits).await? else { return Ok(false) };
+    Ok(has_all(&touched, &changed))
+}
+
+/// Returns true if `commit` has all changes of the snapshot `claimed` since their lines of parents parted, whatever records and logs say; or if that is where
+/// both were `compared` for the merge that led to `commit`.
+pub(super) async fn has_content(
+    around: Surroundings<'_>,
+    commit: ObjectId,
+    claimed: ObjectId,
+    compared: Option<ObjectId>,
+) -> Result<bool> {
+    let fork = line_since_fork(around.history, commit, claimed).fork;
+    if fork.is_some() && (fork == Some(claimed) || fork == compared) {
+        return Ok(true);
+    }
+    Ok(lacking(around, commit, claimed, fork).await?.is_empty())
+}
+
+/// Returns the changes that led from `fork` to the snapshot `claimed`, and that `commit` does not have.
+async fn lacking(
+    around: Surroundings<'_>,
+    commit: ObjectId,
+    claimed: ObjectId,
+    fork: Option<ObjectId>,
+) -> Result<Metered<ChangeSet>> {
+    let Surroundings { repository, reader, .. } = around;
     let load = |id| repository.snapshot(id, MAX_SNAPSHOT);
-    let before = match line.fork {
+    let before = match fork {
         Some(fork) => load(fork).await?,
         None => nothing()?,
     };
@@ -142,11 +172,7 @@ async fn holds(around: Surroundings<'_>, commit: ObjectId, claimed: ObjectId) ->
     let both = in_both(&differs, &chunks_of(&changed));
     repacked::drop_unchanged(reader, (&there, &here), &mut differs, both).await?;
     keep_common(&mut changed, &differs);
-    if changed.is_empty() {
-        return Ok(true);
-    }
-    let Some(touched) = Touched::read(repository, &line.commits).await? else { return Ok(false) };
-    Ok(has_all(&touched, &changed))
+    Ok(changed)
 }
 
 /// Commits of one line, newest first, down to where another one parts from it.

@@ -106,9 +106,11 @@ async fn store(
     let mut recorded = known.clone();
     for commit in commits {
         let after = Arc::new(repository.snapshot(commit.id, MAX_SNAPSHOT).await?);
-        if brings_known(history, commit, &known)? {
+        if brings_known(history, commit, &known) {
             // As a change since its parent it would bring what the branch had once, in the place of what it has now.
-            if !is_plain_merge(around, commit, &before, &after, &known).await? {
+            if !is_plain_merge(around, commit, &before, &after, &known).await?
+                && !is_known(around, commit.id, &after, &known).await?
+            {
                 return Err(no_merge(commit.id, options));
             }
             before = after;
@@ -153,13 +155,30 @@ async fn store(
     check(around, plan, &tip, options).await.map(|()| Ok(chain))
 }
 
-/// Returns true if `commit` is a merge by which its branch got something that `known` has, besides what its parent had, or may have got it.
-fn brings_known(history: &History, commit: &SnapshotInfo, known: &HashSet<ObjectId>) -> Result<bool> {
-    let Some(merge) = MergeRecord::of(commit)? else { return Ok(false) };
+/// Returns true if `commit` was made from something that `known` has, besides what its parent had, or may have been: it is a merge, or stands for another
+/// commit.
+fn brings_known(history: &History, commit: &SnapshotInfo, known: &HashSet<ObjectId>) -> bool {
     let had = commit.parent.map(|parent| history.ancestors(parent)).unwrap_or_default();
-    let mut merged = merge.all().flat_map(|id| history.ancestors(id));
-    let brings = merged.any(|id| known.contains(&id) && !had.contains(&id));
-    Ok(brings || history.with_unknown_merge(&HashSet::from([commit.id])).is_some())
+    let mut claimed = history.claimed_commits(commit.id).iter().flat_map(|id| history.ancestors(*id));
+    let brings = claimed.any(|id| known.contains(&id) && !had.contains(&id));
+    brings || history.with_unknown_merge(&HashSet::from([commit.id])).is_some()
+}
+
+/// Returns true if `after`, the snapshot of `commit`, is what one of `known` is that it stands for: the branch needs nothing of it.
+async fn is_known(
+    around: Surroundings<'_>,
+    commit: ObjectId,
+    after: &Snapshot,
+    known: &HashSet<ObjectId>,
+) -> Result<bool> {
+    let Surroundings { repository, reader, history, .. } = around;
+    for id in history.claimed_commits(commit).iter().filter(|id| known.contains(*id) && history.get(**id).is_some()) {
+        let replaced = repository.snapshot(*id, MAX_SNAPSHOT).await?;
+        if changes_between(reader, &replaced, after).await?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Returns true if `after`, the snapshot of `commit`, is what merging `before` into the snapshot that it has merged comes to without a conflict,
@@ -192,8 +211,8 @@ fn no_merge(commit: ObjectId, options: &MergeOptions) -> Error {
     Error::new(
         ErrorKind::Unsupported,
         format!(
-            "commit {commit} of {} is a merge that has more than the commits that it merged, of which branch `{}` has some: nothing was merged; \
-             merge without --keep-commits",
+            "commit {commit} of {} is a merge or stands for other commits, of which branch `{}` has some, and has more than these: nothing was \
+             merged; merge without --keep-commits",
             options.source_name, options.into
         ),
     )

@@ -127,6 +127,7 @@ async fn plan_on(
     let mut history = History::read(repository, [options.source, into]).await?;
     let parts = base::Parts { repository, reader, engine };
     let base::CommonAncestor { base, others } = base::find(parts, &mut history, options, into).await?;
+    base::reject_false_additions(parts, &mut history, options.source, into).await?;
     let load = |id| repository.snapshot(id, MAX_SNAPSHOT);
     let (source, tip) = tokio::try_join!(load(options.source), load(into))?;
     base::check(options, &base, &source, &tip)?;
@@ -145,6 +146,24 @@ async fn plan_on(
         base::check_others(around, options, &base, others, sides, &changes).await?;
     }
     Ok((Plan { base: base.id, tip: Arc::new(tip), tip_commit, commits, changes, conflicts }, history))
+}
+
+/// Returns true if the branch of `source`, which was merged into branch `into` with the result `merged`, is not needed any more: both were compared where
+/// their lines of parents parted, or `into` has all that `source` changed since. Records are no proof of it, as a commit of another person may
+/// claim to have merged what it never had.
+pub async fn is_safe_to_delete(
+    repository: &Repository,
+    reader: &Arc<Reader>,
+    engine: &Engine,
+    merged: &Merged,
+    source: ObjectId,
+    into: &str,
+) -> Result<bool> {
+    let into = repository.resolve(&RefSpec::Branch(into.to_owned())).await?;
+    let history = History::read(repository, [source, into]).await?;
+    let around = base::Surroundings { repository, reader, engine, history: &history };
+    let compared_with = merged.snapshot.map(|_| merged.plan.base);
+    claims::has_content(around, into, source, compared_with).await
 }
 
 /// Merges the source into the branch.

@@ -248,7 +248,7 @@ impl Repository {
     }
 
     /// Fails for a name that could not be used afterwards. Only new names are checked: existing refs can be deleted whatever their names.
-    pub(super) fn check_name(&self, kind: RefKind, name: &str) -> Result<()> {
+    pub(crate) fn check_name(&self, kind: RefKind, name: &str) -> Result<()> {
         if name.is_empty() {
             return Err(Error::invalid(format!("a {kind} needs a name")));
         }

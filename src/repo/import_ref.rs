@@ -91,6 +91,18 @@ fn insert(state: &mut RepoState, import: &RefImport<'_>) -> Result<Operation> {
     if !state.snapshots.contains_key(&target) {
         return Err(Error::corrupt(format!("no record of snapshot {target} came with {kind} `{name}`")));
     }
+    // Whatever was said of the history elsewhere: it is this one that the branch has from now on.
+    if let Some(expected) = expected.filter(|_| is_forward)
+        && !leads_to(state, target, expected)
+    {
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "{kind} `{name}`: commit {target} is said to follow {expected}, and by the parents that are here it does not: the branch would \
+                 lose commits, and nothing was changed"
+            ),
+        ));
+    }
     refs_of(state, kind).insert(name.to_owned(), target);
     let name = name.to_owned();
     Ok(match (kind, expected) {
@@ -99,4 +111,68 @@ fn insert(state: &mut RepoState, import: &RefImport<'_>) -> Result<Operation> {
         (RefKind::Branch, Some(_)) if is_forward => Operation::NewCommit { branch: name, new: target },
         (RefKind::Branch, Some(previous)) => Operation::BranchReset { name, previous },
     })
+}
+
+/// Returns true if `ancestor` is `tip` or one of its ancestors.
+fn leads_to(state: &RepoState, tip: ObjectId, ancestor: ObjectId) -> bool {
+    let parents = std::iter::successors(Some(tip), |id| state.snapshots.get(id).and_then(|record| record.parent));
+    // No more than there are, if they form a ring.
+    parents.take(state.snapshots.len() + 1).any(|id| id == ancestor)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn object_id(n: u8) -> ObjectId {
+        ObjectId([n; 12])
+    }
+
+    fn record(parent: Option<u8>) -> SnapshotRecord {
+        SnapshotRecord {
+            parent: parent.map(object_id),
+            flushed_at: 1,
+            message: String::new(),
+            metadata: Vec::new(),
+            pruned_ancestor_tx_logs: Vec::new(),
+        }
+    }
+
+    /// Branch `main` at 3, and 2 beside it, both after 1.
+    fn state() -> RepoState {
+        let records = [(1, None), (2, Some(1)), (3, Some(1))];
+        RepoState {
+            snapshots: records.map(|(id, parent)| (object_id(id), record(parent))).into(),
+            branches: BTreeMap::from([("main".to_owned(), object_id(3))]),
+            ..RepoState::default()
+        }
+    }
+
+    fn import(state: &mut RepoState, records: &[(ObjectId, SnapshotRecord)]) -> Result<Operation> {
+        let import = RefImport {
+            kind: RefKind::Branch,
+            name: "main",
+            expected: Some(object_id(3)),
+            target: object_id(4),
+            is_forward: true,
+            has_moves: false,
+            records,
+            stored_since: None,
+        };
+        insert(state, &import)
+    }
+
+    #[test]
+    fn a_branch_goes_forward_only_by_the_parents_that_are_here() {
+        import(&mut state(), &[(object_id(4), record(Some(3)))]).unwrap();
+        // The source says that 2 follows 3; here it does not.
+        let lie = [(object_id(2), record(Some(3))), (object_id(4), record(Some(2)))];
+        assert_eq!(import(&mut state(), &lie).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(import(&mut state(), &[(object_id(4), record(Some(1)))]).unwrap_err().kind(), ErrorKind::Corrupt);
+        let ring = [(object_id(5), record(Some(4))), (object_id(4), record(Some(5)))];
+        assert!(import(&mut state(), &ring).is_err());
+    }
 }

@@ -13,7 +13,7 @@
 //! the scratch layer ensures by checking the number of links.
 
 use std::fs::File;
-use std::io::{Seek, Write};
+use std::io::{Read, Seek, Write};
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -60,7 +60,9 @@ pub(super) fn put_copy(root: &OwnedFd, key: &str, file: File, length: u64) -> Re
 }
 
 fn copy(mut file: &File, object: &mut File, key: &str, length: u64) -> Result<()> {
-    let copied = file.rewind().and_then(|()| std::io::copy(&mut file, object)).map_err(|e| Error::io(key, e))?;
+    // Another user's file may grow meanwhile: one byte more is enough to know.
+    let mut bounded = file.take(length.saturating_add(1));
+    let copied = file.rewind().and_then(|()| std::io::copy(&mut bounded, object)).map_err(|e| Error::io(key, e))?;
     if copied == length { Ok(()) } else { Err(changed_file(length)) }
 }
 

@@ -1,4 +1,4 @@
-//! What the operations log of the source tells of commits that are copied.
+//! Records for copies of amended commits, from the operations log of the source.
 //!
 //! The reference implementation amends a commit without a record of the one before, which may have been a merge; only the operations log has it.
 //! The destination has a log of its own. So the descriptions of such commits in its file `repo` get the record that an amend by this program would

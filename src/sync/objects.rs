@@ -6,6 +6,7 @@
 //! An object gets its name at a local destination when its bytes are on the disk. What was there before may be of a copy that was killed, so it is
 //! flushed, too, by a descriptor that is older than the first write: it sees errors since then, and earlier ones that nobody was told of.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -27,8 +28,8 @@ use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::snapshot_info::SnapshotInfo;
 use crate::format::transaction_log::TransactionLog;
-use crate::memory::MemoryLimit;
-use crate::repo::needs::{chunks_in, manifests_in};
+use crate::memory::{MemoryLimit, Meter};
+use crate::repo::needs::{Part, chunks_in, manifests_in};
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::{ObjectSource, Storage};
 
@@ -36,6 +37,8 @@ use crate::storage::{ObjectSource, Storage};
 const GROUP: usize = 64;
 /// Snapshots and manifests that are decoded at the same time. An unusually large one may take some hundred MiB of memory.
 const DECODED_AT_ONCE: usize = 8;
+/// Objects whose copies are prepared at the same time: each takes some kilobytes of memory.
+const PREPARED: usize = 1024;
 /// Objects that are copied at the same time.
 const AT_ONCE: usize = 32;
 /// Largest object that is copied in memory, in bytes. Larger ones take a temporary file.
@@ -53,6 +56,7 @@ pub(super) struct Copy<'a> {
     /// Metadata and chunks that need not be copied: needed by commits about which both agree, or copied before.
     manifests: HashSet<ObjectId>,
     chunks: HashSet<ObjectId>,
+    memory_of_ids: Meter,
     /// True if snapshots are read past any cache and may differ in their parents, because an expiration may have written those of the source
     /// again.
     rewrites_snapshots: bool,
@@ -92,6 +96,7 @@ impl<'a> Copy<'a> {
             memory: MemoryLimit::new(memory.max(IN_MEMORY)),
             manifests: HashSet::new(),
             chunks: HashSet::new(),
+            memory_of_ids: Meter::new("the ids of what is copied"),
             rewrites_snapshots: version == SpecVersion::V1,
             present,
             reused: Vec::new(),
@@ -149,20 +154,37 @@ impl<'a> Copy<'a> {
         self.manifests.extend(&replaced);
         let (_, kept) = self.read(&format!("snapshots/{}", last.id), MAX_SNAPSHOT, manifests_in).await?;
         replaced.retain(|id| !kept.contains(id));
-        let this = &*self;
-        let look = |id: ObjectId| -> BoxFuture<'_, Result<Vec<ObjectId>, Failure>> {
-            Box::pin(async move {
-                match this.read(&format!("manifests/{id}"), MAX_FILE, chunks_in).await {
-                    Ok((_, parts)) => Ok(parts.into_iter().map(|(chunk, ..)| chunk).collect()),
-                    Err(Failure::Changed(_)) => Ok(Vec::new()),
-                    Err(failure) => Err(failure),
-                }
-            })
-        };
-        let looks: Vec<_> = replaced.into_iter().map(look).collect();
-        let found: Vec<_> = stream::iter(looks).buffer_unordered(DECODED_AT_ONCE).try_collect().await?;
-        self.chunks.extend(found.into_iter().flatten());
+        let replaced: Vec<ObjectId> = replaced.into_iter().collect();
+        for ids in replaced.chunks(DECODED_AT_ONCE) {
+            let this = &*self;
+            let look = |id: &ObjectId| -> BoxFuture<'_, Result<Vec<Part>>> { Box::pin(this.parts_there(*id)) };
+            let looks: Vec<_> = ids.iter().map(look).collect();
+            let found: Vec<_> = stream::iter(looks).buffer_unordered(DECODED_AT_ONCE).try_collect().await?;
+            for (chunk, ..) in found.into_iter().flatten() {
+                self.skip_chunk(chunk)?;
+            }
+        }
         Ok(())
+    }
+
+    /// Notes a chunk that need not be copied any more.
+    fn skip_chunk(&mut self, chunk: ObjectId) -> Result<()> {
+        if !self.chunks.contains(&chunk) {
+            self.memory_of_ids.count_items::<ObjectId>(2)?;
+            self.chunks.insert(chunk);
+        }
+        Ok(())
+    }
+
+    /// Returns the parts of chunks that manifest `id` of the destination has, none if it is not there. That of the source may have become another one
+    /// since both were compared.
+    async fn parts_there(&self, id: ObjectId) -> Result<Vec<Part>> {
+        let place = || format!("{}: manifests/{id}", self.to.storage().location());
+        match self.to.storage().get_fixed(&format!("manifests/{id}"), MAX_FILE).await {
+            Ok(file) => blocking(move || chunks_in(id, &file)).await.context(place),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error.context(place())),
+        }
     }
 
     /// Returns those of `manifests`, of the snapshot `key` with these `bytes` in the source, that the destination's snapshot of this name
@@ -184,6 +206,8 @@ impl<'a> Copy<'a> {
 
     async fn group(&mut self, commits: &[&SnapshotInfo<()>]) -> Result<(), Failure> {
         let snapshots: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
+        let mut memory = Meter::new("the list of what some commits need");
+        memory.count_items::<ObjectId>(commits.iter().map(|commit| commit.log_ids().count()).sum())?;
         let mut logs: Vec<ObjectId> = commits.iter().flat_map(|commit| commit.log_ids()).collect();
         logs.sort_unstable();
         logs.dedup();
@@ -197,27 +221,55 @@ impl<'a> Copy<'a> {
         manifests.dedup();
         self.counters.expect(manifests.len());
         self.to.look_for("manifests", &manifests).await?;
-        let parts = self.metadata("manifests", &manifests, MAX_FILE, chunks_in).await?;
         // The end of the last chunk in each object: it is at least as long.
         let mut chunks: HashMap<ObjectId, u64> = HashMap::new();
-        for (chunk, offset, length) in parts.into_iter().flatten() {
-            if !self.chunks.contains(&chunk) {
-                let end = chunks.entry(chunk).or_default();
+        for some in manifests.chunks(DECODED_AT_ONCE) {
+            for (chunk, offset, length) in
+                self.metadata("manifests", some, MAX_FILE, chunks_in).await?.into_iter().flatten()
+            {
+                if self.chunks.contains(&chunk) {
+                    continue;
+                }
+                let end = match chunks.entry(chunk) {
+                    Entry::Occupied(entry) => entry.into_mut(),
+                    Entry::Vacant(entry) => {
+                        // Twice: in the table, and in the list of names.
+                        memory.count_items::<(ObjectId, u64)>(3)?;
+                        entry.insert(0)
+                    }
+                };
                 *end = (*end).max(offset.saturating_add(length));
             }
         }
         self.counters.expect(chunks.len());
         let names: Vec<ObjectId> = chunks.keys().copied().collect();
         self.to.look_for("chunks", &names).await?;
-        let copies = chunks.iter().map(|(id, end)| (format!("chunks/{id}"), *end));
-        let this = &*self;
-        let copies: Vec<BoxFuture<'_, Result<Option<String>, Failure>>> =
-            copies.map(|(key, end)| -> BoxFuture<'_, _> { Box::pin(this.chunk(key, end)) }).collect();
-        let reused: Vec<_> = stream::iter(copies).buffer_unordered(AT_ONCE).try_collect().await?;
-        self.reused.extend(reused.into_iter().flatten());
-        self.logs(&logs).await?;
-        self.chunks.extend(names);
+        for some in names.chunks(PREPARED) {
+            let copies = some.iter().map(|id| (format!("chunks/{id}"), chunks.get(id).copied().unwrap_or_default()));
+            let this = &*self;
+            let copies: Vec<BoxFuture<'_, Result<Option<String>, Failure>>> =
+                copies.map(|(key, end)| -> BoxFuture<'_, _> { Box::pin(this.chunk(key, end)) }).collect();
+            let reused: Vec<_> = stream::iter(copies).buffer_unordered(AT_ONCE).try_collect().await?;
+            self.reuse(reused)?;
+        }
+        for some in logs.chunks(PREPARED) {
+            self.logs(some).await?;
+        }
+        for chunk in names {
+            self.skip_chunk(chunk)?;
+        }
+        self.memory_of_ids.count_items::<ObjectId>(2 * manifests.len())?;
         self.manifests.extend(manifests);
+        Ok(())
+    }
+
+    /// Notes objects that were there before.
+    fn reuse(&mut self, keys: impl IntoIterator<Item = Option<String>>) -> Result<()> {
+        for key in keys.into_iter().flatten() {
+            self.memory_of_ids.count_items::<String>(1)?;
+            self.memory_of_ids.count(key.len() as u64)?;
+            self.reused.push(key);
+        }
         Ok(())
     }
 
@@ -241,14 +293,17 @@ impl<'a> Copy<'a> {
         let copies: Vec<_> = ids.iter().map(copy).collect();
         let found: Vec<_> = stream::iter(copies).buffer_unordered(DECODED_AT_ONCE).try_collect().await?;
         let (found, reused): (Vec<T>, Vec<Option<String>>) = found.into_iter().unzip();
-        self.reused.extend(reused.into_iter().flatten());
+        self.reuse(reused)?;
         Ok(found)
     }
 
     /// Copies the logs `ids`. Version 1 has none for a first commit, and where the source lacks one, the copy does.
     async fn logs(&mut self, ids: &[ObjectId]) -> Result<(), Failure> {
         let this = &*self;
-        let decode = |_: ObjectId, file: &[u8]| TransactionLog::decode(file, MAX_FILE).map(drop);
+        let decode = |id: ObjectId, file: &[u8]| match TransactionLog::decode(file, MAX_FILE)?.id() {
+            stated if stated == id => Ok(()),
+            stated => Err(Error::corrupt(format!("the file states that it is the log of commit {stated}"))),
+        };
         let copy = |id: &ObjectId| -> BoxFuture<'_, Result<CopiedLog, Failure>> {
             let (id, key) = (*id, format!("transactions/{id}"));
             Box::pin(async move {
@@ -266,7 +321,7 @@ impl<'a> Copy<'a> {
         let copied: Vec<_> = stream::iter(copies).buffer_unordered(AT_ONCE).try_collect().await?;
         for log in copied {
             match log {
-                CopiedLog::There(reused) => self.reused.extend(reused),
+                CopiedLog::There(reused) => self.reuse([reused])?,
                 CopiedLog::Lacking(id) => {
                     self.lacking.insert(id);
                 }

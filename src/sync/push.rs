@@ -125,7 +125,7 @@ async fn attempt(
     for found in &mut refs {
         let of_kind = if found.kind == RefKind::Branch { &there.branches } else { &there.tags };
         found.from = of_kind.get(&found.name).copied();
-        found.change = change_of(source, found, &present, &deleted, options.force).await?;
+        found.change = change_of((source, destination), found, &present, &deleted, options.force).await?;
     }
     let agreed = agreed(source, destination, options, &present).await.context(place)?;
     let is_refused = |found: &&PushedRef| matches!(found.change, Change::Refused(_));
@@ -221,8 +221,30 @@ fn is_move(change: &Change) -> bool {
     matches!(change, Change::Created | Change::Forward | Change::Forced)
 }
 
+/// Returns the commit of the destination that the new commits up to `tip` of the source follow there; none if they follow none. What the source
+/// says of commits that the destination has does not count: these keep their parents.
+async fn joined(source: &Repository, tip: ObjectId, present: &HashSet<ObjectId>) -> Result<Option<ObjectId>> {
+    let mut joined = None;
+    source
+        .try_walk(tip, |commit| {
+            joined = match present.contains(&commit.id) {
+                true => Some(commit.id),
+                false => newest_expired(&commit.pruned_ancestor_tx_logs, present)
+                    .and_then(|at| commit.pruned_ancestor_tx_logs.get(at).copied()),
+            };
+            Ok(joined.is_none())
+        })
+        .await?;
+    Ok(joined)
+}
+
+/// Returns the position of the newest of the ancestors that have `expired` in the source and that the destination still has.
+fn newest_expired(expired: &[ObjectId], present: &HashSet<ObjectId>) -> Option<usize> {
+    expired.iter().rposition(|ancestor| present.contains(ancestor))
+}
+
 async fn change_of(
-    source: &Repository,
+    (source, destination): (&Repository, &Repository),
     found: &PushedRef,
     present: &HashSet<ObjectId>,
     deleted: &[String],
@@ -231,7 +253,11 @@ async fn change_of(
     let Some(from) = found.from else {
         return Ok(match found.kind {
             RefKind::Tag if deleted.contains(&found.name) => deleted_tag(),
-            _ => Change::Created,
+            // A stranger's names must not keep the others from moving.
+            kind => match destination.check_name(kind, &found.name) {
+                Ok(()) => Change::Created,
+                Err(error) => Change::Refused(error.to_string()),
+            },
         });
     };
     if from == found.to {
@@ -240,7 +266,10 @@ async fn change_of(
     if found.kind == RefKind::Tag {
         return Ok(Change::Refused(format!("it is at {from} there, and tags never move")));
     }
-    if source.is_ancestor(from, found.to).await? {
+    let joined = joined(source, found.to, present).await?;
+    if let Some(joined) = joined
+        && destination.is_ancestor(from, joined).await.context(|| destination.storage().location().to_owned())?
+    {
         return Ok(Change::Forward);
     }
     if force {
@@ -300,7 +329,7 @@ fn records(
         let mut record = found.clone();
         amended.describe(id, &mut record);
         let expired = &mut record.pruned_ancestor_tx_logs;
-        if let Some(at) = expired.iter().rposition(|ancestor| present.contains(ancestor)) {
+        if let Some(at) = newest_expired(expired, present) {
             record.parent = expired.drain(..=at).next_back();
         }
         Ok((id, record))

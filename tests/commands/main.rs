@@ -14,6 +14,7 @@ mod doctor;
 mod entry_points;
 mod generate;
 mod graph;
+mod hostile_source;
 mod list;
 mod merge;
 mod merge_at_once;

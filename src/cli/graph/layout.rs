@@ -7,7 +7,9 @@
 use std::collections::{BinaryHeap, HashMap};
 
 use super::Commit;
+use crate::error::Result;
 use crate::format::ids::ObjectId;
+use crate::memory::{Meter, Metered};
 
 /// A row of the drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +37,14 @@ enum Lane {
     To(ObjectId),
 }
 
+/// Bytes of a lane in a row: its number, and what is drawn of it, in color.
+const LANE: u64 = 40;
+
 /// Lays out `commits`, of which the first `limit` are drawn. `first`, if it is among them, gets the leftmost lane.
-pub(crate) fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Vec<Row> {
+///
+/// Fails with [`ErrorKind::OutOfMemory`](crate::error::ErrorKind::OutOfMemory) if there are too many lanes side by side.
+pub(crate) fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Result<Metered<Vec<Row>>> {
+    let mut meter = Meter::new("the lanes of the graph");
     let positions: HashMap<ObjectId, usize> = commits.iter().enumerate().map(|(n, commit)| (commit.id, n)).collect();
     let parent_of = |n: usize| commits.get(n).and_then(|commit| positions.get(&commit.parent?).copied());
     let mut children = vec![0_usize; commits.len()];
@@ -56,7 +64,9 @@ pub(crate) fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) ->
     while let Some(n) = next.take().or_else(|| tips.pop().map(|(_, n)| usize::MAX - n)) {
         let Some(commit) = commits.get(n).filter(|_| rows.len() < limit) else { break };
         let parent = parent_of(n);
-        rows.push(place(&mut lanes, n, commit.id, parent.and_then(|parent| commits.get(parent)).map(|p| p.id)));
+        let row = place(&mut lanes, n, commit.id, parent.and_then(|parent| commits.get(parent)).map(|p| p.id));
+        meter.count(LANE * (row.passing.len() + row.joining.len()) as u64)?;
+        rows.push(row);
         // The parent is next if all its children are drawn.
         if let Some(parent) = parent
             && let Some(count) = children.get_mut(parent)
@@ -65,7 +75,7 @@ pub(crate) fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) ->
             next = (*count == 0).then_some(parent);
         }
     }
-    rows
+    Ok(meter.finish(rows))
 }
 
 /// Puts `commit` into its lane, which then leads to `parent`.
@@ -101,6 +111,7 @@ fn place(lanes: &mut Vec<Lane>, commit: usize, id: ObjectId, parent: Option<Obje
 
 #[cfg(test)]
 pub(super) mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
     pub(in crate::cli::graph) fn id(n: u8) -> ObjectId {
@@ -117,5 +128,19 @@ pub(super) mod tests {
             labels: Vec::new(),
         };
         all.iter().map(commit).collect()
+    }
+
+    /// A file of 300 KB has so many branches.
+    #[test]
+    fn lanes_side_by_side_are_counted() {
+        let commit = |n: u32| {
+            let mut bytes = [0; 12];
+            bytes[..4].copy_from_slice(&n.to_be_bytes());
+            let parent = (n > 0).then_some(ObjectId([0; 12]));
+            Commit { id: ObjectId(bytes), parent, time: u64::from(n), message: String::new(), labels: Vec::new() }
+        };
+        let star: Vec<Commit> = (0..20_000).map(commit).collect();
+        assert!(rows(&star, None, usize::MAX).is_err());
+        assert_eq!(rows(&star, None, 100).unwrap().len(), 100);
     }
 }

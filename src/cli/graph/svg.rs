@@ -185,6 +185,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::super::Label;
     use super::super::layout::rows;
     use super::super::layout::tests::commits;
@@ -198,7 +199,7 @@ mod tests {
             commit.message = nasty.to_owned();
             commit.labels = vec![Label { name: nasty.to_owned(), is_tag: commit.parent.is_some() }];
         }
-        let drawn = draw(&commits, &rows(&commits, None, usize::MAX), nasty);
+        let drawn = draw(&commits, &rows(&commits, None, usize::MAX).unwrap(), nasty);
         assert!(!drawn.contains("<script") && !drawn.contains(['\u{0}', '\u{1b}', '\u{ffff}', '\u{202e}']));
         assert_eq!(drawn.matches("</title>").count(), drawn.matches("<title>").count());
         assert_eq!(drawn.matches("<circle").count(), 3);
@@ -208,7 +209,7 @@ mod tests {
     #[test]
     fn commits_beyond_the_limit_are_hinted_at() {
         let commits = commits(&[(1, 0), (2, 1), (3, 2)]);
-        let drawn = draw(&commits, &rows(&commits, None, 2), "a");
+        let drawn = draw(&commits, &rows(&commits, None, 2).unwrap(), "a");
         assert_eq!((drawn.matches("<circle").count(), drawn.matches("<path").count()), (2, 2));
         assert!(draw(&[], &[], "nothing").ends_with("</svg>\n"));
         assert_eq!((truncate("äöü", 3, "…"), truncate("äöüß", 3, "…")), ("äöü".to_owned(), "äö…".to_owned()));

@@ -88,7 +88,7 @@ fn commit_line(lanes: usize, row: &Row, glyphs: &Glyphs, look: TerminalStyle) ->
         let glyph = match lane == row.lane {
             true if row.has_parent_line => glyphs.commit,
             true => glyphs.root,
-            false if row.passing.contains(&lane) => glyphs.lane,
+            false if has(&row.passing, lane) => glyphs.lane,
             false => ' ',
         };
         put(&mut out, glyph, lane, look);
@@ -104,7 +104,8 @@ fn joining_line(lanes: usize, row: &Row, glyphs: &Glyphs, look: TerminalStyle) -
     let first = row.joining.iter().copied().min().unwrap_or_default().min(row.lane);
     let end = last.max(row.lane);
     // A horizontal line has the color of the joining lane.
-    let across = |lane: usize| row.joining.iter().copied().find(|joining| *joining > lane).unwrap_or(last);
+    let next = |lane: usize| row.joining.partition_point(|joining| *joining <= lane);
+    let across = |lane: usize| row.joining.get(next(lane)).copied().unwrap_or(last);
     let mut out = String::new();
     for lane in 0..lanes {
         let is_across = lane > first && lane < end;
@@ -112,9 +113,9 @@ fn joining_line(lanes: usize, row: &Row, glyphs: &Glyphs, look: TerminalStyle) -
             _ if lane == row.lane && row.has_child_line => (glyphs.joined, lane),
             _ if lane == row.lane => (glyphs.begun, lane),
             _ if lane == last => (glyphs.last, lane),
-            _ if row.joining.contains(&lane) => (glyphs.other, lane),
-            _ if row.passing.contains(&lane) && is_across => (glyphs.crossing, lane),
-            _ if row.passing.contains(&lane) => (glyphs.lane, lane),
+            _ if has(&row.joining, lane) => (glyphs.other, lane),
+            _ if has(&row.passing, lane) && is_across => (glyphs.crossing, lane),
+            _ if has(&row.passing, lane) => (glyphs.lane, lane),
             _ if is_across => (glyphs.across, across(lane)),
             _ => (' ', lane),
         };
@@ -124,6 +125,11 @@ fn joining_line(lanes: usize, row: &Row, glyphs: &Glyphs, look: TerminalStyle) -
     }
     out.truncate(out.trim_end().len());
     out
+}
+
+/// Returns true if `lane` is one of `lanes`, which are in order.
+fn has(lanes: &[usize], lane: usize) -> bool {
+    lanes.binary_search(&lane).is_ok()
 }
 
 fn put(out: &mut String, glyph: char, lane: usize, look: TerminalStyle) {
@@ -167,6 +173,7 @@ fn commit_text(commit: &Commit, look: TerminalStyle, used: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::super::Label;
     use super::super::layout::rows;
     use super::super::layout::tests::{commits, id};
@@ -177,7 +184,7 @@ mod tests {
     /// Draws only the graph, without text.
     fn graph(all: &[(u8, u8)], first: Option<u8>, look: TerminalStyle) -> Vec<String> {
         let commits = commits(all);
-        let drawn = draw(&commits, &rows(&commits, first.map(id), usize::MAX), look);
+        let drawn = draw(&commits, &rows(&commits, first.map(id), usize::MAX).unwrap(), look);
         let is_graph = |c: &char| !c.is_ascii_alphanumeric() || *c == 'o';
         drawn.lines().map(|line| line.chars().take_while(is_graph).collect::<String>().trim_end().to_owned()).collect()
     }
@@ -224,7 +231,7 @@ mod tests {
             commit.labels =
                 vec![Label { name: "main".into(), is_tag: false }, Label { name: "v1".into(), is_tag: true }];
         }
-        let rows = rows(&commits, None, usize::MAX);
+        let rows = rows(&commits, None, usize::MAX).unwrap();
         let id = id(1).to_string();
         let whole = format!("○  {id} 1970-01-01 00:01 (main, tag v1) первый \\u{{1b}}[31mcommit\n");
         assert_eq!(draw(&commits, &rows, PLAIN), whole);

@@ -44,6 +44,8 @@ pub(super) struct Dimensions {
     /// Names that dimensions of groups cannot have: those of groups in them.
     reserved: HashSet<(usize, String)>,
     given: GivenNames,
+    /// Numbers that are taken behind a name and a size, so that the next of many dimensions with one name does not try them all.
+    tried: HashMap<(usize, String, u64), u64>,
 }
 
 /// Names that the arrays of a file give, by group.
@@ -130,15 +132,19 @@ impl Dimensions {
             self.by_wish.insert(key, number);
             return number;
         }
+        let tried = self.tried.get(&(group, wish.clone(), size)).copied().unwrap_or(2);
+        let last = std::cell::Cell::new(tried);
+        let numbered = (tried..).inspect(|count| last.set(*count));
         let candidates = std::iter::once(wish.clone())
             .chain(std::iter::once(names::with_suffix(&wish, &format!("_{size}"))))
-            .chain((2..).map(|count: u64| names::with_suffix(&wish, &format!("_{size}_{count}"))));
+            .chain(numbered.map(|count: u64| names::with_suffix(&wish, &format!("_{size}_{count}"))));
         let is_free = |name: &String| {
             let key = (group, name.clone());
             !self.names.contains_key(&key) && !self.reserved.contains(&key) && self.given.allow(group, asked.name, name)
         };
         let free = candidates.into_iter().find(is_free).unwrap_or_else(|| wish.clone());
         let number = self.list.len();
+        self.tried.insert((group, wish, size), last.get());
         self.names.insert((group, free.clone()), number);
         self.by_wish.insert(key, number);
         self.list.push(Dimension { name: free, size, group });
@@ -177,6 +183,20 @@ mod tests {
 
     fn asked(name: Option<&str>, size: u64, group: usize) -> Asked<'_> {
         Asked { name, size, group, is_coordinate: false }
+    }
+
+    /// A second of time is far more than thousands of them need, and far less than trying all names that are taken for each.
+    #[test]
+    fn many_names_that_become_one_take_numbers_in_turn() {
+        let (mut dimensions, mut findings) =
+            (Dimensions::new([(0, "")].into_iter(), GivenNames::default()), Vec::new());
+        for at in 0..20_000_u32 {
+            let name: String = (0..3).map(|place| char::from(0x80 + (at >> (5 * place) & 31) as u8)).collect();
+            dimensions.number(asked(Some(&name), 1, 0), "/a", &mut findings);
+        }
+        let shown: HashSet<&str> = dimensions.list.iter().map(|dimension| dimension.name.as_str()).collect();
+        assert_eq!(shown.len(), 20_000);
+        assert_eq!(dimensions.list[19_999].name, "____1_19999");
     }
 
     #[test]

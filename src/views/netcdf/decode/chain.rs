@@ -24,6 +24,8 @@ const MAX_DEPTH: usize = 4;
 const MAX_OVERHEAD: usize = 128;
 /// Most codecs from bytes to bytes. Each may store an eighth more than it got, which adds up.
 const MAX_BYTES_CODECS: usize = 4;
+/// Most transposes. Each goes through all elements of a chunk; real arrays have one.
+const MAX_TRANSPOSES: usize = 4;
 /// Most codecs from arrays to arrays.
 const MAX_ARRAY_CODECS: usize = 8;
 /// Bytes that pcodec stores for numbers that it cannot compress, beside them and a quarter of their own.
@@ -146,6 +148,9 @@ impl Chain {
                     }
                     shape = transpose.stored_shape(&shape);
                     transposes.push(transpose);
+                    if transposes.len() > MAX_TRANSPOSES {
+                        return Err(format!("more than {MAX_TRANSPOSES} transposes"));
+                    }
                 }
                 "bytes" => {
                     let big_endian = match configuration.get("endian").and_then(Value::as_str) {

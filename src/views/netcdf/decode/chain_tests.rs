@@ -163,3 +163,16 @@ fn codecs_that_are_missing_here_are_named() {
         assert_eq!(Chain::parse(&codecs, &[1], INT16).unwrap_err(), reason);
     }
 }
+
+/// Each goes through all elements of a chunk, and a document of a kilobyte can list hundreds.
+#[test]
+fn transposes_are_bounded() {
+    let codecs = |count: usize| {
+        let transpose = json!({"name": "transpose", "configuration": {"order": [1, 0]}});
+        let mut all = vec![transpose; count];
+        all.push(json!({"name": "bytes", "configuration": {"endian": "little"}}));
+        json!(all)
+    };
+    assert!(Chain::parse(&codecs(4), &[2, 3], INT16).is_ok());
+    assert_eq!(Chain::parse(&codecs(5), &[2, 3], INT16).unwrap_err(), "more than 4 transposes");
+}

@@ -1,0 +1,148 @@
+//! Pulls from a repository whose descriptions of commits are made up: whatever it says of commits that the user has, these keep their parents, and the
+//! branch keeps its commits.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use icechunk::format::format_constants::SpecVersionBin;
+use icechunkfs::format::ids::ObjectId;
+use icechunkfs::format::repo_info::RepoInfo;
+use icechunkfs::format::repo_state::RepoState;
+use serde_json::json;
+
+use super::merge::{Setup, chunk, setup};
+use crate::common::writing::Reference;
+use crate::common::{Output, copy_tree, run_on};
+
+fn tip(place: &Path, branch: &str) -> ObjectId {
+    Reference::open(place).on(branch).history()[0].0.parse().unwrap()
+}
+
+/// Rewrites the file `repo` of a repository of version 2.
+fn edit(place: &Path, change: impl FnOnce(&mut RepoState)) {
+    let file = place.join("repo");
+    let mut state = RepoState::from_info(&RepoInfo::decode(&std::fs::read(&file).unwrap()).unwrap()).unwrap();
+    change(&mut state);
+    std::fs::write(&file, state.encode().unwrap()).unwrap();
+}
+
+/// The user's repository, with a commit on `main` and one on `dev`, and a copy of it in which a stranger has added one to `dev`.
+struct Family {
+    mine: Setup,
+    theirs: PathBuf,
+    main: ObjectId,
+    dev: ObjectId,
+    begin: ObjectId,
+    added: ObjectId,
+    _directory: tempfile::TempDir,
+}
+
+fn family() -> Family {
+    let mine = setup(SpecVersionBin::V2);
+    let begin = tip(&mine.place, "main");
+    mine.commit("main", &[("a/c/2", b"main")]);
+    mine.commit("dev", &[("a/c/3", b"dev")]);
+    let directory = tempfile::tempdir().unwrap();
+    let theirs = directory.path().join("theirs");
+    copy_tree(&mine.place, &theirs);
+    Reference::open(&theirs).on("dev").commit(&[("a/c/4", b"stranger")], "added");
+    let [main, dev] = ["main", "dev"].map(|branch| tip(&mine.place, branch));
+    let added = tip(&theirs, "dev");
+    Family { mine, theirs, main, dev, begin, added, _directory: directory }
+}
+
+impl Family {
+    fn pull(&self) -> Output {
+        run_on(&self.mine.place, &["pull", self.theirs.to_str().unwrap(), "main"])
+    }
+
+    fn assert_kept(&self, how: &str) {
+        let history = self.mine.history("main");
+        assert!(history.iter().any(|(id, _)| *id == self.main.to_string()), "{how}: {history:?}");
+    }
+}
+
+#[test]
+fn a_pull_keeps_the_commits_of_a_branch_whatever_the_source_says_of_their_parents() {
+    for how in ["a parent of mine", "a commit twice", "expired ones", "expired ones in another order"] {
+        let family = family();
+        edit(&family.theirs, |state| {
+            state.branches.insert("main".to_owned(), family.added);
+            let added = state.snapshots.get_mut(&family.added).unwrap();
+            match how {
+                "a parent of mine" => state.snapshots.get_mut(&family.dev).unwrap().parent = Some(family.main),
+                "a commit twice" => added.parent = Some(family.begin),
+                "expired ones" => {
+                    added.parent = None;
+                    added.pruned_ancestor_tx_logs = vec![family.main, family.begin];
+                }
+                _ => {
+                    added.parent = None;
+                    added.pruned_ancestor_tx_logs = vec![family.main, family.dev];
+                }
+            }
+        });
+        let pulled = family.pull();
+        assert_eq!(pulled.status.code(), Some(1), "{how}: {}", pulled.all());
+        family.assert_kept(how);
+        run_on(&family.mine.place, &["verify"]).success();
+    }
+    // What has expired there and is here stays before what is new.
+    let family = family();
+    edit(&family.theirs, |state| {
+        state.branches.insert("main".to_owned(), family.added);
+        let added = state.snapshots.get_mut(&family.added).unwrap();
+        added.parent = None;
+        added.pruned_ancestor_tx_logs = vec![family.begin, family.main];
+    });
+    family.pull().success();
+    family.assert_kept("expired ones in their order");
+}
+
+/// A commit of a stranger claims to have merged `dev`. A merge of it must not vouch for that: the next merge of `dev` would bring nothing, and delete it.
+#[test]
+fn a_merge_does_not_vouch_for_what_a_stranger_claims() {
+    for name in ["icechunkfs.merge", "icechunkfs.replaces"] {
+        // Ids are random, and so is the order in which claims are looked at.
+        for _ in 0..6 {
+            let repo = setup(SpecVersionBin::V2);
+            run_on(&repo.place, &["branch", "create", "stranger", "--at", "main"]).success();
+            repo.commit("main", &[("a/c/2", b"main")]);
+            repo.commit("dev", &[("a/c/3", b"dev")]);
+            let dev = tip(&repo.place, "dev").to_string();
+            let record = json!({"source": "dev", "snapshot": dev, "commits": [dev]});
+            let mut stranger = Reference::open(&repo.place);
+            stranger.on("stranger").commit_with(
+                &[("a/c/7", b"stranger")],
+                "forged",
+                BTreeMap::from([(name.to_owned(), record)]),
+            );
+            repo.merge(&["stranger"]).success();
+            let merged = repo.merge(&["dev", "--delete-source"]);
+            let is_there = chunk(&repo.keys("main"), "a/c/3") == Some(b"dev");
+            let branches = run_on(&repo.place, &["branch", "list"]).text();
+            assert!(is_there || branches.contains("dev"), "{name}: {}", merged.stderr);
+            assert!(is_there || !merged.status.success(), "{name}");
+        }
+    }
+}
+
+/// A branch is deleted after a merge only if its changes are there; what a record says of them is no proof.
+#[test]
+fn a_branch_whose_changes_are_not_there_is_not_deleted() {
+    let repo = setup(SpecVersionBin::V2);
+    repo.commit("dev", &[("a/c/3", b"dev")]);
+    repo.commit("main", &[("a/c/2", b"main")]);
+    repo.merge(&["dev"]).success();
+    let before = repo.keys("main");
+    let mut less = before.clone();
+    less.remove("a/c/3");
+    Reference::open(&repo.place).change(&before, &less);
+    let why = repo.merge(&["dev", "--delete-source"]).failure();
+    assert!(why.contains("branch `dev` was merged, but not deleted") && why.contains("delete 'dev'"), "{why}");
+    assert!(run_on(&repo.place, &["branch", "list"]).text().contains("dev"));
+    // With the changes it is.
+    repo.commit("main", &[("a/c/3", b"dev")]);
+    repo.merge(&["dev", "--delete-source"]).success();
+    assert!(!run_on(&repo.place, &["branch", "list"]).text().contains("dev"));
+}
