@@ -9,8 +9,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use super::mount::{Flag, MountTarget, Options};
+use super::mount::{Flag, Options};
 use super::mount_table::FILE_SYSTEM_TYPE;
+use super::mount_target::MountTarget;
 use crate::error::{Error, Result};
 
 /// Mode of the root directory, which the kernel needs before it can ask: a directory.

@@ -26,6 +26,7 @@ pub mod kernel_mount;
 pub mod listing_hint;
 pub mod mount;
 pub mod mount_table;
+pub mod mount_target;
 pub mod mountpoint;
 pub mod open_mount;
 pub mod overlay_adapter;

@@ -3,17 +3,15 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fuser::{BackgroundSession, Config, INodeNo, MountOption, SessionACL};
-use rustix::fs::{Dir, FileType, Mode, OFlags};
-use rustix::io::Errno;
 use tokio::runtime::Handle;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::adapter::Adapter;
 use super::daemon_mark;
@@ -21,9 +19,7 @@ use super::device::{Device, Shared};
 use super::helper;
 use super::io_mode::IoMode;
 use super::kernel_mount;
-use super::mount_table::Mount;
-use super::mountpoint::Mountpoint;
-use super::open_mount::mounted_at;
+use super::mount_target::{MountTarget, check_place};
 use super::overlay_adapter::WorkingAdapter;
 use super::preopened;
 use super::presentation::Presentation;
@@ -33,12 +29,11 @@ use super::ring::{Handler, Rings};
 use super::ring_requests::dispatch;
 use super::root_map::RootMap;
 use super::served_mount::ServedMount;
-use super::unmount::{self, UnmountMode};
+use super::unmount::UnmountMode;
 use crate::attached::{self, AttachedTrees, BRIEF, Forget};
 use crate::control::files::ControlFile;
 use crate::control::{self, Control};
 use crate::error::{Error, ErrorKind, Result};
-use crate::file_name::is_dots;
 use crate::follow::Follower;
 use crate::follow::shown::ViewState;
 use crate::operations::{Invalidator, Session, invalidate_all};
@@ -236,89 +231,6 @@ pub struct Mounted {
     _mark: Option<OwnedFd>,
 }
 
-/// Place of a new mount, checked and open: the mount is made there, whatever its path means by then.
-#[derive(Debug)]
-pub struct MountTarget {
-    path: PathBuf,
-    /// Mountpoint, and the directory that it names; none for a [`preopened`] descriptor.
-    opened: Option<(Mountpoint, OwnedFd)>,
-}
-
-impl MountTarget {
-    /// Opens `mountpoint` and checks that something can be mounted there. Removes a dead icechunkfs mount. A [`preopened`] descriptor is only
-    /// checked.
-    pub fn open(mountpoint: &Path, nonempty: bool) -> Result<Self> {
-        if let Some(number) = preopened::descriptor(mountpoint) {
-            preopened::check(number)?;
-            return Ok(MountTarget { path: mountpoint.to_owned(), opened: None });
-        }
-        let mountpoint = Mountpoint::find(mountpoint).map_err(|e| e.context("the mountpoint"))?;
-        let place = mountpoint.path().display().to_string();
-        let failed = |e: Errno| Error::io(format!("the mountpoint {place}"), e.into());
-        if unmount::remove_dead(&mountpoint)? {
-            warn!("{place}: a mount whose daemon had died was taken away");
-        }
-        let directory = mountpoint.open().map_err(|errno| match errno {
-            Errno::NOENT => {
-                let message = format!("the mountpoint {place} does not exist: make it with mkdir");
-                Error::new(ErrorKind::NotFound, message)
-            }
-            errno => failed(errno),
-        })?;
-        // An automount point is where the mount belongs.
-        let mounted = mounted_at(&mountpoint)?.map(|(_, mount)| mount).filter(|mount| mount.fs_type != "autofs");
-        match mounted {
-            // Its daemon is not asked anything.
-            Some(_) if nonempty => {}
-            Some(Mount { fs_type, source, .. }) => {
-                let message = format!("the mountpoint {place} is busy: {source} ({fs_type}) is mounted there");
-                return Err(Error::new(ErrorKind::Busy, message));
-            }
-            None => check_directory(&directory, &place, nonempty)?,
-        }
-        Ok(MountTarget { path: mountpoint.path().to_owned(), opened: Some((mountpoint, directory)) })
-    }
-
-    /// Returns the path: that of the mountpoint without links, or the name of the descriptor.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns the directory on which the mount is made; none for a [`preopened`] descriptor.
-    pub(super) fn directory(&self) -> Option<BorrowedFd<'_>> {
-        self.opened.as_ref().map(|(_, directory)| directory.as_fd())
-    }
-
-    /// Returns the device number of the icechunkfs mount of this user that is here now.
-    fn device_number(&self) -> Option<String> {
-        let (mountpoint, _) = self.opened.as_ref()?;
-        let (_, mount) = mounted_at(mountpoint).ok()??;
-        let is_ours = mount.is_icechunkfs() && mount.owner == Some(rustix::process::geteuid().as_raw());
-        is_ours.then_some(mount.device)
-    }
-}
-
-/// Checks that `directory` can have a mount: it is a directory, and empty unless `nonempty`.
-fn check_directory(directory: &OwnedFd, place: &str, nonempty: bool) -> Result<()> {
-    let failed = |e: Errno| Error::io(format!("the mountpoint {place}"), e.into());
-    let found = rustix::fs::fstat(directory).map_err(failed)?;
-    if FileType::from_raw_mode(found.st_mode) != FileType::Directory {
-        return Err(Error::new(ErrorKind::NotADirectory, format!("the mountpoint {place} is not a directory")));
-    }
-    if nonempty {
-        return Ok(());
-    }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let listed = rustix::fs::openat(directory, ".", flags, Mode::empty()).map_err(failed)?;
-    for entry in Dir::new(listed).map_err(failed)? {
-        if !is_dots(entry.map_err(failed)?.file_name().to_bytes()) {
-            let message = format!("the mountpoint {place} is not empty: -o nonempty mounts over its files");
-            return Err(Error::new(ErrorKind::Busy, message));
-        }
-    }
-    Ok(())
-}
-
 impl Mounted {
     /// Mounts `content` at `target` and serves it on separate threads until it is unmounted.
     pub fn new(content: Content, target: MountTarget, options: &Options, runtime: Handle) -> Result<Self> {
@@ -375,6 +287,7 @@ impl Mounted {
             let mounted = ServedMount::new(place.to_owned(), target.device_number());
             let _ = mounted.unmount(UnmountMode::Detach);
         };
+        let is_by_helper = device.is_none();
         let adapter = Device::new(requests, options.rings);
         let shared = adapter.shared();
         let session = match device {
@@ -384,6 +297,9 @@ impl Mounted {
             None => fuser::Session::new(adapter, place, &config(options)),
         };
         let session = session.map_err(|error| mount_error(place, error))?;
+        if is_by_helper {
+            check_place(target, &preopened::device_number(session.as_fd()))?;
+        }
         let started = start_rings(&shared, &session);
         let rings = started.inspect_err(|_| detach()).map_err(|error| mount_error(place, error))?;
         // The caller of a given descriptor mounts it before it starts this program, or while the session waits.

@@ -2,8 +2,8 @@
 //!
 //! Other users can exchange a directory of theirs for another one, or for a link, at any moment. A path that is looked up twice can so mean two
 //! things: the mount that was checked, and another one that is unmounted. Therefore a path is walked once, by descriptors, and the result is a
-//! name in an open directory. The kernel renames and removes no name on which something is mounted, so that this name keeps its mount, and
-//! whatever other users do to the directories above it has no effect.
+//! name in an open directory. The kernel renames and removes no name on which something is mounted in the same mount namespace, so that this name keeps its
+//! mount, and whatever other users do to the directories above it has no effect. (In a namespace of their own they can rename it: `docs/security.md`.)
 //!
 //! The walk follows no link of an untrusted user, and it does not go through file systems that such a user serves ([`Mount::is_foreign`]): a
 //! look-up there can wait forever.

@@ -61,11 +61,17 @@ pub(super) fn mounted_at(mountpoint: &Mountpoint) -> Result<Option<(OwnedFd, Mou
         Err(rustix::io::Errno::NOENT) => return Ok(None),
         root => root.map_err(failed)?,
     };
-    let id = beneath::mount_id(&root).map_err(failed)?;
+    Ok(mount_of(&root, mountpoint)?.map(|mount| (root, mount)))
+}
+
+/// Returns the mount that `root`, opened at `mountpoint`, is in; none if that is a directory without a mount.
+pub(super) fn mount_of(root: &OwnedFd, mountpoint: &Mountpoint) -> Result<Option<Mount>> {
+    let failed = |errno: rustix::io::Errno| Error::io(mountpoint.path().display(), errno.into());
+    let id = beneath::mount_id(root).map_err(failed)?;
     if id == beneath::mount_id(mountpoint.parent()).map_err(failed)? {
         return Ok(None);
     }
-    Ok(mount_table::find_id(id)?.map(|mount| (root, mount)))
+    mount_table::find_id(id)
 }
 
 /// Returns true if an icechunkfs mount is at `path`. Asks no daemon: the mount may hang.

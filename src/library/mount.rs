@@ -9,7 +9,7 @@ use super::mounts::{self, MountOptions};
 use super::{Inner, Repository};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::fuse::mount::MountTarget;
+use crate::fuse::mount_target::MountTarget;
 use crate::fuse::served_mount::ServedMount;
 use crate::fuse::unmount::UnmountMode;
 use crate::fuse::{mount, preopened};

@@ -145,7 +145,8 @@ fn a_polite_unmount_takes_no_other_mount_at_the_same_place() {
 fn a_mount_is_made_on_the_directory_that_was_checked() {
     use icechunkfs::fuse::io_mode::IoMode;
     use icechunkfs::fuse::kernel_mount;
-    use icechunkfs::fuse::mount::{MountTarget, Options};
+    use icechunkfs::fuse::mount::Options;
+    use icechunkfs::fuse::mount_target::MountTarget;
     use icechunkfs::fuse::presentation::Presentation;
 
     let commons = Commons::new();
