@@ -122,6 +122,7 @@ pub(crate) fn measure(bytes: &[u8], unmade: Unmade<'_>) -> u64 {
 }
 
 /// Returns the bytes that the names of the members of an object take, with a place for a value of each.
+#[cfg_attr(not(feature = "netcdf"), allow(dead_code, reason = "only the NetCDF view needs it"))]
 pub(crate) fn measure_names(bytes: &[u8]) -> u64 {
     let mut sum = 0;
     let mut reader = serde_json::Deserializer::from_slice(bytes);

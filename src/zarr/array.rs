@@ -173,6 +173,7 @@ pub(super) fn dimensions(zarr_json: &[u8]) -> Result<(Vec<u64>, Vec<Dimension>)>
 
 /// Returns the runs of chunks of equal length along each dimension of an array of `shape` with the member `chunk_grid`: elements per chunk and
 /// number of chunks. They take no more memory than the member.
+#[cfg_attr(not(feature = "netcdf"), allow(dead_code, reason = "only the NetCDF view needs it"))]
 pub(crate) fn chunk_runs(chunk_grid: &Value, shape: &[u64]) -> Result<Vec<Vec<(u64, u64)>>> {
     let name = document::extension_name(chunk_grid).unwrap_or_default();
     let configuration = chunk_grid.get("configuration").unwrap_or(&Value::Null);

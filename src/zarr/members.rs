@@ -190,6 +190,7 @@ pub(crate) fn must_understand(value: &str) -> bool {
 }
 
 /// Returns true if the valid JSON value `text` has an integer of more than 64 bits.
+#[cfg_attr(not(feature = "netcdf"), allow(dead_code, reason = "only the NetCDF view needs it"))]
 pub(crate) fn has_long_integer(text: &str) -> bool {
     let is_long = |number: &str| {
         // Neither a fraction nor the letter `e` of `true`.
