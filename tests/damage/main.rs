@@ -6,5 +6,6 @@
 mod common;
 
 mod expansions;
+mod mended;
 mod mutants;
 mod mutations;
