@@ -100,7 +100,7 @@ fn check_directory(directory: &OwnedFd, place: &str, nonempty: bool) -> Result<(
     Ok(())
 }
 
-/// Checks that `fusermount3` has mounted at `target`, of which it knows only the path: whoever owns a directory on the way can have put a link there
+/// Checks that `fusermount3` has mounted at `target`, of which it knows only the path: the owner of a directory on the way can have put a link there
 /// meanwhile. `device` is the number of the new file system, if the kernel tells. A mount elsewhere is detached.
 pub(super) fn check_place(target: &MountTarget, device: &Option<String>) -> Result<()> {
     let here = target.device_number();
