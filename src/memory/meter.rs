@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Reservation, reservable, too_much, with_reservation};
+use super::{Reservation, reservable, too_much, unreserved, with_reservation};
 use crate::error::Result;
 
 /// Least and most bytes that are reserved ahead, so that not every value costs a reservation.
@@ -102,14 +102,15 @@ impl Meter {
     #[cold]
     fn reserve(&mut self, needed: u64) -> Result<()> {
         let limit = reservable().saturating_sub(self.held);
-        let error = || too_much(needed, &self.what, limit);
         if needed > limit {
-            return Err(error());
+            return Err(too_much(needed, &self.what, limit));
         }
         let ahead = needed.saturating_add((needed / 8).clamp(MIN_STEP, MAX_STEP)).min(limit);
         // Scarce memory is reserved exactly.
         let reserved = self.reservation.try_grow(ahead) || self.reservation.resize(needed, &self.what).is_ok();
-        if reserved { Ok(()) } else { Err(error()) }
+        // What others hold counts for the one who is refused: the bound alone would seem to leave enough.
+        let left = || unreserved().saturating_add(self.reservation.bytes()).min(limit);
+        if reserved { Ok(()) } else { Err(too_much(needed, &self.what, left())) }
     }
 
     /// Joins `value`, all of whose memory was counted, with its reservation.

@@ -147,6 +147,11 @@ fn try_reserve(bytes: u64) -> Option<Reservation> {
     take(bytes).ok().map(|()| Reservation { bytes })
 }
 
+/// Returns the bytes of the budget that nobody has reserved.
+fn unreserved() -> u64 {
+    BUDGET.limit.load(Ordering::Relaxed).saturating_sub(BUDGET.used.load(Ordering::Relaxed))
+}
+
 /// Takes `bytes` of the budget. Fails with the bytes in use if it has too few.
 fn take(bytes: u64) -> Result<(), u64> {
     let limit = BUDGET.limit.load(Ordering::Relaxed);
