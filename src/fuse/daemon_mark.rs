@@ -3,11 +3,11 @@
 //! The kernel does not report it. A daemon keeps a file in memory open whose bytes are the mountpoint; `/proc` shows it to its
 //! user and to root. The file pins nothing of the file system around the mount.
 
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -17,7 +17,9 @@ use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, StatxFlags, openat, sta
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::child::Deadline;
 use super::mount_table::Mount;
+use super::processes::{self, Process};
 
 /// Name of the file, and the prefix of a link to it.
 const NAME: &str = "icechunkfs mount";
@@ -26,6 +28,14 @@ const LINK: &[u8] = b"/memfd:icechunkfs mount";
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Longest path that is compared, in bytes.
 const MAX_PATH: u64 = 4096;
+/// Longest search for marks.
+const SEARCH: Duration = Duration::from_secs(2);
+/// Most descriptors and marks of one process that are looked at: a mark is made before the files of a mount are opened, one for each mount that a
+/// process serves.
+const MAX_DESCRIPTORS: usize = 4096;
+const MAX_MARKS: usize = 64;
+/// Most descriptors of all processes of one user that are looked at.
+const MAX_OF_USER: usize = 1 << 15;
 
 /// Marks this process as the daemon of `mountpoint`, for as long as the file is open. Returns none where that is not possible.
 pub(super) fn set(mountpoint: &Path) -> Option<OwnedFd> {
@@ -36,16 +46,7 @@ pub(super) fn set(mountpoint: &Path) -> Option<OwnedFd> {
 
 /// Returns the process that serves `mount`, if this user may know it.
 pub(super) fn find(mount: &Mount) -> Option<u32> {
-    let processes = std::fs::read_dir("/proc").ok()?;
-    let mut processes = processes.flatten().filter(|entry| {
-        // Other users can claim anything about their processes.
-        entry.metadata().is_ok_and(|metadata| Some(metadata.uid()) == mount.owner)
-    });
-    processes.find_map(|entry| {
-        let number = entry.file_name().to_str()?.parse().ok()?;
-        let mut files = std::fs::read_dir(entry.path().join("fd")).ok()?.flatten();
-        files.any(|file| is_mark_of(&file.path(), &mount.mountpoint)).then_some(number)
-    })
+    marked_processes(std::slice::from_ref(mount)).into_iter().next().map(|process| process.pid)
 }
 
 /// Process that marks itself as the daemon of a mount.
@@ -59,15 +60,37 @@ pub struct MarkedProcess {
     pub mountpoint: PathBuf,
 }
 
-/// Returns all marked processes that this user may know, with one pass over `/proc`.
-pub fn marked_processes() -> Vec<MarkedProcess> {
+/// Returns the processes with marks of `mounts` that this user may know, at most one for each mountpoint, with one pass over `/proc`.
+///
+/// Users can claim anything about their own processes, any number of times: only processes of a user who has one of the mounts are looked at, up to
+/// a number of descriptors and marks, and a claim that fits no mount of that user is forgotten at once.
+pub fn marked_processes(mounts: &[Mount]) -> Vec<MarkedProcess> {
+    marked_before(mounts, Deadline::after(SEARCH))
+}
+
+fn marked_before(mounts: &[Mount], deadline: Deadline) -> Vec<MarkedProcess> {
+    let wanted = mounts.iter().filter_map(|mount| Some((mount.owner?, mount.mountpoint.clone())));
+    let mut wanted: HashSet<(u32, PathBuf)> = wanted.collect();
+    let owners: HashSet<u32> = wanted.iter().map(|(owner, _)| *owner).collect();
+    let mut descriptors: HashMap<u32, usize> = owners.iter().map(|owner| (*owner, MAX_OF_USER)).collect();
     let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let Ok(owner) = entry.metadata().map(|metadata| metadata.uid()) else { continue };
-        let files = std::fs::read_dir(entry.path().join("fd")).into_iter().flatten().flatten();
-        let marks = files.filter_map(|file| marked_mountpoint(&file.path()));
-        found.extend(marks.map(|mountpoint| MarkedProcess { pid, owner, mountpoint }));
+    for Process { pid, owner } in processes::of_users(|user| owners.contains(&user)) {
+        if wanted.is_empty() || deadline.left().is_zero() {
+            break;
+        }
+        let Some(left) = descriptors.get_mut(&owner) else { continue };
+        let mut marks = MAX_MARKS;
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        for file in files.take(MAX_DESCRIPTORS) {
+            if *left == 0 || marks == 0 || deadline.left().is_zero() {
+                break;
+            }
+            *left -= 1;
+            let Some(mark) = open_mark(&file.path()) else { continue };
+            marks -= 1;
+            let claimed = read_mark(mark).and_then(|mountpoint| wanted.take(&(owner, mountpoint)));
+            found.extend(claimed.map(|(owner, mountpoint)| MarkedProcess { pid, owner, mountpoint }));
+        }
     }
     found
 }
@@ -149,12 +172,8 @@ impl Daemon {
     }
 }
 
-fn is_mark_of(file: &Path, mountpoint: &Path) -> bool {
-    marked_mountpoint(file).is_some_and(|marked| marked.as_os_str() == mountpoint.as_os_str())
-}
-
-/// Returns the mountpoint in the mark `file`, an entry of `/proc/PID/fd`; none if it is another file.
-fn marked_mountpoint(file: &Path) -> Option<PathBuf> {
+/// Opens the mark `file`, an entry of `/proc/PID/fd`; none if it is another file.
+fn open_mark(file: &Path) -> Option<File> {
     if !std::fs::read_link(file).is_ok_and(|target| target.as_os_str().as_bytes().starts_with(LINK)) {
         return None;
     }
@@ -165,9 +184,13 @@ fn marked_mountpoint(file: &Path) -> Option<PathBuf> {
         return None;
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let mark = openat(CWD, format!("/proc/self/fd/{}", found.as_raw_fd()), flags, Mode::empty()).ok()?;
+    openat(CWD, format!("/proc/self/fd/{}", found.as_raw_fd()), flags, Mode::empty()).ok().map(File::from)
+}
+
+/// Returns the mountpoint that `mark` names.
+fn read_mark(mark: File) -> Option<PathBuf> {
     let mut marked = Vec::new();
-    File::from(mark).take(MAX_PATH).read_to_end(&mut marked).ok()?;
+    mark.take(MAX_PATH).read_to_end(&mut marked).ok()?;
     Some(PathBuf::from(std::ffi::OsString::from_vec(marked)))
 }
 
@@ -193,9 +216,32 @@ mod tests {
     fn only_files_in_memory_are_marks() {
         let place = |file: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let mark = set(Path::new("/some/place")).unwrap();
-        assert_eq!(marked_mountpoint(&place(&mark)), Some(PathBuf::from("/some/place")));
+        let marked = |file: &OwnedFd| open_mark(&place(file)).and_then(read_mark);
+        assert_eq!(marked(&mark), Some(PathBuf::from("/some/place")));
         let other = OwnedFd::from(tempfile::tempfile().unwrap());
         assert_ne!(device_of(&other), *MEMORY);
-        assert_eq!(marked_mountpoint(&place(&other)), None);
+        assert_eq!(marked(&other), None);
+    }
+
+    #[test]
+    fn only_marks_of_mounts_of_the_user_are_found_once_each_and_in_time() {
+        let own = rustix::process::geteuid().as_raw();
+        let mount = |mountpoint: &str, owner: u32| Mount {
+            id: 1,
+            mountpoint: mountpoint.into(),
+            fs_type: "fuse.icechunkfs".to_owned(),
+            source: String::new(),
+            device: "0:1".to_owned(),
+            read_only: true,
+            owner: Some(owner),
+            group: Some(owner),
+        };
+        let names = ["/claimed/a", "/claimed/b", "/claimed/c"];
+        let _marks: Vec<_> = names.iter().chain(&names).map(|name| set(Path::new(name)).unwrap()).collect();
+        let mounts = [mount("/claimed/a", own), mount("/claimed/b", own.wrapping_add(1_000_000))];
+        let expected = MarkedProcess { pid: std::process::id(), owner: own, mountpoint: "/claimed/a".into() };
+        assert_eq!(marked_processes(&mounts), [expected]);
+        assert_eq!(marked_processes(&[]), []);
+        assert_eq!(marked_before(&mounts, Deadline::after(Duration::ZERO)), []);
     }
 }

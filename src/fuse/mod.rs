@@ -35,6 +35,7 @@ mod overlay_top;
 pub mod preopened;
 pub mod presentation;
 mod probe;
+pub mod processes;
 pub mod quiet_log;
 pub mod readahead;
 mod reply;

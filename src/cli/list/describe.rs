@@ -83,7 +83,7 @@ struct DaemonInfo {
 
 /// Describes `mounts`, in their order.
 pub(super) fn describe_all(mounts: &[Mount]) -> Result<Vec<ListedMount>> {
-    let processes = Processes::find();
+    let processes = Processes::find(mounts);
     let count = control_client::encode_command(&request::Command::LocalStatus)?;
     let info = Question::Content("info.json");
     let questions = |mount: &Mount| match mount.read_only {
@@ -152,8 +152,8 @@ struct Processes {
 }
 
 impl Processes {
-    fn find() -> Self {
-        Processes { marked: marked_processes(), by_command_line: OnceLock::new() }
+    fn find(mounts: &[Mount]) -> Self {
+        Processes { marked: marked_processes(mounts), by_command_line: OnceLock::new() }
     }
 
     /// Returns the daemon of `mount`. A user can say anything about processes of their own, and nothing about others.
