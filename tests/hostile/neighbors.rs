@@ -9,5 +9,6 @@ mod control;
 mod destinations;
 mod listing;
 mod logs;
+mod processes;
 mod scratch;
 mod stopped;

@@ -1,16 +1,13 @@
 //! Description of a mount: what it shows, who serves it, what is uncommitted.
 //!
-//! Facts come from the daemon's `.icechunk/info.json` where commands may ask the daemon and it answers, otherwise from the daemon's command
-//! line and the mount table.
+//! Facts come from the daemon's `.icechunk/info.json` where commands may ask the daemon and it answers, otherwise from the mount table and the
+//! daemon's command line, if that is one of this user or of root.
 
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -20,16 +17,19 @@ use crate::error::Result;
 use crate::fuse::daemon_mark::{MarkedProcess, marked_processes};
 use crate::fuse::health::Health;
 use crate::fuse::mount_table::Mount;
+use crate::fuse::open_mount::Deadline;
 use crate::fuse::preopened;
+use crate::fuse::processes::{self, Process};
 use crate::fuse::survey::{Question, Surveyed, survey};
 use crate::mount_facts::{kind_and_name, split_source};
 use crate::operations::request::{self, Answer};
 use crate::operations::status::Status;
 use crate::printable;
 use crate::repo::refs::RefSpec;
+use crate::trust;
 
-/// Longest command line that is read, in bytes. Other users choose those of their processes.
-const MAX_COMMAND_LINE: u64 = 64 << 10;
+/// Longest time for all command lines together.
+const COMMAND_LINES: Duration = Duration::from_secs(3);
 
 /// Mount as the command lists it.
 #[derive(Clone, Debug, Serialize)]
@@ -102,9 +102,11 @@ fn describe(mount: &Mount, surveyed: Surveyed, processes: &Processes) -> ListedM
     let uncommitted = answers.next().as_deref().and_then(uncommitted);
     let served_by = processes.serving(mount);
     // A dead mount has no daemon: a process that claims it is ending, or serves another mount at the same place.
-    let claimed = info.pid.filter(|pid| mount.owner.is_some() && owner_of(*pid) == mount.owner);
+    // It may claim to be served by any process: only those of its owner are believed.
+    let is_of_owner = |pid: &u32| Process::find(*pid).is_some_and(|process| Some(process.owner) == mount.owner);
+    let claimed = info.pid.filter(is_of_owner);
     let pid = served_by.filter(|_| health != Health::Dead).or(claimed);
-    let command_line = pid.and_then(command_line_of).and_then(mount_command);
+    let command_line = pid.and_then(|pid| processes.command_of(Process::find(pid)?));
     let of_command_line = command_line.clone().and_then(ref_words);
     let of_info = info.kind.zip(info.reference).or_else(|| Some(("branch".to_owned(), info.branch?)));
     // The program that mounted a descriptor chose any source.
@@ -147,13 +149,15 @@ fn uncommitted(answer: &[u8]) -> Option<ChangeCounts> {
 struct Processes {
     /// Those with a mark, which their users and root can see.
     marked: Vec<MarkedProcess>,
-    /// Those whose command lines, which everybody may read, name an absolute mountpoint; looked up once it is needed.
+    /// Those of this user and of root whose command lines name an absolute mountpoint; looked up once it is needed.
     by_command_line: OnceLock<Vec<MarkedProcess>>,
+    /// Moment until which command lines are read.
+    deadline: OnceLock<Deadline>,
 }
 
 impl Processes {
     fn find(mounts: &[Mount]) -> Self {
-        Processes { marked: marked_processes(mounts), by_command_line: OnceLock::new() }
+        Processes { marked: marked_processes(mounts), by_command_line: OnceLock::new(), deadline: OnceLock::new() }
     }
 
     /// Returns the daemon of `mount`. A user can say anything about processes of their own, and nothing about others.
@@ -161,37 +165,30 @@ impl Processes {
         let serves =
             |process: &&MarkedProcess| Some(process.owner) == mount.owner && process.mountpoint == mount.mountpoint;
         let marked = self.marked.iter().find(serves);
-        let found = marked.or_else(|| self.by_command_line.get_or_init(mounting_processes).iter().find(serves));
+        // Command lines of other users are not read.
+        let claims = || self.by_command_line.get_or_init(|| self.mounting()).iter().find(serves);
+        let found = marked.or_else(|| mount.is_own().then(claims).flatten());
         found.map(|process| process.pid)
     }
-}
 
-/// Returns the processes of icechunkfs whose command lines mount.
-fn mounting_processes() -> Vec<MarkedProcess> {
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let found = processes.filter_map(|entry| {
-        let pid = entry.file_name().to_str()?.parse().ok()?;
-        let comm = std::fs::read_to_string(entry.path().join("comm")).ok()?;
-        let is_ours = comm.trim_end() == env!("CARGO_PKG_NAME") || comm.starts_with("mount.");
-        let owner = owner_of(pid).filter(|_| is_ours)?;
-        let mountpoint = mount_command(command_line_of(pid)?)?.mountpoint;
-        Some(MarkedProcess { pid, owner, mountpoint })
-    });
-    found.collect()
-}
+    /// Returns the processes of icechunkfs, of this user and of root, whose command lines mount.
+    fn mounting(&self) -> Vec<MarkedProcess> {
+        let found = processes::of_users(trust::is_trusted).filter_map(|process| {
+            let name = process.name()?;
+            let Process { pid, owner } = process;
+            let is_ours = name == env!("CARGO_PKG_NAME") || name.starts_with("mount.");
+            let command = is_ours.then(|| self.command_of(process)).flatten()?;
+            Some(MarkedProcess { pid, owner, mountpoint: command.mountpoint })
+        });
+        found.collect()
+    }
 
-/// Returns the user of a process. A mount may claim to be served by any process: only those of its owner are believed.
-fn owner_of(pid: u32) -> Option<u32> {
-    std::fs::metadata(Path::new("/proc").join(pid.to_string())).ok().map(|metadata| metadata.uid())
-}
-
-fn command_line_of(pid: u32) -> Option<Vec<OsString>> {
-    let mut line = Vec::new();
-    let file = File::open(Path::new("/proc").join(pid.to_string()).join("cmdline")).ok()?;
-    file.take(MAX_COMMAND_LINE).read_to_end(&mut line).ok()?;
-    // A longer one is cut off, and ends otherwise.
-    let line = line.strip_suffix(b"\0")?;
-    Some(line.split(|&byte| byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect())
+    /// Returns the mount command of `process`, if that is known in time.
+    fn command_of(&self, process: Process) -> Option<mount_options::MountArgs> {
+        let line = process.command_line(*self.deadline.get_or_init(|| Deadline::after(COMMAND_LINES)))?;
+        let line = line.strip_suffix(b"\0")?;
+        mount_command(line.split(|&byte| byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect())
+    }
 }
 
 /// Parses a command line of `icechunkfs mount`, or of the helper of mount(8).
