@@ -78,7 +78,8 @@ pub(crate) fn commit(arguments: &CommitArgs) -> Result<()> {
         on_conflict: arguments.on_conflict,
         strict: arguments.strict,
     });
-    let mount = open_writable(&or_current(arguments.mountpoint.as_deref())?)?;
+    let mount = open_or_current(arguments.mountpoint.as_deref())?;
+    require_writable(&mount)?;
     let look = || progress_of(&mount);
     let work = || execute(&mount, &command);
     let answer = match arguments.progress_fd {
@@ -113,14 +114,15 @@ fn progress_of(mount: &OpenMount) -> Option<CommitProgress> {
 
 /// Discards uncommitted changes.
 pub(crate) fn discard(DiscardArgs { mount, path }: &DiscardArgs) -> Result<()> {
-    let open = open_writable(&or_current(mount.mountpoint.as_deref())?)?;
+    let open = open_or_current(mount.mountpoint.as_deref())?;
+    require_writable(&open)?;
     let path = repository_path(&open, path.as_deref().unwrap_or_default())?;
     print_answer(&execute(&open, &Command::Discard { path })?, mount.json)
 }
 
 /// Runs `command` in the daemon of a mount, and prints the answer.
 pub(crate) fn run(MountpointArgs { mountpoint, json }: &MountpointArgs, command: &Command) -> Result<()> {
-    let mount = open(&or_current(mountpoint.as_deref())?)?;
+    let mount = open_or_current(mountpoint.as_deref())?;
     match require_writable(&mount) {
         Err(error) if error.kind() == ErrorKind::ReadOnly && *command == Command::Status => {
             print_read_only(&mount, *json)
@@ -148,16 +150,16 @@ fn print_read_only(mount: &OpenMount, json: bool) -> Result<()> {
     print(&printable::text(&text))
 }
 
-/// Returns `mountpoint`, or the mountpoint of the mount that the current directory is in.
-fn or_current(mountpoint: Option<&Path>) -> Result<PathBuf> {
-    mountpoint.map_or_else(mount_table::current_mountpoint, |path| Ok(path.to_owned()))
+/// Opens the mount at `mountpoint`, or the one that the current directory is in; its daemon answers and may be asked.
+fn open_or_current(mountpoint: Option<&Path>) -> Result<OpenMount> {
+    let mount = mountpoint.map_or_else(OpenMount::current, OpenMount::open)?;
+    mount.require_answers()?;
+    Ok(mount)
 }
 
 /// Opens the mount at `mountpoint`, whose daemon answers and may be asked.
 pub(super) fn open(mountpoint: &Path) -> Result<OpenMount> {
-    let mount = OpenMount::open(mountpoint)?;
-    mount.require_answers()?;
-    Ok(mount)
+    open_or_current(Some(mountpoint))
 }
 
 /// Opens the mount at `mountpoint` as [`open`] does. Fails with [`ErrorKind::ReadOnly`] if it is read-only.

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::trust;
 
 /// Type of icechunkfs mounts.
@@ -88,26 +88,6 @@ pub fn find_id(id: u64) -> Result<Option<Mount>> {
 /// Returns all icechunkfs mounts.
 pub fn own_mounts() -> Result<Vec<Mount>> {
     Ok(read()?.into_iter().filter(Mount::is_icechunkfs).collect())
-}
-
-/// Returns the mountpoint of the icechunkfs mount that the current directory is in. Asks no file system: the mount may hang.
-pub fn current_mountpoint() -> Result<PathBuf> {
-    let directory = std::env::current_dir().map_err(|e| Error::io("the current directory", e))?;
-    let mount = covering(read()?, &directory).filter(Mount::is_icechunkfs);
-    mount.map(|mount| mount.mountpoint).ok_or_else(|| {
-        let place = directory.display();
-        Error::new(
-            ErrorKind::NotFound,
-            format!("{place} is in no icechunkfs mount: name a mountpoint, or change into one"),
-        )
-    })
-}
-
-/// Returns the mount that shows `path` (absolute).
-fn covering(mounts: Vec<Mount>, path: &Path) -> Option<Mount> {
-    // The last of several mounts at one place is on top.
-    let around = mounts.into_iter().filter(|mount| path.starts_with(&mount.mountpoint));
-    around.max_by_key(|mount| mount.mountpoint.components().count())
 }
 
 fn read() -> Result<Vec<Mount>> {
@@ -213,16 +193,5 @@ mod tests {
         // Which user answers is not known.
         let unknown = parse(b"9 1 0:5 / /m rw - fuse.x x rw");
         assert!(unknown.first().is_some_and(Mount::is_foreign));
-    }
-
-    #[test]
-    fn a_directory_is_in_the_innermost_and_topmost_mount() {
-        let table =
-            b"1 0 8:1 / / rw - ext4 a rw\n2 1 0:5 / /m rw - fuse.icechunkfs b rw\n3 2 0:6 / /m/in rw - tmpfs c rw\n\
-            4 1 0:7 / /m rw - fuse.icechunkfs d rw\n";
-        let shown = |path: &str| covering(parse(table), Path::new(path)).map(|mount| mount.source);
-        assert_eq!(shown("/m/group").as_deref(), Some("d"));
-        assert_eq!(shown("/m/in/x").as_deref(), Some("c"));
-        assert_eq!(shown("/mnt").as_deref(), Some("a"));
     }
 }

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, fstat, openat, readlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statx};
 use rustix::io::Errno;
 
 use super::mount_table::{self, Mount};
@@ -25,6 +25,34 @@ use crate::{beneath, trust};
 const MAX_LINKS: usize = 40;
 
 const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Attempts to find an open directory by the path that the kernel has for it, while others rename the directories above.
+pub(super) const TRIES: usize = 100;
+
+/// Opens the current directory. Not as `.`: for that the kernel may ask the daemon of its file system whether this process may enter it.
+pub(super) fn current_directory() -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, "/proc/self/cwd", flags, Mode::empty()).map_err(|e| Error::io("the current directory", e.into()))
+}
+
+/// Returns the path that the kernel has for an open directory at this moment. It can mean another one at the next.
+pub(super) fn path_of(directory: impl AsFd) -> Result<PathBuf> {
+    let place = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
+    std::fs::read_link(&place).map_err(|e| Error::io(place, e))
+}
+
+/// Returns true if both are the same directory in the same mount. Sends no request to a daemon.
+pub(super) fn is_same(one: impl AsFd, other: impl AsFd) -> bool {
+    let facts = |directory: BorrowedFd<'_>| {
+        let mount = beneath::mount_id(directory).ok()?;
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        // The kernel does not tell the number of a directory that this user may not enter: then it is the root of a mount.
+        let found = statx(directory, c"", flags, StatxFlags::INO).ok();
+        Some((mount, found.map(|found| (found.stx_dev_major, found.stx_dev_minor, found.stx_ino))))
+    };
+    let one = facts(one.as_fd());
+    one.is_some() && one == facts(other.as_fd())
+}
 
 /// Name of a directory on which something is mounted, or can be.
 #[derive(Debug)]
@@ -42,26 +70,9 @@ impl Mountpoint {
     pub fn find(path: &Path) -> Result<Self> {
         let mut walk = Walk::begin(path)?;
         while let Some(name) = walk.left.pop_front() {
-            let failed = |errno: Errno| Error::io(walk.path.join(&name).display(), errno.into());
-            let is_last = walk.left.is_empty() && name != "..";
-            let found = match openat(&walk.at, &name, PLACE, Mode::empty()) {
-                Err(Errno::NOENT) if is_last => None,
-                found => Some(found.map_err(failed)?),
-            };
-            let target = match found.as_ref().map(|found| readlinkat(found, "", Vec::new())) {
-                // It is not a link.
-                None | Some(Err(Errno::NOENT | Errno::INVAL)) => None,
-                Some(target) => Some(target.map_err(failed)?),
-            };
-            match (found, target) {
-                (Some(link), Some(target)) => {
-                    walk.follow(&name, &link, Path::new(OsStr::from_bytes(target.to_bytes())))?;
-                }
-                (Some(directory), None) if !is_last => walk.enter(&name, directory)?,
-                _ => {
-                    let path = walk.path.join(&name);
-                    return Ok(Mountpoint { parent: walk.at, name, path });
-                }
+            if let Some(name) = walk.step(name)? {
+                let path = walk.path.join(&name);
+                return Ok(Mountpoint { parent: walk.at, name, path });
             }
         }
         walk.end()
@@ -102,13 +113,13 @@ struct Walk {
 
 impl Walk {
     fn begin(path: &Path) -> Result<Self> {
-        let (start, shown) = if path.is_absolute() {
-            ("/", PathBuf::from("/"))
+        let at = if path.is_absolute() {
+            openat(CWD, "/", PLACE, Mode::empty()).map_err(|errno| Error::io("/", errno.into()))?
         } else {
-            (".", std::env::current_dir().map_err(|e| Error::io("the current directory", e))?)
+            current_directory()?
         };
+        let shown = path_of(&at)?;
         let failed = |errno: Errno| Error::io(shown.display(), errno.into());
-        let at = openat(CWD, start, PLACE, Mode::empty()).map_err(failed)?;
         let mount = beneath::mount_id(&at).map_err(failed)?;
         let mut walk = Walk { at, path: shown, mount, left: VecDeque::new(), links: 0 };
         walk.push(path);
@@ -127,6 +138,24 @@ impl Walk {
                 Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
             }
         }
+    }
+
+    /// Goes on to `name`: enters the directory, or follows the link. Returns the name if it is the last one, and no link.
+    fn step(&mut self, name: OsString) -> Result<Option<OsString>> {
+        let failed = |errno: Errno| Error::io(self.path.join(&name).display(), errno.into());
+        let is_last = self.left.is_empty() && name != "..";
+        let found = match openat(&self.at, &name, PLACE, Mode::empty()) {
+            Err(Errno::NOENT) if is_last => return Ok(Some(name)),
+            found => found.map_err(failed)?,
+        };
+        match readlinkat(&found, "", Vec::new()) {
+            Ok(target) => self.follow(&name, &found, Path::new(OsStr::from_bytes(target.to_bytes())))?,
+            // It is not a link.
+            Err(Errno::NOENT | Errno::INVAL) if is_last => return Ok(Some(name)),
+            Err(Errno::NOENT | Errno::INVAL) => self.enter(&name, found)?,
+            Err(errno) => return Err(failed(errno)),
+        }
+        Ok(None)
     }
 
     /// Follows the open link `link`, called `name`, to `target`.
@@ -184,13 +213,33 @@ impl Walk {
 
     /// Ends a walk whose path has no last name: `.`, `..` or the root directory.
     fn end(self) -> Result<Mountpoint> {
-        let failed = |e| Error::io(self.path.display(), e);
-        let path = std::fs::read_link(format!("/proc/self/fd/{}", self.at.as_raw_fd())).map_err(failed)?;
-        if path.file_name().is_some() {
-            return Mountpoint::find(&path);
-        }
-        Ok(Mountpoint { parent: self.at, name: ".".into(), path })
+        named(self.at, |at| path_of(at))
     }
+}
+
+/// Returns the name of the open directory `at`, of which `look` finds the present path. What a look-up of the path finds counts only if it is that
+/// directory.
+fn named(at: OwnedFd, look: impl Fn(BorrowedFd<'_>) -> Result<PathBuf>) -> Result<Mountpoint> {
+    let mut last = None;
+    for _ in 0..TRIES {
+        let path = look(at.as_fd())?;
+        if path.file_name().is_none() {
+            return Ok(Mountpoint { parent: at, name: ".".into(), path });
+        }
+        match Mountpoint::find(&path) {
+            Ok(found) if found.open().is_ok_and(|now| is_same(now, &at)) => return Ok(found),
+            found => last = found.err(),
+        }
+    }
+    let place = path_of(&at)?;
+    let gone = || {
+        let message = format!(
+            "{}: the directory was removed, or is renamed all the time: name another path of it",
+            place.display()
+        );
+        Error::new(ErrorKind::NotFound, message)
+    };
+    Err(last.unwrap_or_else(gone))
 }
 
 #[cfg(test)]
@@ -228,6 +277,26 @@ mod tests {
         assert!(Mountpoint::find(&root.join("loop/m")).is_err());
         assert_eq!(Mountpoint::find(Path::new("/")).unwrap().path(), Path::new("/"));
         assert_eq!(Mountpoint::find(Path::new(".")).unwrap().path(), std::env::current_dir().unwrap());
+    }
+
+    #[test]
+    fn a_path_that_means_another_directory_by_then_is_not_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        std::fs::create_dir_all(root.join("a/m")).unwrap();
+        std::fs::create_dir_all(root.join("b/m")).unwrap();
+        let open = || OwnedFd::from(std::fs::File::open(root.join("a/m")).unwrap());
+        let (at, tries) = (open(), std::cell::Cell::new(0));
+        let found = named(at.try_clone().unwrap(), |_| {
+            tries.set(tries.get() + 1);
+            Ok(root.join(if tries.get() < 5 { "b/m" } else { "a/m" }))
+        });
+        assert!(is_same(found.unwrap().open().unwrap(), &at));
+        let wrong = named(at, |_| Ok(root.join("b/m"))).unwrap_err();
+        assert!(wrong.to_string().contains("renamed all the time"), "{wrong}");
+        let removed = open();
+        std::fs::remove_dir(root.join("a/m")).unwrap();
+        assert_eq!(named(removed, |at| path_of(at)).unwrap_err().kind(), ErrorKind::NotFound);
     }
 
     #[test]

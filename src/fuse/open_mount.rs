@@ -21,7 +21,7 @@ pub use super::child::Deadline;
 use super::daemon_mark;
 use super::health::Health;
 use super::mount_table::{self, Mount};
-use super::mountpoint::Mountpoint;
+use super::mountpoint::{self, Mountpoint};
 use super::probe::{self, Identity, Question};
 use super::survey::{self, Surveyed};
 use crate::error::{Error, ErrorKind, Result};
@@ -104,6 +104,31 @@ impl OpenMount {
             ))),
             Some((root, mount)) => Ok(OpenMount { root, mount }),
         }
+    }
+
+    /// Opens the mount that the current directory is in. The number of the mount in a descriptor of the directory finds it, whatever the paths of both
+    /// mean by then. Asks no file system: the mount may hang.
+    ///
+    /// Errors: [`ErrorKind::NotFound`] if the directory is in no icechunkfs mount, or if another mount covers that.
+    pub fn current() -> Result<Self> {
+        let here = mountpoint::current_directory()?;
+        let place = mountpoint::path_of(&here)?;
+        let place = place.display();
+        let id = beneath::mount_id(&here).map_err(|errno| Error::io(&place, errno.into()))?;
+        let mut last = None;
+        for _ in 0..mountpoint::TRIES {
+            let Some(mount) = mount_table::find_id(id)?.filter(Mount::is_icechunkfs) else {
+                let message = format!("{place} is in no icechunkfs mount: name a mountpoint, or change into one");
+                return Err(Error::new(ErrorKind::NotFound, message));
+            };
+            match Mountpoint::find(&mount.mountpoint).and_then(|mountpoint| mounted_at(&mountpoint)) {
+                Ok(Some((root, mount))) if mount.id == id => return Ok(OpenMount { root, mount }),
+                found => last = found.err(),
+            }
+        }
+        let covered =
+            || Error::new(ErrorKind::NotFound, format!("{place}: another mount covers this one: name a mountpoint"));
+        Err(last.unwrap_or_else(covered))
     }
 
     /// Opens a mount of the table, and asks how it is. Returns none if another one covers it, or if it is gone.

@@ -7,6 +7,7 @@ mod collection;
 mod commands;
 mod control;
 mod destinations;
+mod exchanges;
 mod listing;
 mod logs;
 mod processes;
