@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use super::{print, print_json, progress, replace_commits};
 use crate::commit::engine::OnConflict;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::mount_table;
 use crate::fuse::open_mount::{Deadline, OpenMount, REPLY_TIMEOUT};
 use crate::mount_facts::MountInfo;
 use crate::operations::CommitOptions;
@@ -197,13 +196,13 @@ pub(super) fn info(mount: &OpenMount) -> Result<MountInfo> {
 
 /// Converts `path`, on this machine or in the mount, to one in the mount.
 pub(super) fn path_in_mount(mount: &OpenMount, path: &str) -> Result<String> {
-    Ok(inside_mount(&mount.mount().mountpoint, path)?.unwrap_or_else(|| path.to_owned()))
+    Ok(inside_mount(mount, path)?.unwrap_or_else(|| path.to_owned()))
 }
 
 /// Converts `path` to one of the repository, for a command to the daemon: a path that lies in the mount on this machine is mapped through
 /// what the mount shows, any other is one of the repository already. The empty path stays.
 pub(super) fn repository_path(mount: &OpenMount, path: &str) -> Result<String> {
-    let path = match inside_mount(&mount.mount().mountpoint, path)? {
+    let path = match inside_mount(mount, path)? {
         Some(inside) => ShownPart::of(&info(mount)?.options).path_of(&inside)?,
         None => path.to_owned(),
     };
@@ -212,28 +211,12 @@ pub(super) fn repository_path(mount: &OpenMount, path: &str) -> Result<String> {
     Ok(if relative.is_empty() { path } else { relative.to_owned() })
 }
 
-/// Returns the path relative to `mountpoint` of what `path` names on this machine; none if that is elsewhere.
-fn inside_mount(mountpoint: &Path, path: &str) -> Result<Option<String>> {
+/// Returns the path in `mount` of what `path` names on this machine; none if that is elsewhere.
+fn inside_mount(mount: &OpenMount, path: &str) -> Result<Option<String>> {
     if path.is_empty() {
         return Ok(None);
     }
-    // Without a current directory, a relative path names nothing on this machine.
-    let Ok(absolute) = std::path::absolute(path) else { return Ok(None) };
-    let text = |inside: &Path| Some(inside.to_string_lossy().into_owned());
-    if let Ok(inside) = absolute.strip_prefix(mountpoint) {
-        return Ok(text(inside));
-    }
-    // A symbolic link above the mount may lead to it. One in the mount is not followed: the command is about the link.
-    let mut above = PathBuf::new();
-    let mut components = absolute.components();
-    while let Some(component) = components.next() {
-        above.push(component);
-        let Ok(real) = mount_table::absolute(&above) else { return Ok(None) };
-        if let Ok(inside) = real.strip_prefix(mountpoint) {
-            return Ok(text(&inside.join(components.as_path())));
-        }
-    }
-    Ok(None)
+    Ok(mount.inside(Path::new(path))?.map(|inside| inside.to_string_lossy().into_owned()))
 }
 
 /// Encodes `command` for the daemon.

@@ -138,21 +138,6 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Makes `path` absolute. If a mount is there, only the parent directory is resolved, since the table has no symbolic links: the
-/// mount itself may be dead or hang.
-pub fn absolute(path: &Path) -> Result<PathBuf> {
-    let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
-    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-        return path.canonicalize().map_err(|e| Error::io(path.display(), e));
-    };
-    let parent = parent.canonicalize().map_err(|e| Error::io(parent.display(), e))?;
-    let unresolved = parent.join(name);
-    if find(&unresolved)?.is_some() {
-        return Ok(unresolved);
-    }
-    Ok(path.canonicalize().unwrap_or(unresolved))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

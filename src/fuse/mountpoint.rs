@@ -100,6 +100,21 @@ impl Mountpoint {
     }
 }
 
+/// Returns the part of `path`, which is absolute, that lies below the root of the mount with number `mount`; none if the path does not lead there. The
+/// walk ends at the root: nothing in the mount is looked up.
+pub(super) fn part_below(path: &Path, mount: u64) -> Option<PathBuf> {
+    let mut walk = Walk::begin(path).ok()?;
+    while walk.mount != mount {
+        let name = walk.left.pop_front()?;
+        // The last name may be the mountpoint.
+        if let Some(name) = walk.step(name).ok()? {
+            let at = openat(&walk.at, &name, PLACE, Mode::empty()).ok()?;
+            return (beneath::mount_id(at) == Ok(mount)).then(PathBuf::new);
+        }
+    }
+    Some(walk.left.iter().collect())
+}
+
 /// Walk along a path.
 struct Walk {
     at: OwnedFd,

@@ -11,7 +11,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, ResolveFlags};
@@ -205,6 +205,56 @@ impl OpenMount {
         Ok(beneath::open(&self.root, path, flags | OFlags::CLOEXEC, BELOW)?)
     }
 
+    /// Returns the path below the root of what `path` names on this machine; none if that is elsewhere. A relative path begins in the current
+    /// directory, if that is in the mount. Nothing in the mount is looked up, and outside of it only what is on the way of an absolute path, by the
+    /// rules of mountpoints: no link of another user is followed, and no file system of another user is entered.
+    ///
+    /// Errors: [`ErrorKind::InvalidInput`] if the path leaves the mount by `..`.
+    pub fn inside(&self, path: &Path) -> Result<Option<PathBuf>> {
+        let current = if path.is_relative() { self.current_directory()? } else { None };
+        let found = match (current, std::path::absolute(path)) {
+            (Some(current), _) => Some(current.join(path)),
+            (None, Ok(absolute)) => match absolute.strip_prefix(&self.mount.mountpoint) {
+                Ok(inside) => Some(inside.to_owned()),
+                Err(_) if path.is_absolute() => mountpoint::part_below(&absolute, self.mount.id),
+                Err(_) => None,
+            },
+            // Without a current directory, a relative path names nothing on this machine.
+            (None, Err(_)) => None,
+        };
+        let leaves = || {
+            let (path, place) = (path.display(), self.mount.mountpoint.display());
+            Error::invalid(format!("{path}: it leads out of the mount at {place}: name a path in that"))
+        };
+        found.map(|found| lexical(&found).ok_or_else(leaves)).transpose()
+    }
+
+    /// Returns the path of the current directory below the root; none if it is not in this mount.
+    fn current_directory(&self) -> Result<Option<PathBuf>> {
+        let Ok(here) = mountpoint::current_directory() else { return Ok(None) };
+        if beneath::mount_id(&here) != Ok(self.mount.id) {
+            return Ok(None);
+        }
+        // Directories above can be renamed between the two look-ups, so that the rest of one path is another directory.
+        for _ in 0..mountpoint::TRIES {
+            let path = mountpoint::path_of(&here)?;
+            let Some(mount) = mount_table::find_id(self.mount.id)? else { break };
+            if let Ok(below) = path.strip_prefix(&mount.mountpoint)
+                && let Ok(found) = self.open_below(below, OFlags::PATH | OFlags::NOFOLLOW)
+                && mountpoint::is_same(found, &here)
+            {
+                return Ok(Some(below.to_owned()));
+            }
+        }
+        let place = self.mount.mountpoint.display();
+        Err(Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "the current directory has no path in the mount at {place} any more: change into one that is there"
+            ),
+        ))
+    }
+
     /// Checks that the daemon answers.
     ///
     /// Errors: [`ErrorKind::Timeout`] if it does not; [`ErrorKind::NotFound`] if it has ended.
@@ -269,6 +319,19 @@ impl OpenMount {
     }
 }
 
+/// Returns `path` without `..`, each of which takes away the name before it; none if it leads up from the beginning.
+fn lexical(path: &Path) -> Option<PathBuf> {
+    let mut found = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => found.push(name),
+            Component::ParentDir if !found.pop() => return None,
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
 /// Fails unless commands may speak to the daemon of `mount`.
 fn require_own(mount: &Mount) -> Result<()> {
     if mount.is_own() {
@@ -282,4 +345,23 @@ fn require_own(mount: &Mount) -> Result<()> {
             mount.mountpoint.display()
         ),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dots_are_resolved_by_names_alone_and_lead_out_of_nothing() {
+        for (path, expected) in [
+            ("a/b", Some("a/b")),
+            ("a/../b/./c/..", Some("b")),
+            ("a/..", Some("")),
+            ("", Some("")),
+            ("..", None),
+            ("a/../../a", None),
+        ] {
+            assert_eq!(lexical(Path::new(path)), expected.map(PathBuf::from), "{path}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Directories of another user, who exchanges them while root works in them, and links there.
 
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +10,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::common::fake_mount::{FakeMount, Node};
 use crate::common::users::{Commons, NOBODY, by_nobody};
+use crate::common::writing::{self, Writable, put};
 use crate::common::{Output, program, run, run_within};
 
 /// Longest time of a command that waits for nobody, on a busy machine.
@@ -68,4 +70,35 @@ fn a_command_is_about_the_mount_that_the_current_directory_is_in() {
     assert_eq!(status.text(), "other\n");
     run(Command::new("umount").arg("-l").arg(left[0].join("m"))).success();
     drop((of_one, of_other));
+}
+
+#[test]
+fn a_path_of_the_repository_follows_no_link_in_the_current_directory() {
+    let commons = Commons::new();
+    let writer = Writable::new(&[]);
+    let root = writer.root();
+    for name in ["temp", "precious"] {
+        put(&root.join(name).join("zarr.json"), writing::GROUP).unwrap();
+    }
+    let place = commons.directory("cwd", NOBODY, 0o755);
+    let at = std::fs::File::open(&place).unwrap();
+    let mountpoint = root.to_str().unwrap();
+    by_nobody(|| symlink(root.join("precious"), place.join("temp")).unwrap());
+    run_at(&at, &["discard", mountpoint, "temp"]).success();
+    assert!(root.join("precious").exists() && !root.join("temp").exists());
+    // Nor is the path looked up there, where an answer may never come.
+    let silent = commons.directory("mnt", NOBODY, 0o755);
+    let fake = FakeMount::new(&silent, NOBODY, true, &[("x", Node::Silent)]);
+    by_nobody(|| symlink(silent.join("x"), place.join("other")).unwrap());
+    for words in [&["discard", mountpoint, "other"][..], &["prefetch", mountpoint, "other"]] {
+        let said = run_at(&at, words).failure();
+        assert!(said.contains("other"), "{words:?}: {said}");
+        assert_eq!(fake.requests(), [0; 0], "{words:?}");
+    }
+    // In the mount, a path begins in the current directory, and leads up to the root at most.
+    let inside = std::fs::File::open(root.join("precious")).unwrap();
+    let out = run_at(&inside, &["discard", mountpoint, "../../precious"]).failure();
+    assert!(out.contains("leads out of the mount"), "{out}");
+    run_at(&inside, &["discard", mountpoint, "../precious"]).success();
+    assert!(!root.join("precious").exists());
 }
