@@ -10,7 +10,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -184,6 +184,11 @@ impl LocalStorage {
                 other => Error::io(&location, other.into()),
             })?;
         let path = std::fs::canonicalize(path).map_err(|e| Error::io(&location, e))?;
+        Ok(Self::at(root, path, location, single_writer))
+    }
+
+    /// Uses the open directory `root`, whose path without links is `path`, like [`LocalStorage::open`].
+    pub(super) fn at(root: OwnedFd, path: PathBuf, location: String, single_writer: bool) -> Self {
         let locks = Locks::of(&root, single_writer);
         let files = Arc::new(LocalFiles { root, locks });
         let capabilities = Capabilities {
@@ -193,7 +198,7 @@ impl LocalStorage {
             ..Capabilities::new(location)
         };
         let (copies, flushed) = (AtomicU64::new(0), tokio::sync::Mutex::new(0));
-        Ok(LocalStorage { capabilities, files, deadline: DEADLINE, copies, flushed, staged: FlushGroup::default() })
+        LocalStorage { capabilities, files, deadline: DEADLINE, copies, flushed, staged: FlushGroup::default() }
     }
 
     /// Runs `work` on a blocking thread until the deadline; a thread that takes longer is abandoned.

@@ -376,7 +376,8 @@ pub fn open_directory(path: &Path) -> Result<Arc<dyn Storage>> {
 /// Errors: [`ErrorKind::AlreadyExists`] if that is in a folder of another repository.
 pub async fn open_new(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
     if let Location { place: StorePlace::Local(path), shown } = Location::parse(repo)? {
-        new_place::make(&path, &shown)?;
+        let (root, path) = new_place::make(&path, &shown)?;
+        return Ok(Arc::new(LocalStorage::at(root, path, shown, settings.unsafe_single_writer)));
     }
     open(repo, settings).await
 }

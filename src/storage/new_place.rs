@@ -1,33 +1,28 @@
 //! Places of new repositories on this machine.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Mode;
+
 use crate::error::{Error, ErrorKind, Result};
+use crate::trust;
 
 /// Folders of a repository. What they hold belongs to it: its garbage is deleted, whatever it is to others.
 const FOLDERS: [&str; 7] = ["attributes", "chunks", "manifests", "overwritten", "refs", "snapshots", "transactions"];
 
-/// Makes the missing directories of `path`, which `shown` describes, for a new repository.
+/// Makes the missing directories of `path`, which `shown` describes, for a new repository, and returns the last one, with its path without links. No
+/// link of another user is followed.
 ///
-/// Errors: [`ErrorKind::AlreadyExists`] if it is in a folder of another repository.
-pub(super) fn make(path: &Path, shown: &str) -> Result<()> {
-    let failed = |error| Error::io(format!("making {shown}"), error);
-    let path = resolved(path).map_err(failed)?;
-    if let Some(outer) = path.ancestors().skip(1).find(|outer| is_in_repository(outer, &path)) {
+/// Errors: [`ErrorKind::AlreadyExists`] if it is in a folder of another repository, [`ErrorKind::PermissionDenied`] for such a link.
+pub(super) fn make(path: &Path, shown: &str) -> Result<(OwnedFd, PathBuf)> {
+    let failed = |error: Error| error.context(format!("making {shown}"));
+    let place = trust::place_of(path).map_err(failed)?;
+    if let Some(outer) = place.ancestors().skip(1).find(|outer| is_in_repository(outer, &place)) {
         let reason = format!("{shown} is in a folder of the repository {}: choose another place", outer.display());
         return Err(Error::new(ErrorKind::AlreadyExists, reason));
     }
-    std::fs::create_dir_all(&path).map_err(failed)
-}
-
-/// Returns `path` without symbolic links, as far as it exists.
-fn resolved(path: &Path) -> std::io::Result<PathBuf> {
-    let path = std::path::absolute(path)?;
-    let existing = path.ancestors().find_map(|there| Some((there, there.canonicalize().ok()?)));
-    Ok(match existing {
-        Some((there, found)) => found.join(path.strip_prefix(there).unwrap_or(&path)),
-        None => path,
-    })
+    trust::open_place(path, Some(Mode::from_raw_mode(0o777))).map_err(failed)
 }
 
 fn is_in_repository(outer: &Path, path: &Path) -> bool {

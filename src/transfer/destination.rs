@@ -3,7 +3,7 @@
 //! A file gets its name only when it is complete: it is written without a name (`O_TMPFILE`) and then linked or, where the
 //! file system cannot do that, written under [`temporary`]'s name and renamed. Everything is opened below the directory's
 //! descriptor with `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`: whatever names a repository has, and whatever links lie
-//! in the directory, nothing is written outside it.
+//! in the directory, nothing is written outside it. The directory itself is opened once, by a walk that follows no link of another user.
 //!
 //! While an export runs, the file [`MARKER`] (with a number if the exported tree has that name) records its source. The marker is removed when everything is on the disk,
 //! flushed once for the whole file system (`syncfs`), not file by file. A repeated export that finds the marker resumes: a
@@ -39,7 +39,6 @@ use crate::beneath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name::is_dots;
 use crate::printable;
-use crate::scratch::directory::real;
 use crate::times::set_modified;
 use crate::trust;
 
@@ -167,11 +166,8 @@ impl Destination {
         repository: Option<&Path>,
         force: bool,
     ) -> Result<Self> {
-        let name = path.display();
-        let failed = |e: std::io::Error| Error::io(&name, e);
-        refuse_repository(path, repository)?;
-        std::fs::create_dir_all(path).map_err(failed)?;
-        let mut destination = Self::open_existing(path, source)?;
+        refuse_repository(path, repository, trust::place_of)?;
+        let mut destination = Self::open_place(path, source, Some(Mode::from_raw_mode(0o777)))?;
         destination.read_state(taken, force)?;
         destination.mark()?;
         destination.nameless = destination.probe();
@@ -185,18 +181,16 @@ impl Destination {
         repository: Option<&Path>,
         force: bool,
     ) -> Result<Option<Self>> {
-        refuse_repository(path, repository)?;
-        match Self::open_existing(path, source) {
+        refuse_repository(path, repository, trust::place_of)?;
+        match Self::open_place(path, source, None) {
             Ok(mut destination) => destination.read_state(taken, force).map(|()| Some(destination)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn open_existing(path: &Path, source: &ExportSource) -> Result<Self> {
-        let failed = |e: Errno| Error::io(path.display(), e.into());
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+    fn open_place(path: &Path, source: &ExportSource, create: Option<Mode>) -> Result<Self> {
+        let (root, _) = trust::open_place(path, create)?;
         match rustix::fs::flock(&root, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
@@ -534,12 +528,16 @@ fn boot() -> String {
     std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
 }
 
-/// Fails if `path` lies in the directory of a repository, or contains it.
-pub(super) fn refuse_repository(path: &Path, repository: Option<&Path>) -> Result<()> {
+/// Fails if `path`, without links as `resolve` finds it, lies in the directory of a repository, or contains it.
+pub(super) fn refuse_repository(
+    path: &Path,
+    repository: Option<&Path>,
+    resolve: impl Fn(&Path) -> Result<PathBuf>,
+) -> Result<()> {
     let Some(repository) = repository.and_then(|repository| std::fs::canonicalize(repository).ok()) else {
         return Ok(());
     };
-    let wanted = real(path).map_err(|e| Error::io(path.display(), e))?;
+    let wanted = resolve(path)?;
     if wanted.starts_with(&repository) || repository.starts_with(&wanted) {
         return Err(Error::invalid(format!(
             "{}: the repository is there, above or below, and other files beside its own would damage it: name another directory",

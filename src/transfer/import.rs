@@ -29,6 +29,7 @@ use crate::reader::Reader;
 use crate::reader::memory::Budget;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::repo::{MAX_SNAPSHOT, Repository, create};
+use crate::scratch::directory::real;
 use crate::scratch::record::Time;
 use crate::storage::Storage;
 use crate::times::Clock;
@@ -226,7 +227,9 @@ fn open(source: &Path, target: &ImportTarget) -> Result<OwnedFd> {
         ImportTarget::Branch(repository, _) => repository.storage(),
         ImportTarget::Empty(storage) => storage,
     };
-    refuse_repository(source, storage.local_path().as_deref())?;
+    refuse_repository(source, storage.local_path().as_deref(), |path| {
+        real(path).map_err(|e| Error::io(path.display(), e))
+    })?;
     Ok(root)
 }
 

@@ -21,7 +21,9 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use self::path::Strictness;
-pub use self::path::{SAFE_DIRECTORY_VARIABLE, create_directory, is_declared_safe, is_trusted_link, open_directory};
+pub use self::path::{
+    SAFE_DIRECTORY_VARIABLE, create_directory, is_declared_safe, is_trusted_link, open_directory, open_place, place_of,
+};
 pub use self::users::name_of;
 use crate::error::{Error, ErrorKind, Result};
 

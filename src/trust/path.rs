@@ -25,6 +25,8 @@ pub(super) enum Strictness {
     Full,
     /// A group may write to directories of root, as to `/var/log` on some systems: the last component is checked by itself.
     LogFile,
+    /// Directories may be anybody's. Links decide where the path leads, and must be those of trusted users.
+    Links,
 }
 
 /// Opens the directory `path`, which must be trusted, and returns its path without links. Missing directories are created with mode 0700.
@@ -68,6 +70,40 @@ pub fn open_directory(path: &Path, is_trusted: &dyn Fn(u32) -> bool) -> Result<(
         Err(why) if !is_declared_safe(&shown) => Err(unsafe_directory(&shown, &why)),
         _ => Ok((directory, shown)),
     }
+}
+
+/// Opens the directory `path`, which may be anybody's, by a walk that follows no link of another user, and returns its path without links. What such
+/// a user does to the path later has no effect on the descriptor. Missing directories are created with the mode `create`, if given.
+///
+/// Errors: [`ErrorKind::PermissionDenied`] for a link of another user, [`ErrorKind::NotFound`] without `create`.
+pub fn open_place(path: &Path, create: Option<Mode>) -> Result<(OwnedFd, PathBuf)> {
+    let (parent, name, shown) = open_parent(path, create, Strictness::Links, &is_trusted_link)?;
+    let failed = |errno: Errno| Error::io(shown.display(), errno.into());
+    if let Some(mode) = create {
+        match rustix::fs::mkdirat(&parent, &name, mode) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let directory = rustix::fs::openat(&parent, &name, flags, Mode::empty()).map_err(failed)?;
+    Ok((directory, shown))
+}
+
+/// Returns `path` without links, as far as it exists, by the rules of [`open_place`]. Changes nothing.
+pub fn place_of(path: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
+    for there in absolute.ancestors() {
+        match open_parent(there, None, Strictness::Links, &is_trusted_link) {
+            Ok((_, _, shown)) => {
+                let missing = absolute.strip_prefix(there).unwrap_or(Path::new(""));
+                return Ok(missing.iter().fold(shown, |shown, name| shown.join(name)));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(absolute)
 }
 
 /// Opens the directory that holds `path`. Returns it with the last component, which is no symbolic link at that moment and
@@ -159,6 +195,9 @@ impl<'a> Step<'a> {
 
     fn over(at: OwnedFd, shown: PathBuf, strictness: Strictness, is_trusted: &'a dyn Fn(u32) -> bool) -> Result<Self> {
         let stat = rustix::fs::fstat(&at).map_err(|e| Error::io(shown.display(), e.into()))?;
+        if strictness == Strictness::Links {
+            return Ok(Step { at, stat, shown, strictness, is_trusted });
+        }
         let why = if !is_trusted(stat.st_uid) && !is_unmapped(stat.st_uid) {
             Distrust::Owner(stat.st_uid)
         } else if is_writable_by_others(&at, &stat) && stat.st_mode & STICKY == 0 {
@@ -175,7 +214,11 @@ impl<'a> Step<'a> {
 
     /// Checks that only a trusted user can have put the link `name` here.
     fn check_link(&self, name: &OsStr, shown: &Path) -> Result<()> {
-        if !is_writable_by_others(&self.at, &self.stat) {
+        if self.strictness == Strictness::Links {
+            if is_declared_safe(&self.shown) {
+                return Ok(());
+            }
+        } else if !is_writable_by_others(&self.at, &self.stat) {
             return Ok(());
         }
         let link = rustix::fs::statat(&self.at, name, AtFlags::SYMLINK_NOFOLLOW);
@@ -215,4 +258,42 @@ fn is_unmapped(user: u32) -> bool {
         map.split_whitespace().eq(["0", "0", "4294967295"])
     };
     number("/proc/sys/kernel/overflowuid") == Some(user) && !is_whole()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_place_is_opened_through_links_of_this_user_and_of_root_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        std::fs::create_dir(root.join("a")).unwrap();
+        symlink("a", root.join("link")).unwrap();
+        let mode = Some(Mode::RWXU);
+        assert_eq!(place_of(&root.join("link/x/y")).unwrap(), root.join("a/x/y"));
+        assert_eq!(open_place(&root.join("link/x/y"), None).unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(!root.join("a/x").exists());
+        for path in ["link/x/y", "link/x/y/", "a/../link/x/./y", "a/x/y/z/.."] {
+            assert_eq!(open_place(&root.join(path), mode).unwrap().1, root.join("a/x/y"), "{path}");
+        }
+        assert!(open_place(Path::new("/"), mode).is_ok());
+        // Another user can be named by root alone.
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        std::os::unix::fs::lchown(root.join("link"), Some(12_345), None).unwrap();
+        for path in ["link", "link/x", "a/../link/new"] {
+            let refused = [open_place(&root.join(path), mode).unwrap_err(), place_of(&root.join(path)).unwrap_err()];
+            for error in refused {
+                assert!(error.to_string().contains("link of user 12345"), "{path}: {error}");
+            }
+        }
+        // So are directories, but those decide nothing.
+        std::os::unix::fs::lchown(root.join("a"), Some(12_345), None).unwrap();
+        assert!(open_place(&root.join("a/x"), mode).is_ok());
+    }
 }

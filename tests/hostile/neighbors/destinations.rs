@@ -143,3 +143,32 @@ fn a_clone_takes_no_object_of_another_user() {
     clone(&own).success();
     run_on(&own, &["verify"]).success();
 }
+
+#[test]
+fn a_link_of_another_user_leads_to_no_destination() {
+    let prepared = Prepared::new();
+    let victim = prepared.commons.directory("victim", 0, 0o755);
+    std::fs::write(victim.join("precious"), "of root").unwrap();
+    prepared.commons.directory("home", NOBODY, 0o755);
+    let link = prepared.commons.path("home/out");
+    by_nobody(|| std::os::unix::fs::symlink(&victim, &link).unwrap());
+    for name in ["home/out", "home/out/new"] {
+        for words in [&[][..], &["--dry-run"], &["--delete", "--yes"], &["--force"]] {
+            let refused = prepared.export(name, words).failure();
+            assert!(refused.contains("symbolic link of user nobody"), "{name} {words:?}: {refused}");
+            assert!(refused.contains(link.to_str().unwrap()), "{name} {words:?}: {refused}");
+        }
+        let mut clone = Command::new(program());
+        let refused = run(clone.arg("clone").arg(prepared.repository()).arg(prepared.commons.path(name))).failure();
+        assert!(refused.contains("symbolic link of user nobody"), "{name}: {refused}");
+        let refused = run(Command::new(program()).arg("init").arg(prepared.commons.path(name))).failure();
+        assert!(refused.contains("symbolic link of user nobody"), "{name}: {refused}");
+    }
+    assert_eq!(std::fs::read_dir(&victim).unwrap().count(), 1);
+    // A directory of that user is a place like others, and links of root lead where root wants.
+    by_nobody(|| std::fs::create_dir(prepared.commons.path("home/own")).unwrap());
+    set_mode(&prepared.commons.path("home/own"), 0o777);
+    std::os::unix::fs::symlink(prepared.commons.path("home/own"), prepared.commons.path("shared/out")).unwrap();
+    prepared.export("shared/out", &[]).success();
+    prepared.is_good();
+}
