@@ -14,7 +14,7 @@ use super::amended::Amended;
 use super::destination::Destination;
 use super::history::Outstanding;
 use super::objects::Copy;
-use super::{Counters, Failure, begin_again, check_logs, check_source};
+use super::{Counters, Failure, begin_again, check_logs, check_metadata, check_source};
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -90,6 +90,7 @@ async fn attempt(
     }
     let none = HashSet::new();
     let all = Outstanding::find(source, refs.targets(), &none).await?;
+    check_metadata(source, &all).await?;
     let to = Destination::new(destination, source.storage().location()).with_leftovers(leftovers);
     let mut copy = Copy::new(source, to, &none, counters, options.memory);
     copy.run(&all).await?;

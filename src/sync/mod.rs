@@ -43,7 +43,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tracing::info;
 
 use self::history::Outstanding;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::snapshot_info::SnapshotInfo;
@@ -144,6 +144,19 @@ async fn begin_again(source: &Repository, error: Error, tries: u32) -> Result<Re
         ),
         error,
     ))
+}
+
+/// Fails if the file `repo` of the source has metadata of one of the commits `outstanding` that cannot be read: the destination's would have it from then
+/// on. In version 1 they are in the snapshots, which are copied as they are.
+async fn check_metadata(source: &Repository, outstanding: &Outstanding) -> Result<()> {
+    if source.version() != SpecVersion::V2 {
+        return Ok(());
+    }
+    for commit in &outstanding.commits {
+        let read = source.commit(commit.id).await.and_then(|commit| commit.metadata().map(drop));
+        read.context(|| format!("{}: `repo` is damaged, and nothing was changed", source.storage().location()))?;
+    }
+    Ok(())
 }
 
 /// Fails with [`Failure::Changed`] if one of the logs `lacking` of the commits `copied` was collected while they were copied.

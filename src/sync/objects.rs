@@ -53,9 +53,9 @@ pub(super) struct Copy<'a> {
     to: Destination,
     counters: &'a Counters,
     memory: MemoryLimit,
-    /// Metadata and chunks that need not be copied: needed by commits about which both agree, or copied before.
+    /// Metadata and chunks that need not be copied: needed by commits about which both agree, or copied before. A chunk object has at least as many bytes.
     manifests: HashSet<ObjectId>,
-    chunks: HashSet<ObjectId>,
+    chunks: HashMap<ObjectId, u64>,
     memory_of_ids: Meter,
     /// True if snapshots are read past any cache and may differ in their parents, because an expiration may have written those of the source
     /// again.
@@ -95,7 +95,7 @@ impl<'a> Copy<'a> {
             counters,
             memory: MemoryLimit::new(memory.max(IN_MEMORY)),
             manifests: HashSet::new(),
-            chunks: HashSet::new(),
+            chunks: HashMap::new(),
             memory_of_ids: Meter::new("the ids of what is copied"),
             rewrites_snapshots: version == SpecVersion::V1,
             present,
@@ -160,19 +160,23 @@ impl<'a> Copy<'a> {
             let look = |id: &ObjectId| -> BoxFuture<'_, Result<Vec<Part>>> { Box::pin(this.parts_there(*id)) };
             let looks: Vec<_> = ids.iter().map(look).collect();
             let found: Vec<_> = stream::iter(looks).buffer_unordered(DECODED_AT_ONCE).try_collect().await?;
-            for (chunk, ..) in found.into_iter().flatten() {
-                self.skip_chunk(chunk)?;
+            for (chunk, offset, length) in found.into_iter().flatten() {
+                self.skip_chunk(chunk, offset.saturating_add(length))?;
             }
         }
         Ok(())
     }
 
-    /// Notes a chunk that need not be copied any more.
-    fn skip_chunk(&mut self, chunk: ObjectId) -> Result<()> {
-        if !self.chunks.contains(&chunk) {
-            self.memory_of_ids.count_items::<ObjectId>(2)?;
-            self.chunks.insert(chunk);
-        }
+    /// Notes a chunk that need not be copied any more, and the end of its last part that is known to be there.
+    fn skip_chunk(&mut self, chunk: ObjectId, end: u64) -> Result<()> {
+        let known = match self.chunks.entry(chunk) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                self.memory_of_ids.count_items::<(ObjectId, u64)>(1)?;
+                entry.insert(0)
+            }
+        };
+        *known = end.max(*known);
         Ok(())
     }
 
@@ -227,7 +231,8 @@ impl<'a> Copy<'a> {
             for (chunk, offset, length) in
                 self.metadata("manifests", some, MAX_FILE, chunks_in).await?.into_iter().flatten()
             {
-                if self.chunks.contains(&chunk) {
+                let last = offset.saturating_add(length);
+                if self.chunks.get(&chunk).is_some_and(|known| last <= *known) {
                     continue;
                 }
                 let end = match chunks.entry(chunk) {
@@ -238,7 +243,7 @@ impl<'a> Copy<'a> {
                         entry.insert(0)
                     }
                 };
-                *end = (*end).max(offset.saturating_add(length));
+                *end = (*end).max(last);
             }
         }
         self.counters.expect(chunks.len());
@@ -255,8 +260,8 @@ impl<'a> Copy<'a> {
         for some in logs.chunks(PREPARED) {
             self.logs(some).await?;
         }
-        for chunk in names {
-            self.skip_chunk(chunk)?;
+        for (chunk, end) in chunks {
+            self.skip_chunk(chunk, end)?;
         }
         self.memory_of_ids.count_items::<ObjectId>(2 * manifests.len())?;
         self.manifests.extend(manifests);

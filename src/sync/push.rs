@@ -11,7 +11,7 @@ use super::amended::Amended;
 use super::destination::Destination;
 use super::history::Outstanding;
 use super::objects::Copy;
-use super::{Counters, Failure, begin_again, check_logs, check_source, check_versions, removal};
+use super::{Counters, Failure, begin_again, check_logs, check_metadata, check_source, check_versions, removal};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::SnapshotRecord;
@@ -137,6 +137,7 @@ async fn attempt(
     if options.dry_run {
         return Ok(Pushed { refs, commits });
     }
+    check_metadata(source, &outstanding).await?;
     if let Some(agreements) = &options.agreements {
         agreements.strike(&**destination.storage(), &**source.storage(), &new)?;
     }

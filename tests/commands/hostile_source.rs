@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::repo_info::RepoInfo;
-use icechunkfs::format::repo_state::RepoState;
+use icechunkfs::format::repo_state::{RawItem, RepoState};
 use serde_json::json;
 
 use super::merge::{Setup, chunk, setup};
@@ -97,6 +97,23 @@ fn a_pull_keeps_the_commits_of_a_branch_whatever_the_source_says_of_their_parent
     });
     family.pull().success();
     family.assert_kept("expired ones in their order");
+}
+
+/// What is copied into the user's `repo` must be readable there.
+#[test]
+fn a_pull_copies_no_metadata_that_cannot_be_read() {
+    let family = family();
+    let damage = |state: &mut RepoState| {
+        let record = state.snapshots.get_mut(&family.added).unwrap();
+        record.metadata = vec![RawItem { name: "note".to_owned(), value: vec![0xff; 3] }];
+    };
+    edit(&family.theirs, damage);
+    let pull = ["pull", family.theirs.to_str().unwrap(), "dev"];
+    let why = run_on(&family.mine.place, &pull).failure();
+    assert!(why.contains(&family.added.to_string()) && why.contains("nothing was changed"), "{why}");
+    assert_eq!(tip(&family.mine.place, "dev"), family.dev);
+    let copy = family.theirs.with_file_name("copy");
+    run_on(&family.theirs, &["clone", copy.to_str().unwrap()]).failure();
 }
 
 /// A commit of a stranger claims to have merged `dev`. A merge of it must not vouch for that: the next merge of `dev` would bring nothing, and delete it.
