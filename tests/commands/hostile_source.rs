@@ -99,7 +99,7 @@ fn a_pull_keeps_the_commits_of_a_branch_whatever_the_source_says_of_their_parent
     family.assert_kept("expired ones in their order");
 }
 
-/// What is copied into the user's `repo` must be readable there.
+/// The user's `repo` gets only what can be read there.
 #[test]
 fn a_pull_copies_no_metadata_that_cannot_be_read() {
     let family = family();
