@@ -26,7 +26,7 @@ use super::publish::{self, Publication, Published, Start, StoredSnapshot};
 use super::queue::{self, PlaceInLine};
 use super::rebase::{self, ReadAhead};
 use super::replace_moves::without_moves;
-use super::replace_record::{Replaced, records_of_replacement};
+use super::replace_record::{Records, records_of_replacement};
 use super::request::{CommitOutcome, OnConflict, Request, Sizes};
 use super::times::RenewedTimes;
 use super::upload::{self, StoredChunks};
@@ -483,7 +483,7 @@ fn metadata(
         all.insert(MERGE_RECORD.to_owned(), merge.record.to_value(id));
     }
     if let Some(replaced) = replaced {
-        all.extend(records_of_replacement(id, &[Replaced::read(replaced)?]));
+        all.extend(records_of_replacement(id, &[Records::of(replaced)?]));
     }
     if let Some(rules) = &work.rewrite {
         all.insert(RESERVED.to_owned(), serde_json::json!({ "splitting_config": rules }));

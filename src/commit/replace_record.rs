@@ -64,55 +64,76 @@ impl ReplaceRecord {
     }
 }
 
-/// Commit that is replaced, as far as its successor needs it.
+/// Records of a commit: the commits that it was made from, besides its parent.
 #[derive(Clone, Debug)]
-pub(super) struct Replaced {
+pub struct Records {
     id: ObjectId,
     merged: Option<MergeRecord>,
     replaced: Option<ReplaceRecord>,
 }
 
-impl Replaced {
+impl Records {
     /// Reads the records of a commit from its description, which may have more than the snapshot's file ([`records_of_amended`]).
-    pub(super) fn read(commit: &SnapshotInfo) -> Result<Self> {
-        let (merged, replaced) = (MergeRecord::of(commit)?, ReplaceRecord::of(commit)?);
-        Ok(Replaced { id: commit.id, merged, replaced })
+    pub fn of(commit: &SnapshotInfo) -> Result<Self> {
+        Ok(Records { id: commit.id, merged: MergeRecord::of(commit)?, replaced: ReplaceRecord::of(commit)? })
+    }
+
+    /// Describes commit `id`, whose records are not known.
+    pub fn unknown(id: ObjectId) -> Self {
+        Records { id, merged: None, replaced: None }
+    }
+
+    /// Returns true if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.merged.is_none() && self.replaced.is_none()
+    }
+
+    /// Returns the commits that it merged, and those that it replaced. Of each of both, the first has what the others have.
+    pub fn commits(&self) -> impl Iterator<Item = ObjectId> {
+        let merged = self.merged.iter().flat_map(MergeRecord::all);
+        merged.chain(self.replaced.iter().flat_map(|record| record.commits.iter().copied()))
+    }
+
+    /// Returns true if the records list all of these.
+    pub fn are_complete(&self) -> bool {
+        self.merged.as_ref().is_none_or(|record| record.is_complete) && self.lists_all_replaced()
+    }
+
+    fn lists_all_replaced(&self) -> bool {
+        self.replaced.as_ref().is_none_or(|record| record.is_complete)
     }
 }
 
 /// Returns the records of commit `owner`, which replaces `commits`, newest first: what it stands for, and all that any of them merged, since the branch
 /// still has it.
-pub(super) fn records_of_replacement(owner: ObjectId, commits: &[Replaced]) -> Vec<(String, Value)> {
-    records(owner, commits.iter().map(|commit| commit.id).collect(), commits, true)
+pub(super) fn records_of_replacement(owner: ObjectId, commits: &[Records]) -> Vec<(String, Value)> {
+    records(owner, commits.iter(), true)
 }
 
 /// Returns the records of `commit`, which another program made in the place of `replaced`, newest first, for a repository whose operations log does
 /// not tell so. `are_all_known` is false if what one of `replaced` was made from is not known.
-pub fn records_of_amended(
-    commit: &SnapshotInfo,
-    replaced: &[SnapshotInfo],
-    are_all_known: bool,
-) -> Result<Vec<(String, Value)>> {
-    let all: Vec<Replaced> = std::iter::once(commit).chain(replaced).map(Replaced::read).collect::<Result<_>>()?;
-    Ok(records(commit.id, replaced.iter().map(|commit| commit.id).collect(), &all, are_all_known))
+pub fn records_of_amended(commit: &Records, replaced: &[Records], are_all_known: bool) -> Vec<(String, Value)> {
+    records(commit.id, std::iter::once(commit).chain(replaced), are_all_known)
 }
 
-/// Returns the records of commit `owner`, which stands for the commits `own` and has what `commits` had.
-fn records(owner: ObjectId, own: Vec<ObjectId>, commits: &[Replaced], are_all_known: bool) -> Vec<(String, Value)> {
+/// Returns the records of commit `owner`, which has what `commits` had, and stands for those of them that it is not itself.
+fn records<'a>(
+    owner: ObjectId,
+    commits: impl Iterator<Item = &'a Records> + Clone,
+    are_all_known: bool,
+) -> Vec<(String, Value)> {
     let mut seen = HashSet::new();
-    let earlier =
-        commits.iter().filter_map(|commit| commit.replaced.as_ref()).flat_map(|record| record.commits.iter().copied());
-    let mut all = own.into_iter().chain(earlier).filter(|id| seen.insert(*id));
+    let own = commits.clone().map(|commit| commit.id).filter(|id| *id != owner);
+    let earlier = commits.clone().filter_map(|commit| commit.replaced.as_ref());
+    let mut all = own.chain(earlier.flat_map(|record| record.commits.iter().copied())).filter(|id| seen.insert(*id));
     let listed: Vec<ObjectId> = all.by_ref().take(MAX_COMMITS).collect();
-    let is_complete = are_all_known
-        && all.next().is_none()
-        && commits.iter().all(|commit| commit.replaced.as_ref().is_none_or(|record| record.is_complete));
+    let is_complete = are_all_known && all.next().is_none() && commits.clone().all(Records::lists_all_replaced);
     let mut records = Vec::new();
     if !listed.is_empty() {
         let record = ReplaceRecord { commits: listed, is_complete };
         records.push((REPLACE_RECORD.to_owned(), record.to_value(owner)));
     }
-    if let Some(merged) = MergeRecord::unite(commits.iter().filter_map(|commit| commit.merged.clone())) {
+    if let Some(merged) = MergeRecord::unite(commits.filter_map(|commit| commit.merged.clone())) {
         records.push((MERGE_RECORD.to_owned(), merged.to_value(owner)));
     }
     records
@@ -136,8 +157,8 @@ mod tests {
         SnapshotInfo { text, ..SnapshotInfo::new(object_id(n), None, 0, "") }
     }
 
-    fn replaced(commit: &SnapshotInfo) -> Replaced {
-        Replaced::read(commit).unwrap()
+    fn replaced(commit: &SnapshotInfo) -> Records {
+        Records::of(commit).unwrap()
     }
 
     fn record_of(commit: &SnapshotInfo) -> Option<ReplaceRecord> {
@@ -171,12 +192,12 @@ mod tests {
         // It copies the metadata, or drops them.
         for metadata in [merge.metadata().unwrap().into_inner(), Map::new()] {
             let amended = commit(2, metadata);
-            let described = commit(2, records_of_amended(&amended, std::slice::from_ref(&merge), true).unwrap());
+            let described = commit(2, records_of_amended(&replaced(&amended), &[replaced(&merge)], true));
             assert_eq!(MergeRecord::of(&described).unwrap(), Some(merged.clone()));
             let record = record_of(&described).unwrap();
             assert_eq!((record.commits, record.is_complete), (vec![object_id(1)], true));
         }
-        let unknown = records_of_amended(&commit(2, []), &[commit(1, [])], false).unwrap();
+        let unknown = records_of_amended(&Records::unknown(object_id(2)), &[Records::unknown(object_id(1))], false);
         assert!(!record_of(&commit(2, unknown)).unwrap().is_complete);
     }
 
@@ -191,11 +212,11 @@ mod tests {
 
     #[test]
     fn a_record_is_bounded() {
-        let many: Vec<Replaced> = (0..=MAX_COMMITS)
+        let many: Vec<Records> = (0..=MAX_COMMITS)
             .map(|n| {
                 let mut id = [0; 12];
                 id[..8].copy_from_slice(&(n as u64).to_be_bytes());
-                Replaced { id: ObjectId(id), merged: None, replaced: None }
+                Records::unknown(ObjectId(id))
             })
             .collect();
         let commit = commit(9, records_of_replacement(object_id(9), &many));

@@ -19,7 +19,7 @@ use super::moves;
 use super::nodes::{self, Planned, PlannedNode, Sources};
 use super::publish::{self, Publication, Published, Start, no_amend_of_the_first};
 use super::rebase::read_log;
-use super::replace_record::{Replaced, records_of_replacement};
+use super::replace_record::{Records, records_of_replacement};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
@@ -101,8 +101,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
         }
     }
     let id = ObjectId::random()?;
-    let replaced = commits.iter().map(Replaced::read);
-    let replaced: Vec<Replaced> = replaced.collect::<Result<_>>()?;
+    let replaced: Vec<Records> = commits.iter().map(Records::of).collect::<Result<_>>()?;
     let mut metadata = metadata.clone();
     metadata.extend(records_of_replacement(id, &replaced));
     let items =

@@ -1,7 +1,7 @@
 //! The common ancestors of two snapshots.
 //!
 //! A commit has one parent. It was also made from others: a merge records the merged snapshot in its metadata ([`MergeRecord`]), with the commits
-//! that came with it, and a commit that replaced others records those ([`ReplaceRecord`]); where the reference implementation amended, the
+//! that came with it, and a commit that replaced others records those ([`Records`]); where the reference implementation amended, the
 //! operations log tells. A branch can therefore be merged again and again, in both directions, also after its history was rewritten, and only what
 //! is new since the last merge is compared.
 //!
@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::commit::merge_record::{MergeCommit, MergeRecord};
 use crate::commit::rebase::read_log;
-use crate::commit::replace_record::ReplaceRecord;
+use crate::commit::replace_record::Records;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_state::Operation;
@@ -32,16 +32,9 @@ struct Claim {
 
 impl Claim {
     fn of(commit: &SnapshotInfo) -> Result<Option<Self>> {
-        let merge = MergeRecord::of(commit)?;
-        let replaced = ReplaceRecord::of(commit)?;
-        if merge.is_none() && replaced.is_none() {
-            return Ok(None);
-        }
-        let merged = merge.iter().flat_map(MergeRecord::all);
-        let all = merged.chain(replaced.iter().flat_map(|record| record.commits.iter().copied()));
-        let is_incomplete =
-            merge.as_ref().is_some_and(|merge| !merge.is_complete) || replaced.as_ref().is_some_and(|r| !r.is_complete);
-        Ok(Some(Claim { commits: all.collect(), is_incomplete }))
+        let records = Records::of(commit)?;
+        let claim = || Claim { commits: records.commits().collect(), is_incomplete: !records.are_complete() };
+        Ok((!records.is_empty()).then(claim))
     }
 }
 
@@ -133,25 +126,11 @@ impl History {
     }
 
     /// Returns the commits that were amended since what `tips` have in common was made, by the operations log: the new commit and the one
-    /// before. The log does not tell of what happened in other repositories.
+    /// before.
     async fn amended(&mut self, repository: &Repository, tips: [ObjectId; 2]) -> Result<Vec<(ObjectId, ObjectId)>> {
-        if repository.state()?.is_none() {
-            return Ok(Vec::new());
-        }
         let common = self.common_ancestors(&tips[..1], &tips[1..]);
         let since = common.iter().filter_map(|id| self.get(*id)).map(|commit| commit.flushed_at).min().unwrap_or(0);
-        let mut operations = repository.operations()?;
-        let mut amended = Vec::new();
-        while let Some(entry) = operations.next().await? {
-            if entry.updated_at < since {
-                break;
-            }
-            if let Ok(Operation::CommitAmended { previous, new, .. }) = entry.operation {
-                self.memory.count_items::<(ObjectId, ObjectId)>(1)?;
-                amended.push((new, previous));
-            }
-        }
-        Ok(amended)
+        repository.amended_since(since, &mut self.memory).await
     }
 
     /// Returns true if all that `tips` were made from since `base` was made in this repository, by its operations log, so that no record of it is
@@ -207,8 +186,8 @@ impl History {
 
     /// Returns those of the commits that `id` claims to have been made from that none of the others was made from, as far as they are there.
     pub(super) fn claimed(&self, id: ObjectId) -> Vec<ObjectId> {
-        let Some(claim) = self.claims.get(&id) else { return Vec::new() };
-        let there: Vec<ObjectId> = claim.commits.iter().copied().filter(|id| self.commits.contains_key(id)).collect();
+        let claimed = self.claimed_commits(id).iter().copied();
+        let there: Vec<ObjectId> = claimed.filter(|id| self.commits.contains_key(id)).collect();
         let older: HashSet<ObjectId> = there.iter().flat_map(|id| self.older(*id)).collect();
         there.into_iter().filter(|id| !older.contains(id)).collect()
     }
@@ -235,17 +214,14 @@ impl History {
     /// operations log claims something.
     pub(super) fn claimants(&self, tips: [ObjectId; 2], bases: &[ObjectId]) -> Vec<ObjectId> {
         let leads = |id: &ObjectId| {
-            let claimed = self.claims.get(id).map(|claim| claim.commits.as_slice()).unwrap_or_default();
-            claimed.iter().any(|claimed| bases.iter().any(|base| self.ancestors(*claimed).contains(base)))
+            self.claimed_commits(*id)
+                .iter()
+                .any(|claimed| bases.iter().any(|base| self.ancestors(*claimed).contains(base)))
         };
         let below: HashSet<ObjectId> = bases.iter().flat_map(|id| self.ancestors(*id)).collect();
         let above: HashSet<ObjectId> = tips.into_iter().flat_map(|tip| self.ancestors(tip)).collect();
-        let mut found: Vec<ObjectId> = above
-            .difference(&below)
-            .filter(|id| !self.rejected.contains(*id) && !self.is_missing(**id))
-            .filter(|id| leads(id))
-            .copied()
-            .collect();
+        let mut found: Vec<ObjectId> =
+            above.difference(&below).filter(|id| !self.is_missing(**id) && leads(id)).copied().collect();
         found.sort_unstable();
         found
     }
@@ -307,11 +283,8 @@ impl History {
         let brought = self.beyond(tip, known);
         let line: HashSet<ObjectId> = self.first_parents(tip).map(|commit| commit.id).collect();
         let others: HashSet<ObjectId> = brought.iter().copied().filter(|id| !line.contains(id)).collect();
-        let adds = |id: &ObjectId| {
-            let claimed = self.claims.get(id).map(|claim| claim.commits.as_slice()).unwrap_or_default();
-            !self.rejected.contains(id) && claimed.iter().any(|id| others.contains(id))
-        };
-        brought.into_iter().filter(|id| !self.is_missing(*id)).filter(adds).collect()
+        let adds = |id: &ObjectId| self.claimed_commits(*id).iter().any(|id| others.contains(id));
+        brought.into_iter().filter(|id| !self.is_missing(*id) && adds(id)).collect()
     }
 
     /// Describes a merge of `snapshot`, given as `source`, into a branch that has `known`.

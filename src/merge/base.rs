@@ -132,32 +132,8 @@ async fn among_known(
 
 /// Rejects the claims that decide about the common ancestor and are not shown by the snapshots.
 async fn reject_false_claims(parts: Parts<'_>, history: &mut History, tips: [ObjectId; 2]) -> Result<()> {
-    let mut checked = HashSet::new();
-    loop {
-        let found = history.common_ancestors(&tips[..1], &tips[1..]);
-        let mut pending = history.claimants(tips, &found);
-        pending.retain(|id| checked.insert(*id));
-        if pending.is_empty() {
-            return Ok(());
-        }
-        if reject_unshown(parts, history, pending).await? {
-            // What others claim may have been a part of that: they have to show all of it now.
-            checked.clear();
-        }
-    }
-}
-
-/// Rejects the claims of those of `commits` that do not show them. Returns true if there are any.
-async fn reject_unshown(parts: Parts<'_>, history: &mut History, commits: Vec<ObjectId>) -> Result<bool> {
-    let mut any = false;
-    for id in commits {
-        if !claims::is_shown(parts.with(history), id).await? {
-            warn!("what commit {id} is said to have been made from is not in it: the record is not believed");
-            history.reject(id);
-            any = true;
-        }
-    }
-    Ok(any)
+    let deciding = |history: &History| history.claimants(tips, &history.common_ancestors(&tips[..1], &tips[1..]));
+    reject_unshown(parts, history, deciding).await
 }
 
 /// Rejects claims that a merge of `source` into the branch at `into` would take over into its own record, and that the snapshots do not show: the commit
@@ -168,16 +144,29 @@ pub(super) async fn reject_false_additions(
     source: ObjectId,
     into: ObjectId,
 ) -> Result<()> {
+    reject_unshown(parts, history, |history| history.adding(source, &history.ancestors(into))).await
+}
+
+/// Rejects the claims that the snapshots do not show of those commits that `find` returns, which depend on what is rejected.
+async fn reject_unshown(
+    parts: Parts<'_>,
+    history: &mut History,
+    find: impl Fn(&History) -> Vec<ObjectId>,
+) -> Result<()> {
     let mut checked = HashSet::new();
     loop {
-        let known = history.ancestors(into);
-        let mut pending = history.adding(source, &known);
+        let mut pending = find(history);
         pending.retain(|id| checked.insert(*id));
         if pending.is_empty() {
             return Ok(());
         }
-        if reject_unshown(parts, history, pending).await? {
-            checked.clear();
+        for id in pending {
+            if !claims::is_shown(parts.with(history), id).await? {
+                warn!("what commit {id} is said to have been made from is not in it: the record is not believed");
+                history.reject(id);
+                // Other claims may have seemed to be parts of that one: they have to show all of it now.
+                checked.clear();
+            }
         }
     }
 }

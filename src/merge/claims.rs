@@ -12,7 +12,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::ancestor::History;
 use super::base::Surroundings;
 use super::repacked;
-use super::sides::{ChunkSet, in_both};
+use super::sides::{chunks_of, in_both};
 use crate::commit::changes::ChangeSet;
 use crate::commit::rebase::read_log_if_any;
 use crate::compare::changes::changes_between;
@@ -197,10 +197,6 @@ fn line_since_fork(history: &History, commit: ObjectId, other: ObjectId) -> Line
 /// Returns a snapshot without nodes.
 fn nothing() -> Result<Snapshot> {
     Snapshot::from_draft(&SnapshotDraft::new(ObjectId::INITIAL, 0, ""))
-}
-
-fn chunks_of(changes: &ChangeSet) -> ChunkSet {
-    changes.chunks.iter().map(|(node, chunks)| (*node, chunks.keys().cloned().collect())).collect()
 }
 
 /// Leaves those of `changed` that another change set `differs` in: nodes that are there or have a place, documents, and chunks.

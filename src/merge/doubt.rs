@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::base::Surroundings;
 use super::claims::{MAX_LOGS, Touched};
 use super::repacked;
-use super::sides::{ChunkSet, in_both};
+use super::sides::{chunks_of, in_both};
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::compare::changes::changes_between;
 use crate::error::Result;
@@ -124,10 +124,6 @@ impl EarlierCommits<'_> {
         }
         Ok(false)
     }
-}
-
-fn chunks_of(changes: &ChangeSet) -> ChunkSet {
-    changes.chunks.iter().map(|(node, chunks)| (*node, chunks.keys().cloned().collect())).collect()
 }
 
 /// Returns true if one of `changed` is also the state from which nothing `differs`.

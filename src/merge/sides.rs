@@ -52,6 +52,11 @@ pub(super) async fn apply(
     Ok(Applied { changes, conflicts, contested })
 }
 
+/// Returns the chunks that `changes` change.
+pub(super) fn chunks_of(changes: &ChangeSet) -> ChunkSet {
+    changes.chunks.iter().map(|(node, chunks)| (*node, chunks.keys().cloned().collect())).collect()
+}
+
 /// Returns the chunks of `changes` that are in `others`, too.
 pub(super) fn in_both(changes: &ChangeSet, others: &ChunkSet) -> ChunkSet {
     let of_node = |(node, chunks): (&NodeId, &BTreeMap<Coords, ChunkChange>)| {

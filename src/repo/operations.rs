@@ -8,8 +8,12 @@ use std::sync::Arc;
 
 use super::{Generation, MAX_REPO_FILE, Repository};
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::envelope::SpecVersion;
+use crate::format::ids::ObjectId;
 use crate::format::operations_log::{self, DisplayedEntry};
 use crate::format::repo_info::RepoInfo;
+use crate::format::repo_state::Operation;
+use crate::memory::Meter;
 use crate::storage::{Storage, decoded};
 
 /// Operations, newest first, fetched on demand.
@@ -50,6 +54,23 @@ impl Repository {
             seen: HashSet::new(),
             missing: None,
         })
+    }
+
+    /// Returns the commits that were amended since the time `since`, each with the commit before, newest first; none before version 2, which has no amended
+    /// commits. `meter` counts them. The log does not tell of what happened in other repositories.
+    pub async fn amended_since(&self, since: u64, meter: &mut Meter) -> Result<Vec<(ObjectId, ObjectId)>> {
+        if self.version() != SpecVersion::V2 {
+            return Ok(Vec::new());
+        }
+        let mut operations = self.operations()?;
+        let mut amended = Vec::new();
+        while let Some(entry) = operations.next().await?.filter(|entry| entry.updated_at >= since) {
+            if let Ok(Operation::CommitAmended { previous, new, .. }) = entry.operation {
+                meter.count_items::<(ObjectId, ObjectId)>(1)?;
+                amended.push((new, previous));
+            }
+        }
+        Ok(amended)
     }
 }
 

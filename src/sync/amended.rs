@@ -8,12 +8,11 @@
 use std::collections::{HashMap, HashSet};
 
 use super::history::Outstanding;
-use crate::commit::merge_record::MergeRecord;
-use crate::commit::replace_record::{ReplaceRecord, records_of_amended};
+use crate::commit::replace_record::{Records, records_of_amended};
 use crate::error::{ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
-use crate::format::repo_state::{Operation, RawItem, SnapshotRecord};
+use crate::format::repo_state::{RawItem, SnapshotRecord};
 use crate::format::snapshot_info::SnapshotInfo;
 use crate::memory::{Meter, SharedReservation};
 use crate::repo::Repository;
@@ -35,21 +34,10 @@ impl Amended {
         destination: Option<&Repository>,
     ) -> Result<Self> {
         let times = outstanding.commits.iter().map(|commit| commit.flushed_at);
-        let Some(since) = times.min().filter(|_| source.version() == SpecVersion::V2) else {
-            return Ok(Amended::default());
-        };
+        let Some(since) = times.min() else { return Ok(Amended::default()) };
         let mut meter = Meter::new("the amended commits");
-        let mut previous = HashMap::new();
-        let mut operations = source.operations()?;
-        while let Some(entry) = operations.next().await? {
-            if entry.updated_at < since {
-                break;
-            }
-            if let Ok(Operation::CommitAmended { previous: before, new, .. }) = entry.operation {
-                meter.count_items::<(ObjectId, ObjectId)>(1)?;
-                previous.insert(new, before);
-            }
-        }
+        let previous: HashMap<ObjectId, ObjectId> =
+            source.amended_since(since, &mut meter).await?.into_iter().collect();
         let amended: Vec<ObjectId> =
             outstanding.commits.iter().map(|commit| commit.id).filter(|id| previous.contains_key(id)).collect();
         let mut items = HashMap::new();
@@ -79,10 +67,7 @@ async fn known_elsewhere(repositories: [Option<&Repository>; 2], meter: &mut Met
         let Refs { branches, tags, .. } = repository.refs().await?;
         let tips: HashSet<ObjectId> = branches.into_values().chain(tags.into_values()).collect();
         let visit = |commit: SnapshotInfo| {
-            let (merged, replaced) = (MergeRecord::of(&commit)?, ReplaceRecord::of(&commit)?);
-            let merged = merged.iter().flat_map(MergeRecord::all);
-            let replaced = replaced.iter().flat_map(|record| record.commits.iter().copied());
-            for id in merged.chain(replaced).chain([commit.id]) {
+            for id in Records::of(&commit)?.commits().chain([commit.id]) {
                 meter.count_items::<ObjectId>(2)?;
                 known.insert(id);
             }
@@ -101,29 +86,29 @@ async fn items_of(
     previous: &HashMap<ObjectId, ObjectId>,
     known: &HashSet<ObjectId>,
 ) -> Result<Vec<RawItem>> {
-    let commit = source.commit(id).await?;
-    let (mut replaced, mut are_all_known, mut adds) = (Vec::new(), true, false);
+    let commit = Records::of(&source.commit(id).await?)?;
+    let mut replaced = Vec::new();
+    let mut are_all_known = true;
+    let mut adds = false;
     let mut seen = HashSet::from([id]);
     let mut next = previous.get(&id);
     while let Some(before) = next.filter(|before| seen.insert(**before)) {
-        adds |= known.contains(before);
-        replaced.push(match source.commit(*before).await {
-            Ok(found) => {
-                adds |= MergeRecord::of(&found)?.is_some() || ReplaceRecord::of(&found)?.is_some();
-                found
-            }
+        let records = match source.commit(*before).await {
+            Ok(found) => Records::of(&found)?,
             // A collection has removed it.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 are_all_known = false;
-                SnapshotInfo::new(*before, None, 0, "")
+                Records::unknown(*before)
             }
             Err(error) => return Err(error),
-        });
+        };
+        adds |= known.contains(before) || !records.is_empty();
+        replaced.push(records);
         next = previous.get(before);
     }
     if are_all_known && !adds {
         return Ok(Vec::new());
     }
-    let records = records_of_amended(&commit, &replaced, are_all_known)?;
+    let records = records_of_amended(&commit, &replaced, are_all_known);
     records.iter().map(|(name, value)| RawItem::new(SpecVersion::V2, name, value)).collect()
 }
