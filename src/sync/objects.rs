@@ -28,7 +28,7 @@ use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::snapshot_info::SnapshotInfo;
 use crate::format::transaction_log::TransactionLog;
-use crate::memory::{MemoryLimit, Meter};
+use crate::memory::{MemoryLimit, Meter, Metered};
 use crate::repo::needs::{Part, chunks_in, manifests_in};
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::{ObjectSource, Storage};
@@ -46,6 +46,9 @@ const IN_MEMORY: u64 = 32 << 20;
 /// Bytes of a large object that are read at once.
 const PIECE: u64 = 8 << 20;
 
+/// Name of the ids in errors.
+const IDS: &str = "the ids of what is copied";
+
 /// Copy of objects from one repository to another.
 #[derive(Debug)]
 pub(super) struct Copy<'a> {
@@ -53,9 +56,9 @@ pub(super) struct Copy<'a> {
     to: Destination,
     counters: &'a Counters,
     memory: MemoryLimit,
-    /// Metadata and chunks that need not be copied: needed by commits about which both agree, or copied before. A chunk object has at least as many bytes.
+    /// Metadata and chunks that need not be copied: needed by commits about which both agree, or copied before.
     manifests: HashSet<ObjectId>,
-    chunks: HashMap<ObjectId, u64>,
+    chunks: ChunkEnds,
     memory_of_ids: Meter,
     /// True if snapshots are read past any cache and may differ in their parents, because an expiration may have written those of the source
     /// again.
@@ -68,6 +71,43 @@ pub(super) struct Copy<'a> {
     lacking: HashSet<ObjectId>,
     /// Directory of a local destination, opened before the first write.
     root: Option<Arc<File>>,
+}
+
+/// Chunk objects, each with the end of the last part of it that a manifest names: it has at least as many bytes.
+#[derive(Debug)]
+struct ChunkEnds {
+    ends: HashMap<ObjectId, u64>,
+    memory: Meter,
+}
+
+impl ChunkEnds {
+    fn new(what: &'static str) -> Self {
+        ChunkEnds { ends: HashMap::new(), memory: Meter::new(what) }
+    }
+
+    /// Adds a part of `chunk` that ends at `end`.
+    fn add(&mut self, chunk: ObjectId, end: u64) -> Result<()> {
+        let known = match self.ends.entry(chunk) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                self.memory.count_items::<(ObjectId, u64)>(1)?;
+                entry.insert(0)
+            }
+        };
+        *known = end.max(*known);
+        Ok(())
+    }
+
+    /// Returns the chunks and their ends, with room for a list of the names beside it.
+    fn into_list(mut self) -> Result<Metered<Vec<(ObjectId, u64)>>> {
+        self.memory.count_items::<(ObjectId, u64)>(2 * self.ends.len())?;
+        Ok(self.memory.finish(self.ends.into_iter().collect()))
+    }
+
+    /// Returns true if a part of `chunk` that ends at `end` or later was added.
+    fn has(&self, chunk: ObjectId, end: u64) -> bool {
+        self.ends.get(&chunk).is_some_and(|known| end <= *known)
+    }
 }
 
 /// Outcome of the copy of a log.
@@ -95,8 +135,8 @@ impl<'a> Copy<'a> {
             counters,
             memory: MemoryLimit::new(memory.max(IN_MEMORY)),
             manifests: HashSet::new(),
-            chunks: HashMap::new(),
-            memory_of_ids: Meter::new("the ids of what is copied"),
+            chunks: ChunkEnds::new(IDS),
+            memory_of_ids: Meter::new(IDS),
             rewrites_snapshots: version == SpecVersion::V1,
             present,
             reused: Vec::new(),
@@ -161,22 +201,9 @@ impl<'a> Copy<'a> {
             let looks: Vec<_> = ids.iter().map(look).collect();
             let found: Vec<_> = stream::iter(looks).buffer_unordered(DECODED_AT_ONCE).try_collect().await?;
             for (chunk, offset, length) in found.into_iter().flatten() {
-                self.skip_chunk(chunk, offset.saturating_add(length))?;
+                self.chunks.add(chunk, offset.saturating_add(length))?;
             }
         }
-        Ok(())
-    }
-
-    /// Notes a chunk that need not be copied any more, and the end of its last part that is known to be there.
-    fn skip_chunk(&mut self, chunk: ObjectId, end: u64) -> Result<()> {
-        let known = match self.chunks.entry(chunk) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
-                self.memory_of_ids.count_items::<(ObjectId, u64)>(1)?;
-                entry.insert(0)
-            }
-        };
-        *known = end.max(*known);
         Ok(())
     }
 
@@ -210,7 +237,7 @@ impl<'a> Copy<'a> {
 
     async fn group(&mut self, commits: &[&SnapshotInfo<()>]) -> Result<(), Failure> {
         let snapshots: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
-        let mut memory = Meter::new("the list of what some commits need");
+        let mut memory = Meter::new("the logs of some commits");
         memory.count_items::<ObjectId>(commits.iter().map(|commit| commit.log_ids().count()).sum())?;
         let mut logs: Vec<ObjectId> = commits.iter().flat_map(|commit| commit.log_ids()).collect();
         logs.sort_unstable();
@@ -225,43 +252,34 @@ impl<'a> Copy<'a> {
         manifests.dedup();
         self.counters.expect(manifests.len());
         self.to.look_for("manifests", &manifests).await?;
-        // The end of the last chunk in each object: it is at least as long.
-        let mut chunks: HashMap<ObjectId, u64> = HashMap::new();
+        let mut chunks = ChunkEnds::new("the chunks of some commits");
         for some in manifests.chunks(DECODED_AT_ONCE) {
-            for (chunk, offset, length) in
-                self.metadata("manifests", some, MAX_FILE, chunks_in).await?.into_iter().flatten()
-            {
-                let last = offset.saturating_add(length);
-                if self.chunks.get(&chunk).is_some_and(|known| last <= *known) {
-                    continue;
+            let parts = self.metadata("manifests", some, MAX_FILE, chunks_in).await?;
+            for (chunk, offset, length) in parts.into_iter().flatten() {
+                let end = offset.saturating_add(length);
+                if !self.chunks.has(chunk, end) {
+                    chunks.add(chunk, end)?;
                 }
-                let end = match chunks.entry(chunk) {
-                    Entry::Occupied(entry) => entry.into_mut(),
-                    Entry::Vacant(entry) => {
-                        // Twice: in the table, and in the list of names.
-                        memory.count_items::<(ObjectId, u64)>(3)?;
-                        entry.insert(0)
-                    }
-                };
-                *end = (*end).max(last);
             }
         }
+        let chunks = chunks.into_list()?;
         self.counters.expect(chunks.len());
-        let names: Vec<ObjectId> = chunks.keys().copied().collect();
+        let names: Vec<ObjectId> = chunks.iter().map(|(id, _)| *id).collect();
         self.to.look_for("chunks", &names).await?;
-        for some in names.chunks(PREPARED) {
-            let copies = some.iter().map(|id| (format!("chunks/{id}"), chunks.get(id).copied().unwrap_or_default()));
+        for some in chunks.chunks(PREPARED) {
             let this = &*self;
-            let copies: Vec<BoxFuture<'_, Result<Option<String>, Failure>>> =
-                copies.map(|(key, end)| -> BoxFuture<'_, _> { Box::pin(this.chunk(key, end)) }).collect();
+            let copy = |(id, end): &(ObjectId, u64)| -> BoxFuture<'_, Result<Option<String>, Failure>> {
+                Box::pin(this.chunk(format!("chunks/{id}"), *end))
+            };
+            let copies: Vec<_> = some.iter().map(copy).collect();
             let reused: Vec<_> = stream::iter(copies).buffer_unordered(AT_ONCE).try_collect().await?;
             self.reuse(reused)?;
         }
         for some in logs.chunks(PREPARED) {
             self.logs(some).await?;
         }
-        for (chunk, end) in chunks {
-            self.skip_chunk(chunk, end)?;
+        for (chunk, end) in chunks.iter() {
+            self.chunks.add(*chunk, *end)?;
         }
         self.memory_of_ids.count_items::<ObjectId>(2 * manifests.len())?;
         self.manifests.extend(manifests);
