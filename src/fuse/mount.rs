@@ -19,7 +19,7 @@ use super::device::{Device, Shared};
 use super::helper;
 use super::io_mode::IoMode;
 use super::kernel_mount;
-use super::mount_target::{MountTarget, check_place};
+use super::mount_target::MountTarget;
 use super::overlay_adapter::WorkingAdapter;
 use super::preopened;
 use super::presentation::Presentation;
@@ -287,26 +287,27 @@ impl Mounted {
             let mounted = ServedMount::new(place.to_owned(), target.device_number());
             let _ = mounted.unmount(UnmountMode::Detach);
         };
-        let is_by_helper = device.is_none();
         let adapter = Device::new(requests, options.rings);
         let shared = adapter.shared();
         let session = match device {
             Some(device) => {
-                fuser::Session::from_fd(adapter, device, options.acl(), config(options)).inspect_err(|_| detach())
+                let session = fuser::Session::from_fd(adapter, device, options.acl(), config(options));
+                session.inspect_err(|_| detach()).map_err(|error| mount_error(place, error))?
             }
-            None => fuser::Session::new(adapter, place, &config(options)),
+            None => {
+                let session = fuser::Session::new(adapter, place, &config(options));
+                let session = session.map_err(|error| mount_error(place, error))?;
+                target.check_mounted(preopened::device_number(session.as_fd()).as_ref())?;
+                session
+            }
         };
-        let session = session.map_err(|error| mount_error(place, error))?;
-        if is_by_helper {
-            check_place(target, &preopened::device_number(session.as_fd()))?;
-        }
         let started = start_rings(&shared, &session);
         let rings = started.inspect_err(|_| detach()).map_err(|error| mount_error(place, error))?;
         // The caller of a given descriptor mounts it before it starts this program, or while the session waits.
         let device = preopened::device_number(session.as_fd()).or_else(|| target.device_number());
         let session = session.spawn().map_err(|error| mount_error(place, error))?;
         let mountpoint = match &device {
-            Some(device) if target.opened.is_none() => preopened::mountpoint_of(device),
+            Some(device) if target.is_preopened() => preopened::mountpoint_of(device),
             _ => None,
         };
         let mountpoint = mountpoint.unwrap_or_else(|| place.to_owned());

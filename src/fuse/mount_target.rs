@@ -21,7 +21,7 @@ use crate::file_name::is_dots;
 pub struct MountTarget {
     path: PathBuf,
     /// Mountpoint, and the directory that it names; none for a [`preopened`] descriptor.
-    pub(super) opened: Option<(Mountpoint, OwnedFd)>,
+    opened: Option<(Mountpoint, OwnedFd)>,
 }
 
 impl MountTarget {
@@ -77,6 +77,33 @@ impl MountTarget {
         let is_ours = mount.is_icechunkfs() && mount.owner == Some(rustix::process::geteuid().as_raw());
         is_ours.then_some(mount.device)
     }
+
+    /// Returns true if this is a [`preopened`] descriptor.
+    pub(super) fn is_preopened(&self) -> bool {
+        self.opened.is_none()
+    }
+
+    /// Checks that `fusermount3` has mounted here: it knows only the path, and the owner of a directory on the way can have put a link there meanwhile.
+    /// `device` is the number of the new file system, if the kernel tells. A mount elsewhere is detached.
+    pub(super) fn check_mounted(&self, device: Option<&String>) -> Result<()> {
+        let here = self.device_number();
+        if here.is_some() && device.is_none_or(|device| here.as_ref() == Some(device)) {
+            return Ok(());
+        }
+        let place = self.path.display();
+        let elsewhere = device.and_then(|device| preopened::mountpoint_of(device));
+        let shown = elsewhere.as_ref().map(|path| format!(" at {}", path.display())).unwrap_or_default();
+        if let Some(path) = elsewhere {
+            let _ = ServedMount::new(path, device.cloned()).unmount(UnmountMode::Detach);
+        }
+        Err(Error::new(
+            ErrorKind::PermissionDenied,
+            format!(
+                "fusermount3 has mounted{shown} instead of {place}, and that was taken back: another user changed a directory on the way; name a \
+                 mountpoint in a directory of your own"
+            ),
+        ))
+    }
 }
 
 /// Checks that `directory` can have a mount: it is a directory, and empty unless `nonempty`.
@@ -98,26 +125,4 @@ fn check_directory(directory: &OwnedFd, place: &str, nonempty: bool) -> Result<(
         }
     }
     Ok(())
-}
-
-/// Checks that `fusermount3` has mounted at `target`, of which it knows only the path: the owner of a directory on the way can have put a link there
-/// meanwhile. `device` is the number of the new file system, if the kernel tells. A mount elsewhere is detached.
-pub(super) fn check_place(target: &MountTarget, device: &Option<String>) -> Result<()> {
-    let here = target.device_number();
-    if here.is_some() && device.as_ref().is_none_or(|device| here.as_ref() == Some(device)) {
-        return Ok(());
-    }
-    let place = target.path().display();
-    let elsewhere = device.as_ref().and_then(|device| preopened::mountpoint_of(device));
-    let shown = elsewhere.as_ref().map(|path| format!(" at {}", path.display())).unwrap_or_default();
-    if let Some(path) = elsewhere {
-        let _ = ServedMount::new(path, device.clone()).unmount(UnmountMode::Detach);
-    }
-    Err(Error::new(
-        ErrorKind::PermissionDenied,
-        format!(
-            "fusermount3 has mounted{shown} instead of {place}, and that was taken back: another user changed a directory on the way; name a \
-             mountpoint in a directory of your own"
-        ),
-    ))
 }

@@ -301,7 +301,8 @@ mod tests {
         std::fs::create_dir_all(root.join("a/m")).unwrap();
         std::fs::create_dir_all(root.join("b/m")).unwrap();
         let open = || OwnedFd::from(std::fs::File::open(root.join("a/m")).unwrap());
-        let (at, tries) = (open(), std::cell::Cell::new(0));
+        let at = open();
+        let tries = std::cell::Cell::new(0);
         let found = named(at.try_clone().unwrap(), |_| {
             tries.set(tries.get() + 1);
             Ok(root.join(if tries.get() < 5 { "b/m" } else { "a/m" }))

@@ -223,7 +223,8 @@ impl OpenMount {
             (None, Err(_)) => None,
         };
         let leaves = || {
-            let (path, place) = (path.display(), self.mount.mountpoint.display());
+            let path = path.display();
+            let place = self.mount.mountpoint.display();
             Error::invalid(format!("{path}: it leads out of the mount at {place}: name a path in that"))
         };
         found.map(|found| lexical(&found).ok_or_else(leaves)).transpose()

@@ -94,7 +94,8 @@ fn only_user(status: &[u8]) -> Option<u32> {
 
 /// Returns the processes of the users for whom `is_wanted` returns true, first those of the current user and of root.
 pub fn of_users(is_wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = Process> {
-    let (mut first, mut others) = (Vec::new(), Vec::new());
+    let mut first = Vec::new();
+    let mut others = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         match entry.metadata().map(|metadata| metadata.uid()) {
