@@ -107,11 +107,10 @@ impl RepoInfo {
     fn unsorted(&self) -> Option<&HashMap<ObjectId, usize>> {
         let index = self.unsorted.get_or_init(|| {
             let snapshots = self.buffer.root().snapshots();
-            let ids = || snapshots.iter().map(|snapshot| ObjectId::from(snapshot.id()));
-            // The first of equal ones counts.
-            let positions =
-                || ids().enumerate().map(|(at, id)| (id, at)).collect::<Vec<_>>().into_iter().rev().collect();
-            (!ids().is_sorted()).then(positions)
+            let id = |at| ObjectId::from(snapshots.get(at).id());
+            let is_sorted = (0..snapshots.len()).is_sorted_by_key(id);
+            // Of equal ones the first counts, which comes last here.
+            (!is_sorted).then(|| (0..snapshots.len()).rev().map(|at| (id(at), at)).collect())
         });
         index.as_ref()
     }

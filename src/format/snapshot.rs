@@ -355,8 +355,30 @@ impl ManifestRef {
     }
 }
 
+/// Makes one of those of `manifests` that are the same, in the place of the first, with extents that include those of all.
+fn unite_repeated(manifests: &mut Vec<ManifestRef>) {
+    let mut boxes: HashMap<ObjectId, Vec<(u32, u32)>> = HashMap::new();
+    for manifest in manifests.iter() {
+        match boxes.entry(manifest.id) {
+            Entry::Occupied(entry) => {
+                let known = entry.into_mut();
+                *known = including(known, &manifest.extents);
+            }
+            Entry::Vacant(entry) => drop(entry.insert(manifest.extents.clone())),
+        }
+    }
+    // The first of each takes its box, and the others find none.
+    manifests.retain_mut(|manifest| match boxes.remove(&manifest.id) {
+        Some(extents) => {
+            manifest.extents = extents;
+            true
+        }
+        None => false,
+    });
+}
+
 /// Returns a box that includes both. Missing extents restrict nothing, so that the result has as many as both have.
-fn including(a: &[(u32, u32)], b: impl Iterator<Item = (u32, u32)>) -> Vec<(u32, u32)> {
+fn including(a: &[(u32, u32)], b: &[(u32, u32)]) -> Vec<(u32, u32)> {
     std::iter::zip(a, b).map(|(a, b)| (a.0.min(b.0), a.1.max(b.1))).collect()
 }
 
@@ -374,21 +396,10 @@ impl<'a> ArrayData<'a> {
     /// Returns the manifests that list the array's chunks, in the order in which a lookup must try them. One that is listed again, which no writer does,
     /// is there once, with extents that include all.
     pub fn manifests(&self) -> Vec<ManifestRef> {
-        let references = self.references();
-        let mut all: Vec<ManifestRef> = Vec::with_capacity(references.len());
-        let mut places = HashMap::new();
-        for (id, extents) in references {
-            match places.entry(id) {
-                Entry::Occupied(place) => {
-                    if let Some(known) = all.get_mut::<usize>(*place.get()) {
-                        known.extents = including(&known.extents, extents);
-                    }
-                }
-                Entry::Vacant(place) => {
-                    place.insert(all.len());
-                    all.push(ManifestRef { id, extents: extents.collect() });
-                }
-            }
+        let mut all: Vec<ManifestRef> =
+            self.references().map(|(id, extents)| ManifestRef { id, extents: extents.collect() }).collect();
+        if all.len() > 1 && all.iter().map(|manifest| manifest.id).collect::<HashSet<_>>().len() < all.len() {
+            unite_repeated(&mut all);
         }
         all
     }
@@ -537,7 +548,7 @@ mod tests {
         let NodeData::Array(array) = node.data else { panic!("no array") };
         let manifests = array.manifests();
         assert_eq!((manifests.len(), manifests[0].extents.as_slice()), (1, [(0, 1), (0, 1)].as_slice()));
-        assert_eq!(including(&[(2, 3), (0, 9)], [(5, 6), (1, 2)].into_iter()), [(2, 6), (0, 9)]);
+        assert_eq!(including(&[(2, 3), (0, 9)], &[(5, 6), (1, 2)]), [(2, 6), (0, 9)]);
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl Meter {
         let ahead = needed.saturating_add((needed / 8).clamp(MIN_STEP, MAX_STEP)).min(limit);
         // Scarce memory is reserved exactly.
         let reserved = self.reservation.try_grow(ahead) || self.reservation.resize(needed, &self.what).is_ok();
-        // What others hold counts for the one who is refused: the bound alone would seem to leave enough.
+        // Memory that others hold counts for the one who is refused: the bound alone would seem to leave enough.
         let left = || unreserved().saturating_add(self.reservation.bytes()).min(limit);
         if reserved { Ok(()) } else { Err(too_much(needed, &self.what, left())) }
     }

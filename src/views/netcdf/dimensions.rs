@@ -132,19 +132,20 @@ impl Dimensions {
             self.by_wish.insert(key, number);
             return number;
         }
-        let tried = self.tried.get(&(group, wish.clone(), size)).copied().unwrap_or(2);
-        let last = std::cell::Cell::new(tried);
-        let numbered = (tried..).inspect(|count| last.set(*count));
-        let candidates = std::iter::once(wish.clone())
-            .chain(std::iter::once(names::with_suffix(&wish, &format!("_{size}"))))
-            .chain(numbered.map(|count: u64| names::with_suffix(&wish, &format!("_{size}_{count}"))));
         let is_free = |name: &String| {
             let key = (group, name.clone());
             !self.names.contains_key(&key) && !self.reserved.contains(&key) && self.given.allow(group, asked.name, name)
         };
-        let free = candidates.into_iter().find(is_free).unwrap_or_else(|| wish.clone());
+        let wished = (group, wish, size);
+        let suffixed = |suffix: String| names::with_suffix(&wished.1, &suffix);
+        let first = self.tried.get(&wished).copied().unwrap_or(2);
+        let (free, tried) = [(wished.1.clone(), first), (suffixed(format!("_{size}")), first)]
+            .into_iter()
+            .chain((first..).map(|count| (suffixed(format!("_{size}_{count}")), count)))
+            .find(|(name, _)| is_free(name))
+            .unwrap_or_else(|| (wished.1.clone(), first));
         let number = self.list.len();
-        self.tried.insert((group, wish, size), last.get());
+        self.tried.insert(wished, tried);
         self.names.insert((group, free.clone()), number);
         self.by_wish.insert(key, number);
         self.list.push(Dimension { name: free, size, group });
