@@ -19,7 +19,7 @@ fn tip(place: &Path, branch: &str) -> ObjectId {
 }
 
 /// Rewrites the file `repo` of a repository of version 2.
-fn edit(place: &Path, change: impl FnOnce(&mut RepoState)) {
+pub(super) fn edit(place: &Path, change: impl FnOnce(&mut RepoState)) {
     let file = place.join("repo");
     let mut state = RepoState::from_info(&RepoInfo::decode(&std::fs::read(&file).unwrap()).unwrap()).unwrap();
     change(&mut state);
@@ -87,7 +87,7 @@ fn a_pull_keeps_the_commits_of_a_branch_whatever_the_source_says_of_their_parent
         family.assert_kept(how);
         run_on(&family.mine.place, &["verify"]).success();
     }
-    // What has expired there and is here stays before what is new.
+    // Commits that have expired there and are here stay before new ones.
     let family = family();
     edit(&family.theirs, |state| {
         state.branches.insert("main".to_owned(), family.added);

@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use icechunk::Store;
 use icechunk::format::format_constants::SpecVersionBin;
-use icechunkfs::format::repo_info::RepoInfo;
-use icechunkfs::format::repo_state::RepoState;
 use serde_json::json;
 use tokio::sync::RwLock;
 
+use super::hostile_source::edit;
 use super::merge::{Setup, chunk, setup};
 use crate::common::writing::{Reference, Writable, array, put};
 use crate::common::{block_on, copy_tree, place, run_on};
@@ -95,10 +94,7 @@ fn the_operations_log_tells_what_the_reference_amended() {
 /// Makes a copy that knows nothing of the operations before it, as older releases made them.
 fn copy_without_operations(place: &Path, copy: &Path) {
     copy_tree(place, copy);
-    let file = copy.join("repo");
-    let mut state = RepoState::from_info(&RepoInfo::decode(&std::fs::read(&file).unwrap()).unwrap()).unwrap();
-    state.updates.drain(..state.updates.len() - 1);
-    std::fs::write(&file, state.encode().unwrap()).unwrap();
+    edit(copy, |state| drop(state.updates.drain(..state.updates.len() - 1)));
 }
 
 /// Nothing but the snapshots tells that `dev` was merged.

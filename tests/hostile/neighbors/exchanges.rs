@@ -63,7 +63,7 @@ fn a_command_is_about_the_mount_that_the_current_directory_is_in() {
         }
     });
     exchanging(&one, &other, || drop(run_at(&at, &["unmount", "--force", "."]).success()));
-    // What is left is the other mount, wherever it is now.
+    // The other mount is left, wherever it is now.
     let left: Vec<_> = [&one, &other].into_iter().filter(|place| FakeMount::is_at(&place.join("m"))).collect();
     assert_eq!(left.len(), 1);
     let status = run(Command::new(program()).arg("status").arg(left[0].join("m")));

@@ -185,7 +185,9 @@ impl World {
 
     /// Notes the nodes that a merge has moved to where it has deleted others, which makes them new nodes: a transaction log cannot say both.
     async fn learn_new_ids(&mut self, at: usize, tip: ObjectId, before: &State, wanted: &State) -> Result<(), String> {
-        let (found, before, wanted) = (paths(&self.repos[at].read(tip).await?), before.paths(), wanted.paths());
+        let found = paths(&self.repos[at].read(tip).await?);
+        let before = before.paths();
+        let wanted = wanted.paths();
         for (path, id) in &found {
             let is_known = self.renamed.contains_key(id) || self.events.has_node(*id);
             let Some(node) = wanted.get(path).filter(|_| !is_known) else { continue };
