@@ -26,6 +26,9 @@ use crate::trust;
 /// Deadline of the search. Home directories may be on a network file system that does not answer.
 const DEADLINE: Duration = Duration::from_secs(30);
 
+/// Attempts to open a mount that the table has and its path does not lead to.
+const TRIES: usize = 10;
+
 const UNKNOWN: &str = "the objects that uncommitted changes need are not known: mount the branch and commit or discard it, or remove the scratch directory";
 
 /// Returns a function that finds uncommitted changes on the repository in `storage`, also in the scratch directories `named`. It
@@ -170,6 +173,31 @@ fn sudo_user() -> Option<u32> {
     std::env::var("SUDO_UID").ok()?.parse().ok()
 }
 
+/// Opens a mount of the table; none if it is not mounted any more. Fails if it cannot be reached: it may have uncommitted changes.
+fn open(mount: &Mount, deadline: Deadline) -> Result<Option<(OpenMount, Health)>> {
+    // Another user may rename a directory on the way, which the table then knows.
+    for _ in 0..TRIES {
+        let now = mount_table::find_id(mount.id)?.filter(|now| now.device == mount.device);
+        let Some(now) = now else { return Ok(None) };
+        let opened = OpenMount::of(&now, deadline).map_err(|e| match e.kind() {
+            ErrorKind::Timeout => Error::with_source(e.kind(), unreachable(&now), e),
+            kind => Error::with_source(kind, format!("{} is a mount of this repository", now.mountpoint.display()), e),
+        })?;
+        if opened.is_some() {
+            return Ok(opened);
+        }
+    }
+    Err(Error::new(ErrorKind::Busy, unreachable(mount)))
+}
+
+fn unreachable(mount: &Mount) -> String {
+    format!(
+        "{} is a mount of this repository that may have uncommitted changes, and another file system covers it. Unmount that (`findmnt` lists all), \
+         then run this again",
+        mount.mountpoint.display()
+    )
+}
+
 /// Returns the scratch directory of a mount, if it has one.
 fn scratch_of(mount: &Mount) -> Result<Option<PathBuf>> {
     if mount.read_only {
@@ -177,13 +205,8 @@ fn scratch_of(mount: &Mount) -> Result<Option<PathBuf>> {
     }
     let place = mount.mountpoint.display();
     let deadline = Deadline::after(REPLY_TIMEOUT);
-    // A covered mount is found by the directories that are searched, or not at all.
     let not_asked = "is a mount of this repository, and this user may not query it: run this as its owner";
-    let opened = OpenMount::of(mount, deadline).map_err(|e| match e.kind() {
-        ErrorKind::PermissionDenied => Error::with_source(e.kind(), format!("{place} {not_asked}"), e),
-        _ => e,
-    })?;
-    let Some((open, health)) = opened else { return Ok(None) };
+    let Some((open, health)) = open(mount, deadline)? else { return Ok(None) };
     if health == Health::Hanging {
         return Err(open.silent(REPLY_TIMEOUT));
     }

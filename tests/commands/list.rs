@@ -11,8 +11,8 @@ use serde_json::Value;
 use crate::common::users::{Commons, NOBODY, as_nobody};
 use crate::common::writing::{array, needed, put};
 use crate::common::{
-    FixtureSet, Mount, copy_tree, icechunkfs, is_root, program, project, run, run_on, run_within, signal, wait_for_end,
-    wait_until,
+    FixtureSet, Mount, Unmounted, copy_tree, icechunkfs, is_root, program, project, run, run_on, run_within, signal,
+    wait_for_end, wait_until,
 };
 
 /// Longest time of a list with a mount that does not answer: its deadline, and a busy machine.
@@ -243,17 +243,6 @@ fn a_mount_that_only_claims_to_be_of_icechunkfs_misleads_nobody() {
         }
         run(Command::new("umount").arg("-l").arg(&mountpoint)).success();
         served.wait().unwrap();
-    }
-}
-
-/// Mountpoints that are unmounted when this is dropped.
-struct Unmounted(Vec<PathBuf>);
-
-impl Drop for Unmounted {
-    fn drop(&mut self) {
-        for path in &self.0 {
-            let _ = Command::new("umount").arg("-l").arg(path).status();
-        }
     }
 }
 

@@ -584,3 +584,14 @@ pub fn copy_tree(from: &Path, to: &Path) {
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
+
+/// Mountpoints that are unmounted when this is dropped.
+pub struct Unmounted(pub Vec<PathBuf>);
+
+impl Drop for Unmounted {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = Command::new("umount").arg("-l").arg(path).status();
+        }
+    }
+}

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::common::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, set_owner};
 use crate::common::writing::{self, Writable, put};
-use crate::common::{Output, program, run};
+use crate::common::{Output, Unmounted, program, run};
 
 /// A repository with garbage, and a user of the machine whose home is at `home`.
 struct Machine {
@@ -146,4 +146,30 @@ fn a_mount_of_another_user_stops_no_collection() {
     assert_eq!(report["chunks"]["objects"], 1, "{report:#}");
     let skipped = report["not_counted"].as_array().unwrap();
     assert!(skipped.iter().any(|entry| entry["path"] == place.to_str().unwrap()), "{report:#}");
+}
+
+#[test]
+fn a_covered_mount_is_not_passed_over() {
+    let machine = Machine::new();
+    let outer = machine.commons.directory("hers", NOBODY, 0o777);
+    let place = outer.join("mnt");
+    std::fs::create_dir(&place).unwrap();
+    let scratch = machine.commons.path("scratch-of-root");
+    let mut mount = Command::new(program());
+    run(mount.arg("mount").arg(machine.repository()).arg(&place).arg("--scratch").arg(&scratch)).success();
+    let mounted = Unmounted(vec![place.clone()]);
+    put(&place.join("zarr.json"), writing::GROUP).unwrap();
+    assert_eq!(machine.gc(&["--dry-run", "--json"]).json()["uncommitted"].as_array().unwrap().len(), 1);
+    let other = machine.commons.path("other");
+    writing::create(&other);
+    run(Command::new("chown").args(["-R", "65534:65534"]).arg(&other)).success();
+    let mut cover = as_nobody(machine.commons.program());
+    cover.arg("mount").arg(&other).arg(&outer).args(["--read-only", "-o", "nonempty"]);
+    run(cover.arg("--log-file").arg(machine.commons.path("home/log"))).success();
+    let covering = Unmounted(vec![outer.clone()]);
+    let refused = machine.gc(&["--dry-run"]).failure();
+    drop(covering);
+    assert!(refused.contains("may have uncommitted changes") && refused.contains(place.to_str().unwrap()), "{refused}");
+    assert_eq!(machine.gc(&["--dry-run", "--json"]).json()["uncommitted"].as_array().unwrap().len(), 1);
+    drop(mounted);
 }
