@@ -16,7 +16,7 @@ fn page() -> Vec<Block> {
 fn desk() -> Option<(tempfile::TempDir, Desk)> {
     let venv = project("target/venv-python/bin");
     if !needed(venv.exists(), "target/venv-python: scripts/setup --package-python makes it")
-        || !needed(is_installed("mpirun"), "mpirun: scripts/setup --package-python installs it")
+        || !needed(is_installed("mpirun"), "mpirun: scripts/setup --programs installs it")
         || !needed(is_root(), "root, for namespaces of tasks")
         || !place::needs_directory()
     {
@@ -56,6 +56,7 @@ fn messages(ocean: &Path, branch: &str) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "needs MPI and dask: scripts/test --full"]
 fn the_programs_of_the_page_print_what_it_says() {
     let Some((_work, desk)) = desk() else { return };
     write_files(&desk);
@@ -73,6 +74,7 @@ fn the_programs_of_the_page_print_what_it_says() {
 }
 
 #[test]
+#[ignore = "needs MPI: scripts/test --full"]
 fn a_task_that_fails_keeps_its_job_from_being_merged() {
     let Some((_work, desk)) = desk() else { return };
     write_files(&desk);

@@ -1,6 +1,7 @@
 //! Differences between two snapshots: compared with all keys of both, and with the reference's view of the logs
 //! between.
 
+use crate::common::lengths::length;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use crate::common::lab::{self, Lab, Model, create, expire_before, keys_at, new_l
 use crate::common::random::Random;
 use crate::common::reference_diff::reference_logs;
 use crate::common::scramble::scramble;
-use crate::common::writing::{GROUP, Reference as Keys, array, number};
+use crate::common::writing::{GROUP, Reference as Keys, array};
 use crate::common::{self, FixtureSet, icechunkfs, place, run_on};
 use icechunk::RepositoryConfig;
 use icechunk::format::SnapshotId;
@@ -226,7 +227,7 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
 #[test]
 fn diff_of_random_histories_matches_their_keys() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    for seed in 1..=number("ICECHUNKFS_COMMIT_CASES", 6) as u64 {
+    for seed in 1..=length("ICECHUNKFS_COMMIT_CASES", 2, 6) as u64 {
         for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
             runtime.block_on(random_history(spec, seed));
         }

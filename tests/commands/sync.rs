@@ -1,5 +1,6 @@
 //! `icechunkfs clone`, `push` and `pull`: the reference implementation and the files themselves tell whether a copy is one.
 
+use crate::common::lengths::{length, number};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,7 +21,7 @@ use crate::common::failing::run_with_failing_calls;
 use crate::common::faulty::{Line, five_of_a_hundred};
 use crate::common::origin::Origin;
 use crate::common::random::Random;
-use crate::common::writing::{GROUP, Reference, array, number};
+use crate::common::writing::{GROUP, Reference, array};
 use crate::common::{
     Files, FixtureSet, Output, assert_same, block_on, copy_tree, icechunkfs, lab, moto, place, program, project,
     read_files, run_on, watchdog,
@@ -534,7 +535,7 @@ fn copies_that_are_killed_continue() {
         return;
     }
     watchdog();
-    let kills = number("ICECHUNKFS_KILLS", 50);
+    let kills = length("ICECHUNKFS_KILLS", 15, 50);
     let mut random = Random::new(number("ICECHUNKFS_SEED", 1) as u64);
     let mut interrupted = 0;
     for life in 0..kills.div_ceil(10) {

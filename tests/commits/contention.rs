@@ -231,6 +231,7 @@ async fn a_line_that_cannot_be_used_is_ignored() {
 
 /// Many writers over a network, of which some may not use the line: each commits all that it has.
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn writers_in_the_line_and_beside_it_all_commit() {
     const WRITERS: usize = 24;
     const COMMITS: u32 = 4;

@@ -2,6 +2,7 @@
 //! the branch becomes the mount's tree, and other writers' work stays.
 //!
 //! The expected content is a plain map of files beside the mount, which knows nothing of commits.
+use crate::common::lengths::{length, number};
 use std::path::PathBuf;
 
 use icechunk::RepositoryConfig;
@@ -11,7 +12,7 @@ use crate::common::faulty::{Fault, Line};
 use crate::common::lab;
 use crate::common::moto::{self, command, commit, icechunkfs, repository, s3};
 use crate::common::random::Random;
-use crate::common::writing::{array, number, put};
+use crate::common::writing::{array, put};
 use crate::common::{self, Files, Mount, assert_same, block_on, read_files, run, signal};
 
 /// Chunks of each array.
@@ -268,7 +269,7 @@ fn the_branch_matches_the_mount_whenever_publications_land() {
     let Some(server) = s3() else { return };
     let steps = number("ICECHUNKFS_LATE_STEPS", 60);
     let first = number("ICECHUNKFS_SEED", 1) as u64;
-    for seed in first..first + number("ICECHUNKFS_LATE_SEEDS", 4) as u64 {
+    for seed in first..first + length("ICECHUNKFS_LATE_SEEDS", 1, 4) as u64 {
         let version = 1 + seed % 2;
         let mut world = World::new(server.port, version, &format!("late-{seed}"));
         let mut random = Random::new(seed);

@@ -1,16 +1,17 @@
 //! Eight mounts commit to one branch of one local repository at a time: no commit and no chunk is lost, and conflicts
 //! are reported.
+use crate::common::lengths::length;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::place::place;
-use crate::common::writing::{self, GROUP, Reference, Writable, array, content_of, number, put};
+use crate::common::writing::{self, GROUP, Reference, Writable, array, content_of, put};
 use crate::common::{self, Files, all_together, assert_same, read_files};
 
 /// Each writer has a separate daemon; they share nothing but the repository.
 const WRITERS: usize = 8;
 /// Returns the number of commits of each writer; `ICECHUNKFS_RACE_COMMITS` sets it, at most 31.
 fn commits() -> usize {
-    number("ICECHUNKFS_RACE_COMMITS", 25)
+    length("ICECHUNKFS_RACE_COMMITS", 8, 25)
 }
 
 /// Creates a repository with these arrays of 32 chunks, in one commit after the initial one.

@@ -1,5 +1,6 @@
 //! Commits onto a branch that has moved: disjoint changes are merged, conflicts are reported, and no race loses a
 //! commit.
+use crate::common::lengths::length;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -7,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use crate::common::lab::{
     self, Lab, Model, expire_before, history, main_branch, new_lab, reference_keys, reopen, request, session_on,
 };
-use crate::common::writing::number;
 use crate::common::{all_together, block_on, fsck};
 use bytes::Bytes;
 use icechunk::conflicts::detector::ConflictDetector;
@@ -569,7 +569,7 @@ fn no_disjoint_commit_is_lost_in_a_race() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (place, model) = runtime.block_on(arena(version));
         let start = model.clone();
-        let count = number("ICECHUNKFS_RACE_COMMITS", 25) as u32;
+        let count = length("ICECHUNKFS_RACE_COMMITS", 8, 25) as u32;
         race(place.path(), async |writer, lab: Lab| {
             let mut mine = start.clone();
             for n in 0..count {
@@ -606,7 +606,7 @@ fn overlapping_commits_in_a_race_are_kept_or_reported() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (place, model) = runtime.block_on(arena(version));
         let start = model.clone();
-        let count = number("ICECHUNKFS_RACE_COMMITS", 25) as u32;
+        let count = length("ICECHUNKFS_RACE_COMMITS", 8, 25) as u32;
         let outcomes = race(place.path(), async |writer, lab: Lab| {
             let mut outcomes = BTreeMap::new();
             for n in 0..count {

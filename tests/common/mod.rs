@@ -13,6 +13,7 @@ pub mod faulty;
 pub mod fsck;
 pub mod hostile;
 pub mod lab;
+pub mod lengths;
 pub mod listener;
 pub mod machines;
 pub mod made;

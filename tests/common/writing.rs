@@ -393,8 +393,3 @@ pub fn needed(there: bool, what: &str) -> bool {
     }
     there
 }
-
-/// Returns a number that the environment may set, as `scripts/soak` does.
-pub fn number(variable: &str, otherwise: usize) -> usize {
-    std::env::var(variable).map_or(otherwise, |value| value.parse().expect(variable))
-}

@@ -162,6 +162,7 @@ fn snapshots_that_expand_are_bounded() {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn files_of_old_releases_that_expand_are_bounded() {
     all_are_bounded(expanding::old, &["snapshots"]);
 }

@@ -4,6 +4,7 @@
 //! `ICECHUNKFS_MUTANTS` sets their number (default 40); `scripts/soak` uses 20,000. `ICECHUNKFS_SEED` repeats a run,
 //! and with `ICECHUNKFS_MUTANT` only the one that a failure names. `ICECHUNKFS_PROGRAM` is another build of the
 //! program.
+use crate::common::lengths::{length, number};
 use std::collections::BTreeMap;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -213,10 +214,10 @@ fn no_command_panics_hangs_or_takes_all_memory() {
     if !place::needs_directory() {
         return;
     }
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let seed = number("ICECHUNKFS_SEED").unwrap_or(20_261_122);
-    let count = number("ICECHUNKFS_MUTANTS").unwrap_or(40);
-    let range = number("ICECHUNKFS_MUTANT").map_or(0..count, |n| n..n + 1);
+    let seed = number("ICECHUNKFS_SEED", 20_261_122) as u64;
+    let count = length("ICECHUNKFS_MUTANTS", 6, 40) as u64;
+    let only = std::env::var("ICECHUNKFS_MUTANT").ok().map(|text| text.parse::<u64>().expect("a number"));
+    let range = only.map_or(0..count, |n| n..n + 1);
     watchdog();
     println!("{count} damaged repositories, seed {seed}");
     // Nothing here needs to survive a power cut.

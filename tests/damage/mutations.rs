@@ -2,6 +2,7 @@
 //!
 //! `ICECHUNKFS_MUTATIONS` sets their number (default 500); `scripts/soak` uses many more. `ICECHUNKFS_SEED` repeats a
 //! run.
+use crate::common::lengths::{length, number};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -249,7 +250,7 @@ async fn walk(tree: &Arc<Tree>) {
 fn damaged_shard_indexes_change_no_bytes_that_are_read() {
     const INNER: usize = 600;
     const COUNT: usize = 2048;
-    let count: usize = std::env::var("ICECHUNKFS_MUTATIONS").map_or(500, |text| text.parse().unwrap());
+    let count: usize = length("ICECHUNKFS_MUTATIONS", 60, 500);
     if count <= 20_000 {
         common::watchdog();
     }
@@ -342,8 +343,8 @@ fn damaged_shard_indexes_change_no_bytes_that_are_read() {
 
 #[test]
 fn damaged_files_cause_no_panic_hang_or_excessive_memory() {
-    let number = |name: &str, default| std::env::var(name).ok().map_or(default, |text| text.parse().unwrap());
-    let (count, seed) = (number("ICECHUNKFS_MUTATIONS", 500), number("ICECHUNKFS_SEED", 20_261_120));
+    let count = length("ICECHUNKFS_MUTATIONS", 60, 500);
+    let seed = number("ICECHUNKFS_SEED", 20_261_120) as u64;
     println!("{count} mutations, seed {seed}");
     // A night's run has no overall deadline; each mutation has one.
     if count <= 20_000 {
@@ -368,7 +369,7 @@ fn damaged_files_cause_no_panic_hang_or_excessive_memory() {
     random.shuffle(&mut targets);
     println!("{} files", targets.len());
     for n in 0..count {
-        let (at, key) = targets[n as usize % targets.len()].clone();
+        let (at, key) = targets[n % targets.len()].clone();
         let (name, files, refs) = &fixtures[at];
         let mut mutant = files.clone();
         let bytes = mutate(&mutant.0[&key], &mut random);

@@ -4,6 +4,7 @@
 //! directions. What the reference reads afterwards must be what the oracle says, and a refusal must have a reason.
 //! `ICECHUNKFS_MERGE_PAIRS` sets the number of pairs of branches, `ICECHUNKFS_SEED` the first seed.
 
+use crate::common::lengths::{length, number};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -16,11 +17,12 @@ use icechunkfs::times::system_clock;
 use super::merge::oracle::{self, Keys, Numbers, Sides, is_at_or_below, join, nodes};
 use super::merge::world::{document, grid_of, numbers_of, touched};
 use crate::common::random::Random;
-use crate::common::writing::{GROUP, Reference, number};
+use crate::common::writing::{GROUP, Reference};
 use crate::common::{self, block_on, icechunkfs, lab};
 
-/// Pairs of branches in CI.
-const IN_CI: usize = 200;
+/// Pairs of branches in the ordinary run, and in a full one.
+const QUICK: usize = 40;
+const FULL: usize = 200;
 /// Merges of each pair.
 const MERGES: usize = 4;
 
@@ -317,7 +319,7 @@ fn verify(place: &Path) {
 #[test]
 fn branches_merge_as_the_oracle_does() {
     common::watchdog();
-    let pairs = number("ICECHUNKFS_MERGE_PAIRS", IN_CI);
+    let pairs = length("ICECHUNKFS_MERGE_PAIRS", QUICK, FULL);
     let first = number("ICECHUNKFS_SEED", 1) as u64;
     let (next, totals) = (AtomicUsize::new(0), Mutex::new(Counts::default()));
     std::thread::scope(|scope| {

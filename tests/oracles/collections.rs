@@ -2,6 +2,7 @@
 //! collections that stop in the middle and remove the rest of what they have found much later. After each step, every branch must have the keys
 //! and bytes that a model of plain maps has. `ICECHUNKFS_COLLECTION_RUNS` sets the number of histories, `ICECHUNKFS_SEED` the first seed.
 
+use crate::common::lengths::{length, number};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -11,11 +12,12 @@ use serde_json::Value;
 use super::branches::{begin, mutate};
 use super::merge::oracle::{Keys, is_at_or_below};
 use crate::common::random::Random;
-use crate::common::writing::{Reference, number};
+use crate::common::writing::Reference;
 use crate::common::{block_on, copy_tree, icechunkfs, lab, place, run_on, run_with_fault, watchdog};
 
-/// Histories in CI.
-const IN_CI: usize = 8;
+/// Runs in the ordinary run of tests, and in a full one.
+const QUICK: usize = 3;
+const FULL: usize = 8;
 const STEPS: usize = 30;
 const NAMES: [&str; 4] = ["main", "b1", "b2", "b3"];
 const OBJECTS: [&str; 4] = ["chunks", "manifests", "snapshots", "transactions"];
@@ -287,7 +289,7 @@ fn pushes_and_collections_lose_nothing() {
         return;
     }
     watchdog();
-    let (runs, first) = (number("ICECHUNKFS_COLLECTION_RUNS", IN_CI), number("ICECHUNKFS_SEED", 1) as u64);
+    let (runs, first) = (length("ICECHUNKFS_COLLECTION_RUNS", QUICK, FULL), number("ICECHUNKFS_SEED", 1) as u64);
     let totals = (0..runs as u64).map(|n| run(first + n)).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     println!("{totals:?} pushes and refused ones");
     assert!(totals.0 > runs, "{totals:?}");

@@ -18,12 +18,12 @@ pub mod subject;
 pub mod tree;
 pub mod world;
 pub mod zarr;
+use crate::common::lengths::{length, number};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::common::writing::number;
 use crate::common::{self, project};
 use generate::{Generator, Sight};
 use mounted::Mounted;
@@ -34,8 +34,9 @@ use world::{Failure, Statistics, World};
 
 /// Operations of one run, from an empty repository on.
 const RUN: usize = 2000;
-/// Operations in CI, all runs together.
-const IN_CI: usize = 20_000;
+/// Operations in the ordinary run, and in a full one.
+const QUICK: usize = 4000;
+const FULL: usize = 20_000;
 /// The generator looks at the tree this often.
 const LOOK_EVERY: usize = 8;
 const SHRINK_FOR: Duration = Duration::from_secs(180);
@@ -154,14 +155,14 @@ fn many_runs<S: Subject>(first_seed: u64, count: usize, subject: impl Fn() -> S 
     assert!(totals.succeeded * 2 > totals.operations && totals.commits * 250 > totals.operations, "{totals:?}");
     let idle: Vec<_> = totals.kinds.iter().filter(|(_, (_, done))| *done * 2000 < totals.operations).collect();
     // A short run may miss a rare kind by chance.
-    assert!(idle.is_empty() || count < IN_CI, "operations that hardly ever found something to do: {idle:?}");
+    assert!(idle.is_empty() || count < FULL, "operations that hardly ever found something to do: {idle:?}");
 }
 
 #[test]
 fn a_mount_behaves_like_a_plain_directory_with_commits() {
     common::watchdog();
     let seed = number("ICECHUNKFS_SEED", 1) as u64;
-    many_runs(seed, number("ICECHUNKFS_MODEL_OPERATIONS", IN_CI), Mounted::new);
+    many_runs(seed, length("ICECHUNKFS_MODEL_OPERATIONS", QUICK, FULL), Mounted::new);
 }
 
 #[test]
@@ -194,7 +195,7 @@ fn replay_one_listing() {
 /// Two plain directories agree.
 #[test]
 fn the_harness_accepts_two_plain_directories() {
-    many_runs(900_001, number("ICECHUNKFS_MODEL_PLAIN_OPERATIONS", 6000), || Plain::new(Defect::None));
+    many_runs(900_001, length("ICECHUNKFS_MODEL_PLAIN_OPERATIONS", 2000, 6000), || Plain::new(Defect::None));
 }
 
 /// The harness finds defects, and reports each in a few operations.

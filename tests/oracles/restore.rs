@@ -4,6 +4,7 @@
 //! below the path what the reference reads in the old commit, and elsewhere what it was. `ICECHUNKFS_RESTORES` sets the number of
 //! histories, `ICECHUNKFS_SEED` the first seed.
 
+use crate::common::lengths::{length, number};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,11 +13,12 @@ use super::branches::{Begun, begin, is_free, mutate, random_path};
 use super::merge::oracle::{Keys, Numbers, is_at_or_below, join, nodes};
 use super::merge::world::numbers_of;
 use crate::common::random::Random;
-use crate::common::writing::{Reference, Writable, number, put};
+use crate::common::writing::{Reference, Writable, put};
 use crate::common::{self, icechunkfs, read_files};
 
-/// Histories in CI; every second one is restored in a mount.
-const IN_CI: usize = 60;
+/// Histories in the ordinary run, and in a full one.
+const QUICK: usize = 15;
+const FULL: usize = 60;
 /// Commits of each history.
 const COMMITS: usize = 5;
 /// Restores in each history.
@@ -271,7 +273,7 @@ fn run(seed: u64) -> Counts {
 #[test]
 fn restored_paths_are_as_they_were_and_others_as_they_are() {
     common::watchdog();
-    let histories = number("ICECHUNKFS_RESTORES", IN_CI);
+    let histories = length("ICECHUNKFS_RESTORES", QUICK, FULL);
     let first = number("ICECHUNKFS_SEED", 1) as u64;
     let (next, totals) = (AtomicUsize::new(0), std::sync::Mutex::new(Counts::default()));
     std::thread::scope(|scope| {
@@ -295,7 +297,7 @@ fn restored_paths_are_as_they_were_and_others_as_they_are() {
     let totals = totals.into_inner().unwrap();
     println!("{totals:?}");
     assert!(
-        histories < IN_CI || (totals.restored > histories && totals.renamed > 3 && totals.refused > 5),
+        histories < FULL || (totals.restored > histories && totals.renamed > 3 && totals.refused > 5),
         "{totals:?}"
     );
 }

@@ -14,6 +14,7 @@ fn own_fixtures_show_what_the_reference_reads() {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn shared_fixtures_show_what_the_reference_reads() {
     if let Some(set) = FixtureSet::shared() {
         check_all(&set);

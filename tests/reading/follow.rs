@@ -1,5 +1,6 @@
 //! Mounts that follow their branch: new commits show atomically, open files stay as they were, and unchanged files stay
 //! in the kernel's caches.
+use crate::common::lengths::length;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -402,7 +403,7 @@ fn follow_refuses_conflicting_options() {
 /// Random commits by a writable mount; after each, the following mount shows the same, and open files are as they were.
 #[test]
 fn random_histories_are_followed() {
-    let commits = writing::number("ICECHUNKFS_FOLLOW_COMMITS", 40);
+    let commits = length("ICECHUNKFS_FOLLOW_COMMITS", 12, 40);
     let mut random = Random::new(0x2545_f491);
     for mode in modes() {
         let writer = Writable::new(&[]);

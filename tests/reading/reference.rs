@@ -152,6 +152,7 @@ const EDGE: u32 = 100;
 
 /// An array of a million chunks: every one is found, and the daemon's memory stays small.
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn a_million_chunks_fit_into_little_memory() {
     common::watchdog();
     let directory = tempfile::tempdir().unwrap();

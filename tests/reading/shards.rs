@@ -91,6 +91,7 @@ fn read_at(file: &File, (offset, length): (u64, usize)) -> Vec<u8> {
 
 /// 64 MiB take a while to be stored: one test does all reads of them.
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn a_large_shard_is_read_in_parts_or_as_a_whole() {
     let Some(server) = s3() else { return };
     let shard = large();

@@ -85,6 +85,7 @@ fn zarr_programs_read_the_recorded_values_of_own_fixtures() {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn zarr_programs_read_the_recorded_values_of_shared_fixtures() {
     if let (Some(python), Some(set)) = (python(), FixtureSet::shared()) {
         check_values(&set, &python);

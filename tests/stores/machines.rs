@@ -60,6 +60,7 @@ fn on_all<T: Send>(network: &Network, repo: &str, work: impl Fn(usize, &Mount) -
 
 /// Each machine has its rows, as in a program that divides an array among machines.
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn disjoint_commits_of_many_machines_are_merged() {
     common::watchdog();
     let Some(network) = Network::of(MACHINES) else { return };
@@ -125,6 +126,7 @@ fn named(conflicts: &str) -> BTreeMap<String, BTreeSet<usize>> {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn overlapping_commits_of_many_machines_are_kept_or_reported() {
     common::watchdog();
     let Some(network) = Network::of(MACHINES) else { return };

@@ -4,6 +4,7 @@
 //! `ICECHUNKFS_LIFE_SEED` repeats a sequence, `ICECHUNKFS_LIFE_STEPS` sets the total number of steps (default 2,400).
 
 pub mod world;
+use crate::common::lengths::length;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -19,7 +20,7 @@ const OLD: u64 = 4;
 
 #[test]
 fn both_implementations_see_the_same_after_every_step() {
-    let steps: usize = std::env::var("ICECHUNKFS_LIFE_STEPS").map_or(2400, |value| value.parse().unwrap());
+    let steps: usize = length("ICECHUNKFS_LIFE_STEPS", 600, 2400);
     if let Ok(seed) = std::env::var("ICECHUNKFS_LIFE_SEED") {
         return live(seed.parse().unwrap());
     }

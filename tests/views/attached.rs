@@ -60,6 +60,7 @@ pub fn two_commits() -> Writable {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn every_ref_of_every_fixture_reads_as_in_a_mount_of_its_own() {
     // Virtual chunks are read only where a mount allows them; that has tests of its own.
     for fixture in FixtureSet::own().all().iter().filter(|fixture| !fixture.name.contains("virtual")) {

@@ -119,6 +119,7 @@ fn repositories(python: &Path, directory: &Path, shared: &FixtureSet) -> Vec<(St
 }
 
 #[test]
+#[ignore = "needs CDO, NCO, GDAL, R and more: scripts/test --full"]
 fn every_program_reads_what_zarr_python_reads() {
     let (Some(python), Some(shared)) = (python(), FixtureSet::shared()) else { return };
     if !place::needs_directory() {

@@ -104,6 +104,7 @@ fn a_view_does_not_leave_out_an_array_for_want_of_memory() {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn snapshots_that_do_not_fit_beside_others_take_turns() {
     const COUNT: u8 = 8;
     let mount = Writable::new(&[]);

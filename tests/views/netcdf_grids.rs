@@ -122,6 +122,7 @@ fn shards_of_a_storage_transformer_make_one_variable() {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn long_raw_chunks_are_read_in_parts() {
     // Chunks of 75 MiB, which are cut into parts of whole rows; the array is no multiple of them.
     let (shape, chunk) = ([5_000_u64, 9_000], [4_900_u64, 8_000]);

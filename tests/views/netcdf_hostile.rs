@@ -473,6 +473,7 @@ fn an_array_of_2_to_the_60_elements_costs_what_is_read_of_it() {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn a_file_of_a_hundred_thousand_variables_is_made_within_its_memory() {
     const VARIABLES: usize = 100_000;
     let document = array("int16", &[2], &[2], &json!({"dimension_names": ["x"], "attributes": {"units": "K"}}));

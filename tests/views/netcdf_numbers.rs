@@ -28,6 +28,7 @@ pub fn has_programs() -> bool {
 }
 
 #[test]
+#[ignore = "needs CDO, NCO, GDAL, R: scripts/test --full"]
 fn programs_compute_the_numbers_of_packed_variables_and_times() {
     if !has_programs() {
         return;

@@ -98,6 +98,7 @@ fn classic_types_hold_the_same_numbers() {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn ten_thousand_groups_fit_into_one_file() {
     const GROUPS: usize = 10_000;
     let directory = tempfile::tempdir().unwrap();

@@ -122,6 +122,7 @@ fn run_page(page: &Path, demo: &Path, options: &str) -> usize {
 }
 
 #[test]
+#[ignore = "needs many programs: scripts/test --full"]
 fn the_commands_of_the_recipes_print_what_the_pages_say() {
     let Some(python) = python() else { return };
     if !place::needs_directory() {

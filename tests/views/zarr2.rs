@@ -149,6 +149,7 @@ fn own_fixtures_have_the_same_chunks_in_both_forms() {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn shared_fixtures_have_the_same_chunks_in_both_forms() {
     if let Some(set) = FixtureSet::shared() {
         let (arrays, chunks) = check(&set);

@@ -167,6 +167,7 @@ fn documents_and_chunks_win_over_nodes_with_their_names() {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test --full"]
 fn a_view_of_many_arrays_answers_soon_and_within_its_memory() {
     const ARRAYS: usize = 20_000;
     let place = tempfile::tempdir().unwrap();

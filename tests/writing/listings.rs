@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::common::lengths::number;
 use crate::common::random::Random;
-use crate::common::writing::{Writable, array, number, put};
+use crate::common::writing::{Writable, array, put};
 
 const GROUP: &str = r#"{"zarr_format":3,"node_type":"group"}"#;
 

@@ -7,6 +7,7 @@ mod random;
 mod restored;
 mod untracked;
 
+use crate::common::lengths::length;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use crate::common::mapping::Mapping;
 use crate::common::random::Random;
-use crate::common::writing::{GROUP, Reference, Writable, array, number, put};
+use crate::common::writing::{GROUP, Reference, Writable, array, put};
 use crate::common::{entries, io_modes, read_files, wait_until, watchdog};
 
 /// Bytes of a chunk: more than a page, and more than the kernel reads ahead at first.
@@ -270,7 +271,7 @@ fn a_chunk_that_is_open_is_opened_again_after_moves_that_do_not_change_it() {
 #[test]
 fn a_read_in_several_steps_is_of_one_version() {
     watchdog();
-    let moves = number("ICECHUNKFS_READER_MOVES", 60);
+    let moves = length("ICECHUNKFS_READER_MOVES", 25, 60);
     for (io, way) in io_modes().into_iter().flat_map(|io| [(io, Way::Refresh), (io, Way::Commit)]) {
         let mount = mounted(&["--io", io]);
         if matches!(way, Way::Refresh) {

@@ -3,12 +3,13 @@
 //! `scripts/setup --posix` builds them and makes the users that they need. `ICECHUNKFS_POSIX_AT=/some/place` tests that
 //! place instead of a mount: a test that fails there too is not our failure. `ICECHUNKFS_FSX_OPERATIONS` sets the
 //! number of operations.
+use crate::common::lengths::number;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::writing::{self, Writable, array, needed, number, put, tool};
+use crate::common::writing::{self, Writable, array, needed, put, tool};
 use crate::common::{self, project};
 
 /// All tests of pjdfstest 0.2.2. On a local disk 385 pass with every feature that Linux has.
@@ -90,6 +91,7 @@ fn plain(text: &str) -> String {
 }
 
 #[test]
+#[ignore = "needs pjdfstest: scripts/test --full"]
 fn pjdfstest_passes_except_for_the_exclusions() {
     let Some(program) = tool("pjdfstest") else { return };
     let users = ["nobody", "tests", "pjdfstest"];
@@ -181,6 +183,7 @@ fn fsx(
 
 /// fsx runs on a chunk: small operations, and large ones with mappings flushed; both at a time, next to each other.
 #[test]
+#[ignore = "needs fsx: scripts/test --full"]
 fn fsx_finds_no_difference() {
     common::watchdog();
     let Some(program) = tool("fsx") else { return };

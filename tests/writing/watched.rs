@@ -1,6 +1,7 @@
 //! Files of which a program holds the inode without having them open: it watches them, or has a path descriptor. The kernel keeps the pages of such
 //! files, also when their names belong to other files.
 
+use crate::common::lengths::{length, number};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::common::random::Random;
-use crate::common::writing::{GROUP, Reference, Writable, array, number, put};
+use crate::common::writing::{GROUP, Reference, Writable, array, put};
 use crate::common::{io_modes, read_files, watchdog};
 
 const CHUNKS: usize = 6;
@@ -138,7 +139,7 @@ fn a_name_has_the_bytes_of_its_file_while_programs_hold_others() {
     for io in io_modes() {
         for seed in seed..seed + 3 {
             let mut world = World::new(io, seed as u64);
-            for round in 0..number("ICECHUNKFS_WATCHED_ROUNDS", 15) {
+            for round in 0..length("ICECHUNKFS_WATCHED_ROUNDS", 5, 15) {
                 world.assert_is("before");
                 (0..=world.random.below(4)).for_each(|_| world.change());
                 world.assert_is("changed");

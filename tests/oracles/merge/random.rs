@@ -1,6 +1,7 @@
 //! Random runs. `ICECHUNKFS_MERGE_STEPS` sets the number of steps, `ICECHUNKFS_SEED` the seed. A failure is shortened
 //! as far as possible and printed as a listing of steps.
 
+use crate::common::lengths::{length, number};
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -11,12 +12,12 @@ use icechunk::format::format_constants::SpecVersionBin;
 
 use super::world::{Statistics, Step, World, Writing, arrays};
 use crate::common::random::Random;
-use crate::common::writing::number;
 
 /// Steps of one run, from an empty repository on.
 const RUN: usize = 250;
-/// Steps in CI, all runs together: eighty seeds.
-const IN_CI: usize = 20_000;
+/// Steps in the ordinary run, and in a full one.
+const QUICK: usize = 1500;
+const FULL: usize = 20_000;
 /// All views are compared after this many steps, and after each move.
 const LOOK_EVERY: usize = 50;
 const SHRINK_FOR: Duration = Duration::from_secs(120);
@@ -145,7 +146,7 @@ fn shrink(seed: u64, mut listing: Listing, mut why: String) -> (Listing, String)
 
 #[test]
 fn mounts_and_the_reference_merge_as_the_oracle_does() {
-    let steps = number("ICECHUNKFS_MERGE_STEPS", IN_CI);
+    let steps = length("ICECHUNKFS_MERGE_STEPS", QUICK, FULL);
     let first = number("ICECHUNKFS_SEED", 1) as u64;
     let begin = Instant::now();
     let (next, totals, failed) = (AtomicUsize::new(0), Mutex::new(Statistics::default()), Mutex::new(None));

@@ -39,13 +39,13 @@ mod rewriting;
 mod upkeep;
 mod world;
 
+use crate::common::lengths::number;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::world::{Kind, World};
 use crate::common::random::Random;
-use crate::common::writing::number;
 use crate::common::{self, block_on};
 
 /// Variable with the steps of a world to repeat.

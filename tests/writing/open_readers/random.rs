@@ -1,5 +1,6 @@
 //! Random operations of a writable mount, of programs that read in it, and of others' commits, beside a model of plain maps.
 
+use crate::common::lengths::{length, number};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 use super::assert_agrees;
 use crate::common::mapping::Mapping;
 use crate::common::random::Random;
-use crate::common::writing::{GROUP, Reference, Writable, array, number, put};
+use crate::common::writing::{GROUP, Reference, Writable, array, put};
 use crate::common::{Files, errno, io_modes, read_files, watchdog};
 
 /// Identity of a file, as programs see it: a program that has it open reads what is written to it.
@@ -320,7 +321,7 @@ impl World {
 
 #[test]
 fn open_files_are_as_a_model_has_them() {
-    let steps = number("ICECHUNKFS_READER_STEPS", 250);
+    let steps = length("ICECHUNKFS_READER_STEPS", 80, 250);
     let seed = number("ICECHUNKFS_SEED", 1) as u64;
     for io in io_modes() {
         watchdog();
