@@ -18,7 +18,7 @@ pub(crate) fn run(bytes: &[u8]) {
     }
     let length = sharding.trailer + wanted as u64 + 4096;
     let index = Index::decode(&sharding, length, index.into()).unwrap();
-    let faulty = index.faults();
+    let faulty = index.faults(&mut Meter::new("faults")).unwrap_or_default();
     for (place, number) in index.in_order() {
         assert!(place.start < place.end && place.end <= length);
         assert!(std::iter::zip(sharding.coords(number), &sharding.grid).all(|(coord, length)| coord < *length));

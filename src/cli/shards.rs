@@ -12,6 +12,7 @@ use serde_json::json;
 use super::ls::{self, LsArgs};
 use super::{open, print, print_raw};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::memory::Meter;
 use crate::printable;
 use crate::tree::array::Array;
 use crate::tree::chunks::Chunks;
@@ -168,11 +169,11 @@ impl Output {
         let index = match index {
             Ok(index) => index,
             Err(error) => {
-                self.tail(shard, &[error]);
-                return Ok(());
+                return self.tail(shard, [error]);
             }
         };
-        let faults = index.faults();
+        let mut meter = Meter::new("the faults of a shard");
+        let faults = index.faults(&mut meter).context(|| shard.path.to_owned())?;
         let is_faulty = |number: u64| faults.binary_search_by_key(&number, |fault| fault.number).is_ok();
         let mut is_first = true;
         for number in 0..index.entry_count() {
@@ -195,8 +196,7 @@ impl Output {
             }
             self.flush(false)?;
         }
-        self.tail(shard, &faults.iter().map(|fault| shard.describe(fault)).collect::<Vec<_>>());
-        Ok(())
+        self.tail(shard, faults.iter().map(|fault| shard.describe(fault)))
     }
 
     fn head(&mut self, shard: &Shard<'_>, checksum: &str) {
@@ -245,16 +245,25 @@ impl Output {
     }
 
     /// Reports the faults of a shard, and ends its output.
-    fn tail(&mut self, shard: &Shard<'_>, faults: &[Error]) {
-        for fault in faults.iter().filter(|_| !self.json) {
-            self.text += &format!("{}WRONG: {fault}\n", "  ".repeat(shard.depth + 1));
+    fn tail(&mut self, shard: &Shard<'_>, faults: impl IntoIterator<Item = Error>) -> Result<()> {
+        let indent = "  ".repeat(shard.depth + 1);
+        if self.json {
+            self.text += "], \"faults\": [";
+        }
+        for (number, fault) in faults.into_iter().enumerate() {
+            match self.json {
+                true if number > 0 => self.text += &format!(",{}", json!(fault.to_string())),
+                true => self.text += &json!(fault.to_string()).to_string(),
+                false => self.text += &format!("{indent}WRONG: {fault}\n"),
+            }
+            self.faults += 1;
+            self.first.get_or_insert(fault);
+            self.flush(false)?;
         }
         if self.json {
-            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            self.text += &format!("], \"faults\": {}}}", json!(faults));
+            self.text += "]}";
         }
-        self.faults += faults.len() as u64;
-        self.first = self.first.take().or_else(|| faults.first().cloned());
+        Ok(())
     }
 
     fn flush(&mut self, all: bool) -> Result<()> {

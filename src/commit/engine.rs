@@ -204,7 +204,7 @@ impl Engine {
         let config = repository.config().await?;
         let rules = request.rewrite.as_ref().and_then(|rewrite| rewrite.splitting.as_ref());
         let rules = rules.or(splitting::rules(&config));
-        let splitting = rules.map(Splitting::of).unwrap_or_default();
+        let splitting = rules.map(Splitting::of).transpose()?.unwrap_or_default();
         let (storage, reader) = (Arc::clone(&self.storage), Arc::clone(&self.reader));
         let work = CommitWork {
             request,

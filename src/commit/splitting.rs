@@ -10,7 +10,9 @@ use std::ops::Range;
 use regex::Regex;
 use serde_json::{Value, json};
 
+use crate::error::Result;
 use crate::format::config::RepoConfig;
+use crate::format::patterns::Patterns;
 
 /// Condition of a rule on the array, by its path.
 type ArrayCondition = Box<dyn Fn(&str) -> bool + Send + Sync>;
@@ -22,6 +24,8 @@ type Rule = (ArrayCondition, Vec<(AxisCondition, u32)>);
 #[derive(Default)]
 pub(super) struct Splitting {
     rules: Vec<Rule>,
+    /// Holds the memory of the rules' patterns.
+    _patterns: Patterns,
 }
 
 /// Cells of a grid: per dimension, the number of chunks and the step.
@@ -44,9 +48,15 @@ pub(super) fn no_splitting() -> Value {
 
 impl Splitting {
     /// Parses the rules in `splitting`, which is in the configuration format.
-    pub(super) fn of(splitting: &Value) -> Self {
-        let rules = splitting.get("split_sizes").and_then(Value::as_array);
-        Splitting { rules: rules.into_iter().flatten().filter_map(rule).collect() }
+    ///
+    /// Errors: [`crate::error::ErrorKind::OutOfMemory`] if its patterns have no room.
+    pub(super) fn of(splitting: &Value) -> Result<Self> {
+        let mut patterns = Patterns::default();
+        let mut rules = Vec::new();
+        for value in splitting.get("split_sizes").and_then(Value::as_array).into_iter().flatten() {
+            rules.extend(rule(value, &mut patterns)?);
+        }
+        Ok(Splitting { rules, _patterns: patterns })
     }
 
     /// Cuts the grid of the array at `path`, which has `grid` chunks per dimension and dimensions called `names`.
@@ -126,43 +136,45 @@ impl Cells {
 }
 
 /// Parses a condition; none if it cannot be understood.
-fn array_condition(value: &Value) -> Option<ArrayCondition> {
-    let all = |list: &Value| list.as_array().into_iter().flatten().map(array_condition).collect::<Vec<_>>();
-    Some(match variant(value)? {
-        ("any_array", _) => Box::new(|_| true),
-        ("or", list) => {
-            let any: Vec<_> = all(list).into_iter().flatten().collect();
-            Box::new(move |path| any.iter().any(|is_met| is_met(path)))
+fn array_condition(value: &Value, patterns: &mut Patterns) -> Result<Option<ArrayCondition>> {
+    let Some((name, content)) = variant(value) else { return Ok(None) };
+    let mut all = |list: &Value| -> Result<Vec<Option<ArrayCondition>>> {
+        list.as_array().into_iter().flatten().map(|value| array_condition(value, patterns)).collect()
+    };
+    Ok(match name {
+        "any_array" => Some(Box::new(|_| true)),
+        "or" => {
+            let any: Vec<_> = all(content)?.into_iter().flatten().collect();
+            Some(Box::new(move |path| any.iter().any(|is_met| is_met(path))))
         }
-        ("and", list) => {
-            let all: Vec<_> = all(list).into_iter().collect::<Option<_>>()?;
-            Box::new(move |path| all.iter().all(|is_met| is_met(path)))
+        "and" => {
+            let Some(all) = all(content)?.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
+            Some(Box::new(move |path| all.iter().all(|is_met| is_met(path))))
         }
-        ("path_matches", inner) => {
-            let regex = regex(inner.get("regex")?)?;
-            Box::new(move |path| regex.is_match(path))
+        "path_matches" => {
+            let Some(regex) = regex(content.get("regex"), patterns)? else { return Ok(None) };
+            Some(Box::new(move |path| regex.is_match(path)))
         }
-        ("name_matches", inner) => {
-            let regex = regex(inner.get("regex")?)?;
-            Box::new(move |path| path.rsplit('/').next().is_some_and(|name| !name.is_empty() && regex.is_match(name)))
+        "name_matches" => {
+            let Some(regex) = regex(content.get("regex"), patterns)? else { return Ok(None) };
+            let is_met =
+                move |path: &str| path.rsplit('/').next().is_some_and(|name| !name.is_empty() && regex.is_match(name));
+            Some(Box::new(is_met))
         }
-        _ => return None,
+        _ => None,
     })
 }
 
 /// Parses a condition; none if it cannot be understood.
-fn axis_condition(value: &Value) -> Option<AxisCondition> {
-    Some(match variant(value)? {
-        ("Any", _) => Box::new(|_, _| true),
-        ("Axis", number) => {
-            let wanted = number.as_u64()?;
-            Box::new(move |number, _| wanted == number as u64)
+fn axis_condition(value: &Value, patterns: &mut Patterns) -> Result<Option<AxisCondition>> {
+    Ok(match variant(value) {
+        Some(("Any", _)) => Some(Box::new(|_, _| true)),
+        Some(("Axis", number)) => {
+            number.as_u64().map(|wanted| -> AxisCondition { Box::new(move |number, _| wanted == number as u64) })
         }
-        ("DimensionName", pattern) => {
-            let regex = regex(pattern)?;
-            Box::new(move |_, name| name.is_some_and(|name| regex.is_match(name)))
-        }
-        _ => return None,
+        Some(("DimensionName", pattern)) => regex(Some(pattern), patterns)?
+            .map(|regex| -> AxisCondition { Box::new(move |_, name| name.is_some_and(|name| regex.is_match(name))) }),
+        _ => None,
     })
 }
 
@@ -175,25 +187,33 @@ fn variant(value: &Value) -> Option<(&str, &Value)> {
     }
 }
 
-fn regex(pattern: &Value) -> Option<Regex> {
-    Regex::new(pattern.as_str()?).ok()
+fn regex(pattern: Option<&Value>, patterns: &mut Patterns) -> Result<Option<Regex>> {
+    let Some(text) = pattern.and_then(Value::as_str) else { return Ok(None) };
+    Ok(patterns.compile(text)?.ok())
 }
 
-fn rule(value: &Value) -> Option<Rule> {
-    let [condition, axes] = value.as_array()?.as_slice() else { return None };
-    let axis = |axis: &Value| {
-        let step = axis.get("num_chunks")?.as_u64()?;
-        Some((axis_condition(axis.get("condition")?)?, u32::try_from(step).ok()?))
+/// Parses a rule; none if it cannot be understood.
+fn rule(value: &Value, patterns: &mut Patterns) -> Result<Option<Rule>> {
+    let Some([condition, axes]) = value.as_array().map(Vec::as_slice) else { return Ok(None) };
+    let (Some(condition), Some(list)) = (array_condition(condition, patterns)?, axes.as_array()) else {
+        return Ok(None);
     };
-    Some((array_condition(condition)?, axes.as_array()?.iter().filter_map(axis).collect()))
+    let mut axes = Vec::new();
+    for axis in list {
+        let step = axis.get("num_chunks").and_then(Value::as_u64).and_then(|step| u32::try_from(step).ok());
+        let (Some(step), Some(of)) = (step, axis.get("condition")) else { continue };
+        axes.extend(axis_condition(of, patterns)?.map(|is_met| (is_met, step)));
+    }
+    Ok(Some((condition, axes)))
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn splitting(rules: Value) -> Splitting {
-        Splitting::of(&json!({"split_sizes": rules}))
+        Splitting::of(&json!({"split_sizes": rules})).unwrap()
     }
 
     fn steps(splitting: &Splitting, path: &str, names: &[Option<&str>]) -> Vec<u32> {

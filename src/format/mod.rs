@@ -41,6 +41,7 @@ pub mod manifest;
 pub mod manifest_builder;
 pub mod metadata;
 pub mod operations_log;
+pub mod patterns;
 pub mod repo_info;
 pub mod repo_state;
 pub mod snapshot;

@@ -14,6 +14,7 @@ use super::state::State;
 use super::{Base, WorkingTree};
 use crate::commit::changes::ChunkFile;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory;
 use crate::reader::Data;
 use crate::scratch::data::Stat;
 use crate::scratch::record::{Body, DataFileId, EntryId, Name, ROOT, Source};
@@ -184,7 +185,8 @@ impl WorkingTree {
         if size > limit {
             return Err(Error::new(ErrorKind::OutOfMemory, format!("{size} bytes; {limit} are the most")));
         }
-        let mut bytes = Vec::new();
+        let reservation = memory::reserve(size, "a file that is read as a whole").await?;
+        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
         while (bytes.len() as u64) < size {
             let (at, left) = (bytes.len() as u64, size - bytes.len() as u64);
             let left = u32::try_from(left.min(STEP)).unwrap_or(u32::MAX);
@@ -199,7 +201,7 @@ impl WorkingTree {
             }
             bytes.extend_from_slice(&part);
         }
-        Ok(bytes.into())
+        Ok(memory::with_reservation(bytes.into(), reservation))
     }
 
     /// Returns data file `data` as a file that a commit may store.

@@ -24,6 +24,7 @@ use crate::commit::changes::ChunkFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name::is_dots;
 use crate::format::chunk_payload::ChunkPayload;
+use crate::memory;
 use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::printable;
 use crate::repo::create::GROUP_DOCUMENT;
@@ -365,13 +366,16 @@ impl Contents for Scanned {
             use std::io::Read;
             let failed = |e: std::io::Error| Error::io(printable::text(&path), e);
             let file = open_beneath(&root, &path, OFlags::NONBLOCK).map_err(|e| failed(e.into()))?;
-            let mut bytes = Vec::new();
-            File::from(file).take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
-            if bytes.len() as u64 > limit {
-                let message = format!("{}: more than {limit} bytes", printable::text(&path));
-                return Err(Error::new(ErrorKind::OutOfMemory, message));
+            let file = File::from(file);
+            let size = file.metadata().map_err(failed)?.len();
+            let name = || printable::text(&path);
+            if size > limit {
+                return Err(Error::new(ErrorKind::OutOfMemory, format!("{}: more than {limit} bytes", name())));
             }
-            Ok(bytes.into())
+            let reservation = memory::reserve_blocking(size, &name().to_string())?;
+            let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
+            file.take(size).read_to_end(&mut bytes).map_err(failed)?;
+            Ok(memory::with_reservation(bytes.into(), reservation))
         })
         .await
     }

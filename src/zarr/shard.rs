@@ -386,17 +386,24 @@ impl Index {
     }
 
     /// Returns the invalid entries, by number of the inner chunk. Bytes between inner chunks are allowed.
-    pub fn faults(&self) -> Vec<IndexFault> {
+    ///
+    /// Errors: [`ErrorKind::OutOfMemory`] if there is no room in `meter` for them.
+    pub fn faults(&self, meter: &mut Meter) -> Result<Vec<IndexFault>> {
         let mut faults = Vec::new();
+        let mut add = |fault: IndexFault, faults: &mut Vec<IndexFault>| {
+            meter.count_items::<IndexFault>(1)?;
+            faults.push(fault);
+            Ok::<_, Error>(())
+        };
         for number in 0..self.entry_count() {
             let Some((offset, length)) = self.entry(number) else { continue };
             let fault = |kind| IndexFault { number, offset, length, kind };
             if offset == u64::MAX || length == u64::MAX {
-                faults.push(fault(FaultKind::HalfAbsent));
+                add(fault(FaultKind::HalfAbsent), &mut faults)?;
             } else if offset.checked_add(length).is_none_or(|end| end > self.within.end) {
-                faults.push(fault(FaultKind::Outside));
+                add(fault(FaultKind::Outside), &mut faults)?;
             } else if length > 0 && offset < self.place.end && self.place.start < offset + length {
-                faults.push(fault(FaultKind::OverlapsIndex));
+                add(fault(FaultKind::OverlapsIndex), &mut faults)?;
             }
         }
         // The preceding inner chunk that reaches farthest.
@@ -406,14 +413,15 @@ impl Index {
                 && place.start < end
             {
                 let length = place.end - place.start;
-                faults.push(IndexFault { number, offset: place.start, length, kind: FaultKind::Overlaps(other) });
+                let kind = FaultKind::Overlaps(other);
+                add(IndexFault { number, offset: place.start, length, kind }, &mut faults)?;
             }
             if farthest.is_none_or(|(end, _)| place.end > end) {
                 farthest = Some((place.end, number));
             }
         }
-        faults.sort_by_key(|fault| fault.number);
-        faults
+        faults.sort_unstable_by_key(|fault| fault.number);
+        Ok(faults)
     }
 }
 
@@ -500,16 +508,20 @@ mod tests {
         Index::decode(&sharding, length, bytes.into())
     }
 
+    fn faults(index: &Index) -> Vec<IndexFault> {
+        index.faults(&mut Meter::new("faults")).unwrap()
+    }
+
     #[test]
     fn invalid_index_entries_are_faults() {
         const NONE: (u64, u64) = (u64::MAX, u64::MAX);
         let good = index(&[(100, 50), NONE, (0, 100)], 500, true).unwrap();
         assert_eq!((good.entry(0), good.entry(1), good.entry(3)), (Some((100, 50)), None, None));
         assert_eq!(good.in_order(), [(0..100, 2), (100..150, 0)]);
-        assert_eq!(good.faults(), []);
+        assert_eq!(faults(&good), []);
         let bad = [(0, 100), (50, 10), (90, 5), (450, 20), (u64::MAX - 1, 7), (3, u64::MAX), (600, 1)];
         let bad = index(&bad, 500, false).unwrap();
-        let faults: Vec<(u64, FaultKind)> = bad.faults().into_iter().map(|fault| (fault.number, fault.kind)).collect();
+        let faults: Vec<(u64, FaultKind)> = faults(&bad).into_iter().map(|fault| (fault.number, fault.kind)).collect();
         let expected = [
             (1, FaultKind::Overlaps(0)),
             (2, FaultKind::Overlaps(0)),

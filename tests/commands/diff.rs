@@ -1,11 +1,11 @@
 //! Differences between two snapshots: compared with all keys of both, and with the reference's view of the logs
 //! between.
 
-use crate::common::lengths::length;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::common::lab::{self, Lab, Model, create, expire_before, keys_at, new_lab, random_config, reopen, request};
+use crate::common::lengths::length;
 use crate::common::random::Random;
 use crate::common::reference_diff::reference_logs;
 use crate::common::scramble::scramble;

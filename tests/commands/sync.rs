@@ -1,6 +1,5 @@
 //! `icechunkfs clone`, `push` and `pull`: the reference implementation and the files themselves tell whether a copy is one.
 
-use crate::common::lengths::{length, number};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,6 +18,7 @@ use serde_json::{Value, json};
 use crate::common::distant::Distant;
 use crate::common::failing::run_with_failing_calls;
 use crate::common::faulty::{Line, five_of_a_hundred};
+use crate::common::lengths::{length, number};
 use crate::common::origin::Origin;
 use crate::common::random::Random;
 use crate::common::writing::{GROUP, Reference, array};

@@ -2,7 +2,6 @@
 //! the branch becomes the mount's tree, and other writers' work stays.
 //!
 //! The expected content is a plain map of files beside the mount, which knows nothing of commits.
-use crate::common::lengths::{length, number};
 use std::path::PathBuf;
 
 use icechunk::RepositoryConfig;
@@ -10,6 +9,7 @@ use icechunk::format::format_constants::SpecVersionBin;
 
 use crate::common::faulty::{Fault, Line};
 use crate::common::lab;
+use crate::common::lengths::{length, number};
 use crate::common::moto::{self, command, commit, icechunkfs, repository, s3};
 use crate::common::random::Random;
 use crate::common::writing::{array, put};

@@ -1,8 +1,8 @@
 //! Eight mounts commit to one branch of one local repository at a time: no commit and no chunk is lost, and conflicts
 //! are reported.
-use crate::common::lengths::length;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::common::lengths::length;
 use crate::common::place::place;
 use crate::common::writing::{self, GROUP, Reference, Writable, array, content_of, put};
 use crate::common::{self, Files, all_together, assert_same, read_files};

@@ -1,6 +1,5 @@
 //! Commits onto a branch that has moved: disjoint changes are merged, conflicts are reported, and no race loses a
 //! commit.
-use crate::common::lengths::length;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -8,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use crate::common::lab::{
     self, Lab, Model, expire_before, history, main_branch, new_lab, reference_keys, reopen, request, session_on,
 };
+use crate::common::lengths::length;
 use crate::common::{all_together, block_on, fsck};
 use bytes::Bytes;
 use icechunk::conflicts::detector::ConflictDetector;

@@ -2,7 +2,6 @@
 //!
 //! `ICECHUNKFS_SHARING_CASES` sets the number of random histories of each version (default 10).
 
-use crate::common::lengths::length;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use crate::common::lab::{
     self, Lab, Model, ancestry, collect_by_reference, create, expire_before, main_branch, new_lab, reference_keys,
     reopen, request, session_on, set, set_model,
 };
+use crate::common::lengths::length;
 use crate::common::random::Random;
 use crate::common::{block_on, fsck, run_on};
 use bytes::Bytes;

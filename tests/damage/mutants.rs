@@ -4,7 +4,6 @@
 //! `ICECHUNKFS_MUTANTS` sets their number (default 40); `scripts/soak` uses 20,000. `ICECHUNKFS_SEED` repeats a run,
 //! and with `ICECHUNKFS_MUTANT` only the one that a failure names. `ICECHUNKFS_PROGRAM` is another build of the
 //! program.
-use crate::common::lengths::{length, number};
 use std::collections::BTreeMap;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -14,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::damage::{is_chunk, mutate};
+use crate::common::lengths::{length, number};
 use crate::common::random::Random;
 use crate::common::{self, Fixture, FixtureSet, Mount, Output, place, program, read_files, watchdog};
 

@@ -2,7 +2,6 @@
 //!
 //! `ICECHUNKFS_MUTATIONS` sets their number (default 500); `scripts/soak` uses many more. `ICECHUNKFS_SEED` repeats a
 //! run.
-use crate::common::lengths::{length, number};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 use crate::common::counted::{Counted, NOW, PEAK};
 use crate::common::damage::{change, is_chunk, mutate};
 use crate::common::lab;
+use crate::common::lengths::{length, number};
 use crate::common::random::Random;
 use crate::common::shard;
 use crate::common::{self, FixtureSet};
@@ -282,7 +282,7 @@ fn damaged_shard_indexes_change_no_bytes_that_are_read() {
         {
             let index = Bytes::copy_from_slice(&bytes[place.start as usize..place.end as usize]);
             if let Ok(index) = Index::decode(&sharding, bytes.len() as u64, index) {
-                assert!(index.faults().len() as u64 <= 2 * index.entry_count());
+                assert!(index.faults(&mut Meter::new("faults")).unwrap().len() as u64 <= 2 * index.entry_count());
             }
         }
         let used = PEAK.load(Ordering::Relaxed).saturating_sub(before);

@@ -11,6 +11,7 @@ use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 
 use crate::common::lab;
+use crate::common::shard;
 use crate::common::writing::{GROUP, Writable, array, put};
 use crate::common::{Mount, block_on, entries, program};
 
@@ -185,4 +186,76 @@ fn a_configuration_that_expands_to_billions_of_values_is_refused() {
         let output = run(&["config", &directory.path().display().to_string(), "get"]).output;
         assert!(output.contains("config.yaml") && output.contains("YAML"), "{output}");
     }
+}
+
+/// Runs a command on `repo` that must be refused for its memory, and is bounded.
+fn is_refused(words: &[&str], what: &str) {
+    let Ran { status, output, peak } = run(words);
+    assert!(peak < MEMORY + PROGRAM, "{what}: {words:?} took {} MiB: {output}", peak >> 20);
+    assert!(status != 0 && output.contains("--memory"), "{what}: {words:?}: {status}: {output}");
+}
+
+/// Writes rules for splitting manifests into the configuration of `repo`.
+fn split(repo: &Path, rules: &serde_json::Value) {
+    let rules = serde_json::json!({"split_sizes": rules}).to_string();
+    let ran = run(&["config", &repo.display().to_string(), "set", "manifest.splitting", &rules]);
+    assert!(ran.status == 0 && ran.peak < MEMORY + PROGRAM, "{}: {} MiB", ran.output, ran.peak >> 20);
+}
+
+#[test]
+fn patterns_of_a_configuration_are_counted_before_they_are_compiled() {
+    let made = made();
+    let steps = serde_json::json!([{"condition": "Any", "num_chunks": 1}]);
+    let rule = |n: u32| serde_json::json!([{"name_matches": {"regex": format!("\\pL{{200}}x{n}")}}, steps]);
+    split(made.repository(), &(0..40).map(rule).collect());
+    let repo = made.repository().display().to_string();
+    is_refused(&["rewrite-manifests", &repo, "-m", "x"], "patterns");
+    let ran = run(&["config", &repo, "get"]);
+    assert!(ran.peak < MEMORY + PROGRAM, "{} MiB", ran.peak >> 20);
+}
+
+#[test]
+fn parts_of_manifests_are_counted_before_they_are_planned() {
+    const RANK: usize = 18;
+    let mount = Writable::new(&[]);
+    put(&mount.root().join("zarr.json"), GROUP).unwrap();
+    put(&mount.root().join("a/zarr.json"), array(&[2; RANK], &[1; RANK])).unwrap();
+    for corner in ["0", "1"] {
+        put(&mount.root().join(format!("a/c/{}", vec![corner; RANK].join("/"))), corner).unwrap();
+    }
+    mount.commit("two corners of 262144 chunks").unwrap();
+    mount.unmount();
+    split(mount.repository(), &serde_json::json!([["any_array", [{"condition": "Any", "num_chunks": 1}]]]));
+    is_refused(&["rewrite-manifests", &mount.repository().display().to_string(), "-m", "x"], "parts");
+}
+
+#[test]
+#[ignore = "takes long: scripts/test --full"]
+fn faults_of_a_shard_are_written_as_they_are_found() {
+    const INNER: usize = 1 << 18;
+    let codec = shard::USUAL.codec(serde_json::json!([1]), serde_json::json!([{"name": "bytes"}]));
+    let document = shard::array(serde_json::json!([INNER]), serde_json::json!([INNER]), serde_json::json!([codec]));
+    let mount = Writable::new(&[]);
+    put(&mount.root().join("zarr.json"), document.to_string()).unwrap();
+    put(&mount.root().join("c/0"), shard::USUAL.index(&vec![(1 << 62, 1 << 62); INNER])).unwrap();
+    mount.commit("no inner chunk is where the index says").unwrap();
+    mount.unmount();
+    for json in [&[][..], &["--json"]] {
+        let repo = mount.repository().display().to_string();
+        let ran = run(&[&["ls", &repo, "--shards", "/"], json].concat());
+        assert!(ran.status != 0 && ran.output.contains("and 262143 more that are wrong"), "{}", ran.output);
+        assert!(ran.peak < MEMORY + PROGRAM / 2, "{} MiB", ran.peak >> 20);
+    }
+}
+
+#[test]
+fn documents_of_an_import_are_reserved() {
+    let made = made();
+    let source = tempfile::tempdir().unwrap();
+    let document = source.path().join("zarr.json");
+    std::fs::write(&document, GROUP).unwrap();
+    std::fs::File::options().write(true).open(&document).unwrap().set_len(100 << 20).unwrap();
+    let from = source.path().display().to_string();
+    let repo = made.repository().display().to_string();
+    is_refused(&["import", &from, &repo, "-m", "x"], "a document");
 }

@@ -4,7 +4,6 @@
 //! directions. What the reference reads afterwards must be what the oracle says, and a refusal must have a reason.
 //! `ICECHUNKFS_MERGE_PAIRS` sets the number of pairs of branches, `ICECHUNKFS_SEED` the first seed.
 
-use crate::common::lengths::{length, number};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -16,6 +15,7 @@ use icechunkfs::times::system_clock;
 
 use super::merge::oracle::{self, Keys, Numbers, Sides, is_at_or_below, join, nodes};
 use super::merge::world::{document, grid_of, numbers_of, touched};
+use crate::common::lengths::{length, number};
 use crate::common::random::Random;
 use crate::common::writing::{GROUP, Reference};
 use crate::common::{self, block_on, icechunkfs, lab};

@@ -2,7 +2,6 @@
 //! collections that stop in the middle and remove the rest of what they have found much later. After each step, every branch must have the keys
 //! and bytes that a model of plain maps has. `ICECHUNKFS_COLLECTION_RUNS` sets the number of histories, `ICECHUNKFS_SEED` the first seed.
 
-use crate::common::lengths::{length, number};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +10,7 @@ use serde_json::Value;
 
 use super::branches::{begin, mutate};
 use super::merge::oracle::{Keys, is_at_or_below};
+use crate::common::lengths::{length, number};
 use crate::common::random::Random;
 use crate::common::writing::Reference;
 use crate::common::{block_on, copy_tree, icechunkfs, lab, place, run_on, run_with_fault, watchdog};

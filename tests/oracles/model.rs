@@ -18,12 +18,12 @@ pub mod subject;
 pub mod tree;
 pub mod world;
 pub mod zarr;
-use crate::common::lengths::{length, number};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::common::lengths::{length, number};
 use crate::common::{self, project};
 use generate::{Generator, Sight};
 use mounted::Mounted;

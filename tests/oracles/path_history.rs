@@ -3,7 +3,6 @@
 //! The reference implementation makes random commits, moves among them. The expected commits come from the keys and the node ids before
 //! and after each commit: no logs, no manifests. `ICECHUNKFS_PATH_HISTORIES` sets the number of repositories.
 
-use crate::common::lengths::number;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -14,6 +13,7 @@ use serde_json::Value;
 use super::branches::{Begun, begin, is_free, mutate, random_path};
 use super::merge::oracle::{Keys, Numbers, is_at_or_below, nodes};
 use super::merge::world::{numbers_of, touched};
+use crate::common::lengths::number;
 use crate::common::random::Random;
 use crate::common::writing::{GROUP, Reference};
 use crate::common::{self, block_on, lab, run_on};

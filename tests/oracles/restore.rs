@@ -4,7 +4,6 @@
 //! below the path what the reference reads in the old commit, and elsewhere what it was. `ICECHUNKFS_RESTORES` sets the number of
 //! histories, `ICECHUNKFS_SEED` the first seed.
 
-use crate::common::lengths::{length, number};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::branches::{Begun, begin, is_free, mutate, random_path};
 use super::merge::oracle::{Keys, Numbers, is_at_or_below, join, nodes};
 use super::merge::world::numbers_of;
+use crate::common::lengths::{length, number};
 use crate::common::random::Random;
 use crate::common::writing::{Reference, Writable, put};
 use crate::common::{self, icechunkfs, read_files};

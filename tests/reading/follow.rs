@@ -1,6 +1,5 @@
 //! Mounts that follow their branch: new commits show atomically, open files stay as they were, and unchanged files stay
 //! in the kernel's caches.
-use crate::common::lengths::length;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -12,6 +11,7 @@ use std::time::Duration;
 
 use crate::common::faulty::{Fault, Line};
 use crate::common::lab::{self};
+use crate::common::lengths::length;
 use crate::common::mapping::Mapping;
 use crate::common::moto;
 use crate::common::random::Random;

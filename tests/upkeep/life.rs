@@ -4,12 +4,12 @@
 //! `ICECHUNKFS_LIFE_SEED` repeats a sequence, `ICECHUNKFS_LIFE_STEPS` sets the total number of steps (default 2,400).
 
 pub mod world;
-use crate::common::lengths::length;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::common::block_on;
+use crate::common::lengths::length;
 use icechunk::format::format_constants::SpecVersionBin;
 use world::{Actor, FailureReport, World};
 

@@ -1,7 +1,6 @@
 //! Migrations in place beside programs that have the repository open as version 1: they commit, make tags, and make and delete branches. Whatever
 //! was reported as done is in the migrated repository.
 
-use crate::common::lengths::number;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +22,7 @@ use icechunkfs::zarr::Coords;
 
 use crate::common::distant::Distant;
 use crate::common::lab::{Lab, Model, create};
+use crate::common::lengths::number;
 use crate::common::random::Random;
 use crate::common::{block_on, copy_tree, read_files, watchdog};
 use crate::life::world::fast_place;

@@ -2,7 +2,6 @@
 
 mod manifests;
 mod mounts;
-use crate::common::lengths::length;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -11,6 +10,7 @@ use crate::common::lab::{
     GROUP, Lab, Model, create, expire_before, history, keys_at, new_lab, random_config, reference_keys, reopen,
     request, session_on, set,
 };
+use crate::common::lengths::length;
 use crate::common::random::Random;
 use crate::common::reference_diff::reference_logs;
 use crate::common::scramble::scramble;

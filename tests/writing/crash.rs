@@ -4,12 +4,12 @@
 //! `ICECHUNKFS_KILLS` sets the number of kills, `ICECHUNKFS_SEED` the seed.
 
 pub(crate) mod worker;
-use crate::common::lengths::{length, number};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::common::lengths::{length, number};
 use crate::common::random::Random;
 use crate::common::writing::{GROUP, Reference, Writable, array, put};
 use crate::common::{self, Files, assert_same, read_files};

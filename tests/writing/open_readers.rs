@@ -7,13 +7,13 @@ mod random;
 mod restored;
 mod untracked;
 
-use crate::common::lengths::length;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::common::lengths::length;
 use crate::common::mapping::Mapping;
 use crate::common::random::Random;
 use crate::common::writing::{GROUP, Reference, Writable, array, put};

@@ -3,12 +3,12 @@
 //! `scripts/setup --posix` builds them and makes the users that they need. `ICECHUNKFS_POSIX_AT=/some/place` tests that
 //! place instead of a mount: a test that fails there too is not our failure. `ICECHUNKFS_FSX_OPERATIONS` sets the
 //! number of operations.
-use crate::common::lengths::number;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::common::lengths::number;
 use crate::common::writing::{self, Writable, array, needed, put, tool};
 use crate::common::{self, project};
 

@@ -1,7 +1,6 @@
 //! Files of which a program holds the inode without having them open: it watches them, or has a path descriptor. The kernel keeps the pages of such
 //! files, also when their names belong to other files.
 
-use crate::common::lengths::{length, number};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -9,6 +8,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
+use crate::common::lengths::{length, number};
 use crate::common::random::Random;
 use crate::common::writing::{GROUP, Reference, Writable, array, put};
 use crate::common::{io_modes, read_files, watchdog};

@@ -34,6 +34,7 @@ use crate::format::envelope::{Compression, SpecVersion};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::Manifest;
 use crate::format::snapshot::{ManifestInfo, ManifestRef};
+use crate::memory::Meter;
 use crate::reader::Reader;
 use crate::storage::Storage;
 
@@ -95,6 +96,10 @@ struct Job<'a> {
     references: u64,
 }
 
+/// Memory of a cell until its manifest is written, beside its extents, and of each of these.
+const JOB: u64 = 1600;
+const EXTENT: u64 = 16;
+
 /// Manifests of cells, by array and position among its cells.
 type Found = BTreeMap<(NodeId, usize), ArrayManifests>;
 
@@ -122,6 +127,8 @@ impl ManifestWriter {
         let nodes: Vec<NodeId> = arrays.iter().map(|task| task.node).collect();
         let mut found = Found::new();
         let (mut small, mut groups) = (Vec::new(), Vec::new());
+        // A few bytes of a configuration can cut a grid into a million cells.
+        let mut meter = Meter::new("the parts into which manifests are split");
         for task in arrays {
             let cells = self.splitting.cells(task.path, &task.grid, task.names);
             if let Some(known) = self.written.get(&task.node)
@@ -131,7 +138,7 @@ impl ManifestWriter {
             {
                 continue;
             }
-            let plans = plan::plan(&task, &cells).context(|| format!("array {}", task.path))?;
+            let plans = plan::plan(&task, &cells, &mut meter).context(|| format!("array {}", task.path))?;
             let (old, changes) = (task.old.to_vec(), Arc::clone(&task.changes));
             let known = Written { old, cells: cells.clone(), changes, manifests: Vec::new() };
             self.written.insert(task.node, known);
@@ -147,6 +154,7 @@ impl ManifestWriter {
                     continue;
                 }
                 let references = plan.references(&task, infos);
+                meter.count(JOB + EXTENT * task.grid.len() as u64)?;
                 let job = Job { task: Arc::clone(&task), number, extents: cells.extents(&cell), plan, references };
                 match is_whole && share::is_shared(references, job.task.zarr_json) {
                     true => small.push(job),

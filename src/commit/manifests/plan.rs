@@ -7,9 +7,13 @@ use crate::commit::splitting::Cells;
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::{ManifestInfo, ManifestRef};
+use crate::memory::Meter;
 
 /// Limit on the cells that the manifests of an array reach into, in total. Each becomes a manifest, unless it is empty.
 const MAX_CELLS: u64 = 1 << 20;
+/// Memory of a cell that is planned, beside its numbers, and of each of its numbers: the plan has them twice while it is made.
+const CELL: u64 = 400;
+const NUMBER: u64 = 16;
 
 /// Inputs of a cell that is kept or written.
 #[derive(Debug, Default)]
@@ -55,8 +59,9 @@ pub(super) fn references_of(id: ObjectId, places: u64, infos: &HashMap<ObjectId,
     places.min(listed.unwrap_or(u64::MAX))
 }
 
-/// Assigns the changes and the old manifests of an array to cells.
-pub(super) fn plan(task: &ArrayTask<'_>, cells: &Cells) -> Result<BTreeMap<Vec<u32>, CellPlan>> {
+/// Assigns the changes and the old manifests of an array to cells, which are counted by `meter`.
+pub(super) fn plan(task: &ArrayTask<'_>, cells: &Cells, meter: &mut Meter) -> Result<BTreeMap<Vec<u32>, CellPlan>> {
+    let memory = CELL + NUMBER * task.grid.len() as u64;
     let mut plans: BTreeMap<Vec<u32>, CellPlan> = BTreeMap::new();
     for (at, (coords, place)) in task.changes.iter().enumerate() {
         match cells.find(coords) {
@@ -73,13 +78,15 @@ pub(super) fn plan(task: &ArrayTask<'_>, cells: &Cells) -> Result<BTreeMap<Vec<u
     }
     let mut touched: u64 = 0;
     for (at, old) in task.old.iter().enumerate() {
-        touched = touched.saturating_add(cells.count_touched(&old.extents));
+        let more = cells.count_touched(&old.extents);
+        touched = touched.saturating_add(more);
         if touched > MAX_CELLS {
             return Err(Error::invalid(format!(
                 "the rules for splitting manifests would cut its {:?} chunks into more than {MAX_CELLS} parts: choose larger ones",
                 task.grid
             )));
         }
+        meter.count(memory.saturating_mul(more))?;
         let (touched, is_inside) = cells.touched(&old.extents);
         let is_cut = !is_inside || touched.len() > 1;
         for cell in touched {

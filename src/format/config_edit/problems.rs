@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::containers;
 use super::key::format_key;
 use super::schema::{Member, Presence, ROOT, ValueKind};
+use crate::format::patterns::Patterns;
 
 /// Problem, as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,9 +63,7 @@ fn check(value: &Value, kind: &'static ValueKind, path: &mut Vec<String>, out: &
             }
         }
         (ValueKind::Pattern, Value::String(pattern)) => {
-            if let Err(error) = regex::Regex::new(pattern) {
-                let why = error.to_string();
-                let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+            if let Err(why) = Patterns::check(pattern) {
                 out.insert(Problem::Invalid(format!("`{}` is no regular expression: {why}", format_key(path))));
             }
         }

@@ -1,7 +1,6 @@
 //! Random runs. `ICECHUNKFS_MERGE_STEPS` sets the number of steps, `ICECHUNKFS_SEED` the seed. A failure is shortened
 //! as far as possible and printed as a listing of steps.
 
-use crate::common::lengths::{length, number};
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use icechunk::format::format_constants::SpecVersionBin;
 
 use super::world::{Statistics, Step, World, Writing, arrays};
+use crate::common::lengths::{length, number};
 use crate::common::random::Random;
 
 /// Steps of one run, from an empty repository on.

@@ -39,12 +39,12 @@ mod rewriting;
 mod upkeep;
 mod world;
 
-use crate::common::lengths::number;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::world::{Kind, World};
+use crate::common::lengths::number;
 use crate::common::random::Random;
 use crate::common::{self, block_on};
 

@@ -1,12 +1,12 @@
 //! Random operations of a writable mount, of programs that read in it, and of others' commits, beside a model of plain maps.
 
-use crate::common::lengths::{length, number};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use super::assert_agrees;
+use crate::common::lengths::{length, number};
 use crate::common::mapping::Mapping;
 use crate::common::random::Random;
 use crate::common::writing::{GROUP, Reference, Writable, array, put};

@@ -287,7 +287,9 @@ impl Chain {
             ElementCodec::Pcodec(_) => pcodec::MEMORY,
             ElementCodec::Shard { layout, inner } => {
                 let each = layout.inner_shape.iter().fold(size, |bytes, length| bytes.saturating_mul(*length as usize));
-                inner.extra_memory(each, size)
+                // Of an inner chunk, there is what its decoder returns, and the step before.
+                let steps = 1 + usize::from(!inner.transposes.is_empty()) + usize::from(inner.bytes.len() > 1);
+                each.saturating_mul(steps).saturating_add(inner.extra_memory(each, size))
             }
             ElementCodec::Bytes { .. } | ElementCodec::Variable => 0,
         };
