@@ -210,9 +210,10 @@ impl CredentialProvider for ProfileCredentials {
 
 fn check(profile: &Profile) -> Result<()> {
     let name = &profile.name;
-    if profile.process.is_some() || (profile.key_id.is_some() && profile.secret.is_some()) {
+    if profile.process.is_some() {
         return Ok(());
     }
+    // A role counts before the keys beside it, which may have other rights.
     match profile.other {
         Some(_) if cfg!(feature = "aws-sign-on") => Ok(()),
         Some(how) => Err(Error::new(
@@ -222,6 +223,7 @@ fn check(profile: &Profile) -> Result<()> {
                  export-credentials --profile {name}`, in a profile of another name, and use that"
             ),
         )),
+        None if profile.key_id.is_some() && profile.secret.is_some() => Ok(()),
         None => Err(missing_key(name)),
     }
 }
@@ -308,11 +310,14 @@ mod tests {
         };
         assert!(profile(&[("aws_access_key_id", "a"), ("aws_secret_access_key", "b")]).is_ok());
         assert!(profile(&[("aws_access_key_id", "a")]).unwrap_err().to_string().contains("aws_secret_access_key"));
-        let role = profile(&[("role_arn", "r")]);
-        assert!(match cfg!(feature = "aws-sign-on") {
-            true => role.is_ok(),
-            false => role.unwrap_err().to_string().contains("credential_process"),
-        });
+        let role = ("role_arn", "r");
+        for values in [&[role][..], &[role, ("aws_access_key_id", "a"), ("aws_secret_access_key", "b")]] {
+            let role = profile(values);
+            assert!(match cfg!(feature = "aws-sign-on") {
+                true => role.is_ok(),
+                false => role.unwrap_err().to_string().contains("credential_process"),
+            });
+        }
     }
 
     #[tokio::test]
