@@ -15,6 +15,8 @@ use std::sync::LazyLock;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, linkat, openat, openat2, readlinkat};
 use rustix::io::Errno;
 
+use crate::trust::mounts::mount_id;
+
 /// Symbolic links that a path may lead through, as for the kernel.
 const MAX_LINKS: usize = 40;
 
@@ -161,15 +163,6 @@ fn names(path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
         .filter(|(at, name)| *at == 0 || !name.is_empty())
         .map(|(_, name)| if name.is_empty() { b".".to_vec() } else { name.to_vec() })
         .collect())
-}
-
-/// Returns the id of the mount that an open file is in. Device numbers do not tell: a directory can be mounted on another of its file
-/// system.
-pub fn mount_id(file: impl AsFd) -> Result<u64, Errno> {
-    let file = file.as_fd();
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).map_err(|_| Errno::XDEV)?;
-    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
-    id.and_then(|id| id.trim().parse().ok()).ok_or(Errno::XDEV)
 }
 
 #[cfg(test)]

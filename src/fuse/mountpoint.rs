@@ -5,7 +5,7 @@
 //! name in an open directory. The kernel renames and removes no name on which something is mounted in the same mount namespace, so that this name keeps its
 //! mount, and whatever other users do to the directories above it has no effect. (In a namespace of their own they can rename it: `docs/security.md`.)
 //!
-//! The walk follows no link of an untrusted user, and it does not go through file systems that such a user serves ([`Mount::is_foreign`]): a
+//! The walk follows no link of an untrusted user, and it does not go through file systems that such a user serves ([`foreign_mount`]): a
 //! look-up there can wait forever.
 
 use std::collections::VecDeque;
@@ -17,9 +17,9 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statx};
 use rustix::io::Errno;
 
-use super::mount_table::{self, Mount};
 use crate::error::{Error, ErrorKind, Result};
-use crate::{beneath, trust};
+use crate::trust;
+use crate::trust::mounts::{foreign_mount, mount_id};
 
 /// Symbolic links that a path may lead through, as for the kernel.
 const MAX_LINKS: usize = 40;
@@ -44,7 +44,7 @@ pub(super) fn path_of(directory: impl AsFd) -> Result<PathBuf> {
 /// Returns true if both are the same directory in the same mount. Sends no request to a daemon.
 pub(super) fn is_same(one: impl AsFd, other: impl AsFd) -> bool {
     let facts = |directory: BorrowedFd<'_>| {
-        let mount = beneath::mount_id(directory).ok()?;
+        let mount = mount_id(directory).ok()?;
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         // The kernel does not tell the number of a directory that this user may not enter: then it is the root of a mount.
         let found = statx(directory, c"", flags, StatxFlags::INO).ok();
@@ -109,7 +109,7 @@ pub(super) fn part_below(path: &Path, mount: u64) -> Option<PathBuf> {
         // The last name may be the mountpoint.
         if let Some(name) = walk.step(name).ok()? {
             let at = openat(&walk.at, &name, PLACE, Mode::empty()).ok()?;
-            return (beneath::mount_id(at) == Ok(mount)).then(PathBuf::new);
+            return (mount_id(at) == Ok(mount)).then(PathBuf::new);
         }
     }
     Some(walk.left.iter().collect())
@@ -135,7 +135,7 @@ impl Walk {
         };
         let shown = path_of(&at)?;
         let failed = |errno: Errno| Error::io(shown.display(), errno.into());
-        let mount = beneath::mount_id(&at).map_err(failed)?;
+        let mount = mount_id(&at).map_err(failed)?;
         let mut walk = Walk { at, path: shown, mount, left: VecDeque::new(), links: 0 };
         walk.push(path);
         if !walk.left.is_empty() {
@@ -202,7 +202,7 @@ impl Walk {
         } else {
             self.path.push(name);
         }
-        let mount = beneath::mount_id(&at).map_err(|errno| Error::io(self.path.display(), errno.into()))?;
+        let mount = mount_id(&at).map_err(|errno| Error::io(self.path.display(), errno.into()))?;
         self.at = at;
         if mount != self.mount {
             self.mount = mount;
@@ -213,16 +213,10 @@ impl Walk {
 
     /// Fails if another user serves the mount that the walk has entered.
     fn check_mount(&self) -> Result<()> {
-        // In a change of the root directory, the kernel does not list the mount around it.
-        let mount = mount_table::find_id(self.mount)?.filter(Mount::is_foreign);
-        let Some(mount) = mount.filter(|mount| !trust::is_declared_safe(&mount.mountpoint)) else { return Ok(()) };
-        let owner = mount.owner.map_or_else(|| "unknown".to_owned(), trust::name_of);
-        let message = format!(
-            "{} is a file system of user {owner}, who decides what is found below it and when: name a place outside of it, or declare it \
-             safe with {}",
-            mount.mountpoint.display(),
-            trust::SAFE_DIRECTORY_VARIABLE
-        );
+        let Some(mount) = foreign_mount(&self.at)? else { return Ok(()) };
+        let (path, variable) = (self.path.display(), trust::SAFE_DIRECTORY_VARIABLE);
+        let message =
+            format!("{path}: {mount}: name a place outside of it, or declare its mountpoint safe with {variable}");
         Err(Error::new(ErrorKind::PermissionDenied, message))
     }
 

@@ -25,6 +25,7 @@ use super::mountpoint::{self, Mountpoint};
 use super::probe::{self, Identity, Question};
 use super::survey::{self, Surveyed};
 use crate::error::{Error, ErrorKind, Result};
+use crate::trust::mounts::mount_id;
 use crate::{beneath, trust};
 
 /// Longest time for replies that a daemon has in memory.
@@ -67,8 +68,8 @@ pub(super) fn mounted_at(mountpoint: &Mountpoint) -> Result<Option<(OwnedFd, Mou
 /// Returns the mount that `root`, opened at `mountpoint`, is in; none if that is a directory without a mount.
 pub(super) fn mount_of(root: &OwnedFd, mountpoint: &Mountpoint) -> Result<Option<Mount>> {
     let failed = |errno: rustix::io::Errno| Error::io(mountpoint.path().display(), errno.into());
-    let id = beneath::mount_id(root).map_err(failed)?;
-    if id == beneath::mount_id(mountpoint.parent()).map_err(failed)? {
+    let id = mount_id(root).map_err(failed)?;
+    if id == mount_id(mountpoint.parent()).map_err(failed)? {
         return Ok(None);
     }
     mount_table::find_id(id)
@@ -114,7 +115,7 @@ impl OpenMount {
         let here = mountpoint::current_directory()?;
         let place = mountpoint::path_of(&here)?;
         let place = place.display();
-        let id = beneath::mount_id(&here).map_err(|errno| Error::io(&place, errno.into()))?;
+        let id = mount_id(&here).map_err(|errno| Error::io(&place, errno.into()))?;
         let mut last = None;
         for _ in 0..mountpoint::TRIES {
             let Some(mount) = mount_table::find_id(id)?.filter(Mount::is_icechunkfs) else {
@@ -233,7 +234,7 @@ impl OpenMount {
     /// Returns the path of the current directory below the root; none if it is not in this mount.
     fn current_directory(&self) -> Result<Option<PathBuf>> {
         let Ok(here) = mountpoint::current_directory() else { return Ok(None) };
-        if beneath::mount_id(&here) != Ok(self.mount.id) {
+        if mount_id(&here) != Ok(self.mount.id) {
             return Ok(None);
         }
         // Directories above can be renamed between the two look-ups, so that the rest of one path is another directory.

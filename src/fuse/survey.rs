@@ -12,7 +12,7 @@ use super::health::Health;
 use super::mount_table::Mount;
 pub use super::probe::Question;
 use super::probe::{self, Answers, Identity};
-use crate::beneath;
+use crate::trust::mounts::mount_id;
 
 /// Longest time for the answers of all mounts together, however many there are and however many of them hang.
 const ALL: Duration = Duration::from_secs(12);
@@ -125,7 +125,7 @@ pub(super) fn end(
         };
         return (health.into(), None);
     };
-    if beneath::mount_id(&root) != Ok(mount.id) {
+    if mount_id(&root) != Ok(mount.id) {
         return (Health::Covered.into(), None);
     }
     // Of an answer that is too long, or was cut off, the beginning is used.

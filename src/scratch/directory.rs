@@ -94,7 +94,8 @@ impl ScratchDirectory {
     pub fn open(path: &Path, mountpoint: &Path, repository: Option<&Path>) -> Result<Self> {
         let name = path.display();
         let failed = |e| Error::io(format!("the scratch directory {name}"), e);
-        let wanted = real(path).map_err(failed)?;
+        // Before any other look at the path: a file system of another user on the way need not answer.
+        let wanted = trust::private_place_of(path).map_err(|e| e.context(format!("the scratch directory {name}")))?;
         for (what, other) in [("the repository", repository), ("the mountpoint", Some(mountpoint))] {
             let other = other.and_then(|other| std::fs::canonicalize(other).ok());
             if other.is_some_and(|other| wanted.starts_with(other)) {
@@ -134,23 +135,6 @@ impl ScratchDirectory {
     pub fn remove(self) {
         if let Err(error) = std::fs::remove_dir_all(&self.path) {
             tracing::warn!("the scratch directory {} is left behind: {error}", self.path.display());
-        }
-    }
-}
-
-/// Resolves symbolic links in the part of `path` that exists.
-pub(crate) fn real(path: &Path) -> std::io::Result<PathBuf> {
-    let absolute = std::path::absolute(path)?;
-    let mut missing = Vec::new();
-    let mut existing = absolute.as_path();
-    loop {
-        match (std::fs::canonicalize(existing), existing.parent(), existing.file_name()) {
-            (Ok(real), _, _) => return Ok(missing.into_iter().rev().fold(real, |path, name| path.join(name))),
-            (Err(_), Some(parent), Some(name)) => {
-                missing.push(name);
-                existing = parent;
-            }
-            (Err(error), _, _) => return Err(error),
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,6 +74,11 @@ pub struct LocalFiles {
 }
 
 impl LocalFiles {
+    /// Returns the open directory of the repository.
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
     /// Opens the file of object `key`; waits for the disk if necessary.
     pub fn open(&self, key: &str) -> Result<File> {
         self.open_with(key, ResolveFlags::empty()).map_err(|errno| open_error(key, errno))

@@ -5,9 +5,14 @@
 //! `main`; until then the place holds objects, and another clone of the same source goes on there.
 
 use std::collections::{HashMap, HashSet};
-use std::os::unix::fs::MetadataExt;
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Dir, FileType, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 use super::agreements::Agreements;
 use super::amended::Amended;
@@ -15,15 +20,17 @@ use super::destination::Destination;
 use super::history::Outstanding;
 use super::objects::Copy;
 use super::{Counters, Failure, begin_again, check_logs, check_metadata, check_source};
+use crate::beneath;
 use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::file_name::is_dots;
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::SnapshotRecord;
 use crate::repo::Repository;
 use crate::repo::clone_refs::ClonedRefs;
 use crate::storage::{ObjectInfo, Storage};
 use crate::times::Clock;
-use crate::trust;
+use crate::trust::{self, Owners};
 
 /// Folders of objects that an unfinished clone leaves.
 const FOLDERS: [&str; 4] = ["chunks/", "manifests/", "snapshots/", "transactions/"];
@@ -85,8 +92,9 @@ async fn attempt(
     let refs = ClonedRefs::read(source).await.context(|| source.storage().location().to_owned())?;
     let leftovers = unfinished(&**destination, &refs).await.context(place)?;
     // After the listing: what is added later is not in it.
-    if let Some(root) = destination.local_path() {
-        blocking(move || check_owners(root)).await.context(place)?;
+    if let Some(files) = destination.local_files() {
+        let root = files.root().try_clone_to_owned().map_err(|e| Error::io(place(), e))?;
+        blocking(move || check_owners(&root)).await.context(place)?;
     }
     let none = HashSet::new();
     let all = Outstanding::find(source, refs.targets(), &none).await?;
@@ -138,26 +146,35 @@ async fn unfinished(destination: &dyn Storage, refs: &ClonedRefs) -> Result<Hash
 }
 
 /// Fails if there is a file of another user in the directory `root`, who could have put other bytes there under the ids of the source.
-fn check_owners(root: PathBuf) -> Result<()> {
-    let mut left = vec![root];
-    while let Some(directory) = left.pop() {
-        let failed = |e| Error::io(directory.display(), e);
-        for entry in std::fs::read_dir(&directory).map_err(failed)? {
+fn check_owners(root: &OwnedFd) -> Result<()> {
+    let owners = Owners::below(root)?;
+    let mut left = vec![PathBuf::from(".")];
+    while let Some(path) = left.pop() {
+        let failed = |errno: Errno| Error::io(path.display(), errno.into());
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = beneath::open(root, &path, flags, resolve).map_err(failed)?;
+        for entry in Dir::read_from(&directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            let found = entry.metadata().map_err(failed)?;
-            let path = entry.path();
-            if !trust::is_trusted(found.uid()) {
-                let owner = trust::name_of(found.uid());
+            let name = entry.file_name();
+            if is_dots(name.to_bytes()) {
+                continue;
+            }
+            let stat = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+            let owner = owners.owner(&directory, name, &stat)?;
+            let inner = path.join(OsStr::from_bytes(name.to_bytes()));
+            if !trust::is_trusted(owner) {
+                let owner = trust::name_of(owner);
                 return Err(Error::new(
                     ErrorKind::AlreadyExists,
                     format!(
                         "a clone is made in an empty place only, and {} belongs to user {owner}: name another place",
-                        path.display()
+                        inner.strip_prefix(".").unwrap_or(&inner).display()
                     ),
                 ));
             }
-            if found.is_dir() {
-                left.push(path);
+            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                left.push(inner);
             }
         }
     }

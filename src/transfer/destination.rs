@@ -40,7 +40,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::file_name::is_dots;
 use crate::printable;
 use crate::times::set_modified;
-use crate::trust;
+use crate::trust::{self, Owners};
 
 /// Name of the file that records what is being exported; `-1` and so on follow if it is taken.
 const MARKER: &str = ".icechunkfs-export";
@@ -115,6 +115,7 @@ pub struct Destination {
     path: PathBuf,
     /// Opened before the first write, so that the flush reports every failed write.
     root: Arc<OwnedFd>,
+    owners: Owners,
     source: ExportSource,
     /// Name of the marker.
     marker: String,
@@ -202,6 +203,7 @@ impl Destination {
         }
         Ok(Destination {
             path: path.to_owned(),
+            owners: Owners::below(&root)?,
             root: Arc::new(root),
             source: source.clone(),
             marker: MARKER.to_owned(),
@@ -311,9 +313,7 @@ impl Destination {
     fn read_marker(&self, name: &str) -> Result<FoundMarker> {
         let file = open_beneath(&self.root, name.as_bytes(), OFlags::NONBLOCK).map_err(|e| self.failed(name, e))?;
         let is_own = trust::check_file(&file).is_ok();
-        let owner =
-            |file: &OwnedFd| rustix::fs::fstat(file).map(|found| found.st_uid).map_err(|e| self.failed(name, e));
-        if !is_own && owner(&file)? != owner(&self.root)? {
+        if !is_own && trust::owner_of(&file)? != trust::owner_of(&*self.root)? {
             let place = self.path.join(name);
             let message = format!(
                 "{}: other users could have written this note of an unfinished export: remove it, or choose another directory",
@@ -460,7 +460,7 @@ impl Destination {
             FileType::RegularFile => Ok(Some(ExistingFile {
                 size: stat.st_size.unsigned_abs(),
                 time: (stat.st_mtime, stat.st_mtime_nsec as u64),
-                is_own: trust::is_trusted(stat.st_uid),
+                is_own: trust::is_trusted(self.owners.owner(folder, name, &stat)?),
             })),
             FileType::Directory => Err(Error::new(
                 ErrorKind::IsADirectory,
@@ -491,7 +491,7 @@ impl Destination {
     pub(super) fn open_file(&self, folder: &OwnedFd, path: &str, name: &str) -> Result<Option<File>> {
         let failed = |e| self.failed(&join(path, name), e);
         let file = open_beneath(folder, name.as_bytes(), OFlags::NONBLOCK).map_err(failed)?;
-        let is_own = trust::is_trusted(rustix::fs::fstat(&file).map_err(failed)?.st_uid);
+        let is_own = trust::is_trusted(trust::owner_of(&file)?);
         Ok(is_own.then(|| file.into()))
     }
 

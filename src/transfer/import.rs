@@ -6,7 +6,7 @@
 //! user.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
@@ -29,7 +29,6 @@ use crate::reader::Reader;
 use crate::reader::memory::Budget;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::repo::{MAX_SNAPSHOT, Repository, create};
-use crate::scratch::directory::real;
 use crate::scratch::record::Time;
 use crate::storage::Storage;
 use crate::times::Clock;
@@ -231,6 +230,23 @@ fn open(source: &Path, target: &ImportTarget) -> Result<OwnedFd> {
         real(path).map_err(|e| Error::io(path.display(), e))
     })?;
     Ok(root)
+}
+
+/// Resolves symbolic links in the part of `path` that exists.
+fn real(path: &Path) -> std::io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    let mut missing = Vec::new();
+    let mut existing = absolute.as_path();
+    loop {
+        match (std::fs::canonicalize(existing), existing.parent(), existing.file_name()) {
+            (Ok(real), _, _) => return Ok(missing.into_iter().rev().fold(real, |path, name| path.join(name))),
+            (Err(_), Some(parent), Some(name)) => {
+                missing.push(name);
+                existing = parent;
+            }
+            (Err(error), _, _) => return Err(error),
+        }
+    }
 }
 
 fn tree(snapshot: Snapshot, storage: &Arc<dyn Storage>, memory: &dyn Fn(u64) -> Result<Budget>) -> Result<Arc<Tree>> {

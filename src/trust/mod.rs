@@ -7,8 +7,11 @@
 //! private group, unless there is an access control list. Directories that the user declares safe with
 //! `ICECHUNKFS_SAFE_DIRECTORY` are trusted, regardless of who may write to them.
 //!
+//! In a file system that another user serves ([`mounts`]) no owner or mode proves anything: everything there counts as that user's.
+//!
 //! Paths are walked by descriptors ([`path`]), so that what was checked is what is used.
 
+pub mod mounts;
 mod path;
 mod users;
 
@@ -20,9 +23,11 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use self::mounts::{ForeignMount, foreign_mount};
 use self::path::Strictness;
 pub use self::path::{
     SAFE_DIRECTORY_VARIABLE, create_directory, is_declared_safe, is_trusted_link, open_directory, open_place, place_of,
+    private_place_of,
 };
 pub use self::users::name_of;
 use crate::error::{Error, ErrorKind, Result};
@@ -36,6 +41,8 @@ const STICKY: u32 = 0o1000;
 pub enum Distrust {
     /// The owner, a user who is not trusted.
     Owner(u32),
+    /// Another user serves its file system.
+    Served(ForeignMount),
     /// Other users may write to it: its permissions.
     Writable(u32),
     /// The file has other names.
@@ -48,6 +55,7 @@ impl fmt::Display for Distrust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Distrust::Owner(user) => write!(f, "it belongs to user {}", name_of(*user)),
+            Distrust::Served(mount) => mount.fmt(f),
             Distrust::Writable(mode) => write!(f, "other users may write to it (mode {mode:04o})"),
             Distrust::Linked => f.write_str("it has more than one name"),
             Distrust::Kind => f.write_str("it is no regular file"),
@@ -60,6 +68,55 @@ pub fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
+/// Returns the user as whose the open `file` counts: its owner, or the user who serves its file system.
+pub fn owner_of(file: impl AsFd) -> Result<u32> {
+    let file = file.as_fd();
+    if let Some(mount) = foreign_mount(file)? {
+        return Ok(mount.user());
+    }
+    let stat = rustix::fs::fstat(file).map_err(|errno| Error::io("the owner of an open file", errno.into()))?;
+    Ok(stat.st_uid)
+}
+
+/// Finds the users as whom the files below an open directory count, as [`owner_of`] does, with one look at the mount table for most of them.
+#[derive(Clone, Debug)]
+pub struct Owners {
+    /// Device of the directory, which no other file system has while the directory is open.
+    device: u64,
+    /// User who serves its file system, unless trusted.
+    server: Option<u32>,
+}
+
+impl Owners {
+    /// Looks at the file system of the open `directory`.
+    pub fn below(directory: impl AsFd) -> Result<Self> {
+        let directory = directory.as_fd();
+        let stat =
+            rustix::fs::fstat(directory).map_err(|errno| Error::io("the file system of a directory", errno.into()))?;
+        Ok(Owners { device: stat.st_dev, server: foreign_mount(directory)?.map(|mount| mount.user()) })
+    }
+
+    /// Returns the user as whom the entry `name` of `folder`, which has the attributes `stat`, counts.
+    pub fn owner(&self, folder: impl AsFd, name: impl rustix::path::Arg, stat: &Stat) -> Result<u32> {
+        if stat.st_dev == self.device {
+            return Ok(self.server.unwrap_or(stat.st_uid));
+        }
+        // It is a mount, a subvolume, or from a lower layer of an overlay.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(folder, name, flags, Mode::empty());
+        owner_of(opened.map_err(|errno| Error::io("the owner of a file", errno.into()))?)
+    }
+}
+
+/// Checks that no other user serves the file system of the open `file`. Sends it no request.
+fn check_mount(file: impl AsFd) -> Result<(), Distrust> {
+    match foreign_mount(file) {
+        Ok(None) => Ok(()),
+        Ok(Some(mount)) => Err(Distrust::Served(mount)),
+        Err(_) => Err(Distrust::Served(ForeignMount { owner: None, mountpoint: None })),
+    }
+}
+
 /// Checks that the owner of the open `file` is trusted, and that no other user may write to it.
 pub fn check(file: impl AsFd) -> Result<Stat, Distrust> {
     check_owner(file, is_trusted)
@@ -68,6 +125,7 @@ pub fn check(file: impl AsFd) -> Result<Stat, Distrust> {
 /// Checks `file` like [`check`], but trusts the users for whom `is_trusted` returns true.
 pub fn check_owner(file: impl AsFd, is_trusted: impl Fn(u32) -> bool) -> Result<Stat, Distrust> {
     let file = file.as_fd();
+    check_mount(file)?;
     let stat = rustix::fs::fstat(file).map_err(|_| Distrust::Kind)?;
     if !is_trusted(stat.st_uid) {
         return Err(Distrust::Owner(stat.st_uid));
@@ -114,7 +172,13 @@ pub fn open_log(path: &Path) -> Result<File> {
         OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let made = flags | OFlags::CREATE | OFlags::EXCL;
     let file = match rustix::fs::openat(&directory, &name, made, Mode::from_raw_mode(0o600)) {
-        Err(Errno::EXIST) => rustix::fs::openat(&directory, &name, flags, Mode::empty()),
+        Err(Errno::EXIST) => {
+            // Another user may have mounted on a file of theirs in a directory such as `/tmp`. A daemon need not answer an open.
+            let place = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let found = rustix::fs::openat(&directory, &name, place, Mode::empty()).map_err(failed)?;
+            check_mount(&found).map_err(|why| distrust_error(&shown, &why))?;
+            rustix::fs::openat(&directory, &name, flags, Mode::empty())
+        }
         opened => opened,
     };
     // ENXIO means a FIFO without a reader.
@@ -135,6 +199,7 @@ pub fn open_log(path: &Path) -> Result<File> {
 /// Returns the error for `path`, which is not trusted.
 pub fn distrust_error(path: &Path, why: &Distrust) -> Error {
     let advice = match why {
+        Distrust::Served(_) => "name a place outside of it",
         Distrust::Owner(_) => "name a place that belongs to you or to root",
         Distrust::Writable(_) => "if no other user has put anything there, run `chmod go-w` on it",
         Distrust::Linked | Distrust::Kind => "name another place",

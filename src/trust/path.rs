@@ -9,7 +9,8 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::{Distrust, STICKY, check, check_owner, distrust_error, is_trusted, is_writable_by_others, name_of};
+use super::mounts::{ForeignMount, foreign_mount, mount_id};
+use super::{Distrust, STICKY, check_owner, distrust_error, is_trusted, is_writable_by_others, name_of};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Symbolic links that are followed at most, as in the kernel.
@@ -36,25 +37,11 @@ pub fn create_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
     let mode = Mode::RWXU;
     let (parent, name, shown) = open_parent(path, Some(mode), Strictness::Full, &is_trusted)?;
     let failed = |errno: Errno| Error::io(shown.display(), errno.into());
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     match rustix::fs::mkdirat(&parent, &name, mode) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(failed(errno)),
     }
-    let directory = match rustix::fs::openat(&parent, &name, flags, Mode::empty()) {
-        // The owner decides who may read the directory, so an untrusted owner is the more helpful message.
-        Err(Errno::ACCESS) => match rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if !is_trusted(stat.st_uid) => {
-                return Err(unsafe_directory(&shown, &Distrust::Owner(stat.st_uid)));
-            }
-            _ => return Err(failed(Errno::ACCESS)),
-        },
-        opened => opened.map_err(failed)?,
-    };
-    match check(&directory) {
-        Err(why) if !is_declared_safe(&shown) => Err(unsafe_directory(&shown, &why)),
-        _ => Ok((directory, shown)),
-    }
+    open_checked(&parent, &name, &shown, &is_trusted).map(|directory| (directory, shown))
 }
 
 /// Opens the existing directory `path` by the rules of [`create_directory`], with the trusted users for whom `is_trusted` returns true, and
@@ -63,19 +50,25 @@ pub fn create_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
 /// Errors: [`ErrorKind::PermissionDenied`] as there, [`ErrorKind::NotFound`] also for a link that leads nowhere.
 pub fn open_directory(path: &Path, is_trusted: &dyn Fn(u32) -> bool) -> Result<(OwnedFd, PathBuf)> {
     let (parent, name, shown) = open_parent(path, None, Strictness::Full, is_trusted)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let directory = rustix::fs::openat(&parent, &name, flags, Mode::empty());
-    let directory = directory.map_err(|errno| Error::io(shown.display(), errno.into()))?;
-    match check_owner(&directory, is_trusted) {
-        Err(why) if !is_declared_safe(&shown) => Err(unsafe_directory(&shown, &why)),
-        _ => Ok((directory, shown)),
+    open_checked(&parent, &name, &shown, is_trusted).map(|directory| (directory, shown))
+}
+
+/// Opens the directory `name` in `parent`, which `shown` is the path of, after it was checked: an open can wait for the daemon of its file system.
+fn open_checked(parent: &OwnedFd, name: &OsStr, shown: &Path, is_trusted: &dyn Fn(u32) -> bool) -> Result<OwnedFd> {
+    let failed = |errno: Errno| Error::io(shown.display(), errno.into());
+    let found = rustix::fs::openat(parent, name, PLACE, Mode::empty()).map_err(failed)?;
+    match check_owner(&found, is_trusted) {
+        Err(why) if !is_declared_safe(shown) => return Err(unsafe_directory(shown, &why)),
+        _ => {}
     }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(&found, ".", flags, Mode::empty()).map_err(failed)
 }
 
 /// Opens the directory `path`, which may be anybody's, by a walk that follows no link of another user, and returns its path without links. What such
 /// a user does to the path later has no effect on the descriptor. Missing directories are created with the mode `create`, if given.
 ///
-/// Errors: [`ErrorKind::PermissionDenied`] for a link of another user, [`ErrorKind::NotFound`] without `create`.
+/// Errors: [`ErrorKind::PermissionDenied`] for a link of another user or in that user's file system, [`ErrorKind::NotFound`] without `create`.
 pub fn open_place(path: &Path, create: Option<Mode>) -> Result<(OwnedFd, PathBuf)> {
     let (parent, name, shown) = open_parent(path, create, Strictness::Links, &is_trusted_link)?;
     let failed = |errno: Errno| Error::io(shown.display(), errno.into());
@@ -92,9 +85,18 @@ pub fn open_place(path: &Path, create: Option<Mode>) -> Result<(OwnedFd, PathBuf
 
 /// Returns `path` without links, as far as it exists, by the rules of [`open_place`]. Changes nothing.
 pub fn place_of(path: &Path) -> Result<PathBuf> {
+    without_links(path, Strictness::Links, &is_trusted_link)
+}
+
+/// Returns `path` without links, as far as it exists, by the rules of [`create_directory`] for the directories around it. Changes nothing.
+pub fn private_place_of(path: &Path) -> Result<PathBuf> {
+    without_links(path, Strictness::Full, &is_trusted)
+}
+
+fn without_links(path: &Path, strictness: Strictness, is_trusted: &dyn Fn(u32) -> bool) -> Result<PathBuf> {
     let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
     for there in absolute.ancestors() {
-        match open_parent(there, None, Strictness::Links, &is_trusted_link) {
+        match open_parent(there, None, strictness, is_trusted) {
             Ok((_, _, shown)) => {
                 let missing = absolute.strip_prefix(there).unwrap_or(Path::new(""));
                 return Ok(missing.iter().fold(shown, |shown, name| shown.join(name)));
@@ -167,6 +169,10 @@ fn push(left: &mut VecDeque<OsString>, path: &Path) {
 /// Directory on the way.
 struct Step<'a> {
     at: OwnedFd,
+    /// Number of its mount.
+    mount: u64,
+    /// The mount, if another user serves it.
+    foreign: Option<ForeignMount>,
     stat: Stat,
     shown: PathBuf,
     strictness: Strictness,
@@ -178,7 +184,9 @@ const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLL
 impl<'a> Step<'a> {
     fn root(strictness: Strictness, is_trusted: &'a dyn Fn(u32) -> bool) -> Result<Self> {
         let at = rustix::fs::open("/", PLACE, Mode::empty()).map_err(|e| Error::io("/", e.into()))?;
-        Step::over(at, PathBuf::from("/"), strictness, is_trusted)
+        let shown = PathBuf::from("/");
+        let mount = mount_id(&at).map_err(|e| Error::io("/", e.into()))?;
+        Step::over(at, (mount, None), shown, strictness, is_trusted)
     }
 
     fn enter(&mut self, name: &OsStr) -> Result<()> {
@@ -189,27 +197,44 @@ impl<'a> Step<'a> {
         }
         let at = rustix::fs::openat(&self.at, name, PLACE, Mode::empty());
         let at = at.map_err(|e| Error::io(shown.display(), e.into()))?;
-        *self = Step::over(at, shown, self.strictness, self.is_trusted)?;
+        let mount = mount_id(&at).map_err(|e| Error::io(shown.display(), e.into()))?;
+        let foreign = if mount == self.mount { self.foreign.take() } else { foreign_mount(&at)? };
+        *self = Step::over(at, (mount, foreign), shown, self.strictness, self.is_trusted)?;
         Ok(())
     }
 
-    fn over(at: OwnedFd, shown: PathBuf, strictness: Strictness, is_trusted: &'a dyn Fn(u32) -> bool) -> Result<Self> {
-        let stat = rustix::fs::fstat(&at).map_err(|e| Error::io(shown.display(), e.into()))?;
-        if strictness == Strictness::Links {
-            return Ok(Step { at, stat, shown, strictness, is_trusted });
+    fn over(
+        at: OwnedFd,
+        (mount, foreign): (u64, Option<ForeignMount>),
+        shown: PathBuf,
+        strictness: Strictness,
+        is_trusted: &'a dyn Fn(u32) -> bool,
+    ) -> Result<Self> {
+        if let Some(foreign) = &foreign
+            && strictness != Strictness::Links
+            && !is_declared_safe(&shown)
+        {
+            let foreign = foreign.clone();
+            return Err(unsafe_directory(&shown, &Distrust::Served(foreign)));
         }
+        let stat = rustix::fs::fstat(&at).map_err(|e| Error::io(shown.display(), e.into()))?;
+        let step = Step { at, mount, foreign, stat, shown, strictness, is_trusted };
+        if strictness == Strictness::Links {
+            return Ok(step);
+        }
+        let Step { at, shown, .. } = &step;
         let why = if !is_trusted(stat.st_uid) && !is_unmapped(stat.st_uid) {
             Distrust::Owner(stat.st_uid)
-        } else if is_writable_by_others(&at, &stat) && stat.st_mode & STICKY == 0 {
+        } else if is_writable_by_others(at, &stat) && stat.st_mode & STICKY == 0 {
             Distrust::Writable(stat.st_mode & 0o7777)
         } else {
-            return Ok(Step { at, stat, shown, strictness, is_trusted });
+            return Ok(step);
         };
         let is_left_to_a_group = strictness == Strictness::LogFile && stat.st_uid == 0 && stat.st_mode & 0o002 == 0;
-        if is_left_to_a_group || is_declared_safe(&shown) {
-            return Ok(Step { at, stat, shown, strictness, is_trusted });
+        if is_left_to_a_group || is_declared_safe(shown) {
+            return Ok(step);
         }
-        Err(unsafe_directory(&shown, &why))
+        Err(unsafe_directory(shown, &why))
     }
 
     /// Checks that only a trusted user can have put the link `name` here.
@@ -218,15 +243,21 @@ impl<'a> Step<'a> {
             if is_declared_safe(&self.shown) {
                 return Ok(());
             }
-        } else if !is_writable_by_others(&self.at, &self.stat) {
+        } else if self.foreign.is_none() && !is_writable_by_others(&self.at, &self.stat) {
             return Ok(());
         }
-        let link = rustix::fs::statat(&self.at, name, AtFlags::SYMLINK_NOFOLLOW);
-        let link = link.map_err(|e| Error::io(shown.display(), e.into()))?;
-        if (self.is_trusted)(link.st_uid) {
-            return Ok(());
-        }
-        let (shown, owner) = (shown.display(), name_of(link.st_uid));
+        let owner = match &self.foreign {
+            Some(foreign) => foreign.user(),
+            None => {
+                let link = rustix::fs::statat(&self.at, name, AtFlags::SYMLINK_NOFOLLOW);
+                let link = link.map_err(|e| Error::io(shown.display(), e.into()))?;
+                if (self.is_trusted)(link.st_uid) {
+                    return Ok(());
+                }
+                link.st_uid
+            }
+        };
+        let (shown, owner) = (shown.display(), name_of(owner));
         Err(Error::new(
             ErrorKind::PermissionDenied,
             format!("{shown}: it is a symbolic link of user {owner}: name another place"),

@@ -6,6 +6,10 @@ use std::fs::read_to_string;
 
 /// Returns the name and number of `user` for messages.
 pub fn name_of(user: u32) -> String {
+    // No user has this number.
+    if user == u32::MAX {
+        return "unknown".to_owned();
+    }
     let users = read_to_string("/etc/passwd").unwrap_or_default();
     let name = lines(&users).find(|fields| number(fields, 2) == Some(user)).and_then(|fields| fields.first().copied());
     name.map_or_else(|| user.to_string(), |name| format!("{name} ({user})"))

@@ -3,6 +3,7 @@
 //! An attacker here is user `nobody`, who may do on the machine what any user may. These tests need root.
 
 mod cache;
+mod claims;
 mod collection;
 mod commands;
 mod control;
