@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &AmendArgs) -> Result<()> {
         return Err(Error::invalid("nothing to amend: give --message, --metadata or --unset"));
     }
     replace_commits::check_not_reserved(set.keys().chain(&arguments.unset))?;
-    open::runtime()?.block_on(async {
+    open::run(async {
         let repository = arguments.repo.open().await?;
         squash::check(&repository).await?;
         let tip = repository.commit(replace_commits::tip(&repository, branch).await?).await?;

@@ -44,7 +44,7 @@ pub(crate) struct ResetArgs {
 
 pub(crate) fn run(arguments: &BranchArgs) -> Result<()> {
     let repo = &arguments.repo;
-    open::runtime()?.block_on(async {
+    open::run(async {
         match &arguments.action {
             BranchAction::List(list) => ref_commands::list(repo, RefKind::Branch, list).await,
             BranchAction::Create(create) => ref_commands::create(repo, RefKind::Branch, create).await,

@@ -31,7 +31,7 @@ pub(crate) struct CatArgs {
 /// Writes the bytes of a key to standard output.
 pub(crate) fn run(arguments: &CatArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
-    open::runtime()?.block_on(async {
+    open::run(async {
         let repository = arguments.repo.open_with(&arguments.virtuals).await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
         let view = arguments.view.options()?.make(tree, repository.storage().location()).await?;

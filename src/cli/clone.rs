@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &CloneArgs) -> Result<()> {
     let counters = Counters::default();
     let options = CloneOptions { memory: open::MemoryLimits::default().uploads(), agreements: agreements() };
     let cloned = watched(&counters, || {
-        open::runtime()?.block_on(async {
+        open::run(async {
             // The source is there before a directory is made for the copy.
             let source = open::repository(repo, &of_repo).await?;
             let destination = storage::open_new(dest, &of_dest).await?;

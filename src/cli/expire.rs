@@ -2,6 +2,7 @@
 
 use clap::Args;
 use serde_json::json;
+use tokio::runtime::Runtime;
 use tracing::warn;
 
 use super::confirm::ConfirmArgs;
@@ -38,6 +39,10 @@ pub(crate) struct ExpireArgs {
 
 /// Expires commits, after confirmation.
 pub(crate) fn run(arguments: &ExpireArgs) -> Result<()> {
+    open::run_on(|runtime| run_on(runtime, arguments))
+}
+
+fn run_on(runtime: &Runtime, arguments: &ExpireArgs) -> Result<()> {
     let older_than = parse_older_than(&arguments.older_than, system_clock()).map_err(|e| e.context("--older-than"))?;
     let wanted = ExpireOptions {
         older_than,
@@ -45,7 +50,6 @@ pub(crate) fn run(arguments: &ExpireArgs) -> Result<()> {
         delete_branches: arguments.delete_expired_branches,
         dry_run: true,
     };
-    let runtime = open::runtime()?;
     let repository = runtime.block_on(arguments.repo.open())?;
     let mut expired = runtime.block_on(expire(&repository, wanted, system_clock))?;
     let in_use = branches_in_use(&repository, &expired);

@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
         }
     };
     let exported = progress::watched("{pos}/{len} files {wide_bar} {msg} {per_sec}", draw, || {
-        open::runtime()?.block_on(async {
+        open::run(async {
             let repository = arguments.repo.open_with(&arguments.virtuals).await?;
             let found = repository.resolve_revision(&arguments.reference).await?;
             let limits = open::MemoryLimits::default();

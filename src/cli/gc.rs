@@ -48,11 +48,7 @@ pub(crate) struct GcArgs {
 
 /// Collects garbage, after confirmation.
 pub(crate) fn run(arguments: &GcArgs) -> Result<()> {
-    let runtime = open::runtime()?;
-    let done = run_on(&runtime, arguments);
-    // Do not wait for a thread that is blocked on a file system that does not answer.
-    runtime.shutdown_background();
-    done
+    open::run_on(|runtime| run_on(runtime, arguments))
 }
 
 fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {

@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &ImportArgs) -> Result<()> {
         bar.set_message(message);
     };
     let imported = progress::watched("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}", draw, || {
-        open::runtime()?.block_on(async {
+        open::run(async {
             let target = target(arguments).await?;
             let budget = |fixed| limits.budget(fixed);
             let progress = (&counters, &progress);

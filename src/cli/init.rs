@@ -21,7 +21,7 @@ pub(crate) struct InitArgs {
 
 /// Creates a repository.
 pub(crate) fn run(arguments: &InitArgs) -> Result<()> {
-    open::runtime()?.block_on(async {
+    open::run(async {
         let storage = storage::open_new(&arguments.repo, &arguments.store).await?;
         create::create(&*storage, arguments.zarr_group, system_clock).await
     })

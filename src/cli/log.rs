@@ -118,7 +118,7 @@ fn parse_region(text: &str) -> Result<Ranges> {
 /// Prints the history, newest first, or draws it.
 pub(crate) fn run(arguments: &LogArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
-    open::runtime()?.block_on(async {
+    open::run(async {
         let repository = arguments.repo.open().await?;
         let is_drawn = arguments.graph || arguments.svg;
         let refs = match arguments.all || is_drawn {

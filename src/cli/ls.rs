@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &LsArgs) -> Result<()> {
         return ls_view::run(arguments);
     }
     let spec = arguments.reference.spec()?;
-    open::runtime()?.block_on(async {
+    open::run(async {
         let repository = arguments.repo.open().await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
         let start = node_at(&tree, &arguments.path).await?;

@@ -46,7 +46,7 @@ struct Listed {
 /// Prints the files of a directory of the view, or one file.
 pub(super) fn run(arguments: &LsArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
-    open::runtime()?.block_on(async {
+    open::run(async {
         let repository = arguments.repo.open_with(&arguments.virtuals).await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
         let view = arguments.view.options()?.make(tree, repository.storage().location()).await?;

@@ -85,7 +85,7 @@ struct Source {
 pub(crate) fn run(arguments: &MergeArgs) -> Result<()> {
     let metadata = replace_commits::metadata(&arguments.metadata)?;
     replace_commits::check_not_reserved(metadata.keys())?;
-    open::runtime()?.block_on(async {
+    open::run(async {
         let repository = arguments.repo.open().await?;
         let source = source(&repository, &arguments.source).await?;
         if source.branch.as_deref() == Some(&arguments.into) {

@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &MigrateArgs) -> Result<()> {
     let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let draw = |bar: &ProgressBar| progress::show(bar, (count(&progress.read), count(&progress.snapshots)));
     let summary = progress::watched("reading the history {bar:40} {pos}/{len} commits", draw, || {
-        open::runtime()?.block_on(async {
+        open::run(async {
             let repository = arguments.repo.open().await?;
             in_place::migrate(&repository, system_clock, arguments.dry_run, &progress).await
         })
@@ -155,7 +155,7 @@ fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
     };
     let template = "migrating {bar:40} {pos}/{len} commits, {msg} of chunks";
     let (summary, from_version) = progress::watched(template, draw, || {
-        open::runtime()?.block_on(async {
+        open::run(async {
             let repository = arguments.repo.open().await?;
             let destination = match arguments.dry_run {
                 false => Some(storage::open_new(to, &arguments.repo.store).await?),

@@ -29,7 +29,7 @@ pub(crate) struct OpsArgs {
 
 /// Prints the operations, newest first. Entries before a damaged file are printed.
 pub(crate) fn run(arguments: &OpsArgs) -> Result<()> {
-    open::runtime()?.block_on(async {
+    open::run(async {
         let repository = arguments.repo.open().await?;
         let operations = repository.operations()?;
         if arguments.json {

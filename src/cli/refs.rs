@@ -19,7 +19,7 @@ pub(crate) struct RefsArgs {
 
 /// Prints all refs.
 pub(crate) fn run(arguments: &RefsArgs) -> Result<()> {
-    let refs = open::runtime()?.block_on(async { arguments.repo.open().await?.refs().await })?;
+    let refs = open::run(async { arguments.repo.open().await?.refs().await })?;
     print_result(arguments.json, &json!({"branches": refs.branches, "tags": refs.tags}), || {
         let branches = refs.branches.iter().map(|ref_| ("branch", ref_));
         let all = branches.chain(refs.tags.iter().map(|ref_| ("tag", ref_)));

@@ -87,7 +87,7 @@ fn on_branch(arguments: &RestoreArgs) -> Result<()> {
     let location =
         arguments.place.as_os_str().to_str().ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
     let branch = arguments.branch.clone().unwrap_or_else(|| DEFAULT_BRANCH.to_owned());
-    open::runtime()?.block_on(async {
+    open::run(async {
         let repository = open::repository(location, &arguments.store).await?;
         let source = restore::resolve_source(&repository, &arguments.from, &branch).await?.id;
         let message = arguments.message.clone();

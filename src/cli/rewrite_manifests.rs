@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
     let set = replace_commits::metadata(&arguments.metadata)?;
     replace_commits::check_not_reserved(set.keys())?;
     let branch = &arguments.branch;
-    open::runtime()?.block_on(async {
+    open::run(async {
         let repository = arguments.repo.open().await?;
         repository.check_changes_allowed().await?;
         let limits = MemoryLimits::default();

@@ -56,7 +56,7 @@ struct Shard<'a> {
 pub(super) fn run(arguments: &LsArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     let mut output = Output { json: arguments.json, text: String::new(), shards: 0, first: None, faults: 0 };
-    open::runtime()?.block_on(async {
+    open::run(async {
         let repository = arguments.repo.open_with(&arguments.virtuals).await?;
         let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
         let found = tree.resolve(&arguments.path).await?;

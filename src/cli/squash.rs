@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &SquashArgs) -> Result<()> {
     let SquashArgs { branch, .. } = arguments;
     let set = replace_commits::metadata(&arguments.metadata)?;
     replace_commits::check_not_reserved(set.keys())?;
-    open::runtime()?.block_on(async {
+    open::run(async {
         let repository = arguments.repo.open().await?;
         squash::check(&repository).await?;
         let commits = range(&repository, branch, &arguments.range).await?;

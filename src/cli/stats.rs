@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &StatsArgs) -> Result<()> {
     let progress = Progress::default();
     let draw = |bar: &ProgressBar| progress::show(bar, progress.files());
     let stats = progress::watched("reading {wide_bar} {pos}/{len} snapshots and manifests", draw, || {
-        open::runtime()?.block_on(async {
+        open::run(async {
             let repository = arguments.repo.open().await?;
             let found = repository.resolve_revision(&arguments.reference).await?;
             let limits = open::MemoryLimits::default();

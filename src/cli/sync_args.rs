@@ -106,7 +106,7 @@ impl Pushing<'_> {
             agreements: agreements(),
         };
         let pushed = watched(&counters, || {
-            open::runtime()?.block_on(async {
+            open::run(async {
                 let (place, settings) = &self.source;
                 let source = open::repository(place, settings).await?;
                 let (place, settings) = &self.destination;

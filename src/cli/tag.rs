@@ -38,7 +38,7 @@ pub(crate) struct ListTagsArgs {
 
 pub(crate) fn run(arguments: &TagArgs) -> Result<()> {
     let repo = &arguments.repo;
-    open::runtime()?.block_on(async {
+    open::run(async {
         match &arguments.action {
             TagAction::List(list) if list.deleted => deleted(repo, &list.list).await,
             TagAction::List(list) => ref_commands::list(repo, RefKind::Tag, &list.list).await,

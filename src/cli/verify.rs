@@ -47,9 +47,8 @@ pub(crate) struct VerifyArgs {
 pub(crate) fn run(arguments: &VerifyArgs) -> Result<ExitCode> {
     let progress = Arc::new(Progress::default());
     let draw = |bar: &ProgressBar| progress::show(bar, progress.files());
-    let report = progress::watched("checking {bar:40} {pos}/{len} files", draw, || {
-        open::runtime()?.block_on(check(arguments, &progress))
-    })?;
+    let report =
+        progress::watched("checking {bar:40} {pos}/{len} files", draw, || open::run(check(arguments, &progress)))?;
     print_result(arguments.json, &report, || text(&report, arguments.chunks))?;
     Ok(match report.worst() {
         Some(Severity::Error) => ExitCode::from(ERRORS),

@@ -1,6 +1,7 @@
 //! Opens repositories and trees, within limits of memory.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
@@ -37,6 +38,22 @@ pub fn runtime() -> Result<Runtime> {
         .enable_all()
         .build()
         .map_err(|e| Error::io("starting threads", e))
+}
+
+/// Longest wait at the end of a command for threads that block, such as those that write to a cache.
+const ENDING: Duration = Duration::from_secs(2);
+
+/// Creates the threads of a command, and runs `work` on them.
+pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    run_on(|runtime| runtime.block_on(work))
+}
+
+/// Creates the threads of a command for `work`. Its end does not wait for a file system that never answers.
+pub fn run_on<T>(work: impl FnOnce(&Runtime) -> Result<T>) -> Result<T> {
+    let runtime = runtime()?;
+    let done = work(&runtime);
+    runtime.shutdown_timeout(ENDING);
+    done
 }
 
 /// Opens the repository that `repo` names: a path or a URL.
@@ -110,4 +127,38 @@ pub fn no_root(repository: &Repository, spec: &RefSpec, root: &str) -> Error {
         ErrorKind::NotFound,
         format!("{spec} of {location} has no group `{root}`: `icechunkfs ls --recursive` lists what there is"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_command_ends_beside_a_thread_that_blocks() {
+        let (release, blocked) = mpsc::channel::<()>();
+        let begin = std::time::Instant::now();
+        let given_up = run(async {
+            tokio::task::spawn_blocking(move || blocked.recv());
+            Err::<(), _>(Error::invalid("gave up"))
+        });
+        assert!(given_up.is_err());
+        // The thread blocks until here.
+        release.send(()).unwrap();
+        assert!(begin.elapsed() < ENDING * 10);
+        // Short work is waited for.
+        let written = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let writing = Arc::clone(&written);
+        run(async {
+            tokio::task::spawn_blocking(move || {
+                std::thread::sleep(Duration::from_millis(20));
+                writing.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+            Ok(())
+        })
+        .unwrap();
+        assert!(written.load(std::sync::atomic::Ordering::Relaxed));
+    }
 }

@@ -95,7 +95,7 @@ pub(crate) struct OutputArgs {
 
 pub(crate) fn run(arguments: &ConfigArgs) -> Result<()> {
     let repo = &arguments.repo;
-    open::runtime()?.block_on(async {
+    open::run(async {
         match &arguments.action {
             ConfigAction::Get(get) => show(repo, get).await,
             ConfigAction::Set(SetArgs { key, value, output }) => {

@@ -103,7 +103,7 @@ pub(crate) fn run(arguments: &DiffArgs) -> Result<()> {
         .as_deref()
         .and_then(OsStr::to_str)
         .ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
-    open::runtime()?.block_on(async {
+    open::run(async {
         let repository = arguments.virtuals.open(repo, &arguments.store).await?;
         let (from, to) = (repository.resolve_revision(from).await?.id, repository.resolve_revision(to).await?.id);
         if arguments.logs {

@@ -31,7 +31,7 @@ pub(super) fn check(repo: &str, settings: &Settings, write: bool) -> (Vec<Findin
     settings.timeout.get_or_insert(TIMEOUT);
     // The guarantee of a single writer would hide that the store does not compare.
     settings.unsafe_single_writer = false;
-    let opened = open::runtime().and_then(|runtime| runtime.block_on(examine(repo, &settings, write)));
+    let opened = open::run(examine(repo, &settings, write));
     match opened {
         Ok((of_store, scratch)) => {
             found.extend(of_store);
