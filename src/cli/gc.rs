@@ -102,7 +102,7 @@ fn as_json(collected: &Collected, found: &SearchResult, older_than: u64, dry_run
         "unknown_objects": collected.unknown,
         "uncommitted": found.work.iter().map(work).collect::<Vec<_>>(),
         "not_looked_at": found.closed,
-        "not_counted": found.foreign.iter().map(|foreign| json!({"path": foreign.path, "user": foreign.owner})).collect::<Vec<_>>(),
+        "not_counted": found.foreign.iter().map(|foreign| json!({"path": foreign.path, "user": (foreign.owner != u32::MAX).then_some(foreign.owner)})).collect::<Vec<_>>(),
     })
 }
 

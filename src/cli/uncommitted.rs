@@ -3,7 +3,7 @@
 //! The search covers the default locations of scratch directories, and those of existing mounts. Scratch directories that were named
 //! with `--scratch` and are not mounted cannot be found, nor those of other machines.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::mount_facts::MountInfo;
 use crate::repo::collect::{Uncommitted, UncommittedFinder};
 use crate::scratch::directory;
 use crate::scratch::requirements::Requirements;
-use crate::scratch::search::{Foreign, SearchLocation, SearchResult};
+use crate::scratch::search::{Foreign, SearchLocation, SearchResult, is_in_foreign_hands};
 use crate::storage::Storage;
 use crate::storage::location::Location;
 use crate::trust;
@@ -72,7 +72,9 @@ pub(super) fn mount_of_branch(storage: &dyn Storage, name: &str) -> Result<Optio
     let is_of_branch = |mount: &Mount| {
         !mount.read_only
             && mount.owner.is_some_and(is_counted)
-            && mount.source.strip_suffix(&suffix).is_some_and(|repository| storage.is_named(repository))
+            && mount.source.strip_suffix(&suffix).is_some_and(|repository| {
+                !is_hidden(storage, repository).unwrap_or(true) && storage.is_named(repository)
+            })
     };
     Ok(mount_table::own_mounts()?.into_iter().find(is_of_branch))
 }
@@ -102,12 +104,14 @@ impl Search {
         let mut places = Vec::new();
         for mount in mount_table::own_mounts()? {
             self.at.lock().clone_from(&mount.mountpoint);
-            match mount.owner.filter(|owner| !is_counted(*owner)) {
-                Some(owner) if self.claims_repository(&mount) && !mount.read_only => {
-                    found.foreign.push(Foreign { path: mount.mountpoint, owner });
+            if mount.is_own() {
+                if self.is_mount_of(&mount)? {
+                    places.extend(scratch_of(&mount)?);
                 }
-                None if self.is_mount_of(&mount) => places.extend(scratch_of(&mount)?),
-                _ => {}
+            } else if self.claims_repository(&mount) && !mount.read_only {
+                // Root does not ask the daemon of the user who called `sudo`, either.
+                let owner = mount.owner.unwrap_or(u32::MAX);
+                found.foreign.push(Foreign { path: mount.mountpoint, owner });
             }
         }
         for path in &self.named {
@@ -149,8 +153,14 @@ impl Search {
         Ok(())
     }
 
-    fn is_mount_of(&self, mount: &Mount) -> bool {
-        mount.repositories().any(|repository| self.storage.is_named(repository))
+    fn is_mount_of(&self, mount: &Mount) -> Result<bool> {
+        for repository in mount.repositories() {
+            // Another user can mount over the way to the repository of any mount. What is needed by one of another repository is kept without harm.
+            if is_hidden(&*self.storage, repository)? || self.storage.is_named(repository) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Returns true if another user's mount claims to be of this repository. Its path is not followed.
@@ -161,6 +171,14 @@ impl Search {
             source == self.storage.location()
                 || own.as_ref().zip(claimed).is_some_and(|(own, claimed)| own.is_same(&claimed.place))
         })
+    }
+}
+
+/// Returns true if the path `repository` leads through what another user serves, so that it cannot be compared with a local repository.
+fn is_hidden(storage: &dyn Storage, repository: &str) -> Result<bool> {
+    match storage.local_path() {
+        Some(local) if local != Path::new(repository) => is_in_foreign_hands(Path::new(repository)),
+        _ => Ok(false),
     }
 }
 

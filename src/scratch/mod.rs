@@ -25,6 +25,7 @@ pub mod compaction;
 pub mod data;
 pub mod directory;
 pub mod durable;
+mod guarded_walk;
 pub mod journal;
 pub mod pending;
 pub mod record;

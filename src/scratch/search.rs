@@ -6,16 +6,15 @@
 //! Links of trusted users are followed, because a mount follows them: a scratch directory may have been moved to another disk. What such a
 //! link leads to must be trusted as for a mount, and exist: the disk with the work may not be mounted.
 
-use std::ffi::CStr;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{Dir, FileType, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::guarded_walk::{self, Entry, GuardedWalk, Obstacle};
+use super::journal;
 use super::requirements::{Requirements, open_directory};
-use crate::beneath;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name::is_dots;
 use crate::trust::{self, Distrust};
@@ -74,8 +73,7 @@ impl SearchResult {
                 self.foreign.push(Foreign { path, owner });
                 return Ok(());
             }
-            Opened::Missing(true, Errno::NOENT) => return self.check_links(place, &counts),
-            Opened::Missing(_, errno) => return self.note_missing(path.clone(), errno),
+            Opened::Missing(errno) => return self.note_missing(path.clone(), errno),
         };
         if !counts(owner) {
             self.foreign.push(Foreign { path, owner });
@@ -92,10 +90,15 @@ impl SearchResult {
             if is_dots(name.to_bytes()) {
                 continue;
             }
-            match open_directory(&directory, name, OFlags::NOFOLLOW) {
-                Ok(opened) => self.add_scratch(&opened, &inner, &counts)?,
-                Err(Errno::LOOP | Errno::NOTDIR) => self.add_link(&directory, name, inner, &counts)?,
-                Err(errno) => self.note_missing(inner, errno)?,
+            match guarded_walk::entry(&directory, name) {
+                Ok(Entry::Directory(opened)) => match open_directory(&opened, ".", OFlags::empty()) {
+                    Ok(opened) => self.add_scratch(&opened, &inner, &counts)?,
+                    Err(errno) => self.note_missing(inner, errno)?,
+                },
+                Ok(Entry::Other(_, stat)) => self.add_link(&stat, inner, &counts)?,
+                Err(Obstacle::Foreign(owner)) => self.foreign.push(Foreign { path: inner, owner }),
+                Err(Obstacle::Dangling(link)) => return Err(leads_nowhere(&link)),
+                Err(Obstacle::Errno(errno)) => self.note_missing(inner, errno)?,
             }
         }
         Ok(())
@@ -108,7 +111,7 @@ impl SearchResult {
         let (found, owner) = match open(place, &counts)? {
             Opened::Found(found) => found,
             // The search for a repository by its own name reports what it cannot enter.
-            Opened::Elsewhere(_) | Opened::Missing(..) => return Ok(Vec::new()),
+            Opened::Elsewhere(_) | Opened::Missing(_) => return Ok(Vec::new()),
         };
         let directory = match open_directory(&found, ".", OFlags::empty()) {
             // It is enough to name one repository in it.
@@ -128,35 +131,8 @@ impl SearchResult {
         Ok(names)
     }
 
-    /// Fails if a link of a trusted user in `place`, where there is no directory, is the reason. A link of another user is reported.
-    fn check_links(&mut self, place: &SearchLocation, counts: &impl Fn(u32) -> bool) -> Result<()> {
-        let mut path = place.base.clone();
-        for name in &place.rest {
-            path.push(name);
-            let Ok(found) = path.symlink_metadata() else { return Ok(()) };
-            if found.is_symlink() && path.metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
-                if counts(found.uid()) {
-                    return Err(leads_nowhere(&path));
-                }
-                self.foreign.push(Foreign { path, owner: found.uid() });
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds the scratch directory that the entry `name` of `directory`, which is at `path`, leads to if it is a link.
-    fn add_link(
-        &mut self,
-        directory: &OwnedFd,
-        name: &CStr,
-        path: PathBuf,
-        counts: &impl Fn(u32) -> bool,
-    ) -> Result<()> {
-        let link = match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(errno) => return self.note_missing(path, errno),
-            Ok(link) => link,
-        };
+    /// Adds the scratch directory that the entry `path`, which has the attributes `link`, leads to if it is a link.
+    fn add_link(&mut self, link: &Stat, path: PathBuf, counts: &impl Fn(u32) -> bool) -> Result<()> {
         if FileType::from_raw_mode(link.st_mode) != FileType::Symlink {
             return Ok(());
         }
@@ -182,12 +158,20 @@ impl SearchResult {
             self.foreign.push(foreign(owner));
             return Ok(());
         }
+        // A file can be a mountpoint, too.
+        for name in [journal::NAME, "lock"] {
+            if let Err(Obstacle::Foreign(owner)) = guarded_walk::entry(directory, name) {
+                self.foreign.push(foreign(owner));
+                return Ok(());
+            }
+        }
         let mut other = None;
         // A trusted user must own the journal, and no other user may write to it.
         let needs = Requirements::read(directory, path, |journal| {
             other = match trust::check_owner(journal, counts) {
                 Ok(_) => None,
                 Err(Distrust::Owner(owner)) => Some(owner),
+                Err(Distrust::Served(mount)) => Some(mount.user()),
                 Err(_) => Some(rustix::fs::fstat(journal).map_or(u32::MAX, |stat| stat.st_uid)),
             };
             other.is_none()
@@ -215,36 +199,35 @@ enum Opened {
     Found((OwnedFd, u32)),
     /// It leads elsewhere by a link or a mount of this user, who is not trusted.
     Elsewhere(u32),
-    /// It cannot be opened; true if the owner of its base is trusted.
-    Missing(bool, Errno),
+    Missing(Errno),
 }
 
-/// Opens `place`. Links are followed if the owner of its base is trusted.
+/// Opens `place`. Links are followed if the owner of its base is trusted. No file system that another user serves is entered.
 fn open(place: &SearchLocation, counts: &impl Fn(u32) -> bool) -> Result<Opened> {
-    let path = place.base.join(&place.rest);
-    let owner_of = |directory: &OwnedFd| {
-        rustix::fs::fstat(directory).map(|stat| stat.st_uid).map_err(|errno| Error::io(path.display(), errno.into()))
-    };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let base = match rustix::fs::open(&place.base, flags, Mode::empty()) {
-        Err(errno) => return Ok(Opened::Missing(false, errno)),
-        Ok(base) => base,
-    };
-    let owner = owner_of(&base)?;
-    let resolve = match counts(owner) {
-        true => ResolveFlags::NO_MAGICLINKS,
-        false => {
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV
-        }
-    };
-    match beneath::open(&base, &place.rest, flags, resolve) {
-        Err(Errno::LOOP | Errno::XDEV) => Ok(Opened::Elsewhere(owner)),
-        Err(errno) => Ok(Opened::Missing(counts(owner), errno)),
-        Ok(found) => {
-            let owner = owner_of(&found)?;
-            Ok(Opened::Found((found, owner)))
-        }
+    let mut walk = GuardedWalk::begin()?;
+    match walk.go(&place.base, |owner| counts(owner) || trust::is_trusted_link(owner)) {
+        Ok(()) => {}
+        Err(Obstacle::Foreign(owner)) => return Ok(Opened::Elsewhere(owner)),
+        Err(Obstacle::Dangling(_)) => return Ok(Opened::Missing(Errno::NOENT)),
+        Err(Obstacle::Errno(errno)) => return Ok(Opened::Missing(errno)),
     }
+    let base_owner = walk.owner()?;
+    let is_counted = counts(base_owner);
+    match walk.go(&place.rest, |owner| is_counted && (counts(owner) || trust::is_trusted_link(owner))) {
+        Ok(()) => {
+            let (found, stat) = walk.end()?;
+            Ok(Opened::Found((found, stat.st_uid)))
+        }
+        Err(Obstacle::Foreign(owner)) => Ok(Opened::Elsewhere(if is_counted { owner } else { base_owner })),
+        Err(Obstacle::Dangling(link)) => Err(leads_nowhere(&link)),
+        Err(Obstacle::Errno(errno)) => Ok(Opened::Missing(errno)),
+    }
+}
+
+/// Returns true if `path`, which is absolute, leads through a link or a file system of a user who is not trusted, as far as it exists.
+pub fn is_in_foreign_hands(path: &Path) -> Result<bool> {
+    let mut walk = GuardedWalk::begin()?;
+    Ok(matches!(walk.go(path, trust::is_trusted_link), Err(Obstacle::Foreign(_))))
 }
 
 fn leads_nowhere(path: &Path) -> Error {

@@ -69,6 +69,15 @@ impl FakeMount {
         self.requests.lock().unwrap().clone()
     }
 
+    /// Ends its daemon, as far as the kernel knows: every access fails with `ENOTCONN`.
+    pub fn kill(&self) {
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+        let _held = rustix::fs::open(&self.place, flags, rustix::fs::Mode::empty()).unwrap();
+        // It stays mounted, as it is in use.
+        assert_eq!(rustix::mount::unmount(&self.place, UnmountFlags::FORCE), Err(rustix::io::Errno::BUSY));
+        assert_eq!(self.place.metadata().unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+    }
+
     /// Returns true if something of type `fuse.icechunkfs` is mounted at `path`.
     pub fn is_at(path: &Path) -> bool {
         let table = std::fs::read("/proc/self/mountinfo").unwrap();

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::common::fake_mount::{FakeMount, Node};
 use crate::common::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, set_owner};
 use crate::common::writing::{self, Writable, put};
 use crate::common::{Output, Unmounted, program, run};
@@ -146,6 +147,89 @@ fn a_mount_of_another_user_stops_no_collection() {
     assert_eq!(report["chunks"]["objects"], 1, "{report:#}");
     let skipped = report["not_counted"].as_array().unwrap();
     assert!(skipped.iter().any(|entry| entry["path"] == place.to_str().unwrap()), "{report:#}");
+}
+
+/// Returns the file system that the user serves at `place`, in which everything belongs to root and a journal of root's is damaged.
+fn lying_home(machine: &Machine, place: &Path, for_all: bool) -> FakeMount {
+    let location = machine.repository().display().to_string().replace('/', "%2F");
+    let state = [".local", ".local/state", ".local/state/icechunkfs"].map(str::to_owned);
+    let branch = format!(".local/state/icechunkfs/{location}");
+    let inner = [branch.clone(), format!("{branch}/main")];
+    let mut files: Vec<(&str, Node)> = Vec::new();
+    files.extend(state.iter().chain(&inner).map(|path| (path.as_str(), Node::Directory)));
+    let journal = format!("{branch}/main/journal");
+    files.push((&journal, Node::File(b"garbage\nof hers\n".to_vec())));
+    FakeMount::new(place, NOBODY, for_all, &files)
+}
+
+#[test]
+fn a_file_system_over_a_home_stops_no_collection() {
+    let machine = Machine::new();
+    let home = machine.commons.path("home");
+    let collects = |fake: &FakeMount, kind: &str| {
+        let report = machine.gc(&["--dry-run", "--json"]).json();
+        assert_eq!(report["chunks"]["objects"], 1, "{kind}: {report:#}");
+        let skipped = report["not_counted"].as_array().unwrap();
+        let is_named = |entry: &Value| entry["path"].as_str().is_some_and(|path| Path::new(path).starts_with(&home));
+        let found = skipped.iter().find(|entry| is_named(entry)).unwrap_or_else(|| panic!("{kind}: {report:#}"));
+        assert_eq!(found["user"], NOBODY, "{kind}");
+        assert_eq!(report["uncommitted"].as_array().unwrap().len(), 0, "{kind}");
+        assert_eq!(fake.requests(), [0; 0], "{kind}");
+    };
+    for (for_all, kind) in [(false, "plain"), (true, "lying")] {
+        collects(&lying_home(&machine, &home, for_all), kind);
+    }
+    // A part of it, and a link that leads into such a file system.
+    by_nobody(|| std::fs::create_dir_all(home.join(".local/state")).unwrap());
+    collects(&lying_home(&machine, &home.join(".local"), true), "part");
+    let link = home.join(".local/state/icechunkfs");
+    let elsewhere = machine.commons.directory("elsewhere", NOBODY, 0o755);
+    std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+    collects(&lying_home(&machine, &elsewhere, true), "link");
+    std::fs::remove_file(&link).unwrap();
+    // Its daemon is gone.
+    let dead = FakeMount::new(&home, NOBODY, true, &[]);
+    dead.kill();
+    collects(&dead, "dead");
+}
+
+#[test]
+fn a_file_system_over_the_repository_of_a_mount_stops_no_collection() {
+    let machine = Machine::new();
+    let outer = machine.commons.directory("hers", NOBODY, 0o755);
+    let other = outer.join("other");
+    writing::create(&other);
+    let place = machine.commons.directory("mnt", 0, 0o755);
+    let scratch = machine.commons.path("scratch-of-root");
+    run(Command::new(program()).arg("mount").arg(&other).arg(&place).arg("--scratch").arg(&scratch)).success();
+    let mounted = Unmounted(vec![place]);
+    let fake = FakeMount::new(&outer, NOBODY, true, &[]);
+    let report = machine.gc(&["--dry-run", "--json"]).json();
+    assert_eq!(report["chunks"]["objects"], 1, "{report:#}");
+    // Whether it is of this repository cannot be known, so that what it needs is kept.
+    assert_eq!(report["uncommitted"][0]["scratch"], scratch.to_str().unwrap(), "{report:#}");
+    assert_eq!(fake.requests(), [0; 0]);
+    drop((fake, mounted));
+}
+
+#[test]
+fn the_caller_of_sudo_collects_beside_an_own_mount() {
+    let machine = Machine::new();
+    let place = machine.commons.directory("mnt", NOBODY, 0o755);
+    run(Command::new("chown").args(["-R", "65534:65534"]).arg(machine.repository())).success();
+    let mut mount = as_nobody(machine.commons.program());
+    mount.arg("mount").arg(machine.repository()).arg(&place).arg("--log-file").arg(machine.commons.path("home/log"));
+    run(mount.arg("--scratch").arg(machine.commons.path("home/scratch"))).success();
+    let mounted = Unmounted(vec![place.clone()]);
+    let output = run(machine.gc_command(&["--dry-run", "--json"]).env("SUDO_UID", "65534"));
+    let words = run(machine.gc_command(&["--dry-run"]).env("SUDO_UID", "65534"));
+    drop(mounted);
+    let report = output.json();
+    assert_eq!(report["chunks"]["objects"], 1, "{report:#}");
+    let skipped = report["not_counted"].as_array().unwrap();
+    assert!(skipped.iter().any(|entry| entry["path"] == place.to_str().unwrap()), "{report:#}");
+    let words = words.text();
+    assert!(words.contains("not counted") && words.contains("--keep-scratch"), "{words}");
 }
 
 #[test]
