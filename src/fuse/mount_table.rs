@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::error::Result;
-use crate::trust::mounts::read;
+pub(super) use crate::trust::mounts::read;
 pub use crate::trust::mounts::{Mount, find_id};
 
 /// Type of icechunkfs mounts.

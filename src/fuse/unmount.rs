@@ -18,7 +18,7 @@ use rustix::thread::NanosleepRelativeResult;
 use rustix::time::Timespec;
 
 use super::child::{Child, ChildEnd, Deadline};
-use super::mount_table::Mount;
+use super::mount_table::{self, Mount};
 use super::mountpoint::Mountpoint;
 use super::open_mount::{OpenMount, mounted_at};
 use super::probe::Identity;
@@ -45,7 +45,36 @@ pub enum UnmountMode {
 
 /// Unmounts `mount`, which was opened at `mountpoint`: directly where this process may, otherwise through `fusermount3`. May block for
 /// [`CLOSING`]. The daemon is not asked.
+///
+/// Errors: [`ErrorKind::Contended`] if another mount in the same directory was unmounted instead: its user exchanged the names.
 pub fn unmount(mountpoint: &Mountpoint, mount: OpenMount, mode: UnmountMode) -> Result<()> {
+    if mode == UnmountMode::Detach {
+        return unmount_now(mountpoint, mount, mode);
+    }
+    let (before, wanted) = (mount_table::read()?, mount.mount().clone());
+    unmount_now(mountpoint, mount, mode)?;
+    match taken_instead(&wanted, &before, &mount_table::read()?) {
+        None => Ok(()),
+        Some(other) => Err(Error::new(
+            ErrorKind::Contended,
+            format!(
+                "{} is still mounted: the mount of {} in the same directory was unmounted instead, as another user exchanged their names. Uncommitted \
+                 changes stay in its scratch directory; mount it in a directory of your own",
+                wanted.source, other.source
+            ),
+        )),
+    }
+}
+
+/// Returns the mount in the directory of `wanted` that was unmounted instead, by the mount table before and after.
+fn taken_instead<'a>(wanted: &Mount, before: &'a [Mount], after: &[Mount]) -> Option<&'a Mount> {
+    let is_there = |mount: &Mount| after.iter().any(|other| (other.id, &other.device) == (mount.id, &mount.device));
+    // A new mount can have the number of one that is gone: then no other one is missing.
+    let is_beside = |mount: &Mount| mount.mountpoint.parent() == wanted.mountpoint.parent();
+    is_there(wanted).then(|| before.iter().find(|mount| is_beside(mount) && !is_there(mount))).flatten()
+}
+
+fn unmount_now(mountpoint: &Mountpoint, mount: OpenMount, mode: UnmountMode) -> Result<()> {
     let place = mountpoint.path();
     let (child, mount) = match mode {
         UnmountMode::Detach => {
@@ -188,5 +217,31 @@ pub fn remove_dead(mountpoint: &Mountpoint) -> Result<bool> {
             return Ok(false);
         }
         std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_that_was_unmounted_instead_is_found() {
+        let mount = |id, mountpoint: &str| Mount {
+            id,
+            mountpoint: mountpoint.into(),
+            fs_type: mount_table::FILE_SYSTEM_TYPE.into(),
+            source: format!("/r{id}@branch:main"),
+            device: format!("0:{id}"),
+            read_only: false,
+            owner: Some(0),
+            group: Some(0),
+        };
+        let [wanted, beside, elsewhere] = [mount(1, "/hers/m"), mount(2, "/hers/n"), mount(3, "/own/m")];
+        let before = [wanted.clone(), beside.clone(), elsewhere.clone()];
+        let taken = |after: &[Mount]| taken_instead(&wanted, &before, after).map(|mount| mount.id);
+        assert_eq!(taken(&[mount(1, "/hers/n"), elsewhere.clone()]), Some(2));
+        assert_eq!(taken(&[beside.clone(), elsewhere.clone()]), None, "it is gone");
+        assert_eq!(taken(&[wanted.clone(), beside.clone()]), None, "another one ends by itself");
+        assert_eq!(taken(&[mount(1, "/hers/m"), beside, elsewhere]), None, "mounted again, with the same number");
     }
 }
