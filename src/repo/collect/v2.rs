@@ -68,27 +68,25 @@ async fn attempt(
         return Ok(Some(Collected { commits: plan.dropped, copies: old, ..garbage.count(&listed, &keep) }));
     }
     copies.write(storage).await?;
-    let mut applied = Applied::Conflict;
-    let change = |state: &mut RepoState| {
-        applied = plan.apply(state)?;
-        match applied {
-            Applied::Done(_) => {
-                copies.shorten(state);
-                Ok(Operation::GcRan)
-            }
-            Applied::Conflict => Err(Error::new(ErrorKind::Stale, "something hangs on a commit that should go")),
+    // None until a state is at hand: what fails before that is no conflict.
+    let mut applied = None;
+    let change = |state: &mut RepoState| match applied.insert(plan.apply(state)?) {
+        Applied::Done(_) => {
+            copies.shorten(state);
+            Ok(Operation::GcRan)
         }
+        Applied::Conflict => Err(Error::new(ErrorKind::Stale, "something hangs on a commit that should go")),
     };
     let backed_up = || failpoints::pass("gc.backup.done");
     let options = UpdateOptions { names_copy: false, ..UpdateOptions::default() };
     let written = match Update::new(&**storage, clock, options).run(change, backed_up).await {
         Ok(written) => written.state,
-        Err(_) if applied == Applied::Conflict => return Ok(None),
+        Err(_) if applied == Some(Applied::Conflict) => return Ok(None),
         Err(error) => return Err(error),
     };
     failpoints::pass("gc.repo.done")?;
     // Nothing published from here on can need a removed object, but a commit published just before can.
-    if let Applied::Done(new) = applied {
+    if let Some(Applied::Done(new)) = applied {
         keep.needed.add(storage, new, progress).await?;
     }
     keep.logs.extend(logs(&written));
