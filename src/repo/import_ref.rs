@@ -46,7 +46,12 @@ impl Repository {
         }
         let changed = match (&self.generation, expected) {
             (Generation::V1(_), None) => v1::create_ref(&*self.storage, kind, name, target).await,
-            (Generation::V1(_), Some(from)) => v1::replace_branch(&*self.storage, name, from, Some(target)).await,
+            (Generation::V1(_), Some(from)) => {
+                if import.is_forward && !self.is_ancestor(from, target).await? {
+                    return Err(not_forward(import, from));
+                }
+                v1::replace_branch(&*self.storage, name, from, Some(target)).await
+            }
             _ => update::update(&*self.storage, clock, |state| insert(state, import)).await.map(drop),
         };
         self.settle(kind, name, Some(target), changed).await
@@ -95,13 +100,7 @@ fn insert(state: &mut RepoState, import: &RefImport<'_>) -> Result<Operation> {
     if let Some(expected) = expected.filter(|_| is_forward)
         && !leads_to(state, target, expected)
     {
-        return Err(Error::new(
-            ErrorKind::Corrupt,
-            format!(
-                "{kind} `{name}`: commit {target} is said to follow {expected}, and by the parents that are here it does not: the branch would \
-                 lose commits, and nothing was changed"
-            ),
-        ));
+        return Err(not_forward(import, expected));
     }
     refs_of(state, kind).insert(name.to_owned(), target);
     let name = name.to_owned();
@@ -111,6 +110,16 @@ fn insert(state: &mut RepoState, import: &RefImport<'_>) -> Result<Operation> {
         (RefKind::Branch, Some(_)) if is_forward => Operation::NewCommit { branch: name, new: target },
         (RefKind::Branch, Some(previous)) => Operation::BranchReset { name, previous },
     })
+}
+
+fn not_forward(RefImport { kind, name, target, .. }: &RefImport<'_>, from: ObjectId) -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        format!(
+            "{kind} `{name}`: commit {target} is said to follow {from}, and by the parents that are here it does not: the branch would lose \
+             commits, and nothing was changed"
+        ),
+    )
 }
 
 /// Returns true if `ancestor` is `tip` or one of its ancestors.

@@ -6,7 +6,7 @@
 //! | `branch/main`, `tag/v1`, `snapshot/ID` | the same, without ambiguity |
 //! | `main~2` | the commit two before it |
 //!
-//! Names may contain `/` and `~`. A name that exists takes precedence. An ambiguous revision is an error that lists its meanings.
+//! Names may contain `/` and `~`. A name that exists takes precedence over `~N` and ids, but not over the unambiguous forms. An ambiguous revision is an error that lists its meanings.
 
 use super::refs::RefSpec;
 use super::{Repository, refs::Refs};
@@ -52,10 +52,14 @@ impl Repository {
 
     /// Resolves `word` without splitting off `~N`; none if it names nothing.
     async fn resolve_name_or_id(&self, word: &str, refs: &Refs) -> Result<Option<Resolved>> {
+        if let Some(Ok(id)) = word.strip_prefix("snapshot/").map(str::parse::<ObjectId>) {
+            let spec = RefSpec::Snapshot(id);
+            return Ok(Some(Resolved { id: self.resolve(&spec).await?, spec }));
+        }
         let mut meanings = refs_named(word, refs);
         // Names take precedence over ids: in version 1, an id is not known to exist before its snapshot is read.
         if meanings.is_empty()
-            && let Ok(id) = word.strip_prefix("snapshot/").unwrap_or(word).parse::<ObjectId>()
+            && let Ok(id) = word.parse::<ObjectId>()
         {
             let spec = RefSpec::Snapshot(id);
             meanings.push(Resolved { id: self.resolve(&spec).await?, spec });
@@ -88,9 +92,13 @@ fn refs_named(word: &str, refs: &Refs) -> Vec<Resolved> {
     let branch =
         |name: &str| refs.branches.get(name).map(|id| Resolved { id: *id, spec: RefSpec::Branch(name.to_owned()) });
     let tag = |name: &str| refs.tags.get(name).map(|id| Resolved { id: *id, spec: RefSpec::Tag(name.to_owned()) });
-    let whole = [branch(word), tag(word)];
-    let said = [word.strip_prefix("branch/").and_then(branch), word.strip_prefix("tag/").and_then(tag)];
-    whole.into_iter().chain(said).flatten().collect()
+    let said = word.strip_prefix("branch/").and_then(branch).or(word.strip_prefix("tag/").and_then(tag));
+    said.map_or_else(|| [branch(word), tag(word)].into_iter().flatten().collect(), |said| vec![said])
+}
+
+/// Returns true if a ref called `name` would be taken for another revision: it is an id, or has steps behind a name.
+pub(crate) fn is_revision_of_another(name: &str) -> bool {
+    name.parse::<ObjectId>().is_ok() || split_steps(name).is_some()
 }
 
 /// Splits `main~2` into `main` and 2; `main~` is one step.
@@ -123,7 +131,8 @@ mod tests {
         let said = id(2).to_string();
         assert_eq!(repository.resolve_revision(&said).await.unwrap().spec, RefSpec::Snapshot(id(2)));
         assert_eq!(repository.resolve_revision(&format!("snapshot/{said}~1")).await.unwrap().id, id(1));
-        assert_eq!(find("branch/main").await.unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(find("branch/main").await.unwrap(), id(3), "not the branch of that name");
+        assert_eq!(find("branch/branch/main").await.unwrap(), id(1));
         let error = find("main~3").await.unwrap_err();
         assert!(error.to_string().contains("only 2 commits precede branch main"), "{error}");
         let error = find("mian").await.unwrap_err();

@@ -65,13 +65,13 @@ pub async fn clone(
     counters: &Counters,
     clock: Clock,
 ) -> Result<Cloned> {
-    check_source(&source)?;
     if let Some(agreements) = &options.agreements {
         agreements.forget(&**destination)?;
     }
     let (mut source, mut tries) = (source, 0);
     loop {
         tries += 1;
+        check_source(&source)?;
         let error = match attempt(&source, destination, options, counters, clock).await {
             Ok(cloned) => return Ok(cloned),
             Err(Failure::Final(error)) => return Err(error),

@@ -27,7 +27,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
 use crate::repo::MAX_SNAPSHOT;
-use crate::storage::{Body, Condition, Content, ObjectInfo, ReadMode, Storage};
+use crate::storage::{Body, Content, ObjectInfo, ReadMode, Storage};
 
 /// Bytes of an object that are compared at once.
 const PIECE: u64 = 1 << 20;
@@ -185,7 +185,8 @@ impl Destination {
     }
 
     /// Stores a snapshot of version 1, otherwise like [`Destination::put`]. One that differs in its parent alone is the same: an expiration writes
-    /// such files again, here or in the source. Refs reach those in `present`, which stay; another is replaced, as the expiration would do it.
+    /// such files again, here or in the source. Refs reach those in `present`, which stay. Another is not replaced, either: a branch that the user has
+    /// deleted may be made again at it, with the history that it had.
     pub(super) async fn put_version_1_snapshot(
         &self,
         key: &str,
@@ -195,7 +196,7 @@ impl Destination {
         if !self.has(key) && self.store(key, Body::Bytes(bytes.clone())).await? == Placed::New {
             return Ok(Placed::New);
         }
-        let (there, version) = self.storage.get_versioned(key, MAX_SNAPSHOT).await.context(|| self.place())?;
+        let there = self.storage.get(key, MAX_SNAPSHOT).await.context(|| self.place())?;
         if there == bytes {
             return Ok(Placed::Found);
         }
@@ -208,10 +209,19 @@ impl Destination {
         if !other.is_ok_and(|other| one.is_same_but_for_parent(&other)) {
             return Err(Failure::Final(self.differs(key, there.len() as u64, bytes.len() as u64)));
         }
-        if !present.contains(&one.id()) {
-            self.storage.put(key, bytes, Condition::Unchanged(version)).await.context(|| self.place())?;
+        if present.contains(&one.id()) {
+            return Ok(Placed::Found);
         }
-        Ok(Placed::Found)
+        let place = self.place();
+        Err(Failure::Final(Error::new(
+            ErrorKind::AlreadyExists,
+            format!(
+                "{key} follows another commit in {place} than in {}, where its history may have expired, and no ref of {place} leads to it: nothing \
+                 was replaced and no ref was moved; `icechunkfs gc {}` removes it, and the next copy takes that of the source",
+                self.source,
+                crate::shell::quote(&place)
+            ),
+        )))
     }
 
     /// Stores a file of `length` bytes, otherwise like [`Destination::put`].

@@ -17,7 +17,8 @@
 //!
 //! **Ids are no hashes.** Whatever is at the destination under an id that the refs reach is compared with the source, byte by byte
 //! ([`destination`]), also that of a commit that both have. What was compared with a source once is not compared with it again
-//! ([`agreements`]). In version 1, snapshots of one commit may name different parents, since expiration writes them again.
+//! ([`agreements`]). In version 1, snapshots of one commit may name different parents, since expiration writes them again: that of
+//! the destination stays.
 //!
 //! **A collection of garbage at the destination** takes what is copied for garbage. As with a commit, refs move only if none has begun
 //! since the first object was stored; else all is looked at again. What an earlier copy or a deleted ref left may be found by a collection that

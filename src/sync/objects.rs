@@ -29,7 +29,7 @@ use crate::format::ids::ObjectId;
 use crate::format::snapshot_info::SnapshotInfo;
 use crate::format::transaction_log::TransactionLog;
 use crate::memory::{MemoryLimit, Meter, Metered};
-use crate::repo::needs::{Part, chunks_in, manifests_in};
+use crate::repo::needs::{Part, chunks_in, manifests_and_parent, manifests_in};
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::{ObjectSource, Storage};
 
@@ -245,17 +245,34 @@ impl<'a> Copy<'a> {
         self.counters.expect(snapshots.len() + logs.len());
         self.to.look_for("snapshots", &snapshots).await?;
         self.to.look_for("transactions", &logs).await?;
-        let found = self.metadata("snapshots", &snapshots, MAX_SNAPSHOT, manifests_in).await?;
-        let mut manifests: Vec<ObjectId> =
-            found.into_iter().flatten().filter(|id| !self.manifests.contains(id)).collect();
+        // A commit that was here before gets nothing that it lacks: the source cannot know that it had a log.
+        let known: HashSet<ObjectId> = commits
+            .iter()
+            .filter(|commit| self.present.contains(&commit.id))
+            .flat_map(|commit| commit.log_ids())
+            .collect();
+        logs.retain(|id| !known.contains(id) || self.to.has(&format!("transactions/{id}")));
+        let walked: HashMap<ObjectId, Option<ObjectId>> =
+            commits.iter().map(|commit| (commit.id, commit.parent)).collect();
+        let is_as_walked = |id: &ObjectId, (_, parent): &(HashSet<ObjectId>, Option<ObjectId>)| {
+            !self.rewrites_snapshots || walked.get(id) == Some(parent)
+        };
+        let found = self.metadata("snapshots", &snapshots, MAX_SNAPSHOT, manifests_and_parent, is_as_walked).await?;
+        self.reuse(found.iter().map(|(_, reused)| reused.clone()))?;
+        let mut manifests: Vec<ObjectId> = found
+            .into_iter()
+            .flat_map(|((manifests, _), _)| manifests)
+            .filter(|id| !self.manifests.contains(id))
+            .collect();
         manifests.sort_unstable();
         manifests.dedup();
         self.counters.expect(manifests.len());
         self.to.look_for("manifests", &manifests).await?;
         let mut chunks = ChunkEnds::new("the chunks of some commits");
         for some in manifests.chunks(DECODED_AT_ONCE) {
-            let parts = self.metadata("manifests", some, MAX_FILE, chunks_in).await?;
-            for (chunk, offset, length) in parts.into_iter().flatten() {
+            let parts = self.metadata("manifests", some, MAX_FILE, chunks_in, |_, _| true).await?;
+            self.reuse(parts.iter().map(|(_, reused)| reused.clone()))?;
+            for (chunk, offset, length) in parts.into_iter().flat_map(|(parts, _)| parts) {
                 let end = offset.saturating_add(length);
                 if !self.chunks.has(chunk, end) {
                     chunks.add(chunk, end)?;
@@ -296,28 +313,32 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    /// Copies the metadata files `ids` of `folder`. Returns what `decode` finds in each.
-    async fn metadata<T: Send + 'static>(
-        &mut self,
+    /// Copies the metadata files `ids` of `folder`. Returns what `decode` finds in each, and its key if it was there before. What is stored is what was
+    /// looked at before: a file that `is_as_before` does not know was exchanged meanwhile.
+    async fn metadata<T: Send + Sync + 'static>(
+        &self,
         folder: &'static str,
         ids: &[ObjectId],
         limit: u64,
         decode: fn(ObjectId, &[u8]) -> Result<T>,
-    ) -> Result<Vec<T>, Failure> {
-        let this = &*self;
+        is_as_before: impl Fn(&ObjectId, &T) -> bool + Sync,
+    ) -> Result<Vec<(T, Option<String>)>, Failure> {
+        let is_as_before = &is_as_before;
         let copy = |id: &ObjectId| -> BoxFuture<'_, Result<(T, Option<String>), Failure>> {
-            let key = format!("{folder}/{id}");
+            let (id, key) = (*id, format!("{folder}/{id}"));
             Box::pin(async move {
-                let (bytes, found) = this.read(&key, limit, decode).await?;
-                let reused = this.put(&key, bytes).await?;
+                let (bytes, found) = self.read(&key, limit, decode).await?;
+                if !is_as_before(&id, &found) {
+                    let place = self.from.location();
+                    let message = format!("{place}: {key} has changed since the history was read: try again");
+                    return Err(Failure::Changed(Error::new(ErrorKind::Busy, message)));
+                }
+                let reused = self.put(&key, bytes).await?;
                 Ok((found, reused))
             })
         };
         let copies: Vec<_> = ids.iter().map(copy).collect();
-        let found: Vec<_> = stream::iter(copies).buffer_unordered(DECODED_AT_ONCE).try_collect().await?;
-        let (found, reused): (Vec<T>, Vec<Option<String>>) = found.into_iter().unzip();
-        self.reuse(reused)?;
-        Ok(found)
+        stream::iter(copies).buffer_unordered(DECODED_AT_ONCE).try_collect().await
     }
 
     /// Copies the logs `ids`. Version 1 has none for a first commit, and where the source lacks one, the copy does.

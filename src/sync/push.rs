@@ -21,6 +21,7 @@ use crate::repo::Repository;
 use crate::repo::change_refs::RefKind;
 use crate::repo::import_ref::RefImport;
 use crate::repo::refs::Refs;
+use crate::repo::revision::is_revision_of_another;
 use crate::times::Clock;
 
 /// Options of a push.
@@ -85,9 +86,7 @@ pub async fn push(
     counters: &Counters,
     clock: Clock,
 ) -> Result<Pushed> {
-    check_source(&source)?;
     check_source(&destination)?;
-    check_versions(&source, &destination)?;
     match options.dry_run {
         // A push of the same would be refused. The store is not asked: that needs permission to write.
         true => destination.check_writable()?,
@@ -96,6 +95,9 @@ pub async fn push(
     let (mut source, mut destination, mut tries) = (source, destination, 0);
     loop {
         tries += 1;
+        // Both may be something else than they were when the last attempt began.
+        check_source(&source)?;
+        check_versions(&source, &destination)?;
         let error = match attempt(&source, &destination, options, counters, clock).await {
             Ok(pushed) => return Ok(pushed),
             Err(Failure::Final(error)) => return Err(error),
@@ -256,6 +258,9 @@ async fn change_of(
             RefKind::Tag if deleted.contains(&found.name) => deleted_tag(),
             // A stranger's names must not keep the others from moving.
             kind => match destination.check_name(kind, &found.name) {
+                Ok(()) if is_revision_of_another(&found.name) => Change::Refused(
+                    "its name would be taken for another commit there: rename it, or copy it with `branch` or `tag create`".to_owned(),
+                ),
                 Ok(()) => Change::Created,
                 Err(error) => Change::Refused(error.to_string()),
             },

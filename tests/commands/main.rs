@@ -12,6 +12,7 @@ mod confirm;
 mod diff;
 mod doctor;
 mod entry_points;
+mod exchanged_source;
 mod generate;
 mod graph;
 mod hostile_source;
