@@ -27,6 +27,8 @@ use crate::memory::{self, Meter, SharedReservation};
 const ENTRY: u64 = 128;
 /// Bytes that a value takes at most while it is encoded, its text apart.
 const ENCODED: u64 = 64;
+/// Bytes that encoding takes for each byte of the state: the builder doubles its buffer, and has the old one and the new one meanwhile.
+const WRITTEN: u64 = 3;
 
 /// Default number of updates in one file, as in the reference implementation.
 pub const DEFAULT_UPDATES_PER_FILE: usize = 1000;
@@ -331,7 +333,8 @@ impl RepoState {
         if !self.branches.contains_key("main") {
             return Err(Error::invalid("a repository without branch `main` cannot be written"));
         }
-        let _room = memory::reserve_blocking(self.memory.bytes(), "`repo`, to be written,")?;
+        let needed = self.memory.bytes().saturating_mul(WRITTEN);
+        let _room = memory::reserve_blocking(needed, "`repo`, to be written,")?;
         let mut b = FlatBufferBuilder::new();
         let positions: BTreeMap<ObjectId, u32> =
             self.snapshots.keys().zip(0_u32..).map(|(id, position)| (*id, position)).collect();

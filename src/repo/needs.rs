@@ -18,12 +18,11 @@ pub type Part = (ObjectId, u64, u64);
 ///
 /// Fails with [`ErrorKind::Unsupported`] for a node of unknown kind, whose needs are not known.
 pub fn manifests_in(id: ObjectId, file: &[u8]) -> Result<HashSet<ObjectId>> {
-    Ok(manifests_and_parent(id, file)?.0)
+    manifests_of(id, &Snapshot::decode(file, MAX_SNAPSHOT)?)
 }
 
-/// Returns the manifests of a snapshot as [`manifests_in`] does, and the parent that its file names: files of version 2 name none.
-pub fn manifests_and_parent(id: ObjectId, file: &[u8]) -> Result<(HashSet<ObjectId>, Option<ObjectId>)> {
-    let snapshot = Snapshot::decode(file, MAX_SNAPSHOT)?;
+/// Returns the manifests that `snapshot`, the file of snapshot `id`, needs, like [`manifests_in`].
+pub fn manifests_of(id: ObjectId, snapshot: &Snapshot) -> Result<HashSet<ObjectId>> {
     if snapshot.id() != id {
         return Err(Error::corrupt(format!("the file states that it is snapshot {}", snapshot.id())));
     }
@@ -40,7 +39,7 @@ pub fn manifests_and_parent(id: ObjectId, file: &[u8]) -> Result<(HashSet<Object
             }
         }
     }
-    Ok((all, snapshot.parent_id()))
+    Ok(all)
 }
 
 /// Returns the parts of chunk objects that `file`, manifest `id`, refers to, each once and in order.

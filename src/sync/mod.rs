@@ -116,9 +116,11 @@ impl From<Error> for Failure {
     }
 }
 
-/// Opens `source` again. Returns true with it if refs or objects may have changed since it was opened.
+/// Opens `source` again. Returns true with it if refs or objects may have changed since it was opened. It may have become a repository of another
+/// version, which callers that have a destination check by [`Ends::new`].
 async fn reopen(source: &Repository) -> Result<(Repository, bool)> {
     let again = Repository::open(Arc::clone(source.storage())).await?;
+    check_source(&again)?;
     let has_changed = again.refs().await? != source.refs().await? || again.log_position() != source.log_position();
     Ok((again, has_changed))
 }
@@ -202,6 +204,30 @@ fn check_source(source: &Repository) -> Result<()> {
 fn damaged(source: &Repository, error: Error) -> Error {
     let why = "an object is missing: `icechunkfs verify` tells which snapshots need it".to_owned();
     error.not_found_as_corrupt(why).context(source.storage().location().to_owned())
+}
+
+/// The repositories of one attempt of a push: each can hold files of the other's version.
+#[derive(Debug)]
+struct Ends {
+    source: Repository,
+    destination: Repository,
+}
+
+impl Ends {
+    /// Fails for repositories between which nothing can be copied as it is.
+    fn new(source: Repository, destination: Repository) -> Result<Self> {
+        check_source(&source)?;
+        check_source(&destination)?;
+        check_versions(&source, &destination)?;
+        Ok(Ends { source, destination })
+    }
+
+    /// Opens both again after `error`, with which attempt number `tries` has failed; or fails if that cannot help. What they are now is checked anew.
+    async fn begin_again(self, error: Error, tries: u32) -> Result<Self> {
+        let source = begin_again(&self.source, error, tries).await?;
+        let destination = Repository::open(Arc::clone(self.destination.storage())).await?;
+        Ends::new(source, destination)
+    }
 }
 
 /// Fails unless the destination can hold files of the source's version.

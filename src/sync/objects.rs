@@ -3,6 +3,9 @@
 //! Commits are copied in groups, oldest first, so that memory is bounded by what one group needs beside the ids of all chunks, and so that
 //! a copy that is killed has whole commits to go on from. Metadata is decoded before it is stored: damage is found, not copied.
 //!
+//! **What was walked is what is stored.** Which branches go forward was decided by the parents that the source showed then. In version 1 they are in the
+//! snapshots, which are read again to be copied: another parent is an error.
+//!
 //! An object gets its name at a local destination when its bytes are on the disk. What was there before may be of a copy that was killed, so it is
 //! flushed, too, by a descriptor that is older than the first write: it sees errors since then, and earlier ones that nobody was told of.
 
@@ -26,10 +29,11 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::MAX_FILE;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
+use crate::format::snapshot::Snapshot;
 use crate::format::snapshot_info::SnapshotInfo;
 use crate::format::transaction_log::TransactionLog;
 use crate::memory::{MemoryLimit, Meter, Metered};
-use crate::repo::needs::{Part, chunks_in, manifests_and_parent, manifests_in};
+use crate::repo::needs::{Part, chunks_in, manifests_in, manifests_of};
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::{ObjectSource, Storage};
 
@@ -67,6 +71,8 @@ pub(super) struct Copy<'a> {
     present: &'a HashSet<ObjectId>,
     /// Objects that were at the destination, that no ref reached, and that this copy uses.
     reused: Vec<String>,
+    /// Parents, as they were walked, of the commits whose snapshots are among these.
+    reused_parents: HashMap<ObjectId, Option<ObjectId>>,
     /// Logs that the source lacks.
     lacking: HashSet<ObjectId>,
     /// Directory of a local destination, opened before the first write.
@@ -110,6 +116,18 @@ impl ChunkEnds {
     }
 }
 
+/// Needs of a file of metadata, and its key if it was there before.
+type Copied<T> = (T, Option<String>);
+
+/// Commits that are treated alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Commits {
+    /// Refs of the destination reach them. What it has of them is compared; what it lacks stays away, whatever the source has under that name.
+    Present,
+    /// Whatever they need is stored.
+    New,
+}
+
 /// Outcome of the copy of a log.
 #[derive(Debug)]
 enum CopiedLog {
@@ -140,6 +158,7 @@ impl<'a> Copy<'a> {
             rewrites_snapshots: version == SpecVersion::V1,
             present,
             reused: Vec::new(),
+            reused_parents: HashMap::new(),
             lacking: HashSet::new(),
             root: None,
         }
@@ -157,12 +176,12 @@ impl<'a> Copy<'a> {
         let is_present = |commit: &&SnapshotInfo<()>| self.present.contains(&commit.id);
         let (there, new): (Vec<_>, Vec<_>) = outstanding.commits.iter().partition(is_present);
         for group in there.chunks(GROUP) {
-            self.group(group).await?;
+            self.group(Commits::Present, group).await?;
             // No collection of garbage removes them.
             self.reused.clear();
         }
         for group in new.chunks(GROUP) {
-            self.group(group).await?;
+            self.group(Commits::New, group).await?;
         }
         Ok(self.flush().await?)
     }
@@ -235,54 +254,49 @@ impl<'a> Copy<'a> {
         Ok(manifests.intersection(&there).copied().collect())
     }
 
-    async fn group(&mut self, commits: &[&SnapshotInfo<()>]) -> Result<(), Failure> {
+    /// Returns true if object `id` of `folder`, which was looked for, is to be copied or compared for `commits`.
+    fn concerns(&self, commits: Commits, folder: &str, id: ObjectId) -> bool {
+        commits == Commits::New || self.to.has(&format!("{folder}/{id}"))
+    }
+
+    async fn group(&mut self, kind: Commits, commits: &[&SnapshotInfo<()>]) -> Result<(), Failure> {
         let snapshots: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
         let mut memory = Meter::new("the logs of some commits");
         memory.count_items::<ObjectId>(commits.iter().map(|commit| commit.log_ids().count()).sum())?;
         let mut logs: Vec<ObjectId> = commits.iter().flat_map(|commit| commit.log_ids()).collect();
         logs.sort_unstable();
         logs.dedup();
-        self.counters.expect(snapshots.len() + logs.len());
         self.to.look_for("snapshots", &snapshots).await?;
         self.to.look_for("transactions", &logs).await?;
-        // A commit that was here before gets nothing that it lacks: the source cannot know that it had a log.
-        let known: HashSet<ObjectId> = commits
-            .iter()
-            .filter(|commit| self.present.contains(&commit.id))
-            .flat_map(|commit| commit.log_ids())
-            .collect();
-        logs.retain(|id| !known.contains(id) || self.to.has(&format!("transactions/{id}")));
-        let walked: HashMap<ObjectId, Option<ObjectId>> =
-            commits.iter().map(|commit| (commit.id, commit.parent)).collect();
-        let is_as_walked = |id: &ObjectId, (_, parent): &(HashSet<ObjectId>, Option<ObjectId>)| {
-            !self.rewrites_snapshots || walked.get(id) == Some(parent)
-        };
-        let found = self.metadata("snapshots", &snapshots, MAX_SNAPSHOT, manifests_and_parent, is_as_walked).await?;
-        self.reuse(found.iter().map(|(_, reused)| reused.clone()))?;
-        let mut manifests: Vec<ObjectId> = found
-            .into_iter()
-            .flat_map(|((manifests, _), _)| manifests)
-            .filter(|id| !self.manifests.contains(id))
-            .collect();
+        let concerned = commits.iter().filter(|commit| self.concerns(kind, "snapshots", commit.id));
+        let commits: Vec<&SnapshotInfo<()>> = concerned.copied().collect();
+        // New commits can name logs of present ones, as if those had expired.
+        let kind_of = |id: &ObjectId| if self.present.contains(id) { Commits::Present } else { kind };
+        logs.retain(|id| self.concerns(kind_of(id), "transactions", *id));
+        self.counters.expect(commits.len() + logs.len());
+        let found = self.snapshots(&commits).await?;
+        let mut manifests: Vec<ObjectId> =
+            found.into_iter().flatten().filter(|id| !self.manifests.contains(id)).collect();
         manifests.sort_unstable();
         manifests.dedup();
-        self.counters.expect(manifests.len());
         self.to.look_for("manifests", &manifests).await?;
+        manifests.retain(|id| self.concerns(kind, "manifests", *id));
+        self.counters.expect(manifests.len());
         let mut chunks = ChunkEnds::new("the chunks of some commits");
         for some in manifests.chunks(DECODED_AT_ONCE) {
-            let parts = self.metadata("manifests", some, MAX_FILE, chunks_in, |_, _| true).await?;
-            self.reuse(parts.iter().map(|(_, reused)| reused.clone()))?;
-            for (chunk, offset, length) in parts.into_iter().flat_map(|(parts, _)| parts) {
+            let parts = self.manifests(some).await?;
+            for (chunk, offset, length) in parts.into_iter().flatten() {
                 let end = offset.saturating_add(length);
                 if !self.chunks.has(chunk, end) {
                     chunks.add(chunk, end)?;
                 }
             }
         }
-        let chunks = chunks.into_list()?;
-        self.counters.expect(chunks.len());
+        let mut chunks = chunks.into_list()?;
         let names: Vec<ObjectId> = chunks.iter().map(|(id, _)| *id).collect();
         self.to.look_for("chunks", &names).await?;
+        chunks.retain(|(id, _)| self.concerns(kind, "chunks", *id));
+        self.counters.expect(chunks.len());
         for some in chunks.chunks(PREPARED) {
             let this = &*self;
             let copy = |(id, end): &(ObjectId, u64)| -> BoxFuture<'_, Result<Option<String>, Failure>> {
@@ -313,45 +327,77 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    /// Copies the metadata files `ids` of `folder`. Returns what `decode` finds in each, and its key if it was there before. What is stored is what was
-    /// looked at before: a file that `is_as_before` does not know was exchanged meanwhile.
-    async fn metadata<T: Send + Sync + 'static>(
-        &self,
-        folder: &'static str,
-        ids: &[ObjectId],
-        limit: u64,
-        decode: fn(ObjectId, &[u8]) -> Result<T>,
-        is_as_before: impl Fn(&ObjectId, &T) -> bool + Sync,
-    ) -> Result<Vec<(T, Option<String>)>, Failure> {
-        let is_as_before = &is_as_before;
-        let copy = |id: &ObjectId| -> BoxFuture<'_, Result<(T, Option<String>), Failure>> {
-            let (id, key) = (*id, format!("{folder}/{id}"));
-            Box::pin(async move {
-                let (bytes, found) = self.read(&key, limit, decode).await?;
-                if !is_as_before(&id, &found) {
-                    let place = self.from.location();
-                    let message = format!("{place}: {key} has changed since the history was read: try again");
-                    return Err(Failure::Changed(Error::new(ErrorKind::Busy, message)));
-                }
-                let reused = self.put(&key, bytes).await?;
-                Ok((found, reused))
-            })
+    /// Copies the snapshots of `commits`. Returns the manifests that each needs.
+    async fn snapshots(&mut self, commits: &[&SnapshotInfo<()>]) -> Result<Vec<HashSet<ObjectId>>, Failure> {
+        let this = &*self;
+        let copy = |commit: &&SnapshotInfo<()>| -> BoxFuture<'_, Result<Copied<HashSet<ObjectId>>, Failure>> {
+            Box::pin(this.snapshot(commit.id, commit.parent))
         };
+        let copies: Vec<_> = commits.iter().map(copy).collect();
+        let copied: Vec<_> = stream::iter(copies).buffered(DECODED_AT_ONCE).try_collect().await?;
+        let mut found = Vec::with_capacity(copied.len());
+        for (commit, (manifests, reused)) in commits.iter().zip(copied) {
+            if reused.is_some() {
+                self.memory_of_ids.count_items::<(ObjectId, Option<ObjectId>)>(1)?;
+                self.reused_parents.insert(commit.id, commit.parent);
+            }
+            self.reuse([reused])?;
+            found.push(manifests);
+        }
+        Ok(found)
+    }
+
+    /// Copies snapshot `id`, the parent of which was `walked`. Returns the manifests that it needs, and its key if it was there.
+    async fn snapshot(
+        &self,
+        id: ObjectId,
+        walked: Option<ObjectId>,
+    ) -> Result<(HashSet<ObjectId>, Option<String>), Failure> {
+        let key = format!("snapshots/{id}");
+        let has_parents = self.rewrites_snapshots;
+        let decode = move |id: ObjectId, file: &[u8]| {
+            let snapshot = Snapshot::decode(file, MAX_SNAPSHOT)?;
+            if has_parents && snapshot.version() != SpecVersion::V1 {
+                return Err(Error::corrupt("the file has version 2 of the format, and the repository version 1"));
+            }
+            Ok((manifests_of(id, &snapshot)?, snapshot.parent_id()))
+        };
+        let (bytes, (manifests, parent)) = self.read(&key, MAX_SNAPSHOT, decode).await?;
+        if self.rewrites_snapshots && parent != walked {
+            let place = self.from.location();
+            return Err(Failure::Changed(Error::new(
+                ErrorKind::Busy,
+                format!("{place}: {key} got another parent while it was copied, and no ref was moved: try again"),
+            )));
+        }
+        Ok((manifests, self.put(&key, bytes).await?))
+    }
+
+    /// Copies the manifests `ids`. Returns the parts of chunks that each refers to.
+    async fn manifests(&mut self, ids: &[ObjectId]) -> Result<Vec<Vec<Part>>, Failure> {
+        let this = &*self;
+        let copy =
+            |id: &ObjectId| -> BoxFuture<'_, Result<Copied<Vec<Part>>, Failure>> { Box::pin(this.manifest(*id)) };
         let copies: Vec<_> = ids.iter().map(copy).collect();
-        stream::iter(copies).buffer_unordered(DECODED_AT_ONCE).try_collect().await
+        let found: Vec<_> = stream::iter(copies).buffer_unordered(DECODED_AT_ONCE).try_collect().await?;
+        let (found, reused): (Vec<_>, Vec<Option<String>>) = found.into_iter().unzip();
+        self.reuse(reused)?;
+        Ok(found)
+    }
+
+    async fn manifest(&self, id: ObjectId) -> Result<(Vec<Part>, Option<String>), Failure> {
+        let key = format!("manifests/{id}");
+        let (bytes, parts) = self.read(&key, MAX_FILE, chunks_in).await?;
+        Ok((parts, self.put(&key, bytes).await?))
     }
 
     /// Copies the logs `ids`. Version 1 has none for a first commit, and where the source lacks one, the copy does.
     async fn logs(&mut self, ids: &[ObjectId]) -> Result<(), Failure> {
         let this = &*self;
-        let decode = |id: ObjectId, file: &[u8]| match TransactionLog::decode(file, MAX_FILE)?.id() {
-            stated if stated == id => Ok(()),
-            stated => Err(Error::corrupt(format!("the file states that it is the log of commit {stated}"))),
-        };
         let copy = |id: &ObjectId| -> BoxFuture<'_, Result<CopiedLog, Failure>> {
             let (id, key) = (*id, format!("transactions/{id}"));
             Box::pin(async move {
-                match this.read(&key, MAX_FILE, decode).await {
+                match this.read(&key, MAX_FILE, check_log).await {
                     Ok((bytes, ())) => Ok(CopiedLog::There(this.put(&key, bytes).await?)),
                     Err(Failure::Changed(_)) => {
                         this.counters.add_present();
@@ -498,11 +544,17 @@ impl<'a> Copy<'a> {
         let gone = self.to.look_again(&self.reused).await?;
         for key in &gone {
             warn!("{key} was removed by a collection of garbage: storing it again");
-            match key.starts_with("chunks/") {
-                true => drop(self.chunk(key.clone(), 0).await?),
-                false => {
-                    let bytes = self.from.get_fixed(key, MAX_SNAPSHOT).await;
-                    let bytes = bytes.map_err(|error| Failure::of_source(error, self.from.location()))?;
+            let (folder, name) = key.split_once('/').unwrap_or_default();
+            let id: ObjectId = name.parse()?;
+            match folder {
+                "chunks" => drop(self.chunk(key.clone(), 0).await?),
+                "snapshots" => {
+                    let walked = self.reused_parents.get(&id).copied().flatten();
+                    self.snapshot(id, walked).await?;
+                }
+                "manifests" => drop(self.manifest(id).await?),
+                _ => {
+                    let (bytes, ()) = self.read(key, MAX_FILE, check_log).await?;
                     self.put(key, bytes).await?;
                 }
             }
@@ -511,5 +563,13 @@ impl<'a> Copy<'a> {
             self.flush().await?;
         }
         Ok(gone.len())
+    }
+}
+
+/// Fails unless `file` is the log of commit `id`.
+fn check_log(id: ObjectId, file: &[u8]) -> Result<()> {
+    match TransactionLog::decode(file, MAX_FILE)?.id() {
+        stated if stated == id => Ok(()),
+        stated => Err(Error::corrupt(format!("the file states that it is the log of commit {stated}"))),
     }
 }

@@ -11,7 +11,7 @@ use super::amended::Amended;
 use super::destination::Destination;
 use super::history::Outstanding;
 use super::objects::Copy;
-use super::{Counters, Failure, begin_again, check_logs, check_metadata, check_source, check_versions, removal};
+use super::{Counters, Ends, Failure, check_logs, check_metadata, removal};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::SnapshotRecord;
@@ -86,31 +86,26 @@ pub async fn push(
     counters: &Counters,
     clock: Clock,
 ) -> Result<Pushed> {
-    check_source(&destination)?;
+    let mut ends = Ends::new(source, destination)?;
     match options.dry_run {
         // A push of the same would be refused. The store is not asked: that needs permission to write.
-        true => destination.check_writable()?,
-        false => destination.check_changes_allowed().await?,
+        true => ends.destination.check_writable()?,
+        false => ends.destination.check_changes_allowed().await?,
     }
-    let (mut source, mut destination, mut tries) = (source, destination, 0);
+    let mut tries = 0;
     loop {
         tries += 1;
-        // Both may be something else than they were when the last attempt began.
-        check_source(&source)?;
-        check_versions(&source, &destination)?;
-        let error = match attempt(&source, &destination, options, counters, clock).await {
+        let error = match attempt(&ends, options, counters, clock).await {
             Ok(pushed) => return Ok(pushed),
             Err(Failure::Final(error)) => return Err(error),
             Err(Failure::Changed(error)) => error,
         };
-        source = begin_again(&source, error, tries).await?;
-        destination = Repository::open(Arc::clone(destination.storage())).await?;
+        ends = ends.begin_again(error, tries).await?;
     }
 }
 
 async fn attempt(
-    source: &Repository,
-    destination: &Repository,
+    Ends { source, destination }: &Ends,
     options: &PushOptions,
     counters: &Counters,
     clock: Clock,

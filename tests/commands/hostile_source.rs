@@ -12,9 +12,9 @@ use serde_json::json;
 
 use super::merge::{Setup, chunk, setup};
 use crate::common::writing::Reference;
-use crate::common::{Output, copy_tree, run_on};
+use crate::common::{Output, copy_tree, place, run_on};
 
-fn tip(place: &Path, branch: &str) -> ObjectId {
+pub(super) fn tip(place: &Path, branch: &str) -> ObjectId {
     Reference::open(place).on(branch).history()[0].0.parse().unwrap()
 }
 
@@ -162,4 +162,62 @@ fn a_branch_whose_changes_are_not_there_is_not_deleted() {
     repo.commit("main", &[("a/c/3", b"dev")]);
     repo.merge(&["dev", "--delete-source"]).success();
     assert!(!run_on(&repo.place, &["branch", "list"]).text().contains("dev"));
+}
+
+/// The user's repository lacks files of a commit that the stranger has, too. Whatever the stranger has under these names, a pull does not bring it.
+#[test]
+fn a_pull_brings_files_only_of_commits_that_are_new() {
+    if !place::needs_directory() {
+        return;
+    }
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        for is_pruned in [false, true] {
+            let mine = setup(version);
+            let old = tip(&mine.place, "main");
+            mine.commit("main", &[("a/c/2", b"main")]);
+            let directory = tempfile::tempdir().unwrap();
+            let theirs = directory.path().join("theirs");
+            copy_tree(&mine.place, &theirs);
+            Reference::open(&theirs).commit(&[("a/c/4", b"stranger")], "added");
+            let added = tip(&theirs, "main");
+            if is_pruned {
+                if version == SpecVersionBin::V1 {
+                    continue;
+                }
+                let main = tip(&mine.place, "main");
+                edit(&theirs, |state| {
+                    let record = state.snapshots.get_mut(&added).unwrap();
+                    record.parent = None;
+                    record.pruned_ancestor_tx_logs = vec![old, main];
+                });
+            }
+            let log = mine.place.join(format!("transactions/{old}"));
+            std::fs::remove_file(&log).unwrap();
+            run_on(&mine.place, &["pull", theirs.to_str().unwrap(), "main"]).success();
+            assert_eq!(tip(&mine.place, "main"), added);
+            assert!(!log.exists(), "{version:?}, {is_pruned}");
+            assert_eq!(mine.keys("main"), Reference::open(&theirs).keys());
+        }
+    }
+}
+
+#[test]
+fn names_that_are_revisions_of_other_commits_are_not_taken_over() {
+    let mine = setup(SpecVersionBin::V2);
+    mine.commit("main", &[("a/c/2", b"mine")]);
+    let kept = tip(&mine.place, "main").to_string();
+    let directory = tempfile::tempdir().unwrap();
+    let theirs = directory.path().join("theirs");
+    copy_tree(&mine.place, &theirs);
+    Reference::open(&theirs).commit(&[("a/c/3", b"theirs")], "theirs");
+    let said = format!("snapshot/{kept}");
+    for name in ["main~1", &kept, &said, "branch/main", "good"] {
+        run_on(&theirs, &["tag", "create", name, "--at", "main"]).success();
+    }
+    let pulled = run_on(&mine.place, &["pull", theirs.to_str().unwrap()]);
+    assert_eq!(pulled.status.code(), Some(1), "{}", pulled.all());
+    let tags = run_on(&mine.place, &["tag", "list"]).text();
+    assert!(tags.contains("good") && !tags.contains("main~1"), "{tags}");
+    run_on(&mine.place, &["branch", "reset", "main", "--to", &said, "--yes"]).success();
+    assert_eq!(tip(&mine.place, "main").to_string(), kept);
 }

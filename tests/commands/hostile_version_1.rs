@@ -1,0 +1,196 @@
+//! Pulls from a hostile repository of version 1, where each commit names its parent in a file of its own.
+
+use std::path::{Path, PathBuf};
+
+use icechunk::format::format_constants::SpecVersionBin;
+use icechunkfs::error::{ErrorKind, Result};
+use icechunkfs::format::ids::ObjectId;
+use icechunkfs::format::snapshot::Snapshot;
+use icechunkfs::repo::Repository;
+use icechunkfs::repo::change_refs::RefKind;
+use icechunkfs::repo::import_ref::RefImport;
+use icechunkfs::storage;
+use icechunkfs::sync::Counters;
+use icechunkfs::sync::push::{PushOptions, Pushed, push};
+use icechunkfs::times::system_clock;
+
+use super::hostile_source::tip;
+use super::merge::{Setup, setup};
+use crate::common::changing::Changing;
+use crate::common::writing::Reference;
+use crate::common::{block_on, copy_tree, place, run_on};
+
+/// The user's repository, with a commit on `main` and one on `dev`, and a copy of it in which a stranger has added one to `main`.
+struct Family {
+    mine: Setup,
+    theirs: PathBuf,
+    begin: ObjectId,
+    main: ObjectId,
+    added: ObjectId,
+    directory: tempfile::TempDir,
+}
+
+/// None where the tests run over a store.
+fn family() -> Option<Family> {
+    if !place::needs_directory() {
+        return None;
+    }
+    let mine = setup(SpecVersionBin::V1);
+    let begin = tip(&mine.place, "main");
+    mine.commit("main", &[("a/c/2", b"main")]);
+    mine.commit("dev", &[("a/c/3", b"dev")]);
+    let directory = tempfile::tempdir().unwrap();
+    let theirs = directory.path().join("theirs");
+    copy_tree(&mine.place, &theirs);
+    Reference::open(&theirs).commit(&[("a/c/4", b"stranger")], "added");
+    let (main, added) = (tip(&mine.place, "main"), tip(&theirs, "main"));
+    Some(Family { mine, theirs, begin, main, added, directory })
+}
+
+impl Family {
+    /// Pulls `main` from the stranger, who is told of each read of an object.
+    fn pull_while(&self, before_read: impl FnMut(&str) + Send + 'static) -> Result<Pushed> {
+        let mut before_read = before_read;
+        let open = |place: &Path| storage::open_directory(place).unwrap();
+        let source = Changing::new(open(&self.theirs), move |key| {
+            before_read(key);
+            Ok(())
+        });
+        block_on(async {
+            let (from, to) = (Repository::open(source).await?, Repository::open(open(&self.mine.place)).await?);
+            let options = PushOptions { refs: vec!["main".to_owned()], memory: 64 << 20, ..PushOptions::default() };
+            push(from, to, &options, &Counters::default(), system_clock).await
+        })
+    }
+
+    fn snapshot(&self, id: ObjectId) -> PathBuf {
+        self.theirs.join(format!("snapshots/{id}"))
+    }
+
+    fn assert_kept(&self, how: &str) {
+        let history = self.mine.history("main");
+        assert!(history.iter().any(|(id, _)| *id == self.main.to_string()), "{how}: {history:?}");
+        run_on(&self.mine.place, &["verify"]).success();
+    }
+}
+
+/// Gives the commit in `file` another parent.
+fn change_parent(file: &Path, parent: ObjectId) -> Vec<u8> {
+    let bytes = std::fs::read(file).unwrap();
+    Snapshot::decode(&bytes, 1 << 20).unwrap().with_parent(parent).unwrap()
+}
+
+#[test]
+fn a_pull_stores_the_parents_by_which_it_has_decided() {
+    let mut pulled = 0;
+    for at in 2..8 {
+        let Some(family) = family() else { return };
+        let (file, key) = (family.snapshot(family.added), format!("snapshots/{}", family.added));
+        let forged = change_parent(&file, family.begin);
+        let mut reads = 0;
+        let result = family.pull_while(move |read| {
+            reads += usize::from(read == key);
+            if read == key && reads == at {
+                std::fs::write(&file, &forged).unwrap();
+            }
+        });
+        family.assert_kept(&format!("another parent at read {at}: {result:?}"));
+        pulled += usize::from(tip(&family.mine.place, "main") == family.added);
+    }
+    // After the last read, an exchange changes nothing.
+    assert!(pulled > 0);
+}
+
+#[test]
+fn a_branch_goes_forward_only_by_the_files_that_are_here() {
+    let Some(family) = family() else { return };
+    let dev = tip(&family.mine.place, "dev");
+    let import = RefImport {
+        kind: RefKind::Branch,
+        name: "main",
+        expected: Some(family.main),
+        target: dev,
+        is_forward: true,
+        has_moves: false,
+        records: &[],
+        stored_since: None,
+    };
+    let imported = block_on(async {
+        let mine = Repository::open(storage::open_directory(&family.mine.place).unwrap()).await.unwrap();
+        mine.import_ref(&import, system_clock).await
+    });
+    let error = imported.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("nothing was changed"), "{error}");
+    family.assert_kept("a commit that does not follow");
+    // It is a move, too, if it is not said to be forward.
+    let forced = RefImport { is_forward: false, ..import };
+    block_on(async {
+        let mine = Repository::open(storage::open_directory(&family.mine.place).unwrap()).await.unwrap();
+        mine.import_ref(&forced, system_clock).await
+    })
+    .unwrap();
+    assert_eq!(tip(&family.mine.place, "main"), dev);
+}
+
+/// A stranger exchanges the repository for one of version 2 in the middle of a pull, which begins again because an object is missing.
+#[test]
+fn a_pull_that_begins_again_takes_no_other_version() {
+    let Some(family) = family() else { return };
+    let newer = family.directory.path().join("newer");
+    copy_tree(&family.mine.place, &newer);
+    run_on(&newer, &["migrate", "--yes"]).success();
+    Reference::open(&newer).commit(&[("a/c/5", b"stranger")], "of version 2");
+    let theirs = family.theirs.clone();
+    let result = family.pull_while(move |read| {
+        if read.starts_with("manifests/") && !theirs.join("repo").exists() {
+            for folder in ["chunks", "manifests", "refs", "snapshots", "transactions"] {
+                let _ = std::fs::remove_dir_all(theirs.join(folder));
+            }
+            copy_tree(&newer, &theirs);
+        }
+    });
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(tip(&family.mine.place, "main"), family.main);
+    family.assert_kept("another version");
+}
+
+/// A file of version 2 names no parent: the commits before it would be lost to the history.
+#[test]
+fn a_pull_takes_no_snapshot_of_another_version() {
+    let Some(family) = family() else { return };
+    let newer = family.directory.path().join("newer");
+    copy_tree(&family.mine.place, &newer);
+    run_on(&newer, &["migrate", "--yes"]).success();
+    Reference::open(&newer).commit(&[("a/c/5", b"stranger")], "of version 2");
+    let other = tip(&newer, "main");
+    copy_tree(&newer, &family.theirs);
+    std::fs::remove_file(family.theirs.join("repo")).unwrap();
+    let branch = family.theirs.join("refs/branch.new");
+    std::fs::create_dir_all(&branch).unwrap();
+    std::fs::write(branch.join("ref.json"), format!("{{\"snapshot\":\"{other}\"}}")).unwrap();
+    let why = run_on(&family.mine.place, &["pull", family.theirs.to_str().unwrap(), "new"]).failure();
+    assert!(why.contains(&other.to_string()) && why.contains("version 2"), "{why}");
+    assert!(!family.mine.place.join(format!("snapshots/{other}")).exists());
+}
+
+/// No ref leads to the user's commit at the moment, and the stranger's file of it has another parent.
+#[test]
+fn a_pull_replaces_no_snapshot_that_no_ref_leads_to() {
+    let Some(family) = family() else { return };
+    family.mine.commit("dev", &[("a/c/5", b"dev again")]);
+    let work = tip(&family.mine.place, "dev");
+    let name = format!("snapshots/{work}");
+    let theirs = family.directory.path().join("others");
+    copy_tree(&family.mine.place, &theirs);
+    Reference::open(&family.mine.place).delete_branch("dev");
+    let forged = change_parent(&theirs.join(&name), family.begin);
+    std::fs::write(theirs.join(&name), forged).unwrap();
+    let before = std::fs::read(family.mine.place.join(&name)).unwrap();
+    let why = run_on(&family.mine.place, &["pull", theirs.to_str().unwrap(), "dev"]).failure();
+    for named in [&name, family.mine.place.to_str().unwrap(), theirs.to_str().unwrap()] {
+        assert!(why.contains(named), "{named} in: {why}");
+    }
+    assert_eq!(std::fs::read(family.mine.place.join(&name)).unwrap(), before);
+}
