@@ -420,7 +420,7 @@ impl Index {
                 farthest = Some((place.end, number));
             }
         }
-        faults.sort_unstable_by_key(|fault| fault.number);
+        faults.sort_by_key(|fault| fault.number);
         Ok(faults)
     }
 }
