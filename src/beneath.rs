@@ -15,10 +15,8 @@ use std::sync::LazyLock;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, linkat, openat, openat2, readlinkat};
 use rustix::io::Errno;
 
+use crate::trust::MAX_LINKS;
 use crate::trust::mounts::mount_id;
-
-/// Symbolic links that a path may lead through, as for the kernel.
-const MAX_LINKS: usize = 40;
 
 /// True if the kernel has `openat2`. A filter of a container may refuse it with EPERM.
 static HAS_OPENAT2: LazyLock<bool> = LazyLock::new(|| {

@@ -19,7 +19,7 @@ use crate::printable;
 use crate::repo::collect::{Collected, Count, GcOptions, collect};
 use crate::repo::progress::Progress;
 use crate::scratch::requirements::Requirements;
-use crate::scratch::search::SearchResult;
+use crate::scratch::search::{Foreign, SearchResult};
 use crate::times::{format_time, parse_older_than, system_clock};
 use crate::trust;
 
@@ -88,6 +88,7 @@ fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
 fn as_json(collected: &Collected, found: &SearchResult, older_than: u64, dry_run: bool) -> Value {
     let count = |count: Count| json!({"objects": count.objects, "bytes": count.bytes});
     let work = |needs: &Requirements| json!({"scratch": needs.scratch, "branch": needs.branch, "snapshots": needs.snapshots, "changes": needs.has_work});
+    let foreign = |foreign: &Foreign| json!({"path": foreign.path, "user": (foreign.owner != trust::UNKNOWN_USER).then_some(foreign.owner)});
     json!({
         "older_than": format_time(older_than),
         "dry_run": dry_run,
@@ -102,7 +103,7 @@ fn as_json(collected: &Collected, found: &SearchResult, older_than: u64, dry_run
         "unknown_objects": collected.unknown,
         "uncommitted": found.work.iter().map(work).collect::<Vec<_>>(),
         "not_looked_at": found.closed,
-        "not_counted": found.foreign.iter().map(|foreign| json!({"path": foreign.path, "user": (foreign.owner != u32::MAX).then_some(foreign.owner)})).collect::<Vec<_>>(),
+        "not_counted": found.foreign.iter().map(foreign).collect::<Vec<_>>(),
     })
 }
 

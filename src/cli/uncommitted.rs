@@ -110,7 +110,7 @@ impl Search {
                 }
             } else if self.claims_repository(&mount) && !mount.read_only {
                 // Root does not ask the daemon of the user who called `sudo`, either.
-                let owner = mount.owner.unwrap_or(u32::MAX);
+                let owner = mount.owner.unwrap_or(trust::UNKNOWN_USER);
                 found.foreign.push(Foreign { path: mount.mountpoint, owner });
             }
         }

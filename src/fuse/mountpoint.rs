@@ -12,17 +12,14 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statx};
 use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::trust;
 use crate::trust::mounts::{foreign_mount, mount_id};
-
-/// Symbolic links that a path may lead through, as for the kernel.
-const MAX_LINKS: usize = 40;
+use crate::trust::{self, MAX_LINKS, push_names};
 
 const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -137,22 +134,11 @@ impl Walk {
         let failed = |errno: Errno| Error::io(shown.display(), errno.into());
         let mount = mount_id(&at).map_err(failed)?;
         let mut walk = Walk { at, path: shown, mount, left: VecDeque::new(), links: 0 };
-        walk.push(path);
+        push_names(&mut walk.left, path);
         if !walk.left.is_empty() {
             walk.check_mount()?;
         }
         Ok(walk)
-    }
-
-    /// Puts the names of `path` in front of those that are left.
-    fn push(&mut self, path: &Path) {
-        for component in path.components().rev() {
-            match component {
-                Component::Normal(name) => self.left.push_front(name.to_owned()),
-                Component::ParentDir => self.left.push_front("..".into()),
-                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-            }
-        }
     }
 
     /// Goes on to `name`: enters the directory, or follows the link. Returns the name if it is the last one, and no link.
@@ -191,7 +177,7 @@ impl Walk {
             let Walk { at, path, mount, .. } = Walk::begin(Path::new("/"))?;
             (self.at, self.path, self.mount) = (at, path, mount);
         }
-        self.push(target);
+        push_names(&mut self.left, target);
         Ok(())
     }
 
@@ -214,7 +200,8 @@ impl Walk {
     /// Fails if another user serves the mount that the walk has entered.
     fn check_mount(&self) -> Result<()> {
         let Some(mount) = foreign_mount(&self.at)? else { return Ok(()) };
-        let (path, variable) = (self.path.display(), trust::SAFE_DIRECTORY_VARIABLE);
+        let path = self.path.display();
+        let variable = trust::SAFE_DIRECTORY_VARIABLE;
         let message =
             format!("{path}: {mount}: name a place outside of it, or declare its mountpoint safe with {variable}");
         Err(Error::new(ErrorKind::PermissionDenied, message))

@@ -51,7 +51,8 @@ pub fn unmount(mountpoint: &Mountpoint, mount: OpenMount, mode: UnmountMode) -> 
     if mode == UnmountMode::Detach {
         return unmount_now(mountpoint, mount, mode);
     }
-    let (before, wanted) = (mount_table::read()?, mount.mount().clone());
+    let before = mount_table::read()?;
+    let wanted = mount.mount().clone();
     unmount_now(mountpoint, mount, mode)?;
     match taken_instead(&wanted, &before, &mount_table::read()?) {
         None => Ok(()),

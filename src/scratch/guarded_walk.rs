@@ -2,19 +2,17 @@
 //! is found proves nothing.
 
 use std::collections::VecDeque;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::trust::mounts::{foreign_mount, mount_id};
-
-/// Symbolic links that a path may lead through, as for the kernel.
-const MAX_LINKS: usize = 40;
+use crate::trust::{MAX_LINKS, UNKNOWN_USER, push_names};
 
 const ENTRY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -49,7 +47,7 @@ pub(super) fn entry(directory: impl AsFd, name: impl rustix::path::Arg + Copy) -
         match foreign_mount(&opened) {
             Ok(None) => {}
             Ok(Some(mount)) => return Err(Obstacle::Foreign(mount.user())),
-            Err(_) => return Err(Obstacle::Foreign(u32::MAX)),
+            Err(_) => return Err(Obstacle::Foreign(UNKNOWN_USER)),
         }
     }
     if is_directory {
@@ -87,7 +85,7 @@ impl GuardedWalk {
     /// Goes on along `path`, through links of users for whom `is_followed` returns true.
     pub(super) fn go(&mut self, path: &Path, is_followed: impl Fn(u32) -> bool) -> Result<(), Obstacle> {
         let mut left = VecDeque::new();
-        push(&mut left, path);
+        push_names(&mut left, path);
         // Links on the way, each with the number of names that come after its target.
         let mut followed: Vec<(usize, PathBuf)> = Vec::new();
         while let Some(name) = left.pop_front() {
@@ -126,20 +124,9 @@ impl GuardedWalk {
                 self.at = openat(CWD, "/", ENTRY, Mode::empty()).map_err(Obstacle::Errno)?;
                 self.path = PathBuf::from("/");
             }
-            push(&mut left, target);
+            push_names(&mut left, target);
         }
         Ok(())
-    }
-}
-
-/// Puts the names of `path` in front of `left`.
-fn push(left: &mut VecDeque<OsString>, path: &Path) {
-    for component in path.components().rev() {
-        match component {
-            Component::Normal(name) => left.push_front(name.to_owned()),
-            Component::ParentDir => left.push_front("..".into()),
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-        }
     }
 }
 

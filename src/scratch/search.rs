@@ -54,7 +54,7 @@ pub struct SearchResult {
 pub struct Foreign {
     /// Scratch directory, parent of scratch directories, or mount.
     pub path: PathBuf,
-    /// User who owns the path or may write to it.
+    /// User who owns the path or may write to it, or [`trust::UNKNOWN_USER`].
     pub owner: u32,
 }
 
@@ -172,7 +172,7 @@ impl SearchResult {
                 Ok(_) => None,
                 Err(Distrust::Owner(owner)) => Some(owner),
                 Err(Distrust::Served(mount)) => Some(mount.user()),
-                Err(_) => Some(rustix::fs::fstat(journal).map_or(u32::MAX, |stat| stat.st_uid)),
+                Err(_) => Some(rustix::fs::fstat(journal).map_or(trust::UNKNOWN_USER, |stat| stat.st_uid)),
             };
             other.is_none()
         })?;

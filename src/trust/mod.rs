@@ -26,10 +26,10 @@ use rustix::io::Errno;
 use self::mounts::{ForeignMount, foreign_mount};
 use self::path::Strictness;
 pub use self::path::{
-    SAFE_DIRECTORY_VARIABLE, create_directory, is_declared_safe, is_trusted_link, open_directory, open_place, place_of,
-    private_place_of,
+    MAX_LINKS, SAFE_DIRECTORY_VARIABLE, create_directory, is_declared_safe, is_trusted_link, open_directory,
+    open_place, place_of, private_place_of, push_names,
 };
-pub use self::users::name_of;
+pub use self::users::{UNKNOWN_USER, name_of};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Write permissions that go beyond those of the owner.

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::Errno;
 
 use super::path::is_declared_safe;
-use super::{is_trusted, name_of};
+use super::{UNKNOWN_USER, is_trusted, name_of};
 use crate::error::{Error, Result};
 
 /// Attempts to find a mount in the table. Old kernels can leave a mount out while another one is added or removed.
@@ -66,9 +66,9 @@ pub struct ForeignMount {
 }
 
 impl ForeignMount {
-    /// Returns the user as whose everything in the mount counts. An unknown user is a number that no user has.
+    /// Returns the user as whose everything in the mount counts, or [`UNKNOWN_USER`].
     pub fn user(&self) -> u32 {
-        self.owner.unwrap_or(u32::MAX)
+        self.owner.unwrap_or(UNKNOWN_USER)
     }
 }
 

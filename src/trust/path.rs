@@ -14,7 +14,7 @@ use super::{Distrust, STICKY, check_owner, distrust_error, is_trusted, is_writab
 use crate::error::{Error, ErrorKind, Result};
 
 /// Symbolic links that are followed at most, as in the kernel.
-const MAX_LINKS: u32 = 40;
+pub const MAX_LINKS: usize = 40;
 
 /// Environment variable with the directories that the user declares safe, regardless of who owns them or may write to them: absolute
 /// paths without links, separated by `:`. Git has the same for repositories.
@@ -119,7 +119,7 @@ pub(super) fn open_parent(
     let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
     let mut step = Step::root(strictness, is_trusted)?;
     let mut left: VecDeque<OsString> = VecDeque::new();
-    push(&mut left, &absolute);
+    push_names(&mut left, &absolute);
     let mut links = 0;
     while let Some(name) = left.pop_front() {
         let shown = step.shown.join(&name);
@@ -135,7 +135,7 @@ pub(super) fn open_parent(
                 if target.is_absolute() {
                     step = Step::root(strictness, is_trusted)?;
                 }
-                push(&mut left, target);
+                push_names(&mut left, target);
                 continue;
             }
             // The component is no link, or does not exist.
@@ -155,8 +155,8 @@ pub(super) fn open_parent(
     Ok((step.at, OsString::from("."), step.shown))
 }
 
-/// Puts the components of `path` in front of `left`.
-fn push(left: &mut VecDeque<OsString>, path: &Path) {
+/// Puts the names of `path` in front of those that are `left` of a walk.
+pub fn push_names(left: &mut VecDeque<OsString>, path: &Path) {
     for component in path.components().rev() {
         match component {
             Component::Normal(name) => left.push_front(name.to_owned()),
@@ -257,7 +257,8 @@ impl<'a> Step<'a> {
                 link.st_uid
             }
         };
-        let (shown, owner) = (shown.display(), name_of(owner));
+        let owner = name_of(owner);
+        let shown = shown.display();
         Err(Error::new(
             ErrorKind::PermissionDenied,
             format!("{shown}: it is a symbolic link of user {owner}: name another place"),

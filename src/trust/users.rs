@@ -4,10 +4,12 @@
 
 use std::fs::read_to_string;
 
+/// Number that no user has: it stands for a user who is not known.
+pub const UNKNOWN_USER: u32 = u32::MAX;
+
 /// Returns the name and number of `user` for messages.
 pub fn name_of(user: u32) -> String {
-    // No user has this number.
-    if user == u32::MAX {
+    if user == UNKNOWN_USER {
         return "unknown".to_owned();
     }
     let users = read_to_string("/etc/passwd").unwrap_or_default();
