@@ -40,15 +40,21 @@ struct Family {
 fn family() -> Family {
     let mine = setup(SpecVersionBin::V2);
     let begin = tip(&mine.place, "main");
+    let (theirs, added, directory) = copy_of_a_stranger(&mine, "dev");
+    let [main, dev] = ["main", "dev"].map(|branch| tip(&mine.place, branch));
+    Family { mine, theirs, main, dev, begin, added, _directory: directory }
+}
+
+/// Commits to `main` and `dev`, and copies the repository for a stranger, who adds a commit to `branch`. Returns the place and that commit.
+pub(super) fn copy_of_a_stranger(mine: &Setup, branch: &str) -> (PathBuf, ObjectId, tempfile::TempDir) {
     mine.commit("main", &[("a/c/2", b"main")]);
     mine.commit("dev", &[("a/c/3", b"dev")]);
     let directory = tempfile::tempdir().unwrap();
     let theirs = directory.path().join("theirs");
     copy_tree(&mine.place, &theirs);
-    Reference::open(&theirs).on("dev").commit(&[("a/c/4", b"stranger")], "added");
-    let [main, dev] = ["main", "dev"].map(|branch| tip(&mine.place, branch));
-    let added = tip(&theirs, "dev");
-    Family { mine, theirs, main, dev, begin, added, _directory: directory }
+    Reference::open(&theirs).on(branch).commit(&[("a/c/4", b"stranger")], "added");
+    let added = tip(&theirs, branch);
+    (theirs, added, directory)
 }
 
 impl Family {

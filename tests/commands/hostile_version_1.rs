@@ -14,7 +14,7 @@ use icechunkfs::sync::Counters;
 use icechunkfs::sync::push::{PushOptions, Pushed, push};
 use icechunkfs::times::system_clock;
 
-use super::hostile_source::tip;
+use super::hostile_source::{copy_of_a_stranger, tip};
 use super::merge::{Setup, setup};
 use crate::common::changing::Changing;
 use crate::common::writing::Reference;
@@ -37,13 +37,8 @@ fn family() -> Option<Family> {
     }
     let mine = setup(SpecVersionBin::V1);
     let begin = tip(&mine.place, "main");
-    mine.commit("main", &[("a/c/2", b"main")]);
-    mine.commit("dev", &[("a/c/3", b"dev")]);
-    let directory = tempfile::tempdir().unwrap();
-    let theirs = directory.path().join("theirs");
-    copy_tree(&mine.place, &theirs);
-    Reference::open(&theirs).commit(&[("a/c/4", b"stranger")], "added");
-    let (main, added) = (tip(&mine.place, "main"), tip(&theirs, "main"));
+    let (theirs, added, directory) = copy_of_a_stranger(&mine, "main");
+    let main = tip(&mine.place, "main");
     Some(Family { mine, theirs, begin, main, added, directory })
 }
 
@@ -57,10 +52,20 @@ impl Family {
             Ok(())
         });
         block_on(async {
-            let (from, to) = (Repository::open(source).await?, Repository::open(open(&self.mine.place)).await?);
+            let from = Repository::open(source).await?;
+            let to = Repository::open(open(&self.mine.place)).await?;
             let options = PushOptions { refs: vec!["main".to_owned()], memory: 64 << 20, ..PushOptions::default() };
             push(from, to, &options, &Counters::default(), system_clock).await
         })
+    }
+
+    /// Makes a copy of version 2 with one more commit.
+    fn newer(&self) -> PathBuf {
+        let newer = self.directory.path().join("newer");
+        copy_tree(&self.mine.place, &newer);
+        run_on(&newer, &["migrate", "--yes"]).success();
+        Reference::open(&newer).commit(&[("a/c/5", b"stranger")], "of version 2");
+        newer
     }
 
     fn snapshot(&self, id: ObjectId) -> PathBuf {
@@ -85,7 +90,8 @@ fn a_pull_stores_the_parents_by_which_it_has_decided() {
     let mut pulled = 0;
     for at in 2..8 {
         let Some(family) = family() else { return };
-        let (file, key) = (family.snapshot(family.added), format!("snapshots/{}", family.added));
+        let file = family.snapshot(family.added);
+        let key = format!("snapshots/{}", family.added);
         let forged = change_parent(&file, family.begin);
         let mut reads = 0;
         let result = family.pull_while(move |read| {
@@ -137,10 +143,7 @@ fn a_branch_goes_forward_only_by_the_files_that_are_here() {
 #[test]
 fn a_pull_that_begins_again_takes_no_other_version() {
     let Some(family) = family() else { return };
-    let newer = family.directory.path().join("newer");
-    copy_tree(&family.mine.place, &newer);
-    run_on(&newer, &["migrate", "--yes"]).success();
-    Reference::open(&newer).commit(&[("a/c/5", b"stranger")], "of version 2");
+    let newer = family.newer();
     let theirs = family.theirs.clone();
     let result = family.pull_while(move |read| {
         if read.starts_with("manifests/") && !theirs.join("repo").exists() {
@@ -160,10 +163,7 @@ fn a_pull_that_begins_again_takes_no_other_version() {
 #[test]
 fn a_pull_takes_no_snapshot_of_another_version() {
     let Some(family) = family() else { return };
-    let newer = family.directory.path().join("newer");
-    copy_tree(&family.mine.place, &newer);
-    run_on(&newer, &["migrate", "--yes"]).success();
-    Reference::open(&newer).commit(&[("a/c/5", b"stranger")], "of version 2");
+    let newer = family.newer();
     let other = tip(&newer, "main");
     copy_tree(&newer, &family.theirs);
     std::fs::remove_file(family.theirs.join("repo")).unwrap();

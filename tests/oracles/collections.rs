@@ -289,7 +289,8 @@ fn pushes_and_collections_lose_nothing() {
         return;
     }
     watchdog();
-    let (runs, first) = (length("ICECHUNKFS_COLLECTION_RUNS", QUICK, FULL), number("ICECHUNKFS_SEED", 1) as u64);
+    let runs = length("ICECHUNKFS_COLLECTION_RUNS", QUICK, FULL);
+    let first = number("ICECHUNKFS_SEED", 1) as u64;
     let totals = (0..runs as u64).map(|n| run(first + n)).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     println!("{totals:?} pushes and refused ones");
     assert!(totals.0 > runs, "{totals:?}");
