@@ -93,6 +93,15 @@ fn become_nobody() {
     assert!(done, "{}", std::io::Error::last_os_error());
 }
 
+/// Lets this thread, and what it starts from now on, mount where no other test sees it.
+pub fn mount_apart() {
+    // SAFETY: the call takes a number, and changes the calling thread alone.
+    let done = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+    assert!(done == 0, "{}", std::io::Error::last_os_error());
+    let apart = rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", apart).unwrap();
+}
+
 /// Makes a FIFO. A careless open of it waits for the other end.
 pub fn fifo(path: &Path) {
     let mode = rustix::fs::Mode::from_raw_mode(0o666);
