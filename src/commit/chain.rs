@@ -19,7 +19,7 @@ use crate::format::repo_state::SnapshotRecord;
 use crate::format::snapshot::Snapshot;
 use crate::repo::Repository;
 use crate::repo::change_refs::RefKind;
-use crate::repo::import_ref::RefImport;
+use crate::repo::import_ref::{RefImport, StoredCommits};
 
 /// Commit whose objects are stored, and which nothing leads to yet.
 #[derive(Debug)]
@@ -82,17 +82,15 @@ impl Engine {
         }
         failpoints::pass("commit.publish")?;
         let records: Vec<_> = chain.iter().map(|commit| (commit.id(), commit.record.clone())).collect();
-        let import = RefImport {
-            kind: RefKind::Branch,
-            name: branch,
-            expected: Some(tip),
-            target: last.id(),
-            is_forward: true,
-            has_moves: chain.iter().any(|commit| commit.has_moves),
+        let import =
+            RefImport { kind: RefKind::Branch, name: branch, expected: Some(tip), target: last.id(), is_forward: true };
+        let commits = StoredCommits {
             records: &records,
             stored_since: repository.log_position(),
+            has_moves: chain.iter().any(|commit| commit.has_moves),
         };
-        let error = match repository.import_ref(&import, self.clock).await {
+        let outcome = repository.import_refs(&[import], commits, self.clock).await;
+        let error = match outcome.and_then(|outcomes| outcomes.into_iter().collect()) {
             Ok(()) => {
                 let _ = failpoints::pass("commit.publish.done");
                 return Ok(true);

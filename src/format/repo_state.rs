@@ -268,12 +268,14 @@ impl RepoState {
         })
     }
 
-    /// Records `operation` at time `now`, for a file whose predecessor was copied to `overwritten/{backup}`.
+    /// Records `operations`, oldest first, of one change at time `now`, for a file whose predecessor was copied to `overwritten/{backup}`. Their
+    /// times rise by a microsecond; the last is at `now` if the entry before leaves room for that.
     ///
     /// The reference implementation refuses times that do not rise, and panics if the newest entry has a backup: therefore the *previous*
     /// newest entry gets the name of the copy, which ended with it. A full list is cut before an entry that has a copy, and the copy's
-    /// name leads to the older entries; entries without a copy (from a migration) cannot be a cut.
-    pub fn record(&mut self, operation: Operation, now: u64, backup: &str, per_file: usize) -> Result<()> {
+    /// name leads to the older entries; entries without a copy (from a migration, or within one change) cannot be a cut.
+    pub fn record(&mut self, operations: Vec<Operation>, now: u64, backup: &str, per_file: usize) -> Result<()> {
+        let mut earliest = 0;
         if let Some(newest) = self.updates.first_mut() {
             if now <= newest.updated_at {
                 return Err(Error::new(
@@ -285,8 +287,17 @@ impl RepoState {
                 ));
             }
             newest.backup_path = Some(backup.to_owned());
+            earliest = newest.updated_at + 1;
         }
-        let mut kept = vec![LogEntry { operation, updated_at: now, backup_path: None }];
+        let span = (operations.len() as u64).saturating_sub(1);
+        let first = now.saturating_sub(span).max(earliest);
+        if first.checked_add(span).is_none() {
+            return Err(Error::new(ErrorKind::Unsupported, "the log of operations has reached the end of time"));
+        }
+        let times = first..=first + span;
+        let entry = |(operation, updated_at)| LogEntry { operation, updated_at, backup_path: None };
+        let mut kept: Vec<LogEntry> = operations.into_iter().zip(times).map(entry).collect();
+        kept.reverse();
         for update in std::mem::take(&mut self.updates) {
             if kept.len() >= per_file.max(1)
                 && let Some(backup) = update.backup_path
@@ -508,23 +519,23 @@ mod tests {
     #[test]
     fn the_newest_operation_has_no_backup_and_the_one_before_has() {
         let mut state = state();
-        state.record(Operation::GcRan, 2000, "repo.new", 1000).unwrap();
+        state.record(vec![Operation::GcRan], 2000, "repo.new", 1000).unwrap();
         let backups: Vec<Option<&str>> = state.updates.iter().take(3).map(|u| u.backup_path.as_deref()).collect();
         assert_eq!(backups, [None, Some("repo.new"), Some("repo.1")]);
-        let error = state.record(Operation::GcRan, 2000, "repo.newer", 1000).unwrap_err();
+        let error = state.record(vec![Operation::GcRan], 2000, "repo.newer", 1000).unwrap_err();
         assert!(error.to_string().contains("clock is behind"), "{error}");
     }
 
     #[test]
     fn a_full_log_is_cut_and_names_the_older_file() {
         let mut state = state();
-        state.record(Operation::GcRan, 2000, "repo.new", 4).unwrap();
+        state.record(vec![Operation::GcRan], 2000, "repo.new", 4).unwrap();
         assert_eq!(state.updates.len(), 4);
         assert_eq!(state.repo_before_updates.as_deref(), Some("repo.3"));
         // The log cannot be cut at entries without a copy, such as those of a migration.
         let mut migrated = super::tests::state();
         migrated.updates.iter_mut().for_each(|update| update.backup_path = None);
-        migrated.record(Operation::GcRan, 2000, "repo.new", 4).unwrap();
+        migrated.record(vec![Operation::GcRan], 2000, "repo.new", 4).unwrap();
         assert_eq!((migrated.updates.len(), migrated.repo_before_updates.as_deref()), (17, Some("repo.old")));
     }
 }

@@ -18,6 +18,12 @@ pub const TOLERANCE: Duration = Duration::from_secs(600);
 /// Lag of this machine's clock behind the last change up to which a writer waits.
 const TOLERATED_SKEW: Duration = Duration::from_secs(2);
 
+/// Returns true for a time that a right clock cannot have shown yet, if this machine's does not lag by more than is tolerated.
+pub fn is_of_future(time: u64, clock: Clock) -> bool {
+    let tolerance = u64::try_from(TOLERANCE.as_micros()).unwrap_or(u64::MAX);
+    time > clock().saturating_add(tolerance)
+}
+
 /// Time of a change that is about to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChangeTime {

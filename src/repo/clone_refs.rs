@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_util::TryStreamExt;
 use futures_util::stream::{self, StreamExt};
 
+use super::clock::is_of_future;
 use super::ref_files::{Layout, MAX_REF_FILE, REFS_AT_ONCE, branch_key, tombstone};
 use super::refs::{DEFAULT_BRANCH, Refs};
 use super::v1::{self, CONFIG_KEY, MAX_CONFIG_FILE};
@@ -142,7 +143,9 @@ impl ClonedRefs {
         state.snapshots.retain(|id, _| kept.contains(id));
         state.snapshots.iter_mut().for_each(|(id, record)| describe(*id, record));
         (state.branches, state.tags) = (self.refs.branches.clone(), self.refs.tags.clone());
-        let newest = state.snapshots.values().map(|record| record.flushed_at).max().unwrap_or_default();
+        // The log begins after the commits, but not in the future, where nobody could write: those that claim to be from there do not count.
+        let times = state.snapshots.values().map(|record| record.flushed_at);
+        let newest = times.filter(|time| !is_of_future(*time, clock)).max().unwrap_or_default();
         let now = clock().max(newest.saturating_add(1));
         state.status = Status { set_at: now, ..Status::default() };
         state.updates = vec![LogEntry { operation: Operation::RepoInitialized, updated_at: now, backup_path: None }];

@@ -1,19 +1,35 @@
 //! Refs to commits that are stored and not yet listed: of another repository, or made here one after another.
 //!
-//! The objects of these commits are stored before. One update inserts their records and moves the ref, if it is where it was and no
-//! garbage was collected since the first object was stored.
+//! The objects of these commits are stored before. One update inserts their records and moves all refs that are where they were, if no
+//! garbage was collected since the first object was stored. One update for all: each writes the whole of `repo`, and a log that is cut
+//! within a series of updates could not tell any more that no garbage was collected.
+
+use std::sync::Arc;
 
 use super::change_refs::{RefKind, check_target, exists, refs_of, tag_was_deleted};
 use super::collect::mark::LogPosition;
 use super::flags::FeatureFlag;
+use super::refs::Refs;
+use super::update::UpdateOptions;
 use super::{Generation, Repository, update, v1};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::times::Clock;
 
-/// Ref, and the commits that it needs here.
-#[derive(Debug)]
+/// Commits whose objects are stored.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredCommits<'a> {
+    /// Records of the commits that lead to the new targets, parents first, of which some may be here; empty in version 1.
+    pub records: &'a [(ObjectId, SnapshotRecord)],
+    /// Position of the log before the first object was stored; none in version 1.
+    pub stored_since: Option<LogPosition>,
+    /// True if the commits move nodes, which the repository has to allow.
+    pub has_moves: bool,
+}
+
+/// Change of a ref.
+#[derive(Clone, Copy, Debug)]
 pub struct RefImport<'a> {
     /// Kind of the ref.
     pub kind: RefKind,
@@ -25,58 +41,106 @@ pub struct RefImport<'a> {
     pub target: ObjectId,
     /// True if the new target follows the present one.
     pub is_forward: bool,
-    /// True if the commits move nodes, which the repository has to allow.
-    pub has_moves: bool,
-    /// Records of the commits that lead to the target, of which some may be here; empty in version 1.
-    pub records: &'a [(ObjectId, SnapshotRecord)],
-    /// Position of the log before the first object was stored; none in version 1.
-    pub stored_since: Option<LogPosition>,
 }
 
 impl Repository {
-    /// Points a ref to a commit whose objects are stored.
+    /// Points refs to commits whose objects are stored, and returns an outcome for each: one that has changed does not keep the others from
+    /// moving. If the call fails, none has moved in version 2.
     ///
-    /// Errors: [`ErrorKind::Stale`] if the ref is not at `expected` any more, [`ErrorKind::Busy`] if garbage was collected, so that objects
-    /// may be gone, [`ErrorKind::AlreadyExists`] for the name of a deleted tag.
-    pub async fn import_ref(&self, import: &RefImport<'_>, clock: Clock) -> Result<()> {
-        let RefImport { kind, name, expected, target, .. } = *import;
+    /// Errors of a ref: [`ErrorKind::Stale`] if it is not at `expected` any more, [`ErrorKind::NotFound`] if it was deleted,
+    /// [`ErrorKind::AlreadyExists`] for a name that is taken or of a deleted tag, [`ErrorKind::NotPermitted`] if the repository forbids it. The call
+    /// fails with [`ErrorKind::Busy`] if garbage was collected, so that objects may be gone.
+    pub async fn import_refs(
+        &self,
+        imports: &[RefImport<'_>],
+        commits: StoredCommits<'_>,
+        clock: Clock,
+    ) -> Result<Vec<Result<()>>> {
         self.check_changes_allowed().await?;
-        if expected.is_none() {
-            self.check_name(kind, name)?;
+        for import in imports.iter().filter(|import| import.expected.is_none()) {
+            self.check_name(import.kind, import.name)?;
         }
-        let changed = match (&self.generation, expected) {
-            (Generation::V1(_), None) => v1::create_ref(&*self.storage, kind, name, target).await,
-            (Generation::V1(_), Some(from)) => {
-                if import.is_forward && !self.is_ancestor(from, target).await? {
-                    return Err(not_forward(import, from));
+        if let Generation::V1(_) = self.generation {
+            let mut outcomes = Vec::new();
+            for import in imports {
+                let changed = self.import_in_v1(import).await;
+                match self.settle(import.kind, import.name, Some(import.target), changed).await {
+                    Err(error) if !is_of_ref(&error) => return Err(error),
+                    outcome => outcomes.push(outcome),
                 }
-                v1::replace_branch(&*self.storage, name, from, Some(target)).await
             }
-            _ => update::update(&*self.storage, clock, |state| insert(state, import)).await.map(drop),
+            return Ok(outcomes);
+        }
+        let mut outcomes = Vec::new();
+        let change = |state: &mut RepoState| {
+            insert(state, commits)?;
+            outcomes.clear();
+            let mut operations = Vec::new();
+            for import in imports {
+                match point(state, import) {
+                    Ok(operation) => {
+                        operations.push(operation);
+                        outcomes.push(Ok(()));
+                    }
+                    Err(error) if is_of_ref(&error) => outcomes.push(Err(error)),
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(operations)
         };
-        self.settle(kind, name, Some(target), changed).await
+        match update::update_all_if(&*self.storage, clock, UpdateOptions::default(), change).await {
+            Ok(_) => Ok(outcomes),
+            Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => {
+                if self.are_moved(imports, &outcomes).await.map_err(|_| may_be_moved(&error))? {
+                    return Ok(outcomes);
+                }
+                Err(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn import_in_v1(&self, import: &RefImport<'_>) -> Result<()> {
+        let RefImport { kind, name, expected, target, is_forward } = *import;
+        let Some(from) = expected else { return v1::create_ref(&*self.storage, kind, name, target).await };
+        if is_forward && !self.is_ancestor(from, target).await? {
+            return Err(not_forward(import, from));
+        }
+        v1::replace_branch(&*self.storage, name, from, Some(target)).await
+    }
+
+    /// Returns true if the refs that the last attempt moved are where it moved them: then it was written, though its answer was lost.
+    async fn are_moved(&self, imports: &[RefImport<'_>], outcomes: &[Result<()>]) -> Result<bool> {
+        let Refs { branches, tags, .. } = Repository::open(Arc::clone(&self.storage)).await?.refs().await?;
+        let is_there = |import: &RefImport<'_>| {
+            let refs = if import.kind == RefKind::Branch { &branches } else { &tags };
+            refs.get(import.name) == Some(&import.target)
+        };
+        let mut moved = imports.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_ok()).peekable();
+        Ok(moved.peek().is_some() && moved.all(|(import, _)| is_there(import)))
     }
 }
 
-fn insert(state: &mut RepoState, import: &RefImport<'_>) -> Result<Operation> {
-    let RefImport { kind, name, expected, target, is_forward, has_moves, records, stored_since } = *import;
+/// Returns true for an error that concerns one ref.
+fn is_of_ref(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Stale | ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::NotPermitted)
+}
+
+fn may_be_moved(error: &Error) -> Error {
+    Error::new(
+        error.kind(),
+        format!("the storage does not answer, so that refs may have moved or not; list them to see: {error}"),
+    )
+}
+
+/// Lists the stored commits.
+fn insert(state: &mut RepoState, commits: StoredCommits<'_>) -> Result<()> {
+    let StoredCommits { records, stored_since, has_moves } = commits;
     if stored_since.is_some_and(|position| position.may_have_collected_since(state)) {
         return Err(Error::new(ErrorKind::Busy, "garbage was collected meanwhile: try again"));
     }
-    let found = refs_of(state, kind).get(name).copied();
-    match (expected, found) {
-        (None, Some(there)) => return Err(exists(kind, name, there)),
-        (Some(expected), found) => check_target(kind, name, found, expected)?,
-        (None, None) => {}
-    }
     if has_moves {
         FeatureFlag::MoveNode.check(state, "moving groups and arrays")?;
-    }
-    if kind == RefKind::Tag {
-        FeatureFlag::CreateTag.check(state, "making tags")?;
-        if state.deleted_tags.contains(name) {
-            return Err(tag_was_deleted(name));
-        }
     }
     for (id, record) in records {
         // A record that is here stays as it is: expiration may have given it another parent.
@@ -92,6 +156,24 @@ fn insert(state: &mut RepoState, import: &RefImport<'_>) -> Result<Operation> {
             ));
         }
         state.snapshots.insert(*id, record.clone());
+    }
+    Ok(())
+}
+
+/// Points a ref to a listed commit.
+fn point(state: &mut RepoState, import: &RefImport<'_>) -> Result<Operation> {
+    let RefImport { kind, name, expected, target, is_forward } = *import;
+    let found = refs_of(state, kind).get(name).copied();
+    match (expected, found) {
+        (None, Some(there)) => return Err(exists(kind, name, there)),
+        (Some(expected), found) => check_target(kind, name, found, expected)?,
+        (None, None) => {}
+    }
+    if kind == RefKind::Tag {
+        FeatureFlag::CreateTag.check(state, "making tags")?;
+        if state.deleted_tags.contains(name) {
+            return Err(tag_was_deleted(name));
+        }
     }
     if !state.snapshots.contains_key(&target) {
         return Err(Error::corrupt(format!("no record of snapshot {target} came with {kind} `{name}`")));
@@ -167,11 +249,9 @@ mod tests {
             expected: Some(object_id(3)),
             target: object_id(4),
             is_forward: true,
-            has_moves: false,
-            records,
-            stored_since: None,
         };
-        insert(state, &import)
+        insert(state, StoredCommits { records, stored_since: None, has_moves: false })?;
+        point(state, &import)
     }
 
     #[test]

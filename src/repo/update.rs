@@ -52,13 +52,24 @@ pub(super) async fn update_if(
     options: UpdateOptions,
     mut change: impl FnMut(&mut RepoState) -> Result<Option<Operation>>,
 ) -> Result<Option<RepoState>> {
+    let change = |state: &mut RepoState| Ok(change(state)?.into_iter().collect());
+    update_all_if(storage, clock, options, change).await
+}
+
+/// Updates like [`update_if()`], by a change that is several operations, oldest first: all are written at once, or none.
+pub(super) async fn update_all_if(
+    storage: &dyn Storage,
+    clock: Clock,
+    options: UpdateOptions,
+    mut change: impl FnMut(&mut RepoState) -> Result<Vec<Operation>>,
+) -> Result<Option<RepoState>> {
     let mut is_same = false;
     let change = |state: &mut RepoState| {
-        let operation = change(state)?;
-        is_same = operation.is_none();
-        operation.ok_or_else(|| Error::invalid("nothing to change"))
+        let operations = change(state)?;
+        is_same = operations.is_empty();
+        if is_same { Err(Error::invalid("nothing to change")) } else { Ok(operations) }
     };
-    match Update::new(storage, clock, options).run(change, || Ok(())).await {
+    match Update::new(storage, clock, options).run_all(change, || Ok(())).await {
         Err(_) if is_same => Ok(None),
         updated => Ok(Some(updated?.state)),
     }
@@ -167,6 +178,15 @@ impl<'a> Update<'a> {
         mut change: impl FnMut(&mut RepoState) -> Result<Operation>,
         backed_up: impl Fn() -> Result<()>,
     ) -> Result<Updated> {
+        self.run_all(|state| Ok(vec![change(state)?]), backed_up).await
+    }
+
+    /// Updates like [`Update::run`], by a change that is several operations, oldest first.
+    async fn run_all(
+        &mut self,
+        mut change: impl FnMut(&mut RepoState) -> Result<Vec<Operation>>,
+        backed_up: impl Fn() -> Result<()>,
+    ) -> Result<Updated> {
         let Update { storage, clock, options, known } = self;
         let mut pause = FIRST_PAUSE;
         for attempt in 0..options.tries {
@@ -183,14 +203,15 @@ impl<'a> Update<'a> {
             if state.status.is_read_only() && !options.is_of_status {
                 return Err(read_only(storage.location(), &state.status));
             }
-            let operation = change(&mut state)?;
+            let operations = change(&mut state)?;
+            let count = operations.len();
             let moment = ChangeTime::after(*clock, state.updates.first().map_or(0, |newest| newest.updated_at)).await;
             let (backup, is_copied) = match copy.take() {
                 Some(backup) => (backup, true),
                 None => (backup_name("repo", moment.time)?, false),
             };
-            state.record(operation, moment.time, &backup, updates_per_file(state.config.as_deref()))?;
-            if let Some(previous) = state.updates.get_mut(1).filter(|_| !options.names_copy) {
+            state.record(operations, moment.time, &backup, updates_per_file(state.config.as_deref()))?;
+            if let Some(previous) = state.updates.get_mut(count).filter(|_| !options.names_copy) {
                 previous.backup_path = None;
             }
             let new = Bytes::from(state.encode()?);

@@ -18,6 +18,10 @@ use crate::memory::{Meter, SharedReservation};
 use crate::repo::Repository;
 use crate::repo::refs::Refs;
 
+/// Steps back for each entry of a log. Each commit is amended once in a branch, so that chains of an honest log share nearly nothing and take one; in a
+/// made up log, many chains could share a long one.
+const STEPS_PER_ENTRY: usize = 4;
+
 /// Metadata items of commits for the descriptions in another repository.
 #[derive(Debug, Default)]
 pub(super) struct Amended {
@@ -43,8 +47,9 @@ impl Amended {
         let mut items = HashMap::new();
         if !amended.is_empty() {
             let known = known_elsewhere([Some(source), destination], &mut meter).await?;
+            let mut steps = STEPS_PER_ENTRY * previous.len();
             for id in amended {
-                let found = items_of(source, id, &previous, &known).await?;
+                let found = items_of(source, id, &previous, &known, &mut steps).await?;
                 meter.count(found.iter().map(|item| (item.name.len() + item.value.len()) as u64).sum())?;
                 items.insert(id, found);
             }
@@ -79,12 +84,13 @@ async fn known_elsewhere(repositories: [Option<&Repository>; 2], meter: &mut Met
 }
 
 /// Returns the items of commit `id`; none if they would add nothing. `previous` has the commit in the place of which one was made, `known` those that are
-/// part of a branch.
+/// part of a branch. Takes no more than `steps` back; what is before is taken for unknown, as what a collection has removed is.
 async fn items_of(
     source: &Repository,
     id: ObjectId,
     previous: &HashMap<ObjectId, ObjectId>,
     known: &HashSet<ObjectId>,
+    steps: &mut usize,
 ) -> Result<Vec<RawItem>> {
     let commit = Records::of(&source.commit(id).await?)?;
     let mut replaced = Vec::new();
@@ -93,6 +99,12 @@ async fn items_of(
     let mut seen = HashSet::from([id]);
     let mut next = previous.get(&id);
     while let Some(before) = next.filter(|before| seen.insert(**before)) {
+        if *steps == 0 {
+            are_all_known = false;
+            replaced.push(Records::unknown(*before));
+            break;
+        }
+        *steps -= 1;
         let records = match source.commit(*before).await {
             Ok(found) => Records::of(&found)?,
             // A collection has removed it.

@@ -4,7 +4,7 @@
 //! a copy that is killed has whole commits to go on from. Metadata is decoded before it is stored: damage is found, not copied.
 //!
 //! **What was walked is what is stored.** Which branches go forward was decided by the parents that the source showed then. In version 1 they are in the
-//! snapshots, which are read again to be copied: another parent is an error.
+//! snapshots, which are read again to be copied: another parent is an error. So is a later time in any snapshot.
 //!
 //! An object gets its name at a local destination when its bytes are on the disk. What was there before may be of a copy that was killed, so it is
 //! flushed, too, by a descriptor that is older than the first write: it sees errors since then, and earlier ones that nobody was told of.
@@ -331,7 +331,7 @@ impl<'a> Copy<'a> {
     async fn snapshots(&mut self, commits: &[&SnapshotInfo<()>]) -> Result<Vec<HashSet<ObjectId>>, Failure> {
         let this = &*self;
         let copy = |commit: &&SnapshotInfo<()>| -> BoxFuture<'_, Result<Copied<HashSet<ObjectId>>, Failure>> {
-            Box::pin(this.snapshot(commit.id, commit.parent))
+            Box::pin(this.snapshot(commit.id, commit.parent, commit.flushed_at))
         };
         let copies: Vec<_> = commits.iter().map(copy).collect();
         let copied: Vec<_> = stream::iter(copies).buffered(DECODED_AT_ONCE).try_collect().await?;
@@ -347,11 +347,13 @@ impl<'a> Copy<'a> {
         Ok(found)
     }
 
-    /// Copies snapshot `id`, the parent of which was `walked`. Returns the manifests that it needs, and its key if it was there.
+    /// Copies snapshot `id`, the parent of which was `walked` and which was made at `time` or before, as was said then. Returns the manifests that it
+    /// needs, and its key if it was there.
     async fn snapshot(
         &self,
         id: ObjectId,
         walked: Option<ObjectId>,
+        time: u64,
     ) -> Result<(HashSet<ObjectId>, Option<String>), Failure> {
         let key = format!("snapshots/{id}");
         let has_parents = self.rewrites_snapshots;
@@ -359,6 +361,10 @@ impl<'a> Copy<'a> {
             let snapshot = Snapshot::decode(file, MAX_SNAPSHOT)?;
             if has_parents && snapshot.version() != SpecVersion::V1 {
                 return Err(Error::corrupt("the file has version 2 of the format, and the repository version 1"));
+            }
+            // The next commit is dated after this time.
+            if snapshot.flushed_at() > time {
+                return Err(Error::corrupt("the file states a later time than the history"));
             }
             Ok((manifests_of(id, &snapshot)?, snapshot.parent_id()))
         };
@@ -550,7 +556,7 @@ impl<'a> Copy<'a> {
                 "chunks" => drop(self.chunk(key.clone(), 0).await?),
                 "snapshots" => {
                     let walked = self.reused_parents.get(&id).copied().flatten();
-                    self.snapshot(id, walked).await?;
+                    self.snapshot(id, walked, u64::MAX).await?;
                 }
                 "manifests" => drop(self.manifest(id).await?),
                 _ => {

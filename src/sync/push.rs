@@ -19,10 +19,11 @@ use crate::format::snapshot_info::SnapshotInfo;
 use crate::memory::{Meter, Metered};
 use crate::repo::Repository;
 use crate::repo::change_refs::RefKind;
-use crate::repo::import_ref::RefImport;
+use crate::repo::clock::is_of_future;
+use crate::repo::import_ref::{RefImport, StoredCommits};
 use crate::repo::refs::Refs;
 use crate::repo::revision::is_revision_of_another;
-use crate::times::Clock;
+use crate::times::{Clock, format_time};
 
 /// Options of a push.
 #[derive(Clone, Debug, Default)]
@@ -122,7 +123,7 @@ async fn attempt(
     for found in &mut refs {
         let of_kind = if found.kind == RefKind::Branch { &there.branches } else { &there.tags };
         found.from = of_kind.get(&found.name).copied();
-        found.change = change_of((source, destination), found, &present, &deleted, options.force).await?;
+        found.change = change_of((source, destination), found, &present, &deleted, (options.force, clock)).await?;
     }
     let agreed = agreed(source, destination, options, &present).await.context(place)?;
     let is_refused = |found: &&PushedRef| matches!(found.change, Change::Refused(_));
@@ -147,32 +148,52 @@ async fn attempt(
     }
     let amended = Amended::read(source, &outstanding, Some(destination)).await?;
     let records = records(source, &outstanding, &present, &amended)?;
-    for found in refs.iter_mut().filter(|found| is_move(&found.change)) {
-        let import = RefImport {
-            kind: found.kind,
-            name: &found.name,
-            expected: found.from,
-            target: found.to,
-            is_forward: found.change == Change::Forward,
-            // The setting forbids moving nodes here, not receiving commits that moved them elsewhere.
-            has_moves: false,
-            records: &records,
-            stored_since,
-        };
-        match destination.import_ref(&import, clock).await {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::Busy => return Err(Failure::Changed(error)),
-            Err(error) => match change_meanwhile(destination, found, &error).await.context(place)? {
-                Some(change) => found.change = change,
-                None => return Err(Failure::Final(error.context(place()))),
-            },
-        }
-    }
+    // The setting forbids moving nodes here, not receiving commits that moved them elsewhere.
+    let commits_there = StoredCommits { records: &records, stored_since, has_moves: false };
+    move_refs(destination, &mut refs, commits_there, clock).await?;
     copy.restore_reused().await?;
     if let Some(agreements) = &options.agreements {
         agreements.note(&**destination.storage(), &**source.storage(), targets);
     }
     Ok(Pushed { refs, commits })
+}
+
+/// Moves `refs`, as far as they move. Those that have changed meanwhile are told in them.
+async fn move_refs(
+    destination: &Repository,
+    refs: &mut [PushedRef],
+    commits: StoredCommits<'_>,
+    clock: Clock,
+) -> Result<(), Failure> {
+    let place = || destination.storage().location().to_owned();
+    let moves: Vec<RefImport<'_>> = refs.iter().filter(|found| is_move(&found.change)).map(import_of).collect();
+    if moves.is_empty() {
+        return Ok(());
+    }
+    let outcomes = match destination.import_refs(&moves, commits, clock).await {
+        Ok(outcomes) => outcomes,
+        Err(error) if error.kind() == ErrorKind::Busy => return Err(Failure::Changed(error)),
+        Err(error) => return Err(Failure::Final(error.context(place()))),
+    };
+    let moved = refs.iter_mut().filter(|found| is_move(&found.change));
+    for (found, outcome) in moved.zip(outcomes) {
+        let Err(error) = outcome else { continue };
+        match change_meanwhile(destination, found, &error).await.context(place)? {
+            Some(change) => found.change = change,
+            None => return Err(Failure::Final(error.context(place()))),
+        }
+    }
+    Ok(())
+}
+
+fn import_of(found: &PushedRef) -> RefImport<'_> {
+    RefImport {
+        kind: found.kind,
+        name: &found.name,
+        expected: found.from,
+        target: found.to,
+        is_forward: found.change == Change::Forward,
+    }
 }
 
 /// Returns those of the commits `present` of the destination that were compared with the source before.
@@ -246,7 +267,7 @@ async fn change_of(
     found: &PushedRef,
     present: &HashSet<ObjectId>,
     deleted: &[String],
-    force: bool,
+    (force, clock): (bool, Clock),
 ) -> Result<Change> {
     let Some(from) = found.from else {
         return Ok(match found.kind {
@@ -256,7 +277,7 @@ async fn change_of(
                 Ok(()) if is_revision_of_another(&found.name) => Change::Refused(
                     "its name would be taken for another commit there: rename it, or copy it with `branch` or `tag create`".to_owned(),
                 ),
-                Ok(()) => Change::Created,
+                Ok(()) => checked_time(source, found, present, clock, Change::Created).await?,
                 Err(error) => Change::Refused(error.to_string()),
             },
         });
@@ -271,10 +292,10 @@ async fn change_of(
     if let Some(joined) = joined
         && destination.is_ancestor(from, joined).await.context(|| destination.storage().location().to_owned())?
     {
-        return Ok(Change::Forward);
+        return checked_time(source, found, present, clock, Change::Forward).await;
     }
     if force {
-        return Ok(Change::Forced);
+        return checked_time(source, found, present, clock, Change::Forced).await;
     }
     Ok(Change::Refused(if present.contains(&found.to) {
         format!("it has newer commits there, up to {from}: get them first, or use --force to give them up there")
@@ -285,9 +306,35 @@ async fn change_of(
     }))
 }
 
+/// Returns `change`, unless the commit that is new to the destination is from the future: times of commits rise, so that programs could not commit
+/// after it until then.
+async fn checked_time(
+    source: &Repository,
+    found: &PushedRef,
+    present: &HashSet<ObjectId>,
+    clock: Clock,
+    change: Change,
+) -> Result<Change> {
+    if present.contains(&found.to) {
+        return Ok(change);
+    }
+    let time = source.commit(found.to).await.context(|| source.storage().location().to_owned())?.flushed_at;
+    if !is_of_future(time, clock) {
+        return Ok(change);
+    }
+    Ok(Change::Refused(format!(
+        "commit {} is dated {}, which is later than this machine's clock: programs could not commit after it until then. If the clock is right,          the machine that made it was wrong: amend it there",
+        found.to,
+        format_time(time)
+    )))
+}
+
 /// Returns what becomes of a ref whose move failed with `error`, if it failed because the ref changed there during the push: others move
-/// all the same.
+/// all the same. So do they if the repository forbids this one.
 async fn change_meanwhile(destination: &Repository, found: &PushedRef, error: &Error) -> Result<Option<Change>> {
+    if error.kind() == ErrorKind::NotPermitted {
+        return Ok(Some(Change::Refused(error.to_string())));
+    }
     if !matches!(error.kind(), ErrorKind::Stale | ErrorKind::AlreadyExists | ErrorKind::NotFound) {
         return Ok(None);
     }

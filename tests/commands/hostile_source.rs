@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::{RawItem, RepoState};
+use icechunkfs::times::system_clock;
 use serde_json::json;
 
 use super::merge::{Setup, chunk, setup};
@@ -217,13 +219,48 @@ fn names_that_are_revisions_of_other_commits_are_not_taken_over() {
     copy_tree(&mine.place, &theirs);
     Reference::open(&theirs).commit(&[("a/c/3", b"theirs")], "theirs");
     let said = format!("snapshot/{kept}");
-    for name in ["main~1", &kept, &said, "branch/main", "good"] {
+    let shadow = format!("{said}~1");
+    let misleading = ["main~1", &kept, &said, &shadow, "branch/main", "branch/none", "tag/none"];
+    for name in misleading.into_iter().chain(["good"]) {
         run_on(&theirs, &["tag", "create", name, "--at", "main"]).success();
     }
     let pulled = run_on(&mine.place, &["pull", theirs.to_str().unwrap()]);
     assert_eq!(pulled.status.code(), Some(1), "{}", pulled.all());
     let tags = run_on(&mine.place, &["tag", "list"]).text();
-    assert!(tags.contains("good") && !tags.contains("main~1"), "{tags}");
+    assert_eq!(tags.lines().count(), 1, "{tags}");
+    assert!(tags.contains("good"), "{tags}");
     run_on(&mine.place, &["branch", "reset", "main", "--to", &said, "--yes"]).success();
     assert_eq!(tip(&mine.place, "main").to_string(), kept);
+}
+
+/// Times of commits rise: after one of the future, no program could commit until then.
+#[test]
+fn a_pull_brings_no_commit_of_the_future() {
+    let year = Duration::from_secs(365 * 86_400);
+    let in_a_year = system_clock() + u64::try_from(year.as_micros()).unwrap();
+    for time in [in_a_year, u64::MAX] {
+        let family = family();
+        edit(&family.theirs, |state| state.snapshots.get_mut(&family.added).unwrap().flushed_at = time);
+        run_on(&family.theirs, &["tag", "create", "good", "--at", "main"]).success();
+        let pulled = run_on(&family.mine.place, &["pull", family.theirs.to_str().unwrap()]);
+        assert_eq!(pulled.status.code(), Some(1), "{}", pulled.all());
+        assert!(pulled.all().contains("later than this machine's clock"), "{}", pulled.all());
+        assert!(run_on(&family.mine.place, &["tag", "list"]).text().contains("good"));
+        assert_eq!(tip(&family.mine.place, "dev"), family.dev);
+        // Whatever a stranger's commits claim, the log of a clone begins now.
+        let copy = family.theirs.with_file_name("copy");
+        run_on(&family.theirs, &["clone", copy.to_str().unwrap()]).success();
+        let created = run_on(&copy, &["tag", "create", "mine", "--at", "main"]);
+        created.success();
+    }
+}
+
+/// The time after which the next commit is dated is that of the snapshot, and what was compared is that of the description.
+#[test]
+fn a_snapshot_is_not_of_later_than_its_description() {
+    let family = family();
+    edit(&family.theirs, |state| state.snapshots.get_mut(&family.added).unwrap().flushed_at -= 1);
+    let why = run_on(&family.mine.place, &["pull", family.theirs.to_str().unwrap(), "dev"]).failure();
+    assert!(why.contains("a later time than the history"), "{why}");
+    assert_eq!(tip(&family.mine.place, "dev"), family.dev);
 }

@@ -8,7 +8,7 @@ use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::snapshot::Snapshot;
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::change_refs::RefKind;
-use icechunkfs::repo::import_ref::RefImport;
+use icechunkfs::repo::import_ref::{RefImport, StoredCommits};
 use icechunkfs::storage;
 use icechunkfs::sync::Counters;
 use icechunkfs::sync::push::{PushOptions, Pushed, push};
@@ -111,19 +111,12 @@ fn a_pull_stores_the_parents_by_which_it_has_decided() {
 fn a_branch_goes_forward_only_by_the_files_that_are_here() {
     let Some(family) = family() else { return };
     let dev = tip(&family.mine.place, "dev");
-    let import = RefImport {
-        kind: RefKind::Branch,
-        name: "main",
-        expected: Some(family.main),
-        target: dev,
-        is_forward: true,
-        has_moves: false,
-        records: &[],
-        stored_since: None,
-    };
+    let import =
+        RefImport { kind: RefKind::Branch, name: "main", expected: Some(family.main), target: dev, is_forward: true };
+    let commits = StoredCommits { records: &[], stored_since: None, has_moves: false };
     let imported = block_on(async {
         let mine = Repository::open(storage::open_directory(&family.mine.place).unwrap()).await.unwrap();
-        mine.import_ref(&import, system_clock).await
+        mine.import_refs(&[import], commits, system_clock).await
     });
     let error = imported.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
@@ -133,8 +126,10 @@ fn a_branch_goes_forward_only_by_the_files_that_are_here() {
     let forced = RefImport { is_forward: false, ..import };
     block_on(async {
         let mine = Repository::open(storage::open_directory(&family.mine.place).unwrap()).await.unwrap();
-        mine.import_ref(&forced, system_clock).await
+        mine.import_refs(&[forced], commits, system_clock).await
     })
+    .unwrap()
+    .remove(0)
     .unwrap();
     assert_eq!(tip(&family.mine.place, "main"), dev);
 }

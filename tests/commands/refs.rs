@@ -259,7 +259,7 @@ fn in_our_format(update: UpdateType) -> Value {
 }
 
 /// Checks that the command and the reference list the same operations of a repository. Returns their number.
-async fn same_operations(place: &Path) -> usize {
+pub(super) async fn same_operations(place: &Path) -> usize {
     let told = run_on(place, &["ops", "--json"]).json();
     let (log, ..) = reopen(place).await.ops_log().await.unwrap();
     let log: Vec<_> = log.try_collect().await.unwrap();

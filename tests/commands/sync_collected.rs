@@ -12,6 +12,7 @@ use icechunkfs::storage;
 use icechunkfs::times::{format_time, system_clock};
 use serde_json::{Value, json};
 
+use super::refs::same_operations;
 use super::sync::{add_chunks, assert_is_copy, clone, objects, push, refs, repository};
 use crate::common::distant::Distant;
 use crate::common::writing::Reference;
@@ -89,6 +90,31 @@ fn a_push_waits_for_no_collection_that_nothing_tells_of() {
     push(&pair.source, &pair.copy, &["extra"]).success();
     assert!(has_extra(&pair.copy));
     run_on(&pair.copy, &["verify"]).success();
+}
+
+/// Each ref is an operation of the log: a push of more of them than the log keeps in one file is one change all the same, after which the reference
+/// reads the log.
+#[test]
+fn a_push_of_many_refs_is_one_change() {
+    let pair = pair();
+    let operations = || tokio::runtime::Runtime::new().unwrap().block_on(same_operations(&pair.copy));
+    run_on(&pair.copy, &["config", "set", "num_updates_per_repo_info_file", "3"]).success();
+    for number in 0..8 {
+        run_on(&pair.source, &["tag", "create", &format!("t{number}")]).success();
+    }
+    let copies = || std::fs::read_dir(pair.copy.join("overwritten")).unwrap().count();
+    let before = copies();
+    push(&pair.source, &pair.copy, &[]).success();
+    if place::needs_directory() {
+        assert_eq!(copies(), before + 1);
+    }
+    assert_eq!(refs(&pair.copy), refs(&pair.source));
+    assert!(operations() > 9);
+    run_on(&pair.copy, &["tag", "create", "later"]).success();
+    run_on(&pair.copy, &["verify"]).success();
+    operations();
+    Reference::open(&pair.copy).create_tag("by the reference");
+    assert!(operations() > 11);
 }
 
 /// The collection takes some seconds to remove its garbage.
